@@ -1,0 +1,89 @@
+// Engine: a loaded model on its device. Sessions (session.h) are timelines on it.
+//
+//   auto engine = dsv4::Engine::Load({.model_dir = "models/nano"});
+//   auto session = (*engine)->NewSession();
+//   std::vector<float> logits;
+//   (*session)->Append(prompt_ids, dsv4::LogitRows::kLast, &logits);
+//
+// Threads: an Engine and its Sessions are used by one thread at a time; the engine runs its own workers inside a call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dsv4/status.h"
+#include "dsv4/types.h"
+
+namespace dsv4 {
+
+class Session;
+
+// Reported while weights load and while a long prompt is processed. Return false to stop: the call then ends
+// with StatusCode::kCancelled.
+struct Progress {
+  enum class Phase { kLoading, kPrefill } phase;
+  int64_t done;   // bytes (kLoading) or tokens (kPrefill)
+  int64_t total;
+};
+using ProgressFn = std::function<bool(const Progress&)>;
+
+struct EngineOptions {
+  std::string model_dir;
+  std::string device = "cpu";
+  int num_threads = 0;             // 0: one per core that this process may use
+  KvDtype kv_dtype = KvDtype::kFp8;
+  IndexDtype index_dtype = IndexDtype::kFp4;
+  ActivationDtype activation_dtype = ActivationDtype::kNative;
+  int64_t prefill_chunk = 512;     // tokens of a prompt that go through the model at once; results do not depend on it
+  int64_t max_context = 0;         // 0: the model's own limit
+  bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
+  ProgressFn progress;             // may be empty
+};
+
+struct ModelInfo {
+  int64_t vocab_size;
+  int64_t num_layers;
+  int64_t hidden_size;
+  int64_t max_context;
+  TokenId bos_token_id;            // -1: none
+  std::vector<TokenId> eos_token_ids;
+  std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass (mtp.*)
+  int64_t weight_bytes;
+};
+
+// Which rows of logits a step returns for a sequence.
+enum class LogitRows : uint8_t {
+  kNone,
+  kLast,  // after the last token: [1, V]
+  kAll,   // after every token: [tokens, V]
+};
+
+struct StepItem {
+  Session* session;
+  std::span<const TokenId> tokens;   // at least one
+  LogitRows rows = LogitRows::kLast;
+  std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
+};
+
+class Engine {
+ public:
+  // Errors: kNotFound (no such folder or file), kDataLoss (damaged or contradictory files), kUnsupported
+  // (a device or format that this build lacks), kResourceExhausted, kCancelled, kInvalidArgument (options).
+  static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelInfo& info() const = 0;
+
+  // An empty timeline. Its memory grows with use.
+  virtual Result<std::unique_ptr<Session>> NewSession() = 0;
+
+  // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
+  // alone, bit for bit. A session may appear once. On an error no session has changed.
+  virtual Status Step(std::span<const StepItem> items) = 0;
+};
+
+}  // namespace dsv4

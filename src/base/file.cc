@@ -1,0 +1,107 @@
+#include "base/file.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/str.h"
+
+namespace dsv4 {
+
+namespace {
+
+Status ErrnoStatus(const std::string& path, const char* doing) {
+  const int error = errno;
+  const std::string message = StrCat("cannot ", doing, " '", path, "': ", std::strerror(error));
+  if (error == ENOENT || error == ENOTDIR) return NotFound(message);
+  if (error == ENOMEM || error == ENOSPC || error == EMFILE) return ResourceExhausted(message);
+  return InvalidArgument(message);
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+// Opens a regular file and gives its size.
+Status OpenRegular(const std::string& path, Descriptor& d, int64_t& size) {
+  d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (d.fd < 0) return ErrnoStatus(path, "open");
+  struct stat st;
+  if (::fstat(d.fd, &st) != 0) return ErrnoStatus(path, "read");
+  if (S_ISDIR(st.st_mode)) return InvalidArgument(StrCat("'", path, "' is a folder, not a file"));
+  size = S_ISREG(st.st_mode) ? static_cast<int64_t>(st.st_size) : -1;
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+  Descriptor d{-1};
+  int64_t size = 0;
+  DSV4_RETURN_IF_ERROR(OpenRegular(path, d, size));
+  if (size > max_bytes) {
+    return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; at most ", max_bytes, " are read"));
+  }
+  std::string bytes;
+  char buffer[1 << 16];
+  for (;;) {  // also right for pipes, whose size is unknown
+    const ssize_t n = ::read(d.fd, buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(path, "read");
+    if (n == 0) return bytes;
+    bytes.append(buffer, static_cast<size_t>(n));
+    if (static_cast<int64_t>(bytes.size()) > max_bytes) {
+      return InvalidArgument(StrCat("'", path, "' has more than ", max_bytes, " bytes"));
+    }
+  }
+}
+
+Status WriteFile(const std::string& path, std::string_view bytes) {
+  const std::string temporary = StrCat(path, ".tmp.", static_cast<int64_t>(::getpid()));
+  Descriptor d{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  if (d.fd < 0) return ErrnoStatus(temporary, "create");
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(d.fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const Status status = ErrnoStatus(path, "write");
+      ::unlink(temporary.c_str());
+      return status;
+    }
+    done += static_cast<size_t>(n);
+  }
+  if (::fsync(d.fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const Status status = ErrnoStatus(path, "write");
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  return {};
+}
+
+bool FileExists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
+  Descriptor d{-1};
+  int64_t size = 0;
+  DSV4_RETURN_IF_ERROR(OpenRegular(path, d, size));
+  if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
+  if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
+  void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, d.fd, 0);
+  if (data == MAP_FAILED) return ErrnoStatus(path, "map");
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const uint8_t*>(data), size));
+}
+
+MappedFile::MappedFile(std::string path, const uint8_t* data, int64_t size)
+    : path_(std::move(path)), data_(data), size_(size) {}
+
+MappedFile::~MappedFile() { ::munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_)); }
+
+}  // namespace dsv4

@@ -1,0 +1,25 @@
+// JSON behind one thin header: nlohmann::json with the limits that it does not have itself.
+// Include this in .cc files only; headers above base/ stay free of JSON types.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+using Json = nlohmann::ordered_json;  // key order is kept; a duplicate key's last value wins at the first key's place
+
+inline constexpr int kMaxJsonDepth = 64;
+
+// Parses `text`; at most kMaxJsonDepth nested arrays and objects. `what` names the text in the error message,
+// which says where the text breaks (byte offset).
+Result<Json> ParseJson(std::string_view text, std::string_view what);
+
+// Reads the file at `path` (at most max_bytes) and parses it.
+Result<Json> ReadJsonFile(const std::string& path, int64_t max_bytes = int64_t{256} << 20);
+
+}  // namespace dsv4

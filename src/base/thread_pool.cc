@@ -1,0 +1,86 @@
+#include "base/thread_pool.h"
+
+#include <algorithm>
+
+#include <sched.h>
+
+namespace dsv4 {
+
+namespace {
+
+// Polls before sleeping: about 20 us, the gap between two ops of a decode step.
+constexpr int kSpins = 2000;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+int NumUsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_threads : NumUsableCores()) {
+  for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, i] { Work(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+int ThreadPool::Parts(int64_t n, int64_t grain) const {
+  return static_cast<int>(std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, num_threads_));
+}
+
+void ThreadPool::RunPart(const Job& job, int part) const {
+  const int64_t begin = job.n * part / job.parts;
+  const int64_t end = job.n * (part + 1) / job.parts;
+  if (begin < end) job.run(job.context, begin, end, part);
+}
+
+void ThreadPool::Run(const Job& job) {
+  job_ = job;
+  pending_.store(num_threads_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  RunPart(job, 0);
+  for (int spins = 0;;) {
+    const int pending = pending_.load(std::memory_order_acquire);
+    if (pending == 0) return;
+    if (++spins < kSpins) {
+      Pause();
+    } else {
+      pending_.wait(pending, std::memory_order_acquire);
+    }
+  }
+}
+
+void ThreadPool::Work(int worker) {
+  uint64_t seen = 0;
+  for (;;) {
+    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
+      if (spins < kSpins) {
+        Pause();
+      } else {
+        generation_.wait(seen, std::memory_order_acquire);
+      }
+    }
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    if (worker < job_.parts) RunPart(job_, worker);
+    if (pending_.fetch_sub(1, std::memory_order_release) == 1) pending_.notify_one();
+  }
+}
+
+}  // namespace dsv4

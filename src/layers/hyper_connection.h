@@ -1,0 +1,23 @@
+// mHC, manifold-constrained hyper-connections (reference/model.md 2.1): H residual streams, read and written
+// through mixes that every token computes for itself.
+#pragma once
+
+#include "device/exec_context.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct HcWeights {
+  QuantTensor fn;   // [(2+H)H, H*D] f32 (bf16 accepted): rows pre, post, comb (H_src major)
+  Tensor base;      // f32 [(2+H)H]
+  Tensor scale;     // f32 [3]: gains of pre, post, comb
+};
+
+struct HcHeadWeights {
+  QuantTensor fn;   // [H, H*D]
+  Tensor base;      // f32 [H]
+  Tensor scale;     // f32 [1]
+};
+
+}  // namespace dsv4
