@@ -13,7 +13,12 @@ namespace internal {
 
 inline void AppendPiece(std::string& out, std::string_view s) { out.append(s); }
 inline void AppendPiece(std::string& out, char c) { out.push_back(c); }
-inline void AppendPiece(std::string& out, bool b) { out.append(b ? "true" : "false"); }
+
+// A template, so that a string literal never decays to it.
+template <std::same_as<bool> T>
+void AppendPiece(std::string& out, T b) {
+  out.append(b ? "true" : "false");
+}
 
 template <typename T>
   requires((std::integral<T> || std::floating_point<T>) && !std::same_as<T, char> && !std::same_as<T, bool>)
