@@ -1,0 +1,56 @@
+# Sourced by the scripts beside it: where the tree is, how to fail, how many jobs, how to build.
+# shellcheck shell=bash
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+SCRIPT_NAME=scripts/$(basename -- "$0")
+export LC_ALL=C.UTF-8
+
+# One line on stderr, then the end.
+die() {
+  printf '%s: error: %s\n' "$SCRIPT_NAME" "$*" >&2
+  exit 1
+}
+
+say() {
+  printf '%s\n' "== $*"
+}
+
+# A cache that cannot be written would fail every compilation.
+prepare_ccache() {
+  local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/ccache}
+  if ! mkdir -p -- "$cache" 2>/dev/null || [ ! -w "$cache" ]; then
+    export CCACHE_DISABLE=1
+  fi
+}
+
+# Bytes that this process may still take: what the machine has free, or what a container's limit leaves.
+available_memory_mib() {
+  local mib limit used
+  mib=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+  if [ -r /sys/fs/cgroup/memory.max ] && [ -r /sys/fs/cgroup/memory.current ]; then
+    limit=$(cat /sys/fs/cgroup/memory.max)
+    used=$(cat /sys/fs/cgroup/memory.current)
+    if [ "$limit" != max ] && [ $(((limit - used) / 1048576)) -lt "$mib" ]; then
+      mib=$(((limit - used) / 1048576))
+    fi
+  fi
+  echo "$mib"
+}
+
+# Parallel jobs when each takes about $1 MiB: one per usable core, fewer where memory is short, at least one.
+jobs_for() {
+  local cores by_memory
+  cores=$(nproc)
+  by_memory=$(($(available_memory_mib) / $1))
+  if [ "$by_memory" -lt "$cores" ]; then cores=$by_memory; fi
+  if [ "$cores" -lt 1 ]; then cores=1; fi
+  echo "$cores"
+}
+
+# build_preset PRESET MIB_PER_JOB [cmake options]: configures and builds build/PRESET.
+build_preset() {
+  local preset=$1 mib=$2
+  shift 2
+  prepare_ccache
+  (cd -- "$ROOT" && cmake --preset "$preset" "$@" && cmake --build "build/$preset" --parallel "$(jobs_for "$mib")")
+}

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Checks what a compiler does not: the order of the folders, file sizes, and a few rules of CONTRIBUTING.md.
+
+    tools/lint/check_includes.py [--root DIR]
+
+Prints one line for each finding, `path:line: [rule] message`, and exits 1 when there is an error (warnings do
+not count). Rules:
+
+  include        a folder of src/ includes only folders to its left (see ALLOWED); cli/ and server/ include only
+                 include/dsv4/ and their own files; public headers include only the standard library and each other
+  include-path   a quoted include in src/ is written from src/ (or starts with dsv4/) and names a file that exists
+  size           a file has at most 1,000 lines (error) and should have at most 500 (warning)
+  pragma-once    every header has `#pragma once`
+  getenv         the environment is read in src/base/env.h only
+  using          no `using namespace` in a header
+  marker         no unfinished-work marker is left in the code
+  exit           the library never ends the process through exit()
+  device-word    above src/ops/ nothing names a device API or architecture, and src/ has no preprocessor switch there
+  op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+# The dependency line. A folder may include itself and what is listed here, and include/dsv4/ always.
+#   base <- tensor <- device <- kv <- ops <- layers <- model <- engine <- cli, server
+#           tensor <- io <------------------------- model
+#   base <- text <----------------------------------------------- cli, server
+ALLOWED = {
+    "base": set(),
+    "text": {"base"},
+    "tensor": {"base"},
+    "io": {"base", "tensor"},
+    "device": {"base", "tensor"},
+    "kv": {"base", "tensor", "device"},
+    "ops": {"base", "tensor", "device", "kv"},
+    "layers": {"base", "tensor", "device", "kv", "ops"},
+    "model": {"base", "tensor", "device", "kv", "ops", "layers", "io"},
+    "engine": {"base", "tensor", "device", "kv", "ops", "layers", "io", "model"},
+}
+PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
+ABOVE_OPS = ("layers", "model", "engine")
+
+CODE_FOLDERS = ("src", "include", "cli", "server", "tests", "bench", "tools", "scripts", "cmake")
+CPP_SUFFIXES = {".h", ".hpp", ".cuh", ".inc", ".cc", ".cpp", ".cu"}
+HEADER_SUFFIXES = {".h", ".hpp", ".cuh"}
+TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
+
+SOFT_LINES = 500
+HARD_LINES = 1000
+# Generated tables: exempt from the size rule only. Each says at its top which script writes it.
+GENERATED = {
+    "src/text/unicode_tables.cc",
+}
+# Headers that CMake writes into the build folder.
+CONFIGURED_HEADERS = {
+    "version.h",
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+USING_NAMESPACE = re.compile(r"\busing\s+namespace\b")
+GETENV = re.compile(r"\b(?:secure_)?getenv\b")
+MARKER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b")
+EXIT = re.compile(r"\b(?:_exit|_Exit|quick_exit|exit)\s*\(")
+DEVICE_WORD = re.compile(
+    r"\w*(?:cuda|nccl|cublas)\w*|\bsm_?(?:70|75|80|86|89|90|100|103|110|120|121)[af]?\b"
+    r"|\w*[a-z]_sm(?:90|100|103|120)\w*|__(?:global|device|host|shared)__|\bavx\w*|\b__m(?:128|256|512)\w*",
+    re.IGNORECASE)
+CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b")
+STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$|^[a-z_0-9]+\.h$")  # <vector>, <stdint.h>; <sys/mman.h> is not portable API
+
+
+class Report:
+    def __init__(self):
+        self.errors = []
+        self.warnings = []
+
+    def error(self, path, line, rule, message):
+        self.errors.append(f"{path}:{line}: [{rule}] {message}")
+
+    def warning(self, path, line, rule, message):
+        self.warnings.append(f"{path}:{line}: [{rule}] warning: {message}")
+
+
+def strip_comments_and_strings(text):
+    """The C++ text with comments and the contents of literals blanked; line numbers stay."""
+    token = re.compile(
+        r'R"([^\s()\\]{0,16})\((?:.|\n)*?\)\1"'       # raw string
+        r'|"(?:\\.|[^"\\\n])*"'                       # string
+        r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"       # character, but not the separator of 1'000
+        r"|//(?:\\\n|[^\n])*|/\*(?:.|\n)*?\*/")       # comments
+
+    def blank(match):
+        kept = "\n" * match.group(0).count("\n")
+        return '""' + kept if match.group(0)[0] in "\"'R" else kept
+
+    return token.sub(blank, text)
+
+
+def source_files(root):
+    for folder in CODE_FOLDERS:
+        base = root / folder
+        if not base.is_dir():
+            continue
+        for path in sorted(base.rglob("*")):
+            inside = path.relative_to(base).parts
+            if path.is_file() and path.suffix in TEXT_SUFFIXES and not any(
+                    part.startswith(".") or part in ("__pycache__", "corpus", "data", "fixtures", "golden")
+                    for part in inside):
+                yield path
+
+
+def folder_of(parts):
+    """('src', 'ops', 'rms_norm', 'rms_norm.h') -> 'ops'; ('cli', 'main.cc') -> 'cli'; None where no rule holds."""
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[0] in PROGRAMS:
+        return parts[0]
+    if parts[0] == "include":
+        return "include"
+    return None
+
+
+def check_include(root, path, number, bracket, name, report):
+    rel = path.relative_to(root)
+    folder = folder_of(rel.parts)
+    if folder is None:
+        return
+    if name.startswith("dsv4/"):
+        if not (root / "include" / name).is_file():
+            report.error(rel, number, "include-path", f"there is no include/{name}")
+        return
+    if folder == "include":
+        if bracket == '"' or not STANDARD_HEADER.match(name):
+            report.error(rel, number, "include", f"a public header includes only the standard library and dsv4/, "
+                         f"not {name}")
+        return
+    if bracket == "<" and not (root / "src" / name).is_file():
+        return  # standard library or third party
+    if name in CONFIGURED_HEADERS:
+        return
+
+    target = root / "src" / name
+    if target.is_file():
+        owner = Path(name).parts[0] if len(Path(name).parts) > 1 else None
+    else:
+        target = (path.parent / name).resolve()
+        if not target.is_file() or root not in target.parents:
+            report.error(rel, number, "include-path", f"\"{name}\" is neither below src/ nor below include/")
+            return
+        owner = folder_of(target.relative_to(root).parts)
+        if rel.parts[0] == "src":
+            report.error(rel, number, "include-path", f"write \"{name}\" from src/: "
+                         f"\"{target.relative_to(root / 'src') if root / 'src' in target.parents else name}\"")
+    if folder in PROGRAMS:
+        if owner != folder:
+            report.error(rel, number, "include", f"{folder}/ sees include/dsv4/ only, not {name}")
+    elif folder not in ALLOWED:
+        report.error(rel, number, "include", f"src/{folder}/ has no place in the order of folders; "
+                     "add it to ALLOWED in tools/lint/check_includes.py")
+    elif owner != folder and owner not in ALLOWED[folder]:
+        may = ", ".join(sorted(ALLOWED[folder])) or "nothing but itself"
+        report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")
+
+
+def check_cpp(root, path, text, report):
+    rel = path.relative_to(root)
+    header = path.suffix in HEADER_SUFFIXES
+    if header and not re.search(r"^#pragma once$", text, re.MULTILINE):
+        report.error(rel, 1, "pragma-once", "the header has no #pragma once")
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            check_include(root, path, number, match.group(1), match.group(2), report)
+
+    folder = folder_of(rel.parts)
+    in_library = rel.parts[0] in ("src", "include")
+    above_ops = folder in ABOVE_OPS or folder in PROGRAMS or folder in ("text", "include")
+    for number, line in enumerate(strip_comments_and_strings(text).splitlines(), 1):
+        if GETENV.search(line) and rel.as_posix() != "src/base/env.h":
+            report.error(rel, number, "getenv", "the environment is read in src/base/env.h only")
+        if header and USING_NAMESPACE.search(line):
+            report.error(rel, number, "using", "no `using namespace` in a header")
+        if in_library and EXIT.search(line):
+            report.error(rel, number, "exit", "the library returns a Status; only main() ends the process")
+        word = DEVICE_WORD.search(line) if above_ops and not INCLUDE.match(line) else None
+        if word:
+            report.error(rel, number, "device-word", f"`{word.group(0)}`: devices end at src/ops/")
+        if folder in ABOVE_OPS and CONDITIONAL.match(line):
+            report.error(rel, number, "device-word", "no preprocessor switch above src/ops/")
+
+
+def check_file(root, path, report):
+    rel = path.relative_to(root)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.count("\n") + (0 if text.endswith("\n") or not text else 1)
+    if rel.as_posix() not in GENERATED:
+        if lines > HARD_LINES:
+            report.error(rel, lines, "size", f"{lines} lines; the limit is {HARD_LINES}")
+        elif lines > SOFT_LINES:
+            report.warning(rel, lines, "size", f"{lines} lines; aim for {SOFT_LINES} at most")
+    for number, line in enumerate(text.splitlines(), 1):
+        if MARKER.search(line):
+            report.error(rel, number, "marker", "finish it, or open an issue")
+    if path.suffix in CPP_SUFFIXES:
+        check_cpp(root, path, text, report)
+
+
+def check_ops(root, report):
+    ops = root / "src" / "ops"
+    if not ops.is_dir():
+        return
+    for folder in sorted(ops.iterdir()):
+        if not folder.is_dir():
+            continue
+        op = folder.name
+        wanted = (f"src/ops/{op}/{op}.h", f"src/ops/{op}/{op}_ref.cc", f"tests/ops/{op}_test.cc",
+                  f"bench/ops/{op}_bench.cc")
+        for name in wanted:
+            if not (root / name).is_file():
+                report.error(f"src/ops/{op}", 1, "op", f"there is no {name}")
+
+
+def run(root):
+    report = Report()
+    root = root.resolve()
+    for path in source_files(root):
+        check_file(root, path, report)
+    check_ops(root, report)
+    return report
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks include order, file sizes and a few rules of the tree.")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2],
+                        help="top of the repository (default: the one this script lies in)")
+    args = parser.parse_args()
+    report = run(args.root)
+    for line in report.warnings + report.errors:
+        print(line)
+    print(f"check_includes: {len(report.errors)} errors, {len(report.warnings)} warnings")
+    return 1 if report.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
