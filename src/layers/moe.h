@@ -3,16 +3,13 @@
 
 #include <vector>
 
+#include "ops/experts/experts.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
 
-struct ExpertWeights {
-  QuantTensor gate;  // [F, D]   official: w1
-  QuantTensor up;    // [F, D]   official: w3
-  QuantTensor down;  // [D, F]   official: w2
-};
+using ExpertWeights = ExpertMatrices;  // official: gate = w1, up = w3, down = w2
 
 struct MoeWeights {
   QuantTensor router;    // [E, D]   official: gate.weight

@@ -1,0 +1,14 @@
+// Instruction sets of the CPU that this process runs on.
+#pragma once
+
+#include <string>
+
+namespace dsv4 {
+
+// AVX2, FMA and F16C together (x86-64-v3): what the "avx2" kernels are compiled for.
+bool CpuHasAvx2();
+
+// "avx2 fma f16c avx512f ...": those known to this build, for --version.
+std::string CpuFeatureList();
+
+}  // namespace dsv4

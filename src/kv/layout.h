@@ -1,0 +1,94 @@
+// Where the KV state of a sequence lies (reference/model.md section 4). Two kinds of memory:
+//   fixed  one block per sequence: for every layer the window ring and the compressor states
+//   pages  each covers page_tokens positions, for all layers: compressed rows and index keys, appended as they form
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dsv4/types.h"
+#include "kv/row_format.h"
+
+namespace dsv4 {
+
+struct KvSpec {
+  std::vector<int64_t> compress_ratios;  // by layer: 0 sliding, 4 CSA (with indexer), 128 HCA
+  int64_t window = 0;                    // W
+  int64_t head_dim = 0;                  // Dh
+  int64_t rope_dim = 0;                  // Dr
+  int64_t index_head_dim = 0;            // Di
+  KvDtype kv_dtype = KvDtype::kFp8;
+  IndexDtype index_dtype = IndexDtype::kFp4;
+};
+
+// A compressor's state: the last coff*m tokens' projections, slot = position % (coff*m): f32 [coff*m, 2, coff*d],
+// values first, then gate scores (slot bias included).
+struct CompressorLayout {
+  int64_t ratio = 0;         // m; 0: no compressor
+  int64_t overlap = 0;       // coff: 2 when windows overlap (ratio 4), else 1
+  int64_t dim = 0;           // d
+  int64_t state_offset = 0;  // in the fixed block
+  int64_t rows_offset = 0;   // of the emitted rows, in each page
+  int64_t rows_per_page = 0;
+  RowFormat row;
+
+  int64_t num_slots() const { return overlap * ratio; }
+  int64_t state_floats() const { return num_slots() * 2 * overlap * dim; }
+};
+
+struct LayerLayout {
+  int64_t window_offset = 0;   // ring of W rows in the fixed block, slot = position % W
+  RowFormat window_row;
+  CompressorLayout main;       // rows that attention reads
+  CompressorLayout index;      // keys that the indexer reads (CSA only)
+};
+
+struct KvLayout {
+  std::vector<LayerLayout> layers;
+  int64_t window = 0;
+  int64_t page_tokens = 0;
+  int64_t fixed_bytes = 0;
+  int64_t page_bytes = 0;      // 0 when no layer compresses
+};
+
+KvLayout MakeKvLayout(const KvSpec& spec);
+
+// One sequence of a step, as ops see it.
+struct SequenceView {
+  int64_t start = 0;               // position of its first token in this step = tokens cached before it
+  int64_t begin = 0, end = 0;      // its rows [begin, end) of the step's [T, ...] buffers
+  uint8_t* fixed = nullptr;
+  uint8_t* const* pages = nullptr; // page i covers positions [i * page_tokens, (i+1) * page_tokens)
+};
+
+// The KV state of one layer for every sequence of a step.
+struct CacheView {
+  const LayerLayout* layer = nullptr;
+  int64_t window = 0;
+  const SequenceView* sequences = nullptr;  // [S]
+  int64_t num_sequences = 0;
+  const int32_t* sequence_of = nullptr;     // [T]: sequence of each row of the step
+  const int64_t* positions = nullptr;       // [T]: absolute position of each row of the step
+  int64_t num_tokens = 0;                   // T
+
+  const SequenceView& sequence(int64_t row) const { return sequences[sequence_of[row]]; }
+  RowArray window_rows(const SequenceView& s) const {
+    return {s.fixed + layer->window_offset, window, layer->window_row};
+  }
+};
+
+// Slot `row` of the rows that compressor `c` has emitted for a sequence.
+struct RowSlot {
+  RowArray rows;
+  int64_t index;
+};
+inline RowSlot EmittedRow(const CompressorLayout& c, const SequenceView& s, int64_t row) {
+  return {{s.pages[row / c.rows_per_page] + c.rows_offset, c.rows_per_page, c.row}, row % c.rows_per_page};
+}
+
+// State row of the token at `position`: values f32 [coff*d], then gate scores f32 [coff*d].
+inline float* StateRow(const CompressorLayout& c, const SequenceView& s, int64_t position) {
+  return reinterpret_cast<float*>(s.fixed + c.state_offset) + position % c.num_slots() * 2 * c.overlap * c.dim;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,38 @@
+#include "ops/experts/experts.h"
+
+namespace dsv4 {
+
+void ExpertsRef(const ExecContext& ctx, const ExpertsArgs& a);
+namespace generic {
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<ExpertsArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::ExpertsCpu},
+#endif
+    {"generic", SupportsAll, generic::ExpertsCpu},
+    {"ref", SupportsAll, ExpertsRef},
+};
+
+}  // namespace
+
+void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
+  const int64_t t = a.x.dim(0), num_slots = t * a.experts.dim(1);
+  DSV4_CHECK_EQ(a.experts.dim(0), t);
+  DSV4_CHECK_EQ(a.hidden.dim(0), num_slots);
+  DSV4_CHECK_EQ(a.outputs.dim(0), num_slots);
+  DSV4_CHECK(a.shared.shape == a.x.shape && a.y.shape == a.x.shape && a.y.data != a.x.data);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeExperts(const ExecContext& ctx) { return DescribeOp("experts", kCandidates, ctx); }
+
+}  // namespace dsv4

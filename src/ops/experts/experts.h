@@ -1,0 +1,41 @@
+// The routed experts (reference/model.md 2.9):
+//   for each token t and slot a, e = experts[t, a]:
+//     h = Swiglu(gate_e x, up_e x, limit) * weights[t, a]     the routing weight comes before the down projection ...
+//     o[t, a] = down_e Round(h)                               ... and before the rounding of its input
+//   y[t] = shared[t] + sum_a o[t, a], a in order
+// `activation` rounds x and h as RoundActivation does when the expert's matrix is quantised. float32 sums; a token's
+// bits do not depend on the other tokens.
+#pragma once
+
+#include <span>
+
+#include "dsv4/types.h"
+#include "ops/registry.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct ExpertMatrices {
+  QuantTensor gate;  // [F, D]
+  QuantTensor up;    // [F, D]
+  QuantTensor down;  // [D, F]
+};
+
+struct ExpertsArgs {
+  Tensor x;          // f32 [T, D]
+  Tensor experts;    // i32 [T, A]
+  Tensor weights;    // f32 [T, A]
+  std::span<const ExpertMatrices> matrices;  // [E]
+  float limit = 0;
+  ActivationDtype activation = ActivationDtype::kNative;
+  Tensor hidden;     // f32 [T*A, 2F]: scratch
+  Tensor outputs;    // f32 [T*A, D]: scratch
+  Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
+  Tensor shared;     // f32 [T, D]; may be y
+  Tensor y;          // f32 [T, D]
+};
+void Experts(const ExecContext& ctx, const ExpertsArgs& args);
+OpImplementations DescribeExperts(const ExecContext& ctx);
+
+}  // namespace dsv4

@@ -1,0 +1,23 @@
+#include "ops/gather_rows/gather_rows.h"
+
+namespace dsv4 {
+
+void GatherRowsRef(const ExecContext& ctx, const GatherRowsArgs& a);
+
+namespace {
+
+constexpr Candidate<GatherRowsArgs> kCandidates[] = {
+    {"ref", SupportsAll, GatherRowsRef},
+};
+
+}  // namespace
+
+void GatherRows(const ExecContext& ctx, const GatherRowsArgs& a) {
+  DSV4_CHECK_EQ(a.rows.dim(0), a.out.dim(0));
+  DSV4_CHECK(a.x.data != a.out.data);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeGatherRows(const ExecContext& ctx) { return DescribeOp("gather_rows", kCandidates, ctx); }
+
+}  // namespace dsv4

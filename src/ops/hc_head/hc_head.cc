@@ -1,0 +1,39 @@
+#include "ops/hc_head/hc_head.h"
+
+#include "ops/hc_pre/streams.h"
+
+namespace dsv4 {
+
+void HcHeadRef(const ExecContext& ctx, const HcHeadArgs& a);
+namespace generic {
+void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<HcHeadArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::HcHeadCpu},
+#endif
+    {"generic", SupportsAll, generic::HcHeadCpu},
+    {"ref", SupportsAll, HcHeadRef},
+};
+
+}  // namespace
+
+void HcHead(const ExecContext& ctx, const HcHeadArgs& a) {
+  const int64_t h = a.streams.dim(1);
+  DSV4_CHECK(h <= kMaxStreams, "streams ", h);
+  DSV4_CHECK(a.fn.rows == h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
+  DSV4_CHECK(a.base.dim(0) == h && a.scale.dim(0) == 1);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeHcHead(const ExecContext& ctx) { return DescribeOp("hc_head", kCandidates, ctx); }
+
+}  // namespace dsv4

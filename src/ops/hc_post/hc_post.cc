@@ -1,0 +1,26 @@
+#include "ops/hc_post/hc_post.h"
+
+#include "ops/hc_pre/streams.h"
+
+namespace dsv4 {
+
+void HcPostRef(const ExecContext& ctx, const HcPostArgs& a);
+
+namespace {
+
+constexpr Candidate<HcPostArgs> kCandidates[] = {
+    {"ref", SupportsAll, HcPostRef},
+};
+
+}  // namespace
+
+void HcPost(const ExecContext& ctx, const HcPostArgs& a) {
+  DSV4_CHECK(a.streams.dim(1) <= kMaxStreams, "streams ", a.streams.dim(1));
+  DSV4_CHECK_EQ(a.y.dim(1), a.streams.dim(2));
+  DSV4_CHECK_EQ(a.comb.num_elements(), a.streams.dim(0) * a.streams.dim(1) * a.streams.dim(1));
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeHcPost(const ExecContext& ctx) { return DescribeOp("hc_post", kCandidates, ctx); }
+
+}  // namespace dsv4

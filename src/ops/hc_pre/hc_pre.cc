@@ -1,0 +1,39 @@
+#include "ops/hc_pre/hc_pre.h"
+
+#include "ops/hc_pre/streams.h"
+
+namespace dsv4 {
+
+void HcPreRef(const ExecContext& ctx, const HcPreArgs& a);
+namespace generic {
+void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<HcPreArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::HcPreCpu},
+#endif
+    {"generic", SupportsAll, generic::HcPreCpu},
+    {"ref", SupportsAll, HcPreRef},
+};
+
+}  // namespace
+
+void HcPre(const ExecContext& ctx, const HcPreArgs& a) {
+  const int64_t h = a.streams.dim(1);
+  DSV4_CHECK(h <= kMaxStreams, "streams ", h);
+  DSV4_CHECK(a.fn.rows == (2 + h) * h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
+  DSV4_CHECK(a.base.dim(0) == (2 + h) * h && a.scale.dim(0) == 3 && a.iters >= 1);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeHcPre(const ExecContext& ctx) { return DescribeOp("hc_pre", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,32 @@
+// Reads the residual streams and makes the mixes of one mHC site (reference/model.md 2.1), all in float32:
+//   X = streams[t] flattened [H*D];  rho = 1 / sqrt(mean(X^2) + norm_eps);  m = rho * (fn X)
+//   pre[j]     = sigmoid(m[j] * scale[0] + base[j]) + eps
+//   post[j]    = 2 sigmoid(m[H+j] * scale[1] + base[H+j])
+//   comb[j, k] = Sinkhorn(m[2H + H j + k] * scale[2] + base[...]):  softmax over k, + eps, columns / (sum + eps), then
+//                (iters - 1) times rows / (sum + eps), columns / (sum + eps)
+//   x[t] = sum_j pre[j] * streams[t, j]
+// comb's first axis is the source stream, its second the destination.
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct HcPreArgs {
+  Tensor streams;     // f32 [T, H, D]
+  QuantTensor fn;     // [(2+H)H, H*D] f32 | bf16
+  Tensor base;        // f32 [(2+H)H]
+  Tensor scale;       // f32 [3]: pre, post, comb
+  int64_t iters = 0;  // Sinkhorn iterations (column steps)
+  float eps = 0;
+  float norm_eps = 0;
+  Tensor x;           // f32 [T, D]
+  Tensor post;        // f32 [T, H]
+  Tensor comb;        // f32 [T, H_src, H_dst]
+};
+void HcPre(const ExecContext& ctx, const HcPreArgs& args);
+OpImplementations DescribeHcPre(const ExecContext& ctx);
+
+}  // namespace dsv4

@@ -1,0 +1,22 @@
+// The lightning indexer's choice (reference/model.md 2.8), in float32:
+//   score[t, w] = sum_h weight[t, h] * max(0, q[t, h] . key[w])        for visible rows w < (position[t] + 1) / m
+//   topk_idxs[t] = the min(K, visible) rows of largest score, ties to the lower row, in ascending row order; then -1
+// Head sums run in order of h; a token's result does not depend on the batch.
+#pragma once
+
+#include "kv/layout.h"
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct IndexTopkArgs {
+  Tensor q;          // f32 [T, Ni, Di], rounded
+  Tensor weights;    // f32 [T, Ni]: scaled by Di^-1/2 Ni^-1/2; may be negative
+  CacheView cache;   // keys: rows of cache.layer->index
+  Tensor topk_idxs;  // i32 [T, K]
+};
+void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& args);
+OpImplementations DescribeIndexTopk(const ExecContext& ctx);
+
+}  // namespace dsv4

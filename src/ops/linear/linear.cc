@@ -1,0 +1,37 @@
+#include "ops/linear/linear.h"
+
+namespace dsv4 {
+
+void LinearRef(const ExecContext& ctx, const LinearArgs& a);
+namespace generic {
+void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<LinearArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::LinearCpu},
+#endif
+    {"generic", SupportsAll, generic::LinearCpu},
+    {"ref", SupportsAll, LinearRef},
+};
+
+}  // namespace
+
+void Linear(const ExecContext& ctx, const LinearArgs& a) {
+  DSV4_CHECK_EQ(a.x.dim(0), a.y.dim(0));
+  DSV4_CHECK_EQ(a.x.dim(1), a.groups * a.w.cols);
+  DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
+  DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,22 @@
+// y[t, g, n] = sum_k x[t, g, k] * w[g*N + n, k]      for groups g < G; G = 1 is the plain linear y = x w^T
+// Weights are decoded exactly; products and sums in float32; the global scale multiplies the finished sum. Rows are
+// independent and each y[t, g, n] is summed in one fixed order: its bits do not depend on T or on the thread count.
+// The grouped form is the output projection o_a (reference/model.md 2.5).
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct LinearArgs {
+  Tensor x;        // f32 [T, G*K]
+  QuantTensor w;   // [G*N, K], any format
+  Tensor y;        // f32 [T, G*N]; not x
+  int64_t groups = 1;
+};
+void Linear(const ExecContext& ctx, const LinearArgs& args);
+OpImplementations DescribeLinear(const ExecContext& ctx);
+
+}  // namespace dsv4

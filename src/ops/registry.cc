@@ -1,0 +1,49 @@
+#include "ops/registry.h"
+
+#include "ops/compress/compress.h"
+#include "ops/embed/embed.h"
+#include "ops/experts/experts.h"
+#include "ops/gather_rows/gather_rows.h"
+#include "ops/hc_head/hc_head.h"
+#include "ops/hc_post/hc_post.h"
+#include "ops/hc_pre/hc_pre.h"
+#include "ops/index_topk/index_topk.h"
+#include "ops/linear/linear.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope/rope.h"
+#include "ops/rope_angles/rope_angles.h"
+#include "ops/round_activation/round_activation.h"
+#include "ops/round_index_query/round_index_query.h"
+#include "ops/round_kv/round_kv.h"
+#include "ops/router/router.h"
+#include "ops/sparse_attention/sparse_attention.h"
+#include "ops/swiglu/swiglu.h"
+#include "ops/window_append/window_append.h"
+
+namespace dsv4 {
+
+std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
+  return {
+      DescribeCompress(ctx),
+      DescribeEmbed(ctx),
+      DescribeExperts(ctx),
+      DescribeGatherRows(ctx),
+      DescribeHcHead(ctx),
+      DescribeHcPost(ctx),
+      DescribeHcPre(ctx),
+      DescribeIndexTopk(ctx),
+      DescribeLinear(ctx),
+      DescribeRmsNorm(ctx),
+      DescribeRope(ctx),
+      DescribeRopeAngles(ctx),
+      DescribeRoundActivation(ctx),
+      DescribeRoundIndexQuery(ctx),
+      DescribeRoundKv(ctx),
+      DescribeRouter(ctx),
+      DescribeSparseAttention(ctx),
+      DescribeSwiglu(ctx),
+      DescribeWindowAppend(ctx),
+  };
+}
+
+}  // namespace dsv4

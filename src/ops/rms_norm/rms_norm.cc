@@ -1,0 +1,36 @@
+#include "ops/rms_norm/rms_norm.h"
+
+namespace dsv4 {
+
+void RmsNormRef(const ExecContext& ctx, const RmsNormArgs& a);
+namespace generic {
+void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<RmsNormArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::RmsNormCpu},
+#endif
+    {"generic", SupportsAll, generic::RmsNormCpu},
+    {"ref", SupportsAll, RmsNormRef},
+};
+
+}  // namespace
+
+void RmsNorm(const ExecContext& ctx, const RmsNormArgs& a) {
+  DSV4_CHECK_EQ(a.x.num_elements(), a.y.num_elements());
+  DSV4_CHECK_EQ(a.x.dim(1), a.y.dim(1));
+  DSV4_CHECK(!a.weight || a.weight.dim(0) == a.x.dim(1), "weight of ", a.weight.num_elements());
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRmsNorm(const ExecContext& ctx) { return DescribeOp("rms_norm", kCandidates, ctx); }
+
+}  // namespace dsv4

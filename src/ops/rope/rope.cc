@@ -1,0 +1,23 @@
+#include "ops/rope/rope.h"
+
+namespace dsv4 {
+
+void RopeRef(const ExecContext& ctx, const RopeArgs& a);
+
+namespace {
+
+constexpr Candidate<RopeArgs> kCandidates[] = {
+    {"ref", SupportsAll, RopeRef},
+};
+
+}  // namespace
+
+void Rope(const ExecContext& ctx, const RopeArgs& a) {
+  DSV4_CHECK_EQ(a.x.dim(0), a.cos_sin.dim(0));
+  DSV4_CHECK(2 * a.cos_sin.dim(1) <= a.x.dim(2));
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRope(const ExecContext& ctx) { return DescribeOp("rope", kCandidates, ctx); }
+
+}  // namespace dsv4

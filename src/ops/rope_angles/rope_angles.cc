@@ -1,0 +1,23 @@
+#include "ops/rope_angles/rope_angles.h"
+
+namespace dsv4 {
+
+void RopeAnglesRef(const ExecContext& ctx, const RopeAnglesArgs& a);
+
+namespace {
+
+constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
+    {"ref", SupportsAll, RopeAnglesRef},
+};
+
+}  // namespace
+
+void RopeAngles(const ExecContext& ctx, const RopeAnglesArgs& a) {
+  DSV4_CHECK_EQ(a.positions.dim(0), a.cos_sin.dim(0));
+  DSV4_CHECK_EQ(a.frequencies.dim(0), a.cos_sin.dim(1));
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRopeAngles(const ExecContext& ctx) { return DescribeOp("rope_angles", kCandidates, ctx); }
+
+}  // namespace dsv4

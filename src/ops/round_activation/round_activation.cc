@@ -1,0 +1,22 @@
+#include "ops/round_activation/round_activation.h"
+
+namespace dsv4 {
+
+void RoundActivationRef(const ExecContext& ctx, const RoundActivationArgs& a);
+
+namespace {
+
+constexpr Candidate<RoundActivationArgs> kCandidates[] = {
+    {"ref", SupportsAll, RoundActivationRef},
+};
+
+}  // namespace
+
+void RoundActivation(const ExecContext& ctx, const RoundActivationArgs& a) {
+  DSV4_CHECK(a.x.shape == a.y.shape);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRoundActivation(const ExecContext& ctx) { return DescribeOp("round_activation", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,23 @@
+#include "ops/round_index_query/round_index_query.h"
+
+namespace dsv4 {
+
+void RoundIndexQueryRef(const ExecContext& ctx, const RoundIndexQueryArgs& a);
+
+namespace {
+
+constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
+    {"ref", SupportsAll, RoundIndexQueryRef},
+};
+
+}  // namespace
+
+void RoundIndexQuery(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
+  const int64_t di = a.q.dim(2);
+  DSV4_CHECK((di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) { return DescribeOp("round_index_query", kCandidates, ctx); }
+
+}  // namespace dsv4

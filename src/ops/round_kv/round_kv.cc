@@ -1,0 +1,22 @@
+#include "ops/round_kv/round_kv.h"
+
+namespace dsv4 {
+
+void RoundKvRef(const ExecContext& ctx, const RoundKvArgs& a);
+
+namespace {
+
+constexpr Candidate<RoundKvArgs> kCandidates[] = {
+    {"ref", SupportsAll, RoundKvRef},
+};
+
+}  // namespace
+
+void RoundKv(const ExecContext& ctx, const RoundKvArgs& a) {
+  DSV4_CHECK_EQ(a.kv.dim(1), a.format.dim);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRoundKv(const ExecContext& ctx) { return DescribeOp("round_kv", kCandidates, ctx); }
+
+}  // namespace dsv4

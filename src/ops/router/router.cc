@@ -1,0 +1,24 @@
+#include "ops/router/router.h"
+
+namespace dsv4 {
+
+void RouterRef(const ExecContext& ctx, const RouterArgs& a);
+
+namespace {
+
+constexpr Candidate<RouterArgs> kCandidates[] = {
+    {"ref", SupportsAll, RouterRef},
+};
+
+}  // namespace
+
+void Router(const ExecContext& ctx, const RouterArgs& a) {
+  DSV4_CHECK(static_cast<bool>(a.hash_table) != static_cast<bool>(a.bias), "one of hash table and bias");
+  DSV4_CHECK_EQ(a.logits.dim(0), a.experts.dim(0));
+  DSV4_CHECK(a.experts.dim(1) <= a.logits.dim(1));
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeRouter(const ExecContext& ctx) { return DescribeOp("router", kCandidates, ctx); }
+
+}  // namespace dsv4

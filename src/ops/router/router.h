@@ -1,0 +1,24 @@
+// Picks A experts for every token and weights them (reference/model.md 2.9), in float32:
+//   s = sqrt(softplus(logits))
+//   learned layer: the A largest s + bias, ties to the lower expert; hash layer: hash_table[token]
+//   weights = s[chosen] / sum(s[chosen]) * scaling_factor: unbiased scores, in hash layers too
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct RouterArgs {
+  Tensor logits;       // f32 [T, E]
+  Tensor bias;         // f32 [E]; empty in hash layers
+  Tensor hash_table;   // i32 [V, A]; empty in learned layers
+  Tensor tokens;       // i32 [T]; read in hash layers
+  float scaling_factor = 1;
+  Tensor experts;      // i32 [T, A], best first (table order in hash layers)
+  Tensor weights;      // f32 [T, A]
+};
+void Router(const ExecContext& ctx, const RouterArgs& args);
+OpImplementations DescribeRouter(const ExecContext& ctx);
+
+}  // namespace dsv4

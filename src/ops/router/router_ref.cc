@@ -1,0 +1,56 @@
+#include "ops/router/router.h"
+
+#include <cmath>
+#include <vector>
+
+namespace dsv4 {
+
+namespace {
+
+float SqrtSoftplus(float z) {
+  const float softplus = z > 20.0f ? z : std::log1p(std::exp(z));
+  return std::sqrt(softplus);
+}
+
+// The A experts of largest s + bias, ties to the lower expert.
+void PickLearned(const float* s, const float* bias, int64_t num_experts, int64_t count, int32_t* picked) {
+  std::vector<bool> taken(static_cast<size_t>(num_experts));
+  for (int64_t a = 0; a < count; ++a) {
+    int64_t best = -1;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      if (taken[static_cast<size_t>(e)]) continue;
+      if (best < 0 || s[e] + bias[e] > s[best] + bias[best]) best = e;
+    }
+    taken[static_cast<size_t>(best)] = true;
+    picked[a] = static_cast<int32_t>(best);
+  }
+}
+
+}  // namespace
+
+void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
+  const int64_t num_experts = a.logits.dim(1), count = a.experts.dim(1);
+  ParallelFor(ctx.pool, a.logits.dim(0), /*grain=*/8, [&](int64_t begin, int64_t end, int) {
+    std::vector<float> s(static_cast<size_t>(num_experts));
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t e = 0; e < num_experts; ++e) {
+        s[static_cast<size_t>(e)] = SqrtSoftplus(a.logits.f32()[t * num_experts + e]);
+      }
+      int32_t* picked = a.experts.i32() + t * count;
+      if (a.hash_table) {
+        const int32_t* row = a.hash_table.i32() + a.tokens.i32()[t] * count;
+        for (int64_t i = 0; i < count; ++i) picked[i] = row[i];
+      } else {
+        PickLearned(s.data(), a.bias.f32(), num_experts, count, picked);
+      }
+      float sum = 0;
+      for (int64_t i = 0; i < count; ++i) sum += s[static_cast<size_t>(picked[i])];
+      for (int64_t i = 0; i < count; ++i) {
+        // Scores that all underflow to 0 would give 0/0: 1e-20 is what transformers adds (model.md 2.9).
+        a.weights.f32()[t * count + i] = s[static_cast<size_t>(picked[i])] / (sum + 1e-20f) * a.scaling_factor;
+      }
+    }
+  });
+}
+
+}  // namespace dsv4

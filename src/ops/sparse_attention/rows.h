@@ -1,0 +1,53 @@
+// The rows that one token attends to, in the contract's order; shared by every implementation of SparseAttention.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace dsv4 {
+
+class AttendedRows {
+ public:
+  AttendedRows(const SparseAttentionArgs& a, int64_t t) : a_(a), seq_(a.cache.sequence(t)) {
+    const int64_t position = a.cache.positions[t];
+    first_ = std::max<int64_t>(0, position - a.cache.window + 1);
+    num_window_ = position - first_ + 1;
+    const int64_t ratio = a.cache.layer->main.ratio;
+    if (ratio == 0) return;
+    const int64_t visible = (position + 1) / ratio;
+    if (!a.topk_idxs) {
+      num_compressed_ = visible;
+    } else {
+      picks_ = a.topk_idxs.i32() + t * a.topk_idxs.dim(1);
+      const int64_t k = std::min(a.topk_idxs.dim(1), visible);
+      while (num_compressed_ < k && picks_[num_compressed_] >= 0) ++num_compressed_;
+    }
+  }
+
+  int64_t size() const { return num_window_ + num_compressed_; }
+
+  // Row i as f32 [Dh]: a pointer into the step's own rows, or into `buffer` after decoding.
+  const float* Get(int64_t i, float* buffer) const {
+    if (i < num_window_) {
+      const int64_t position = first_ + i;
+      if (position >= seq_.start) return a_.kv.f32() + (seq_.begin + position - seq_.start) * a_.kv.dim(1);
+      a_.cache.window_rows(seq_).Read(position % a_.cache.window, buffer);
+      return buffer;
+    }
+    const int64_t row = picks_ ? picks_[i - num_window_] : i - num_window_;
+    const RowSlot slot = EmittedRow(a_.cache.layer->main, seq_, row);
+    slot.rows.Read(slot.index, buffer);
+    return buffer;
+  }
+
+ private:
+  const SparseAttentionArgs& a_;
+  const SequenceView& seq_;
+  int64_t first_ = 0, num_window_ = 0, num_compressed_ = 0;
+  const int32_t* picks_ = nullptr;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,38 @@
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace dsv4 {
+
+void SparseAttentionRef(const ExecContext& ctx, const SparseAttentionArgs& a);
+namespace generic {
+void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
+}
+#endif
+
+namespace {
+
+constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::SparseAttentionCpu},
+#endif
+    {"generic", SupportsAll, generic::SparseAttentionCpu},
+    {"ref", SupportsAll, SparseAttentionRef},
+};
+
+}  // namespace
+
+void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
+  DSV4_CHECK_EQ(a.q.dim(0), a.cache.num_tokens);
+  DSV4_CHECK_EQ(a.kv.dim(0), a.cache.num_tokens);
+  DSV4_CHECK_EQ(a.q.dim(2), a.kv.dim(1));
+  DSV4_CHECK_EQ(a.sink.dim(0), a.q.dim(1));
+  DSV4_CHECK(a.q.data != a.out.data);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeSparseAttention(const ExecContext& ctx) { return DescribeOp("sparse_attention", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,26 @@
+// Attention of one query token over its window rows and compressed rows, with a sink (reference/model.md 2.3, 2.4):
+//   rows of token t at position p, in this order: positions max(0, p-W+1) .. p, then compressed rows w < (p+1)/m:
+//     those of topk_idxs[t] when given, else all of them (none when the layer does not compress)
+//   s[n, i] = (q[t, n] . row_i) * Dh^-1/2;  out[t, n] = sum_i exp(s_i - max) row_i / (sum_i exp(s_i - max) + exp(sink[n] - max))
+// Keys and values are the same rows. float32; the sum's order is a function of the token's own row list only.
+// Rows of this step come from `kv` (already rounded), older window rows from the ring, compressed rows from the pages.
+#pragma once
+
+#include "kv/layout.h"
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct SparseAttentionArgs {
+  Tensor q;          // f32 [T, N, Dh]
+  Tensor kv;         // f32 [T, Dh]
+  Tensor sink;       // f32 [N]: a logit as it is, not scaled by Dh^-1/2
+  Tensor topk_idxs;  // i32 [T, K], ascending, -1 behind the last; empty: every visible compressed row
+  CacheView cache;
+  Tensor out;        // f32 [T, N, Dh]; not q
+};
+void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& args);
+OpImplementations DescribeSparseAttention(const ExecContext& ctx);
+
+}  // namespace dsv4

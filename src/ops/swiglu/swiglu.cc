@@ -1,0 +1,22 @@
+#include "ops/swiglu/swiglu.h"
+
+namespace dsv4 {
+
+void SwigluRef(const ExecContext& ctx, const SwigluArgs& a);
+
+namespace {
+
+constexpr Candidate<SwigluArgs> kCandidates[] = {
+    {"ref", SupportsAll, SwigluRef},
+};
+
+}  // namespace
+
+void Swiglu(const ExecContext& ctx, const SwigluArgs& a) {
+  DSV4_CHECK(a.gate.shape == a.up.shape && a.gate.shape == a.y.shape);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeSwiglu(const ExecContext& ctx) { return DescribeOp("swiglu", kCandidates, ctx); }
+
+}  // namespace dsv4

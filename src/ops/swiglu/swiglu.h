@@ -1,0 +1,19 @@
+// y[r, f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight[r]      (reference/model.md 2.9), in float32
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct SwigluArgs {
+  Tensor gate;    // f32 [R, F]
+  Tensor up;      // f32 [R, F]
+  Tensor weight;  // f32 [R]; empty: ones
+  float limit = 0;
+  Tensor y;       // f32 [R, F]; may be gate or up
+};
+void Swiglu(const ExecContext& ctx, const SwigluArgs& args);
+OpImplementations DescribeSwiglu(const ExecContext& ctx);
+
+}  // namespace dsv4

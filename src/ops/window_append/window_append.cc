@@ -1,0 +1,23 @@
+#include "ops/window_append/window_append.h"
+
+namespace dsv4 {
+
+void WindowAppendRef(const ExecContext& ctx, const WindowAppendArgs& a);
+
+namespace {
+
+constexpr Candidate<WindowAppendArgs> kCandidates[] = {
+    {"ref", SupportsAll, WindowAppendRef},
+};
+
+}  // namespace
+
+void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& a) {
+  DSV4_CHECK_EQ(a.kv.dim(0), a.cache.num_tokens);
+  DSV4_CHECK_EQ(a.kv.dim(1), a.cache.layer->window_row.dim);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeWindowAppend(const ExecContext& ctx) { return DescribeOp("window_append", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,18 @@
+// Writes each sequence's last W rows of this step into its window ring, slot = position % W. Runs after attention:
+// until then the ring still holds the rows before the step.
+#pragma once
+
+#include "kv/layout.h"
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct WindowAppendArgs {
+  Tensor kv;        // f32 [T, Dh]
+  CacheView cache;
+};
+void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& args);
+OpImplementations DescribeWindowAppend(const ExecContext& ctx);
+
+}  // namespace dsv4

@@ -1,0 +1,18 @@
+#include "ops/window_append/window_append.h"
+
+#include <algorithm>
+
+namespace dsv4 {
+
+void WindowAppendRef(const ExecContext&, const WindowAppendArgs& a) {
+  const int64_t dh = a.kv.dim(1);
+  for (int64_t s = 0; s < a.cache.num_sequences; ++s) {
+    const SequenceView& seq = a.cache.sequences[s];
+    const RowArray ring = a.cache.window_rows(seq);
+    for (int64_t t = std::max(seq.begin, seq.end - a.cache.window); t < seq.end; ++t) {
+      ring.Write((seq.start + t - seq.begin) % a.cache.window, a.kv.f32() + t * dh);
+    }
+  }
+}
+
+}  // namespace dsv4
