@@ -1,0 +1,201 @@
+#include "io/tensor_source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/str.h"
+#include "io/json_reader.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kMaxIndexBytes = int64_t{512} << 20;
+constexpr int64_t kReadAhead = int64_t{16} << 20;  // how far Preload asks the kernel to be ahead of it
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  // tensor, shard
+
+// {"metadata": ..., "weight_map": {"tensor": "shard", ...}}
+Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map, std::deque<std::string>& unescaped) {
+  JsonReader reader(text);
+  const auto broken = [&] { return DataLoss(StrCat("'", path, "': not a valid index near byte ", reader.offset())); };
+  bool found = false;
+  if (!reader.Consume('{')) return broken();
+  do {
+    std::string_view field;
+    if (!reader.ReadString(field, unescaped) || !reader.Consume(':')) return broken();
+    if (field != "weight_map") {
+      if (!reader.SkipValue()) return broken();
+      continue;
+    }
+    if (std::exchange(found, true)) return DataLoss(StrCat("'", path, "': weight_map is there twice"));
+    if (!reader.Consume('{')) return broken();
+    if (reader.Consume('}')) continue;
+    do {
+      std::string_view name, shard;
+      if (!reader.ReadString(name, unescaped) || !reader.Consume(':') || !reader.ReadString(shard, unescaped)) {
+        return broken();
+      }
+      map.emplace_back(name, shard);
+    } while (reader.Consume(','));
+    if (!reader.Consume('}')) return broken();
+  } while (reader.Consume(','));
+  if (!reader.Consume('}') || !reader.AtEnd()) return broken();
+  if (!found || map.empty()) return DataLoss(StrCat("'", path, "': no weight_map, or an empty one"));
+  return {};
+}
+
+// The shards that the map names, each once, in order.
+Result<std::vector<std::string>> ShardsOf(const WeightMap& map, const std::string& index_path) {
+  std::vector<std::string_view> names;
+  for (const auto& [tensor, shard] : map) {
+    if (names.empty() || names.back() != shard) names.push_back(shard);
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::vector<std::string> shards;
+  for (const std::string_view name : names) {
+    const bool plain = !name.empty() && name != "." && name != ".." &&
+                       std::all_of(name.begin(), name.end(), [](char c) { return c >= 0x20 && c < 0x7f && c != '/'; });
+    if (!plain) return DataLoss(StrCat("'", index_path, "': a shard name that is not a plain file name"));
+    shards.emplace_back(name);
+  }
+  return shards;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const TensorSource>> TensorSource::Open(const std::string& dir) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(dir, error)) return NotFound(StrCat("no model folder '", dir, "'"));
+  const std::shared_ptr<TensorSource> source(new TensorSource(dir));
+  const std::string index_path = StrCat(dir, "/", kIndexName);
+  const std::string single_path = StrCat(dir, "/model.safetensors");
+
+  if (FileExists(index_path)) {
+    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path, kMaxIndexBytes));
+    WeightMap map;
+    std::deque<std::string> unescaped;
+    DSV4_RETURN_IF_ERROR(ReadIndex(text, index_path, map, unescaped));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> shards, ShardsOf(map, index_path));
+    for (const std::string& shard : shards) {
+      const std::string path = StrCat(dir, "/", shard);
+      if (!FileExists(path)) return NotFound(StrCat("'", index_path, "' names the shard '", shard, "', which is missing"));
+      DSV4_RETURN_IF_ERROR(source->AddFile(path));
+    }
+    DSV4_RETURN_IF_ERROR(source->BuildTable());
+    DSV4_RETURN_IF_ERROR(source->CheckIndex(map));
+    return std::shared_ptr<const TensorSource>(source);
+  }
+
+  std::vector<std::string> paths;
+  if (FileExists(single_path)) {
+    paths.push_back(single_path);
+  } else {
+    for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+      if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
+    }
+    std::sort(paths.begin(), paths.end());
+  }
+  if (paths.empty()) return NotFound(StrCat("no *.safetensors file in '", dir, "'"));
+  for (const std::string& path : paths) DSV4_RETURN_IF_ERROR(source->AddFile(path));
+  DSV4_RETURN_IF_ERROR(source->BuildTable());
+  return std::shared_ptr<const TensorSource>(source);
+}
+
+Result<std::shared_ptr<const TensorSource>> TensorSource::OpenFile(const std::string& path) {
+  const std::shared_ptr<TensorSource> source(new TensorSource(path));
+  DSV4_RETURN_IF_ERROR(source->AddFile(path));
+  DSV4_RETURN_IF_ERROR(source->BuildTable());
+  return std::shared_ptr<const TensorSource>(source);
+}
+
+Status TensorSource::AddFile(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
+  DSV4_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                        ParseSafetensors({file->data(), static_cast<size_t>(file->size())}, path));
+  for (FileTensor& tensor : header.tensors) {
+    tensor.file = static_cast<int32_t>(files_.size());
+    num_bytes_ += tensor.num_bytes;
+  }
+  tensors_.insert(tensors_.end(), header.tensors.begin(), header.tensors.end());
+  unescaped_.push_back(std::move(header.unescaped));
+  files_.push_back(std::move(file));
+  return {};
+}
+
+Status TensorSource::BuildTable() {
+  table_ = NameTable(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const int32_t other = table_.Insert(tensors_[i].name, static_cast<int32_t>(i));
+    if (other >= 0) {
+      return DataLoss(StrCat("tensor '", tensors_[i].name, "' is in both '", FileOf(tensors_[static_cast<size_t>(other)]),
+                             "' and '", FileOf(tensors_[i]), "'"));
+    }
+  }
+  return {};
+}
+
+Status TensorSource::CheckIndex(std::span<const std::pair<std::string_view, std::string_view>> weight_map) const {
+  std::vector<bool> seen(tensors_.size());
+  for (const auto& [name, shard] : weight_map) {
+    const int32_t id = table_.Find(name);
+    if (id < 0) {
+      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '", shard,
+                             "', which lacks it"));
+    }
+    const auto i = static_cast<size_t>(id);
+    if (FileOf(tensors_[i]) != StrCat(where_, "/", shard)) {
+      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name, "' in '", shard,
+                             "', but it is in '", FileOf(tensors_[i]), "'"));
+    }
+    if (seen[i]) return DataLoss(StrCat("'", where_, "/", kIndexName, "' lists tensor '", name, "' twice"));
+    seen[i] = true;
+  }
+  return {};
+}
+
+const FileTensor* TensorSource::Find(std::string_view name) const {
+  const int32_t id = table_.Find(name);
+  return id < 0 ? nullptr : &tensors_[static_cast<size_t>(id)];
+}
+
+const std::string& TensorSource::FileOf(const FileTensor& tensor) const {
+  return files_[static_cast<size_t>(tensor.file)]->path();
+}
+
+std::vector<std::string> TensorSource::files() const {
+  std::vector<std::string> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  return paths;
+}
+
+bool TensorSource::Preload(const std::function<bool(int64_t, int64_t)>& progress) const {
+  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  int64_t total = 0, done = 0;
+  for (const auto& file : files_) total += file->size();
+  const auto ask = [](const MappedFile& file, int64_t begin) {
+    if (begin >= file.size()) return;
+    const auto length = static_cast<size_t>(std::min(kReadAhead, file.size() - begin));
+    ::madvise(const_cast<uint8_t*>(file.data()) + begin, length, MADV_WILLNEED);
+  };
+  for (const auto& file : files_) {
+    ask(*file, 0);
+    for (int64_t begin = 0; begin < file->size(); begin += kReadAhead) {
+      ask(*file, begin + kReadAhead);
+      const int64_t end = std::min(begin + kReadAhead, file->size());
+      for (int64_t i = begin; i < end; i += page) {
+        static_cast<void>(*static_cast<const volatile uint8_t*>(file->data() + i));
+      }
+      done += end - begin;
+      if (!progress(done, total)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,55 @@
+// TensorSource: all tensors of a checkpoint folder by name, mapped, nothing copied.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "dsv4/status.h"
+#include "io/name_table.h"
+#include "io/safetensors.h"
+
+namespace dsv4 {
+
+class TensorSource {
+ public:
+  // The checkpoint in `dir`: the shards that model.safetensors.index.json names; without it model.safetensors;
+  // without that every *.safetensors. Checks each header, that no name is in two shards and that the index tells the
+  // truth.
+  static Result<std::shared_ptr<const TensorSource>> Open(const std::string& dir);
+
+  // One file.
+  static Result<std::shared_ptr<const TensorSource>> OpenFile(const std::string& path);
+
+  std::span<const FileTensor> tensors() const { return tensors_; }
+  const FileTensor* Find(std::string_view name) const;  // null: not there
+  const std::string& FileOf(const FileTensor& tensor) const;
+  std::vector<std::string> files() const;
+  const std::string& where() const { return where_; }   // the folder or file that was opened
+  int64_t num_bytes() const { return num_bytes_; }      // of all tensors
+
+  // Brings the files into memory (page cache), in order. `progress(done, total)` in bytes; false stops, and so does
+  // this function, with false.
+  bool Preload(const std::function<bool(int64_t, int64_t)>& progress) const;
+
+ private:
+  explicit TensorSource(std::string where) : where_(std::move(where)), table_(0) {}
+  Status AddFile(const std::string& path);
+  Status BuildTable();
+  Status CheckIndex(std::span<const std::pair<std::string_view, std::string_view>> weight_map) const;
+
+  std::string where_;
+  std::vector<std::shared_ptr<const MappedFile>> files_;
+  std::vector<FileTensor> tensors_;
+  std::deque<std::deque<std::string>> unescaped_;
+  NameTable table_;
+  int64_t num_bytes_ = 0;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,40 @@
+// From named tensors in files to the model's weights: strict, by name, shape and type.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/inspect.h"
+#include "dsv4/status.h"
+#include "io/tensor_source.h"
+#include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/weights.h"
+
+namespace dsv4 {
+
+// Block scales of FP4 weights are checked for NaN whole while they are at most this long together; beyond, every n-th
+// tensor is, n so that the part stays below. (In a 900 GB checkpoint they are 90 GB.) FP8 grids, global scales and
+// vectors are always checked.
+inline constexpr int64_t kScaleCheckBytes = int64_t{64} << 20;
+
+struct BindOptions {
+  bool check_all_scales = false;
+};
+
+struct BindReport {
+  std::vector<std::string> unused_tensors;  // draft modules (mtp.*), as the files name them
+  std::vector<FormatSummary> formats;       // of what is bound; in order of first use
+  int64_t weight_bytes = 0;                 // bound, in the files
+  int64_t widened_bytes = 0;                // copied: vectors as f32, hash tables as i32
+};
+
+// Views of everything the config asks for. Formats are told from each tensor's type and siblings alone; official and
+// transformers' names, with or without `model.`. A tensor that is missing, unknown, of another shape or type, or there
+// twice is an error of one line with its name, both shapes and its file; so are NaN or infinite vectors and scales and
+// hash tables that name experts that do not exist. Weights::storage keeps `source` alive. `report` may be null.
+Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source,
+                            BindReport* report = nullptr, const BindOptions& options = {});
+
+}  // namespace dsv4
