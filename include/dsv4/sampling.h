@@ -14,6 +14,7 @@
 namespace dsv4 {
 
 // Order of work: logit bias; repetition, then presence and frequency penalties; temperature; top-k; top-p; min-p; draw.
+// Each cut sees the probabilities of what the cuts before it left. Ties count as more likely at the lower id.
 struct SamplingParams {
   float temperature = 1.0f;        // >= 0; 0 takes the largest logit (ties: the lowest id)
   int64_t top_k = 0;               // keep the k most likely; 0: all
@@ -22,8 +23,8 @@ struct SamplingParams {
   float repeat_penalty = 1.0f;     // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
   float presence_penalty = 0.0f;   // [-2, 2]: subtracted once for a token in the output
   float frequency_penalty = 0.0f;  // [-2, 2]: subtracted for each time it occurs in the output
-  std::vector<std::pair<TokenId, float>> logit_bias;  // added; -inf bans the token
-  std::optional<uint64_t> seed;    // same seed, parameters and logits: same tokens, on any machine and thread count
+  std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
+  std::optional<uint64_t> seed = {};  // same seed, parameters and logits: same tokens, on any machine and thread count
   int top_logprobs = -1;           // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
 };
 
@@ -49,11 +50,12 @@ class Sampler {
   // Without a seed in `params` one is drawn from the system.
   static Result<std::unique_ptr<Sampler>> Create(const SamplingParams& params, int64_t vocab_size);
 
-  // Tokens of the prompt: they count for repeat_penalty only.
+  // Tokens of the prompt: they count for repeat_penalty only. Ids outside the vocabulary have no effect.
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
-  // Chooses the next token from logits [V] and counts it as output. Error: kInternal when the logits hold NaN, or
-  // nothing but -inf.
+  // Chooses the next token from logits [V] and counts it as output. Errors, after which nothing has been counted:
+  // kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when logit_bias bans every token that
+  // the logits allow, or when there are not V logits.
   virtual Result<SampledToken> Sample(std::span<const float> logits) = 0;
 
   virtual uint64_t seed() const = 0;

@@ -1,0 +1,389 @@
+// Sampler: see dsv4/sampling.h for what each parameter means and in which order they work.
+//
+// Every sum is float64 in a fixed order and every random number is a function of (seed, number of the output token),
+// so a choice depends on nothing but the logits, the parameters and the tokens before it.
+#include "dsv4/sampling.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "base/random.h"
+#include "base/str.h"
+#include "engine/sampler_math.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr size_t kBlock = 256;  // tokens whose weights are summed together in a draw
+
+Status FieldError(const char* field, auto value, const char* accepted) {
+  return InvalidArgument(StrCat(field, " is ", value, "; accepted: ", accepted));
+}
+
+// The largest value, in a fixed number of lanes so that the loop vectorises. NaN: *has_nan.
+float Largest(std::span<const float> values, bool* has_nan) {
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> lanes;
+  lanes.fill(kNegativeInfinity);
+  std::array<int32_t, kLanes> nans{};
+  size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const float v = values[i + lane];
+      lanes[lane] = v > lanes[lane] ? v : lanes[lane];
+      nans[lane] |= v != v ? 1 : 0;
+    }
+  }
+  float largest = *std::max_element(lanes.begin(), lanes.end());
+  bool nan = std::any_of(nans.begin(), nans.end(), [](int32_t n) { return n != 0; });
+  for (; i < values.size(); ++i) {
+    if (values[i] > largest) largest = values[i];
+    nan = nan || std::isnan(values[i]);
+  }
+  *has_nan = nan;
+  return largest;
+}
+
+// ln(weight) of a logit relative to the largest one; infinite logits share everything among themselves.
+double Exponent(float logit, float largest, double inverse_temperature) {
+  if (logit == largest) return 0.0;
+  return (static_cast<double>(logit) - static_cast<double>(largest)) * inverse_temperature;
+}
+
+// weights[i] = exp((logits[i] - largest) / temperature): the largest logit has weight 1.
+void Softmax(std::span<const float> logits, float largest, double temperature, std::vector<double>& weights) {
+  weights.resize(logits.size());
+  const double inverse = 1.0 / temperature;  // finite: the temperature is a float above 0
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = internal::ExpNonPositive(Exponent(logits[i], largest, inverse));
+  }
+}
+
+// The sum of one block of weights, in four lanes.
+double SumBlock(const std::vector<double>& weights, size_t begin) {
+  const size_t end = std::min(begin + kBlock, weights.size());
+  std::array<double, 4> lanes{};
+  size_t i = begin;
+  for (; i + 4 <= end; i += 4) {
+    for (size_t lane = 0; lane < 4; ++lane) lanes[lane] += weights[i + lane];
+  }
+  for (; i < end; ++i) lanes[0] += weights[i];
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+double Sum(const std::vector<double>& weights) {
+  double sum = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) sum += SumBlock(weights, begin);
+  return sum;
+}
+
+// Whether token a comes before b: the larger logit first; ties: the lower id.
+auto MoreLikely(std::span<const float> logits) {
+  return [logits](TokenId a, TokenId b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+}
+
+// The n most likely tokens, most likely first; ties: the lower id first.
+std::vector<TokenId> MostLikely(std::span<const float> logits, int64_t n) {
+  const auto before = MoreLikely(logits);
+  const int64_t size = static_cast<int64_t>(logits.size());
+  n = std::min(n, size);
+  std::vector<TokenId> ids;
+  if (n <= 0) return ids;
+  if (n <= 1024) {
+    // A heap with the least likely of the kept on top. Ids come in ascending order, so a tie never enters.
+    ids.reserve(n);
+    for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<TokenId>(i));
+    std::make_heap(ids.begin(), ids.end(), before);
+    float least = logits[ids.front()];
+    for (int64_t i = n; i < size; ++i) {
+      if (logits[i] <= least) continue;
+      std::pop_heap(ids.begin(), ids.end(), before);
+      ids.back() = static_cast<TokenId>(i);
+      std::push_heap(ids.begin(), ids.end(), before);
+      least = logits[ids.front()];
+    }
+  } else {
+    ids.resize(size);
+    for (int64_t i = 0; i < size; ++i) ids[i] = static_cast<TokenId>(i);
+    if (n < size) std::nth_element(ids.begin(), ids.begin() + n, ids.end(), before);
+    ids.resize(n);
+  }
+  std::sort(ids.begin(), ids.end(), before);
+  return ids;
+}
+
+// An index i with probability weights[i] / sum: where the u-th part of the weights, laid end to end, falls.
+TokenId Draw(const std::vector<double>& weights, double u) {
+  std::vector<double> blocks;
+  blocks.reserve(weights.size() / kBlock + 1);
+  double sum = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    blocks.push_back(SumBlock(weights, begin));
+    sum += blocks.back();
+  }
+  const double target = u * sum;
+  double passed = 0;
+  TokenId last = -1;  // the last with any weight: where rounding leaves the target just past the end
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b] == 0) continue;
+    const size_t begin = b * kBlock;
+    const size_t end = std::min(begin + kBlock, weights.size());
+    if (passed + blocks[b] <= target) {
+      passed += blocks[b];
+      for (size_t i = end; i-- > begin;) {
+        if (weights[i] > 0) {
+          last = static_cast<TokenId>(i);
+          break;
+        }
+      }
+      continue;
+    }
+    double inside = 0;
+    for (size_t i = begin; i < end; ++i) {
+      if (weights[i] == 0) continue;
+      inside += weights[i];
+      last = static_cast<TokenId>(i);
+      if (passed + inside > target) return last;
+    }
+    return last;
+  }
+  return last;
+}
+
+class SamplerImpl : public Sampler {
+ public:
+  SamplerImpl(const SamplingParams& params, int64_t vocab_size, uint64_t seed)
+      : params_(params), vocab_size_(vocab_size), seed_(seed) {}
+
+  void AddPrompt(std::span<const TokenId> tokens) override {
+    for (const TokenId id : tokens) {
+      if (id >= 0 && id < vocab_size_) MarkSeen(id);
+    }
+  }
+
+  Result<SampledToken> Sample(std::span<const float> logits) override {
+    if (static_cast<int64_t>(logits.size()) != vocab_size_) {
+      return InvalidArgument(StrCat("sampler: ", logits.size(), " logits for a vocabulary of ", vocab_size_));
+    }
+    bool has_nan = false;
+    const float largest = Largest(logits, &has_nan);
+    if (has_nan) return NanError(logits);
+    if (largest == kNegativeInfinity) {
+      return Internal("sampler: every logit is -inf; the model's output is damaged");
+    }
+    Adjust(logits);
+    const float adjusted_largest = Largest(adjusted_, &has_nan);
+    if (adjusted_largest == kNegativeInfinity) {
+      return InvalidArgument("logit_bias bans every token that is left; allow at least one");
+    }
+
+    SampledToken out;
+    out.id = params_.temperature == 0 ? FirstEqual(adjusted_largest) : DrawOne(adjusted_largest);
+    if (params_.top_logprobs >= 0) AddLogprobs(logits, largest, out);
+    Count(out.id);
+    return out;
+  }
+
+  uint64_t seed() const override { return seed_; }
+
+ private:
+  static Status NanError(std::span<const float> logits) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (std::isnan(logits[i])) {
+        return Internal(StrCat("sampler: the logit of token ", i, " is NaN; the model's weights or output are damaged"));
+      }
+    }
+    return Internal("sampler: NaN among the logits");
+  }
+
+  void MarkSeen(TokenId id) {
+    if (output_count_.empty()) {
+      output_count_.resize(vocab_size_);
+      is_seen_.resize(vocab_size_);
+    }
+    if (!is_seen_[id]) {
+      is_seen_[id] = true;
+      seen_.push_back(id);
+    }
+  }
+
+  void Count(TokenId id) {
+    MarkSeen(id);
+    ++output_count_[id];
+    ++num_outputs_;
+  }
+
+  // adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
+  void Adjust(std::span<const float> logits) {
+    adjusted_.assign(logits.begin(), logits.end());
+    for (const auto& [id, bias] : params_.logit_bias) {
+      if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
+        adjusted_[id] = kNegativeInfinity;  // also of +inf, where the sum would be NaN
+      } else {
+        adjusted_[id] += bias;
+      }
+    }
+    if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
+    for (const TokenId id : seen_) {
+      double logit = adjusted_[id];
+      logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
+      if (output_count_[id] > 0) {
+        logit -= params_.presence_penalty;
+        logit -= static_cast<double>(params_.frequency_penalty) * static_cast<double>(output_count_[id]);
+      }
+      adjusted_[id] = static_cast<float>(logit);
+    }
+  }
+
+  TokenId FirstEqual(float value) const {
+    return static_cast<TokenId>(std::find(adjusted_.begin(), adjusted_.end(), value) - adjusted_.begin());
+  }
+
+  TokenId DrawOne(float largest) {
+    const double u = RandomUniform(seed_, num_outputs_);
+    if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, u);
+    Softmax(adjusted_, largest, params_.temperature, weights_);
+    if (params_.top_p < 1.0f) CutTopP(largest);
+    CutMinP();
+    return Draw(weights_, u);
+  }
+
+  TokenId DrawOfTopK(float largest, double u) {
+    std::vector<TokenId> kept = MostLikely(adjusted_, params_.top_k);
+    kept_logits_.clear();
+    for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
+    Softmax(kept_logits_, largest, params_.temperature, weights_);
+    if (params_.top_p < 1.0f) {
+      const double wanted = static_cast<double>(params_.top_p) * Sum(weights_);
+      double passed = 0;
+      for (double& weight : weights_) {
+        const double before = passed;
+        passed += weight;
+        if (before >= wanted) weight = 0.0;
+      }
+    }
+    CutMinP();
+    return kept[Draw(weights_, u)];
+  }
+
+  void CutMinP() {
+    if (params_.min_p <= 0) return;
+    const double limit = params_.min_p;  // the most likely token has weight 1
+    for (double& weight : weights_) weight = weight < limit ? 0.0 : weight;
+  }
+
+  // Sets the weights of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
+  // from the largest logit, and only the bin in which the sum reaches top_p is sorted.
+  void CutTopP(float largest) {
+    constexpr int kBins = 1024;
+    constexpr double kBinsPerUnit = 32;
+    const double inverse = 1.0 / params_.temperature;
+    const auto bin_of = [&](float logit) {
+      const double distance = -Exponent(logit, largest, inverse) * kBinsPerUnit;
+      return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;  // never decreases as the logit falls
+    };
+    std::array<double, kBins> bins{};
+    for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += weights_[i];
+    const double wanted = static_cast<double>(params_.top_p) * std::accumulate(bins.begin(), bins.end(), 0.0);
+    double passed = 0;
+    int last_bin = 0;
+    while (last_bin < kBins - 1 && passed + bins[last_bin] < wanted) passed += bins[last_bin++];
+
+    std::vector<TokenId> ids;
+    for (size_t i = 0; i < adjusted_.size(); ++i) {
+      const int bin = bin_of(adjusted_[i]);
+      if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
+      if (bin > last_bin) weights_[i] = 0.0;
+    }
+    std::sort(ids.begin(), ids.end(), MoreLikely(adjusted_));
+    for (const TokenId id : ids) {
+      const double weight = weights_[id];
+      if (passed >= wanted) weights_[id] = 0.0;
+      passed += weight;
+    }
+  }
+
+  void AddLogprobs(std::span<const float> logits, float largest, SampledToken& out) {
+    Softmax(logits, largest, /*temperature=*/1.0, weights_);
+    const double log_sum = std::log(Sum(weights_));
+    const auto logprob = [&](TokenId id) {
+      return static_cast<float>(Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
+    };
+    out.logprob = logprob(out.id);
+    for (const TokenId id : MostLikely(logits, params_.top_logprobs)) out.top.push_back({id, logprob(id)});
+  }
+
+  SamplingParams params_;
+  int64_t vocab_size_;
+  uint64_t seed_;
+  uint64_t num_outputs_ = 0;
+  std::vector<int64_t> output_count_;  // [V], empty until a token has been seen
+  std::vector<bool> is_seen_;          // [V]
+  std::vector<TokenId> seen_;
+  std::vector<float> adjusted_;        // [V]
+  std::vector<float> kept_logits_;     // [top_k]
+  std::vector<double> weights_;        // [V] or [top_k]
+};
+
+}  // namespace
+
+Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {
+  // Written so that NaN fails every comparison.
+  if (!(params.temperature >= 0 && std::isfinite(params.temperature))) {
+    return FieldError("temperature", params.temperature, "0 (greedy) or a positive number");
+  }
+  if (params.top_k < 0) return FieldError("top_k", params.top_k, "0 (all) or a positive number");
+  if (!(params.top_p > 0 && params.top_p <= 1)) return FieldError("top_p", params.top_p, "above 0 and up to 1");
+  if (!(params.min_p >= 0 && params.min_p <= 1)) return FieldError("min_p", params.min_p, "0 to 1");
+  if (!(params.repeat_penalty > 0 && std::isfinite(params.repeat_penalty))) {
+    return FieldError("repeat_penalty", params.repeat_penalty, "a positive number (1: off)");
+  }
+  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
+    return FieldError("presence_penalty", params.presence_penalty, "-2 to 2");
+  }
+  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
+    return FieldError("frequency_penalty", params.frequency_penalty, "-2 to 2");
+  }
+  if (params.top_logprobs < -1 || params.top_logprobs > vocab_size) {
+    const std::string accepted = StrCat("-1 (none) to ", vocab_size, " (the vocabulary)");
+    return FieldError("top_logprobs", params.top_logprobs, accepted.c_str());
+  }
+  std::vector<TokenId> biased;
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (id < 0 || id >= vocab_size) {
+      const std::string accepted = StrCat("token ids from 0 to ", vocab_size - 1);
+      return FieldError("logit_bias token id", id, accepted.c_str());
+    }
+    if (std::isnan(bias)) {
+      return InvalidArgument(StrCat("logit_bias of token ", id, " is NaN; accepted: a number, -inf or inf"));
+    }
+    biased.push_back(id);
+  }
+  std::sort(biased.begin(), biased.end());
+  const auto twice = std::adjacent_find(biased.begin(), biased.end());
+  if (twice != biased.end()) return InvalidArgument(StrCat("logit_bias names token ", *twice, " twice; give it once"));
+  return {};
+}
+
+Result<std::unique_ptr<Sampler>> Sampler::Create(const SamplingParams& params, int64_t vocab_size) {
+  if (vocab_size < 1) return FieldError("vocab_size", vocab_size, "at least 1");
+  DSV4_RETURN_IF_ERROR(ValidateSampling(params, vocab_size));
+  uint64_t seed = 0;
+  if (params.seed.has_value()) {
+    seed = *params.seed;
+  } else {
+    std::random_device device;
+    seed = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  return std::unique_ptr<Sampler>(std::make_unique<SamplerImpl>(params, vocab_size, seed));
+}
+
+}  // namespace dsv4

@@ -1,0 +1,39 @@
+// exp for the sampler. libm's exp rounds differently from one C library and one CPU to the next (it picks FMA code at
+// run time), which can move a draw to the neighbouring token. This one is a fixed sequence of IEEE additions and
+// multiplications: the same bits everywhere.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace dsv4::internal {
+
+// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is the smallest normal double, about).
+inline double ExpNonPositive(double x) {
+  constexpr double kLog2E = 1.4426950408889634;
+  constexpr double kLn2High = 6.93147180369123816490e-01;  // 32 significant bits: n * kLn2High is exact
+  constexpr double kLn2Low = 1.90821492927058770002e-10;
+  constexpr double kRound = 0x1.8p52;                      // adding it rounds to an integer, held in the low bits
+  const double clamped = std::max(x, -708.0);
+  const double shifted = clamped * kLog2E + kRound;
+  const double n = shifted - kRound;
+  const double r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
+  double p = 1.0 / 479001600;  // Taylor to r^12: the next term is below 2e-16
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const uint64_t exponent = (std::bit_cast<uint64_t>(shifted) + 1023) << 52;
+  return x < -708.0 ? 0.0 : p * std::bit_cast<double>(exponent);
+}
+
+}  // namespace dsv4::internal
