@@ -47,10 +47,20 @@ jobs_for() {
   echo "$cores"
 }
 
-# build_preset PRESET MIB_PER_JOB [cmake options]: configures and builds build/PRESET.
+# configure_preset PRESET [cmake options]: configures build/PRESET; anew when that folder was made for a tree that lay
+# elsewhere, because CMake refuses to reuse it.
+configure_preset() {
+  local preset=$1 cache=$ROOT/build/$1/CMakeCache.txt
+  local fresh=()
+  shift
+  prepare_ccache
+  if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$ROOT" "$cache"; then fresh=(--fresh); fi
+  (cd -- "$ROOT" && cmake --preset "$preset" "${fresh[@]}" "$@")
+}
+
+# build_preset PRESET MIB_PER_JOB [options of cmake --build]
 build_preset() {
   local preset=$1 mib=$2
   shift 2
-  prepare_ccache
-  (cd -- "$ROOT" && cmake --preset "$preset" "$@" && cmake --build "build/$preset" --parallel "$(jobs_for "$mib")")
+  cmake --build "$ROOT/build/$preset" --parallel "$(jobs_for "$mib")" "$@"
 }
