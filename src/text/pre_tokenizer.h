@@ -1,0 +1,26 @@
+// Pre-tokenization: cuts text into the pieces that BPE may not merge across.
+//
+// Three Splits in sequence, each of which takes every piece that the one before has left as a text of its own, so that
+// "end of text" in a pattern means the end of the piece:
+//   kNumberPattern   runs of numbers, at most three at a time
+//   kCjkPattern      runs of Han and kana
+//   kWordPattern     words with one leading character, punctuation with following line ends, white space
+// Written by hand; tests compare with the patterns' reference (tools/text/compare_tokenizers.py).
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace dsv4 {
+
+inline constexpr std::string_view kNumberPattern = "\\p{N}{1,3}";
+inline constexpr std::string_view kCjkPattern = "[一-龥\u3040-ゟ゠-ヿ]+";
+inline constexpr std::string_view kWordPattern =
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+
+// Appends the ends of the pieces of `text` (valid UTF-8), in order; the last one is text.size().
+void PreTokenize(std::string_view text, std::vector<size_t>* ends);
+
+}  // namespace dsv4
