@@ -1,6 +1,9 @@
 // Attention of the three layer kinds (reference/model.md 2.2 to 2.8).
 #pragma once
 
+#include "device/exec_context.h"
+#include "dsv4/types.h"
+#include "kv/layout.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
@@ -32,5 +35,42 @@ struct AttentionWeights {
   CompressorWeights compressor;  // empty when the ratio is 0
   IndexerWeights indexer;        // CSA layers only
 };
+
+// What the weights do not say.
+struct AttentionSettings {
+  int64_t num_heads = 0;    // N
+  int64_t head_dim = 0;     // Dh
+  int64_t o_groups = 0;     // G
+  int64_t index_heads = 0;  // Ni
+  int64_t index_head_dim = 0;
+  float norm_eps = 0;
+  ActivationDtype activation = ActivationDtype::kNative;
+  IndexDtype index_dtype = IndexDtype::kFp4;
+};
+
+// RoPE of one layer kind, for the tokens of a step.
+struct RopeAnglesView {
+  Tensor frequencies;  // f32 [Dr/2]
+  Tensor cos_sin;      // f32 [T, Dr/2, 2]
+};
+
+// Intermediates, by their stable names. Every buffer holds T rows.
+struct AttentionBuffers {
+  Tensor rounded;        // f32 [T, max(D, Rq, N*Dh, G*Ro)]: a linear's rounded input
+  Tensor q_lora;         // f32 [T, Rq]
+  Tensor q;              // f32 [T, N*Dh]
+  Tensor kv;             // f32 [T, Dh]
+  Tensor heads;          // f32 [T, N*Dh]: what the heads read from the cache
+  Tensor o_lora;         // f32 [T, G*Ro]
+  Tensor values, gates;  // f32 [T, max coff*d]: compressor projections
+  Tensor index_q;        // f32 [T, Ni*Di]
+  Tensor index_weights;  // f32 [T, Ni]
+  Tensor topk_idxs;      // i32 [T, K]
+};
+
+// y [T, D] = attention of x [T, D] (normalised input); appends to the cache.
+void Attention(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& settings,
+               const RopeAnglesView& rope, const CacheView& cache, const Tensor& x, AttentionBuffers& buffers,
+               const Tensor& y);
 
 }  // namespace dsv4

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "device/exec_context.h"
+#include "dsv4/types.h"
 #include "ops/experts/experts.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -18,5 +20,27 @@ struct MoeWeights {
   std::vector<ExpertWeights> experts;  // [E]
   ExpertWeights shared;
 };
+
+struct MoeSettings {
+  float scaling_factor = 1;  // routed_scaling_factor
+  float limit = 0;           // swiglu_limit
+  ActivationDtype activation = ActivationDtype::kNative;
+};
+
+// Intermediates, by their stable names. Every buffer holds T rows.
+struct MoeBuffers {
+  Tensor rounded;          // f32 [T, max(D, F)]: a linear's rounded input
+  Tensor router_logits;    // f32 [T, E]
+  Tensor expert_ids;       // i32 [T, A]
+  Tensor routing_weights;  // f32 [T, A]
+  Tensor shared_gate;      // f32 [T, F]
+  Tensor shared_up;        // f32 [T, F]
+  Tensor hidden;           // f32 [T*A, 2F]
+  Tensor outputs;          // f32 [T*A, D]
+};
+
+// y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers.
+void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
+         const Tensor& x, MoeBuffers& buffers, const Tensor& y);
 
 }  // namespace dsv4

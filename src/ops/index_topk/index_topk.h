@@ -12,7 +12,7 @@ namespace dsv4 {
 
 struct IndexTopkArgs {
   Tensor q;          // f32 [T, Ni, Di], rounded
-  Tensor weights;    // f32 [T, Ni]: scaled by Di^-1/2 Ni^-1/2; may be negative
+  Tensor weights;    // f32 [T, Ni]: may be negative. The paper's factor Di^-1/2 Ni^-1/2 is left out: it cannot change the choice
   CacheView cache;   // keys: rows of cache.layer->index
   Tensor topk_idxs;  // i32 [T, K]
 };

@@ -1,0 +1,73 @@
+#include "model/deepseek_v4/activations.h"
+
+#include <algorithm>
+
+#include "tensor/quant_tensor.h"
+
+namespace dsv4 {
+
+namespace {
+constexpr int64_t kAlignment = 64;
+}  // namespace
+
+template <typename Place>
+void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& place) {
+  const int64_t d = c.hidden_size, h = c.hc_mult, heads_width = c.num_heads * c.head_dim;
+  const int64_t o_width = c.o_groups * c.o_lora_rank, a = c.experts_per_token, f = c.moe_intermediate;
+  const DType f32 = DType::kF32;
+  place(streams, f32, Shape{t, h, d});
+  place(x, f32, Shape{t, d});
+  place(y, f32, Shape{t, d});
+  place(post, f32, Shape{t, h});
+  place(comb, f32, Shape{t, h, h});
+  place(plain_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
+  place(compress_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
+
+  place(attention.rounded, f32, Shape{t, std::max({d, c.q_lora_rank, o_width})});
+  place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
+  place(attention.q, f32, Shape{t, heads_width});
+  place(attention.kv, f32, Shape{t, c.head_dim});
+  place(attention.heads, f32, Shape{t, heads_width});
+  place(attention.o_lora, f32, Shape{t, o_width});
+  const int64_t compressor_width = 2 * std::max(c.head_dim, c.index_head_dim);
+  place(attention.values, f32, Shape{t, compressor_width});
+  place(attention.gates, f32, Shape{t, compressor_width});
+  place(attention.index_q, f32, Shape{t, c.index_heads * c.index_head_dim});
+  place(attention.index_weights, f32, Shape{t, c.index_heads});
+  place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});
+
+  place(moe.rounded, f32, Shape{t, std::max(d, f)});
+  place(moe.router_logits, f32, Shape{t, c.num_experts});
+  place(moe.expert_ids, DType::kI32, Shape{t, a});
+  place(moe.routing_weights, f32, Shape{t, a});
+  place(moe.shared_gate, f32, Shape{t, f});
+  place(moe.shared_up, f32, Shape{t, f});
+  place(moe.hidden, f32, Shape{t * a, 2 * f});
+  place(moe.outputs, f32, Shape{t * a, d});
+
+  place(out_streams, f32, Shape{r, h, d});
+  place(out, f32, Shape{r, d});
+  place(rounded_out, f32, Shape{r, d});
+}
+
+int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max_rows) {
+  int64_t bytes = 0;
+  Activations(Measure{}).ForEach(config, max_tokens, max_rows, [&bytes](Tensor&, DType dtype, const Shape& shape) {
+    bytes += CeilDiv(shape.num_elements() * SizeOf(dtype), kAlignment) * kAlignment;
+  });
+  return bytes + kAlignment;
+}
+
+Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_rows)
+    : max_tokens_(max_tokens), max_rows_(max_rows) {
+  // Not value-initialised: pages that no step touches stay untouched.
+  memory_.reset(new uint8_t[static_cast<size_t>(Bytes(config, max_tokens, max_rows))]);
+  const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+  uint8_t* next = memory_.get() + (kAlignment - address % kAlignment) % kAlignment;
+  ForEach(config, max_tokens, max_rows, [&next](Tensor& tensor, DType dtype, const Shape& shape) {
+    tensor = {next, dtype, shape};
+    next += CeilDiv(tensor.num_bytes(), kAlignment) * kAlignment;
+  });
+}
+
+}  // namespace dsv4

@@ -1,0 +1,50 @@
+// Every buffer of a step, named, with its shape. Sized once for the largest step; a step uses the first T rows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/moe.h"
+#include "model/deepseek_v4/config.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+class Activations {
+ public:
+  // Bytes that Activations(config, max_tokens, max_rows) takes.
+  static int64_t Bytes(const Config& config, int64_t max_tokens, int64_t max_rows);
+
+  // For steps of up to max_tokens tokens with up to max_rows rows of logits. Throws std::bad_alloc.
+  Activations(const Config& config, int64_t max_tokens, int64_t max_rows);
+
+  int64_t max_tokens() const { return max_tokens_; }
+  int64_t max_rows() const { return max_rows_; }
+
+  Tensor streams;              // f32 [T, H, D]
+  Tensor x;                    // f32 [T, D]: a sublayer's input
+  Tensor y;                    // f32 [T, D]: a sublayer's output
+  Tensor post;                 // f32 [T, H]
+  Tensor comb;                 // f32 [T, H, H]
+  Tensor plain_cos_sin;        // f32 [T, Dr/2, 2]
+  Tensor compress_cos_sin;     // f32 [T, Dr/2, 2]
+  AttentionBuffers attention;
+  MoeBuffers moe;
+  Tensor out_streams;          // f32 [R, H, D]
+  Tensor out;                  // f32 [R, D]
+  Tensor rounded_out;          // f32 [R, D]
+
+ private:
+  struct Measure {};
+  explicit Activations(Measure) {}
+  // Calls place(tensor, dtype, shape) for every buffer.
+  template <typename Place>
+  void ForEach(const Config& config, int64_t max_tokens, int64_t max_rows, const Place& place);
+
+  int64_t max_tokens_ = 0, max_rows_ = 0;
+  std::unique_ptr<uint8_t[]> memory_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,111 @@
+#include "model/deepseek_v4/forward.h"
+
+#include "layers/linear.h"
+#include "model/deepseek_v4/rope.h"
+#include "ops/embed/embed.h"
+#include "ops/gather_rows/gather_rows.h"
+#include "ops/hc_head/hc_head.h"
+#include "ops/hc_post/hc_post.h"
+#include "ops/hc_pre/hc_pre.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope_angles/rope_angles.h"
+
+namespace dsv4 {
+
+namespace {
+
+// A step's view of the buffers: the first T rows.
+struct Frame {
+  Tensor tokens, streams, x, y, post, comb;
+  RopeAnglesView plain, compress;
+};
+
+template <typename T>
+Tensor ViewOf(const std::vector<T>& v, DType dtype) {
+  return {const_cast<T*>(v.data()), dtype, {static_cast<int64_t>(v.size())}};
+}
+
+Frame MakeFrame(const ExecContext& ctx, const Model& model, Step& step, Activations& a) {
+  const int64_t t = step.num_tokens();
+  Frame f{.tokens = ViewOf(step.tokens, DType::kI32), .streams = a.streams.Head(t), .x = a.x.Head(t),
+          .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t)};
+  const Tensor positions = ViewOf(step.positions, DType::kI64);
+  f.plain = {ViewOf(model.plain_frequencies, DType::kF32), a.plain_cos_sin.Head(t)};
+  f.compress = {ViewOf(model.compress_frequencies, DType::kF32), a.compress_cos_sin.Head(t)};
+  for (const RopeAnglesView& rope : {f.plain, f.compress}) {
+    RopeAngles(ctx, {.positions = positions, .frequencies = rope.frequencies, .cos_sin = rope.cos_sin});
+  }
+  return f;
+}
+
+// Reads the streams into f.x through the site's mixes, then norms it.
+void ReadStreams(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, const Frame& f) {
+  HcPre(ctx, {.streams = f.streams, .fn = w.fn, .base = w.base, .scale = w.scale, .iters = c.hc_sinkhorn_iters,
+              .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .x = f.x, .post = f.post, .comb = f.comb});
+  RmsNorm(ctx, {.x = f.x, .weight = norm, .y = f.x, .eps = c.rms_norm_eps});
+}
+
+void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const Step& step, const Frame& f,
+                  Activations& a) {
+  const Config& c = model.config;
+  const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
+  const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
+                        .sequences = step.sequences.data(),
+                        .num_sequences = static_cast<int64_t>(step.sequences.size()),
+                        .sequence_of = step.sequence_of.data(), .positions = step.positions.data(),
+                        .num_tokens = step.num_tokens()};
+  const AttentionSettings attention{.num_heads = c.num_heads, .head_dim = c.head_dim, .o_groups = c.o_groups,
+                                    .index_heads = c.index_heads, .index_head_dim = c.index_head_dim,
+                                    .norm_eps = c.rms_norm_eps, .activation = model.modes.activation,
+                                    .index_dtype = model.modes.index};
+  const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit,
+                        .activation = model.modes.activation};
+
+  ReadStreams(ctx, c, w.hc_attn, w.attn_norm, f);
+  const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
+  Attention(ctx, w.attn, attention, rope, cache, f.x, a.attention, f.y);
+  HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
+
+  ReadStreams(ctx, c, w.hc_ffn, w.ffn_norm, f);
+  Moe(ctx, w.moe, moe, f.tokens, f.x, a.moe, f.y);
+  HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
+}
+
+}  // namespace
+
+KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
+  return {.compress_ratios = c.compress_ratios, .window = c.window, .head_dim = c.head_dim, .rope_dim = c.rope_dim,
+          .index_head_dim = c.index_head_dim, .kv_dtype = modes.kv, .index_dtype = modes.index};
+}
+
+Model MakeModel(Config config, Weights weights, NumericsModes modes) {
+  Model m{.config = std::move(config), .weights = std::move(weights), .modes = modes};
+  m.kv_layout = MakeKvLayout(MakeKvSpec(m.config, modes));
+  m.plain_frequencies = PlainRopeFrequencies(m.config);
+  m.compress_frequencies = CompressRopeFrequencies(m.config);
+  return m;
+}
+
+void Forward(const ExecContext& ctx, const Model& model, Step& step, Activations& a, const Tensor& logits,
+             const LayerObserver& observer) {
+  const Config& c = model.config;
+  const Weights& w = model.weights;
+  const Frame f = MakeFrame(ctx, model, step, a);
+
+  Embed(ctx, {.tokens = f.tokens, .table = w.embed, .streams = f.streams});
+  for (int64_t l = 0; l < c.num_layers; ++l) {
+    DecoderLayer(ctx, model, l, step, f, a);
+    if (observer) observer(l, f.streams);
+  }
+
+  const int64_t r = static_cast<int64_t>(step.logit_rows.size());
+  if (r == 0) return;
+  const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
+  GatherRows(ctx, {.x = f.streams, .rows = ViewOf(step.logit_rows, DType::kI32), .out = out_streams});
+  HcHead(ctx, {.streams = out_streams, .fn = w.hc_head.fn, .base = w.hc_head.base, .scale = w.hc_head.scale,
+               .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .out = out});
+  RmsNorm(ctx, {.x = out, .weight = w.norm, .y = out, .eps = c.rms_norm_eps});
+  QuantLinear(ctx, model.modes.activation, out, w.head, logits, a.rounded_out);
+}
+
+}  // namespace dsv4
