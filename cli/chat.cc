@@ -1,0 +1,341 @@
+// dsv4 chat: a conversation in the terminal, or line by line through pipes.
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/chat.h"
+#include "dsv4/engine.h"
+#include "dsv4/output_parser.h"
+#include "dsv4/sampling.h"
+#include "dsv4/session.h"
+#include "dsv4/stop_strings.h"
+#include "dsv4/tokenizer.h"
+#include "errors.h"
+#include "format.h"
+#include "io.h"
+#include "model.h"
+#include "options.h"
+#include "progress.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+constexpr const char* kHelp =
+    "  /think          reasoning on or off\n"
+    "  /system TEXT    another system message (starts over)\n"
+    "  /tool TEXT      the result of the model's tool call\n"
+    "  /reset          forget the conversation\n"
+    "  /help           this list\n"
+    "  /quit           end (so does Ctrl-D)\n"
+    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply; at the prompt it ends the chat.\n";
+
+// Prints a reply as it is parsed: reasoning dim on a terminal and between <think> tags in a pipe, tool calls as text.
+class ReplyPrinter {
+ public:
+  explicit ReplyPrinter(bool terminal) : terminal_(terminal) {}
+
+  void Show(const OutputDelta& delta) {
+    switch (delta.kind) {
+      case OutputDelta::Kind::kReasoning:
+        if (!in_reasoning_) Emit(terminal_ ? "\033[2m" : "<think>\n");
+        in_reasoning_ = true;
+        Emit(delta.text);
+        break;
+      case OutputDelta::Kind::kContent:
+        EndReasoning();
+        Emit(delta.text);
+        break;
+      case OutputDelta::Kind::kToolCallBegin:
+        EndReasoning();
+        EndLine();
+        Emit("[tool call] " + delta.text + " ");
+        break;
+      case OutputDelta::Kind::kToolCallArguments:
+        Emit(delta.text);
+        break;
+      case OutputDelta::Kind::kToolCallEnd:
+        EndLine();
+        break;
+    }
+  }
+
+  void Finish() {
+    EndReasoning();
+    EndLine();
+  }
+
+ private:
+  void Emit(std::string_view text) {
+    if (text.empty()) return;
+    Print(text);
+    at_line_start_ = text.back() == '\n';
+  }
+  void EndLine() {
+    if (!at_line_start_) Emit("\n");
+  }
+  void EndReasoning() {
+    if (!in_reasoning_) return;
+    in_reasoning_ = false;
+    if (terminal_) Print("\033[0m");
+    EndLine();
+    if (!terminal_) Emit("</think>\n");
+  }
+
+  bool terminal_;
+  bool in_reasoning_ = false;
+  bool at_line_start_ = true;
+};
+
+Message MakeMessage(Role role, const std::string& content) {
+  Message message;
+  message.role = role;
+  message.content = content;
+  return message;
+}
+
+// The JSON text of each tool's "function" object in a list of tools in OpenAI form.
+std::vector<std::string> ReadTools(const std::string& path) {
+  if (path.empty()) return {};
+  using Json = nlohmann::ordered_json;
+  const Json list = Json::parse(ReadInput(path), nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) throw RunError(path + " is not a JSON list of tools");
+  const Json request = {{"messages", Json::array({{{"role", "user"}, {"content", ""}}})}, {"tools", list}};
+  auto parsed = ParseChatRequest(request.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!parsed.ok()) throw RunError(path + ": " + parsed.status().message());
+  return std::move(parsed->tools);
+}
+
+class Chat {
+ public:
+  Chat(const ChatOptions& options, const std::string& model_dir)
+      : options_(options),
+        dialect_(options.dialect ? *options.dialect : DetectDialect(model_dir)),
+        interactive_(StdinIsTerminal()),
+        tokenizer_(Must(Tokenizer::Load(model_dir))) {
+    request_.thinking = options.thinking;
+    request_.effort = options.effort;
+    request_.tools = ReadTools(options.tools_file);
+    SetSystem(options.system);
+    MustBeUsable(RenderPrompt(WithUser("x"), dialect_).status());  // an effort that the dialect does not know
+    EngineOptions engine_options = options.model;
+    engine_options.model_dir = model_dir;
+    ProgressLine progress;
+    engine_ = LoadEngine(engine_options, progress);
+    MustBeUsable(ValidateSampling(options.sampling, engine_->info().vocab_size));
+    sampling_ = options.sampling;
+    session_ = Must(engine_->NewSession());
+  }
+
+  int Run() {
+    if (interactive_) PrintError("/help lists the commands, Ctrl-D ends\n");
+    LineReader reader;
+    std::string text;
+    while (true) {
+      switch (ReadMessage(reader, &text)) {
+        case LineReader::Event::kEnd:
+          if (interactive_) PrintError("\n");
+          return kExitDone;
+        case LineReader::Event::kInterrupted:
+          if (interactive_) PrintError("\n");
+          return kExitInterrupted;
+        case LineReader::Event::kLine:
+          break;
+      }
+      if (text.empty()) continue;
+      if (text.front() == '/') {
+        if (!Command(text)) return kExitDone;
+        continue;
+      }
+      request_.messages.push_back(MakeMessage(Role::kUser, text));
+      Reply();
+    }
+  }
+
+ private:
+  // A message of one or more lines.
+  LineReader::Event ReadMessage(LineReader& reader, std::string* text) {
+    text->clear();
+    while (true) {
+      if (interactive_) PrintError(text->empty() ? "> " : ". ");
+      std::string line;
+      const LineReader::Event event = reader.Next(&line);
+      if (event == LineReader::Event::kEnd && !text->empty()) return LineReader::Event::kLine;
+      if (event != LineReader::Event::kLine) return event;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (!line.empty() && line.back() == '\\') {
+        line.back() = '\n';
+        *text += line;
+        continue;
+      }
+      *text += line;
+      return event;
+    }
+  }
+
+  // A line that starts with a slash. False: end the chat.
+  bool Command(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/quit" || name == "/exit") return false;
+    if (name == "/help") {
+      PrintError(kHelp);
+    } else if (name == "/think") {
+      request_.thinking = !request_.thinking;
+      PrintError(request_.thinking ? "reasoning is on\n" : "reasoning is off\n");
+    } else if (name == "/reset") {
+      SetSystem(system_);
+      PrintError("the conversation starts over\n");
+    } else if (name == "/system") {
+      SetSystem(rest);
+      PrintError("the conversation starts over\n");
+    } else if (name == "/tool") {
+      ToolResult(rest);
+    } else {
+      PrintError("no command " + name + "; /help lists them\n");
+    }
+    return true;
+  }
+
+  void SetSystem(const std::string& text) {
+    system_ = text;
+    request_.messages.clear();
+    pending_calls_ = 0;
+    if (!text.empty()) request_.messages.push_back(MakeMessage(Role::kSystem, text));
+  }
+
+  ChatRequest WithUser(const std::string& text) const {
+    ChatRequest request = request_;
+    request.messages.push_back(MakeMessage(Role::kUser, text));
+    return request;
+  }
+
+  // The model goes on once every call of its last message has a result.
+  void ToolResult(const std::string& text) {
+    if (pending_calls_ == 0) {
+      PrintError("the model has not called a tool\n");
+      return;
+    }
+    request_.messages.push_back(MakeMessage(Role::kTool, text));
+    if (--pending_calls_ == 0) Reply();
+  }
+
+  // Brings the session to the whole prompt: only what is new is read when the prompt goes on from where the session
+  // stands. False after Ctrl-C.
+  bool ReadPrompt(std::span<const TokenId> prompt, std::vector<float>* logits) {
+    const std::vector<TokenId>& known = session_->tokens();
+    const bool extends = known.size() < prompt.size() && std::equal(known.begin(), known.end(), prompt.begin());
+    if (!extends) session_->Reset();
+    ProgressLine progress;
+    const Status status = session_->Append(prompt.subspan(session_->tokens().size()), LogitRows::kLast, logits,
+                                           progress.Callback());
+    progress.Clear();
+    if (status.code() == StatusCode::kCancelled) return false;
+    Must(status);
+    return true;
+  }
+
+  void Reply() {
+    const std::string text = Must(RenderPrompt(request_, dialect_));
+    const std::vector<TokenId> prompt = tokenizer_->Encode(text);
+    const int64_t limit = engine_->info().max_context;
+    if (static_cast<int64_t>(prompt.size()) >= limit) {
+      request_.messages.pop_back();
+      const std::string message = "the conversation has outgrown the context of " + FormatCount(limit) + " tokens; /reset starts over";
+      if (!interactive_) throw RunError(message);
+      PrintError(message + "\n");
+      return;
+    }
+    std::vector<float> logits;
+    if (!ReadPrompt(prompt, &logits)) {
+      Stopped();
+      request_.messages.pop_back();
+      return;
+    }
+    OutputParser parser(request_.thinking);
+    WriteReply(prompt, logits, parser);
+
+    const ParsedMessage& parsed = parser.message();
+    Message reply = MakeMessage(Role::kAssistant, content_);
+    reply.reasoning_content = parsed.reasoning_content;
+    reply.tool_calls = parsed.tool_calls;
+    request_.messages.push_back(std::move(reply));
+    pending_calls_ = parsed.tool_calls.size();
+    if (pending_calls_ > 0 && interactive_) PrintError("(answer with /tool RESULT)\n");
+    if (Interrupted()) Stopped();
+  }
+
+  // Ctrl-C during a reply: at a terminal the chat goes on, in a pipe it ends.
+  void Stopped() {
+    if (!interactive_) throw QuietExit{kExitInterrupted};
+    PrintError("(stopped)\n");
+    ClearInterrupt();
+  }
+
+  void WriteReply(std::span<const TokenId> prompt, std::vector<float>& logits, OutputParser& parser) {
+    if (sampling_.seed && replies_ > 0) ++*sampling_.seed;  // one seed, but not the same draws in every reply
+    ++replies_;
+    const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(sampling_, engine_->info().vocab_size));
+    sampler->AddPrompt(prompt);
+    StreamDecoder decoder(*tokenizer_);
+    StopMatcher stops = Must(StopMatcher::Create(options_.stops));
+    ReplyPrinter printer(interactive_ && StdoutIsTerminal());
+    content_.clear();
+    // Stop strings concern the content only.
+    const auto show = [&](const std::vector<OutputDelta>& deltas) {
+      for (OutputDelta delta : deltas) {
+        if (delta.kind == OutputDelta::Kind::kContent) {
+          delta.text = stops.Push(delta.text);
+          content_ += delta.text;
+        }
+        if (!stops.stopped() || delta.kind == OutputDelta::Kind::kContent) printer.Show(delta);
+      }
+    };
+    const std::vector<TokenId>& eos = engine_->info().eos_token_ids;
+    for (int64_t n = 0; options_.max_tokens < 0 || n < options_.max_tokens; ++n) {
+      if (Interrupted()) break;
+      const TokenId id = Must(sampler->Sample(logits)).id;
+      if (std::find(eos.begin(), eos.end(), id) != eos.end()) break;
+      show(parser.Push(Must(decoder.Push(id))));
+      if (stops.stopped() || parser.done()) break;
+      if (static_cast<int64_t>(session_->tokens().size()) >= engine_->info().max_context) break;
+      Must(session_->Append({&id, 1}, LogitRows::kLast, &logits));
+    }
+    show(parser.Push(decoder.Finish()));
+    show(parser.Finish());
+    if (!stops.stopped()) {
+      const std::string rest = stops.Finish();
+      content_ += rest;
+      printer.Show({.kind = OutputDelta::Kind::kContent, .index = -1, .text = rest});
+    }
+    printer.Finish();
+  }
+
+  const ChatOptions& options_;
+  ChatDialect dialect_;
+  bool interactive_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Session> session_;
+  SamplingParams sampling_;
+  ChatRequest request_;
+  std::string system_;
+  std::string content_;        // of the last reply, as far as it was shown
+  size_t pending_calls_ = 0;   // tool calls of the last reply without a result
+  int64_t replies_ = 0;
+};
+
+}  // namespace
+
+int RunChat(const ChatOptions& options) {
+  return Chat(options, FindModelDir(options.model.model_dir)).Run();
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,426 @@
+#include "command_line.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "dsv4/version.h"
+#include "errors.h"
+#include "io.h"
+#include "options.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+// ---- Values of flags
+
+template <typename T>
+bool ParseWhole(std::string_view text, T* value) {
+  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
+                     std::function<void(const std::string&)> store) {
+  return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
+}
+
+std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
+
+template <typename T>
+void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high, const std::string& help) {
+  AddText(app, flags, "N", help, [=](const std::string& text) {
+    int64_t n = 0;
+    if (!ParseWhole(text, &n) || n < low || n > high) {
+      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a whole number " +
+                       (high == kMaxInt64 ? "from " + std::to_string(low)
+                                          : "from " + std::to_string(low) + " to " + std::to_string(high)));
+    }
+    *value = static_cast<T>(n);
+  });
+}
+
+void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
+  AddText(app, flags, "X", help, [=](const std::string& text) {
+    if (!ParseWhole(text, value)) throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
+  });
+}
+
+template <typename T>
+void AddChoice(CLI::App* app, const std::string& flags, T* value, std::vector<std::pair<std::string, T>> choices,
+               const std::string& help) {
+  std::string names;
+  for (const auto& [name, choice] : choices) names += (names.empty() ? "" : ", ") + name;
+  AddText(app, flags, "NAME", help + ": " + names, [=](const std::string& text) {
+    for (const auto& [name, choice] : choices) {
+      if (text != name) continue;
+      *value = choice;
+      return;
+    }
+    throw UsageError(LongName(flags) + " is '" + text + "'; accepted: " + names);
+  });
+}
+
+void AddPath(CLI::App* app, const std::string& flags, std::string* value, const std::string& help) {
+  AddText(app, flags, "F", help, [=](const std::string& text) {
+    if (text.empty()) throw UsageError(LongName(flags) + " needs a file name");
+    *value = text;
+  });
+}
+
+// ---- Groups of flags
+
+void AddModelDir(CLI::App* app, std::string* dir) {
+  AddText(app, "-m,--model", "DIR", "model folder (default: the bundled nano model)", [=](const std::string& text) {
+    if (text.empty()) throw UsageError("--model needs a folder");
+    *dir = text;
+  });
+}
+
+void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
+  AddModelDir(app, &o->model_dir);
+  AddText(app, "--device", "NAME", "where to run: cpu", [=](const std::string& text) {
+    if (text == "cuda" || text.starts_with("cuda:")) {
+      throw UsageError("--device " + text + ": this build has no CUDA; use --device cpu");
+    }
+    if (text != "cpu") throw UsageError("--device is '" + text + "'; accepted: cpu");
+    o->device = text;
+  });
+  AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
+  AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
+             "prompt tokens that go through the model at once (default 512); results do not depend on it");
+  if (with_context) {
+    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64, "context limit in tokens (default: the model's own)");
+  }
+  AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
+                     {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
+                     "how KV rows are kept (default fp8, as trained)");
+  AddChoice<IndexDtype>(app, "--index-dtype", &o->index_dtype,
+                        {{"fp4", IndexDtype::kFp4}, {"bf16", IndexDtype::kBf16}, {"f32", IndexDtype::kF32}},
+                        "how index queries and keys are kept (default fp4, as trained)");
+  AddChoice<ActivationDtype>(app, "--activation-dtype", &o->activation_dtype,
+                             {{"native", ActivationDtype::kNative},
+                              {"f32", ActivationDtype::kF32},
+                              {"fp8", ActivationDtype::kFp8},
+                              {"nvfp4", ActivationDtype::kNvfp4}},
+                             "how inputs of quantised linears are rounded (default native)");
+  app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
+}
+
+void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>* stops) {
+  AddNumber(app, "--temperature", &s->temperature, "0: greedy (default 1)");
+  AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64, "keep the N most likely tokens (default 0: all)");
+  AddNumber(app, "--top-p", &s->top_p, "keep the smallest set that sums to X (default 1: all)");
+  AddNumber(app, "--min-p", &s->min_p, "drop what is less likely than X times the most likely (default 0)");
+  AddNumber(app, "--repeat-penalty", &s->repeat_penalty, "above 1: discourage tokens seen before (default 1)");
+  AddNumber(app, "--presence-penalty", &s->presence_penalty, "-2 to 2, once per token written (default 0)");
+  AddNumber(app, "--frequency-penalty", &s->frequency_penalty, "-2 to 2, for each time it was written (default 0)");
+  AddText(app, "--seed", "N", "same seed, same text (default: a new one each time)", [=](const std::string& text) {
+    uint64_t seed = 0;
+    if (!ParseWhole(text, &seed)) {
+      throw UsageError("--seed is '" + text + "'; accepted: a whole number from 0 to 18446744073709551615");
+    }
+    s->seed = seed;
+  });
+  const auto add_bias = [=](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      const size_t equals = text.find('=');
+      std::pair<TokenId, float> bias;
+      if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
+          !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
+        throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
+      }
+      s->logit_bias.push_back(bias);
+    }
+  };
+  app->add_option_function<std::vector<std::string>>("--logit-bias", add_bias,
+                                                     "add VALUE to a token's logit; -inf bans it (may be repeated)")
+      ->type_name("ID=VALUE")->expected(1)->allow_extra_args(false)->take_all();
+  const auto add_stop = [=](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      if (text.empty()) throw UsageError("--stop needs a text that is not empty");
+      stops->push_back(text);
+    }
+  };
+  app->add_option_function<std::vector<std::string>>("--stop", add_stop,
+                                                     "end before this text; it is not printed (may be repeated)")
+      ->type_name("TEXT")->expected(1)->allow_extra_args(false)->take_all();
+}
+
+// Sampling values that need no vocabulary are checked before a model is loaded.
+void CheckSampling(const SamplingParams& s) {
+  constexpr int64_t kAnyVocabulary = std::numeric_limits<TokenId>::max();
+  MustBeUsable(ValidateSampling(s, kAnyVocabulary));
+}
+
+// ---- Commands
+
+using Command = std::function<int()>;
+
+template <typename Options>
+CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const char* example,
+                     const std::shared_ptr<Options>&) {
+  CLI::App* command = app->add_subcommand(name, help);
+  command->footer(std::string("Example:\n  ") + example);
+  return command;
+}
+
+void AddGenerate(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<GenerateOptions>();
+  CLI::App* c = AddCommand(app, "generate", "Continue a prompt", "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0", o);
+  AddModelFlags(c, &o->model);
+  AddText(c, "-p,--prompt", "TEXT", "the prompt (else --prompt-file, --token-ids, or stdin when piped)",
+          [o](const std::string& text) { o->prompt = text; });
+  AddPath(c, "--prompt-file", &o->prompt_file, "a file with the prompt (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file, "a file with the prompt's token ids, taken as they are (-: stdin)");
+  AddInteger(c, "-n,--max-tokens", &o->max_tokens, -1, kMaxInt64,
+             "tokens to write (default 256; -1: until EOS or the end of the context)");
+  AddSamplingFlags(c, &o->sampling, &o->stops);
+  AddInteger(c, "--logprobs", &o->sampling.top_logprobs, 0, 1000,
+             "with --json: log-probabilities of each token and of the N most likely ones");
+  AddPath(c, "--output-ids", &o->output_ids_file, "write the token ids of the output to this file");
+  c->add_flag("--ignore-eos", o->ignore_eos, "go on after EOS");
+  c->add_flag("--no-bos", o->no_bos, "do not put BOS before the prompt (text prompts get one unless they start with it)");
+  c->add_flag("--json", o->json, "print one JSON object at the end instead of streaming text");
+  c->final_callback([=] {
+    const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) + (o->token_ids_file.empty() ? 0 : 1);
+    if (sources > 1) throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
+    if (o->sampling.top_logprobs >= 0 && !o->json) throw UsageError("--logprobs needs --json");
+    CheckSampling(o->sampling);
+    *chosen = [o] { return RunGenerate(*o); };
+  });
+}
+
+void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
+  AddText(c, "--encoding", "NAME", "prompt dialect: v4, v4-0731 (default: what the model folder says, else v4)",
+          [=](const std::string& text) {
+            const Result<ChatDialect> parsed = ParseChatDialect(text);
+            if (!parsed.ok()) throw UsageError("--encoding is '" + text + "'; accepted: v4, v4-0731");
+            *dialect = *parsed;
+          });
+}
+
+void AddChat(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<ChatOptions>();
+  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands", "dsv4 chat --thinking", o);
+  AddModelFlags(c, &o->model);
+  AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
+  AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
+  AddDialect(c, &o->dialect);
+  c->add_flag("--thinking", o->thinking, "let the model reason before it answers (/think switches it)");
+  AddChoice<ReasoningEffort>(c, "--effort", &o->effort,
+                             {{"low", ReasoningEffort::kLow}, {"high", ReasoningEffort::kHigh}, {"max", ReasoningEffort::kMax}},
+                             "reasoning effort");
+  AddInteger(c, "-n,--max-tokens", &o->max_tokens, -1, kMaxInt64, "tokens per reply (default -1: until EOS)");
+  AddSamplingFlags(c, &o->sampling, &o->stops);
+  c->final_callback([=] {
+    CheckSampling(o->sampling);
+    *chosen = [o] { return RunChat(*o); };
+  });
+}
+
+void AddLogits(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<LogitsOptions>();
+  CLI::App* c = AddCommand(app, "logits", "Write the logits after every token to a safetensors file",
+                           "dsv4 logits --token-ids ids.txt -o logits.safetensors", o);
+  AddModelFlags(c, &o->model);
+  AddPath(c, "--token-ids", &o->token_ids_file, "a file with token ids, separated by white space or commas (-: stdin)");
+  AddPath(c, "-o,--output", &o->output_file, "the file to write: logits f32 [T, V]");
+  AddText(c, "--decode-from", "K", "read the first K tokens as a prompt, the rest one by one", [o](const std::string& text) {
+    int64_t n = 0;
+    if (!ParseWhole(text, &n) || n < 0) throw UsageError("--decode-from is '" + text + "'; accepted: a whole number from 0");
+    o->decode_from = n;
+  });
+  c->add_flag("--json", o->json, "print a summary as JSON");
+  c->final_callback([=] {
+    if (o->token_ids_file.empty()) throw UsageError("logits needs --token-ids F");
+    if (o->output_file.empty()) throw UsageError("logits needs -o OUT.safetensors");
+    *chosen = [o] { return RunLogits(*o); };
+  });
+}
+
+void AddPerplexity(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<PerplexityOptions>();
+  CLI::App* c = AddCommand(app, "perplexity", "How well the model predicts a text", "dsv4 perplexity -f book.txt --ctx 1024", o);
+  AddModelFlags(c, &o->model, /*with_context=*/false);
+  AddPath(c, "-f,--file", &o->text_file, "the text (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file, "its token ids instead, taken as they are");
+  AddInteger(c, "--ctx", &o->window, 2, kMaxInt64,
+             "tokens per window (default 2048, at most the model's context); windows do not overlap, each starts with BOS "
+             "and an empty context, and every token of the text is predicted once");
+  c->add_flag("--no-bos", o->no_bos, "windows without BOS: the first token of each is then not predicted");
+  c->add_flag("--json", o->json, "print the result as JSON");
+  c->final_callback([=] {
+    if (o->text_file.empty() == o->token_ids_file.empty()) throw UsageError("perplexity needs either -f TEXTFILE or --token-ids F");
+    *chosen = [o] { return RunPerplexity(*o); };
+  });
+}
+
+void AddTokenize(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<TokenizeOptions>();
+  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize", o);
+  AddModelDir(c, &o->model_dir);
+  c->add_flag("--no-special", o->plain, "read spellings of added tokens, such as <think>, as ordinary text");
+  c->add_flag("--jsonl", o->jsonl, "one JSON string per line in, one JSON array per line out");
+  c->final_callback([=] { *chosen = [o] { return RunTokenize(*o); }; });
+}
+
+void AddDetokenize(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<TokenizeOptions>();
+  CLI::App* c = AddCommand(app, "detokenize", "Token ids on stdin to text, byte for byte",
+                           "echo 310 42 | dsv4 detokenize", o);
+  AddModelDir(c, &o->model_dir);
+  c->add_flag("--skip-special", o->skip_special, "leave out special tokens (BOS, EOS, padding)");
+  c->add_flag("--jsonl", o->jsonl, "one JSON array per line in, one JSON string per line out");
+  c->final_callback([=] { *chosen = [o] { return RunDetokenize(*o); }; });
+}
+
+void AddEncode(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<ChatEncodeOptions>();
+  CLI::App* c = AddCommand(app, "encode", "A conversation in OpenAI form on stdin to the exact prompt text",
+                           R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)", o);
+  AddModelDir(c, &o->model_dir);
+  AddDialect(c, &o->dialect);
+  c->add_flag("--jsonl", o->jsonl, "one request per line in, one JSON string per line out");
+  c->final_callback([=] { *chosen = [o] { return RunEncode(*o); }; });
+}
+
+void AddParse(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<ParseOptions>();
+  CLI::App* c = AddCommand(app, "parse", "A completion's text on stdin to a message in JSON",
+                           "echo -n 'The sum.</think>42' | dsv4 parse --thinking", o);
+  c->add_flag("--thinking", o->thinking, "the text starts inside the reasoning");
+  c->add_flag("--jsonl", o->jsonl, R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
+  c->final_callback([=] { *chosen = [o] { return RunParse(*o); }; });
+}
+
+void AddInspect(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<InspectOptions>();
+  CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes", "dsv4 inspect -m models/nano --plan", o);
+  AddModelFlags(c, &o->model);
+  c->add_flag("--plan", o->plan, "show the memory plan and the implementation of each op");
+  c->add_flag("--json", o->json, "print everything as JSON");
+  c->final_callback([=] { *chosen = [o] { return RunInspect(*o); }; });
+}
+
+// ---- Errors
+
+// Edit distance with swaps of neighbours, for suggestions.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+// "; did you mean X?" for the nearest name, or "" when none is near.
+std::string Suggestion(const std::string& wrong, const std::vector<std::string>& names) {
+  std::string best;
+  size_t best_distance = wrong.size() / 3 + 2;
+  for (const std::string& name : names) {
+    const size_t distance = name.starts_with(wrong) ? 1 : Distance(wrong, name);
+    if (distance < best_distance) {
+      best = name;
+      best_distance = distance;
+    }
+  }
+  return best.empty() ? "" : "; did you mean " + best + "?";
+}
+
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+[[noreturn]] void ThrowExtra(CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  const std::string& extra = extras.front();
+  if (commands.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* c : app.get_subcommands({})) names.push_back(c->get_name());
+    throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) + "'" +
+                     Suggestion(extra, names) + " (dsv4 --help lists the commands)");
+  }
+  const std::string command = "dsv4 " + commands.front()->get_name();
+  if (!extra.starts_with("-")) {
+    throw UsageError("unexpected argument '" + OneLine(extra) + "'; see " + command + " --help");
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : commands.front()->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  throw UsageError("unknown flag '" + OneLine(extra) + "'" + Suggestion(extra.substr(0, extra.find('=')), names) +
+                   " (see " + command + " --help)");
+}
+
+int PrintVersion() {
+  const BuildInfo info = GetBuildInfo();
+  Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler + "\nbuild type: " +
+        info.build_type + "\ncpu: " + info.cpu_features + "\ncompiled for: " + info.compiled_features + "\n");
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> ParseCommandLine(int argc, char** argv) {
+  Command chosen;
+  CLI::App app("DeepSeek-V4 inference engine: text from a checkpoint, on this machine.", "dsv4");
+  app.footer("Example:\n  dsv4 generate -p \"In the beginning\" -n 64\n\n'dsv4 COMMAND --help' tells more.");
+  app.get_formatter()->column_width(34);
+  bool version = false;
+  app.add_flag("--version", version, "print version, commit, compiler and instruction sets");
+  AddGenerate(&app, &chosen);
+  AddChat(&app, &chosen);
+  AddLogits(&app, &chosen);
+  AddPerplexity(&app, &chosen);
+  AddTokenize(&app, &chosen);
+  AddDetokenize(&app, &chosen);
+  AddEncode(&app, &chosen);
+  AddParse(&app, &chosen);
+  AddInspect(&app, &chosen);
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const std::string help = app.help();
+    return [help] {
+      Print(help);
+      return kExitDone;
+    };
+  } catch (const CLI::ExtrasError&) {
+    ThrowExtra(app);
+  } catch (const CLI::ParseError& error) {
+    const std::vector<CLI::App*> commands = app.get_subcommands();
+    throw UsageError(OneLine(error.what()) + "; see dsv4 " +
+                     (commands.empty() ? "" : commands.front()->get_name() + " ") + "--help");
+  }
+  if (version) return PrintVersion;
+  if (!chosen) throw UsageError("no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
+  return chosen;
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,12 @@
+// Flags to options: the only file that knows CLI11.
+#pragma once
+
+#include <functional>
+
+namespace dsv4::cli {
+
+// What argv asks for, ready to run. Throws UsageError with one line that says what to do.
+// --help and --version are commands, too.
+std::function<int()> ParseCommandLine(int argc, char** argv);
+
+}  // namespace dsv4::cli

@@ -1,0 +1,51 @@
+// How a command ends early. Inside cli/ an error is an exception; main() turns it into one line on stderr and the exit
+// status. The library below never throws.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "dsv4/status.h"
+
+namespace dsv4::cli {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as a shell reports it
+inline constexpr int kExitClosedPipe = 141;   // 128 + SIGPIPE
+
+// The command line itself is wrong: exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Something failed while running: exit status 1.
+struct RunError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Nothing to report: Ctrl-C, or the reader of stdout went away.
+struct QuietExit {
+  int exit_status;
+};
+
+inline void Must(const Status& status) {
+  if (status.ok()) return;
+  if (status.code() == StatusCode::kCancelled) throw QuietExit{kExitInterrupted};
+  throw RunError(status.message());
+}
+
+template <typename T>
+T Must(Result<T> result) {
+  Must(result.status());
+  return std::move(result).value();
+}
+
+// For values that came from flags.
+inline void MustBeUsable(const Status& status) {
+  if (!status.ok()) throw UsageError(status.message());
+}
+
+}  // namespace dsv4::cli

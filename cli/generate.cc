@@ -1,0 +1,235 @@
+// dsv4 generate: continues a prompt.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/engine.h"
+#include "dsv4/sampling.h"
+#include "dsv4/session.h"
+#include "dsv4/stop_strings.h"
+#include "dsv4/tokenizer.h"
+#include "errors.h"
+#include "format.h"
+#include "io.h"
+#include "model.h"
+#include "options.h"
+#include "progress.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::string Rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? FormatFixed(static_cast<double>(tokens) / seconds, 1) + " tok/s" : "- tok/s";
+}
+
+// The prompt's text, from the one place that was named.
+std::string ReadPrompt(const GenerateOptions& options) {
+  std::string text;
+  if (options.prompt) {
+    text = *options.prompt;
+  } else if (!options.prompt_file.empty()) {
+    text = ReadInput(options.prompt_file);
+  } else {
+    text = ReadStdin();
+  }
+  NoteInvalidUtf8(text, "the prompt");
+  return text;
+}
+
+struct Generation {
+  std::vector<TokenId> ids;
+  std::vector<SampledToken> sampled;  // with --logprobs
+  std::string text;
+  std::string finish_reason = "length";  // "stop", "length" or "interrupted"
+  Clock::time_point start;
+  Clock::time_point prompt_done;
+  Clock::time_point first_token;
+  Clock::time_point end;
+};
+
+// Text of the output as it becomes certain: characters whole, stop strings held back. Without a tokenizer the text is
+// the ids, separated by spaces.
+class TextSink {
+ public:
+  TextSink(const Tokenizer* tokenizer, StopMatcher stops, bool stream)
+      : tokenizer_(tokenizer), stops_(std::move(stops)), stream_(stream) {
+    if (tokenizer_ != nullptr) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, DecodeOptions{.skip_special = true});
+  }
+
+  // False once a stop string is complete.
+  bool Push(TokenId id) {
+    if (tokenizer_ == nullptr) {
+      Emit((text_.empty() ? "" : " ") + std::to_string(id));
+    } else {
+      Emit(stops_.Push(Must(decoder_->Push(id))));
+    }
+    return !stops_.stopped();
+  }
+
+  bool Finish() {
+    if (decoder_ && !stops_.stopped()) Emit(stops_.Push(decoder_->Finish()));
+    if (!stops_.stopped()) Emit(stops_.Finish());
+    if (stream_ && !text_.empty() && text_.back() != '\n') Print("\n");
+    return !stops_.stopped();
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  void Emit(const std::string& piece) {
+    text_ += piece;
+    if (stream_ && !piece.empty()) Print(piece);
+  }
+
+  const Tokenizer* tokenizer_;
+  std::unique_ptr<StreamDecoder> decoder_;
+  StopMatcher stops_;
+  bool stream_;
+  std::string text_;
+};
+
+Generation Generate(const GenerateOptions& options, const Engine& engine, Session& session, Sampler& sampler,
+                    const Tokenizer* tokenizer, std::span<const TokenId> prompt) {
+  Generation out;
+  ProgressLine progress;
+  TextSink sink(tokenizer, Must(StopMatcher::Create(options.stops)), /*stream=*/!options.json);
+  const std::vector<TokenId>& eos = engine.info().eos_token_ids;
+  std::vector<float> logits;
+  out.start = Clock::now();
+  Must(session.Append(prompt, LogitRows::kLast, &logits, progress.Callback()));
+  progress.Clear();
+  out.prompt_done = out.first_token = Clock::now();
+  sampler.AddPrompt(prompt);
+
+  while (options.max_tokens < 0 || static_cast<int64_t>(out.ids.size()) < options.max_tokens) {
+    if (Interrupted()) {
+      out.finish_reason = "interrupted";
+      break;
+    }
+    SampledToken token = Must(sampler.Sample(logits));
+    if (out.ids.empty()) out.first_token = Clock::now();
+    if (!options.ignore_eos && std::find(eos.begin(), eos.end(), token.id) != eos.end()) {
+      out.finish_reason = "stop";
+      break;
+    }
+    const TokenId id = token.id;
+    out.ids.push_back(id);
+    if (options.sampling.top_logprobs >= 0) out.sampled.push_back(std::move(token));
+    if (!sink.Push(id)) {
+      out.finish_reason = "stop";
+      break;
+    }
+    if (static_cast<int64_t>(out.ids.size()) == options.max_tokens) break;
+    if (static_cast<int64_t>(session.tokens().size()) >= engine.info().max_context) {
+      PrintNote("the context is full (" + FormatCount(engine.info().max_context) + " tokens)");
+      break;
+    }
+    Must(session.Append({&id, 1}, LogitRows::kLast, &logits));
+  }
+  out.end = Clock::now();
+  if (!sink.Finish()) out.finish_reason = "stop";
+  out.text = sink.text();
+  return out;
+}
+
+Json LogprobsToJson(const std::vector<SampledToken>& tokens, const Tokenizer* tokenizer) {
+  const auto entry = [&](TokenId id, float logprob) {
+    Json j = {{"id", id}};
+    if (tokenizer != nullptr && tokenizer->IsValid(id)) j["token"] = tokenizer->TokenBytes(id);
+    j["logprob"] = logprob;
+    return j;
+  };
+  Json list = Json::array();
+  for (const SampledToken& token : tokens) {
+    Json j = entry(token.id, token.logprob);
+    j["top"] = Json::array();
+    for (const TokenLogprob& other : token.top) j["top"].push_back(entry(other.id, other.logprob));
+    list.push_back(std::move(j));
+  }
+  return list;
+}
+
+}  // namespace
+
+int RunGenerate(const GenerateOptions& options) {
+  const bool from_ids = !options.token_ids_file.empty();
+  if (!from_ids && !options.prompt && options.prompt_file.empty() && StdinIsTerminal()) {
+    throw UsageError("no prompt; give one with -p TEXT, --prompt-file F or --token-ids F, or pipe it in");
+  }
+  EngineOptions model = options.model;
+  model.model_dir = FindModelDir(model.model_dir);
+  if (!options.output_ids_file.empty()) CheckWritable(options.output_ids_file);
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
+  if (tokenizer == nullptr && !options.stops.empty()) {
+    throw RunError(model.model_dir + " has no tokenizer.json, so --stop cannot work");
+  }
+  std::vector<TokenId> prompt = from_ids ? ReadTokenIds(options.token_ids_file) : tokenizer->Encode(ReadPrompt(options));
+
+  const auto load_start = Clock::now();
+  ProgressLine progress;
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
+  const ModelInfo& info = engine->info();
+  const double load_s = Seconds(load_start, Clock::now());
+
+  if (from_ids) {
+    CheckTokenIds(prompt, info.vocab_size, options.token_ids_file);
+  } else if (!options.no_bos && info.bos_token_id >= 0 && (prompt.empty() || prompt.front() != info.bos_token_id)) {
+    prompt.insert(prompt.begin(), info.bos_token_id);
+  }
+  if (prompt.empty()) throw RunError("the prompt is empty: there is nothing to continue");
+  if (static_cast<int64_t>(prompt.size()) > info.max_context) {
+    throw RunError("the prompt has " + FormatCount(static_cast<int64_t>(prompt.size())) +
+                   " tokens, more than the context of " + FormatCount(info.max_context) + "; shorten it or raise --ctx");
+  }
+  MustBeUsable(ValidateSampling(options.sampling, info.vocab_size));
+  const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, info.vocab_size));
+  const std::unique_ptr<Session> session = Must(engine->NewSession());
+
+  const Generation g = Generate(options, *engine, *session, *sampler, tokenizer.get(), prompt);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const auto output_tokens = static_cast<int64_t>(g.ids.size());
+  const double prompt_s = Seconds(g.start, g.prompt_done);
+  const double decode_s = Seconds(g.prompt_done, g.end);
+  // The first token comes with the prompt's logits; the others took a step each.
+  const int64_t steps = std::max<int64_t>(output_tokens - 1, 0);
+
+  if (options.json) {
+    Json j = {{"text", g.text}, {"ids", g.ids}, {"finish_reason", g.finish_reason}, {"prompt_tokens", prompt_tokens},
+              {"completion_tokens", output_tokens}, {"seed", sampler->seed()}};
+    if (options.sampling.top_logprobs >= 0) j["logprobs"] = LogprobsToJson(g.sampled, tokenizer.get());
+    j["timings"] = {{"load_s", load_s}, {"prompt_s", prompt_s}, {"decode_s", decode_s},
+                    {"time_to_first_token_s", Seconds(g.start, g.first_token)},
+                    {"prompt_tokens_per_s", prompt_s > 0 ? static_cast<double>(prompt_tokens) / prompt_s : 0.0},
+                    {"decode_tokens_per_s", decode_s > 0 ? static_cast<double>(steps) / decode_s : 0.0}};
+    Print(j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
+  if (!options.output_ids_file.empty()) {
+    std::string line;
+    for (const TokenId id : g.ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+    WriteOutput(options.output_ids_file, line + "\n");
+  }
+  std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) + " tokens, " +
+                        Rate(prompt_tokens, prompt_s) + " | generated " + FormatCount(output_tokens) + " tokens, " +
+                        Rate(steps, decode_s) + " | first token after " +
+                        FormatFixed(1000 * Seconds(g.start, g.first_token), 0) + " ms";
+  if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(sampler->seed());
+  PrintError(summary + "\n");
+  return kExitDone;
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,142 @@
+// dsv4 inspect: what a checkpoint holds and what running it takes.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/inspect.h"
+#include "errors.h"
+#include "format.h"
+#include "io.h"
+#include "model.h"
+#include "options.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const ModelDescription& d, const std::string& model_dir) {
+  Json j = {{"model", model_dir},
+            {"vocab_size", d.info.vocab_size},
+            {"num_layers", d.info.num_layers},
+            {"hidden_size", d.info.hidden_size},
+            {"max_context", d.info.max_context},
+            {"bos_token_id", d.info.bos_token_id},
+            {"eos_token_ids", d.info.eos_token_ids},
+            {"unused_tensors", d.info.unused_tensors}};
+  j["config"] = Json::object();
+  for (const auto& [field, value] : d.config) j["config"][field] = value;
+  j["formats"] = Json::array();
+  for (const FormatSummary& f : d.formats) {
+    j["formats"].push_back({{"format", f.format}, {"tensors", f.num_tensors}, {"parameters", f.num_parameters}, {"bytes", f.bytes}});
+  }
+  j["files"] = d.files;
+  const MemoryPlan& p = d.plan;
+  j["plan"] = {{"weight_bytes", p.weight_bytes},
+               {"widened_bytes", p.widened_bytes},
+               {"kv_bytes_per_1k_tokens", p.kv_bytes_per_1k_tokens},
+               {"kv_fixed_bytes", p.kv_fixed_bytes},
+               {"activation_bytes", p.activation_bytes},
+               {"available_bytes", p.available_bytes},
+               {"max_context_that_fits", p.max_context_that_fits}};
+  j["ops"] = Json::array();
+  for (const OpChoice& op : d.ops) {
+    j["ops"].push_back({{"op", op.op}, {"chosen", op.chosen}, {"candidates", op.candidates}});
+  }
+  return j;
+}
+
+// Columns padded to their widest cell, two spaces between; `right` tells which are numbers.
+std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right) {
+  std::vector<size_t> widths(right.size());
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += right[c] ? padding + row[c] : row[c] + padding;
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string Summary(const ModelDescription& d, const std::string& model_dir) {
+  std::string eos;
+  for (const TokenId id : d.info.eos_token_ids) eos += (eos.empty() ? "" : ", ") + std::to_string(id);
+  std::string out = model_dir + "\n" +
+                    Table({{"layers", FormatCount(d.info.num_layers)},
+                           {"hidden size", FormatCount(d.info.hidden_size)},
+                           {"vocabulary", FormatCount(d.info.vocab_size)},
+                           {"context", FormatCount(d.info.max_context)},
+                           {"BOS, EOS", std::to_string(d.info.bos_token_id) + "; " + eos},
+                           {"files", FormatCount(static_cast<int64_t>(d.files.size()))}},
+                          {false, false});
+  out += "\nconfig\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [field, value] : d.config) rows.push_back({field, value});
+  out += Table(rows, {false, false});
+
+  out += "\ntensors by format\n";
+  rows = {{"format", "tensors", "parameters", "bytes"}};
+  FormatSummary total{.format = "all", .num_tensors = 0, .num_parameters = 0, .bytes = 0};
+  for (const FormatSummary& f : d.formats) {
+    rows.push_back({f.format, FormatCount(f.num_tensors), FormatCount(f.num_parameters), FormatBytes(f.bytes)});
+    total.num_tensors += f.num_tensors;
+    total.num_parameters += f.num_parameters;
+    total.bytes += f.bytes;
+  }
+  rows.push_back({total.format, FormatCount(total.num_tensors), FormatCount(total.num_parameters), FormatBytes(total.bytes)});
+  out += Table(rows, {false, true, true, true});
+  if (!d.info.unused_tensors.empty()) {
+    out += "  not used: " + FormatCount(static_cast<int64_t>(d.info.unused_tensors.size())) + " tensors (first: " +
+           d.info.unused_tensors.front() + ")\n";
+  }
+  return out;
+}
+
+std::string Plan(const ModelDescription& d) {
+  const MemoryPlan& p = d.plan;
+  const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
+  std::string out = "\nmemory\n" +
+                    Table({{"weights, mapped from the files", FormatBytes(p.weight_bytes)},
+                           {"small vectors as f32", FormatBytes(p.widened_bytes)},
+                           {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
+                           {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
+                           {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
+                           {"free on this machine", p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
+                           {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
+                          {false, true});
+  out += "\nops\n";
+  std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};
+  for (const OpChoice& op : d.ops) {
+    std::string candidates;
+    for (const std::string& name : op.candidates) candidates += (candidates.empty() ? "" : ", ") + name;
+    rows.push_back({op.op, op.chosen, candidates});
+  }
+  return out + Table(rows, {false, false, false});
+}
+
+}  // namespace
+
+int RunInspect(const InspectOptions& options) {
+  EngineOptions model = options.model;
+  model.model_dir = FindModelDir(model.model_dir);
+  const ModelDescription description = Must(Inspect(model));
+  if (options.json) {
+    Print(ToJson(description, model.model_dir).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else {
+    Print(Summary(description, model.model_dir) + (options.plan ? Plan(description) : ""));
+  }
+  return kExitDone;
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,274 @@
+#include "io.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+std::atomic<int> g_interrupts{0};
+// What the handler must undo when it ends the process: a temporary file, a colour on the terminal.
+std::array<char, 4096> g_temporary_path{};
+std::atomic<bool> g_has_temporary{false};
+std::atomic<bool> g_stdout_is_terminal{false};
+
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+extern "C" void OnSignal(int) {
+  if (g_interrupts.fetch_add(1) == 0) return;
+  if (g_has_temporary) ::unlink(g_temporary_path.data());
+  if (g_stdout_is_terminal) {
+    constexpr std::string_view kReset = "\033[0m\n";
+    [[maybe_unused]] const ssize_t ignored = ::write(STDOUT_FILENO, kReset.data(), kReset.size());
+  }
+  ::_exit(kExitInterrupted);
+}
+
+std::string ErrnoText(int code) { return std::strerror(code); }
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::string ReadAll(int fd, const std::string& name) {
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  while (true) {
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) {
+      if (Interrupted()) throw QuietExit{kExitInterrupted};
+      continue;
+    }
+    if (n < 0) throw RunError("cannot read " + name + ": " + ErrnoText(errno));
+    if (n == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(n));
+  }
+}
+
+// Removes the temporary file unless it has been renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& target) : path_(target + ".tmp." + std::to_string(::getpid())) {
+    if (path_.size() < g_temporary_path.size()) {
+      std::memcpy(g_temporary_path.data(), path_.c_str(), path_.size() + 1);
+      g_has_temporary = true;
+    }
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  }
+  ~TemporaryFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!renamed_) ::unlink(path_.c_str());
+    g_has_temporary = false;
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  bool is_open() const { return fd_ >= 0; }
+  bool WriteAndRename(std::string_view bytes, const std::string& target) {
+    if (!WriteAll(fd_, bytes)) return false;
+    const int closed = ::close(fd_);
+    fd_ = -1;
+    renamed_ = closed == 0 && ::rename(path_.c_str(), target.c_str()) == 0;
+    return renamed_;
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  bool renamed_ = false;
+};
+
+bool IsSpecialFile(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+}  // namespace
+
+bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
+bool StdoutIsTerminal() { return ::isatty(STDOUT_FILENO) != 0; }
+bool StderrIsTerminal() { return ::isatty(STDERR_FILENO) != 0; }
+
+void InstallSignalHandlers() {
+  g_stdout_is_terminal = StdoutIsTerminal();
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;  // without SA_RESTART: a blocked read returns
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+bool Interrupted() { return g_interrupts > 0; }
+void ClearInterrupt() { g_interrupts = 0; }
+
+void Print(std::string_view text) {
+  if (WriteAll(STDOUT_FILENO, text)) return;
+  if (errno == EPIPE) throw QuietExit{kExitClosedPipe};
+  throw RunError("cannot write to standard output: " + ErrnoText(errno));
+}
+
+void PrintError(std::string_view text) { WriteAll(STDERR_FILENO, text); }
+
+void PrintNote(std::string_view text) { PrintError("dsv4: note: " + std::string(text) + "\n"); }
+
+LineReader::Event LineReader::Next(std::string* line) {
+  while (true) {
+    const size_t end = held_.find('\n', start_);
+    if (end != std::string::npos) {
+      line->assign(held_, start_, end - start_);
+      start_ = end + 1;
+      return Event::kLine;
+    }
+    held_.erase(0, start_);
+    start_ = 0;
+    if (ended_) {
+      if (held_.empty()) return Event::kEnd;
+      *line = std::move(held_);
+      held_.clear();
+      return Event::kLine;
+    }
+    std::array<char, 1 << 16> buffer;
+    if (Interrupted()) return Event::kInterrupted;
+    const ssize_t n = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) {
+      if (Interrupted()) return Event::kInterrupted;
+      continue;
+    }
+    if (n < 0) throw RunError("cannot read standard input: " + ErrnoText(errno));
+    if (n == 0) {
+      ended_ = true;
+      continue;
+    }
+    held_.append(buffer.data(), static_cast<size_t>(n));
+  }
+}
+
+int ForEachLine(const std::function<Result<std::string>(const std::string&)>& convert) {
+  constexpr size_t kFlushBytes = 1 << 16;
+  LineReader reader;
+  std::string line;
+  std::string out;
+  for (int64_t number = 1;; ++number) {
+    const LineReader::Event event = reader.Next(&line);
+    if (event == LineReader::Event::kInterrupted) throw QuietExit{kExitInterrupted};
+    if (event == LineReader::Event::kEnd) break;
+    const Result<std::string> converted = convert(line);
+    if (!converted.ok()) {
+      Print(out);
+      throw RunError("line " + std::to_string(number) + ": " + converted.status().message());
+    }
+    out += *converted;
+    out += '\n';
+    if (out.size() >= kFlushBytes || reader.WouldWait()) {
+      Print(out);
+      out.clear();
+    }
+  }
+  Print(out);
+  return kExitDone;
+}
+
+std::string ReadStdin() { return ReadAll(STDIN_FILENO, "standard input"); }
+
+std::string ReadInput(const std::string& path) {
+  if (path == "-") return ReadStdin();
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw RunError("cannot open " + path + ": " + ErrnoText(errno));
+  std::string text;
+  try {
+    text = ReadAll(fd, path);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  ::close(fd);
+  return text;
+}
+
+void CheckWritable(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) throw RunError("cannot write " + path + ": it is a folder; give a file name");
+    if (::access(path.c_str(), W_OK) != 0) throw RunError("cannot write " + path + ": " + ErrnoText(errno));
+    return;
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw RunError("cannot write " + path + ": folder " + folder + ": " + ErrnoText(errno));
+  }
+}
+
+void WriteOutput(const std::string& path, std::string_view bytes) {
+  bool done = false;
+  int code = 0;
+  if (IsSpecialFile(path)) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    done = fd >= 0 && WriteAll(fd, bytes);
+    code = errno;
+    if (fd >= 0) ::close(fd);
+  } else {
+    TemporaryFile file(path);
+    done = file.is_open() && file.WriteAndRename(bytes, path);
+    code = errno;
+  }
+  if (!done) throw RunError("cannot write " + path + ": " + ErrnoText(code));
+}
+
+size_t FindInvalidUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
+    const unsigned first = byte(i);
+    size_t length = 1;
+    unsigned low = 0x80;   // what the second byte may be
+    unsigned high = 0xbf;
+    if (first >= 0xc2 && first <= 0xdf) {
+      length = 2;
+    } else if (first >= 0xe0 && first <= 0xef) {
+      length = 3;
+      if (first == 0xe0) low = 0xa0;   // no overlong forms
+      if (first == 0xed) high = 0x9f;  // no surrogates
+    } else if (first >= 0xf0 && first <= 0xf4) {
+      length = 4;
+      if (first == 0xf0) low = 0x90;
+      if (first == 0xf4) high = 0x8f;  // up to U+10FFFF
+    } else if (first >= 0x80) {
+      return i;
+    }
+    for (size_t k = 1; k < length; ++k) {
+      const unsigned next = byte(i + k);
+      if (k == 1 ? (next < low || next > high) : (next < 0x80 || next > 0xbf)) return i;
+    }
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+void NoteInvalidUtf8(std::string_view text, std::string_view what) {
+  const size_t place = FindInvalidUtf8(text);
+  if (place == std::string_view::npos) return;
+  PrintNote(std::string(what) + " is not valid UTF-8 (first at byte " + std::to_string(place) +
+            "); broken parts are read as U+FFFD");
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,38 @@
+// dsv4: the command line. Exit status 0 done, 1 failed while running, 2 wrong usage, 130 after Ctrl-C.
+#include <exception>
+#include <new>
+#include <string>
+
+#include "command_line.h"
+#include "errors.h"
+#include "io.h"
+
+namespace {
+
+int Fail(int exit_status, std::string message) {
+  for (char& c : message) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  dsv4::cli::PrintError("dsv4: error: " + message + "\n");
+  return exit_status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace dsv4::cli;
+  InstallSignalHandlers();
+  try {
+    return ParseCommandLine(argc, argv)();
+  } catch (const QuietExit& quiet) {
+    return quiet.exit_status;
+  } catch (const UsageError& error) {
+    return Fail(kExitUsage, error.what());
+  } catch (const RunError& error) {
+    return Fail(kExitFailed, error.what());
+  } catch (const std::bad_alloc&) {
+    return Fail(kExitFailed, "not enough memory; try a smaller --ctx or --prefill-chunk");
+  } catch (const std::exception& error) {
+    return Fail(kExitFailed, std::string("internal error: ") + error.what());
+  }
+}

@@ -1,0 +1,65 @@
+#include "model.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "dsv4/json_text.h"
+#include "errors.h"
+#include "io.h"
+
+namespace dsv4::cli {
+
+namespace fs = std::filesystem;
+
+std::string FindModelDir(const std::string& model_dir) {
+  std::error_code error;
+  if (!model_dir.empty()) {
+    const fs::file_status status = fs::status(model_dir, error);
+    if (!fs::exists(status)) {
+      throw RunError("no such folder: " + model_dir + "; give -m the folder that holds config.json and the weights");
+    }
+    if (!fs::is_directory(status)) {
+      throw RunError(model_dir + " is not a folder; give -m the folder that holds config.json and the weights");
+    }
+    return model_dir;
+  }
+  const fs::path binary = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = binary.parent_path().parent_path() / "share/dsv4/models/nano";
+  const fs::path in_source = fs::path(DSV4_SOURCE_DIR) / "models/nano";
+  for (const fs::path& dir : {installed, in_source}) {
+    if (fs::exists(dir / "tokenizer.json", error)) return dir.string();
+  }
+  throw RunError("the bundled nano model is not in " + installed.string() + " nor in " + in_source.string() +
+                 "; give a model folder with -m");
+}
+
+bool HasTokenizer(const std::string& model_dir) {
+  std::error_code error;
+  return fs::exists(fs::path(model_dir) / "tokenizer.json", error);
+}
+
+std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress) {
+  options.progress = progress.Callback();
+  auto engine = Must(Engine::Load(options));
+  progress.Clear();
+  return engine;
+}
+
+void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size) {
+      throw RunError(where + ": token id " + std::to_string(ids[i]) + " (number " + std::to_string(i) +
+                     ", counted from 0) is outside the vocabulary; accepted: 0 to " + std::to_string(vocab_size - 1));
+    }
+  }
+}
+
+std::vector<TokenId> ReadTokenIds(const std::string& path) {
+  const std::string name = path == "-" ? "standard input" : path;
+  auto ids = ParseTokenIdList(ReadInput(path));
+  if (!ids.ok()) throw RunError(name + ": " + ids.status().message());
+  return std::move(*ids);
+}
+
+}  // namespace dsv4::cli

@@ -1,0 +1,31 @@
+// Finding and loading what -m names.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/session.h"
+#include "dsv4/tokenizer.h"
+#include "progress.h"
+
+namespace dsv4::cli {
+
+// `model_dir`, or the bundled nano model when it is empty: beside the installed binary, else in the source tree.
+// Throws when the folder does not exist.
+std::string FindModelDir(const std::string& model_dir);
+
+bool HasTokenizer(const std::string& model_dir);
+
+// Loads with a progress line; Ctrl-C stops it.
+std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress);
+
+// Throws for the first id outside the vocabulary; `where` names their source.
+void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where);
+
+// The file's token ids (white space or commas between them; "-": stdin).
+std::vector<TokenId> ReadTokenIds(const std::string& path);
+
+}  // namespace dsv4::cli

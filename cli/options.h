@@ -1,0 +1,96 @@
+// What each command was asked to do: filled in by command_line.cc from the flags, used by one file per command.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat.h"
+#include "dsv4/engine.h"
+#include "dsv4/sampling.h"
+
+namespace dsv4::cli {
+
+// -m and the flags of the engine; model_dir is empty where -m was not given.
+using ModelOptions = EngineOptions;
+
+struct GenerateOptions {
+  ModelOptions model;
+  SamplingParams sampling;
+  std::optional<std::string> prompt;
+  std::string prompt_file;
+  std::string token_ids_file;
+  int64_t max_tokens = 256;  // -1: until EOS or the end of the context
+  std::vector<std::string> stops;
+  std::string output_ids_file;
+  bool ignore_eos = false;
+  bool no_bos = false;
+  bool json = false;
+};
+
+struct ChatOptions {
+  ModelOptions model;
+  SamplingParams sampling;
+  std::string system;
+  std::string tools_file;
+  std::optional<ChatDialect> dialect;
+  bool thinking = false;
+  ReasoningEffort effort = ReasoningEffort::kDefault;
+  int64_t max_tokens = -1;
+  std::vector<std::string> stops;
+};
+
+struct LogitsOptions {
+  ModelOptions model;
+  std::string token_ids_file;
+  std::string output_file;
+  std::optional<int64_t> decode_from;
+  bool json = false;
+};
+
+struct PerplexityOptions {
+  ModelOptions model;
+  std::string text_file;
+  std::string token_ids_file;
+  int64_t window = 2048;
+  bool no_bos = false;
+  bool json = false;
+};
+
+struct TokenizeOptions {
+  std::string model_dir;
+  bool plain = false;         // tokenize: spellings of added tokens are ordinary text
+  bool skip_special = false;  // detokenize
+  bool jsonl = false;
+};
+
+struct ChatEncodeOptions {
+  std::string model_dir;
+  std::optional<ChatDialect> dialect;
+  bool jsonl = false;
+};
+
+struct ParseOptions {
+  bool thinking = false;
+  bool jsonl = false;
+};
+
+struct InspectOptions {
+  ModelOptions model;
+  bool plan = false;
+  bool json = false;
+};
+
+// Each returns the exit status, or throws what errors.h names.
+int RunGenerate(const GenerateOptions& options);
+int RunChat(const ChatOptions& options);
+int RunLogits(const LogitsOptions& options);
+int RunPerplexity(const PerplexityOptions& options);
+int RunTokenize(const TokenizeOptions& options);
+int RunDetokenize(const TokenizeOptions& options);
+int RunEncode(const ChatEncodeOptions& options);
+int RunParse(const ParseOptions& options);
+int RunInspect(const InspectOptions& options);
+
+}  // namespace dsv4::cli
