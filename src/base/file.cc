@@ -29,9 +29,9 @@ struct Descriptor {
   }
 };
 
-// Opens a regular file and gives its size.
-Status OpenRegular(const std::string& path, Descriptor& d, int64_t& size) {
-  d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+// Opens a file that is no folder, and gives its size (-1: a pipe or a device).
+Status OpenForReading(const std::string& path, int flags, Descriptor& d, int64_t& size) {
+  d.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (d.fd < 0) return ErrnoStatus(path, "open");
   struct stat st;
   if (::fstat(d.fd, &st) != 0) return ErrnoStatus(path, "read");
@@ -45,7 +45,7 @@ Status OpenRegular(const std::string& path, Descriptor& d, int64_t& size) {
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenRegular(path, d, size));
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, /*flags=*/0, d, size));
   if (size > max_bytes) {
     return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; at most ", max_bytes, " are read"));
   }
@@ -91,7 +91,7 @@ bool FileExists(const std::string& path) { return ::access(path.c_str(), F_OK) =
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenRegular(path, d, size));
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
   if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
   if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
   void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, d.fd, 0);

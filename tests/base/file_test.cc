@@ -1,0 +1,168 @@
+#include "base/file.h"
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/str.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own for every test.
+class File : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "dsv4_file_test_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  int64_t NumEntries() const {
+    int64_t n = 0;
+    for (const auto& entry : fs::directory_iterator(folder_)) n += entry.exists();
+    return n;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(File, WritesAndReadsBackEveryByte) {
+  std::string bytes;
+  for (int i = 0; i < 300000; ++i) bytes.push_back(static_cast<char>(i * 7));
+  ASSERT_TRUE(WriteFile(Path("a"), bytes).ok());
+  EXPECT_TRUE(FileExists(Path("a")));
+  const auto read = ReadFile(Path("a"), 300000);
+  ASSERT_TRUE(read.ok());
+  EXPECT_TRUE(*read == bytes);
+  ASSERT_TRUE(WriteFile(Path("a"), "short").ok());  // replaces
+  EXPECT_EQ(*ReadFile(Path("a"), 10), "short");
+  ASSERT_TRUE(WriteFile(Path("a"), "").ok());
+  EXPECT_EQ(*ReadFile(Path("a"), 10), "");
+  EXPECT_EQ(NumEntries(), 1);  // no temporary file stays
+}
+
+TEST_F(File, ReadRefusesWhatItCannotRead) {
+  EXPECT_EQ(ReadFile(Path("missing"), 10).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFile(Path("missing") + "/below", 10).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFile("", 10).status().code(), StatusCode::kNotFound);
+  const Status folder = ReadFile(folder_, 10).status();
+  EXPECT_EQ(folder.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(folder.message().find("folder"), std::string::npos);
+  ASSERT_TRUE(WriteFile(Path("big"), "12345678901").ok());
+  const Status big = ReadFile(Path("big"), 10).status();
+  EXPECT_EQ(big.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(big.message().find("11 bytes"), std::string::npos) << big.message();
+  EXPECT_EQ(ReadFile(Path("big"), 11)->size(), 11u);
+}
+
+TEST_F(File, ReadsPipesUpToTheLimit) {
+  for (const int64_t limit : {int64_t{200000}, int64_t{199999}}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    std::thread writer([fd = ends[1]] {
+      const std::string bytes(200000, 'x');  // more than a pipe holds
+      size_t done = 0;
+      while (done < bytes.size()) {
+        const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+        if (n <= 0) break;
+        done += static_cast<size_t>(n);
+      }
+      ::close(fd);
+    });
+    const auto read = ReadFile(StrCat("/proc/self/fd/", ends[0]), limit);
+    EXPECT_EQ(read.ok(), limit == 200000);
+    if (read.ok()) {
+      EXPECT_EQ(read->size(), 200000u);
+    }
+    char rest[4096];
+    while (::read(ends[0], rest, sizeof(rest)) > 0) {
+    }
+    writer.join();
+    ::close(ends[0]);
+  }
+}
+
+TEST_F(File, FailedWritesLeaveTheOldFileAndNothingElse) {
+  EXPECT_EQ(WriteFile(Path("missing/a"), "x").code(), StatusCode::kNotFound);
+  EXPECT_EQ(NumEntries(), 0);
+  fs::create_directory(Path("folder"));
+  EXPECT_FALSE(WriteFile(Path("folder"), "x").ok());  // cannot replace a folder
+  EXPECT_EQ(NumEntries(), 1);
+  ASSERT_TRUE(WriteFile(Path("a"), "old").ok());
+  // The temporary file of this process cannot be made: a folder has its name.
+  fs::create_directory(StrCat(Path("a"), ".tmp.", static_cast<int64_t>(::getpid())));
+  EXPECT_FALSE(WriteFile(Path("a"), "new").ok());
+  EXPECT_EQ(*ReadFile(Path("a"), 10), "old");
+}
+
+TEST_F(File, ReadersSeeTheOldFileOrTheNewOneNeverAPart) {
+  const std::string a(100000, 'a'), b(100000, 'b');
+  ASSERT_TRUE(WriteFile(Path("f"), a).ok());
+  std::thread writer([&] {
+    for (int i = 0; i < 50; ++i) EXPECT_TRUE(WriteFile(Path("f"), i % 2 ? a : b).ok());
+  });
+  for (int i = 0; i < 200; ++i) {
+    const auto read = ReadFile(Path("f"), 200000);
+    ASSERT_TRUE(read.ok());
+    ASSERT_TRUE(*read == a || *read == b);
+  }
+  writer.join();
+}
+
+TEST_F(File, MapsAWholeFile) {
+  ASSERT_TRUE(WriteFile(Path("a"), "hello").ok());
+  auto map = MappedFile::Open(Path("a"));
+  ASSERT_TRUE(map.ok());
+  std::shared_ptr<const MappedFile> file = *map;
+  EXPECT_EQ(file->size(), 5);
+  EXPECT_EQ(file->path(), Path("a"));
+  EXPECT_EQ(std::memcmp(file->data(), "hello", 5), 0);
+  fs::remove(Path("a"));  // the bytes live on
+  EXPECT_EQ(file->data()[4], 'o');
+}
+
+TEST_F(File, MapRefusesWhatItCannotMap) {
+  EXPECT_EQ(MappedFile::Open(Path("missing")).status().code(), StatusCode::kNotFound);
+  EXPECT_NE(MappedFile::Open(folder_).status().message().find("folder"), std::string::npos);
+  ASSERT_TRUE(WriteFile(Path("empty"), "").ok());
+  EXPECT_EQ(MappedFile::Open(Path("empty")).status().code(), StatusCode::kDataLoss);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Status pipe = MappedFile::Open(StrCat("/proc/self/fd/", ends[0])).status();
+  EXPECT_EQ(pipe.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(pipe.message().find("not a regular file"), std::string::npos);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_FALSE(MappedFile::Open("/dev/null").ok());
+}
+
+TEST_F(File, MapOfANamedPipeFailsAtOnce) {
+  ASSERT_EQ(::mkfifo(Path("fifo").c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::Open(Path("fifo")).status().code(),
+            StatusCode::kInvalidArgument);  // no writer will ever come
+}
+
+TEST_F(File, UnreadableFilesAreErrorsThatNameThem) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  ASSERT_TRUE(WriteFile(Path("secret"), "x").ok());
+  ASSERT_EQ(::chmod(Path("secret").c_str(), 0), 0);
+  const Status status = ReadFile(Path("secret"), 10).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("secret"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4
