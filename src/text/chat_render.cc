@@ -1,0 +1,332 @@
+// Rendering of a conversation. The official encoder, encoding_dsv4.py, which ships with the weights, is the
+// specification.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "base/str.h"
+#include "dsv4/chat.h"
+#include "text/format.h"
+#include "text/json_value.h"
+
+namespace dsv4 {
+
+namespace {
+
+using namespace format;
+
+constexpr std::string_view kToolsHead =
+    R"(## Tools
+
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:
+
+<｜DSML｜tool_calls>
+<｜DSML｜invoke name="$TOOL_NAME">
+<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+...
+</｜DSML｜invoke>
+<｜DSML｜invoke name="$TOOL_NAME2">
+...
+</｜DSML｜invoke>
+</｜DSML｜tool_calls>
+
+String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
+
+If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside <think>...</think> BEFORE any tool calls or final response.
+
+Otherwise, output directly after </think> with tool calls or final response.
+
+### Available Tool Schemas
+
+)";
+constexpr std::string_view kToolsTail =
+    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n";
+constexpr std::string_view kResponseFormatHead =
+    "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n";
+
+constexpr std::string_view kAbsoluteEffort =
+    "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, "
+    "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\n"
+    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+    "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
+constexpr std::string_view kBeyondEffort =
+    "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n"
+    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the "
+    "problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying "
+    "cause rather than any surface symptom.\n"
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain "
+    "that no assumption remains unchecked and no error remains undiscovered.\n\n";
+
+std::string_view TaskToken(ChatTask task) {
+  static constexpr std::array<std::string_view, 7> kTokens = {
+      "", "<｜action｜>", "<｜query｜>", "<｜authority｜>", "<｜domain｜>", "<｜title｜>", "<｜read_url｜>"};
+  return kTokens[static_cast<size_t>(task)];
+}
+
+Result<std::string_view> EffortText(ReasoningEffort effort, ChatDialect dialect) {
+  const bool preview = dialect == ChatDialect::kV4Preview;
+  switch (effort) {
+    case ReasoningEffort::kDefault: return std::string_view();
+    case ReasoningEffort::kLow:
+      if (preview) return InvalidArgument("effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
+      return std::string_view();
+    case ReasoningEffort::kHigh: return preview ? std::string_view() : kAbsoluteEffort;
+    case ReasoningEffort::kMax: return preview ? kAbsoluteEffort : kBeyondEffort;
+  }
+  return InvalidArgument("effort: not a level");
+}
+
+Status CheckMessage(const Message& m) {
+  const bool instructs = m.role == Role::kSystem || m.role == Role::kDeveloper;
+  if (!instructs && !m.tools.empty()) return InvalidArgument("tools belong on a system or developer message");
+  if (!instructs && !m.response_format.empty()) {
+    return InvalidArgument("response_format belongs on a system or developer message");
+  }
+  if (m.role != Role::kAssistant && !m.tool_calls.empty()) return InvalidArgument("tool_calls belong on an assistant message");
+  if (m.role != Role::kAssistant && m.role != Role::kUser && m.task != ChatTask::kNone) {
+    return InvalidArgument("task belongs on a user or assistant message");
+  }
+  if (m.role == Role::kDeveloper && m.content.empty()) return InvalidArgument("a developer message needs content");
+  return {};
+}
+
+// The request's own tools and response format go to its first message, a system message if need be a new one.
+Status PlaceTools(const ChatRequest& request, std::vector<Message>* messages) {
+  if (request.tools.empty() && request.response_format.empty()) return {};
+  if (messages->empty() || messages->front().role != Role::kSystem) {
+    messages->insert(messages->begin(), Message{.role = Role::kSystem});
+  }
+  Message& system = messages->front();
+  if (!request.tools.empty() && !system.tools.empty()) {
+    return InvalidArgument("tools: given both for the request and on the system message");
+  }
+  if (!request.response_format.empty() && !system.response_format.empty()) {
+    return InvalidArgument("response_format: given both for the request and on the system message");
+  }
+  if (!request.tools.empty()) system.tools = request.tools;
+  if (!request.response_format.empty()) system.response_format = request.response_format;
+  return {};
+}
+
+// Users and tool results in a row share one user message made of blocks; after a task only results join.
+std::vector<Message> Merge(std::vector<Message> messages) {
+  std::vector<Message> merged;
+  for (Message& m : messages) {
+    const bool after_user = !merged.empty() && merged.back().role == Role::kUser;
+    if (m.role == Role::kTool) {
+      if (!after_user) merged.push_back({.role = Role::kUser});
+      merged.back().content_blocks.push_back({"tool_result", std::move(m.content), std::move(m.tool_call_id)});
+    } else if (m.role == Role::kUser) {
+      std::vector<ContentBlock> blocks = std::move(m.content_blocks);
+      if (blocks.empty()) blocks.push_back({.text = std::move(m.content)});
+      if (!after_user || merged.back().task != ChatTask::kNone) merged.push_back({.role = Role::kUser, .task = m.task});
+      std::move(blocks.begin(), blocks.end(), std::back_inserter(merged.back().content_blocks));
+    } else {
+      merged.push_back(std::move(m));
+    }
+  }
+  return merged;
+}
+
+// Results of one message take the order of the latest calls; an unknown id counts as the first call.
+void OrderResults(std::vector<Message>* messages) {
+  std::unordered_map<std::string, size_t> position;
+  for (Message& m : *messages) {
+    if (m.role == Role::kAssistant && !m.tool_calls.empty()) {
+      position.clear();
+      for (size_t i = 0; i < m.tool_calls.size(); ++i) {
+        if (!m.tool_calls[i].id.empty()) position[m.tool_calls[i].id] = i;
+      }
+    }
+    if (m.role != Role::kUser || position.empty()) continue;
+    std::vector<ContentBlock> results;
+    for (const ContentBlock& block : m.content_blocks) {
+      if (block.type == "tool_result") results.push_back(block);
+    }
+    const auto rank = [&](const ContentBlock& block) {
+      const auto it = position.find(block.tool_call_id);
+      return it == position.end() ? 0 : it->second;
+    };
+    std::stable_sort(results.begin(), results.end(),
+                     [&](const ContentBlock& a, const ContentBlock& b) { return rank(a) < rank(b); });
+    auto next = results.begin();
+    for (ContentBlock& block : m.content_blocks) {
+      if (block.type == "tool_result") block = std::move(*next++);
+    }
+  }
+}
+
+bool IsUserLike(const Message& m) { return m.role == Role::kUser || m.role == Role::kDeveloper; }
+
+// Index of the last user-like message; -1: none.
+int64_t LastUser(const std::vector<Message>& messages) {
+  const auto last = std::find_if(messages.rbegin(), messages.rend(), IsUserLike);
+  return messages.rend() - last - 1;
+}
+
+// Before the last user-like message, assistants lose their reasoning and developer messages go.
+void DropThinking(std::vector<Message>* messages) {
+  const int64_t last_user = LastUser(*messages);
+  std::vector<Message> kept;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    Message& m = (*messages)[i];
+    if (static_cast<int64_t>(i) < last_user) {
+      if (m.role == Role::kDeveloper) continue;
+      m.reasoning_content.clear();
+    }
+    kept.push_back(std::move(m));
+  }
+  *messages = std::move(kept);
+}
+
+void AppendInstructions(const Message& m, std::string* out) {
+  *out += m.content;
+  if (!m.tools.empty()) {
+    out->append("\n\n").append(kToolsHead);
+    for (const std::string& schema : m.tools) {
+      if (&schema != m.tools.data()) *out += "\n";
+      *out += schema;
+    }
+    *out += kToolsTail;
+  }
+  if (!m.response_format.empty()) out->append("\n\n").append(kResponseFormatHead).append(m.response_format);
+}
+
+void AppendBlocks(const Message& m, std::string* out) {
+  for (const ContentBlock& block : m.content_blocks) {
+    if (&block != m.content_blocks.data()) *out += "\n\n";
+    if (block.type == "text") {
+      *out += block.text;
+    } else if (block.type == "tool_result") {
+      *out += StrCat("<tool_result>", block.text, "</tool_result>");
+    } else {
+      *out += StrCat("[Unsupported ", block.type, "]");
+    }
+  }
+}
+
+void AppendParameter(std::string_view name, bool is_string, std::string_view value, std::string* out) {
+  *out += StrCat(kParameterBegin, name, "\" string=\"", is_string, "\">", value, kParameterEnd);
+}
+
+Status AppendToolCall(const ToolCall& call, std::string* out) {
+  *out += StrCat(kInvokeBegin, call.name, "\">\n");
+  const Result<JsonValue> arguments = ParseJsonValue(call.arguments);
+  if (!arguments.ok()) {
+    AppendParameter("arguments", /*is_string=*/true, call.arguments, out);
+  } else if (!arguments->is_object()) {
+    return InvalidArgument(StrCat("arguments of the call of ", call.name, " are ", JsonKindName(*arguments),
+                                  ", expected an object"));
+  } else {
+    for (const JsonMember& member : arguments->members) {
+      if (&member != arguments->members.data()) *out += "\n";
+      const bool is_string = member.value.is_string();
+      AppendParameter(member.key, is_string, is_string ? member.value.text : DumpJson(member.value), out);
+    }
+  }
+  *out += StrCat("\n", kInvokeEnd);
+  return {};
+}
+
+class Renderer {
+ public:
+  Renderer(std::vector<Message> messages, bool thinking, bool drop)
+      : messages_(std::move(messages)), thinking_(thinking), drop_(drop) {
+    if (thinking_ && drop_) DropThinking(&messages_);
+    last_user_ = LastUser(messages_);
+  }
+
+  Status Render(std::string_view effort, std::string* out) const {
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      if (i == 0 && thinking_) *out += effort;
+      DSV4_RETURN_IF_ERROR(AppendMessage(i, out));
+      AppendTransition(i, out);
+    }
+    return {};
+  }
+
+ private:
+  // Whether reasoning at this place is part of the prompt.
+  bool ThinksAt(size_t i) const { return thinking_ && (!drop_ || static_cast<int64_t>(i) >= last_user_); }
+
+  Status AppendMessage(size_t i, std::string* out) const {
+    const Message& m = messages_[i];
+    switch (m.role) {
+      case Role::kSystem: AppendInstructions(m, out); return {};
+      case Role::kDeveloper:
+        *out += kUser;
+        AppendInstructions(m, out);
+        return {};
+      case Role::kUser:
+        *out += kUser;
+        AppendBlocks(m, out);
+        return {};
+      case Role::kLatestReminder: *out += StrCat(kReminder, m.content); return {};
+      case Role::kAssistant: return AppendAssistant(i, out);
+      case Role::kTool: break;  // merged into users
+    }
+    return Internal("a tool message was not merged");
+  }
+
+  Status AppendAssistant(size_t i, std::string* out) const {
+    const Message& m = messages_[i];
+    const bool after_task = i > 0 && messages_[i - 1].task != ChatTask::kNone;
+    if (ThinksAt(i) && !after_task) *out += StrCat(m.reasoning_content, kEndThink);
+    *out += m.content;
+    if (!m.tool_calls.empty()) {
+      *out += StrCat("\n\n", kCallsBegin, "\n");
+      for (const ToolCall& call : m.tool_calls) {
+        DSV4_RETURN_IF_ERROR(AppendToolCall(call, out));
+        *out += "\n";
+      }
+      *out += kCallsEnd;
+    }
+    if (!m.wo_eos) *out += kEos;
+    return {};
+  }
+
+  // The header of the assistant's turn stands at the end of the message before it.
+  void AppendTransition(size_t i, std::string* out) const {
+    const Message& m = messages_[i];
+    if (i + 1 < messages_.size()) {
+      const Role next = messages_[i + 1].role;
+      if (next != Role::kAssistant && next != Role::kLatestReminder) return;
+    }
+    if (m.task == ChatTask::kAction) {
+      *out += StrCat(kAssistant, thinking_ ? kThink : kEndThink, TaskToken(m.task));
+    } else if (m.task != ChatTask::kNone) {
+      *out += TaskToken(m.task);
+    } else if (IsUserLike(m)) {
+      *out += StrCat(kAssistant, ThinksAt(i) ? kThink : kEndThink);
+    }
+  }
+
+  std::vector<Message> messages_;
+  bool thinking_;
+  bool drop_;
+  int64_t last_user_;
+};
+
+}  // namespace
+
+Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect) {
+  DSV4_ASSIGN_OR_RETURN(const std::string_view effort, EffortText(request.effort, dialect));
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    const Status status = CheckMessage(request.messages[i]);
+    if (!status.ok()) return InvalidArgument(StrCat("messages[", i, "]: ", status.message()));
+  }
+  std::vector<Message> messages = request.messages;
+  DSV4_RETURN_IF_ERROR(PlaceTools(request, &messages));
+  messages = Merge(std::move(messages));
+  OrderResults(&messages);
+  const bool any_tools = std::any_of(messages.begin(), messages.end(), [](const Message& m) { return !m.tools.empty(); });
+  std::string prompt(request.add_bos ? kBos : "");
+  const Renderer renderer(std::move(messages), request.thinking, request.drop_thinking && !any_tools);
+  DSV4_RETURN_IF_ERROR(renderer.Render(effort, &prompt));
+  return prompt;
+}
+
+}  // namespace dsv4
