@@ -29,16 +29,28 @@ class AttendedRows {
 
   int64_t size() const { return num_window_ + num_compressed_; }
 
+  // Where row i lies: in the step's own rows, in the ring, or among the compressed rows.
+  struct Place {
+    const float* own;    // f32 [Dh], or null: a cached row
+    int64_t ring_slot;   // -1: not in the ring
+    int64_t compressed;  // row number when neither
+  };
+  Place Locate(int64_t i) const {
+    if (i >= num_window_) return {nullptr, -1, picks_ ? picks_[i - num_window_] : i - num_window_};
+    const int64_t position = first_ + i;
+    if (position < seq_.start) return {nullptr, position % a_.cache.window, -1};
+    return {a_.kv.f32() + (seq_.begin + position - seq_.start) * a_.kv.dim(1), -1, -1};
+  }
+  RowSlot Slot(const Place& place) const {
+    if (place.ring_slot >= 0) return {a_.cache.window_rows(seq_), place.ring_slot};
+    return EmittedRow(a_.cache.layer->main, seq_, place.compressed);
+  }
+
   // Row i as f32 [Dh]: a pointer into the step's own rows, or into `buffer` after decoding.
   const float* Get(int64_t i, float* buffer) const {
-    if (i < num_window_) {
-      const int64_t position = first_ + i;
-      if (position >= seq_.start) return a_.kv.f32() + (seq_.begin + position - seq_.start) * a_.kv.dim(1);
-      a_.cache.window_rows(seq_).Read(position % a_.cache.window, buffer);
-      return buffer;
-    }
-    const int64_t row = picks_ ? picks_[i - num_window_] : i - num_window_;
-    const RowSlot slot = EmittedRow(a_.cache.layer->main, seq_, row);
+    const Place place = Locate(i);
+    if (place.own != nullptr) return place.own;
+    const RowSlot slot = Slot(place);
     slot.rows.Read(slot.index, buffer);
     return buffer;
   }

@@ -1,0 +1,47 @@
+// Vectorised kv/row_format.h DecodeRow, bit for bit: x[0, dim) becomes the row; nothing behind it is written.
+#pragma once
+
+#include "kv/layout.h"
+#include "ops/simd.h"
+#include "tensor/codec/bf16.h"
+#include "tensor/codec/fp8.h"
+
+namespace dsv4::DSV4_ISA {
+
+DSV4_INLINE void DecodeBf16(const uint8_t* data, int64_t n, float* x) {
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) Store(x + i, LoadBf16(data + 2 * i));
+  for (int64_t i = whole; i < n; ++i) x[i] = Bf16ToF32(LoadUnaligned<uint16_t>(data, i));
+}
+
+inline void DecodeSlot(const RowSlot& slot, float* x) {
+  const RowFormat& f = slot.rows.format;
+  const uint8_t* data = slot.rows.data(slot.index);
+  const uint8_t* scale = slot.rows.scale(slot.index);
+  switch (f.kind) {
+    case RowFormat::Kind::kFp8: {
+      const int64_t nope = f.dim - f.rope_dim, whole = nope / kLanes * kLanes;
+      for (int64_t i = 0; i < whole; i += kLanes) {
+        const Vec code = Mul(LoadE4m3(data + i), Set(kE4m3Unit));
+        Store(x + i, Mul(code, Set(kE8m0Table[scale[i / kKvScaleBlock]])));
+      }
+      for (int64_t i = whole; i < nope; ++i) x[i] = kE4m3Table[data[i]] * kE8m0Table[scale[i / kKvScaleBlock]];
+      DecodeBf16(data + nope, f.rope_dim, x + nope);
+      return;
+    }
+    case RowFormat::Kind::kFp4: {
+      const int64_t whole = f.dim / kLanes * kLanes;
+      for (int64_t i = 0; i < whole; i += kLanes) {
+        Store(x + i, Mul(LoadE2m1(data + i / 2), Set(kE8m0Table[scale[i / kIndexScaleBlock]])));
+      }
+      for (int64_t i = whole; i < f.dim; ++i) {
+        x[i] = E2m1ToF32(GetNibble(data, i)) * kE8m0Table[scale[i / kIndexScaleBlock]];
+      }
+      return;
+    }
+    case RowFormat::Kind::kBf16: DecodeBf16(data, f.dim, x); return;
+    case RowFormat::Kind::kF32: std::memcpy(x, data, static_cast<size_t>(4 * f.dim)); return;
+  }
+}
+
+}  // namespace dsv4::DSV4_ISA

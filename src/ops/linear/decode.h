@@ -1,0 +1,67 @@
+// One weight row of a QuantTensor as a source of decoded vectors: Load(k) gives weights k .. k+7, k a multiple of 8.
+// Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (in units of
+// 1 / kUnit) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
+// LoadTail(k, n) gives the n < 8 weights at the end of a row, then zeros.
+#pragma once
+
+#include "ops/simd.h"
+#include "tensor/codec/weight.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4::DSV4_ISA {
+
+// Plain rows: `Bytes` bytes a weight.
+template <Vec (*LoadVec)(const uint8_t*), int64_t Bytes>
+struct PlainRow {
+  const uint8_t* codes;
+
+  DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
+  DSV4_INLINE Vec Load(int64_t k) const { return LoadVec(codes + k * Bytes); }
+  DSV4_INLINE Vec LoadTail(int64_t k, int64_t n) const {
+    uint8_t padded[kLanes * Bytes] = {};
+    std::memcpy(padded, codes + k * Bytes, static_cast<size_t>(n * Bytes));
+    return LoadVec(padded);
+  }
+};
+
+struct F32Row : PlainRow<LoadF32, 4> {
+  static constexpr int64_t kChunk = 256;
+  static constexpr bool kChunkScale = false;
+  static constexpr float kUnit = 1.0f;
+  using PlainRow::PlainRow;
+};
+
+struct Bf16Row : PlainRow<LoadBf16, 2> {
+  static constexpr int64_t kChunk = 256;
+  static constexpr bool kChunkScale = false;
+  static constexpr float kUnit = 1.0f;
+  using PlainRow::PlainRow;
+};
+
+struct Fp8Row : PlainRow<LoadE4m3, 1> {
+  static constexpr int64_t kChunk = kFp8BlockSize;
+  static constexpr bool kChunkScale = true;
+  static constexpr float kUnit = kE4m3Unit;
+  using PlainRow::PlainRow;
+};
+
+// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`.
+template <int64_t Block, const std::array<float, 256>& Table>
+struct Fp4Row {
+  static constexpr int64_t kChunk = 256;
+  static constexpr bool kChunkScale = false;
+  static constexpr float kUnit = 1.0f;
+  const uint8_t* codes;
+  const uint8_t* scales;
+
+  DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
+      : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
+  DSV4_INLINE Vec Load(int64_t k) const {
+    return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]]));
+  }
+  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
+};
+using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0Table>;
+using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3Table>;
+
+}  // namespace dsv4::DSV4_ISA

@@ -1,0 +1,223 @@
+// Eight float32 lanes: the vector code of the *_cpu.cc kernels, written once and compiled per instruction set.
+// Everything lives in namespace DSV4_ISA. With AVX2 a lane is one of a ymm register and Fma rounds once; the generic
+// build uses pairs of GCC vectors (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic:
+// the sum of the lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "tensor/codec/fp4.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define DSV4_SIMD_AVX2 1
+#include <immintrin.h>
+#endif
+
+#define DSV4_INLINE inline __attribute__((always_inline))
+
+namespace dsv4::DSV4_ISA {
+
+inline constexpr int64_t kLanes = 8;
+
+constexpr int64_t PadToLanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// Values of all E4M3 and E8M0 codes, for block scales.
+constexpr std::array<float, 256> MakeE4m3Table() {
+  std::array<float, 256> table{};
+  for (uint32_t code = 0; code < 256; ++code) {
+    const uint32_t magnitude = code & 0x7Fu;
+    const uint32_t exponent = magnitude >> 3, mantissa = magnitude & 7u;
+    const float power = std::bit_cast<float>(((exponent == 0 ? 1u : exponent) + 120u) << 23);  // 2^(e - 7)
+    float value = power * (static_cast<float>(mantissa) * 0.125f + (exponent == 0 ? 0.0f : 1.0f));
+    if (magnitude == 0x7F) value = std::bit_cast<float>(0x7FC00000u);
+    table[code] = std::bit_cast<float>(std::bit_cast<uint32_t>(value) | (code & 0x80u) << 24);
+  }
+  return table;
+}
+constexpr std::array<float, 256> MakeE8m0Table() {
+  std::array<float, 256> table{};
+  table[0] = 0x1p-127f;
+  for (uint32_t code = 1; code < 255; ++code) table[code] = std::bit_cast<float>(code << 23);
+  table[255] = std::bit_cast<float>(0x7FC00000u);
+  return table;
+}
+alignas(64) inline constexpr std::array<float, 256> kE4m3Table = MakeE4m3Table();
+alignas(64) inline constexpr std::array<float, 256> kE8m0Table = MakeE8m0Table();
+
+#ifdef DSV4_SIMD_AVX2
+
+struct Vec {
+  __m256 v;
+};
+
+DSV4_INLINE Vec Zero() { return {_mm256_setzero_ps()}; }
+DSV4_INLINE Vec Set(float x) { return {_mm256_set1_ps(x)}; }
+DSV4_INLINE Vec Load(const float* p) { return {_mm256_loadu_ps(p)}; }
+DSV4_INLINE void Store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+DSV4_INLINE Vec Add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+DSV4_INLINE Vec Sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+DSV4_INLINE Vec Mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+DSV4_INLINE Vec Div(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
+// a > b ? a : b and a < b ? a : b: the second operand when one is NaN.
+DSV4_INLINE Vec Max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+DSV4_INLINE Vec Min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+
+// The sums of four vectors' lanes.
+DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a.v, b.v), _mm256_hadd_ps(c.v, d.v));
+  _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
+
+// x * 2^(n / 2) * 2^(n - n / 2) where `biased` holds n in the low bits of 1.5 * 2^23 + n; |n| < 250.
+DSV4_INLINE Vec ScaleByPower(Vec x, Vec biased) {
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(biased.v), _mm256_set1_epi32(0x4B400000));
+  const __m256i half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
+  const __m256i low = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i high = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23);
+  return {_mm256_mul_ps(_mm256_mul_ps(x.v, _mm256_castsi256_ps(low)), _mm256_castsi256_ps(high))};
+}
+
+DSV4_INLINE Vec LoadF32(const uint8_t* p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
+
+DSV4_INLINE Vec LoadBf16(const uint8_t* p) {
+  const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+}
+
+// E4M3 codes as kE4m3Unit-ths of their values: as the bits of a half they stand for 2^-8 times their value, subnormals
+// included, and the half-to-float conversion does the rest. 0x7F and 0xFF become NaN.
+inline constexpr float kE4m3Unit = 256.0f;
+DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
+  const __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m128i largest = _mm_set1_epi16(0x7F);
+  const __m128i half = _mm_slli_epi16(_mm_add_epi16(code, _mm_andnot_si128(largest, code)), 7);
+  const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(code, largest), largest);
+  return {_mm256_cvtph_ps(_mm_or_si128(half, nan))};
+}
+
+// Eight E2M1 codes of four bytes: the lower three bits choose from a table in a register, the fourth is the sign.
+DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
+  int32_t bits;
+  std::memcpy(&bits, p, 4);
+  const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+  const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(code, 28)), _mm256_set1_ps(-0.0f));
+  return {_mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, code), sign)};
+}
+
+#else
+
+typedef float Float4 __attribute__((vector_size(16)));
+typedef int32_t Int4 __attribute__((vector_size(16)));
+
+struct Vec {
+  Float4 lo, hi;
+};
+
+DSV4_INLINE Vec Set(float x) { return {Float4{x, x, x, x}, Float4{x, x, x, x}}; }
+DSV4_INLINE Vec Zero() { return Set(0.0f); }
+DSV4_INLINE Vec Load(const float* p) {
+  Vec a;
+  std::memcpy(&a, p, 32);
+  return a;
+}
+DSV4_INLINE void Store(float* p, Vec a) { std::memcpy(p, &a, 32); }
+DSV4_INLINE Vec Add(Vec a, Vec b) { return {a.lo + b.lo, a.hi + b.hi}; }
+DSV4_INLINE Vec Sub(Vec a, Vec b) { return {a.lo - b.lo, a.hi - b.hi}; }
+DSV4_INLINE Vec Mul(Vec a, Vec b) { return {a.lo * b.lo, a.hi * b.hi}; }
+DSV4_INLINE Vec Div(Vec a, Vec b) { return {a.lo / b.lo, a.hi / b.hi}; }
+DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return Add(Mul(a, b), c); }
+DSV4_INLINE Vec Max(Vec a, Vec b) { return {a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi}; }
+DSV4_INLINE Vec Min(Vec a, Vec b) { return {a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi}; }
+
+DSV4_INLINE float SumOfLanes(Vec a) {
+  return ((a.lo[0] + a.lo[1]) + (a.lo[2] + a.lo[3])) + ((a.hi[0] + a.hi[1]) + (a.hi[2] + a.hi[3]));
+}
+DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
+  p[0] = SumOfLanes(a);
+  p[1] = SumOfLanes(b);
+  p[2] = SumOfLanes(c);
+  p[3] = SumOfLanes(d);
+}
+
+DSV4_INLINE Float4 ScaleByPower(Float4 x, Float4 biased) {
+  const Int4 n = std::bit_cast<Int4>(biased) - 0x4B400000, half = n >> 1;
+  return x * std::bit_cast<Float4>((half + 127) << 23) * std::bit_cast<Float4>((n - half + 127) << 23);
+}
+DSV4_INLINE Vec ScaleByPower(Vec x, Vec biased) {
+  return {ScaleByPower(x.lo, biased.lo), ScaleByPower(x.hi, biased.hi)};
+}
+
+DSV4_INLINE Vec LoadF32(const uint8_t* p) {
+  Vec a;
+  std::memcpy(&a, p, 32);
+  return a;
+}
+
+DSV4_INLINE Vec LoadBf16(const uint8_t* p) {
+  uint16_t half[kLanes];
+  std::memcpy(half, p, 16);
+  float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = std::bit_cast<float>(static_cast<uint32_t>(half[i]) << 16);
+  return Load(x);
+}
+
+inline constexpr float kE4m3Unit = 1.0f;
+DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
+  float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = kE4m3Table[p[i]];
+  return Load(x);
+}
+
+DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
+  float x[kLanes];
+  for (int i = 0; i < kLanes / 2; ++i) {
+    x[2 * i] = kE2m1Values[p[i] & 15];
+    x[2 * i + 1] = kE2m1Values[p[i] >> 4];
+  }
+  return Load(x);
+}
+
+#endif  // DSV4_SIMD_AVX2
+
+DSV4_INLINE float Sum(Vec a) {
+  float sums[4];
+  StoreSums(sums, a, a, a, a);
+  return sums[0];
+}
+
+// The first n < 8 floats at p; the other lanes are 0.
+DSV4_INLINE Vec LoadPartial(const float* p, int64_t n) {
+  float x[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) x[i] = p[i];
+  return Load(x);
+}
+DSV4_INLINE void StorePartial(float* p, Vec a, int64_t n) {
+  float x[kLanes];
+  Store(x, a);
+  for (int64_t i = 0; i < n; ++i) p[i] = x[i];
+}
+
+// e^x to about 1 ulp: 0 below -104, infinity above 88.73, NaN stays NaN. Range reduction in two parts (355/512 times
+// an integer below 2^15 is exact), a polynomial on [-ln2/2, ln2/2] (Cephes' expf), and the power of two in two steps
+// so that subnormal results round once.
+DSV4_INLINE Vec Exp(Vec x) {
+  x = Min(Set(89.0f), Max(Set(-105.0f), x));
+  const Vec biased = Fma(x, Set(1.44269504088896341f), Set(0x1.8p23f));
+  const Vec n = Sub(biased, Set(0x1.8p23f));
+  const Vec r = Fma(n, Set(2.12194440e-4f), Fma(n, Set(-0.693359375f), x));
+  Vec p = Set(1.9875691500e-4f);
+  p = Fma(p, r, Set(1.3981999507e-3f));
+  p = Fma(p, r, Set(8.3334519073e-3f));
+  p = Fma(p, r, Set(4.1665795894e-2f));
+  p = Fma(p, r, Set(1.6666665459e-1f));
+  p = Fma(p, r, Set(5.0000001201e-1f));
+  p = Add(Fma(p, Mul(r, r), r), Set(1.0f));
+  return ScaleByPower(p, biased);
+}
+
+}  // namespace dsv4::DSV4_ISA
