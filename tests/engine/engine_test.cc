@@ -1,0 +1,108 @@
+// Errors and limits of Engine and Session: one clear line each, and nothing changed.
+
+#include <limits>
+
+#include "support/fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+using testing::Test;
+
+class EngineApi : public Test {
+ protected:
+  void SetUp() override {
+    const std::string dir = FixtureDir("flash-nvfp4");
+    if (dir.empty()) GTEST_SKIP() << "fixture flash-nvfp4 is not on this machine";
+    options_.model_dir = dir;
+    options_.num_threads = 1;
+    options_.max_context = 40;
+    engine_ = LoadOrFail(options_);
+    ASSERT_NE(engine_, nullptr);
+    session_ = std::move(engine_->NewSession()).value();
+  }
+  EngineOptions options_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Session> session_;
+  std::vector<float> logits_;
+};
+
+TEST_F(EngineApi, TokenIdsOutsideTheVocabularyAreRefused) {
+  for (const TokenId bad : {-1, 512, std::numeric_limits<TokenId>::max(), std::numeric_limits<TokenId>::min()}) {
+    const std::vector<TokenId> tokens = {1, 2, bad};
+    const Status status = session_->Append(tokens, LogitRows::kLast, &logits_);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(std::to_string(bad)), std::string::npos) << status.message();
+    EXPECT_TRUE(session_->tokens().empty());
+  }
+}
+
+TEST_F(EngineApi, EmptyStepsAndMissingPlacesAreRefused) {
+  const std::vector<TokenId> tokens = {1};
+  EXPECT_EQ(session_->Append({}, LogitRows::kLast, &logits_).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->Append(tokens, LogitRows::kLast, nullptr).code(), StatusCode::kInvalidArgument);
+  const StepItem none{.session = nullptr, .tokens = tokens, .logits = &logits_};
+  EXPECT_EQ(engine_->Step({&none, 1}).code(), StatusCode::kInvalidArgument);
+  const StepItem item{.session = session_.get(), .tokens = tokens, .logits = &logits_};
+  const std::vector<StepItem> twice = {item, item};
+  EXPECT_EQ(engine_->Step(twice).code(), StatusCode::kInvalidArgument);
+  auto other = LoadOrFail(options_);
+  EXPECT_EQ(other->Step({&item, 1}).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(session_->tokens().empty());
+}
+
+TEST_F(EngineApi, TheContextLimitHoldsAndLosesNothing) {
+  const std::vector<TokenId> tokens(38, 7);
+  ASSERT_TRUE(session_->Append(tokens, LogitRows::kLast, &logits_).ok());
+  const std::vector<TokenId> three = {1, 2, 3};
+  const Status status = session_->Append(three, LogitRows::kLast, &logits_);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("40"), std::string::npos) << status.message();
+  EXPECT_EQ(session_->tokens().size(), 38u);
+  EXPECT_TRUE(session_->Append({three.data(), 2}, LogitRows::kLast, &logits_).ok());
+  EXPECT_EQ(session_->Append({three.data(), 1}, LogitRows::kLast, &logits_).code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(EngineApi, ACancelledPrefillKeepsWholeChunks) {
+  options_.prefill_chunk = 8;
+  engine_ = LoadOrFail(options_);
+  session_ = std::move(engine_->NewSession()).value();
+  const std::vector<TokenId> tokens(30, 3);
+  const Status status = session_->Append(tokens, LogitRows::kLast, &logits_,
+                                         [](const Progress& p) { return p.done < 16; });
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+  EXPECT_EQ(session_->tokens().size(), 16u);
+}
+
+TEST_F(EngineApi, MemoryGrowsWithUseAndComesBack) {
+  options_.max_context = 0;
+  engine_ = LoadOrFail(options_);
+  session_ = std::move(engine_->NewSession()).value();
+  const int64_t empty = session_->memory_bytes();
+  const std::vector<TokenId> tokens(600, 3);
+  ASSERT_TRUE(session_->Append(tokens, LogitRows::kNone, nullptr).ok());
+  EXPECT_GT(session_->memory_bytes(), empty);
+  session_->Reset();
+  EXPECT_EQ(session_->memory_bytes(), empty);
+}
+
+TEST_F(EngineApi, BadOptionsAreRefusedByName) {
+  const auto load = [&](auto change, const std::string& what) {
+    EngineOptions options = options_;
+    change(options);
+    auto engine = Engine::Load(options);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_NE(engine.status().message().find(what), std::string::npos) << engine.status().message();
+    EXPECT_EQ(engine.status().message().find('\n'), std::string::npos);
+  };
+  load([](EngineOptions& o) { o.device = "cuda:0"; }, "cuda:0");
+  load([](EngineOptions& o) { o.device = "tpu"; }, "tpu");
+  load([](EngineOptions& o) { o.num_threads = -1; }, "-1");
+  load([](EngineOptions& o) { o.num_threads = 1 << 20; }, "1048576");
+  load([](EngineOptions& o) { o.prefill_chunk = 0; }, "prefill chunk 0");
+  load([](EngineOptions& o) { o.max_context = -5; }, "-5");
+  load([](EngineOptions& o) { o.model_dir = "/does/not/exist"; }, "/does/not/exist");
+}
+
+}  // namespace
+}  // namespace dsv4::test

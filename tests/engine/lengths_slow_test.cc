@@ -1,0 +1,83 @@
+// Prompt lengths around every edge (issue 2, section 2.3), as prefill and as prefill + decode: every row must have the
+// bits of the row in one long prefill. The index top-k edge is moved to 512 rows (2,048 tokens), as in Flash.
+
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "base/json.h"
+#include "support/fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+// The fixture with another index_topk, in a folder of its own.
+class WithTopk {
+ public:
+  WithTopk(const std::string& fixture, int64_t topk) {
+    dir_ = std::filesystem::temp_directory_path() / ("dsv4_topk_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(dir_);
+    auto config = ReadJsonFile(fixture + "/config.json");
+    EXPECT_TRUE(config.ok());
+    (*config)["index_topk"] = topk;
+    std::ofstream(dir_ / "config.json") << config->dump();
+    std::filesystem::remove(dir_ / "model.safetensors");
+    std::filesystem::create_symlink(std::filesystem::absolute(fixture + "/model.safetensors"),
+                                    dir_ / "model.safetensors");
+  }
+  ~WithTopk() { std::filesystem::remove_all(dir_); }
+  std::string dir() const { return dir_.string(); }
+
+ private:
+  std::filesystem::path dir_;
+};
+
+TEST(Lengths, EveryEdgeAsPrefillAndAsDecode) {
+  DSV4_FIXTURE_OR_SKIP(fixture, "flash-nvfp4");
+  const WithTopk model(fixture, 512);
+  EngineOptions options;
+  options.model_dir = model.dir();
+  options.num_threads = 2;
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const int64_t v = engine->info().vocab_size;
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < 2064; ++i) tokens.push_back(static_cast<TokenId>((i * i * 31 + 17 * i + 5) % v));
+  const std::vector<float> all = AllLogits(*engine, tokens);
+  const auto row = [&](size_t i) {
+    return std::vector<float>(all.begin() + static_cast<int64_t>(i) * v, all.begin() + static_cast<int64_t>(i + 1) * v);
+  };
+  std::vector<size_t> lengths = {1, 3, 4, 5, 7, 8, 127, 128, 129, 131, 132, 255, 256, 257};
+  for (size_t n = 2047; n <= 2056; ++n) lengths.push_back(n);
+  for (const size_t n : lengths) {
+    auto session = std::move(engine->NewSession()).value();
+    std::vector<float> logits;
+    ASSERT_TRUE(session->Append({tokens.data(), n}, LogitRows::kLast, &logits).ok());
+    EXPECT_EQ(logits, row(n - 1)) << "prefill of " << n;
+    for (size_t i = n; i < n + 6; ++i) {
+      ASSERT_TRUE(session->Append({&tokens[i], 1}, LogitRows::kLast, &logits).ok());
+      EXPECT_EQ(logits, row(i)) << "prefill of " << n << ", decode of token " << i;
+    }
+  }
+}
+
+// Below the edge the indexer's choice is everything; above it, it must really choose: another top-k, other logits.
+TEST(Lengths, TheIndexerChoosesBeyondItsEdge) {
+  DSV4_FIXTURE_OR_SKIP(fixture, "flash-nvfp4");
+  const WithTopk wide(fixture, 4096);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < 200; ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % 500));
+  auto narrow_engine = LoadOrFail(ExactOptions(fixture));      // top-k 24: edge at 96 tokens
+  auto wide_engine = LoadOrFail(ExactOptions(wide.dir()));
+  ASSERT_NE(narrow_engine, nullptr);
+  ASSERT_NE(wide_engine, nullptr);
+  const std::vector<float> narrow = AllLogits(*narrow_engine, tokens), all = AllLogits(*wide_engine, tokens);
+  const int64_t v = narrow_engine->info().vocab_size;
+  const auto edge = narrow.begin() + 99 * v;  // (98 + 1) / 4 = 24 rows: the last token that sees all of them
+  EXPECT_TRUE(std::equal(narrow.begin(), edge, all.begin()));
+  EXPECT_FALSE(std::equal(edge, narrow.end(), all.begin() + 99 * v));
+}
+
+}  // namespace
+}  // namespace dsv4::test
