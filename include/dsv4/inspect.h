@@ -12,27 +12,27 @@
 namespace dsv4 {
 
 struct FormatSummary {
-  std::string format;       // "NVFP4", "FP8-128x128", "BF16", ...
-  int64_t num_tensors;      // weight matrices or vectors, their scales not counted
+  std::string format;   // "NVFP4", "FP8-128x128", "BF16", ...
+  int64_t num_tensors;  // weight matrices or vectors, their scales not counted
   int64_t num_parameters;
-  int64_t bytes;            // scales included
+  int64_t bytes;  // scales included
 };
 
 // Memory in bytes, for the KV and index dtypes of the options.
 struct MemoryPlan {
-  int64_t weight_bytes;            // mapped from the files
-  int64_t widened_bytes;           // small vectors kept as f32
-  double kv_bytes_per_1k_tokens;   // what grows: compressed rows and index keys
-  int64_t kv_fixed_bytes;          // per sequence: window rings and compressor states
-  int64_t activation_bytes;        // for one prefill chunk
-  int64_t available_bytes;         // memory that this machine has free now (0: unknown)
-  int64_t max_context_that_fits;   // for one sequence, at most the model's limit
+  int64_t weight_bytes;           // mapped from the files
+  int64_t widened_bytes;          // small vectors kept as f32
+  double kv_bytes_per_1k_tokens;  // what grows, for 1,000 tokens: compressed rows and index keys
+  int64_t kv_fixed_bytes;         // per sequence: window rings and compressor states
+  int64_t activation_bytes;       // for one prefill chunk
+  int64_t available_bytes;        // memory that this machine has free now (0: unknown)
+  int64_t max_context_that_fits;  // for one sequence, at most the model's limit
 };
 
 struct OpChoice {
   std::string op;
-  std::string chosen;                    // implementation that will run
-  std::vector<std::string> candidates;   // in order of preference
+  std::string chosen;                   // implementation that will run
+  std::vector<std::string> candidates;  // in order of preference
 };
 
 struct ModelDescription {

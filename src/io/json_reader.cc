@@ -16,13 +16,22 @@ int HexDigit(char c) {
 // The character after a backslash, or -1 for an escape that JSON lacks. \u is the caller's.
 int PlainEscape(char c) {
   switch (c) {
-    case '"': case '\\': case '/': return c;
-    case 'b': return '\b';
-    case 'f': return '\f';
-    case 'n': return '\n';
-    case 'r': return '\r';
-    case 't': return '\t';
-    default: return -1;
+    case '"':
+    case '\\':
+    case '/':
+      return c;
+    case 'b':
+      return '\b';
+    case 'f':
+      return '\f';
+    case 'n':
+      return '\n';
+    case 'r':
+      return '\r';
+    case 't':
+      return '\t';
+    default:
+      return -1;
   }
 }
 
@@ -124,7 +133,8 @@ bool JsonReader::SkipWord() {
   const size_t begin = at_;
   while (at_ < text_.size()) {
     const char c = text_[at_];
-    const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.' || c == 'E';
+    const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.' ||
+                      c == 'E';
     if (!word) break;
     ++at_;
   }

@@ -36,7 +36,7 @@ class NameTable {
 
   size_t SlotOf(std::string_view name) const {
     const size_t mask = slots_.size() - 1;
-    size_t i = std::hash<std::string_view>{}(name) & mask;
+    size_t i = std::hash<std::string_view>{}(name)&mask;
     while (slots_[i].id >= 0 && slots_[i].name != name) i = (i + 1) & mask;
     return i;
   }

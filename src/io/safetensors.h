@@ -19,13 +19,13 @@ inline constexpr int64_t kMaxSafetensorsHeaderBytes = int64_t{512} << 20;
 // One tensor of a file. Names and bytes are views: they live as long as the file's map.
 struct FileTensor {
   std::string_view name;
-  std::string_view dtype_name;   // as the file spells it
-  DType dtype = DType::kF32;     // meaningless unless dtype_known
-  bool dtype_known = false;      // false: a type that this engine does not read; only its use is an error
+  std::string_view dtype_name;  // as the file spells it
+  DType dtype = DType::kF32;    // meaningless unless dtype_known
+  bool dtype_known = false;     // false: a type that this engine does not read; only its use is an error
   Shape shape;
-  const uint8_t* data = nullptr; // may be unaligned
+  const uint8_t* data = nullptr;  // may be unaligned
   int64_t num_bytes = 0;
-  int32_t file = 0;              // number of the file within its TensorSource
+  int32_t file = 0;  // number of the file within its TensorSource
 };
 
 struct SafetensorsHeader {

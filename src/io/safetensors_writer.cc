@@ -76,8 +76,8 @@ Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> 
     }
     const auto num_bytes = static_cast<int64_t>(t.bytes.size());
     if (elements * SizeOf(t.dtype) != num_bytes) {
-      return InvalidArgument(StrCat("cannot write '", path, "': tensor '", t.name, "' of shape [", dims, "] has ",
-                                    num_bytes, " bytes"));
+      return InvalidArgument(StrCat("cannot write '", path, "': tensor '", t.name, "' of shape [", dims,
+                                    "] has ", num_bytes, " bytes"));
     }
     header += StrCat(header.size() > 1 ? "," : "", QuoteJson(t.name), ":{\"dtype\":\"", NameOf(t.dtype),
                      "\",\"shape\":[", dims, "],\"data_offsets\":[", offset, ",", offset + num_bytes, "]}");
@@ -88,7 +88,8 @@ Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> 
 
   TemporaryFile file(path);
   uint8_t length[8];
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  for (size_t i = 0; i < 8; ++i)
+    length[i] = static_cast<uint8_t>(static_cast<uint64_t>(header.size()) >> (8 * i));
   DSV4_RETURN_IF_ERROR(file.Write(length, sizeof(length)));
   DSV4_RETURN_IF_ERROR(file.Write(header.data(), header.size()));
   for (const TensorToWrite& t : tensors) DSV4_RETURN_IF_ERROR(file.Write(t.bytes.data(), t.bytes.size()));
@@ -99,7 +100,8 @@ Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> ten
   std::vector<TensorToWrite> out;
   for (const NamedTensor& t : tensors) {
     const auto add = [&](auto values, DType dtype) {
-      out.push_back({t.name, dtype, t.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}});
+      out.push_back(
+          {t.name, dtype, t.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}});
     };
     if (const auto* f32 = std::get_if<std::span<const float>>(&t.values)) add(*f32, DType::kF32);
     if (const auto* i32 = std::get_if<std::span<const int32_t>>(&t.values)) add(*i32, DType::kI32);

@@ -20,9 +20,12 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  // tensor, shard
 
 // {"metadata": ..., "weight_map": {"tensor": "shard", ...}}
-Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map, std::deque<std::string>& unescaped) {
+Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
+                 std::deque<std::string>& unescaped) {
   JsonReader reader(text);
-  const auto broken = [&] { return DataLoss(StrCat("'", path, "': not a valid index near byte ", reader.offset())); };
+  const auto broken = [&] {
+    return DataLoss(StrCat("'", path, "': not a valid index near byte ", reader.offset()));
+  };
   bool found = false;
   if (!reader.Consume('{')) return broken();
   do {
@@ -60,7 +63,8 @@ Result<std::vector<std::string>> ShardsOf(const WeightMap& map, const std::strin
   std::vector<std::string> shards;
   for (const std::string_view name : names) {
     const bool plain = !name.empty() && name != "." && name != ".." &&
-                       std::all_of(name.begin(), name.end(), [](char c) { return c >= 0x20 && c < 0x7f && c != '/'; });
+                       std::all_of(name.begin(), name.end(),
+                                   [](char c) { return c >= 0x20 && c < 0x7f && c != '/'; });
     if (!plain) return DataLoss(StrCat("'", index_path, "': a shard name that is not a plain file name"));
     shards.emplace_back(name);
   }
@@ -84,7 +88,8 @@ Result<std::shared_ptr<const TensorSource>> TensorSource::Open(const std::string
     DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> shards, ShardsOf(map, index_path));
     for (const std::string& shard : shards) {
       const std::string path = StrCat(dir, "/", shard);
-      if (!FileExists(path)) return NotFound(StrCat("'", index_path, "' names the shard '", shard, "', which is missing"));
+      if (!FileExists(path))
+        return NotFound(StrCat("'", index_path, "' names the shard '", shard, "', which is missing"));
       DSV4_RETURN_IF_ERROR(source->AddFile(path));
     }
     DSV4_RETURN_IF_ERROR(source->BuildTable());
@@ -133,8 +138,9 @@ Status TensorSource::BuildTable() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const int32_t other = table_.Insert(tensors_[i].name, static_cast<int32_t>(i));
     if (other >= 0) {
-      return DataLoss(StrCat("tensor '", tensors_[i].name, "' is in both '", FileOf(tensors_[static_cast<size_t>(other)]),
-                             "' and '", FileOf(tensors_[i]), "'"));
+      return DataLoss(StrCat("tensor '", tensors_[i].name, "' is in both '",
+                             FileOf(tensors_[static_cast<size_t>(other)]), "' and '", FileOf(tensors_[i]),
+                             "'"));
     }
   }
   return {};
@@ -145,8 +151,8 @@ Status TensorSource::CheckIndex(std::span<const std::pair<std::string_view, std:
   for (const auto& [name, shard] : weight_map) {
     const int32_t id = table_.Find(name);
     if (id < 0) {
-      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '", shard,
-                             "', which lacks it"));
+      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '",
+                             shard, "', which lacks it"));
     }
     const auto i = static_cast<size_t>(id);
     if (FileOf(tensors_[i]) != StrCat(where_, "/", shard)) {

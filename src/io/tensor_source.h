@@ -31,8 +31,8 @@ class TensorSource {
   const FileTensor* Find(std::string_view name) const;  // null: not there
   const std::string& FileOf(const FileTensor& tensor) const;
   std::vector<std::string> files() const;
-  const std::string& where() const { return where_; }   // the folder or file that was opened
-  int64_t num_bytes() const { return num_bytes_; }      // of all tensors
+  const std::string& where() const { return where_; }  // the folder or file that was opened
+  int64_t num_bytes() const { return num_bytes_; }     // of all tensors
 
   // Brings the files into memory (page cache), in order. `progress(done, total)` in bytes; false stops, and so does
   // this function, with false.

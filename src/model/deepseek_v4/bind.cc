@@ -18,7 +18,8 @@ HcWeights BindHc(TensorBinder& in, const Config& c, const std::string& name) {
   return w;
 }
 
-CompressorWeights BindCompressor(TensorBinder& in, const Config& c, const std::string& name, int64_t ratio, int64_t dim) {
+CompressorWeights BindCompressor(TensorBinder& in, const Config& c, const std::string& name, int64_t ratio,
+                                 int64_t dim) {
   const int64_t width = (ratio == 4 ? 2 : 1) * dim;  // ratio 4 pools overlapping windows
   CompressorWeights w;
   w.kv_proj = in.Matrix(StrCat(name, ".wkv"), width, c.hidden_size);
@@ -39,7 +40,8 @@ AttentionWeights BindAttention(TensorBinder& in, const Config& c, const std::str
   w.sink = in.Vector(StrCat(name, ".attn_sink"), {c.num_heads});
   w.o_a = in.Matrix(StrCat(name, ".wo_a"), c.o_groups * c.o_lora_rank, heads_width / c.o_groups);
   w.o_b = in.Matrix(StrCat(name, ".wo_b"), c.hidden_size, c.o_groups * c.o_lora_rank);
-  if (kind == LayerKind::kHca) w.compressor = BindCompressor(in, c, StrCat(name, ".compressor"), 128, c.head_dim);
+  if (kind == LayerKind::kHca)
+    w.compressor = BindCompressor(in, c, StrCat(name, ".compressor"), 128, c.head_dim);
   if (kind == LayerKind::kCsa) {
     w.compressor = BindCompressor(in, c, StrCat(name, ".compressor"), 4, c.head_dim);
     const std::string indexer = StrCat(name, ".indexer");
@@ -61,7 +63,8 @@ ExpertWeights BindExpert(TensorBinder& in, const Config& c, const std::string& n
 // One tensor [E, 2F, D], gate rows first, and one [E, D, F].
 std::vector<ExpertWeights> BindStackedExperts(TensorBinder& in, const Config& c, const std::string& name) {
   in.Forbid(StrCat(name, ".0.w1.weight"), "the experts are doubly present, stacked and one by one");
-  const auto gate_up = in.Stack(StrCat(name, ".gate_up"), c.num_experts, 2 * c.moe_intermediate, c.hidden_size, 2);
+  const auto gate_up = in.Stack(StrCat(name, ".gate_up"), c.num_experts, 2 * c.moe_intermediate,
+                                c.hidden_size, 2);
   const auto down = in.Stack(StrCat(name, ".down"), c.num_experts, c.hidden_size, c.moe_intermediate, 1);
   std::vector<ExpertWeights> experts;
   for (size_t e = 0; e < down.size(); ++e) experts.push_back({gate_up[2 * e], gate_up[2 * e + 1], down[e]});
@@ -91,8 +94,8 @@ MoeWeights BindMoe(TensorBinder& in, const Config& c, const std::string& name, b
 
 }  // namespace
 
-Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source, BindReport* report,
-                            const BindOptions& options) {
+Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source,
+                            BindReport* report, const BindOptions& options) {
   const Config& c = config;
   TensorBinder in(std::move(source), options);
   Weights w;

@@ -14,13 +14,11 @@
 
 namespace dsv4 {
 
-// Block scales of FP4 weights are checked for NaN whole while they are at most this long together; beyond, every n-th
-// tensor is, n so that the part stays below. (In a 900 GB checkpoint they are 90 GB.) FP8 grids, global scales and
-// vectors are always checked.
-inline constexpr int64_t kScaleCheckBytes = int64_t{64} << 20;
-
 struct BindOptions {
-  bool check_all_scales = false;
+  // Block scales of FP4 weights are all checked for NaN while they are at most this long together; beyond, those of
+  // every n-th tensor are, n so that the part stays below. (In a 900 GB checkpoint they are 90 GB.) FP8 grids, global
+  // scales and vectors are always checked.
+  int64_t scale_check_bytes = int64_t{64} << 20;
 };
 
 struct BindReport {

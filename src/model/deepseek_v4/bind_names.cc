@@ -62,7 +62,8 @@ constexpr Rename kStackedEndings[] = {
     {"_input_scale", ".input_scale"},
 };
 
-constexpr Rename kExpertRenames[] = {  // below `mlp.experts.E.`
+constexpr Rename kExpertRenames[] = {
+    // below `mlp.experts.E.`
     {"gate_proj.", "w1."},
     {"up_proj.", "w3."},
     {"down_proj.", "w2."},
@@ -100,7 +101,8 @@ std::string RenamedBelowLayer(std::string_view rest) {
     if (ConsumeNumber(below)) {
       for (const auto& [from, to] : kExpertRenames) {
         if (!below.starts_with(from)) continue;
-        return StrCat("ffn.experts.", number.substr(0, number.size() - below.size()), to, below.substr(from.size()));
+        return StrCat("ffn.experts.", number.substr(0, number.size() - below.size()), to,
+                      below.substr(from.size()));
       }
     }
   }
@@ -127,7 +129,8 @@ std::string_view OfficialName(std::string_view name, std::deque<std::string>& st
   Consume(name, "model.");
   std::string renamed = Renamed(name);
   const std::string_view now = renamed.empty() ? name : std::string_view(renamed);
-  if (now.ends_with(kScaleInv)) return storage.emplace_back(StrCat(now.substr(0, now.size() - kScaleInv.size()), ".scale"));
+  if (now.ends_with(kScaleInv))
+    return storage.emplace_back(StrCat(now.substr(0, now.size() - kScaleInv.size()), ".scale"));
   return renamed.empty() ? name : storage.emplace_back(std::move(renamed));
 }
 

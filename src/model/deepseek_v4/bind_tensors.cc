@@ -54,13 +54,15 @@ TensorBinder::TensorBinder(std::shared_ptr<const TensorSource> source, const Bin
     const auto id = static_cast<int32_t>(official_.size());
     official_.push_back(name);
     if (IsCompressedTensorsName(name)) {
-      Fail(Unsupported(StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
-                              "' belongs to the compressed-tensors layout, which is not read; convert the checkpoint to "
-                              "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
+      Fail(Unsupported(
+          StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
+                 "' belongs to the compressed-tensors layout, which is not read; convert the checkpoint to "
+                 "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
     }
     if (const int32_t other = names_.Insert(name, id); other >= 0) {
       const FileTensor& first = source_.tensors()[static_cast<size_t>(other)];
-      Fail(tensor, StrCat("is doubly present: '", first.name, "' in '", source_.FileOf(first), "' is the same tensor"));
+      Fail(tensor, StrCat("is doubly present: '", first.name, "' in '", source_.FileOf(first),
+                          "' is the same tensor"));
     }
   }
 }
@@ -108,7 +110,8 @@ void TensorBinder::Account(const FileTensor& tensor, std::string_view format, in
 const FileTensor* TensorBinder::TakeScale(std::string_view name, std::string_view expected) {
   const FileTensor* scale = Find(StrCat(name, ".scale"));
   if (scale == nullptr) scale = Find(StrCat(name, ".weight_scale"));
-  if (scale == nullptr) Take(StrCat(name, ".scale"), StrCat(expected, " (also read as .weight_scale_inv, .weight_scale)"));
+  if (scale == nullptr)
+    Take(StrCat(name, ".scale"), StrCat(expected, " (also read as .weight_scale_inv, .weight_scale)"));
   return scale;
 }
 
@@ -116,11 +119,13 @@ void TensorBinder::ResolveFp8(std::string_view name, Parts& parts, int64_t count
   const Shape grid = Stacked(count, CeilDiv(rows, kFp8BlockSize), CeilDiv(cols, kFp8BlockSize));
   parts.format = WeightFormat::kFp8Block;
   parts.block_scale = TakeScale(name, StrCat(grid.ToString(), " F8_E8M0 or F32"));
-  if (parts.block_scale == nullptr || !HasShape(*parts.block_scale, grid, ", one scale per 128 x 128")) return;
+  if (parts.block_scale == nullptr || !HasShape(*parts.block_scale, grid, ", one scale per 128 x 128"))
+    return;
   const FileTensor& scale = *parts.block_scale;
   parts.scale_dtype = scale.dtype == DType::kU8 ? DType::kF8E8M0 : scale.dtype;  // nothing else has this shape
   if (!scale.dtype_known || (parts.scale_dtype != DType::kF8E8M0 && parts.scale_dtype != DType::kF32)) {
-    Fail(scale, StrCat("has type ", scale.dtype_name, ", expected F8_E8M0 or F32 for the scales of FP8 weights"));
+    Fail(scale,
+         StrCat("has type ", scale.dtype_name, ", expected F8_E8M0 or F32 for the scales of FP8 weights"));
   }
 }
 
@@ -128,7 +133,8 @@ void TensorBinder::ResolveMxfp4(std::string_view name, Parts& parts, int64_t cou
   const Shape blocks = Stacked(count, rows, cols / kMxfp4BlockSize);
   parts.format = WeightFormat::kMxfp4;
   parts.scale_dtype = DType::kF8E8M0;
-  if (cols % kMxfp4BlockSize != 0) return Fail(*parts.codes, StrCat("is MXFP4 of ", cols, " columns: not a multiple of 32"));
+  if (cols % kMxfp4BlockSize != 0)
+    return Fail(*parts.codes, StrCat("is MXFP4 of ", cols, " columns: not a multiple of 32"));
   parts.block_scale = TakeScale(name, StrCat(blocks.ToString(), " F8_E8M0"));
   if (parts.block_scale == nullptr || !HasShape(*parts.block_scale, blocks, ", one scale per 32")) return;
   const FileTensor& scale = *parts.block_scale;
@@ -141,18 +147,20 @@ void TensorBinder::ResolveNvfp4(std::string_view name, Parts& parts, int64_t cou
   const Shape blocks = Stacked(count, rows, cols / kNvfp4BlockSize);
   parts.format = WeightFormat::kNvfp4;
   parts.scale_dtype = DType::kF8E4M3;
-  if (cols % kNvfp4BlockSize != 0) return Fail(*parts.codes, StrCat("is NVFP4 of ", cols, " columns: not a multiple of 16"));
+  if (cols % kNvfp4BlockSize != 0)
+    return Fail(*parts.codes, StrCat("is NVFP4 of ", cols, " columns: not a multiple of 16"));
   parts.block_scale = Take(StrCat(name, ".weight_scale"), StrCat(blocks.ToString(), " F8_E4M3"));
   parts.global_scale = Take(StrCat(name, ".weight_scale_2"), "[] F32");
   if (parts.block_scale == nullptr || parts.global_scale == nullptr) return;
   if (!HasShape(*parts.block_scale, blocks, ", one scale per 16")) return;
   if (!parts.block_scale->dtype_known || parts.block_scale->dtype != DType::kF8E4M3) {
-    return Fail(*parts.block_scale,
-                StrCat("has type ", parts.block_scale->dtype_name, ", expected F8_E4M3 for the scales of NVFP4 weights"));
+    return Fail(*parts.block_scale, StrCat("has type ", parts.block_scale->dtype_name,
+                                           ", expected F8_E4M3 for the scales of NVFP4 weights"));
   }
   CheckGlobalScale(*parts.global_scale, count);
   // Static activation scales are never used (they overflow E4M3 block scales), but a broken one is a broken file.
-  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr) CheckGlobalScale(*input, count);
+  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr)
+    CheckGlobalScale(*input, count);
 }
 
 void TensorBinder::CheckGlobalScale(const FileTensor& tensor, int64_t count) {
@@ -182,20 +190,23 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   const FileTensor& codes = *parts.codes;
   const DType dtype = codes.dtype;
   const bool packed = codes.dtype_known && (dtype == DType::kI8 || dtype == DType::kU8);
-  const bool plain_type =
-      codes.dtype_known && (dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF8E4M3);
+  const bool plain_type = codes.dtype_known &&
+                          (dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF8E4M3);
   if (!packed && !plain_type) {
-    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ", codes.dtype_name,
+    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ",
+                            codes.dtype_name,
                             "; weights are read from F32, BF16, F8_E4M3, I8 (MXFP4) and U8 (NVFP4)")));
     return parts;
   }
-  if (!HasShape(codes, packed ? Stacked(count, rows, cols / 2) : plain, packed ? ", two values a byte" : "")) return parts;
+  if (!HasShape(codes, packed ? Stacked(count, rows, cols / 2) : plain, packed ? ", two values a byte" : ""))
+    return parts;
   if (dtype == DType::kF32) parts.format = WeightFormat::kF32;
   if (dtype == DType::kBf16) parts.format = WeightFormat::kBf16;
   if (dtype == DType::kF8E4M3) ResolveFp8(name, parts, count, rows, cols);
   if (packed) {
     // U8 codes are NVFP4 by their global scale; without one, E8M0 scales per 32 can only mean MXFP4.
-    const bool nvfp4 = dtype == DType::kU8 && (Has(StrCat(name, ".weight_scale_2")) || !Has(StrCat(name, ".scale")));
+    const bool nvfp4 = dtype == DType::kU8 &&
+                       (Has(StrCat(name, ".weight_scale_2")) || !Has(StrCat(name, ".scale")));
     nvfp4 ? ResolveNvfp4(name, parts, count, rows, cols) : ResolveMxfp4(name, parts, count, rows, cols);
   }
   if (!status_.ok()) return parts;
@@ -209,8 +220,8 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   return parts;
 }
 
-QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row, int64_t rows,
-                               int64_t cols) const {
+QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row,
+                               int64_t rows, int64_t cols) const {
   QuantTensor view;
   if (!status_.ok()) return view;
   view.format = parts.format;
@@ -221,7 +232,8 @@ QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_
   view.scale_dtype = parts.scale_dtype;
   const uint8_t* scales = parts.block_scale->data;
   if (parts.format == WeightFormat::kFp8Block) {
-    const int64_t grid = CeilDiv(stack_rows, kFp8BlockSize) * CeilDiv(cols, kFp8BlockSize) * SizeOf(parts.scale_dtype);
+    const int64_t grid = CeilDiv(stack_rows, kFp8BlockSize) * CeilDiv(cols, kFp8BlockSize) *
+                         SizeOf(parts.scale_dtype);
     view.block_scale = scales + index * grid;
     view.scale_row_offset = first_row;
   } else {
@@ -256,7 +268,8 @@ std::vector<QuantTensor> TensorBinder::Stack(std::string_view name, int64_t coun
   const Parts stack = Resolve(name, count, rows, cols);
   std::vector<QuantTensor> views;
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t p = 0; p < parts; ++p) views.push_back(View(stack, i, rows, p * rows / parts, rows / parts, cols));
+    for (int64_t p = 0; p < parts; ++p)
+      views.push_back(View(stack, i, rows, p * rows / parts, rows / parts, cols));
   }
   return views;
 }
@@ -315,7 +328,8 @@ Tensor TensorBinder::Ids(std::string_view name, int64_t rows, int64_t cols, int6
 }
 
 void TensorBinder::Forbid(std::string_view name, std::string_view why) {
-  if (const FileTensor* tensor = Find(name); tensor != nullptr) Fail(*tensor, StrCat("is not expected: ", why));
+  if (const FileTensor* tensor = Find(name); tensor != nullptr)
+    Fail(*tensor, StrCat("is not expected: ", why));
 }
 
 void TensorBinder::CheckScales(const Scales& scales) {
@@ -339,14 +353,15 @@ Status TensorBinder::Finish(BindReport& report) {
     const FileTensor& tensor = source_.tensors()[i];
     if (used_[i]) continue;
     if (!IsDraftName(official_[i])) {
-      Fail(tensor, StrCat("of shape ", tensor.shape.ToString(), " is unknown: no part of the model in config.json has it"));
+      Fail(tensor, StrCat("of shape ", tensor.shape.ToString(),
+                          " is unknown: no part of the model in config.json has it"));
     }
     report_.unused_tensors.emplace_back(tensor.name);
   }
 
   int64_t fp4_bytes = 0;
   for (const Scales& scales : scales_) fp4_bytes += scales.fp8_grid ? 0 : scales.tensor->num_bytes;
-  const int64_t stride = options_.check_all_scales ? 1 : std::max<int64_t>(CeilDiv(fp4_bytes, kScaleCheckBytes), 1);
+  const int64_t stride = std::max<int64_t>(CeilDiv(fp4_bytes, options_.scale_check_bytes), 1);
   int64_t fp4_seen = 0;
   for (const Scales& scales : scales_) {
     if (!status_.ok()) break;

@@ -40,7 +40,8 @@ class TensorBinder {
 
   // `count` matrices [rows, cols] in one tensor [count, rows, cols]; each is returned as `parts` equal runs of rows,
   // matrix by matrix.
-  std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols, int64_t parts);
+  std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols,
+                                 int64_t parts);
 
   // F32 or BF16 as finite, owned f32.
   Tensor Vector(std::string_view name, const Shape& shape);
@@ -59,10 +60,10 @@ class TensorBinder {
  private:
   struct Scales {  // the block scales of one tensor
     const FileTensor* tensor;
-    DType dtype;   // as it is meant; U8 in the file may mean E8M0
+    DType dtype;  // as it is meant; U8 in the file may mean E8M0
     bool fp8_grid;
   };
-  struct Parts {   // a matrix or a stack of matrices with its siblings
+  struct Parts {  // a matrix or a stack of matrices with its siblings
     WeightFormat format = WeightFormat::kF32;
     const FileTensor* codes = nullptr;
     const FileTensor* block_scale = nullptr;

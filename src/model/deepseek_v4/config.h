@@ -13,32 +13,32 @@ namespace dsv4 {
 enum class LayerKind : uint8_t { kSliding, kCsa, kHca };  // compress ratio 0, 4, 128
 
 struct Config {
-  int64_t vocab_size = 0;         // V
-  int64_t hidden_size = 0;        // D
-  int64_t num_layers = 0;         // L
-  int64_t num_heads = 0;          // N
-  int64_t head_dim = 0;           // Dh, of which the last Dr carry RoPE
-  int64_t rope_dim = 0;           // Dr
-  int64_t q_lora_rank = 0;        // Rq
-  int64_t o_groups = 0;           // G
-  int64_t o_lora_rank = 0;        // Ro
-  int64_t window = 0;             // W
-  int64_t moe_intermediate = 0;   // F
-  int64_t num_experts = 0;        // E
-  int64_t num_shared_experts = 0; // always 1
-  int64_t experts_per_token = 0;  // A
+  int64_t vocab_size = 0;          // V
+  int64_t hidden_size = 0;         // D
+  int64_t num_layers = 0;          // L
+  int64_t num_heads = 0;           // N
+  int64_t head_dim = 0;            // Dh, of which the last Dr carry RoPE
+  int64_t rope_dim = 0;            // Dr
+  int64_t q_lora_rank = 0;         // Rq
+  int64_t o_groups = 0;            // G
+  int64_t o_lora_rank = 0;         // Ro
+  int64_t window = 0;              // W
+  int64_t moe_intermediate = 0;    // F
+  int64_t num_experts = 0;         // E
+  int64_t num_shared_experts = 0;  // always 1
+  int64_t experts_per_token = 0;   // A
   int64_t num_hash_layers = 0;
   float routed_scaling_factor = 0;
   float swiglu_limit = 0;
-  int64_t index_heads = 0;        // Ni
-  int64_t index_head_dim = 0;     // Di
-  int64_t index_topk = 0;         // K
-  int64_t hc_mult = 0;            // H
+  int64_t index_heads = 0;     // Ni
+  int64_t index_head_dim = 0;  // Di
+  int64_t index_topk = 0;      // K
+  int64_t hc_mult = 0;         // H
   int64_t hc_sinkhorn_iters = 0;
   float hc_eps = 0;
   float rms_norm_eps = 0;
-  double rope_theta = 0;             // layers of ratio 0
-  double compress_rope_theta = 0;    // the others, with YaRN:
+  double rope_theta = 0;           // layers of ratio 0
+  double compress_rope_theta = 0;  // the others, with YaRN:
   double yarn_factor = 0;
   double yarn_original_positions = 0;
   double yarn_beta_fast = 0;
@@ -46,7 +46,7 @@ struct Config {
   int64_t max_positions = 0;
   std::vector<int64_t> compress_ratios;  // [L]: 0, 4 or 128
   std::vector<TokenId> eos_token_ids;
-  TokenId bos_token_id = -1;             // -1: none
+  TokenId bos_token_id = -1;  // -1: none
 
   LayerKind kind(int64_t layer) const {
     const int64_t r = compress_ratios[static_cast<size_t>(layer)];

@@ -1,16 +1,14 @@
-// What running a model takes, from its config alone.
+// What running a model takes in memory, before anything is allocated.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "dsv4/types.h"
+#include "dsv4/inspect.h"
 #include "kv/layout.h"
 #include "model/deepseek_v4/config.h"
 
 namespace dsv4 {
-
-// The KV state that the model needs, as src/kv lays it out.
-KvSpec MakeKvSpec(const Config& config, KvDtype kv_dtype, IndexDtype index_dtype);
 
 // Bytes of KV state of one sequence.
 struct KvBytes {
@@ -19,8 +17,18 @@ struct KvBytes {
 };
 KvBytes KvFootprint(const KvSpec& spec);
 
-// Bytes of the buffers of a step of `tokens` tokens: the f32 intermediates that are alive at once, of the widest
-// layer. An estimate.
-int64_t ActivationEstimate(const Config& config, int64_t tokens);
+struct PlanInputs {
+  KvSpec kv;
+  int64_t weight_bytes = 0;
+  int64_t widened_bytes = 0;
+  int64_t activation_bytes = 0;
+  int64_t available_bytes = 0;  // 0: unknown, then everything fits
+  int64_t max_context = 0;      // the model's or the user's limit
+};
+MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
+
+// Memory that this process may still take: what the kernel calls available, and what the limits of its control groups
+// leave (both versions; page cache counts as free). 0: unknown. `root` stands before /proc and /sys.
+int64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace dsv4

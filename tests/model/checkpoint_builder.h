@@ -1,0 +1,42 @@
+// Tiny random checkpoints of this architecture, in every dialect, for tests of config, binding and inspection.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "io/test_files.h"
+#include "model/deepseek_v4/config.h"
+
+namespace dsv4::testing {
+
+// Formats of the projections of attention, shared expert and indexer, and of the routed experts.
+enum class TestFormat { kBf16, kFp8, kFp8F32Scale, kMxfp4, kNvfp4 };
+
+struct Dialect {
+  TestFormat linears = TestFormat::kBf16;
+  TestFormat experts = TestFormat::kBf16;
+};
+
+// Three layers: sliding with hash router, CSA, HCA. Official field names.
+Json TinyConfigJson();
+Config TinyConfig();
+
+// All tensors under their official names, with the same bytes for the same dialect.
+std::vector<TestTensor> MakeCheckpoint(const Config& config, const Dialect& dialect);
+
+// The same tensors under transformers' names; with `stacked`, experts as gate_up_proj and down_proj.
+std::vector<TestTensor> ToTransformersNames(const Config& config, std::vector<TestTensor> tensors,
+                                            bool stacked);
+
+std::vector<TestTensor> WithPrefix(const std::string& prefix, std::vector<TestTensor> tensors);
+
+// The tensor of that name, which must be there.
+TestTensor& Named(std::vector<TestTensor>& tensors, const std::string& name);
+void Erase(std::vector<TestTensor>& tensors, const std::string& name);
+
+// DIR/config.json and DIR/model.safetensors.
+void WriteModel(const std::string& dir, const Json& config, const std::vector<TestTensor>& tensors);
+
+}  // namespace dsv4::testing

@@ -1,0 +1,105 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/checkpoint_builder.h"
+#include "model/deepseek_v4/plan.h"
+
+namespace dsv4 {
+namespace {
+
+using testing::TempDir;
+using testing::WriteBytes;
+
+// The schedules and geometry of the released models (reference/model.md 1).
+KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
+  KvSpec spec;
+  spec.compress_ratios = pro ? std::vector<int64_t>{128, 128} : std::vector<int64_t>{0, 0};
+  for (int i = 0; i < (pro ? 29 : 20); ++i) spec.compress_ratios.insert(spec.compress_ratios.end(), {4, 128});
+  spec.compress_ratios.push_back(4);
+  spec.window = 128;
+  spec.head_dim = 512;
+  spec.rope_dim = 64;
+  spec.index_head_dim = 128;
+  spec.kv_dtype = kv;
+  spec.index_dtype = index;
+  return spec;
+}
+
+// The table of reference/model.md 4.3.
+TEST(Plan, KvBytesOfTheReleasedModels) {
+  const KvBytes flash = KvFootprint(Released(false, KvDtype::kFp8, IndexDtype::kFp4));
+  EXPECT_DOUBLE_EQ(flash.per_token, 3514.25);
+  EXPECT_EQ(flash.fixed, 43 * 128 * 584 + 12206080);
+  const KvBytes pro = KvFootprint(Released(true, KvDtype::kFp8, IndexDtype::kFp4));
+  EXPECT_NEAR(pro.per_token, 5031.44, 0.005);
+  EXPECT_EQ(pro.fixed, 61 * 128 * 584 + 18710528);
+  EXPECT_DOUBLE_EQ(KvFootprint(Released(false, KvDtype::kBf16, IndexDtype::kBf16)).per_token, 6880);
+  EXPECT_DOUBLE_EQ(KvFootprint(Released(true, KvDtype::kBf16, IndexDtype::kBf16)).per_token, 9848);
+  EXPECT_DOUBLE_EQ(KvFootprint(Released(false, KvDtype::kF32, IndexDtype::kF32)).per_token, 2 * 6880);
+}
+
+TEST(Plan, ContextThatFits) {
+  PlanInputs in;
+  in.kv = Released(false, KvDtype::kFp8, IndexDtype::kFp4);
+  in.weight_bytes = 1 << 20;
+  in.max_context = 1048576;
+  EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 1048576) << "unknown memory";
+  const int64_t fixed = KvFootprint(in.kv).fixed;
+  in.available_bytes = (1 << 20) + fixed + 35143;  // ten tokens
+  EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 10);
+  in.activation_bytes = 1;
+  in.available_bytes = (1 << 20) + fixed;
+  EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 0);
+  in.available_bytes = int64_t{1} << 40;
+  EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 1048576);
+  EXPECT_DOUBLE_EQ(MakeMemoryPlan(in).kv_bytes_per_1k_tokens, 3514250);
+}
+
+TEST(Plan, SlidingLayersAloneFitAnyContext) {
+  PlanInputs in;
+  in.kv = Released(false, KvDtype::kFp8, IndexDtype::kFp4);
+  in.kv.compress_ratios = {0, 0};
+  in.available_bytes = 1 << 20;
+  in.max_context = 4096;
+  EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 4096);
+}
+
+// A made-up /proc and /sys.
+class AvailableMemoryTest : public ::testing::Test {
+ protected:
+  void Put(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ / path).parent_path());
+    WriteBytes(root_ / path, text);
+  }
+  TempDir root_;
+};
+
+TEST_F(AvailableMemoryTest, KernelsFigureWithoutGroups) {
+  EXPECT_EQ(AvailableMemory(root_.path()), 0);
+  Put("proc/meminfo", "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    500 kB\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 500 * 1024);
+}
+
+TEST_F(AvailableMemoryTest, Version2LimitsOfEveryLevelCount) {
+  Put("proc/meminfo", "MemAvailable:    500 kB\n");
+  Put("proc/self/cgroup", "0::/a/b\n");
+  Put("sys/fs/cgroup/a/b/memory.max", "max\n");
+  Put("sys/fs/cgroup/a/b/memory.current", "1000\n");
+  Put("sys/fs/cgroup/a/memory.max", "300000\n");
+  Put("sys/fs/cgroup/a/memory.current", "250000\n");
+  Put("sys/fs/cgroup/a/memory.stat", "anon 50000\nfile 200000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 250000);
+}
+
+TEST_F(AvailableMemoryTest, Version1Limits) {
+  Put("proc/meminfo", "MemAvailable:    500 kB\n");
+  Put("proc/self/cgroup", "5:devices:/\n4:memory:/job\n0::/\n");
+  Put("sys/fs/cgroup/memory/memory.limit_in_bytes", "100000\n");
+  Put("sys/fs/cgroup/memory/memory.usage_in_bytes", "150000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 0);
+  Put("sys/fs/cgroup/memory/memory.usage_in_bytes", "40000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 60000);
+}
+
+}  // namespace
+}  // namespace dsv4
