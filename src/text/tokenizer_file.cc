@@ -41,7 +41,7 @@ struct Field {
   Status ExpectFalse() const { return Expect(value.is(Kind::kFalse), "false"); }
   Status ExpectFalseOrNone() const { return Expect(value.is(Kind::kFalse) || value.is_null(), "false"); }
   Status ExpectText(std::string_view text) const {
-    return Expect(value.is_string() && value.text == text, StrCat("\"", text, "\""));
+    return Expect(value.is_string() && value.text == text, DumpJson({.kind = Kind::kString, .text = std::string(text)}));
   }
   Status ExpectNothing() const {
     return Expect(value.is_null() || (value.is_string() && value.text.empty()), "null or an empty string");
