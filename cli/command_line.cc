@@ -17,6 +17,7 @@
 
 #include "dsv4/version.h"
 #include "errors.h"
+#include "format.h"
 #include "io.h"
 #include "options.h"
 
@@ -64,8 +65,9 @@ void AddNumber(CLI::App* app, const std::string& flags, float* value, const std:
 template <typename T>
 void AddChoice(CLI::App* app, const std::string& flags, T* value, std::vector<std::pair<std::string, T>> choices,
                const std::string& help) {
-  std::string names;
-  for (const auto& [name, choice] : choices) names += (names.empty() ? "" : ", ") + name;
+  std::vector<std::string> choice_names;
+  for (const auto& [name, choice] : choices) choice_names.push_back(name);
+  const std::string names = FormatList(choice_names);
   AddText(app, flags, "NAME", help + ": " + names, [=](const std::string& text) {
     for (const auto& [name, choice] : choices) {
       if (text != name) continue;

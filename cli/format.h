@@ -3,7 +3,10 @@
 
 #include <charconv>
 #include <cstdint>
+#include <span>
 #include <string>
+
+#include "dsv4/types.h"
 
 namespace dsv4::cli {
 
@@ -26,9 +29,33 @@ inline std::string FormatBytes(int64_t bytes) {
 
 // 1,048,576
 inline std::string FormatCount(int64_t n) {
-  std::string digits = std::to_string(n);
-  for (auto i = static_cast<int64_t>(digits.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3) digits.insert(static_cast<size_t>(i), ",");
-  return digits;
+  const std::string digits = std::to_string(n);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0 && out != "-") out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+// 1 2 3
+inline std::string FormatIds(std::span<const TokenId> ids) {
+  std::string out;
+  for (const TokenId id : ids) {
+    if (!out.empty()) out += ' ';
+    out += std::to_string(id);
+  }
+  return out;
+}
+
+// a, b, c
+inline std::string FormatList(std::span<const std::string> items) {
+  std::string out;
+  for (const std::string& item : items) {
+    if (!out.empty()) out += ", ";
+    out += item;
+  }
+  return out;
 }
 
 }  // namespace dsv4::cli

@@ -1,6 +1,8 @@
 // dsv4 generate: continues a prompt.
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,7 +73,7 @@ class TextSink {
   // False once a stop string is complete.
   bool Push(TokenId id) {
     if (tokenizer_ == nullptr) {
-      Emit((text_.empty() ? "" : " ") + std::to_string(id));
+      Emit(FormatIds({&id, 1}).insert(0, text_.empty() ? 0 : 1, ' '));
     } else {
       Emit(stops_.Push(Must(decoder_->Push(id))));
     }
@@ -219,9 +221,7 @@ int RunGenerate(const GenerateOptions& options) {
   }
   if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
   if (!options.output_ids_file.empty()) {
-    std::string line;
-    for (const TokenId id : g.ids) line += (line.empty() ? "" : " ") + std::to_string(id);
-    WriteOutput(options.output_ids_file, line + "\n");
+    WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   }
   std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) + " tokens, " +
                         Rate(prompt_tokens, prompt_s) + " | generated " + FormatCount(output_tokens) + " tokens, " +

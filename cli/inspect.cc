@@ -70,14 +70,12 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, const std::
 }
 
 std::string Summary(const ModelDescription& d, const std::string& model_dir) {
-  std::string eos;
-  for (const TokenId id : d.info.eos_token_ids) eos += (eos.empty() ? "" : ", ") + std::to_string(id);
   std::string out = model_dir + "\n" +
                     Table({{"layers", FormatCount(d.info.num_layers)},
                            {"hidden size", FormatCount(d.info.hidden_size)},
                            {"vocabulary", FormatCount(d.info.vocab_size)},
                            {"context", FormatCount(d.info.max_context)},
-                           {"BOS, EOS", std::to_string(d.info.bos_token_id) + "; " + eos},
+                           {"BOS, EOS", std::to_string(d.info.bos_token_id) + "; " + FormatIds(d.info.eos_token_ids)},
                            {"files", FormatCount(static_cast<int64_t>(d.files.size()))}},
                           {false, false});
   out += "\nconfig\n";
@@ -118,9 +116,7 @@ std::string Plan(const ModelDescription& d) {
   out += "\nops\n";
   std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};
   for (const OpChoice& op : d.ops) {
-    std::string candidates;
-    for (const std::string& name : op.candidates) candidates += (candidates.empty() ? "" : ", ") + name;
-    rows.push_back({op.op, op.chosen, candidates});
+    rows.push_back({op.op, op.chosen, FormatList(op.candidates)});
   }
   return out + Table(rows, {false, false, false});
 }

@@ -1,6 +1,7 @@
 // dsv4 logits: the logits after every token, to a safetensors file.
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -6,6 +6,7 @@
 #include "dsv4/json_text.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
+#include "format.h"
 #include "io.h"
 #include "model.h"
 #include "options.h"
@@ -23,9 +24,7 @@ int RunTokenize(const TokenizeOptions& options) {
   }
   const std::string text = ReadStdin();
   NoteInvalidUtf8(text, "the text");
-  std::string out;
-  for (const TokenId id : tokenizer->Encode(text, encode)) out += (out.empty() ? "" : " ") + std::to_string(id);
-  Print(out + "\n");
+  Print(FormatIds(tokenizer->Encode(text, encode)) + "\n");
   return kExitDone;
 }
 
