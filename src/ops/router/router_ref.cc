@@ -38,8 +38,13 @@ void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
       }
       int32_t* picked = a.experts.i32() + t * count;
       if (a.hash_table) {
-        const int32_t* row = a.hash_table.i32() + a.tokens.i32()[t] * count;
-        for (int64_t i = 0; i < count; ++i) picked[i] = row[i];
+        const int64_t token = a.tokens.i32()[t];
+        DSV4_CHECK(token >= 0 && token < a.hash_table.dim(0), "token ", token);
+        const int32_t* row = a.hash_table.i32() + token * count;
+        for (int64_t i = 0; i < count; ++i) {
+          DSV4_CHECK(row[i] >= 0 && row[i] < num_experts, "token ", token, " names expert ", row[i]);
+          picked[i] = row[i];
+        }
       } else {
         PickLearned(s.data(), a.bias.f32(), num_experts, count, picked);
       }

@@ -1,0 +1,57 @@
+#include "ops/registry.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace dsv4 {
+namespace {
+
+TEST(Registry, ListsEveryOpOfTheTree) {
+  std::set<std::string> folders, listed;
+  for (const auto& entry : std::filesystem::directory_iterator(DSV4_SOURCE_DIR "/src/ops")) {
+    if (entry.is_directory()) folders.insert(entry.path().filename().string());
+  }
+  for (const OpImplementations& op : ListOps({}))
+    EXPECT_TRUE(listed.insert(op.op).second) << op.op << " is listed twice";
+  EXPECT_EQ(listed, folders);
+}
+
+TEST(Registry, ReferenceOpsChooseTheReferenceOfEveryOp) {
+  for (const OpImplementations& op : ListOps({.reference_ops = true})) EXPECT_EQ(op.chosen, "ref") << op.op;
+}
+
+TEST(Registry, TheFirstSupportedCandidateIsChosen) {
+  for (const OpImplementations& op : ListOps({})) {
+    ASSERT_FALSE(op.candidates.empty()) << op.op;
+    EXPECT_EQ(op.candidates.back(), "ref") << op.op;
+    EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
+    const bool skip_avx2 = op.candidates.front() == "avx2" && !CpuHasAvx2();
+    EXPECT_EQ(op.chosen, op.candidates[skip_avx2 ? 1 : 0]) << op.op;
+  }
+}
+
+// Lesson 20: no silent fall-back. What takes the time of a step has a vectorised implementation, and it is chosen.
+TEST(Registry, Lesson20HeavyOpsDoNotRunTheirReference) {
+  const std::set<std::string> heavy = {"compress", "experts",  "hc_pre",          "index_topk",
+                                       "linear",   "rms_norm", "sparse_attention"};
+  for (const OpImplementations& op : ListOps({})) {
+    if (heavy.contains(op.op)) {
+      EXPECT_NE(op.chosen, "ref") << op.op;
+    }
+  }
+}
+
+// The choice depends on the machine and the context only: same for every number of threads.
+TEST(Registry, ThreadsDoNotChangeTheChoice) {
+  ThreadPool pool(2);
+  const auto alone = ListOps({}), threaded = ListOps({.pool = &pool});
+  ASSERT_EQ(alone.size(), threaded.size());
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(alone[i].chosen, threaded[i].chosen) << alone[i].op;
+}
+
+}  // namespace
+}  // namespace dsv4

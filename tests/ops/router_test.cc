@@ -1,0 +1,219 @@
+#include "ops/router/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/compare.h"
+#include "support/contexts.h"
+#include "support/guard_buffer.h"
+#include "support/random.h"
+
+namespace dsv4 {
+namespace {
+
+using test::GuardBuffer;
+using test::Near;
+using test::Random;
+
+double Score(double z) { return std::sqrt(z > 50 ? z : std::log1p(std::exp(z))); }
+
+// Scores, their sum and the weights meet about ten roundings each, and exp and log1p one unit in the last place.
+const double kWeightTolerance = test::Gamma(24);
+
+std::vector<double> Weights(std::span<const float> logits, std::span<const int32_t> chosen, double scaling) {
+  double sum = 0;
+  std::vector<double> w;
+  for (const int32_t e : chosen) sum += Score(logits[static_cast<size_t>(e)]);
+  for (const int32_t e : chosen) w.push_back(Score(logits[static_cast<size_t>(e)]) / sum * scaling);
+  return w;
+}
+
+struct Routed {
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+};
+
+Routed Learned(const ExecContext& ctx, const std::vector<float>& logits, const std::vector<float>& bias,
+               int64_t a, float scaling) {
+  const int64_t e = static_cast<int64_t>(bias.size()), t = static_cast<int64_t>(logits.size()) / e;
+  GuardBuffer<float> z(Shape{t, e}, logits), b(Shape{e}, bias), weights(Shape{t, a});
+  GuardBuffer<int32_t> experts(Shape{t, a});
+  Router(ctx, {.logits = z.tensor(),
+               .bias = b.tensor(),
+               .scaling_factor = scaling,
+               .experts = experts.tensor(),
+               .weights = weights.tensor()});
+  return {experts.values(), weights.values()};
+}
+
+// Lesson 15: a selection sort lost its temporary. Against a full sort, with many ties: logits from few values.
+TEST(Router, Lesson15PicksWhatAFullSortPicks) {
+  Random random(1);
+  for (const int64_t e : {1, 2, 6, 16, 256, 384}) {
+    for (const int64_t a : {int64_t{1}, std::min<int64_t>(e, 6), e}) {
+      const int64_t t = 30;
+      std::vector<float> logits;
+      for (int64_t i = 0; i < t * e; ++i) {
+        const int64_t levels = (i / e) % 3 == 0 ? 2 : (i / e) % 3 == 1 ? 12 : 4000;  // ties, some ties, few
+        logits.push_back(static_cast<float>(random.Index(levels) - levels / 2) * 0.0078125f *
+                         (levels > 100 ? 1.0f : 64.0f));
+      }
+      for (const test::NamedContext& c : test::AllContexts()) {
+        const Routed r = Learned(c.ctx, logits, std::vector<float>(static_cast<size_t>(e), 0.0f), a, 1);
+        for (int64_t row = 0; row < t; ++row) {
+          const float* z = logits.data() + row * e;
+          std::vector<int32_t> order(static_cast<size_t>(e));
+          std::iota(order.begin(), order.end(), 0);
+          std::stable_sort(order.begin(), order.end(), [z](int32_t x, int32_t y) { return z[x] > z[y]; });
+          order.resize(static_cast<size_t>(a));
+          const std::vector<int32_t> got(r.experts.begin() + row * a, r.experts.begin() + (row + 1) * a);
+          ASSERT_EQ(got, order) << c.name << ", E " << e << ", row " << row;
+        }
+      }
+    }
+  }
+}
+
+TEST(Router, BiasChoosesButDoesNotWeigh) {
+  Random random(2);
+  const int64_t t = 40, e = 32, a = 6;
+  const std::vector<float> logits = random.Normals(t * e, 2), bias = random.Normals(e);
+  for (const test::NamedContext& c : test::AllContexts()) {
+    const Routed r = Learned(c.ctx, logits, bias, a, 2.5f);
+    for (int64_t row = 0; row < t; ++row) {
+      const std::span<const float> z(logits.data() + row * e, static_cast<size_t>(e));
+      const std::span<const int32_t> chosen(r.experts.data() + row * a, static_cast<size_t>(a));
+      const std::span<const float> w(r.weights.data() + row * a, static_cast<size_t>(a));
+      EXPECT_TRUE(Near(w, Weights(z, chosen, 2.5), 0, kWeightTolerance)) << c.name;
+      EXPECT_NEAR(std::accumulate(w.begin(), w.end(), 0.0), 2.5, 1e-5);
+      // Best first by score plus bias, and none left out that is better than the last one in.
+      const auto biased = [&](int64_t x) {
+        return Score(z[static_cast<size_t>(x)]) + bias[static_cast<size_t>(x)];
+      };
+      for (size_t i = 1; i < chosen.size(); ++i) EXPECT_GE(biased(chosen[i - 1]), biased(chosen[i]) - 1e-6);
+      for (int64_t x = 0; x < e; ++x) {
+        if (std::find(chosen.begin(), chosen.end(), x) == chosen.end()) {
+          EXPECT_LE(biased(x), biased(chosen.back()) + 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(Router, HandComputed) {
+  // softplus(log(e - 1)) = 1, softplus(log(e^4 - 1)) = 4: scores 1 and 2. The bias lifts expert 2 over expert 0.
+  const float one = static_cast<float>(std::log(std::exp(1.0) - 1)),
+              four = static_cast<float>(std::log(std::exp(4.0) - 1));
+  for (const test::NamedContext& c : test::AllContexts()) {
+    const Routed r = Learned(c.ctx, {one, four, one, -30}, {0, 0, 5, 0}, 2, 1.5f);
+    EXPECT_EQ(r.experts, (std::vector<int32_t>{2, 1})) << c.name;
+    EXPECT_TRUE(Near(r.weights, std::vector<float>{0.5f, 1.0f}, 1e-6)) << c.name;
+  }
+}
+
+TEST(Router, TiesGoToTheLowerExpert) {
+  for (const test::NamedContext& c : test::AllContexts()) {
+    EXPECT_EQ(Learned(c.ctx, {1, 3, 3, 3}, {0, 0, 0, 0}, 2, 1).experts, (std::vector<int32_t>{1, 2})) << c.name;
+    EXPECT_EQ(Learned(c.ctx, std::vector<float>(8, -500.0f), std::vector<float>(8, 0.0f), 3, 1).experts,
+              (std::vector<int32_t>{0, 1, 2}))
+        << c.name;
+  }
+}
+
+// Lesson 14: the prototype gave hash-routed experts equal weights.
+TEST(Router, Lesson14HashLayersWeighByLearnedScores) {
+  Random random(3);
+  const int64_t t = 20, e = 16, a = 3, v = 50;
+  GuardBuffer<float> logits(Shape{t, e}, random.Normals(t * e, 2));
+  GuardBuffer<int32_t> table(Shape{v, a}), tokens(Shape{t});
+  for (int64_t i = 0; i < v; ++i) {
+    const std::vector<int32_t> p = random.Permutation(e);
+    for (int64_t j = 0; j < a; ++j) table[i * a + j] = p[static_cast<size_t>(j)];
+  }
+  for (int64_t i = 0; i < t; ++i) tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : random.Index(v));
+  for (const test::NamedContext& c : test::AllContexts()) {
+    GuardBuffer<int32_t> experts(Shape{t, a});
+    GuardBuffer<float> weights(Shape{t, a});
+    Router(c.ctx, {.logits = logits.tensor(),
+                   .hash_table = table.tensor(),
+                   .tokens = tokens.tensor(),
+                   .scaling_factor = 1.5f,
+                   .experts = experts.tensor(),
+                   .weights = weights.tensor()});
+    double spread = 0;
+    for (int64_t r = 0; r < t; ++r) {
+      EXPECT_TRUE(std::ranges::equal(experts.row(r), table.row(tokens[r]))) << c.name;  // table order
+      EXPECT_TRUE(Near(weights.row(r), Weights(logits.row(r), experts.row(r), 1.5), 0, kWeightTolerance))
+          << c.name;
+      for (const float w : weights.row(r)) spread = std::max(spread, std::fabs(w - 0.5));
+    }
+    EXPECT_GT(spread, 0.2);
+  }
+}
+
+TEST(Router, HugeAndTinyLogitsGiveFiniteWeights) {
+  for (const test::NamedContext& c : test::AllContexts()) {
+    // exp(1000) overflows; softplus is then the logit itself.
+    const Routed huge = Learned(c.ctx, {1000, 4000, -1000, 90}, {0, 0, 0, 0}, 2, 3);
+    EXPECT_EQ(huge.experts, (std::vector<int32_t>{1, 0})) << c.name;
+    EXPECT_TRUE(Near(huge.weights, std::vector<float>{2, 1}, 0, kWeightTolerance)) << c.name;
+    const Routed largest = Learned(c.ctx, std::vector<float>(4, std::numeric_limits<float>::max()),
+                                   {0, 0, 0, 0}, 4, 1);
+    EXPECT_TRUE(Near(largest.weights, std::vector<float>(4, 0.25f), 0, kWeightTolerance)) << c.name;
+    // Every score underflows to zero: weights are zero, not 0 / 0.
+    const Routed none = Learned(c.ctx, std::vector<float>(4, -1000.0f), {0, 0, 0, 0}, 2, 1);
+    EXPECT_TRUE(Near(none.weights, std::vector<float>(2, 0.0f), 0)) << c.name;
+    // Scores far apart: the small one keeps its size.
+    const Routed apart = Learned(c.ctx, {5, -40}, {0, 0}, 2, 1);
+    EXPECT_TRUE(Near(apart.weights, Weights(std::vector<float>{5, -40}, std::vector<int32_t>{0, 1}, 1), 0,
+                     kWeightTolerance))
+        << c.name;
+  }
+}
+
+TEST(Router, ARowDoesNotDependOnItsBatch) {
+  Random random(4);
+  const int64_t t = 25, e = 20, a = 4;
+  const std::vector<float> logits = random.Normals(t * e), bias = random.Normals(e);
+  for (const test::NamedContext& c : test::AllContexts()) {
+    const Routed all = Learned(c.ctx, logits, bias, a, 1.5f);
+    for (const int64_t r : {0, 12, 24}) {
+      const Routed one = Learned(c.ctx, {logits.begin() + r * e, logits.begin() + (r + 1) * e}, bias, a, 1.5f);
+      EXPECT_TRUE(std::equal(one.experts.begin(), one.experts.end(), all.experts.begin() + r * a)) << c.name;
+      EXPECT_TRUE(test::BitEqual(
+          one.weights, std::vector<float>(all.weights.begin() + r * a, all.weights.begin() + (r + 1) * a)))
+          << c.name;
+    }
+  }
+}
+
+// Lesson 21: ids are validated when a model is loaded, and bounded here.
+TEST(RouterDeathTest, Lesson21RefusesIdsOutOfRange) {
+  GuardBuffer<float> logits(Shape{1, 4}, {0, 0, 0, 0}), weights(Shape{1, 2}), bias(Shape{4}, {0, 0, 0, 0});
+  GuardBuffer<int32_t> experts(Shape{1, 2}), table(Shape{2, 2}, {0, 1, 4, -1});
+  for (const int32_t token : {-1, 1, 2}) {
+    GuardBuffer<int32_t> tokens(Shape{1}, {token});
+    EXPECT_DEATH(Router({}, {.logits = logits.tensor(),
+                             .hash_table = table.tensor(),
+                             .tokens = tokens.tensor(),
+                             .experts = experts.tensor(),
+                             .weights = weights.tensor()}),
+                 "token -?[0-9]");
+  }
+  EXPECT_DEATH(Router({}, {.logits = logits.tensor(),
+                           .bias = bias.tensor(),
+                           .hash_table = table.tensor(),
+                           .experts = experts.tensor(),
+                           .weights = weights.tensor()}),
+               "one of hash table and bias");
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,99 @@
+#include "ops/window_append/window_append.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/cache_fixture.h"
+#include "support/compare.h"
+#include "support/contexts.h"
+#include "support/guard_buffer.h"
+#include "support/random.h"
+
+namespace dsv4 {
+namespace {
+
+using test::BitEqual;
+using test::CacheFixture;
+using test::GuardBuffer;
+using test::Random;
+
+std::vector<uint8_t> FixedBytes(const CacheFixture& cache, size_t sequence) {
+  const uint8_t* fixed = cache.sequences()[sequence].fixed;
+  return {fixed, fixed + cache.layout().fixed_bytes};
+}
+
+// The row of a token, as a function of sequence and position only.
+std::vector<float> TokenRow(int64_t dim, uint64_t sequence, int64_t position) {
+  Random random(1000 * sequence + static_cast<uint64_t>(position));
+  return random.Normals(dim);
+}
+
+void Append(const ExecContext& ctx, CacheFixture& cache, size_t layer) {
+  const int64_t dh = cache.layout().layers[layer].window_row.dim, t = cache.num_tokens();
+  GuardBuffer<float> kv(Shape{t, dh});
+  const CacheView view = cache.View(layer);
+  for (int64_t i = 0; i < t; ++i) {
+    const std::vector<float> row = TokenRow(dh, static_cast<uint64_t>(view.sequence_of[i]), view.positions[i]);
+    std::copy(row.begin(), row.end(), kv.row(i).begin());
+  }
+  WindowAppend(ctx, {.kv = kv.tensor(), .cache = view});
+}
+
+TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
+  for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
+    for (const test::NamedContext& c : test::AllContexts()) {
+      // Chunks shorter, as long as, longer and much longer than the window of 128; wrapping rings; no tokens at all.
+      CacheFixture cache(test::TinyKvSpec({0, 4, 0}, dtype),
+                         {{0, 1}, {0, 300}, {127, 2}, {500, 128}, {130, 0}, {1000, 129}, {0, 128}, {255, 1}});
+      const size_t layer = 2;  // neighbours on both sides must stay as they are
+      std::vector<std::vector<uint8_t>> before;
+      for (size_t s = 0; s < cache.sequences().size(); ++s) before.push_back(FixedBytes(cache, s));
+      Append(c.ctx, cache, layer);
+      const LayerLayout& l = cache.layout().layers[layer];
+      for (size_t s = 0; s < cache.sequences().size(); ++s) {
+        const SequenceView& seq = cache.sequences()[s];
+        const int64_t end = seq.start + seq.end - seq.begin;
+        const RowArray ring = cache.View(layer).window_rows(seq);
+        for (int64_t p = std::max(seq.start, end - 128); p < end; ++p) {
+          std::vector<float> want = TokenRow(l.window_row.dim, s, p), got(want.size());
+          RoundRow(l.window_row, want.data());
+          ring.Read(p % 128, got.data());
+          ASSERT_TRUE(BitEqual(got, want)) << c.name << ", sequence " << s << ", position " << p;
+          // Back to what it was, so that the comparison below covers everything else.
+          std::memset(ring.data(p % 128), 0xFF, static_cast<size_t>(l.window_row.data_bytes));
+          std::memset(ring.scale(p % 128), 0xFF, static_cast<size_t>(l.window_row.scale_bytes));
+        }
+        EXPECT_EQ(FixedBytes(cache, s), before[s]) << c.name << ", sequence " << s;
+      }
+    }
+  }
+}
+
+TEST(WindowAppend, TheRingDoesNotDependOnHowThePromptWasCut) {
+  const int64_t total = 391;
+  CacheFixture whole(test::TinyKvSpec({0}), {{0, total}});
+  Append({}, whole, 0);
+  for (const int64_t chunk : {1, 3, 37, 127, 128, 129, 200}) {
+    CacheFixture cut(test::TinyKvSpec({0}), {{0, std::min(chunk, total)}});
+    for (int64_t done = 0;;) {
+      Append({}, cut, 0);
+      done += cut.num_tokens();
+      if (done == total) break;
+      cut.Advance({std::min(chunk, total - done)});
+    }
+    EXPECT_EQ(FixedBytes(cut, 0), FixedBytes(whole, 0)) << "chunks of " << chunk;
+  }
+}
+
+TEST(WindowAppendDeathTest, RefusesAnotherNumberOfRows) {
+  CacheFixture cache(test::TinyKvSpec({0}), {{0, 2}});
+  GuardBuffer<float> kv(Shape{3, 96});
+  EXPECT_DEATH(WindowAppend({}, {.kv = kv.tensor(), .cache = cache.View(0)}), "3 vs 2");
+}
+
+}  // namespace
+}  // namespace dsv4
