@@ -19,6 +19,15 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  // tensor, shard
 
+const int64_t kPage = ::sysconf(_SC_PAGESIZE);
+
+// A hint to the kernel about bytes [begin, begin + length) of the file: nothing depends on its success.
+void Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
+  const int64_t page_begin = begin / kPage * kPage;
+  ::madvise(const_cast<uint8_t*>(file.data()) + page_begin, static_cast<size_t>(begin + length - page_begin),
+            advice);
+}
+
 // {"metadata": ..., "weight_map": {"tensor": "shard", ...}}
 Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
                  std::deque<std::string>& unescaped) {
@@ -129,6 +138,7 @@ Status TensorSource::AddFile(const std::string& path) {
   }
   tensors_.insert(tensors_.end(), header.tensors.begin(), header.tensors.end());
   unescaped_.push_back(std::move(header.unescaped));
+  Advise(*file, 0, file->size(), MADV_RANDOM);
   files_.push_back(std::move(file));
   return {};
 }
@@ -180,21 +190,29 @@ std::vector<std::string> TensorSource::files() const {
   return paths;
 }
 
+void TensorSource::ExpectScattered(bool scattered) const {
+  for (const auto& file : files_) {
+    Advise(*file, 0, file->size(), scattered ? MADV_RANDOM : MADV_NORMAL);
+  }
+}
+
+void TensorSource::WillRead(const FileTensor& tensor) const {
+  const MappedFile& file = *files_[static_cast<size_t>(tensor.file)];
+  Advise(file, tensor.data - file.data(), tensor.num_bytes, MADV_WILLNEED);
+}
+
 bool TensorSource::Preload(const std::function<bool(int64_t, int64_t)>& progress) const {
-  const int64_t page = ::sysconf(_SC_PAGESIZE);
   int64_t total = 0, done = 0;
   for (const auto& file : files_) total += file->size();
   const auto ask = [](const MappedFile& file, int64_t begin) {
-    if (begin >= file.size()) return;
-    const auto length = static_cast<size_t>(std::min(kReadAhead, file.size() - begin));
-    ::madvise(const_cast<uint8_t*>(file.data()) + begin, length, MADV_WILLNEED);
+    if (begin < file.size()) Advise(file, begin, std::min(kReadAhead, file.size() - begin), MADV_WILLNEED);
   };
   for (const auto& file : files_) {
     ask(*file, 0);
     for (int64_t begin = 0; begin < file->size(); begin += kReadAhead) {
       ask(*file, begin + kReadAhead);
       const int64_t end = std::min(begin + kReadAhead, file->size());
-      for (int64_t i = begin; i < end; i += page) {
+      for (int64_t i = begin; i < end; i += kPage) {
         static_cast<void>(*static_cast<const volatile uint8_t*>(file->data() + i));
       }
       done += end - begin;

@@ -34,6 +34,12 @@ class TensorSource {
   const std::string& where() const { return where_; }  // the folder or file that was opened
   int64_t num_bytes() const { return num_bytes_; }     // of all tensors
 
+  // How the files are about to be read. Scattered: small parts here and there, each read without the read-ahead that
+  // would fetch megabytes around it (a source is opened so). Otherwise as the kernel does by default.
+  void ExpectScattered(bool scattered) const;
+  // Asks for all bytes of `tensor` at once; worth it before reading a whole tensor of a scattered source.
+  void WillRead(const FileTensor& tensor) const;
+
   // Brings the files into memory (page cache), in order. `progress(done, total)` in bytes; false stops, and so does
   // this function, with false.
   bool Preload(const std::function<bool(int64_t, int64_t)>& progress) const;

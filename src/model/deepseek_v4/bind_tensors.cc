@@ -284,6 +284,7 @@ Tensor TensorBinder::Vector(std::string_view name, const Shape& shape) {
   }
   Account(*tensor, tensor->dtype_name, shape.num_elements());
   const int64_t n = shape.num_elements();
+  source_.WillRead(*tensor);
   auto* values = static_cast<float*>(storage_->Allocate(n * 4));
   report_.widened_bytes += n * 4;
   for (int64_t i = 0; i < n; ++i) {
@@ -307,6 +308,7 @@ Tensor TensorBinder::Ids(std::string_view name, int64_t rows, int64_t cols, int6
   }
   const int64_t n = shape.num_elements();
   Account(*tensor, tensor->dtype_name, n);
+  source_.WillRead(*tensor);
   auto* ids = static_cast<int32_t*>(storage_->Allocate(n * 4));
   report_.widened_bytes += n * 4;
   for (int64_t i = 0; i < n; ++i) {
@@ -333,6 +335,7 @@ void TensorBinder::Forbid(std::string_view name, std::string_view why) {
 }
 
 void TensorBinder::CheckScales(const Scales& scales) {
+  source_.WillRead(*scales.tensor);
   const uint8_t* p = scales.tensor->data;
   const int64_t n = scales.tensor->num_bytes;
   bool bad = false;
@@ -367,6 +370,7 @@ Status TensorBinder::Finish(BindReport& report) {
     if (!status_.ok()) break;
     if (scales.fp8_grid || fp4_seen++ % stride == 0) CheckScales(scales);
   }
+  source_.ExpectScattered(false);
   report = std::move(report_);
   return status_;
 }
