@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "errors.h"
@@ -97,9 +99,10 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-bool IsSpecialFile(const std::string& path) {
+// Devices, pipes and links (/dev/stdout is one): a rename would replace them instead of writing to them.
+bool MustBeWrittenInPlace(const std::string& path) {
   struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+  return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
 }  // namespace
@@ -219,11 +222,23 @@ void CheckWritable(const std::string& path) {
   }
 }
 
+std::string ResolveReplaceableFile(const std::string& path) {
+  CheckWritable(path);
+  struct stat info;
+  if (::lstat(path.c_str(), &info) != 0) return path;
+  std::error_code error;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error || ::lstat(target.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    throw RunError("cannot write " + path + ": it is not a regular file");
+  }
+  return target;
+}
+
 void WriteOutput(const std::string& path, std::string_view bytes) {
   bool done = false;
   int code = 0;
-  if (IsSpecialFile(path)) {
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (MustBeWrittenInPlace(path)) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     done = fd >= 0 && WriteAll(fd, bytes);
     code = errno;
     if (fd >= 0) ::close(fd);

@@ -53,12 +53,16 @@ int ForEachLine(const std::function<Result<std::string>(const std::string&)>& co
 std::string ReadStdin();
 std::string ReadInput(const std::string& path);
 
-// Writes `path` whole or not at all (through a temporary file that Ctrl-C removes, too). Devices and pipes are
-// written directly.
+// Writes `path` whole or not at all (through a temporary file that Ctrl-C removes, too). Devices, pipes and links are
+// written in place.
 void WriteOutput(const std::string& path, std::string_view bytes);
 
 // Fails early, before a long computation, when `path` cannot be written: its folder does not exist or is read-only.
 void CheckWritable(const std::string& path);
+
+// For a writer that renames a temporary file over `path`: what links lead to. Throws unless that is a regular file or
+// does not exist yet, since a rename would replace a device or pipe.
+std::string ResolveReplaceableFile(const std::string& path);
 
 // The offset of the first byte that is not valid UTF-8, or npos.
 size_t FindInvalidUtf8(std::string_view text);

@@ -22,7 +22,7 @@ namespace dsv4::cli {
 int RunLogits(const LogitsOptions& options) {
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
-  CheckWritable(options.output_file);
+  const std::string output_file = ResolveReplaceableFile(options.output_file);
   const std::vector<TokenId> ids = ReadTokenIds(options.token_ids_file);
   const auto num_tokens = static_cast<int64_t>(ids.size());
   if (ids.empty()) throw RunError(options.token_ids_file + ": no token ids");
@@ -56,7 +56,7 @@ int RunLogits(const LogitsOptions& options) {
 
   const std::array<NamedTensor, 1> tensors = {
       NamedTensor{.name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};
-  Must(WriteTensorFile(options.output_file, tensors));
+  Must(WriteTensorFile(output_file, tensors));
   if (options.json) {
     const nlohmann::ordered_json j = {{"output", options.output_file}, {"tokens", num_tokens}, {"vocab_size", vocab_size},
                                       {"prefilled", decode_from}};

@@ -4,11 +4,14 @@
     cli_test.py BINARY [CLASS ...]
 
 Exit status 77: every test of the chosen classes was skipped (their model is absent).
-Text needs models/nano/tokenizer.json, Nano its weights too, Engine the checkpoint tests/golden/flash-nvfp4.
+Text needs models/nano/tokenizer.json, Engine the checkpoint tests/golden/flash-nvfp4, Generate and Terminal both (they join them to
+a model of random weights that reads and writes text), Nano the weights of models/nano.
 """
 
 import json
 import os
+import pty
+import select
 import signal
 import struct
 import subprocess
@@ -43,6 +46,27 @@ def read_safetensors(path):
     header.pop("__metadata__", None)
     body = data[8 + size :]
     return {k: (v["dtype"], v["shape"], body[slice(*v["data_offsets"])]) for k, v in header.items()}
+
+
+def make_text_model(folder):
+    """The golden checkpoint with a tokenizer of its vocabulary size: the nano model's, cut to its first tokens."""
+    folder.mkdir()
+    for path in GOLDEN.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "tokenizer_config.json").symlink_to(NANO / "tokenizer_config.json")
+    tokenizer = json.loads((NANO / "tokenizer.json").read_text())
+    size = json.loads((GOLDEN / "config.json").read_text())["vocab_size"]
+    vocab = tokenizer["model"]["vocab"]
+    late = [t for t in tokenizer["added_tokens"] if t["id"] >= len(vocab)]
+    num_kept = size - len(late)
+    kept = {token: i for token, i in vocab.items() if i < num_kept}
+    tokenizer["model"]["vocab"] = kept
+    tokenizer["model"]["merges"] = [
+        m for m in tokenizer["model"]["merges"] if all(t in kept for t in (*m.split(" "), m.replace(" ", "")))]
+    for i, token in enumerate(late):
+        token["id"] = num_kept + i
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
 
 
 class CliTestCase(unittest.TestCase):
@@ -188,7 +212,7 @@ class Text(CliTestCase):
         self.assertEqual(len(ids.splitlines()), len(texts))
         self.assertTrue(all(isinstance(json.loads(l), list) for l in ids.splitlines()))
         back = self.ok("detokenize", "--jsonl", stdin=ids)
-        self.assertEqual([json.loads(l) for l in back.decode().splitlines()], texts)
+        self.assertEqual([json.loads(l) for l in back.decode().split("\n")[:-1]], texts)
 
     def test_jsonl_answers_each_line_at_once(self):
         with subprocess.Popen([BINARY, "tokenize", "--jsonl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
@@ -351,6 +375,21 @@ class Engine(CliTestCase):
         self.fails(1, "folder", "logits", *self.model, "--token-ids", self.ids, "-o", self.tmp)
         self.fails(1, "/no/such", "generate", *self.model, "--token-ids", self.ids, "--output-ids", "/no/such/x")
 
+    def test_pipes_and_links_are_not_replaced(self):
+        fifo = self.tmp / "fifo"
+        os.mkfifo(fifo)
+        self.fails(1, "not a regular file", "logits", *self.model, "--token-ids", self.ids, "-o", fifo)
+        self.assertTrue(fifo.is_fifo())
+        target = self.file("target", "old")
+        link = self.tmp / "link"
+        link.symlink_to(target)
+        self.ok("logits", *self.model, "--token-ids", self.ids, "-o", link)
+        self.assertTrue(link.is_symlink())
+        self.assertIn("logits", read_safetensors(target))
+        self.ok("generate", *self.model, "--token-ids", self.ids, "-n", "1", "--ignore-eos", "--output-ids", link)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(len(target.read_text().split()), 1)
+
     def test_context_limit(self):
         self.fails(1, ["17", "context", "16"], "generate", *self.model, "--token-ids", self.ids, "--ctx", "16")
         args = ["--token-ids", self.ids, "--ctx", "20", "-n", "-1", "--ignore-eos", "--temperature", "0"]
@@ -420,16 +459,17 @@ class Engine(CliTestCase):
         self.assertIn(b"No space left on device", result.stderr)
 
 
-class Nano(CliTestCase):
-    """The bundled model, found without -m."""
+class Generate(CliTestCase):
+    """Text in, text out, with random weights: the text is noise, broken characters included."""
 
     def setUp(self):
         super().setUp()
-        if not HAS_NANO:
-            self.skipTest("the weights of models/nano are absent")
+        if not (HAS_GOLDEN and HAS_TOKENIZER):
+            self.skipTest("tests/golden/flash-nvfp4 or models/nano/tokenizer.json is absent")
+        self.model = ["-m", make_text_model(self.tmp / "model")]
 
     def generate(self, *args, **kwargs):
-        return self.ok("generate", "-p", "In the beginning", "-n", "24", *args, **kwargs)
+        return self.ok("generate", *self.model, "-p", "In the beginning", "-n", "24", *args, **kwargs)
 
     def test_greedy_is_deterministic(self):
         text = self.generate("--temperature", "0")
@@ -446,18 +486,20 @@ class Nano(CliTestCase):
         text = self.generate("--temperature", "0")
         path = self.file("prompt.txt", "In the beginning")
         for args, stdin in [(["--prompt-file", path], b""), ([], b"In the beginning"), (["--prompt-file", "-"], b"In the beginning")]:
-            self.assertEqual(self.ok("generate", "-n", "24", "--temperature", "0", *args, stdin=stdin), text)
+            self.assertEqual(self.ok("generate", *self.model, "-n", "24", "--temperature", "0", *args, stdin=stdin), text)
 
     def test_empty_prompt(self):
-        self.ok("generate", "-p", "", "-n", "4")
-        self.ok("generate", "-n", "4", stdin=b"")
-        self.fails(1, "empty", "generate", "-p", "", "-n", "4", "--no-bos")
+        self.ok("generate", *self.model, "-p", "", "-n", "4")
+        self.ok("generate", *self.model, "-n", "4", stdin=b"")
+        self.fails(1, "empty", "generate", *self.model, "-p", "", "-n", "4", "--no-bos")
 
     def test_stop_strings_split_over_tokens_are_not_printed(self):
         j = json.loads(self.generate("--temperature", "0", "--json"))
         text = j["text"]
         for begin in range(2, min(len(text) - 8, 40), 5):
             stop = text[begin : begin + 7]
+            if "\0" in stop:  # cannot be an argument
+                continue
             expected = text[: text.index(stop)]
             out = json.loads(self.generate("--temperature", "0", "--json", "--stop", stop, "--stop", "\x07never"))
             self.assertEqual((out["text"], out["finish_reason"]), (expected, "stop"))
@@ -469,48 +511,47 @@ class Nano(CliTestCase):
         self.assertEqual(self.generate("--temperature", "0").decode().rstrip("\n"), text.rstrip("\n"))
 
     def test_timing_summary_is_on_stderr(self):
-        result = run("generate", "-p", "x", "-n", "2")
+        result = run("generate", *self.model, "-p", "x", "-n", "2")
         self.assertEqual(result.stderr.count(b"\n"), 1)
         for word in [b"load ", b"prompt ", b"generated ", b"tok/s", b"first token"]:
             self.assertIn(word, result.stderr)
 
     def test_invalid_utf8_prompt(self):
-        result = run("generate", "-n", "2", stdin=b"a\xffb")
+        result = run("generate", *self.model, "-n", "2", stdin=b"a\xffb")
         self.assertEqual(result.returncode, 0)
         self.assertIn(b"dsv4: note: the prompt is not valid UTF-8", result.stderr)
         result.stdout.decode()
 
     def test_perplexity(self):
         text = self.file("t.txt", "In the beginning God created the heaven and the earth.\n" * 8)
-        j = json.loads(self.ok("perplexity", "-f", text, "--json"))
+        j = json.loads(self.ok("perplexity", *self.model, "-f", text, "--json"))
         self.assertGreater(j["perplexity"], 1)
-        self.assertLess(j["perplexity"], 4096)
-        more = json.loads(self.ok("perplexity", "-f", text, "--json", "--ctx", "16"))
+        more = json.loads(self.ok("perplexity", *self.model, "-f", text, "--json", "--ctx", "16"))
         self.assertEqual(more["tokens"], j["tokens"])
-        self.assertGreater(more["perplexity"], j["perplexity"])
-        self.fails(1, "too little", "perplexity", "-f", self.file("empty.txt", ""))
+        self.assertGreater(more["windows"], j["windows"])
+        self.fails(1, "too little", "perplexity", *self.model, "-f", self.file("empty.txt", ""))
 
     def test_chat_through_pipes(self):
-        result = run("chat", "--temperature", "0", "-n", "16", stdin="Hello\n/help\nWhat is 2+2?\n/reset\n\n/quit\n")
+        result = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\n/help\nWhat is 2+2?\n/reset\n\n/quit\n")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(b"/reset", result.stderr)
         self.assertNotIn(b"\033", result.stdout)
-        again = run("chat", "--temperature", "0", "-n", "16", stdin="Hello\nWhat is 2+2?")
+        again = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\nWhat is 2+2?")
         self.assertEqual(again.stdout, result.stdout)
 
     def test_chat_remembers(self):
         # The second prompt goes on from the first: one conversation equals the same turns replayed after /reset.
-        one = run("chat", "--temperature", "0", "-n", "8", stdin="Hello\nAnd now?\n").stdout
-        two = run("chat", "--temperature", "0", "-n", "8", stdin="Hello\n/reset\nHello\nAnd now?\n").stdout
+        one = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\nAnd now?\n").stdout
+        two = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\n/reset\nHello\nAnd now?\n").stdout
         self.assertTrue(two.endswith(one))
 
     def test_chat_options(self):
-        self.ok("chat", "-n", "4", "--thinking", "--system", "Be brief.", stdin="Hi\n/think\nHi\n/system You are Bob.\nHi\n")
-        self.fails(2, "effort", "chat", "--effort", "low", "--encoding", "v4", stdin="Hi\n")
-        self.fails(1, "tools", "chat", "--tools", self.file("tools.json", "{}"), stdin="Hi\n")
+        self.ok("chat", *self.model, "-n", "4", "--thinking", "--system", "Be brief.", stdin="Hi\n/think\nHi\n/system You are Bob.\nHi\n")
+        self.fails(2, "effort", "chat", *self.model, "--effort", "low", "--encoding", "v4", stdin="Hi\n")
+        self.fails(1, "tools", "chat", *self.model, "--tools", self.file("tools.json", "{}"), stdin="Hi\n")
 
     def test_interrupt_prints_what_there_is(self):
-        with subprocess.Popen([BINARY, "generate", "-p", "In the beginning", "-n", "-1", "--ignore-eos"],
+        with subprocess.Popen([BINARY, "generate", *map(str, self.model), "-p", "In the beginning", "-n", "-1", "--ignore-eos"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
             out = p.stdout.read(10)
             start = time.monotonic()
@@ -522,13 +563,123 @@ class Nano(CliTestCase):
             out.decode()
 
 
+class Nano(CliTestCase):
+    """The bundled model, found without -m."""
+
+    def setUp(self):
+        super().setUp()
+        if not HAS_NANO:
+            self.skipTest("the weights of models/nano are absent")
+
+    def test_is_the_default(self):
+        args = ["generate", "-p", "In the beginning", "-n", "24", "--temperature", "0"]
+        text = self.ok(*args)
+        self.assertTrue(text.strip())
+        self.assertEqual(text, self.ok(*args, "-m", NANO, "--threads", "1", "--prefill-chunk", "1"))
+
+    def test_predicts_text(self):
+        text = self.file("t.txt", "In the beginning God created the heaven and the earth.\n" * 8)
+        j = json.loads(self.ok("perplexity", "-f", text, "--json"))
+        self.assertLess(j["perplexity"], 100)
+        short = json.loads(self.ok("perplexity", "-f", text, "--json", "--ctx", "16"))
+        self.assertEqual(short["tokens"], j["tokens"])
+        self.assertGreater(short["perplexity"], j["perplexity"])
+
+    def test_chat(self):
+        self.assertTrue(self.ok("chat", "--temperature", "0", "-n", "16", stdin="What is 2+2?\n").strip())
+
+
+class Terminal(CliTestCase):
+    """What a person at a terminal sees, through a pseudo-terminal."""
+
+    def setUp(self):
+        super().setUp()
+        if not (HAS_GOLDEN and HAS_TOKENIZER):
+            self.skipTest("tests/golden/flash-nvfp4 or models/nano/tokenizer.json is absent")
+        self.model = ["-m", make_text_model(self.tmp / "model")]
+
+    def start(self, *args):
+        pid, self.terminal = pty.fork()
+        if pid == 0:
+            os.execv(BINARY, [BINARY, *map(str, args)])
+        self.addCleanup(os.close, self.terminal)
+        self.seen = b""
+        return pid
+
+    def wait_for(self, text, timeout=20):
+        end = time.monotonic() + timeout
+        while text not in self.seen:
+            self.assertLess(time.monotonic(), end, self.seen)
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                self.seen += os.read(self.terminal, 4096)
+        self.seen = self.seen[self.seen.index(text) + len(text) :]
+
+    def send(self, text):
+        os.write(self.terminal, text)
+
+    def ends(self, pid, status):
+        start = time.monotonic()
+        while time.monotonic() < start + 5:
+            try:  # a full terminal would block the process
+                if select.select([self.terminal], [], [], 0.05)[0]:
+                    os.read(self.terminal, 4096)
+            except OSError:
+                pass
+            done, code = os.waitpid(pid, os.WNOHANG)
+            if done:
+                self.assertEqual(os.waitstatus_to_exitcode(code), status)
+                return
+        os.kill(pid, signal.SIGKILL)
+        self.fail("still running")
+
+    def test_ctrl_c_stops_a_reply_and_ctrl_d_ends(self):
+        pid = self.start("chat", *self.model, "--thinking", "--logit-bias", "1=-inf")  # EOS is banned: it never ends
+        self.wait_for(b"> ")
+        self.send(b"Hello\n")
+        self.wait_for(b"\x1b[2m")  # reasoning is dim
+        self.send(b"\x03")
+        self.wait_for(b"(stopped)")
+        self.wait_for(b"> ")
+        self.send(b"/think\n")
+        self.wait_for(b"reasoning is off")
+        self.wait_for(b"> ")
+        self.send(b"two\\\n")
+        self.wait_for(b". ")
+        self.send(b"lines\n")
+        self.wait_for(b"lines\r\n")
+        time.sleep(0.5)  # the reply has begun, and without EOS it goes on
+        self.send(b"\x03")
+        self.wait_for(b"(stopped)")
+        self.wait_for(b"> ")
+        self.send(b"\x04")
+        self.ends(pid, 0)
+
+    def test_ctrl_c_at_the_prompt_ends(self):
+        pid = self.start("chat", *self.model)
+        self.wait_for(b"> ")
+        self.send(b"\x03")
+        self.ends(pid, 130)
+
+    def test_generate_without_a_prompt_does_not_wait(self):
+        pid = self.start("generate", *self.model)
+        self.wait_for(b"dsv4: error: no prompt")
+        self.ends(pid, 2)
+
+    def test_progress_of_a_long_prompt(self):
+        ids = self.file("ids.txt", "1 2 3 " * 4000)
+        pid = self.start("generate", *self.model, "--token-ids", ids, "-n", "1", "--prefill-chunk", "64")
+        self.wait_for(b"reading the prompt [")
+        self.send(b"\x03")
+        self.ends(pid, 130)
+
+
 def main():
     global BINARY
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    BINARY = sys.argv[1]
+    BINARY = os.path.abspath(sys.argv[1])
     os.environ.pop("LC_ALL", None)
-    classes = sys.argv[2:] or ["Usage", "Text", "Engine", "Nano"]
+    classes = sys.argv[2:] or ["Usage", "Text", "Engine", "Generate", "Terminal", "Nano"]
     loader = unittest.TestLoader()
     suite = unittest.TestSuite(loader.loadTestsFromName(name, sys.modules[__name__]) for name in classes)
     result = unittest.TextTestRunner(verbosity=2).run(suite)
