@@ -4,8 +4,8 @@
 //   auto prompt = dsv4::RenderPrompt(*request, dsv4::DetectDialect(model_dir));
 //   ids = tokenizer->Encode(*prompt);      // the whole prompt at once: splitting it changes ids
 //
-// The prompt ends with "<｜Assistant｜><think>" or "<｜Assistant｜></think>", so the model's output starts inside the
-// reasoning or inside the content (output_parser.h takes it apart).
+// The prompt ends with "<｜Assistant｜><think>" or "<｜Assistant｜></think>", so the model's output starts inside
+// the reasoning or inside the content (output_parser.h takes it apart).
 #pragma once
 
 #include <optional>
@@ -27,8 +27,8 @@ enum class ChatDialect {
 std::string_view ChatDialectName(ChatDialect dialect);
 Result<ChatDialect> ParseChatDialect(std::string_view name);
 
-// Looks into the encoder that a checkpoint ships (encoding/encoding_dsv4.py); kV4Preview where there is none or it
-// tells nothing. Config and tokenizer files are the same in both releases.
+// Looks into the encoder that a checkpoint ships (encoding/encoding_dsv4.py); kV4Preview where there is none
+// or it tells nothing. Config and tokenizer files are the same in both releases.
 ChatDialect DetectDialect(const std::string& model_dir);
 
 enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder, kDeveloper };
@@ -36,10 +36,11 @@ enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder, kDeveloper
 // Quick instructions of DeepSeek's own product: the model answers with one short text.
 enum class ChatTask { kNone, kAction, kQuery, kAuthority, kDomain, kTitle, kReadUrl };
 
-// none given: kDefault (no effort text in either dialect; DeepSeek's hosted 0731 service sends kHigh instead).
-//             kLow       kHigh             kMax
-//   preview   an error   no text           "Absolute maximum"
-//   0731      no text    "Absolute max.."  "Beyond maximum"
+// What the levels write behind BOS in thinking mode:
+//             kDefault   kLow       kHigh                kMax
+//   preview   nothing    an error   nothing              "Absolute maximum..."
+//   0731      nothing    nothing    "Absolute maximum.." "Beyond maximum..."
+// kDefault is a request without a level, as the encoder treats it; DeepSeek's hosted 0731 service sends kHigh.
 enum class ReasoningEffort { kDefault, kLow, kHigh, kMax };
 
 // A part of a message. "text": its text. "tool_result": the result of a call. Any other type is written as
@@ -51,7 +52,7 @@ struct ContentBlock {
 };
 
 struct ToolCall {
-  std::string id;         // "" where there is none
+  std::string id;  // "" where there is none
   std::string name;
   std::string arguments;  // JSON text of an object; text that is not JSON becomes one parameter named "arguments"
 };
@@ -64,20 +65,21 @@ struct Message {
   std::vector<ToolCall> tool_calls;          // assistant
   std::string tool_call_id;                  // tool
   ChatTask task = ChatTask::kNone;           // user, assistant
-  bool wo_eos = false;                       // assistant: leaves EOS off, so that the model continues this message
-  std::vector<std::string> tools;            // system, developer: JSON text of each tool's "function" object
-  std::string response_format;               // system, developer: JSON text; "" where there is none
+  bool wo_eos = false;             // assistant: leaves EOS off, so that the model continues this message
+  std::vector<std::string> tools;  // system, developer: JSON text of each tool's "function" object
+  std::string response_format;     // system, developer: JSON text; "" where there is none
 };
 
 struct ChatRequest {
   std::vector<Message> messages;
-  // Of the whole request: they go to the first message if that is a system message, else to an empty one put in front.
+  // Of the whole request: they go to the first message if that is a system message, else to an empty one put
+  // in front.
   std::vector<std::string> tools;
   std::string response_format;
   bool thinking = false;
   ReasoningEffort effort = ReasoningEffort::kDefault;
-  // Thinking mode leaves out the reasoning (and developer messages) before the last user turn. Tools anywhere in the
-  // request switch this off.
+  // Thinking mode leaves out the reasoning (and developer messages) before the last user turn. Tools anywhere
+  // in the request switch this off.
   bool drop_thinking = true;
   bool add_bos = true;
 };
@@ -85,15 +87,15 @@ struct ChatRequest {
 // Reads
 //   {"messages": [...], "tools": [...], "response_format": {...}, "thinking": true, "effort": "max",
 //    "drop_thinking": true, "add_default_bos_token": true}
-// Only "messages" is required; thinking is off by default. "enable_thinking" and "reasoning_effort" are other names of
-// "thinking" and "effort" (reasoning_effort "none" turns thinking off); {"type": "enabled"} is read as true. A message's
-// content may be null, a string or a list of parts, joined by "\n\n"; the arguments of a call may be JSON text or an
-// object; "prefix": true is another name of "wo_eos". Fields that do not concern the prompt (model, temperature, ...)
-// are ignored. Errors: kInvalidArgument, naming the field.
+// Only "messages" is required; thinking is off by default. "enable_thinking" and "reasoning_effort" are other
+// names of "thinking" and "effort" (reasoning_effort "none" turns thinking off); {"type": "enabled"} is read
+// as true. A message's content may be null, a string or a list of parts, joined by "\n\n"; the arguments of a
+// call may be JSON text or an object; "prefix": true is another name of "wo_eos". Fields that do not concern
+// the prompt (model, temperature, ...) are ignored. Errors: kInvalidArgument, naming the field.
 Result<ChatRequest> ParseChatRequest(std::string_view json);
 
-// Errors: kInvalidArgument (an effort that the dialect does not know, an empty developer message, arguments that are
-// valid JSON but no object, a field where its role cannot have it), naming the message.
+// Errors: kInvalidArgument (an effort that the dialect does not know, an empty developer message, arguments
+// that are valid JSON but no object, a field where its role cannot have it), naming the message.
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);
 
 }  // namespace dsv4

@@ -25,15 +25,16 @@ std::string TokenIdsToJson(std::span<const TokenId> ids);
 // A JSON array of integers. Error: kInvalidArgument, naming the element.
 Result<std::vector<TokenId>> ParseTokenIdsJson(std::string_view json);
 
-// Integers separated by white space or commas (--token-ids F). Error: kInvalidArgument, quoting the piece that is not a
-// token id. Whether the ids are in a vocabulary is the caller's to check.
+// Integers separated by white space or commas (--token-ids F). Error: kInvalidArgument, quoting the piece
+// that is not a token id. Whether the ids are in a vocabulary is the caller's to check.
 Result<std::vector<TokenId>> ParseTokenIdList(std::string_view text);
 
-// {"reasoning_content": "...", "content": "...", "tool_calls": [{"type": "function", "function": {"name": "...",
-// "arguments": "..."}}]}; a call with an id has "id" first.
+// {"reasoning_content": "...", "content": "...", "tool_calls": [{"type": "function", "function": {"name":
+// "...", "arguments": "..."}}]}; a call with an id has "id" first.
 std::string MessageToJson(const ParsedMessage& message);
 
-// {"completion": "...", "thinking": true}: one line of `parse --jsonl`; thinking is off where it is not given.
+// {"completion": "...", "thinking": true}: one line of `parse --jsonl`; thinking is off where it is not
+// given.
 struct CompletionLine {
   std::string completion;
   bool thinking = false;

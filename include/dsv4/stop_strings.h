@@ -1,4 +1,5 @@
-// Stop strings: ends a streamed text where one of several strings occurs, and holds back what might become one.
+// Stop strings: ends a streamed text where one of several strings occurs, and holds back what might become
+// one.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,9 @@ class StopMatcher {
   // Any number of strings, also none. Error: kInvalidArgument for an empty one.
   static Result<StopMatcher> Create(std::vector<std::string> stops);
 
-  // Text that is certain not to belong to a stop string. The text ends where the first stop string is complete (of
-  // several that end there, the longest); it and what follows are never handed out. How the text is split between
-  // calls makes no difference.
+  // Text that is certain not to belong to a stop string. The text ends where the first stop string is
+  // complete (of several that end there, the longest); it and what follows are never handed out. How the text
+  // is split between calls makes no difference.
   std::string Push(std::string_view text);
 
   // The end of the text: what was held back.

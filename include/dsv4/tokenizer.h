@@ -21,14 +21,14 @@
 namespace dsv4 {
 
 struct EncodeOptions {
-  // Spellings of added tokens ("<think>", "<｜User｜>", ...) become their ids. Off: they are ordinary text, which is how
-  // text that nobody vouches for can be kept from forging turns.
+  // Spellings of added tokens ("<think>", "<｜User｜>", ...) become their ids. Off: they are ordinary text,
+  // which is how text that nobody vouches for can be kept from forging turns.
   bool recognize_added_tokens = true;
 };
 
 struct DecodeOptions {
-  // Leaves out tokens whose "special" flag is set (BOS, EOS, padding, place holders). "<think>", "<｜User｜>" and
-  // "｜DSML｜" are added tokens without that flag and stay.
+  // Leaves out tokens whose "special" flag is set (BOS, EOS, padding, place holders). "<think>", "<｜User｜>"
+  // and "｜DSML｜" are added tokens without that flag and stay.
   bool skip_special = false;
 };
 
@@ -36,12 +36,13 @@ struct DecodeOptions {
 class Tokenizer {
  public:
   // Reads model_dir/tokenizer.json and, where present, tokenizer_config.json (names of BOS and EOS).
-  // Everything that the code relies on is checked. Errors name the file and the field: kNotFound (no such file),
-  // kDataLoss (damaged or contradictory), kUnsupported (a valid tokenizer, but of another kind).
+  // Everything that the code relies on is checked. Errors name the file and the field: kNotFound (no such
+  // file), kDataLoss (damaged or contradictory), kUnsupported (a valid tokenizer, but of another kind).
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
   // The same from the files' text; an empty config_json stands for a missing file.
-  static Result<std::unique_ptr<Tokenizer>> FromJson(std::string_view tokenizer_json, std::string_view config_json = {});
+  static Result<std::unique_ptr<Tokenizer>> FromJson(std::string_view tokenizer_json,
+                                                     std::string_view config_json = {});
 
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -50,8 +51,9 @@ class Tokenizer {
   // Ids are 0 .. vocab_size() - 1 without a gap.
   int64_t vocab_size() const;
 
-  // Never adds a token (no BOS): the chat encoding writes BOS as text. Text that is not valid UTF-8 is read as if each
-  // maximal broken part were U+FFFD, as Python's decode(errors="replace") does.
+  // Never adds a token (no BOS): the chat encoding writes BOS as text. Text that is not valid UTF-8 is read
+  // as if each maximal broken part were U+FFFD, as Python's decode(errors="replace") does. A text has less
+  // than 4 GiB.
   std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // Always valid UTF-8: tokens may hold half a character, and what stays broken after joining becomes U+FFFD.
@@ -78,16 +80,18 @@ class Tokenizer {
   std::unique_ptr<const Impl> impl_;
 };
 
-// Ids to text while they are generated: hands out complete UTF-8 only and holds back the beginning of a character.
-// All texts joined equal Tokenizer::Decode of all ids. The tokenizer must outlive it.
+// Ids to text while they are generated: hands out complete UTF-8 only and holds back the beginning of a
+// character. All texts joined equal Tokenizer::Decode of all ids. The tokenizer must outlive it.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
-  // Text that became certain with this token; often empty. Error: kInvalidArgument for an id outside the vocabulary.
+  // Text that became certain with this token; often empty. Error: kInvalidArgument for an id outside the
+  // vocabulary.
   Result<std::string> Push(TokenId id);
 
-  // What was held back: "" or, for the beginning of a character that never ended, U+FFFD. Ready for a new text after.
+  // What was held back: "" or, for the beginning of a character that never ended, U+FFFD. Ready for a new
+  // text after.
   std::string Finish();
 
  private:

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece: joins the neighbouring pair of lowest rank, the leftmost one of several, until no
-// pair has a rank.
+// Byte-pair encoding of one piece: joins the neighbouring pair of lowest rank, the leftmost one of several,
+// until no pair has a rank.
 #pragma once
 
 #include <array>
@@ -46,7 +46,8 @@ class MergeTable {
 class BpeEncoder {
  public:
   // byte_ids: the token of every single byte. Both must outlive the encoder.
-  BpeEncoder(const MergeTable& merges, const std::array<TokenId, 256>& byte_ids) : merges_(merges), byte_ids_(byte_ids) {}
+  BpeEncoder(const MergeTable& merges, const std::array<TokenId, 256>& byte_ids)
+      : merges_(merges), byte_ids_(byte_ids) {}
 
   // Appends the tokens of `piece`, which has fewer than 2^32 - 1 bytes. O(n log n).
   void Encode(std::string_view piece, std::vector<TokenId>* ids);

@@ -10,7 +10,7 @@ namespace dsv4 {
 namespace {
 
 struct Alphabet {
-  std::array<uint32_t, 256> symbol;    // of a byte
+  std::array<uint32_t, 256> symbol;      // of a byte
   std::array<int16_t, 0x100 + 68> byte;  // of a symbol; -1: none
 };
 

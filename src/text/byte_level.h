@@ -1,5 +1,6 @@
-// The byte-level alphabet of GPT-2: tokenizer files write each byte as one printable character. Printable bytes stand
-// for themselves; the 68 others, in ascending order, are U+0100, U+0101, ... (space is 'Ġ', line feed 'Ċ').
+// The byte-level alphabet of GPT-2: tokenizer files write each byte as one printable character. Printable
+// bytes stand for themselves; the 68 others, in ascending order, are U+0100, U+0101, ... (space is 'Ġ', line
+// feed 'Ċ').
 #pragma once
 
 #include <optional>

@@ -48,16 +48,21 @@ constexpr std::string_view kResponseFormatHead =
 
 constexpr std::string_view kAbsoluteEffort =
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
-    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, "
-    "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the "
+    "root cause, "
+    "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial "
+    "scenarios.\n"
     "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
     "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
 constexpr std::string_view kBeyondEffort =
     "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n"
-    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the "
-    "problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying "
+    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively "
+    "decompose the "
+    "problem into its most fundamental components, trace every causal chain to its root, and resolve the "
+    "underlying "
     "cause rather than any surface symptom.\n"
-    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain "
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are "
+    "certain "
     "that no assumption remains unchecked and no error remains undiscovered.\n\n";
 
 std::string_view TaskToken(ChatTask task) {
@@ -69,12 +74,17 @@ std::string_view TaskToken(ChatTask task) {
 Result<std::string_view> EffortText(ReasoningEffort effort, ChatDialect dialect) {
   const bool preview = dialect == ChatDialect::kV4Preview;
   switch (effort) {
-    case ReasoningEffort::kDefault: return std::string_view();
-    case ReasoningEffort::kLow:
-      if (preview) return InvalidArgument("effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
+    case ReasoningEffort::kDefault:
       return std::string_view();
-    case ReasoningEffort::kHigh: return preview ? std::string_view() : kAbsoluteEffort;
-    case ReasoningEffort::kMax: return preview ? kAbsoluteEffort : kBeyondEffort;
+    case ReasoningEffort::kLow:
+      if (preview)
+        return InvalidArgument(
+            "effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
+      return std::string_view();
+    case ReasoningEffort::kHigh:
+      return preview ? std::string_view() : kAbsoluteEffort;
+    case ReasoningEffort::kMax:
+      return preview ? kAbsoluteEffort : kBeyondEffort;
   }
   return InvalidArgument("effort: not a level");
 }
@@ -85,11 +95,13 @@ Status CheckMessage(const Message& m) {
   if (!instructs && !m.response_format.empty()) {
     return InvalidArgument("response_format belongs on a system or developer message");
   }
-  if (m.role != Role::kAssistant && !m.tool_calls.empty()) return InvalidArgument("tool_calls belong on an assistant message");
+  if (m.role != Role::kAssistant && !m.tool_calls.empty())
+    return InvalidArgument("tool_calls belong on an assistant message");
   if (m.role != Role::kAssistant && m.role != Role::kUser && m.task != ChatTask::kNone) {
     return InvalidArgument("task belongs on a user or assistant message");
   }
-  if (m.role == Role::kDeveloper && m.content.empty()) return InvalidArgument("a developer message needs content");
+  if (m.role == Role::kDeveloper && m.content.empty())
+    return InvalidArgument("a developer message needs content");
   return {};
 }
 
@@ -122,7 +134,8 @@ std::vector<Message> Merge(std::vector<Message> messages) {
     } else if (m.role == Role::kUser) {
       std::vector<ContentBlock> blocks = std::move(m.content_blocks);
       if (blocks.empty()) blocks.push_back({.text = std::move(m.content)});
-      if (!after_user || merged.back().task != ChatTask::kNone) merged.push_back({.role = Role::kUser, .task = m.task});
+      if (!after_user || merged.back().task != ChatTask::kNone)
+        merged.push_back({.role = Role::kUser, .task = m.task});
       std::move(blocks.begin(), blocks.end(), std::back_inserter(merged.back().content_blocks));
     } else {
       merged.push_back(std::move(m));
@@ -255,7 +268,9 @@ class Renderer {
   Status AppendMessage(size_t i, std::string* out) const {
     const Message& m = messages_[i];
     switch (m.role) {
-      case Role::kSystem: AppendInstructions(m, out); return {};
+      case Role::kSystem:
+        AppendInstructions(m, out);
+        return {};
       case Role::kDeveloper:
         *out += kUser;
         AppendInstructions(m, out);
@@ -264,9 +279,13 @@ class Renderer {
         *out += kUser;
         AppendBlocks(m, out);
         return {};
-      case Role::kLatestReminder: *out += StrCat(kReminder, m.content); return {};
-      case Role::kAssistant: return AppendAssistant(i, out);
-      case Role::kTool: break;  // merged into users
+      case Role::kLatestReminder:
+        *out += StrCat(kReminder, m.content);
+        return {};
+      case Role::kAssistant:
+        return AppendAssistant(i, out);
+      case Role::kTool:
+        break;  // merged into users
     }
     return Internal("a tool message was not merged");
   }
@@ -322,7 +341,8 @@ Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect
   DSV4_RETURN_IF_ERROR(PlaceTools(request, &messages));
   messages = Merge(std::move(messages));
   OrderResults(&messages);
-  const bool any_tools = std::any_of(messages.begin(), messages.end(), [](const Message& m) { return !m.tools.empty(); });
+  const bool any_tools = std::any_of(messages.begin(), messages.end(),
+                                     [](const Message& m) { return !m.tools.empty(); });
   std::string prompt(request.add_bos ? kBos : "");
   const Renderer renderer(std::move(messages), request.thinking, request.drop_thinking && !any_tools);
   DSV4_RETURN_IF_ERROR(renderer.Render(effort, &prompt));

@@ -16,7 +16,8 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The value of a JSON number with fraction or exponent; out of range it becomes infinite or zero, as in Python.
+// The value of a JSON number with fraction or exponent; out of range it becomes infinite or zero, as in
+// Python.
 double ParseDouble(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -108,12 +109,15 @@ class Reader {
   }
 
  private:
-  Status Error(std::string_view what) const { return InvalidArgument(StrCat("not valid JSON: ", what, " at byte ", at_)); }
+  Status Error(std::string_view what) const {
+    return InvalidArgument(StrCat("not valid JSON: ", what, " at byte ", at_));
+  }
 
   char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   void SkipSpace() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
       ++at_;
     }
   }
@@ -128,10 +132,15 @@ class Reader {
     using Kind = JsonValue::Kind;
     SkipSpace();
     switch (Peek()) {
-      case '{': return ReadObject(depth, value);
-      case '[': return ReadArray(depth, value);
-      case '"': value->kind = Kind::kString; return ReadString(&value->text);
-      default: break;
+      case '{':
+        return ReadObject(depth, value);
+      case '[':
+        return ReadArray(depth, value);
+      case '"':
+        value->kind = Kind::kString;
+        return ReadString(&value->text);
+      default:
+        break;
     }
     if (Peek() == '-' || IsDigit(Peek())) return ReadNumber(value);
     if (Take("null")) return value->kind = Kind::kNull, Status();
@@ -189,7 +198,8 @@ class Reader {
     ++at_;  // the opening quote
     while (true) {
       const size_t run = at_;
-      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' && static_cast<unsigned char>(text_[at_]) >= 0x20) {
+      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+             static_cast<unsigned char>(text_[at_]) >= 0x20) {
         ++at_;
       }
       out->append(text_.substr(run, at_ - run));
@@ -271,7 +281,8 @@ class Reader {
 
   Status Enter(int depth) {
     ++at_;  // the bracket
-    return depth < kMaxJsonValueDepth ? Status() : Error(StrCat("nested deeper than ", kMaxJsonValueDepth, " levels"));
+    return depth < kMaxJsonValueDepth ? Status()
+                                      : Error(StrCat("nested deeper than ", kMaxJsonValueDepth, " levels"));
   }
 
   std::string_view text_;
@@ -282,11 +293,19 @@ class Reader {
 void AppendJson(const JsonValue& value, std::string* out) {
   using Kind = JsonValue::Kind;
   switch (value.kind) {
-    case Kind::kNull: out->append("null"); return;
-    case Kind::kFalse: out->append("false"); return;
-    case Kind::kTrue: out->append("true"); return;
+    case Kind::kNull:
+      out->append("null");
+      return;
+    case Kind::kFalse:
+      out->append("false");
+      return;
+    case Kind::kTrue:
+      out->append("true");
+      return;
     case Kind::kInteger:
-    case Kind::kFloat: out->append(value.text); return;
+    case Kind::kFloat:
+      out->append(value.text);
+      return;
     case Kind::kString:
       out->push_back('"');
       AppendJsonEscaped(value.text, out);
@@ -362,14 +381,22 @@ int64_t JsonToIndex(const JsonValue& value) {
 
 std::string_view JsonKindName(const JsonValue& value) {
   switch (value.kind) {
-    case JsonValue::Kind::kNull: return "null";
-    case JsonValue::Kind::kFalse: return "false";
-    case JsonValue::Kind::kTrue: return "true";
-    case JsonValue::Kind::kInteger: return "an integer";
-    case JsonValue::Kind::kFloat: return "a number";
-    case JsonValue::Kind::kString: return "a string";
-    case JsonValue::Kind::kArray: return "an array";
-    case JsonValue::Kind::kObject: return "an object";
+    case JsonValue::Kind::kNull:
+      return "null";
+    case JsonValue::Kind::kFalse:
+      return "false";
+    case JsonValue::Kind::kTrue:
+      return "true";
+    case JsonValue::Kind::kInteger:
+      return "an integer";
+    case JsonValue::Kind::kFloat:
+      return "a number";
+    case JsonValue::Kind::kString:
+      return "a string";
+    case JsonValue::Kind::kArray:
+      return "an array";
+    case JsonValue::Kind::kObject:
+      return "an object";
   }
   return "";
 }

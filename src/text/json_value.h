@@ -1,7 +1,7 @@
-// JSON values read and written as Python's json module does, which is what the prompt's JSON text is defined by:
-// key order kept, integers of any size verbatim, floats in Python's spelling, `", "` and `": "` between items.
-// base/json.h cannot serve here: it turns integers beyond 64 bits into floats and finds keys by linear search, which
-// takes minutes on a vocabulary.
+// JSON values read and written as Python's json module does, which is what the prompt's JSON text is defined
+// by: key order kept, integers of any size verbatim, floats in Python's spelling, `", "` and `": "` between
+// items. base/json.h cannot serve here: it turns integers beyond 64 bits into floats and finds keys by linear
+// search, which takes minutes on a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct JsonValue {
   enum class Kind : uint8_t { kNull, kFalse, kTrue, kInteger, kFloat, kString, kArray, kObject };
 
   Kind kind = Kind::kNull;
-  bool repeated_keys = false;       // kObject: the text repeated a key; its last value stands at the first one's place
-  std::string text;                 // kString: the string; kInteger, kFloat: as Python prints the number
+  bool repeated_keys = false;  // kObject: the text repeated a key; its last value stands at the first one's place
+  std::string text;            // kString: the string; kInteger, kFloat: as Python prints the number
   std::vector<JsonValue> items;     // kArray
   std::vector<JsonMember> members;  // kObject, in the text's order
 
@@ -46,14 +46,15 @@ struct JsonReadOptions {
 
 inline constexpr int kMaxJsonValueDepth = 256;
 
-// Parses a whole text. Refused: broken UTF-8, nesting deeper than kMaxJsonValueDepth. A lone surrogate in a \u escape
-// becomes U+FFFD. Error: kInvalidArgument, saying what is wrong and at which byte.
+// Parses a whole text. Refused: broken UTF-8, nesting deeper than kMaxJsonValueDepth. A lone surrogate in a
+// \u escape becomes U+FFFD. Error: kInvalidArgument, saying what is wrong and at which byte.
 Result<JsonValue> ParseJsonValue(std::string_view text, const JsonReadOptions& options = {});
 
 // json.dumps(value, ensure_ascii=False)
 std::string DumpJson(const JsonValue& value);
 
-// Appends the body of a JSON string, without quotes. Works on any part of a text: escapes concern single bytes.
+// Appends the body of a JSON string, without quotes. Works on any part of a text: escapes concern single
+// bytes.
 void AppendJsonEscaped(std::string_view text, std::string* out);
 
 // A non-negative integer that fits; -1 for anything else.

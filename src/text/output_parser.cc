@@ -1,5 +1,5 @@
-// The tolerant parser. One loop: in every state only a few tags mean anything; bytes up to the next of them are text of
-// that state. Decisions depend on the bytes alone, never on how they were split.
+// The tolerant parser. One loop: in every state only a few tags mean anything; bytes up to the next of them
+// are text of that state. Decisions depend on the bytes alone, never on how they were split.
 #include "dsv4/output_parser.h"
 
 #include <algorithm>
@@ -26,10 +26,10 @@ enum class Tag : uint8_t {
   kInvokeBegin,
   kInvokeEnd,
   kParameterBegin,
-  kCloser,        // any "</｜DSML｜": ends a value
-  kQuote,         // ends the name of a call
-  kStringKey,     // ends a key; the value is a string
-  kJsonKey,       // ends a key; the value is JSON
+  kCloser,     // any "</｜DSML｜": ends a value
+  kQuote,      // ends the name of a call
+  kStringKey,  // ends a key; the value is a string
+  kJsonKey,    // ends a key; the value is JSON
 };
 
 struct TagText {
@@ -76,9 +76,9 @@ constexpr std::array<TagText, 6> kValueTags = {{{kEos, Tag::kEos},
 enum class State : uint8_t {
   kReasoning,
   kContent,
-  kBlock,        // in the tool calls, outside names, keys and values
-  kName,         // of a call
-  kKey,          // of a parameter
+  kBlock,  // in the tool calls, outside names, keys and values
+  kName,   // of a call
+  kKey,    // of a parameter
   kStringValue,
   kJsonValue,
   kDone,
@@ -130,13 +130,19 @@ class OutputParser::Impl {
       case State::kReasoning:
         if (at_start_ && !think_taken_) return kReasoningStartTags;
         return kReasoningTags;
-      case State::kContent: return kReasoningTags;
-      case State::kBlock: return kBlockTags;
-      case State::kName: return kNameTags;
-      case State::kKey: return kKeyTags;
+      case State::kContent:
+        return kReasoningTags;
+      case State::kBlock:
+        return kBlockTags;
+      case State::kName:
+        return kNameTags;
+      case State::kKey:
+        return kKeyTags;
       case State::kStringValue:
-      case State::kJsonValue: return kValueTags;
-      case State::kDone: break;
+      case State::kJsonValue:
+        return kValueTags;
+      case State::kDone:
+        break;
     }
     return {};
   }
@@ -159,13 +165,24 @@ class OutputParser::Impl {
     if (text.empty()) return;
     switch (state_) {
       case State::kReasoning:
-      case State::kContent: TakeProse(text); return;
-      case State::kName: name_ += text; return;
-      case State::kKey: key_ += text; return;
-      case State::kStringValue: TakeString(text); return;
-      case State::kJsonValue: json_ += text; return;
+      case State::kContent:
+        TakeProse(text);
+        return;
+      case State::kName:
+        name_ += text;
+        return;
+      case State::kKey:
+        key_ += text;
+        return;
+      case State::kStringValue:
+        TakeString(text);
+        return;
+      case State::kJsonValue:
+        json_ += text;
+        return;
       case State::kBlock:
-      case State::kDone: return;
+      case State::kDone:
+        return;
     }
   }
 
@@ -207,7 +224,9 @@ class OutputParser::Impl {
       return;
     }
     switch (tag) {
-      case Tag::kQuote: BeginCall(); return;
+      case Tag::kQuote:
+        BeginCall();
+        return;
       case Tag::kStringKey:
         BeginValue();
         EmitArguments("\"");
@@ -217,7 +236,8 @@ class OutputParser::Impl {
         BeginValue();
         state_ = State::kJsonValue;
         return;
-      default: break;
+      default:
+        break;
     }
     EndValue();
     state_ = State::kBlock;
@@ -327,14 +347,15 @@ class OutputParser::Impl {
       return;
     }
     const bool of_call = kind != Kind::kReasoning && kind != Kind::kContent;
-    deltas_.push_back({kind, of_call ? static_cast<int>(message_.tool_calls.size()) - 1 : -1, std::string(text)});
+    deltas_.push_back(
+        {kind, of_call ? static_cast<int>(message_.tool_calls.size()) - 1 : -1, std::string(text)});
   }
 
   State state_;
-  std::string held_;           // the beginning of what may become a tag
-  bool at_start_ = true;       // nothing but newlines yet, in the reasoning or content
-  bool think_taken_ = false;   // "<think>" at the start of the reasoning
-  size_t newlines_ = 0;        // read but not handed out
+  std::string held_;          // the beginning of what may become a tag
+  bool at_start_ = true;      // nothing but newlines yet, in the reasoning or content
+  bool think_taken_ = false;  // "<think>" at the start of the reasoning
+  size_t newlines_ = 0;       // read but not handed out
   std::string name_, key_, json_;
   bool call_open_ = false;
   bool call_skipped_ = false;  // inside a call without a name

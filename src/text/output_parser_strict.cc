@@ -41,7 +41,8 @@ class StrictParser {
     for (const std::string_view mark : {kBos, kEos, kThink, kEndThink, kDsml}) {
       for (const std::string* part : {&message.reasoning_content, &message.content}) {
         if (part->find(mark) != std::string::npos) {
-          return InvalidArgument(StrCat(mark, " inside the ", part == &message.content ? "content" : "reasoning"));
+          return InvalidArgument(
+              StrCat(mark, " inside the ", part == &message.content ? "content" : "reasoning"));
         }
       }
     }
@@ -117,7 +118,8 @@ class StrictParser {
     const size_t begin = at_;
     std::string_view stop;
     DSV4_ASSIGN_OR_RETURN(const std::string read, ReadUntil({kParameterEndMark}, &stop));
-    static constexpr std::string_view kHead = " name=\"", kTrue = "\" string=\"true\">", kFalse = "\" string=\"false\">";
+    static constexpr std::string_view kHead = " name=\"", kTrue = "\" string=\"true\">",
+                                      kFalse = "\" string=\"false\">";
     std::string_view rest = read;
     const bool framed = rest.starts_with(kHead) && rest.ends_with('<');
     if (framed) rest = rest.substr(kHead.size(), rest.size() - kHead.size() - 1);
@@ -151,6 +153,8 @@ class StrictParser {
 
 }  // namespace
 
-Result<ParsedMessage> ParseOutputStrict(std::string_view text, bool thinking) { return StrictParser(text).Parse(thinking); }
+Result<ParsedMessage> ParseOutputStrict(std::string_view text, bool thinking) {
+  return StrictParser(text).Parse(thinking);
+}
 
 }  // namespace dsv4

@@ -87,7 +87,8 @@ class Scanner {
     if (in_gap) ends_->push_back(end);
   }
 
-  // The end of what kWordPattern matches at `at` in the piece that ends at `end`; `at` where it matches nothing.
+  // The end of what kWordPattern matches at `at` in the piece that ends at `end`; `at` where it matches
+  // nothing.
   size_t MatchWord(size_t at, size_t end) const {
     const Char c = CharAt(at);
     const Char next = c.end < end ? CharAt(c.end) : Char{0, CharClass::kOther, c.end};

@@ -1,7 +1,7 @@
 // Pre-tokenization: cuts text into the pieces that BPE may not merge across.
 //
-// Three Splits in sequence, each of which takes every piece that the one before has left as a text of its own, so that
-// "end of text" in a pattern means the end of the piece:
+// Three Splits in sequence, each of which takes every piece that the one before has left as a text of its
+// own, so that "end of text" in a pattern means the end of the piece:
 //   kNumberPattern   runs of numbers, at most three at a time
 //   kCjkPattern      runs of Han and kana
 //   kWordPattern     words with one leading character, punctuation with following line ends, white space

@@ -4,7 +4,9 @@ namespace dsv4 {
 
 namespace {
 
-uint64_t EdgeKey(uint32_t node, char byte) { return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte); }
+uint64_t EdgeKey(uint32_t node, char byte) {
+  return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
+}
 
 }  // namespace
 

@@ -44,8 +44,10 @@ struct Tokenizer::Impl {
   }
 
   template <typename OnText>
-  static void Cut(const TokenFinder& finder, std::string_view text, std::vector<TokenId>* ids, const OnText& on_text);
-  void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends, std::vector<TokenId>* ids) const;
+  static void Cut(const TokenFinder& finder, std::string_view text, std::vector<TokenId>* ids,
+                  const OnText& on_text);
+  void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends,
+                  std::vector<TokenId>* ids) const;
 
   std::string bytes;            // of all tokens, in the order of their ids
   std::vector<size_t> offsets;  // [vocab_size + 1]
@@ -61,8 +63,8 @@ struct Tokenizer::Impl {
 };
 
 Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
-  // A token may stand in the vocabulary and among the added ones, under the same id: so there are at least half as many
-  // ids as entries, and ids without a gap stay below their number.
+  // A token may stand in the vocabulary and among the added ones, under the same id: so there are at least
+  // half as many ids as entries, and ids without a gap stay below their number.
   const size_t limit = file.vocab.size() + file.added_tokens.size();
   std::vector<std::string> texts(limit);
   kinds.assign(limit, TokenKind::kNone);
@@ -70,7 +72,8 @@ Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
   for (const AddedToken& token : file.added_tokens) {
     const auto i = static_cast<size_t>(token.id);
     if (i >= limit) return DataLoss(StrCat("added_tokens: id ", token.id, " leaves a gap below it"));
-    if (kinds[i] != TokenKind::kNone) return DataLoss(StrCat("added_tokens: two tokens have the id ", token.id));
+    if (kinds[i] != TokenKind::kNone)
+      return DataLoss(StrCat("added_tokens: two tokens have the id ", token.id));
     if (!contents.try_emplace(token.content, token.id).second) {
       return DataLoss(StrCat("added_tokens: ", Quoted(token.content), " stands there twice"));
     }
@@ -83,18 +86,21 @@ Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
     const auto added_token = contents.find(symbols);
     if (added_token != contents.end()) {
       if (added_token->second == id) continue;
-      return DataLoss(StrCat("model.vocab gives ", Quoted(symbols), " the id ", id, ", added_tokens ", added_token->second));
+      return DataLoss(StrCat("model.vocab gives ", Quoted(symbols), " the id ", id, ", added_tokens ",
+                             added_token->second));
     }
     if (i >= limit) return DataLoss(StrCat("model.vocab: id ", id, " leaves a gap below it"));
     if (kinds[i] != TokenKind::kNone) return DataLoss(StrCat("model.vocab: two tokens have the id ", id));
     std::optional<std::string> token_bytes = BytesOfSymbols(symbols);
-    if (!token_bytes) return DataLoss(StrCat("model.vocab: ", Quoted(symbols), " is not in the byte-level alphabet"));
+    if (!token_bytes)
+      return DataLoss(StrCat("model.vocab: ", Quoted(symbols), " is not in the byte-level alphabet"));
     texts[i] = *std::move(token_bytes);
     kinds[i] = TokenKind::kOrdinary;
   }
   while (!kinds.empty() && kinds.back() == TokenKind::kNone) kinds.pop_back();
   for (size_t i = 0; i < kinds.size(); ++i) {
-    if (kinds[i] == TokenKind::kNone) return DataLoss(StrCat("no token has the id ", i, ", but there are higher ones"));
+    if (kinds[i] == TokenKind::kNone)
+      return DataLoss(StrCat("no token has the id ", i, ", but there are higher ones"));
   }
 
   size_t total = 0;
@@ -133,7 +139,8 @@ Status Tokenizer::Impl::AddMerges(const TokenizerFile& file) {
       return it == ordinary.end() ? -1 : it->second;
     };
     for (const std::string& symbols : {left, right, left + right}) {
-      if (find(symbols) < 0) return DataLoss(StrCat("model.merges[", i, "]: no token ", Quoted(symbols), " in model.vocab"));
+      if (find(symbols) < 0)
+        return DataLoss(StrCat("model.merges[", i, "]: no token ", Quoted(symbols), " in model.vocab"));
     }
     if (!merges.Add(find(left), find(right), find(left + right))) {
       return DataLoss(StrCat("model.merges[", i, "] repeats an earlier merge"));
@@ -146,7 +153,8 @@ Status Tokenizer::Impl::AddConfig(const TokenizerConfig& config) {
   const auto find = [&](std::string_view field, const std::string& token, TokenId* id) -> Status {
     if (token.empty()) return {};
     const auto it = added.find(token);
-    if (it == added.end()) return DataLoss(StrCat(field, " ", Quoted(token), " is not among the added tokens"));
+    if (it == added.end())
+      return DataLoss(StrCat(field, " ", Quoted(token), " is not among the added tokens"));
     *id = it->second;
     return {};
   };
@@ -183,7 +191,8 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json", config_path = model_dir + "/tokenizer_config.json";
-  if (!FileExists(path)) return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
+  if (!FileExists(path))
+    return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
   DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
   std::string config_json;
   if (FileExists(config_path)) {
@@ -191,11 +200,13 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir)
     if (config_json.empty()) return DataLoss(StrCat(config_path, ": the file is empty"));
   }
   Result<std::unique_ptr<Tokenizer>> tokenizer = FromJson(json, config_json);
-  if (!tokenizer.ok()) return Status(tokenizer.status().code(), StrCat(model_dir, "/", tokenizer.status().message()));
+  if (!tokenizer.ok())
+    return Status(tokenizer.status().code(), StrCat(model_dir, "/", tokenizer.status().message()));
   return tokenizer;
 }
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenizer_json, std::string_view config_json) {
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenizer_json,
+                                                       std::string_view config_json) {
   const auto in_file = [](std::string_view file, const Status& status) {
     return Status(status.code(), StrCat(file, ": ", status.message()));
   };

@@ -1,5 +1,5 @@
-// tokenizer.json and tokenizer_config.json, read and checked: whatever differs from what the tokenizer's code does is
-// refused by the name of its field.
+// tokenizer.json and tokenizer_config.json, read and checked: whatever differs from what the tokenizer's code
+// does is refused by the name of its field.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// UTF-8, one step at a time, with the treatment of broken bytes that Unicode recommends: each maximal part that could
-// have begun a character counts as one error (Python's errors="replace", Rust's from_utf8_lossy).
+// UTF-8, one step at a time, with the treatment of broken bytes that Unicode recommends: each maximal part
+// that could have begun a character counts as one error (Python's errors="replace", Rust's from_utf8_lossy).
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,8 @@ void AppendUtf8(uint32_t code, std::string* out);
 // Offset of the first broken byte; text.size() where there is none.
 size_t ValidUtf8Prefix(std::string_view text);
 
-// Appends the whole characters of *held to *out, U+FFFD for broken parts, and leaves the beginning of a character, if
-// any, in *held.
+// Appends the whole characters of *held to *out, U+FFFD for broken parts, and leaves the beginning of a
+// character, if any, in *held.
 void DrainUtf8(std::string* held, std::string* out);
 
 // `text` with broken parts replaced, a cut end included.

@@ -1,6 +1,6 @@
-// Output parsing: whatever the text and its splits are, deltas, incremental and whole parse agree, arguments are JSON
-// objects, and what the strict parser accepts the tolerant one reads the same way up to newlines at its edges.
-// First byte: thinking, and where the splits come from.
+// Output parsing: whatever the text and its splits are, deltas, incremental and whole parse agree, arguments
+// are JSON objects, and what the strict parser accepts the tolerant one reads the same way up to newlines at
+// its edges. First byte: thinking, and where the splits come from.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -27,7 +27,8 @@ void Take(const std::vector<dsv4::OutputDelta>& deltas, dsv4::ParsedMessage* mes
   for (const dsv4::OutputDelta& delta : deltas) {
     if (delta.kind == Kind::kReasoning) message->reasoning_content += delta.text;
     if (delta.kind == Kind::kContent) message->content += delta.text;
-    if (delta.kind == Kind::kToolCallBegin) message->tool_calls.push_back({.id = "", .name = delta.text, .arguments = ""});
+    if (delta.kind == Kind::kToolCallBegin)
+      message->tool_calls.push_back({.id = "", .name = delta.text, .arguments = ""});
     if (delta.kind == Kind::kToolCallArguments) {
       message->tool_calls.at(static_cast<size_t>(delta.index)).arguments += delta.text;
     }
@@ -70,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       s.erase(0, s.find_first_not_of('\n'));
       return s.erase(s.find_last_not_of('\n') + 1);
     };
-    Require(trim(strict->content) == trim(whole.content) && trim(strict->reasoning_content) == trim(whole.reasoning_content));
+    Require(trim(strict->content) == trim(whole.content) &&
+            trim(strict->reasoning_content) == trim(whole.reasoning_content));
   }
 
   // A stop string cut out of the text itself is found at its first place.

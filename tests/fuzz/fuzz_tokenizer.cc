@@ -1,5 +1,5 @@
-// The tokenizer's files and its input. The first byte chooses what the others are: a whole tokenizer.json, a part of one
-// that is right otherwise, tokenizer_config.json, or text.
+// The tokenizer's files and its input. The first byte chooses what the others are: a whole tokenizer.json, a
+// part of one that is right otherwise, tokenizer_config.json, or text.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -39,7 +39,8 @@ void Load(const std::string& json, std::string_view config = {}) {
   if (tokenizer.ok()) {
     RoundTrip(**tokenizer, "abc <think> aaaa \xF0\x9F\x99\x82 12345\n\n x");
   } else {
-    Require(!tokenizer.status().message().empty() && tokenizer.status().message().find('\n') == std::string::npos);
+    Require(!tokenizer.status().message().empty() &&
+            tokenizer.status().message().find('\n') == std::string::npos);
   }
 }
 
@@ -50,13 +51,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   SmallFile file;
   switch (data[0] % 8) {
-    case 0: Load(rest); return 0;
-    case 1: file.added_tokens = rest; break;
-    case 2: file.merges = rest; break;
-    case 3: file.vocab.insert(file.vocab.size() - 1, ", " + rest); break;
-    case 4: file.model_flags = rest; break;
-    case 5: file.splits = rest; break;
-    case 6: Load(file.Text(), rest); return 0;
+    case 0:
+      Load(rest);
+      return 0;
+    case 1:
+      file.added_tokens = rest;
+      break;
+    case 2:
+      file.merges = rest;
+      break;
+    case 3:
+      file.vocab.insert(file.vocab.size() - 1, ", " + rest);
+      break;
+    case 4:
+      file.model_flags = rest;
+      break;
+    case 5:
+      file.splits = rest;
+      break;
+    case 6:
+      Load(file.Text(), rest);
+      return 0;
     default: {
       static const auto tokenizer = dsv4::Tokenizer::FromJson(SmallFile().Text());
       RoundTrip(**tokenizer, rest);

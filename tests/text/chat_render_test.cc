@@ -1,5 +1,5 @@
-// Prompts in the format's own words. Abbreviations, as in the vectors' source: [ BOS, ] EOS, U user, A assistant,
-// T <think>, /T </think>.
+// Prompts in the format's own words. Abbreviations, as in the vectors' source: [ BOS, ] EOS, U user, A
+// assistant, T <think>, /T </think>.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,12 +22,16 @@ constexpr auto k0731 = ChatDialect::kV40731;
 
 // Writes the abbreviations out: {[} {]} {U} {A} {T} {/T}, and {D} for the DSML marker.
 std::string Full(std::string text) {
-  const std::pair<std::string_view, std::string_view> names[] = {
-      {"{[}", "<｜begin▁of▁sentence｜>"}, {"{]}", "<｜end▁of▁sentence｜>"}, {"{U}", "<｜User｜>"},
-      {"{A}", "<｜Assistant｜>"},          {"{T}", "<think>"},              {"{/T}", "</think>"},
-      {"{D}", "｜DSML｜"}};
+  const std::pair<std::string_view, std::string_view> names[] = {{"{[}", "<｜begin▁of▁sentence｜>"},
+                                                                 {"{]}", "<｜end▁of▁sentence｜>"},
+                                                                 {"{U}", "<｜User｜>"},
+                                                                 {"{A}", "<｜Assistant｜>"},
+                                                                 {"{T}", "<think>"},
+                                                                 {"{/T}", "</think>"},
+                                                                 {"{D}", "｜DSML｜"}};
   for (const auto& [from, to] : names) {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
   }
   return text;
 }
@@ -59,43 +63,76 @@ struct Case {
 
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
-      {R"({"role": "system", "content": "Sys."}, {"role": "user", "content": "Hi"})", "", "{[}Sys.{U}Hi{A}{/T}",
+      {R"({"role": "system", "content": "Sys."}, {"role": "user", "content": "Hi"})",
+       "",
+       "{[}Sys.{U}Hi{A}{/T}",
        {0, 117908, 16, 128803, 23166, 128804, 128822}},
-      {R"({"role": "system", "content": "Sys."}, {"role": "user", "content": "Hi"})", kThinking, "{[}Sys.{U}Hi{A}{T}",
+      {R"({"role": "system", "content": "Sys."}, {"role": "user", "content": "Hi"})",
+       kThinking,
+       "{[}Sys.{U}Hi{A}{T}",
        {0, 117908, 16, 128803, 23166, 128804, 128821}},
-      {kTwoTurns, kThinking, "{[}{U}q1{A}{/T}a1{]}{U}q2{A}{T}",
+      {kTwoTurns,
+       kThinking,
+       "{[}{U}q1{A}{/T}a1{]}{U}q2{A}{T}",
        {0, 128803, 83, 19, 128804, 128822, 67, 19, 1, 128803, 83, 20, 128804, 128821}},
-      {kTwoTurns, kThinking + R"(, "drop_thinking": false)", "{[}{U}q1{A}{T}r1{/T}a1{]}{U}q2{A}{T}",
+      {kTwoTurns,
+       kThinking + R"(, "drop_thinking": false)",
+       "{[}{U}q1{A}{T}r1{/T}a1{]}{U}q2{A}{T}",
        {0, 128803, 83, 19, 128804, 128821, 84, 19, 128822, 67, 19, 1, 128803, 83, 20, 128804, 128821}},
-      {kTwoTurns, "", "{[}{U}q1{A}{/T}a1{]}{U}q2{A}{/T}",
+      {kTwoTurns,
+       "",
+       "{[}{U}q1{A}{/T}a1{]}{U}q2{A}{/T}",
        {0, 128803, 83, 19, 128804, 128822, 67, 19, 1, 128803, 83, 20, 128804, 128822}},
-      {R"({"role": "user", "content": "x"}, {"role": "user", "content": "y"})", "", "{[}{U}x\n\ny{A}{/T}",
+      {R"({"role": "user", "content": "x"}, {"role": "user", "content": "y"})",
+       "",
+       "{[}{U}x\n\ny{A}{/T}",
        {0, 128803, 90, 271, 91, 128804, 128822}},
-      {kQ + R"(, {"role": "assistant", "content": "x", "reasoning_content": "r"})", kThinking, "{[}{U}q{A}{T}r{/T}x{]}",
+      {kQ + R"(, {"role": "assistant", "content": "x", "reasoning_content": "r"})",
+       kThinking,
+       "{[}{U}q{A}{T}r{/T}x{]}",
        {0, 128803, 83, 128804, 128821, 84, 128822, 90, 1}},
-      {kQ + R"(, {"role": "assistant", "content": "abc", "reasoning_content": "r", "wo_eos": true})", kThinking,
-       "{[}{U}q{A}{T}r{/T}abc", {0, 128803, 83, 128804, 128821, 84, 128822, 32372}},
+      {kQ + R"(, {"role": "assistant", "content": "abc", "reasoning_content": "r", "wo_eos": true})",
+       kThinking,
+       "{[}{U}q{A}{T}r{/T}abc",
+       {0, 128803, 83, 128804, 128821, 84, 128822, 32372}},
       {kSys + ", " + kQ + R"(, {"role": "system", "content": "B"})", "", "{[}A{U}qB", {0, 35, 128803, 83, 36}},
-      {kSys + R"(, {"role": "latest_reminder", "content": "2026-01-01"}, )" + kQ, "",
+      {kSys + R"(, {"role": "latest_reminder", "content": "2026-01-01"}, )" + kQ,
+       "",
        "{[}A<｜latest_reminder｜>2026-01-01{U}q{A}{/T}",
        {0, 35, 128828, 939, 24, 15, 2616, 15, 2616, 128803, 83, 128804, 128822}},
-      {R"({"role": "developer", "content": "D1"}, {"role": "assistant", "content": "x", "reasoning_content": "r"}, )" + kQ,
-       kThinking, "{[}x{]}{U}q{A}{T}", {0, 90, 1, 128803, 83, 128804, 128821}},
-      {R"({"role": "developer", "content": "D1"}, {"role": "assistant", "content": "x", "reasoning_content": "r"}, )" + kQ,
-       "", "{[}{U}D1{A}{/T}x{]}{U}q{A}{/T}", {0, 128803, 38, 19, 128804, 128822, 90, 1, 128803, 83, 128804, 128822}},
-      {R"({"role": "user", "content": "q", "task": "action"})", "", "{[}{U}q{A}{/T}<｜action｜>",
+      {R"({"role": "developer", "content": "D1"}, {"role": "assistant", "content": "x", "reasoning_content": "r"}, )" +
+           kQ,
+       kThinking,
+       "{[}x{]}{U}q{A}{T}",
+       {0, 90, 1, 128803, 83, 128804, 128821}},
+      {R"({"role": "developer", "content": "D1"}, {"role": "assistant", "content": "x", "reasoning_content": "r"}, )" +
+           kQ,
+       "",
+       "{[}{U}D1{A}{/T}x{]}{U}q{A}{/T}",
+       {0, 128803, 38, 19, 128804, 128822, 90, 1, 128803, 83, 128804, 128822}},
+      {R"({"role": "user", "content": "q", "task": "action"})",
+       "",
+       "{[}{U}q{A}{/T}<｜action｜>",
        {0, 128803, 83, 128804, 128822, 128829}},
-      {R"({"role": "user", "content": "q", "task": "action"})", kThinking, "{[}{U}q{A}{T}<｜action｜>",
+      {R"({"role": "user", "content": "q", "task": "action"})",
+       kThinking,
+       "{[}{U}q{A}{T}<｜action｜>",
        {0, 128803, 83, 128804, 128821, 128829}},
-      {R"({"role": "user", "content": "q", "task": "query"}, {"role": "assistant", "content": "kw"})", kThinking,
-       "{[}{U}q<｜query｜>kw{]}", {0, 128803, 83, 128830, 30201, 1}},
-      {kQ + R"(, {"role": "assistant", "content": "ans", "task": "title"}, {"role": "assistant", "content": "T"})", "",
-       "{[}{U}q{A}{/T}ans{]}<｜title｜>T{]}", {0, 128803, 83, 128804, 128822, 634, 1, 128836, 54, 1}},
+      {R"({"role": "user", "content": "q", "task": "query"}, {"role": "assistant", "content": "kw"})",
+       kThinking,
+       "{[}{U}q<｜query｜>kw{]}",
+       {0, 128803, 83, 128830, 30201, 1}},
+      {kQ + R"(, {"role": "assistant", "content": "ans", "task": "title"}, {"role": "assistant", "content": "T"})",
+       "",
+       "{[}{U}q{A}{/T}ans{]}<｜title｜>T{]}",
+       {0, 128803, 83, 128804, 128822, 634, 1, 128836, 54, 1}},
       {kQ + R"(, {"role": "assistant", "content": "", "tool_calls": [
-          {"type": "function", "function": {"name": "now", "arguments": "{}"}}]})", "",
+          {"type": "function", "function": {"name": "now", "arguments": "{}"}}]})",
+       "",
        "{[}{U}q{A}{/T}\n\n<{D}tool_calls>\n<{D}invoke name=\"now\">\n\n</{D}invoke>\n</{D}tool_calls>{]}",
-       {0, 128803, 83, 128804, 128822, 271, 30, 128825, 72461, 4941, 12548, 1018, 30, 128825, 40148, 5406, 2329, 1281, 949,
-        32572, 1718, 128825, 40148, 5406, 1018, 1718, 128825, 72461, 4941, 12548, 32, 1}},
+       {0,     128803, 83,     128804, 128822, 271,   30,   128825, 72461, 4941, 12548,
+        1018,  30,     128825, 40148,  5406,   2329,  1281, 949,    32572, 1718, 128825,
+        40148, 5406,   1018,   1718,   128825, 72461, 4941, 12548,  32,    1}},
   };
   return cases;
 }
@@ -106,13 +143,14 @@ TEST(ChatRender, Vectors) {
 
 TEST(ChatRender, VectorsAsIds) {
   SKIP_WITHOUT_V4();
-  for (const Case& c : Cases()) EXPECT_EQ(testing::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
+  for (const Case& c : Cases())
+    EXPECT_EQ(testing::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
 }
 
 TEST(ChatRender, ResponseFormatVectorAsIds) {
   SKIP_WITHOUT_V4();
-  const std::string prompt = Render(Request(
-      R"({"role": "system", "content": "A", "response_format": {"type": "json_object"}}, )" + kQ));
+  const std::string prompt = Render(
+      Request(R"({"role": "system", "content": "A", "response_format": {"type": "json_object"}}, )" + kQ));
   EXPECT_EQ(testing::V4().Encode(prompt).size(), 29u);
 }
 
@@ -132,10 +170,13 @@ TEST(ChatRender, EffortVectorsAsIds) {
 }
 
 TEST(ChatRender, EffortTable) {
-  const std::string absolute = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough";
-  const std::string beyond = "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason";
+  const std::string
+      absolute = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough";
+  const std::string beyond =
+      "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason";
   const auto with = [](const std::string& effort, ChatDialect dialect, bool thinking = true) {
-    return Render(Request(kSys + ", " + kQ, "\"effort\": " + effort + (thinking ? ", " + kThinking : "")), dialect);
+    return Render(Request(kSys + ", " + kQ, "\"effort\": " + effort + (thinking ? ", " + kThinking : "")),
+                  dialect);
   };
   const std::string plain = Full("{[}A{U}q{A}{T}"), chat = Full("{[}A{U}q{A}{/T}");
   EXPECT_EQ(with("null", kPreview), plain);
@@ -149,7 +190,8 @@ TEST(ChatRender, EffortTable) {
   EXPECT_THAT(with("\"max\"", k0731), StartsWith(Full("{[}") + beyond));
   EXPECT_THAT(with("\"max\"", k0731), EndsWith("remains undiscovered.\n\n" + Full("A{U}q{A}{T}")));
   for (const std::string effort : {"50", "1.5", "true", "\"medium\"", "0", "101", "\"\"", "[]"}) {
-    EXPECT_THAT(with(effort, kPreview), StartsWith("parse: effort: expected one of low, high, max, found")) << effort;
+    EXPECT_THAT(with(effort, kPreview), StartsWith("parse: effort: expected one of low, high, max, found"))
+        << effort;
   }
   // Chat mode writes no text, but checks the level first.
   EXPECT_EQ(with("\"max\"", k0731, /*thinking=*/false), chat);
@@ -164,7 +206,8 @@ TEST(ChatRender, EffortStandsRightBehindBos) {
 
 TEST(ChatRender, TransitionsThatSurprise) {
   // Two assistants in a row: no header between them; in thinking mode the second leaves an orphan </think>.
-  const std::string two = kQ + R"(, {"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"})";
+  const std::string two = kQ +
+                          R"(, {"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"})";
   EXPECT_EQ(Render(Request(two)), Full("{[}{U}q{A}{/T}x{]}y{]}"));
   EXPECT_EQ(Render(Request(two, kThinking)), Full("{[}{U}q{A}{T}{/T}x{]}{/T}y{]}"));
   // A conversation that begins with an assistant message has no header for it.
@@ -219,19 +262,22 @@ TEST(ChatRender, ToolResultsTakeTheOrderOfTheCalls) {
 TEST(ChatRender, ToolsAnywhereKeepTheReasoning) {
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
   const std::string kept = Full("{U}go{A}{T}think{/T}ok" + kCallBlock);
-  EXPECT_THAT(Render(Request(R"({"role": "system", "content": "A", )" + tools + "}, " + kCallTurn, kThinking)), EndsWith(kept));
+  EXPECT_THAT(Render(Request(R"({"role": "system", "content": "A", )" + tools + "}, " + kCallTurn, kThinking)),
+              EndsWith(kept));
   EXPECT_THAT(Render(Request(kCallTurn, kThinking + ", " + tools)), EndsWith(kept));
   // An empty list is no tools.
   EXPECT_EQ(Render(Request(kCallTurn, kThinking + R"(, "tools": [])")), Full("{[}{U}go{A}{/T}ok" + kCallBlock));
 }
 
 TEST(ChatRender, ToolResultsOfUnknownCalls) {
-  EXPECT_EQ(Render(Request(R"({"role": "tool", "tool_call_id": "z", "content": "1"}, {"role": "tool", "content": "2"})")),
+  EXPECT_EQ(Render(Request(
+                R"({"role": "tool", "tool_call_id": "z", "content": "1"}, {"role": "tool", "content": "2"})")),
             Full("{[}{U}<tool_result>1</tool_result>\n\n<tool_result>2</tool_result>{A}{/T}"));
 }
 
 TEST(ChatRender, Tools) {
-  const std::string schema = R"({"name":"f","strict":true,"parameters":{"big":123456789012345678901234567890,"e":1e16,"s":"a/中\u0001"}})";
+  const std::string schema =
+      R"({"name":"f","strict":true,"parameters":{"big":123456789012345678901234567890,"e":1e16,"s":"a/中\u0001"}})";
   const std::string tools = R"("tools": [{"type": "function", "function": )" + schema +
                             R"(}, {"type": "function", "function": {"name": "g"}}])";
   const std::string section = Full(R"(
@@ -263,45 +309,56 @@ Otherwise, output directly after </think> with tool calls or final response.
 
 You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
 )");
-  EXPECT_EQ(Render(Request(R"({"role": "system", "content": "A", )" + tools + "}, " + kQ)), Full("{[}A" + section + "{U}q{A}{/T}"));
+  EXPECT_EQ(Render(Request(R"({"role": "system", "content": "A", )" + tools + "}, " + kQ)),
+            Full("{[}A" + section + "{U}q{A}{/T}"));
   EXPECT_EQ(Render(Request(kSys + ", " + kQ, tools)), Full("{[}A" + section + "{U}q{A}{/T}"));
   EXPECT_EQ(Render(Request(kQ, tools)), Full("{[}" + section + "{U}q{A}{/T}"));
-  EXPECT_EQ(Render(Request(R"({"role": "developer", "content": "D", )" + tools + "}")), Full("{[}{U}D" + section + "{A}{/T}"));
-  const std::string format = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n{\"type\": \"json_object\"}";
+  EXPECT_EQ(Render(Request(R"({"role": "developer", "content": "D", )" + tools + "}")),
+            Full("{[}{U}D" + section + "{A}{/T}"));
+  const std::string format =
+      "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n{\"type\": "
+      "\"json_object\"}";
   EXPECT_EQ(Render(Request(kSys + ", " + kQ, tools + R"(, "response_format": {"type":"json_object"})")),
             Full("{[}A" + section + format + "{U}q{A}{/T}"));
-  EXPECT_EQ(Render(Request(R"({"role": "system", "content": "A", "response_format": {"type":"json_object"}}, )" + kQ)),
+  EXPECT_EQ(Render(Request(
+                R"({"role": "system", "content": "A", "response_format": {"type":"json_object"}}, )" + kQ)),
             Full("{[}A" + format + "{U}q{A}{/T}"));
-  EXPECT_EQ(Render(Request(kSys + ", " + kQ, R"("response_format": {"type": "text"})")), Full("{[}A{U}q{A}{/T}"));
+  EXPECT_EQ(Render(Request(kSys + ", " + kQ, R"("response_format": {"type": "text"})")),
+            Full("{[}A{U}q{A}{/T}"));
 }
 
 TEST(ChatRender, ArgumentsThatAreNoJsonBecomeOneParameter) {
   const auto call = [](const std::string& arguments) {
-    return Render(Request(kQ + R"(, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
-                          arguments + "}}]}"));
+    return Render(
+        Request(kQ + R"(, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
+                arguments + "}}]}"));
   };
   const auto block = [](const std::string& parameters) {
     return Full("{[}{U}q{A}{/T}\n\n<{D}tool_calls>\n<{D}invoke name=\"f\">\n" + parameters +
                 "\n</{D}invoke>\n</{D}tool_calls>{]}");
   };
-  EXPECT_EQ(call("\"not json\""), block("<{D}parameter name=\"arguments\" string=\"true\">not json</{D}parameter>"));
+  EXPECT_EQ(call("\"not json\""),
+            block("<{D}parameter name=\"arguments\" string=\"true\">not json</{D}parameter>"));
   EXPECT_EQ(call("{\"a\": \"\\u4e2d\", \"b\": 1e2}"),
             block("<{D}parameter name=\"a\" string=\"true\">中</{D}parameter>\n"
                   "<{D}parameter name=\"b\" string=\"false\">100.0</{D}parameter>"));
   EXPECT_EQ(call("null"), block(""));
   EXPECT_THAT(call("\"[1]\""), HasSubstr("arguments of the call of f are an array, expected an object"));
-  EXPECT_THAT(call("3"), HasSubstr("messages[1].tool_calls[0].function.arguments: expected JSON text or an object"));
+  EXPECT_THAT(call("3"),
+              HasSubstr("messages[1].tool_calls[0].function.arguments: expected JSON text or an object"));
 }
 
 TEST(ChatRender, ContentInParts) {
   EXPECT_EQ(Render(Request(R"({"role": "user", "content": [{"type": "text", "text": "a"}, "b",
                               {"type": "image_url", "image_url": {"url": "x"}}]})")),
             Full("{[}{U}a\n\nb\n\n[Unsupported image_url]{A}{/T}"));
-  EXPECT_EQ(Render(Request(R"({"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+  EXPECT_EQ(Render(Request(
+                R"({"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                               {"role": "user", "content": null})")),
             Full("{[}a\n\nb{U}{A}{/T}"));
-  EXPECT_EQ(Render(Request(R"({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]})")),
-            Full("{[}{U}<tool_result>a\n\n[Unsupported image]</tool_result>{A}{/T}"));
+  EXPECT_EQ(
+      Render(Request(R"({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]})")),
+      Full("{[}{U}<tool_result>a\n\n[Unsupported image]</tool_result>{A}{/T}"));
   EXPECT_EQ(Render(Request(R"({"role": "user", "content": "x", "content_blocks": [
                               {"type": "tool_result", "tool_use_id": "1", "content": ["a", "b"]}, {"type": "text", "text": "c"}]})")),
             Full("{[}{U}<tool_result>a\n\nb</tool_result>\n\nc{A}{/T}"));
@@ -310,15 +367,21 @@ TEST(ChatRender, ContentInParts) {
 TEST(ChatRender, RefusesFieldsOnTheWrongRole) {
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
   const std::string calls = R"("tool_calls": [{"function": {"name": "f"}}])";
-  const auto refused = [](const std::string& json, const std::string& message) { EXPECT_EQ(Render(json), "render: " + message); };
+  const auto refused = [](const std::string& json, const std::string& message) {
+    EXPECT_EQ(Render(json), "render: " + message);
+  };
   refused(Request(kQ + R"(, {"role": "user", "content": "q", )" + tools + "}"),
           "messages[1]: tools belong on a system or developer message");
   refused(Request(R"({"role": "user", "response_format": {"a": 1}})"),
           "messages[0]: response_format belongs on a system or developer message");
-  refused(Request(R"({"role": "user", )" + calls + "}"), "messages[0]: tool_calls belong on an assistant message");
-  refused(Request(R"({"role": "system", "task": "query"})"), "messages[0]: task belongs on a user or assistant message");
-  refused(Request(R"({"role": "developer", "content": ""})"), "messages[0]: a developer message needs content");
-  refused(Request(R"({"role": "system", )" + tools + "}", tools), "tools: given both for the request and on the system message");
+  refused(Request(R"({"role": "user", )" + calls + "}"),
+          "messages[0]: tool_calls belong on an assistant message");
+  refused(Request(R"({"role": "system", "task": "query"})"),
+          "messages[0]: task belongs on a user or assistant message");
+  refused(Request(R"({"role": "developer", "content": ""})"),
+          "messages[0]: a developer message needs content");
+  refused(Request(R"({"role": "system", )" + tools + "}", tools),
+          "tools: given both for the request and on the system message");
   refused(Request(R"({"role": "system", "response_format": {"a": 1}})", R"("response_format": {"a": 1})"),
           "response_format: given both for the request and on the system message");
 }

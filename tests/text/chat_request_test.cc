@@ -20,7 +20,9 @@ TEST(ChatRequest, Defaults) {
 }
 
 TEST(ChatRequest, ThinkingAndEffortHaveOtherNames) {
-  const auto parse = [](const std::string& more) { return *ParseChatRequest(R"({"messages": [], )" + more + "}"); };
+  const auto parse = [](const std::string& more) {
+    return *ParseChatRequest(R"({"messages": [], )" + more + "}");
+  };
   EXPECT_TRUE(parse(R"("thinking": true)").thinking);
   EXPECT_TRUE(parse(R"("enable_thinking": true)").thinking);
   EXPECT_TRUE(parse(R"("thinking": {"type": "enabled"})").thinking);
@@ -64,23 +66,31 @@ TEST(ChatRequest, RefusalsNameTheField) {
   refused(R"({"messages": "hi"})", "messages: expected an array, found \"hi\"");
   refused(R"({"messages": [1]})", "messages[0]: expected an object, found an integer");
   message("", "messages[0].role is missing");
-  message(R"("role": "robot")", "messages[0].role: expected one of system, user, assistant, tool, latest_reminder, "
-                                "developer, found \"robot\"");
-  message(R"("role": 1)", "messages[0].role: expected one of system, user, assistant, tool, latest_reminder, developer, "
-                          "found an integer");
-  message(R"("role": "user", "content": 1)", "messages[0].content: expected a string or an array of parts, found an integer");
-  message(R"("role": "user", "content": [1])", "messages[0].content[0]: expected a string or an object with a \"type\"");
+  message(R"("role": "robot")",
+          "messages[0].role: expected one of system, user, assistant, tool, latest_reminder, "
+          "developer, found \"robot\"");
+  message(R"("role": 1)",
+          "messages[0].role: expected one of system, user, assistant, tool, latest_reminder, developer, "
+          "found an integer");
+  message(R"("role": "user", "content": 1)",
+          "messages[0].content: expected a string or an array of parts, found an integer");
+  message(R"("role": "user", "content": [1])",
+          "messages[0].content[0]: expected a string or an object with a \"type\"");
   message(R"("role": "user", "content": [{"type": "text", "text": 1}])",
           "messages[0].content[0].text: expected a string, found an integer");
-  message(R"("role": "user", "content_blocks": {})", "messages[0].content_blocks: expected an array, found an object");
+  message(R"("role": "user", "content_blocks": {})",
+          "messages[0].content_blocks: expected an array, found an object");
   message(R"("role": "assistant", "reasoning_content": [])",
           "messages[0].reasoning_content: expected a string, found an array");
-  message(R"("role": "assistant", "tool_calls": {})", "messages[0].tool_calls: expected an array, found an object");
+  message(R"("role": "assistant", "tool_calls": {})",
+          "messages[0].tool_calls: expected an array, found an object");
   message(R"("role": "assistant", "tool_calls": [{"function": {}}])",
           "messages[0].tool_calls[0]: expected {\"function\": {\"name\": ..., \"arguments\": ...}}");
-  message(R"("role": "user", "task": "dance")",
-          "messages[0].task: expected one of action, query, authority, domain, title, read_url, found \"dance\"");
-  message(R"("role": "assistant", "wo_eos": 1)", "messages[0].wo_eos: expected true or false, found an integer");
+  message(
+      R"("role": "user", "task": "dance")",
+      "messages[0].task: expected one of action, query, authority, domain, title, read_url, found \"dance\"");
+  message(R"("role": "assistant", "wo_eos": 1)",
+          "messages[0].wo_eos: expected true or false, found an integer");
   message(R"("role": "system", "tools": [{"name": "f"}])",
           "messages[0].tools[0]: expected {\"type\": \"function\", \"function\": {...}}");
   message(R"("role": "system", "response_format": "json")",

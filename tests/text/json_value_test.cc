@@ -19,7 +19,8 @@ TEST(JsonValue, PrintsAsPythonDoes) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({"b":1,"a":[true,false,null],"c":{}})", R"({"b": 1, "a": [true, false, null], "c": {}})"},
       {" [ ] ", "[]"},
-      {R"(["/","\/","\u00e9","é","\ud83d\ude42","\u007f"])", "[\"/\", \"/\", \"é\", \"é\", \"🙂\", \"\x7f\"]"},
+      {R"(["/","\/","\u00e9","é","\ud83d\ude42","\u007f"])",
+       "[\"/\", \"/\", \"é\", \"é\", \"🙂\", \"\x7f\"]"},
       {R"("\"\\\b\f\n\r\t\u0000\u001F")", R"("\"\\\b\f\n\r\t\u0000\u001f")"},
       {R"({"a":1,"b":2,"a":3})", R"({"a": 3, "b": 2})"},
       {"123456789012345678901234567890", "123456789012345678901234567890"},
@@ -60,11 +61,13 @@ TEST(JsonValue, LoneSurrogatesBecomeReplacementCharacters) {
 
 TEST(JsonValue, RefusesWhatIsNoJson) {
   for (const std::string_view text :
-       {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "{\"a\" 1}", "01", "1.", ".5", "-", "1e", "+1", "'a'", "\"a", "\"\n\"",
-        "\"\\x\"", "\"\\u12\"", "nul", "[1] 2", "tru", "\"\xFF\"", "Nan", "\"\\"}) {
+       {"",        " ",         "{",   "[1,]",  "{\"a\":1,}", "{a:1}",    "{\"a\" 1}", "01",
+        "1.",      ".5",        "-",   "1e",    "+1",         "'a'",      "\"a",       "\"\n\"",
+        "\"\\x\"", "\"\\u12\"", "nul", "[1] 2", "tru",        "\"\xFF\"", "Nan",       "\"\\"}) {
     EXPECT_FALSE(ParseJsonValue(text).ok()) << text;
   }
-  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(), "not valid JSON: no ',' or ']' after an element at byte 3");
+  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(),
+            "not valid JSON: no ',' or ']' after an element at byte 3");
 }
 
 TEST(JsonValue, PythonConstantsCanBeRefused) {
@@ -77,7 +80,8 @@ TEST(JsonValue, DepthIsLimited) {
   const auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
   EXPECT_TRUE(ParseJsonValue(nested(kMaxJsonValueDepth)).ok());
   EXPECT_FALSE(ParseJsonValue(nested(kMaxJsonValueDepth + 1)).ok());
-  EXPECT_THAT(ParseJsonValue(std::string(1'000'000, '[')).status().message(), ::testing::HasSubstr("nested deeper"));
+  EXPECT_THAT(ParseJsonValue(std::string(1'000'000, '[')).status().message(),
+              ::testing::HasSubstr("nested deeper"));
 }
 
 }  // namespace

@@ -17,12 +17,15 @@ namespace {
 constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
 
 std::string Param(const std::string& name, const std::string& flag, const std::string& value) {
-  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value + "</｜DSML｜parameter>\n";
+  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value +
+         "</｜DSML｜parameter>\n";
 }
 std::string Invoke(const std::string& name, const std::string& parameters) {
   return "<｜DSML｜invoke name=\"" + name + "\">\n" + parameters + "</｜DSML｜invoke>\n";
 }
-std::string Calls(const std::string& invokes) { return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>"; }
+std::string Calls(const std::string& invokes) {
+  return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>";
+}
 
 // Reasoning|content|name(arguments)name(arguments), with "!" at the end when cut off.
 std::string Brief(const ParsedMessage& m) {
@@ -38,8 +41,12 @@ class Collector {
     for (const OutputDelta& d : deltas) {
       using Kind = OutputDelta::Kind;
       switch (d.kind) {
-        case Kind::kReasoning: message_.reasoning_content += d.text; break;
-        case Kind::kContent: message_.content += d.text; break;
+        case Kind::kReasoning:
+          message_.reasoning_content += d.text;
+          break;
+        case Kind::kContent:
+          message_.content += d.text;
+          break;
         case Kind::kToolCallBegin:
           EXPECT_FALSE(open_);
           EXPECT_EQ(d.index, static_cast<int>(message_.tool_calls.size()));
@@ -83,7 +90,8 @@ ParsedMessage ParsePieces(const std::vector<std::string_view>& pieces, bool thin
 void ExpectParse(std::string_view text, bool thinking, const std::string& expected) {
   EXPECT_EQ(Brief(ParseOutput(text, thinking)), expected) << text;
   for (size_t cut = 0; cut <= text.size(); ++cut) {
-    ASSERT_EQ(Brief(ParsePieces({text.substr(0, cut), text.substr(cut)}, thinking)), expected) << text << " cut at " << cut;
+    ASSERT_EQ(Brief(ParsePieces({text.substr(0, cut), text.substr(cut)}, thinking)), expected)
+        << text << " cut at " << cut;
   }
   for (const size_t n : {1, 2, 3, 5}) {
     std::vector<std::string_view> pieces;
@@ -92,8 +100,12 @@ void ExpectParse(std::string_view text, bool thinking, const std::string& expect
   }
 }
 
-void ExpectContent(const std::string& text, const std::string& expected) { ExpectParse(text, false, "|" + expected); }
-void ExpectThinking(const std::string& text, const std::string& expected) { ExpectParse(text, true, expected); }
+void ExpectContent(const std::string& text, const std::string& expected) {
+  ExpectParse(text, false, "|" + expected);
+}
+void ExpectThinking(const std::string& text, const std::string& expected) {
+  ExpectParse(text, true, expected);
+}
 
 TEST(OutputParser, ReasoningAndContent) {
   ExpectThinking("r</think>c", "r|c|");
@@ -122,8 +134,9 @@ TEST(OutputParser, EosEndsTheOutput) {
   ExpectThinking("r" + eos + "</think>c", "r||");
   ExpectThinking("r</think>c" + eos, "r|c|");
   ExpectContent(Calls(Invoke("f", Param("k", "true", "v"))) + eos, "|f({\"k\": \"v\"})");
-  ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" + eos,
-                "|f({\"k\": \"v\"})!");
+  ExpectContent(
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" + eos,
+      "|f({\"k\": \"v\"})!");
   ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + eos, "|!");
 }
 
@@ -140,7 +153,8 @@ TEST(OutputParser, PartialTagsAreHeldBackAndReleased) {
 }
 
 TEST(OutputParser, ToolCalls) {
-  const std::string two = Calls(Invoke("f", Param("a", "true", "x") + Param("b", "false", "[1, {\"c\": null}]")) + Invoke("g", ""));
+  const std::string two = Calls(
+      Invoke("f", Param("a", "true", "x") + Param("b", "false", "[1, {\"c\": null}]")) + Invoke("g", ""));
   const std::string expected = "f({\"a\": \"x\", \"b\": [1, {\"c\": null}]})g({})";
   ExpectContent("c\n\n" + two, "c|" + expected);
   ExpectContent("c" + two, "c|" + expected);
@@ -157,9 +171,10 @@ TEST(OutputParser, BothSpellingsOfAnEmptyCall) {
 }
 
 TEST(OutputParser, SpacedTags) {
-  ExpectContent("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"k\" string=\"true\">v"
-                "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
-                "|f({\"k\": \"v\"})");
+  ExpectContent(
+      "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"k\" string=\"true\">v"
+      "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+      "|f({\"k\": \"v\"})");
 }
 
 TEST(OutputParser, ValuesAreTakenAsTheyStand) {
@@ -185,7 +200,8 @@ TEST(OutputParser, Keys) {
   key("", "");
   key("中", "中");
   key("a\"b", "a\\\"b");
-  ExpectContent(Calls(Invoke("f", Param("k", "false", "1") + Param("k", "false", "2"))), "|f({\"k\": 1, \"k\": 2})");
+  ExpectContent(Calls(Invoke("f", Param("k", "false", "1") + Param("k", "false", "2"))),
+                "|f({\"k\": 1, \"k\": 2})");
 }
 
 TEST(OutputParser, JsonValues) {
@@ -218,29 +234,35 @@ TEST(OutputParser, MissingEnds) {
   ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜invoke>\n", "|f({\"k\": \"v\"})");
   ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
   ExpectContent(open + parameter + "</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
-  ExpectContent(open + parameter + "\n" + parameter + "</｜DSML｜parameter>\n", "|f({\"k\": \"v\\n\", \"k\": \"v\"})!");
+  ExpectContent(open + parameter + "\n" + parameter + "</｜DSML｜parameter>\n",
+                "|f({\"k\": \"v\\n\", \"k\": \"v\"})!");
   ExpectContent(open + parameter + Invoke("g", ""), "|f({\"k\": \"v\"})g({})");
   ExpectContent(open + Invoke("g", ""), "|f({})g({})");
 }
 
 TEST(OutputParser, UnusualBlocks) {
   ExpectContent("c\n" + Invoke("f", Param("k", "true", "v")), "c|f({\"k\": \"v\"})");  // no frame
-  ExpectContent(Calls("words " + Invoke("f", "words " + Param("k", "true", "v") + "words ") + "words"), "|f({\"k\": \"v\"})");
+  ExpectContent(Calls("words " + Invoke("f", "words " + Param("k", "true", "v") + "words ") + "words"),
+                "|f({\"k\": \"v\"})");
   ExpectContent(Calls(Invoke("", Param("k", "true", "v")) + Invoke("g", "")), "|g({})");
   ExpectContent(Calls(Param("k", "true", "v") + Invoke("g", "")), "|g({})");
   ExpectContent(Calls(Invoke("f", "")) + "\n\ntext after" + Calls(Invoke("g", "")), "|f({})");
-  ExpectContent(Calls("<｜DSML｜invoke name=\"f\" >\n" + Param("k", "true", "v") + "</｜DSML｜invoke>"), "|f({\"k\": \"v\"})");
+  ExpectContent(Calls("<｜DSML｜invoke name=\"f\" >\n" + Param("k", "true", "v") + "</｜DSML｜invoke>"),
+                "|f({\"k\": \"v\"})");
 }
 
 TEST(OutputParser, OtherVersionsBlocksStayText) {
-  for (const std::string text : {"<｜DSML｜function_calls>\n<x>\n</｜DSML｜function_calls>", "<｜DSML｜toolcalls>",
-                                 "<｜tool▁calls▁begin｜>", "<DSML｜tool_calls>", "<tool_calls>", "<｜DSML｜  calls>"}) {
+  for (const std::string text :
+       {"<｜DSML｜function_calls>\n<x>\n</｜DSML｜function_calls>", "<｜DSML｜toolcalls>",
+        "<｜tool▁calls▁begin｜>", "<DSML｜tool_calls>", "<tool_calls>", "<｜DSML｜  calls>"}) {
     ExpectContent("c\n\n" + text, "c\n\n" + text + "|");
   }
 }
 
 TEST(OutputParser, DeltasOfWholeCharactersAreWholeCharacters) {
-  const std::string text = "中\n\n文<｜中</｜think>🙂" + Calls(Invoke("名", Param("键", "true", "值<｜🙂\"</") + Param("k", "false", "[\"中\"")));
+  const std::string text = "中\n\n文<｜中</｜think>🙂" +
+                           Calls(Invoke(
+                               "名", Param("键", "true", "值<｜🙂\"</") + Param("k", "false", "[\"中\"")));
   OutputParser parser(false);
   for (size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);
@@ -265,12 +287,35 @@ TEST(OutputParser, ContentComesAtOnce) {
 
 // Any sequence of fragments: whole and split agree, and arguments are always JSON.
 TEST(OutputParser, RandomTextsSplitAnywhere) {
-  const std::vector<std::string> fragments = {
-      "<think>", "</think>", "\n", "\n\n", "a", "\"", "<", "中", "{\"x\":1}", "1", "<｜DSML｜", "</｜DSML｜", "｜DSML｜",
-      "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "<｜DSML｜ calls>", "</｜DSML｜ calls>", "<｜DSML｜invoke name=\"f\">",
-      "<｜DSML｜invoke name=\"", "</｜DSML｜invoke>", "<｜DSML｜parameter name=\"k\" string=\"true\">",
-      "<｜DSML｜parameter name=\"k\" string=\"false\">", "<｜DSML｜parameter name=\"", "\" string=\"true\">", "\">",
-      "</｜DSML｜parameter>", "<｜end▁of▁sentence｜>", "\xEF\xBD", "\xFF"};
+  const std::vector<std::string> fragments = {"<think>",
+                                              "</think>",
+                                              "\n",
+                                              "\n\n",
+                                              "a",
+                                              "\"",
+                                              "<",
+                                              "中",
+                                              "{\"x\":1}",
+                                              "1",
+                                              "<｜DSML｜",
+                                              "</｜DSML｜",
+                                              "｜DSML｜",
+                                              "<｜DSML｜tool_calls>",
+                                              "</｜DSML｜tool_calls>",
+                                              "<｜DSML｜ calls>",
+                                              "</｜DSML｜ calls>",
+                                              "<｜DSML｜invoke name=\"f\">",
+                                              "<｜DSML｜invoke name=\"",
+                                              "</｜DSML｜invoke>",
+                                              "<｜DSML｜parameter name=\"k\" string=\"true\">",
+                                              "<｜DSML｜parameter name=\"k\" string=\"false\">",
+                                              "<｜DSML｜parameter name=\"",
+                                              "\" string=\"true\">",
+                                              "\">",
+                                              "</｜DSML｜parameter>",
+                                              "<｜end▁of▁sentence｜>",
+                                              "\xEF\xBD",
+                                              "\xFF"};
   std::mt19937 random(7);
   for (int round = 0; round < 5000; ++round) {
     std::string text;

@@ -59,8 +59,9 @@ inline std::string Quote(std::string_view text) {
   return out + "\"";
 }
 
-// The parts of a small tokenizer.json; change one to see it refused. The vocabulary: the 256 bytes in the order of their
-// values (ids 0 .. 255), "ab" 256, "abc" 257, "aa" 258, "aaaa" 259, " a" 260, then the added tokens.
+// The parts of a small tokenizer.json; change one to see it refused. The vocabulary: the 256 bytes in the
+// order of their values (ids 0 .. 255), "ab" 256, "abc" 257, "aa" 258, "aaaa" 259, " a" 260, then the added
+// tokens.
 struct SmallFile {
   std::string version = R"("1.0")";
   std::string truncation = "null";
@@ -72,10 +73,8 @@ struct SmallFile {
     {"id": 264, "content": "k><s", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false}])";
   std::string normalizer = R"({"type": "Sequence", "normalizers": []})";
   std::string splits = Split(kNumberPattern) + ", " + Split(kCjkPattern) + ", " + Split(kWordPattern);
-  std::string byte_level =
-      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
-  std::string post_processor =
-      R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})";
+  std::string byte_level = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
+  std::string post_processor = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})";
   std::string decoder = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
   std::string model_type = R"("BPE")";
   std::string model_flags =
@@ -86,7 +85,8 @@ struct SmallFile {
   std::string extra;  // more members of the file
 
   static std::string Split(std::string_view pattern) {
-    return R"({"type": "Split", "pattern": {"Regex": )" + Quote(pattern) + R"(}, "behavior": "Isolated", "invert": false})";
+    return R"({"type": "Split", "pattern": {"Regex": )" + Quote(pattern) +
+           R"(}, "behavior": "Isolated", "invert": false})";
   }
 
   static std::string Vocab() {

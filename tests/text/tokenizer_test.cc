@@ -27,8 +27,8 @@ TEST(Tokenizer, MergesLowestRankFirstThenLeftmost) {
   EXPECT_EQ(t->vocab_size(), 265);
   EXPECT_EQ(t->Encode(""), Ids{});
   EXPECT_EQ(t->Encode("abc"), (Ids{257}));
-  EXPECT_EQ(t->Encode("aab"), (Ids{'a', 256}));   // "a b" has the lower rank
-  EXPECT_EQ(t->Encode("aaa"), (Ids{258, 'a'}));   // of two places the left one
+  EXPECT_EQ(t->Encode("aab"), (Ids{'a', 256}));  // "a b" has the lower rank
+  EXPECT_EQ(t->Encode("aaa"), (Ids{258, 'a'}));  // of two places the left one
   EXPECT_EQ(t->Encode("aaaaa"), (Ids{259, 'a'}));
   EXPECT_EQ(t->Encode("aaaaaa"), (Ids{259, 258}));
   EXPECT_EQ(t->Encode("x a"), (Ids{'x', 260}));
@@ -68,10 +68,10 @@ TEST(Tokenizer, BrokenUtf8IsReadAsReplacementCharacters) {
     EXPECT_EQ(t->Encode(broken), t->Encode(repaired)) << testing::Quote(repaired);
   };
   same("a\xFFz", "a\uFFFDz");
-  same("\xE4\xB8", "\uFFFD");                          // cut at the end: one
-  same("\xE4\xB8z", "\uFFFDz");                        // maximal broken part: one
-  same("\xC0\x80", "\uFFFD\uFFFD");                    // overlong
-  same("\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD");          // surrogate
+  same("\xE4\xB8", "\uFFFD");                            // cut at the end: one
+  same("\xE4\xB8z", "\uFFFDz");                          // maximal broken part: one
+  same("\xC0\x80", "\uFFFD\uFFFD");                      // overlong
+  same("\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD");            // surrogate
   same("\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD");  // above U+10FFFF
   same("\xF0\x9F\x99", "\uFFFD");
 }
@@ -121,14 +121,16 @@ TEST(Tokenizer, RoundTripsAnyBytesThatAreUtf8) {
   const auto t = Small();
   std::string text;
   for (uint32_t code = 0; code <= 0x10FFFF; code += 37) {
-    if (code < 0xD800 || code > 0xDFFF) text += *t->Decode(t->Encode(std::string(1, static_cast<char>(code & 0x7F))));
+    if (code < 0xD800 || code > 0xDFFF)
+      text += *t->Decode(t->Encode(std::string(1, static_cast<char>(code & 0x7F))));
   }
   EXPECT_EQ(*t->Decode(t->Encode(text)), text);
 }
 
 TEST(Tokenizer, ConfigNamesBosAndEos) {
   const auto with = [](std::string_view config) { return Tokenizer::FromJson(SmallFile().Text(), config); };
-  auto t = with(R"({"bos_token": "<s>", "eos_token": {"content": "<think>", "lstrip": false}, "add_bos_token": false})");
+  auto t = with(
+      R"({"bos_token": "<s>", "eos_token": {"content": "<think>", "lstrip": false}, "add_bos_token": false})");
   ASSERT_TRUE(t.ok()) << t.status().message();
   EXPECT_EQ((*t)->bos_token_id(), 261);
   EXPECT_EQ((*t)->eos_token_id(), 262);
@@ -155,7 +157,8 @@ TEST(Tokenizer, LoadsFromAFolder) {
   std::ofstream(dir / "tokenizer_config.json") << R"({"eos_token": "<s>"})";
   EXPECT_EQ((*Tokenizer::Load(dir))->eos_token_id(), 261);
   std::ofstream(dir / "tokenizer_config.json") << R"({"eos_token": "<)";
-  EXPECT_THAT(Tokenizer::Load(dir).status().message(), ::testing::HasSubstr((dir / "tokenizer_config.json").string()));
+  EXPECT_THAT(Tokenizer::Load(dir).status().message(),
+              ::testing::HasSubstr((dir / "tokenizer_config.json").string()));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ def source():
         "",
     ]
     lines += [f"constexpr CharClass {short} = CharClass::{name};" for short, name in SHORT.items()]
-    lines += ["", "constexpr CharRange kRanges[] = {"]
+    lines += ["", "// clang-format off", "constexpr CharRange kRanges[] = {"]
     short_of = {name: short for short, name in SHORT.items()}
     row = "   "
     for first, last, name in ranges(classes):
@@ -83,7 +83,7 @@ def source():
             lines.append(row)
             row = "   "
         row += item
-    lines += [row, "};", "", "}  // namespace", "", "std::span<const CharRange> CharRanges() { return kRanges; }", ""]
+    lines += [row, "};", "// clang-format on", "", "}  // namespace", "", "std::span<const CharRange> CharRanges() { return kRanges; }", ""]
     lines += ["}  // namespace dsv4", ""]
     return "\n".join(lines)
 
