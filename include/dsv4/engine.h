@@ -41,7 +41,7 @@ struct EngineOptions {
   int64_t prefill_chunk = 512;     // tokens of a prompt that go through the model at once; results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
-  ProgressFn progress;             // may be empty
+  ProgressFn progress = {};        // may be empty
 };
 
 struct ModelInfo {

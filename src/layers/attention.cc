@@ -87,7 +87,7 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   // Output: rotate back at the query's position, grouped low rank, then dense.
   Rope(ctx, {.x = heads.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin, .inverse = true});
   const Tensor o_lora = Rows(b.o_lora, t, w.o_a.rows);
-  // The official recipe keeps o_a's input unrounded (model.md 2.5); NVFP4 activations round every quantised linear's.
+  // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
   if (s.activation == ActivationDtype::kNvfp4 && w.o_a.quantised()) {
     RoundActivation(ctx, {.x = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}),
                           .y = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}), .mode = s.activation});

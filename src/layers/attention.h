@@ -1,4 +1,4 @@
-// Attention of the three layer kinds (reference/model.md 2.2 to 2.8).
+// Attention of the three layer kinds (docs/model.md).
 #pragma once
 
 #include "device/exec_context.h"

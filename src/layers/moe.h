@@ -1,4 +1,4 @@
-// Mixture of experts (reference/model.md 2.9): router, routed experts, shared expert.
+// Mixture of experts (docs/model.md): router, routed experts, shared expert.
 #pragma once
 
 #include <vector>

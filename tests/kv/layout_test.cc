@@ -78,7 +78,7 @@ TEST(KvLayout, LayerKindsHaveTheirCompressors) {
   EXPECT_EQ(MakeKvLayout(FullKvSpec({0, 0})).page_bytes, 0);
 }
 
-// model.md 4.1.
+// docs/model.md.
 TEST(KvLayout, StateBytesOfTheReleasedModels) {
   const KvLayout layout = MakeKvLayout(FullKvSpec({4, 128}));
   EXPECT_EQ(layout.layers[0].main.state_floats() * 4, 65536);

@@ -10,7 +10,7 @@ namespace {
 using testing::TempDir;
 using testing::WriteBytes;
 
-// The schedules and geometry of the released models (reference/model.md 1).
+// The schedules and geometry of the released models (docs/model.md).
 KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
   KvSpec spec;
   spec.compress_ratios = pro ? std::vector<int64_t>{128, 128} : std::vector<int64_t>{0, 0};
@@ -25,7 +25,7 @@ KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
   return spec;
 }
 
-// The table of reference/model.md 4.3.
+// The table of docs/model.md.
 TEST(Plan, KvBytesOfTheReleasedModels) {
   const KvBytes flash = KvFootprint(Released(false, KvDtype::kFp8, IndexDtype::kFp4));
   EXPECT_DOUBLE_EQ(flash.per_token, 3514.25);

@@ -1,4 +1,4 @@
-// The frequency tables against the check values of reference/model.md section 3.
+// The frequency tables against the check values of docs/model.md.
 
 #include "model/deepseek_v4/rope.h"
 

@@ -27,7 +27,7 @@ constexpr double kEps = 1e-6;
 
 using Matrix = std::vector<std::vector<double>>;  // [source][destination]
 
-// model.md 2.1, step by step.
+// docs/model.md, step by step.
 Matrix SinkhornDouble(Matrix c, int64_t iters) {
   const size_t h = c.size();
   for (auto& row : c) {
@@ -100,12 +100,12 @@ TEST(Sinkhorn, ManyStepsMakeADoublyStochasticMatrix) {
   }
 }
 
-// The prototype started from exp(logits). Without max subtraction that overflows; without the row softmax one
-// iteration gives other numbers: here rows of equal logits, 10 in the first row, must weigh the same as 0 in the second.
+// The prototype started from exp(logits): other numbers, and an overflow for large logits.
 TEST(Sinkhorn, Lesson09StartsFromARowSoftmax) {
-  std::vector<float> c = {10, 10, 0, 0};
+  // Softmax of the rows: 3/4 1/4, 1/2 1/2. Columns: 3/5 1/3, 2/5 2/3. From exp it would be 3/4 1/2, 1/4 1/2.
+  std::vector<float> c = {std::log(3.0f), 0, 0, 0};
   Sinkhorn(c.data(), 2, 1, 0);
-  EXPECT_TRUE(Near(c, std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f}, 1e-7));  // exp would give 0.99995 and 0.00005
+  EXPECT_TRUE(Near(c, std::vector<double>{3.0 / 5, 1.0 / 3, 2.0 / 5, 2.0 / 3}, 0, test::Gamma(12)));
   c = {200, 100, -200, 300};
   Sinkhorn(c.data(), 2, 20, static_cast<float>(kEps));
   for (const float v : c) EXPECT_TRUE(std::isfinite(v));

@@ -118,6 +118,14 @@ TEST(Nvfp4, ZeroAndVanishingRowsBecomeZero) {
   for (size_t i = 1; i < 32; ++i) EXPECT_EQ(y[i], 0.0f);
 }
 
+TEST(Nvfp4, NanAndInfinityShow) {
+  for (const float bad : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> x(32, 1.0f);
+    x[20] = bad;
+    for (const float y : Nvfp4(x)) EXPECT_FALSE(std::isfinite(y)) << bad;
+  }
+}
+
 // The prototype took the checkpoint's `input_scale`: max|x| / (6 * input_scale) left E4M3's range, block scales
 // saturated at 448 and every projection lost magnitude. With the row's own scale the largest value always survives.
 TEST(Nvfp4, Lesson04LargestValueSurvivesAtEveryMagnitude) {

@@ -12,7 +12,7 @@ namespace dsv4 {
 // A view into `name` or, when it had to be rewritten, into `storage`. Unknown names pass unchanged.
 std::string_view OfficialName(std::string_view name, std::deque<std::string>& storage);
 
-// Draft modules (model.md 5): accepted, not bound.
+// Draft modules (docs/model.md): accepted, not bound.
 bool IsDraftName(std::string_view official_name);
 
 // Belongs to the compressed-tensors layout, whose global scale is a reciprocal.

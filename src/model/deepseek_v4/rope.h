@@ -1,4 +1,4 @@
-// The two frequency tables of the model (reference/model.md section 3).
+// The two frequency tables of the model (docs/model.md).
 #pragma once
 
 #include <vector>

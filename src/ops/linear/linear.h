@@ -1,7 +1,7 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g*N + n, k]      for groups g < G; G = 1 is the plain linear y = x w^T
 // Weights are decoded exactly; products and sums in float32; the global scale multiplies the finished sum. Rows are
 // independent and each y[t, g, n] is summed in one fixed order: its bits do not depend on T or on the thread count.
-// The grouped form is the output projection o_a (reference/model.md 2.5).
+// The grouped form is the output projection o_a (docs/model.md).
 #pragma once
 
 #include "ops/registry.h"

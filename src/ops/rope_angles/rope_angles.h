@@ -1,4 +1,4 @@
-// cos_sin[t, i, :] = (cos a, sin a) with a = float(position[t]) * frequency[i]            (reference/model.md section 3)
+// cos_sin[t, i, :] = (cos a, sin a) with a = float(position[t]) * frequency[i]            (docs/model.md)
 // The angle is a float32 product, as in the model's own code; its cosine and sine are taken in float64 (no fast-math
 // range reduction: angles reach 1,048,575) and rounded to float32.
 #pragma once

@@ -1,4 +1,4 @@
-// Rounds the input of a quantised linear as the activation mode says (design.md 2.2; reference/model.md 2.7, 6.6):
+// Rounds the input of a quantised linear as the activation mode says (docs/numerics.md):
 //   kFp8    blocks of 128 along K, scale 2^ceil(log2(max|x| / 448)), E4M3
 //   kNvfp4  per row s = max|x| / (6*448) taken now; blocks of 16, scale E4M3(max|x in block| / (6 s)), E2M1
 // kNative and kF32 copy. Every row has scales of its own: nothing is shared between rows or kept between calls.

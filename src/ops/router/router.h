@@ -1,4 +1,4 @@
-// Picks A experts for every token and weights them (reference/model.md 2.9), in float32:
+// Picks A experts for every token and weights them (docs/model.md), in float32:
 //   s = sqrt(softplus(logits))
 //   learned layer: the A largest s + bias, ties to the lower expert; hash layer: hash_table[token]
 //   weights = s[chosen] / sum(s[chosen]) * scaling_factor: unbiased scores, in hash layers too

@@ -1,4 +1,4 @@
-// y[r, f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight[r]      (reference/model.md 2.9), in float32
+// y[r, f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight[r]      (docs/model.md), in float32
 #pragma once
 
 #include "ops/registry.h"

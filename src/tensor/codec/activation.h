@@ -1,10 +1,11 @@
 // Rounding of vectors to block formats and back ("simulated quantisation"), as the model was trained with
-// (reference: DeepSeek's inference code, model.md 2.7) or as W4A4 inference does (model.md 6.6).
+// (reference: DeepSeek's inference code, docs/model.md) or as W4A4 inference does (docs/model.md).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "tensor/codec/fp4.h"
 #include "tensor/codec/fp8.h"
@@ -37,10 +38,18 @@ inline void RoundToFp8Blocks(const float* x, float* y, int64_t n, int64_t block)
 
 // y[i] = E2M1(x[i] / (sb * s)) * sb * s with s = max|x| / (6 * 448) over the row and sb = E4M3(max|x in block| / (6 s))
 // per 16. The global scale is taken from this row, now: a checkpoint's static `input_scale` can be so small that sb
-// leaves E4M3's range (prototype.md 4). y may be x.
+// leaves E4M3's range (docs/numerics.md). A row that holds a NaN becomes NaN: E2M1 has no code for it. y may be x.
 inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
   float largest = 0.0f;
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  bool has_nan = false;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::fabs(x[i]));
+    has_nan |= x[i] != x[i];
+  }
+  if (has_nan) {
+    std::fill(y, y + n, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
   const float global = largest / (kE2m1Max * kE4m3Max);
   if (!(global >= 0x1p-126f)) {  // a row of zeros (or so small that the scale itself would vanish)
     std::fill(y, y + n, 0.0f);
