@@ -16,7 +16,7 @@ namespace {
 
 using test::GuardBuffer;
 
-// model.md section 3: the plain table, and the compressed layers' table with YaRN.
+// docs/model.md, Positions: the plain table, and the compressed layers' table with YaRN.
 std::vector<float> Plain() {
   std::vector<float> f;
   for (int i = 0; i < 32; ++i) f.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / 64)));
@@ -31,7 +31,7 @@ std::vector<float> Compressed() {
   return f;
 }
 
-TEST(RopeAngles, TablesOfTheReleasedModels) {  // the check values of model.md section 3
+TEST(RopeAngles, TablesOfTheReleasedModels) {  // the check values of docs/model.md
   EXPECT_FLOAT_EQ(Plain()[1], 0.7498942093f);
   EXPECT_FLOAT_EQ(Plain()[31], 1.333521432e-4f);
   EXPECT_FLOAT_EQ(Compressed()[1], 0.6876560219f);
