@@ -34,7 +34,8 @@ constexpr const char* kHelp =
     "  /reset          forget the conversation\n"
     "  /help           this list\n"
     "  /quit           end (so does Ctrl-D)\n"
-    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply; at the prompt it ends the chat.\n";
+    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply; at the prompt it ends the "
+    "chat.\n";
 
 // Prints a reply as it is parsed: reasoning dim on a terminal and between <think> tags in a pipe, tool calls as text.
 class ReplyPrinter {
@@ -137,17 +138,7 @@ class Chat {
     if (interactive_) PrintError("/help lists the commands, Ctrl-D ends\n");
     LineReader reader;
     std::string text;
-    while (true) {
-      switch (ReadMessage(reader, &text)) {
-        case LineReader::Event::kEnd:
-          if (interactive_) PrintError("\n");
-          return kExitDone;
-        case LineReader::Event::kInterrupted:
-          if (interactive_) PrintError("\n");
-          return kExitInterrupted;
-        case LineReader::Event::kLine:
-          break;
-      }
+    while (ReadMessage(reader, &text)) {
       if (text.empty()) continue;
       if (text.front() == '/') {
         if (!Command(text)) return kExitDone;
@@ -156,26 +147,23 @@ class Chat {
       request_.messages.push_back(MakeMessage(Role::kUser, text));
       Reply();
     }
+    if (interactive_) PrintError("\n");
+    return kExitDone;
   }
 
  private:
-  // A message of one or more lines.
-  LineReader::Event ReadMessage(LineReader& reader, std::string* text) {
+  // A message of one or more lines. False at the end of the input.
+  bool ReadMessage(LineReader& reader, std::string* text) {
     text->clear();
     while (true) {
       if (interactive_) PrintError(text->empty() ? "> " : ". ");
       std::string line;
-      const LineReader::Event event = reader.Next(&line);
-      if (event == LineReader::Event::kEnd && !text->empty()) return LineReader::Event::kLine;
-      if (event != LineReader::Event::kLine) return event;
+      if (!reader.Next(&line)) return !text->empty();
       if (!line.empty() && line.back() == '\r') line.pop_back();
-      if (!line.empty() && line.back() == '\\') {
-        line.back() = '\n';
-        *text += line;
-        continue;
-      }
+      const bool goes_on = !line.empty() && line.back() == '\\';
+      if (goes_on) line.back() = '\n';
       *text += line;
-      return event;
+      if (!goes_on) return true;
     }
   }
 
@@ -234,8 +222,8 @@ class Chat {
     const bool extends = known.size() < prompt.size() && std::equal(known.begin(), known.end(), prompt.begin());
     if (!extends) session_->Reset();
     ProgressLine progress;
-    const Status status = session_->Append(prompt.subspan(session_->tokens().size()), LogitRows::kLast, logits,
-                                           progress.Callback());
+    const Status status = session_->Append(prompt.subspan(session_->tokens().size()), LogitRows::kLast,
+                                           logits, progress.Callback());
     progress.Clear();
     if (status.code() == StatusCode::kCancelled) return false;
     Must(status);
@@ -248,7 +236,8 @@ class Chat {
     const int64_t limit = engine_->info().max_context;
     if (static_cast<int64_t>(prompt.size()) >= limit) {
       request_.messages.pop_back();
-      const std::string message = "the conversation has outgrown the context of " + FormatCount(limit) + " tokens; /reset starts over";
+      const std::string message = "the conversation has outgrown the context of " + FormatCount(limit) +
+                                  " tokens; /reset starts over";
       if (!interactive_) throw RunError(message);
       PrintError(message + "\n");
       return;
@@ -327,15 +316,13 @@ class Chat {
   SamplingParams sampling_;
   ChatRequest request_;
   std::string system_;
-  std::string content_;        // of the last reply, as far as it was shown
-  size_t pending_calls_ = 0;   // tool calls of the last reply without a result
+  std::string content_;       // of the last reply, as far as it was shown
+  size_t pending_calls_ = 0;  // tool calls of the last reply without a result
   int64_t replies_ = 0;
 };
 
 }  // namespace
 
-int RunChat(const ChatOptions& options) {
-  return Chat(options, FindModelDir(options.model.model_dir)).Run();
-}
+int RunChat(const ChatOptions& options) { return Chat(options, FindModelDir(options.model.model_dir)).Run(); }
 
 }  // namespace dsv4::cli

@@ -36,15 +36,16 @@ bool ParseWhole(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
-                     std::function<void(const std::string&)> store) {
+CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
+                     const std::string& help, std::function<void(const std::string&)> store) {
   return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
 }
 
 std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
 
 template <typename T>
-void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high, const std::string& help) {
+void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high,
+                const std::string& help) {
   AddText(app, flags, "N", help, [=](const std::string& text) {
     int64_t n = 0;
     if (!ParseWhole(text, &n) || n < low || n > high) {
@@ -58,13 +59,14 @@ void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, 
 
 void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
   AddText(app, flags, "X", help, [=](const std::string& text) {
-    if (!ParseWhole(text, value)) throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
+    if (!ParseWhole(text, value))
+      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
   });
 }
 
 template <typename T>
-void AddChoice(CLI::App* app, const std::string& flags, T* value, std::vector<std::pair<std::string, T>> choices,
-               const std::string& help) {
+void AddChoice(CLI::App* app, const std::string& flags, T* value,
+               std::vector<std::pair<std::string, T>> choices, const std::string& help) {
   std::vector<std::string> choice_names;
   for (const auto& [name, choice] : choices) choice_names.push_back(name);
   const std::string names = FormatList(choice_names);
@@ -88,10 +90,11 @@ void AddPath(CLI::App* app, const std::string& flags, std::string* value, const 
 // ---- Groups of flags
 
 void AddModelDir(CLI::App* app, std::string* dir) {
-  AddText(app, "-m,--model", "DIR", "model folder (default: the bundled nano model)", [=](const std::string& text) {
-    if (text.empty()) throw UsageError("--model needs a folder");
-    *dir = text;
-  });
+  AddText(app, "-m,--model", "DIR", "model folder (default: the bundled nano model)",
+          [=](const std::string& text) {
+            if (text.empty()) throw UsageError("--model needs a folder");
+            *dir = text;
+          });
 }
 
 void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
@@ -107,7 +110,8 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default 512); results do not depend on it");
   if (with_context) {
-    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64, "context limit in tokens (default: the model's own)");
+    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
+               "context limit in tokens (default: the model's own)");
   }
   AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
                      {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
@@ -121,7 +125,8 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
                               {"fp8", ActivationDtype::kFp8},
                               {"nvfp4", ActivationDtype::kNvfp4}},
                              "how inputs of quantised linears are rounded (default native)");
-  app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
+  app->add_flag("--reference-ops", o->reference_ops,
+                "run the plain reference of every op (slow; for checking)");
 }
 
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>* stops) {
@@ -131,7 +136,8 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>
   AddNumber(app, "--min-p", &s->min_p, "drop what is less likely than X times the most likely (default 0)");
   AddNumber(app, "--repeat-penalty", &s->repeat_penalty, "above 1: discourage tokens seen before (default 1)");
   AddNumber(app, "--presence-penalty", &s->presence_penalty, "-2 to 2, once per token written (default 0)");
-  AddNumber(app, "--frequency-penalty", &s->frequency_penalty, "-2 to 2, for each time it was written (default 0)");
+  AddNumber(app, "--frequency-penalty", &s->frequency_penalty,
+            "-2 to 2, for each time it was written (default 0)");
   AddText(app, "--seed", "N", "same seed, same text (default: a new one each time)", [=](const std::string& text) {
     uint64_t seed = 0;
     if (!ParseWhole(text, &seed)) {
@@ -150,18 +156,24 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>
       s->logit_bias.push_back(bias);
     }
   };
-  app->add_option_function<std::vector<std::string>>("--logit-bias", add_bias,
-                                                     "add VALUE to a token's logit; -inf bans it (may be repeated)")
-      ->type_name("ID=VALUE")->expected(1)->allow_extra_args(false)->take_all();
+  app->add_option_function<std::vector<std::string>>(
+         "--logit-bias", add_bias, "add VALUE to a token's logit; -inf bans it (may be repeated)")
+      ->type_name("ID=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
   const auto add_stop = [=](const std::vector<std::string>& texts) {
     for (const std::string& text : texts) {
       if (text.empty()) throw UsageError("--stop needs a text that is not empty");
       stops->push_back(text);
     }
   };
-  app->add_option_function<std::vector<std::string>>("--stop", add_stop,
-                                                     "end before this text; it is not printed (may be repeated)")
-      ->type_name("TEXT")->expected(1)->allow_extra_args(false)->take_all();
+  app->add_option_function<std::vector<std::string>>(
+         "--stop", add_stop, "end before this text; it is not printed (may be repeated)")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
 }
 
 // Sampling values that need no vocabulary are checked before a model is loaded.
@@ -184,12 +196,14 @@ CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const ch
 
 void AddGenerate(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<GenerateOptions>();
-  CLI::App* c = AddCommand(app, "generate", "Continue a prompt", "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0", o);
+  CLI::App* c = AddCommand(app, "generate", "Continue a prompt",
+                           "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0", o);
   AddModelFlags(c, &o->model);
   AddText(c, "-p,--prompt", "TEXT", "the prompt (else --prompt-file, --token-ids, or stdin when piped)",
           [o](const std::string& text) { o->prompt = text; });
   AddPath(c, "--prompt-file", &o->prompt_file, "a file with the prompt (-: stdin)");
-  AddPath(c, "--token-ids", &o->token_ids_file, "a file with the prompt's token ids, taken as they are (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file,
+          "a file with the prompt's token ids, taken as they are (-: stdin)");
   AddInteger(c, "-n,--max-tokens", &o->max_tokens, -1, kMaxInt64,
              "tokens to write (default 256; -1: until EOS or the end of the context)");
   AddSamplingFlags(c, &o->sampling, &o->stops);
@@ -197,11 +211,14 @@ void AddGenerate(CLI::App* app, Command* chosen) {
              "with --json: log-probabilities of each token and of the N most likely ones");
   AddPath(c, "--output-ids", &o->output_ids_file, "write the token ids of the output to this file");
   c->add_flag("--ignore-eos", o->ignore_eos, "go on after EOS");
-  c->add_flag("--no-bos", o->no_bos, "do not put BOS before the prompt (text prompts get one unless they start with it)");
+  c->add_flag("--no-bos", o->no_bos,
+              "do not put BOS before the prompt (text prompts get one unless they start with it)");
   c->add_flag("--json", o->json, "print one JSON object at the end instead of streaming text");
   c->final_callback([=] {
-    const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) + (o->token_ids_file.empty() ? 0 : 1);
-    if (sources > 1) throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
+    const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) +
+                        (o->token_ids_file.empty() ? 0 : 1);
+    if (sources > 1)
+      throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
     if (o->sampling.top_logprobs >= 0 && !o->json) throw UsageError("--logprobs needs --json");
     CheckSampling(o->sampling);
     *chosen = [o] { return RunGenerate(*o); };
@@ -209,7 +226,8 @@ void AddGenerate(CLI::App* app, Command* chosen) {
 }
 
 void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
-  AddText(c, "--encoding", "NAME", "prompt dialect: v4, v4-0731 (default: what the model folder says, else v4)",
+  AddText(c, "--encoding", "NAME",
+          "prompt dialect: v4, v4-0731 (default: what the model folder says, else v4)",
           [=](const std::string& text) {
             const Result<ChatDialect> parsed = ParseChatDialect(text);
             if (!parsed.ok()) throw UsageError("--encoding is '" + text + "'; accepted: v4, v4-0731");
@@ -219,15 +237,17 @@ void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
 
 void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
-  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands", "dsv4 chat --thinking", o);
+  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
+                           "dsv4 chat --thinking", o);
   AddModelFlags(c, &o->model);
   AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
   AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
   AddDialect(c, &o->dialect);
   c->add_flag("--thinking", o->thinking, "let the model reason before it answers (/think switches it)");
-  AddChoice<ReasoningEffort>(c, "--effort", &o->effort,
-                             {{"low", ReasoningEffort::kLow}, {"high", ReasoningEffort::kHigh}, {"max", ReasoningEffort::kMax}},
-                             "reasoning effort");
+  AddChoice<ReasoningEffort>(
+      c, "--effort", &o->effort,
+      {{"low", ReasoningEffort::kLow}, {"high", ReasoningEffort::kHigh}, {"max", ReasoningEffort::kMax}},
+      "reasoning effort");
   AddInteger(c, "-n,--max-tokens", &o->max_tokens, -1, kMaxInt64, "tokens per reply (default -1: until EOS)");
   AddSamplingFlags(c, &o->sampling, &o->stops);
   c->final_callback([=] {
@@ -241,13 +261,16 @@ void AddLogits(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "logits", "Write the logits after every token to a safetensors file",
                            "dsv4 logits --token-ids ids.txt -o logits.safetensors", o);
   AddModelFlags(c, &o->model);
-  AddPath(c, "--token-ids", &o->token_ids_file, "a file with token ids, separated by white space or commas (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file,
+          "a file with token ids, separated by white space or commas (-: stdin)");
   AddPath(c, "-o,--output", &o->output_file, "the file to write: logits f32 [T, V]");
-  AddText(c, "--decode-from", "K", "read the first K tokens as a prompt, the rest one by one", [o](const std::string& text) {
-    int64_t n = 0;
-    if (!ParseWhole(text, &n) || n < 0) throw UsageError("--decode-from is '" + text + "'; accepted: a whole number from 0");
-    o->decode_from = n;
-  });
+  AddText(c, "--decode-from", "K", "read the first K tokens as a prompt, the rest one by one",
+          [o](const std::string& text) {
+            int64_t n = 0;
+            if (!ParseWhole(text, &n) || n < 0)
+              throw UsageError("--decode-from is '" + text + "'; accepted: a whole number from 0");
+            o->decode_from = n;
+          });
   c->add_flag("--json", o->json, "print a summary as JSON");
   c->final_callback([=] {
     if (o->token_ids_file.empty()) throw UsageError("logits needs --token-ids F");
@@ -258,24 +281,28 @@ void AddLogits(CLI::App* app, Command* chosen) {
 
 void AddPerplexity(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<PerplexityOptions>();
-  CLI::App* c = AddCommand(app, "perplexity", "How well the model predicts a text", "dsv4 perplexity -f book.txt --ctx 1024", o);
+  CLI::App* c = AddCommand(app, "perplexity", "How well the model predicts a text",
+                           "dsv4 perplexity -f book.txt --ctx 1024", o);
   AddModelFlags(c, &o->model, /*with_context=*/false);
   AddPath(c, "-f,--file", &o->text_file, "the text (-: stdin)");
   AddPath(c, "--token-ids", &o->token_ids_file, "its token ids instead, taken as they are");
   AddInteger(c, "--ctx", &o->window, 2, kMaxInt64,
-             "tokens per window (default 2048, at most the model's context); windows do not overlap, each starts with BOS "
+             "tokens per window (default 2048, at most the model's context); windows do not overlap, each "
+             "starts with BOS "
              "and an empty context, and every token of the text is predicted once");
   c->add_flag("--no-bos", o->no_bos, "windows without BOS: the first token of each is then not predicted");
   c->add_flag("--json", o->json, "print the result as JSON");
   c->final_callback([=] {
-    if (o->text_file.empty() == o->token_ids_file.empty()) throw UsageError("perplexity needs either -f TEXTFILE or --token-ids F");
+    if (o->text_file.empty() == o->token_ids_file.empty())
+      throw UsageError("perplexity needs either -f TEXTFILE or --token-ids F");
     *chosen = [o] { return RunPerplexity(*o); };
   });
 }
 
 void AddTokenize(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<TokenizeOptions>();
-  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize", o);
+  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize",
+                           o);
   AddModelDir(c, &o->model_dir);
   c->add_flag("--no-special", o->plain, "read spellings of added tokens, such as <think>, as ordinary text");
   c->add_flag("--jsonl", o->jsonl, "one JSON string per line in, one JSON array per line out");
@@ -294,8 +321,9 @@ void AddDetokenize(CLI::App* app, Command* chosen) {
 
 void AddEncode(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatEncodeOptions>();
-  CLI::App* c = AddCommand(app, "encode", "A conversation in OpenAI form on stdin to the exact prompt text",
-                           R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)", o);
+  CLI::App* c = AddCommand(
+      app, "encode", "A conversation in OpenAI form on stdin to the exact prompt text",
+      R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)", o);
   AddModelDir(c, &o->model_dir);
   AddDialect(c, &o->dialect);
   c->add_flag("--jsonl", o->jsonl, "one request per line in, one JSON string per line out");
@@ -307,13 +335,15 @@ void AddParse(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "parse", "A completion's text on stdin to a message in JSON",
                            "echo -n 'The sum.</think>42' | dsv4 parse --thinking", o);
   c->add_flag("--thinking", o->thinking, "the text starts inside the reasoning");
-  c->add_flag("--jsonl", o->jsonl, R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
+  c->add_flag("--jsonl", o->jsonl,
+              R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
   c->final_callback([=] { *chosen = [o] { return RunParse(*o); }; });
 }
 
 void AddInspect(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<InspectOptions>();
-  CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes", "dsv4 inspect -m models/nano --plan", o);
+  CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes",
+                           "dsv4 inspect -m models/nano --plan", o);
   AddModelFlags(c, &o->model);
   c->add_flag("--plan", o->plan, "show the memory plan and the implementation of each op");
   c->add_flag("--json", o->json, "print everything as JSON");
@@ -332,7 +362,8 @@ size_t Distance(std::string_view a, std::string_view b) {
         continue;
       }
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[a.size()][b.size()];
@@ -364,8 +395,8 @@ std::string OneLine(std::string text) {
   if (commands.empty()) {
     std::vector<std::string> names;
     for (const CLI::App* c : app.get_subcommands({})) names.push_back(c->get_name());
-    throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) + "'" +
-                     Suggestion(extra, names) + " (dsv4 --help lists the commands)");
+    throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) +
+                     "'" + Suggestion(extra, names) + " (dsv4 --help lists the commands)");
   }
   const std::string command = "dsv4 " + commands.front()->get_name();
   if (!extra.starts_with("-")) {
@@ -375,14 +406,15 @@ std::string OneLine(std::string text) {
   for (const CLI::Option* option : commands.front()->get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  throw UsageError("unknown flag '" + OneLine(extra) + "'" + Suggestion(extra.substr(0, extra.find('=')), names) +
-                   " (see " + command + " --help)");
+  throw UsageError("unknown flag '" + OneLine(extra) + "'" +
+                   Suggestion(extra.substr(0, extra.find('=')), names) + " (see " + command + " --help)");
 }
 
 int PrintVersion() {
   const BuildInfo info = GetBuildInfo();
-  Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler + "\nbuild type: " +
-        info.build_type + "\ncpu: " + info.cpu_features + "\ncompiled for: " + info.compiled_features + "\n");
+  Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler +
+        "\nbuild type: " + info.build_type + "\ncpu: " + info.cpu_features +
+        "\ncompiled for: " + info.compiled_features + "\n");
   return kExitDone;
 }
 
@@ -421,7 +453,9 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
                      (commands.empty() ? "" : commands.front()->get_name() + " ") + "--help");
   }
   if (version) return PrintVersion;
-  if (!chosen) throw UsageError("no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
+  if (!chosen)
+    throw UsageError(
+        "no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
   return chosen;
 }
 

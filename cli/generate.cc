@@ -67,7 +67,8 @@ class TextSink {
  public:
   TextSink(const Tokenizer* tokenizer, StopMatcher stops, bool stream)
       : tokenizer_(tokenizer), stops_(std::move(stops)), stream_(stream) {
-    if (tokenizer_ != nullptr) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, DecodeOptions{.skip_special = true});
+    if (tokenizer_ != nullptr)
+      decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, DecodeOptions{.skip_special = true});
   }
 
   // False once a stop string is complete.
@@ -179,7 +180,8 @@ int RunGenerate(const GenerateOptions& options) {
   if (tokenizer == nullptr && !options.stops.empty()) {
     throw RunError(model.model_dir + " has no tokenizer.json, so --stop cannot work");
   }
-  std::vector<TokenId> prompt = from_ids ? ReadTokenIds(options.token_ids_file) : tokenizer->Encode(ReadPrompt(options));
+  std::vector<TokenId> prompt = from_ids ? ReadTokenIds(options.token_ids_file)
+                                         : tokenizer->Encode(ReadPrompt(options));
 
   const auto load_start = Clock::now();
   ProgressLine progress;
@@ -189,13 +191,15 @@ int RunGenerate(const GenerateOptions& options) {
 
   if (from_ids) {
     CheckTokenIds(prompt, info.vocab_size, options.token_ids_file);
-  } else if (!options.no_bos && info.bos_token_id >= 0 && (prompt.empty() || prompt.front() != info.bos_token_id)) {
+  } else if (!options.no_bos && info.bos_token_id >= 0 &&
+             (prompt.empty() || prompt.front() != info.bos_token_id)) {
     prompt.insert(prompt.begin(), info.bos_token_id);
   }
   if (prompt.empty()) throw RunError("the prompt is empty: there is nothing to continue");
   if (static_cast<int64_t>(prompt.size()) > info.max_context) {
     throw RunError("the prompt has " + FormatCount(static_cast<int64_t>(prompt.size())) +
-                   " tokens, more than the context of " + FormatCount(info.max_context) + "; shorten it or raise --ctx");
+                   " tokens, more than the context of " + FormatCount(info.max_context) +
+                   "; shorten it or raise --ctx");
   }
   MustBeUsable(ValidateSampling(options.sampling, info.vocab_size));
   const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, info.vocab_size));
@@ -210,10 +214,16 @@ int RunGenerate(const GenerateOptions& options) {
   const int64_t steps = std::max<int64_t>(output_tokens - 1, 0);
 
   if (options.json) {
-    Json j = {{"text", g.text}, {"ids", g.ids}, {"finish_reason", g.finish_reason}, {"prompt_tokens", prompt_tokens},
-              {"completion_tokens", output_tokens}, {"seed", sampler->seed()}};
+    Json j = {{"text", g.text},
+              {"ids", g.ids},
+              {"finish_reason", g.finish_reason},
+              {"prompt_tokens", prompt_tokens},
+              {"completion_tokens", output_tokens},
+              {"seed", sampler->seed()}};
     if (options.sampling.top_logprobs >= 0) j["logprobs"] = LogprobsToJson(g.sampled, tokenizer.get());
-    j["timings"] = {{"load_s", load_s}, {"prompt_s", prompt_s}, {"decode_s", decode_s},
+    j["timings"] = {{"load_s", load_s},
+                    {"prompt_s", prompt_s},
+                    {"decode_s", decode_s},
                     {"time_to_first_token_s", Seconds(g.start, g.first_token)},
                     {"prompt_tokens_per_s", prompt_s > 0 ? static_cast<double>(prompt_tokens) / prompt_s : 0.0},
                     {"decode_tokens_per_s", decode_s > 0 ? static_cast<double>(steps) / decode_s : 0.0}};
@@ -223,10 +233,11 @@ int RunGenerate(const GenerateOptions& options) {
   if (!options.output_ids_file.empty()) {
     WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   }
-  std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) + " tokens, " +
-                        Rate(prompt_tokens, prompt_s) + " | generated " + FormatCount(output_tokens) + " tokens, " +
-                        Rate(steps, decode_s) + " | first token after " +
-                        FormatFixed(1000 * Seconds(g.start, g.first_token), 0) + " ms";
+  std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) +
+                        " tokens, " + Rate(prompt_tokens, prompt_s) + " | generated " +
+                        FormatCount(output_tokens) + " tokens, " + Rate(steps, decode_s) +
+                        " | first token after " + FormatFixed(1000 * Seconds(g.start, g.first_token), 0) +
+                        " ms";
   if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(sampler->seed());
   PrintError(summary + "\n");
   return kExitDone;

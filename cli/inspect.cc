@@ -31,7 +31,8 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
   for (const auto& [field, value] : d.config) j["config"][field] = value;
   j["formats"] = Json::array();
   for (const FormatSummary& f : d.formats) {
-    j["formats"].push_back({{"format", f.format}, {"tensors", f.num_tensors}, {"parameters", f.num_parameters}, {"bytes", f.bytes}});
+    j["formats"].push_back(
+        {{"format", f.format}, {"tensors", f.num_tensors}, {"parameters", f.num_parameters}, {"bytes", f.bytes}});
   }
   j["files"] = d.files;
   const MemoryPlan& p = d.plan;
@@ -75,7 +76,8 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
                            {"hidden size", FormatCount(d.info.hidden_size)},
                            {"vocabulary", FormatCount(d.info.vocab_size)},
                            {"context", FormatCount(d.info.max_context)},
-                           {"BOS, EOS", std::to_string(d.info.bos_token_id) + "; " + FormatIds(d.info.eos_token_ids)},
+                           {"BOS, EOS",
+                            std::to_string(d.info.bos_token_id) + "; " + FormatIds(d.info.eos_token_ids)},
                            {"files", FormatCount(static_cast<int64_t>(d.files.size()))}},
                           {false, false});
   out += "\nconfig\n";
@@ -92,11 +94,12 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
     total.num_parameters += f.num_parameters;
     total.bytes += f.bytes;
   }
-  rows.push_back({total.format, FormatCount(total.num_tensors), FormatCount(total.num_parameters), FormatBytes(total.bytes)});
+  rows.push_back({total.format, FormatCount(total.num_tensors), FormatCount(total.num_parameters),
+                  FormatBytes(total.bytes)});
   out += Table(rows, {false, true, true, true});
   if (!d.info.unused_tensors.empty()) {
-    out += "  not used: " + FormatCount(static_cast<int64_t>(d.info.unused_tensors.size())) + " tensors (first: " +
-           d.info.unused_tensors.front() + ")\n";
+    out += "  not used: " + FormatCount(static_cast<int64_t>(d.info.unused_tensors.size())) +
+           " tensors (first: " + d.info.unused_tensors.front() + ")\n";
   }
   return out;
 }
@@ -110,7 +113,8 @@ std::string Plan(const ModelDescription& d) {
                            {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
                            {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
                            {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
-                           {"free on this machine", p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
+                           {"free on this machine",
+                            p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
                            {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
                           {false, true});
   out += "\nops\n";

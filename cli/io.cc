@@ -1,6 +1,7 @@
 #include "io.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,6 +24,7 @@ namespace dsv4::cli {
 namespace {
 
 std::atomic<int> g_interrupts{0};
+std::array<int, 2> g_wake_pipe = {-1, -1};  // the handler writes a byte to it, so that a wait for input ends
 // What the handler must undo when it ends the process: a temporary file, a colour on the terminal.
 std::array<char, 4096> g_temporary_path{};
 std::atomic<bool> g_has_temporary{false};
@@ -30,7 +33,12 @@ std::atomic<bool> g_stdout_is_terminal{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void OnSignal(int) {
-  if (g_interrupts.fetch_add(1) == 0) return;
+  if (g_interrupts.fetch_add(1) == 0) {
+    const int code = errno;
+    [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
+    errno = code;
+    return;
+  }
   if (g_has_temporary) ::unlink(g_temporary_path.data());
   if (g_stdout_is_terminal) {
     constexpr std::string_view kReset = "\033[0m\n";
@@ -51,18 +59,28 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
+// read(), but no Ctrl-C is lost: not one between the look at the flag and the wait, and not one that another thread
+// (a worker of the engine) takes. Throws QuietExit after Ctrl-C.
+size_t ReadSome(int fd, std::span<char> buffer, const std::string& name) {
+  while (true) {
+    std::array<pollfd, 2> wait = {pollfd{.fd = fd, .events = POLLIN, .revents = 0},
+                                  pollfd{.fd = g_wake_pipe[0], .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(wait.data(), wait.size(), -1);
+    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    if (ready < 0) continue;
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n >= 0) return static_cast<size_t>(n);
+    if (errno != EINTR) throw RunError("cannot read " + name + ": " + ErrnoText(errno));
+  }
+}
+
 std::string ReadAll(int fd, const std::string& name) {
   std::string text;
   std::array<char, 1 << 16> buffer;
   while (true) {
-    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) {
-      if (Interrupted()) throw QuietExit{kExitInterrupted};
-      continue;
-    }
-    if (n < 0) throw RunError("cannot read " + name + ": " + ErrnoText(errno));
+    const size_t n = ReadSome(fd, buffer, name);
     if (n == 0) return text;
-    text.append(buffer.data(), static_cast<size_t>(n));
+    text.append(buffer.data(), n);
   }
 }
 
@@ -113,8 +131,9 @@ bool StderrIsTerminal() { return ::isatty(STDERR_FILENO) != 0; }
 
 void InstallSignalHandlers() {
   g_stdout_is_terminal = StdoutIsTerminal();
+  if (::pipe2(g_wake_pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw RunError("pipe: " + ErrnoText(errno));
   struct sigaction action = {};
-  action.sa_handler = OnSignal;  // without SA_RESTART: a blocked read returns
+  action.sa_handler = OnSignal;
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
@@ -122,7 +141,11 @@ void InstallSignalHandlers() {
 }
 
 bool Interrupted() { return g_interrupts > 0; }
-void ClearInterrupt() { g_interrupts = 0; }
+void ClearInterrupt() {
+  std::array<char, 16> bytes;
+  [[maybe_unused]] const ssize_t ignored = ::read(g_wake_pipe[0], bytes.data(), bytes.size());
+  g_interrupts = 0;
+}
 
 void Print(std::string_view text) {
   if (WriteAll(STDOUT_FILENO, text)) return;
@@ -134,35 +157,29 @@ void PrintError(std::string_view text) { WriteAll(STDERR_FILENO, text); }
 
 void PrintNote(std::string_view text) { PrintError("dsv4: note: " + std::string(text) + "\n"); }
 
-LineReader::Event LineReader::Next(std::string* line) {
+bool LineReader::Next(std::string* line) {
   while (true) {
     const size_t end = held_.find('\n', start_);
     if (end != std::string::npos) {
       line->assign(held_, start_, end - start_);
       start_ = end + 1;
-      return Event::kLine;
+      return true;
     }
     held_.erase(0, start_);
     start_ = 0;
     if (ended_) {
-      if (held_.empty()) return Event::kEnd;
+      if (held_.empty()) return false;
       *line = std::move(held_);
       held_.clear();
-      return Event::kLine;
+      return true;
     }
     std::array<char, 1 << 16> buffer;
-    if (Interrupted()) return Event::kInterrupted;
-    const ssize_t n = ::read(STDIN_FILENO, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) {
-      if (Interrupted()) return Event::kInterrupted;
-      continue;
-    }
-    if (n < 0) throw RunError("cannot read standard input: " + ErrnoText(errno));
+    const size_t n = ReadSome(STDIN_FILENO, buffer, "standard input");
     if (n == 0) {
       ended_ = true;
       continue;
     }
-    held_.append(buffer.data(), static_cast<size_t>(n));
+    held_.append(buffer.data(), n);
   }
 }
 
@@ -172,9 +189,7 @@ int ForEachLine(const std::function<Result<std::string>(const std::string&)>& co
   std::string line;
   std::string out;
   for (int64_t number = 1;; ++number) {
-    const LineReader::Event event = reader.Next(&line);
-    if (event == LineReader::Event::kInterrupted) throw QuietExit{kExitInterrupted};
-    if (event == LineReader::Event::kEnd) break;
+    if (!reader.Next(&line)) break;
     const Result<std::string> converted = convert(line);
     if (!converted.ok()) {
       Print(out);
@@ -255,7 +270,7 @@ size_t FindInvalidUtf8(std::string_view text) {
     const auto byte = [&](size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
     const unsigned first = byte(i);
     size_t length = 1;
-    unsigned low = 0x80;   // what the second byte may be
+    unsigned low = 0x80;  // what the second byte may be
     unsigned high = 0xbf;
     if (first >= 0xc2 && first <= 0xdf) {
       length = 2;

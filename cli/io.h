@@ -31,11 +31,11 @@ void PrintError(std::string_view text);
 // "dsv4: note: ..." on stderr.
 void PrintNote(std::string_view text);
 
-// Lines of stdin as they come, without their line feed. Ctrl-C while waiting gives kInterrupted.
+// Lines of stdin as they come, without their line feed.
 class LineReader {
  public:
-  enum class Event : uint8_t { kLine, kEnd, kInterrupted };
-  Event Next(std::string* line);
+  // False at the end. Ctrl-C while waiting throws QuietExit.
+  bool Next(std::string* line);
 
   // True when another Next() would have to wait for input: the time to flush what is known.
   bool WouldWait() const { return held_.find('\n', start_) == std::string::npos; }

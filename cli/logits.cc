@@ -41,7 +41,8 @@ int RunLogits(const LogitsOptions& options) {
   const std::span<const TokenId> all(ids);
   std::vector<float> logits;
   if (decode_from > 0) {
-    Must(session->Append(all.first(static_cast<size_t>(decode_from)), LogitRows::kAll, &logits, progress.Callback()));
+    Must(session->Append(all.first(static_cast<size_t>(decode_from)), LogitRows::kAll, &logits,
+                         progress.Callback()));
   }
   logits.reserve(static_cast<size_t>(num_tokens * vocab_size));
   std::vector<float> row;
@@ -49,16 +50,19 @@ int RunLogits(const LogitsOptions& options) {
     if (Interrupted()) throw QuietExit{kExitInterrupted};
     Must(session->Append(all.subspan(static_cast<size_t>(t), 1), LogitRows::kLast, &row));
     logits.insert(logits.end(), row.begin(), row.end());
-    progress.Update("decoding", t + 1, num_tokens, std::to_string(t + 1) + " of " + std::to_string(num_tokens) + " tokens");
+    progress.Update("decoding", t + 1, num_tokens,
+                    std::to_string(t + 1) + " of " + std::to_string(num_tokens) + " tokens");
   }
   progress.Clear();
   if (Interrupted()) throw QuietExit{kExitInterrupted};
 
-  const std::array<NamedTensor, 1> tensors = {
-      NamedTensor{.name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};
+  const std::array<NamedTensor, 1> tensors = {NamedTensor{
+      .name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};
   Must(WriteTensorFile(output_file, tensors));
   if (options.json) {
-    const nlohmann::ordered_json j = {{"output", options.output_file}, {"tokens", num_tokens}, {"vocab_size", vocab_size},
+    const nlohmann::ordered_json j = {{"output", options.output_file},
+                                      {"tokens", num_tokens},
+                                      {"vocab_size", vocab_size},
                                       {"prefilled", decode_from}};
     Print(j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {

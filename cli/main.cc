@@ -21,8 +21,8 @@ int Fail(int exit_status, std::string message) {
 
 int main(int argc, char** argv) {
   using namespace dsv4::cli;
-  InstallSignalHandlers();
   try {
+    InstallSignalHandlers();
     return ParseCommandLine(argc, argv)();
   } catch (const QuietExit& quiet) {
     return quiet.exit_status;

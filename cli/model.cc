@@ -17,10 +17,12 @@ std::string FindModelDir(const std::string& model_dir) {
   if (!model_dir.empty()) {
     const fs::file_status status = fs::status(model_dir, error);
     if (!fs::exists(status)) {
-      throw RunError("no such folder: " + model_dir + "; give -m the folder that holds config.json and the weights");
+      throw RunError("no such folder: " + model_dir +
+                     "; give -m the folder that holds config.json and the weights");
     }
     if (!fs::is_directory(status)) {
-      throw RunError(model_dir + " is not a folder; give -m the folder that holds config.json and the weights");
+      throw RunError(model_dir +
+                     " is not a folder; give -m the folder that holds config.json and the weights");
     }
     return model_dir;
   }
@@ -50,7 +52,8 @@ void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
       throw RunError(where + ": token id " + std::to_string(ids[i]) + " (number " + std::to_string(i) +
-                     ", counted from 0) is outside the vocabulary; accepted: 0 to " + std::to_string(vocab_size - 1));
+                     ", counted from 0) is outside the vocabulary; accepted: 0 to " +
+                     std::to_string(vocab_size - 1));
     }
   }
 }

@@ -61,7 +61,8 @@ int RunPerplexity(const PerplexityOptions& options) {
   if (num_tokens < (with_bos ? 1 : 2)) throw RunError(name + " holds too little text to measure");
   const int64_t window = std::min(options.window, info.max_context);
   const int64_t text_per_window = with_bos ? window - 1 : window;
-  if (text_per_window < 1) throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
+  if (text_per_window < 1)
+    throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
 
   // Rows of logits of one slice are in memory at a time; results do not depend on how a window is cut.
   const int64_t slice = std::min<int64_t>(model.prefill_chunk, 256);
@@ -86,7 +87,8 @@ int RunPerplexity(const PerplexityOptions& options) {
       Must(session->Append(part, LogitRows::kAll, &logits));
       const auto vocab_size = static_cast<size_t>(info.vocab_size);
       for (size_t i = 0; i < part.size(); ++i) {
-        sum += NegativeLogLikelihood(std::span<const float>(logits).subspan(i * vocab_size, vocab_size), tokens[at + i + 1]);
+        sum += NegativeLogLikelihood(std::span<const float>(logits).subspan(i * vocab_size, vocab_size),
+                                     tokens[at + i + 1]);
         ++predicted;
       }
       progress.Update("measuring", begin + static_cast<int64_t>(at + part.size()), num_tokens,
@@ -98,14 +100,15 @@ int RunPerplexity(const PerplexityOptions& options) {
   const double mean = sum / static_cast<double>(predicted);
   if (std::isnan(mean)) throw RunError("the model's logits hold NaN; its weights are damaged");
   if (options.json) {
-    const nlohmann::ordered_json j = {{"mean_nll", mean}, {"perplexity", std::exp(mean)}, {"tokens", predicted},
-                                      {"windows", windows}, {"window_tokens", window}, {"bos", with_bos}};
+    const nlohmann::ordered_json j = {{"mean_nll", mean},        {"perplexity", std::exp(mean)},
+                                      {"tokens", predicted},     {"windows", windows},
+                                      {"window_tokens", window}, {"bos", with_bos}};
     Print(j.dump() + "\n");
   } else {
     Print("mean negative log-likelihood  " + FormatFixed(mean, 6) + " nats per token\n" +
           "perplexity                    " + FormatFixed(std::exp(mean), 4) + "\n" +
-          "tokens                        " + FormatCount(predicted) + " in " + FormatCount(windows) + " windows of up to " +
-          FormatCount(window) + "\n");
+          "tokens                        " + FormatCount(predicted) + " in " + FormatCount(windows) +
+          " windows of up to " + FormatCount(window) + "\n");
   }
   return kExitDone;
 }

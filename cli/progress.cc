@@ -20,10 +20,11 @@ void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
   last_ = now;
   shown_ = true;
   constexpr int64_t kWidth = 30;
-  const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
+  const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0)
+                                : 1.0;
   const auto filled = static_cast<size_t>(part * kWidth);
-  std::string line = "\r\033[K" + label + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
-                     FormatFixed(100 * part, 0) + "%";
+  std::string line = "\r\033[K" + label + " [" + std::string(filled, '#') +
+                     std::string(kWidth - filled, '.') + "] " + FormatFixed(100 * part, 0) + "%";
   if (!detail.empty()) line += "  " + detail;
   PrintError(line);
 }
@@ -39,7 +40,8 @@ ProgressFn ProgressLine::Callback() {
     if (p.phase == Progress::Phase::kLoading) {
       Update("loading", p.done, p.total, FormatBytes(p.done) + " of " + FormatBytes(p.total));
     } else {
-      Update("reading the prompt", p.done, p.total, std::to_string(p.done) + " of " + std::to_string(p.total) + " tokens");
+      Update("reading the prompt", p.done, p.total,
+             std::to_string(p.done) + " of " + std::to_string(p.total) + " tokens");
     }
     return !Interrupted();
   };

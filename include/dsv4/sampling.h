@@ -16,16 +16,16 @@ namespace dsv4 {
 // Order of work: logit bias; repetition, then presence and frequency penalties; temperature; top-k; top-p; min-p; draw.
 // Each cut sees the probabilities of what the cuts before it left. Ties count as more likely at the lower id.
 struct SamplingParams {
-  float temperature = 1.0f;        // >= 0; 0 takes the largest logit (ties: the lowest id)
-  int64_t top_k = 0;               // keep the k most likely; 0: all
-  float top_p = 1.0f;              // (0, 1]: keep the smallest set whose probabilities sum to at least top_p
-  float min_p = 0.0f;              // [0, 1]: drop what is less likely than min_p times the most likely
-  float repeat_penalty = 1.0f;     // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
+  float temperature = 1.0f;  // >= 0; 0 takes the largest logit (ties: the lowest id)
+  int64_t top_k = 0;         // keep the k most likely; 0: all
+  float top_p = 1.0f;        // (0, 1]: keep the smallest set whose probabilities sum to at least top_p
+  float min_p = 0.0f;        // [0, 1]: drop what is less likely than min_p times the most likely
+  float repeat_penalty = 1.0f;  // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
   float presence_penalty = 0.0f;   // [-2, 2]: subtracted once for a token in the output
   float frequency_penalty = 0.0f;  // [-2, 2]: subtracted for each time it occurs in the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
   std::optional<uint64_t> seed = {};  // same seed, parameters and logits: same tokens, on any machine and thread count
-  int top_logprobs = -1;           // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
+  int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
 };
 
 // Checks every range and id; the error names the field, the value and what is accepted.
@@ -38,8 +38,8 @@ struct TokenLogprob {
 
 struct SampledToken {
   TokenId id = -1;
-  float logprob = 0;               // when top_logprobs >= 0
-  std::vector<TokenLogprob> top;   // most likely first; ties: the lower id first
+  float logprob = 0;              // when top_logprobs >= 0
+  std::vector<TokenLogprob> top;  // most likely first; ties: the lower id first
 };
 
 // One per sequence: carries the random state and the counts that the penalties need.

@@ -14,12 +14,12 @@ inline double ExpNonPositive(double x) {
   constexpr double kLog2E = 1.4426950408889634;
   constexpr double kLn2High = 6.93147180369123816490e-01;  // 32 significant bits: n * kLn2High is exact
   constexpr double kLn2Low = 1.90821492927058770002e-10;
-  constexpr double kRound = 0x1.8p52;                      // adding it rounds to an integer, held in the low bits
+  constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
   const double clamped = std::max(x, -708.0);
   const double shifted = clamped * kLog2E + kRound;
   const double n = shifted - kRound;
   const double r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
-  double p = 1.0 / 479001600;  // Taylor to r^12: the next term is below 2e-16
+  double p = 1.0 / 479001600;                               // Taylor to r^12: the next term is below 2e-16
   p = p * r + 1.0 / 39916800;
   p = p * r + 1.0 / 3628800;
   p = p * r + 1.0 / 362880;

@@ -226,18 +226,18 @@ TEST(Sampler, DrawsFollowTheDistribution) {
 }
 
 TEST(Sampler, DrawsOverALargeVocabularyFollowTheDistribution) {
-  // 100 groups of 1,000 tokens: 99 degrees of freedom, 99.9 % quantile 148.2.
-  const std::vector<float> logits = RandomLogits(100000, 5, 1);
+  // 100 groups of 200 tokens: 99 degrees of freedom, 99.9 % quantile 148.2.
+  const std::vector<float> logits = RandomLogits(20000, 5, 1);
   std::vector<double> probabilities(100);
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    probabilities[i / 1000] += std::exp(double{logits[i]});
+    probabilities[i / 200] += std::exp(double{logits[i]});
     sum += std::exp(double{logits[i]});
   }
   for (double& p : probabilities) p /= sum;
   const int n = 2000;
   std::vector<int64_t> counts(100);
-  for (const TokenId id : TokensOf({.seed = 8}, logits, n)) ++counts[id / 1000];
+  for (const TokenId id : TokensOf({.seed = 8}, logits, n)) ++counts[id / 200];
   EXPECT_LT(ChiSquare(counts, probabilities, n), 148.2);
 }
 
@@ -287,8 +287,10 @@ TEST(Sampler, BiasComesBeforeThePenalties) {
 TEST(Sampler, BiasBansAndForces) {
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{2, -kInf}}}, {1.0f, 0.0f, 9.0f}), 0);
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{1, kInf}}}, {1.0f, 0.0f, 9.0f}), 1);
-  EXPECT_THAT(Support({.logit_bias = {{1, kInf}, {2, kInf}}}, {9.0f, 0.0f, -5.0f}), ::testing::ElementsAre(1, 2));
-  EXPECT_THAT(Support({.top_p = 0.9f, .logit_bias = {{1, kInf}}}, {9.0f, 0.0f, -5.0f}), ::testing::ElementsAre(1));
+  EXPECT_THAT(Support({.logit_bias = {{1, kInf}, {2, kInf}}}, {9.0f, 0.0f, -5.0f}),
+              ::testing::ElementsAre(1, 2));
+  EXPECT_THAT(Support({.top_p = 0.9f, .logit_bias = {{1, kInf}}}, {9.0f, 0.0f, -5.0f}),
+              ::testing::ElementsAre(1));
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{1, 2.5f}}}, {1.0f, 0.0f, 2.0f}), 1);
   // A logit of -inf stays banned, and a ban beats +inf.
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{0, kInf}}}, {-kInf, 0.0f}), 1);
@@ -344,7 +346,8 @@ TEST(Sampler, SameSeedSameTokens) {
 
 TEST(Sampler, AFixedSeedGivesTheseTokensOnEveryMachine) {
   const std::vector<float> logits = RandomLogits(129280, 1, 1);
-  EXPECT_THAT(TokensOf({.seed = 7}, logits, 6), ::testing::ElementsAre(93329, 84057, 71093, 78161, 45138, 23685));
+  EXPECT_THAT(TokensOf({.seed = 7}, logits, 6),
+              ::testing::ElementsAre(93329, 84057, 71093, 78161, 45138, 23685));
 }
 
 TEST(Sampler, WithoutASeedOneIsDrawnAndReported) {
@@ -393,7 +396,7 @@ TEST(Sampler, PromptIdsOutsideTheVocabularyHaveNoEffect) {
   EXPECT_EQ(sampler->Sample(std::vector<float>{1.0f, 2.0f})->id, 1);
 }
 
-TEST(Sampler, AGreedyTokenAtDeepSeeksVocabularyTakesUnderAMillisecondOrSo) {
+TEST(Sampler, ATokenOfALargeVocabularyTakesMilliseconds) {
   const std::vector<float> logits = RandomLogits(129280, 2, 2);
   const std::vector<std::pair<const char*, SamplingParams>> cases = {
       {"greedy", {.temperature = 0}},
@@ -404,10 +407,11 @@ TEST(Sampler, AGreedyTokenAtDeepSeeksVocabularyTakesUnderAMillisecondOrSo) {
   for (const auto& [name, params] : cases) {
     auto sampler = Make(params, 129280);
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 50; ++i) ASSERT_TRUE(sampler->Sample(logits).ok());
+    constexpr int kTimes = 10;
+    for (int i = 0; i < kTimes; ++i) ASSERT_TRUE(sampler->Sample(logits).ok());
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    RecordProperty(std::string(name) + "_us", static_cast<int>(took.count() / 50 * 1000));
-    EXPECT_LT(took.count() / 50, 100) << name;  // generous: sanitizers and busy machines run this too
+    RecordProperty(std::string(name) + "_us", static_cast<int>(took.count() / kTimes * 1000));
+    EXPECT_LT(took.count() / kTimes, 100) << name;  // generous: sanitizers and busy machines run this too
   }
 }
 

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""What works on token ids, with the checkpoint tests/golden/flash-nvfp4."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, main, read_safetensors, run
+
+
+class Engine(CliTestCase):
+    """A checkpoint without tokenizer: everything that works on token ids."""
+
+    def setUp(self):
+        super().setUp()
+        if not HAS_GOLDEN:
+            self.skipTest("tests/golden/flash-nvfp4 is absent")
+        self.model = ["-m", GOLDEN]
+        self.ids = self.file("ids.txt", "1, 2 3\n4 5 6 7 8 9 10 11\t12,13 14 15 16 17")
+        self.vocab_size = json.loads((GOLDEN / "config.json").read_text())["vocab_size"]
+
+    def logits(self, *args):
+        out = self.tmp / "out.safetensors"
+        self.ok("logits", *self.model, "--token-ids", self.ids, "-o", out, *args)
+        tensors = read_safetensors(out)
+        self.assertEqual(list(tensors), ["logits"])
+        return tensors["logits"]
+
+    def test_logits_file(self):
+        dtype, shape, data = self.logits()
+        self.assertEqual((dtype, shape), ("F32", [17, self.vocab_size]))
+        self.assertEqual(len(data), 17 * self.vocab_size * 4)
+
+    def test_decode_equals_prefill_in_every_bit(self):
+        expected = self.logits()
+        for args in [("--prefill-chunk", "1"), ("--prefill-chunk", "3"), ("--decode-from", "0"), ("--decode-from", "5"),
+                     ("--decode-from", "17"), ("--threads", "1"), ("--threads", "4")]:
+            self.assertEqual(self.logits(*args), expected, args)
+
+    def test_decode_from_beyond_the_tokens(self):
+        self.fails(2, ["--decode-from", "18", "17"], "logits", *self.model, "--token-ids", self.ids, "-o",
+                   self.tmp / "x", "--decode-from", "18")
+
+    def test_generate_prints_ids_without_a_tokenizer(self):
+        out = self.tmp / "out.txt"
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "8", "--ignore-eos", "--output-ids", out]
+        text = self.ok(*args, "--temperature", "0").decode()
+        self.assertEqual(len(text.split()), 8)
+        self.assertEqual(out.read_text(), text)
+        again = self.ok(*args, "--temperature", "0", "--threads", "1").decode()
+        self.assertEqual(again, text)
+
+    def test_seeds_do_not_depend_on_threads(self):
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "12", "--ignore-eos", "--seed", "5"]
+        texts = {self.ok(*args, "--threads", n) for n in ["1", "2", "4"]}
+        self.assertEqual(len(texts), 1)
+        self.assertNotEqual(texts, {self.ok(*args[:-1], "6")})
+
+    def test_generate_json(self):
+        j = json.loads(self.ok("generate", *self.model, "--token-ids", self.ids, "-n", "3", "--ignore-eos", "--json",
+                               "--logprobs", "2", "--temperature", "0"))
+        self.assertEqual(len(j["ids"]), 3)
+        self.assertEqual(j["finish_reason"], "length")
+        self.assertEqual(j["prompt_tokens"], 17)
+        for id_, entry in zip(j["ids"], j["logprobs"]):
+            self.assertEqual(entry["id"], id_)
+            self.assertEqual(entry["top"][0]["id"], id_)
+            self.assertEqual(len(entry["top"]), 2)
+            self.assertLess(entry["logprob"], 0)
+
+    def test_bias_bans_and_forces(self):
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "4", "--ignore-eos", "--temperature", "0"]
+        self.assertEqual(self.ok(*args, "--logit-bias", "7=inf").split(), [b"7"] * 4)
+        first = self.ok(*args).split()[0].decode()
+        self.assertNotIn(first.encode(), self.ok(*args, "--logit-bias", first + "=-inf").split())
+        self.fails(2, ["logit_bias", str(self.vocab_size)], *args, "--logit-bias", "%d=1" % self.vocab_size)
+
+    def test_bad_token_ids(self):
+        for content, words in [("1 two 3", "two"), ("1 %d" % self.vocab_size, [str(self.vocab_size), "vocabulary"]),
+                               ("", ""), ("-1", "-1"), ("99999999999999999999", ""), (b"\xff\xfe", "")]:
+            ids = self.file("bad.txt", content)
+            with self.subTest(content=content):
+                self.fails(1, words, "logits", *self.model, "--token-ids", ids, "-o", self.tmp / "x")
+                self.fails(1, words, "generate", *self.model, "--token-ids", ids)
+        self.fails(1, "/no/such/file", "generate", *self.model, "--token-ids", "/no/such/file")
+        self.fails(1, "", "generate", *self.model, "--token-ids", self.tmp)
+
+    def test_output_that_cannot_be_written_fails_at_once(self):
+        self.fails(1, "/no/such", "logits", *self.model, "--token-ids", self.ids, "-o", "/no/such/folder/x")
+        self.fails(1, "folder", "logits", *self.model, "--token-ids", self.ids, "-o", self.tmp)
+        self.fails(1, "/no/such", "generate", *self.model, "--token-ids", self.ids, "--output-ids", "/no/such/x")
+
+    def test_pipes_and_links_are_not_replaced(self):
+        fifo = self.tmp / "fifo"
+        os.mkfifo(fifo)
+        self.fails(1, "not a regular file", "logits", *self.model, "--token-ids", self.ids, "-o", fifo)
+        self.assertTrue(fifo.is_fifo())
+        target = self.file("target", "old")
+        link = self.tmp / "link"
+        link.symlink_to(target)
+        self.ok("logits", *self.model, "--token-ids", self.ids, "-o", link)
+        self.assertTrue(link.is_symlink())
+        self.assertIn("logits", read_safetensors(target))
+        self.ok("generate", *self.model, "--token-ids", self.ids, "-n", "1", "--ignore-eos", "--output-ids", link)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(len(target.read_text().split()), 1)
+
+    def test_context_limit(self):
+        self.fails(1, ["17", "context", "16"], "generate", *self.model, "--token-ids", self.ids, "--ctx", "16")
+        args = ["--token-ids", self.ids, "--ctx", "20", "-n", "-1", "--ignore-eos", "--temperature", "0"]
+        result = run("generate", *self.model, *args)
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(len(result.stdout.split()), 4)  # three more positions, and the token after the last
+        self.assertIn(b"context is full", result.stderr)
+
+    def test_perplexity_of_token_ids(self):
+        args = ["perplexity", *self.model, "--token-ids", self.ids, "--json"]
+        j = json.loads(self.ok(*args))
+        self.assertEqual(j["tokens"], 17 if j["bos"] else 16)
+        self.assertGreater(j["perplexity"], 1)
+        cut = json.loads(self.ok(*args, "--ctx", "5", "--no-bos"))
+        self.assertEqual(cut["windows"], 4)  # 5 + 5 + 5 + 2 tokens
+        self.assertEqual(cut["tokens"], 4 + 4 + 4 + 1)
+        self.assertEqual(cut, json.loads(self.ok(*args, "--ctx", "5", "--no-bos", "--prefill-chunk", "2")))
+
+    def test_inspect(self):
+        out = self.ok("inspect", *self.model, "--plan").decode()
+        for word in ["layers", "NVFP4", "KV per 1,000 tokens", "longest context"]:
+            self.assertIn(word, out)
+        j = json.loads(self.ok("inspect", *self.model, "--json"))
+        self.assertEqual(j["vocab_size"], self.vocab_size)
+        self.assertGreater(j["plan"]["kv_bytes_per_1k_tokens"], 0)
+        self.assertTrue(j["ops"])
+
+    def interrupt(self, *args):
+        with subprocess.Popen([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as p:
+            if "-o" in args:
+                time.sleep(0.5)
+                out = b""
+            else:
+                out = p.stdout.read(20)
+            start = time.monotonic()
+            p.send_signal(signal.SIGINT)
+            rest, err = p.communicate(timeout=20)
+            self.assertLess(time.monotonic() - start, 1)
+            self.assertEqual(p.returncode, 130)
+            self.assertEqual(err, b"")
+            return out + rest
+
+    def test_interrupt_ends_generation(self):
+        out = self.interrupt("generate", *self.model, "--token-ids", self.ids, "-n", "-1", "--ignore-eos")
+        self.assertTrue(out.endswith(b"\n"))
+
+    def test_interrupt_leaves_no_file(self):
+        long_ids = self.file("long.txt", "1 2 3 " * 3000)
+        target = self.tmp / "logits.safetensors"
+        self.interrupt("logits", *self.model, "--token-ids", long_ids, "-o", target, "--prefill-chunk", "16")
+        self.assertEqual(sorted(p.name for p in self.tmp.iterdir()), ["ids.txt", "long.txt"])
+
+    def test_closed_pipe_ends_quietly(self):
+        with subprocess.Popen([BINARY, "generate", *map(str, self.model), "--token-ids", str(self.ids), "-n", "2000",
+                               "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            p.stdout.read(10)
+            p.stdout.close()
+            self.assertEqual(p.stderr.read(), b"")
+            self.assertEqual(p.wait(20), 141)
+
+    def test_full_disk_is_reported(self):
+        with open("/dev/full", "wb") as full:
+            result = subprocess.run([BINARY, "generate", *map(str, self.model), "--token-ids", str(self.ids), "-n", "3"],
+                                    stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"No space left on device", result.stderr)
+
+
+if __name__ == "__main__":
+    main()

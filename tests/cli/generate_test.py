@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Text in, text out: on random weights, and on models/nano where its weights exist."""
+
+import json
+import signal
+import subprocess
+import time
+
+from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_NANO, HAS_TOKENIZER, NANO, main, make_text_model, run
+
+
+class Generate(CliTestCase):
+    """Text in, text out, with random weights: the text is noise, broken characters included."""
+
+    def setUp(self):
+        super().setUp()
+        if not (HAS_GOLDEN and HAS_TOKENIZER):
+            self.skipTest("tests/golden/flash-nvfp4 or models/nano/tokenizer.json is absent")
+        self.model = ["-m", make_text_model(self.tmp / "model")]
+
+    def generate(self, *args, **kwargs):
+        return self.ok("generate", *self.model, "-p", "In the beginning", "-n", "24", *args, **kwargs)
+
+    def test_greedy_is_deterministic(self):
+        text = self.generate("--temperature", "0")
+        self.assertTrue(text.strip())
+        self.assertEqual(text, self.generate("--temperature", "0", "--threads", "1"))
+        self.assertEqual(text, self.generate("--temperature", "0", "--prefill-chunk", "1"))
+
+    def test_seeds(self):
+        texts = {self.generate("--seed", "3", "--threads", n) for n in ["1", "2", "4"]}
+        self.assertEqual(len(texts), 1)
+        self.assertNotEqual(texts, {self.generate("--seed", "4")})
+
+    def test_prompt_sources_agree(self):
+        text = self.generate("--temperature", "0")
+        path = self.file("prompt.txt", "In the beginning")
+        for args, stdin in [(["--prompt-file", path], b""), ([], b"In the beginning"), (["--prompt-file", "-"], b"In the beginning")]:
+            self.assertEqual(self.ok("generate", *self.model, "-n", "24", "--temperature", "0", *args, stdin=stdin), text)
+
+    def test_empty_prompt(self):
+        self.ok("generate", *self.model, "-p", "", "-n", "4")
+        self.ok("generate", *self.model, "-n", "4", stdin=b"")
+        self.fails(1, "empty", "generate", *self.model, "-p", "", "-n", "4", "--no-bos")
+
+    def test_stop_strings_split_over_tokens_are_not_printed(self):
+        j = json.loads(self.generate("--temperature", "0", "--json"))
+        text = j["text"]
+        for begin in range(2, min(len(text) - 8, 40), 5):
+            stop = text[begin : begin + 7]
+            if "\0" in stop:  # cannot be an argument
+                continue
+            expected = text[: text.index(stop)]
+            out = json.loads(self.generate("--temperature", "0", "--json", "--stop", stop, "--stop", "\x07never"))
+            self.assertEqual((out["text"], out["finish_reason"]), (expected, "stop"))
+            streamed = self.generate("--temperature", "0", "--stop", stop).decode()
+            self.assertEqual(streamed.rstrip("\n"), expected.rstrip("\n"))
+
+    def test_streamed_text_is_the_json_text(self):
+        text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
+        self.assertEqual(self.generate("--temperature", "0").decode().rstrip("\n"), text.rstrip("\n"))
+
+    def test_timing_summary_is_on_stderr(self):
+        result = run("generate", *self.model, "-p", "x", "-n", "2")
+        self.assertEqual(result.stderr.count(b"\n"), 1)
+        for word in [b"load ", b"prompt ", b"generated ", b"tok/s", b"first token"]:
+            self.assertIn(word, result.stderr)
+
+    def test_invalid_utf8_prompt(self):
+        result = run("generate", *self.model, "-n", "2", stdin=b"a\xffb")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(b"dsv4: note: the prompt is not valid UTF-8", result.stderr)
+        result.stdout.decode()
+
+    def test_perplexity(self):
+        text = self.file("t.txt", "In the beginning God created the heaven and the earth.\n" * 8)
+        j = json.loads(self.ok("perplexity", *self.model, "-f", text, "--json"))
+        self.assertGreater(j["perplexity"], 1)
+        more = json.loads(self.ok("perplexity", *self.model, "-f", text, "--json", "--ctx", "16"))
+        self.assertEqual(more["tokens"], j["tokens"])
+        self.assertGreater(more["windows"], j["windows"])
+        self.fails(1, "too little", "perplexity", *self.model, "-f", self.file("empty.txt", ""))
+
+    def test_chat_through_pipes(self):
+        result = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\n/help\nWhat is 2+2?\n/reset\n\n/quit\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"/reset", result.stderr)
+        self.assertNotIn(b"\033", result.stdout)
+        again = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\nWhat is 2+2?")
+        self.assertEqual(again.stdout, result.stdout)
+
+    def test_chat_remembers(self):
+        # The second prompt goes on from the first: one conversation equals the same turns replayed after /reset.
+        one = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\nAnd now?\n").stdout
+        two = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\n/reset\nHello\nAnd now?\n").stdout
+        self.assertTrue(two.endswith(one))
+
+    def test_chat_options(self):
+        self.ok("chat", *self.model, "-n", "4", "--thinking", "--system", "Be brief.", stdin="Hi\n/think\nHi\n/system You are Bob.\nHi\n")
+        self.fails(2, "effort", "chat", *self.model, "--effort", "low", "--encoding", "v4", stdin="Hi\n")
+        self.fails(1, "tools", "chat", *self.model, "--tools", self.file("tools.json", "{}"), stdin="Hi\n")
+
+    def test_interrupt_prints_what_there_is(self):
+        with subprocess.Popen([BINARY, "generate", *map(str, self.model), "-p", "In the beginning", "-n", "-1", "--ignore-eos"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            out = p.stdout.read(10)
+            start = time.monotonic()
+            p.send_signal(signal.SIGINT)
+            out += p.communicate(timeout=20)[0]
+            self.assertLess(time.monotonic() - start, 1)
+            self.assertEqual(p.returncode, 130)
+            self.assertTrue(out.endswith(b"\n"))
+            out.decode()
+
+
+class Nano(CliTestCase):
+    """The bundled model, found without -m."""
+
+    def setUp(self):
+        super().setUp()
+        if not HAS_NANO:
+            self.skipTest("the weights of models/nano are absent")
+
+    def test_is_the_default(self):
+        args = ["generate", "-p", "In the beginning", "-n", "24", "--temperature", "0"]
+        text = self.ok(*args)
+        self.assertTrue(text.strip())
+        self.assertEqual(text, self.ok(*args, "-m", NANO, "--threads", "1", "--prefill-chunk", "1"))
+
+    def test_predicts_text(self):
+        text = self.file("t.txt", "In the beginning God created the heaven and the earth.\n" * 8)
+        j = json.loads(self.ok("perplexity", "-f", text, "--json"))
+        self.assertLess(j["perplexity"], 100)
+        short = json.loads(self.ok("perplexity", "-f", text, "--json", "--ctx", "16"))
+        self.assertEqual(short["tokens"], j["tokens"])
+        self.assertGreater(short["perplexity"], j["perplexity"])
+
+    def test_chat(self):
+        self.assertTrue(self.ok("chat", "--temperature", "0", "-n", "16", stdin="What is 2+2?\n").strip())
+
+
+if __name__ == "__main__":
+    main()
