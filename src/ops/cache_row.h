@@ -25,7 +25,8 @@ inline void DecodeSlot(const RowSlot& slot, float* x) {
         const Vec code = Mul(LoadE4m3(data + i), Set(kE4m3Unit));
         Store(x + i, Mul(code, Set(kE8m0Table[scale[i / kKvScaleBlock]])));
       }
-      for (int64_t i = whole; i < nope; ++i) x[i] = kE4m3Table[data[i]] * kE8m0Table[scale[i / kKvScaleBlock]];
+      for (int64_t i = whole; i < nope; ++i)
+        x[i] = kE4m3Table[data[i]] * kE8m0Table[scale[i / kKvScaleBlock]];
       DecodeBf16(data + nope, f.rope_dim, x + nope);
       return;
     }
@@ -39,8 +40,12 @@ inline void DecodeSlot(const RowSlot& slot, float* x) {
       }
       return;
     }
-    case RowFormat::Kind::kBf16: DecodeBf16(data, f.dim, x); return;
-    case RowFormat::Kind::kF32: std::memcpy(x, data, static_cast<size_t>(4 * f.dim)); return;
+    case RowFormat::Kind::kBf16:
+      DecodeBf16(data, f.dim, x);
+      return;
+    case RowFormat::Kind::kF32:
+      std::memcpy(x, data, static_cast<size_t>(4 * f.dim));
+      return;
   }
 }
 

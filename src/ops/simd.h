@@ -104,7 +104,8 @@ DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, 4);
   const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-  const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(bits),
+                                         _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
   const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(code, 28)), _mm256_set1_ps(-0.0f));
   return {_mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, code), sign)};
 }

@@ -16,8 +16,8 @@ struct Group {
 };
 
 struct Scratch {
-  std::vector<int64_t> first;   // [E + 1]
-  std::vector<int64_t> pairs;   // [T*A] pair = token * A + slot, sorted by expert
+  std::vector<int64_t> first;  // [E + 1]
+  std::vector<int64_t> pairs;  // [T*A] pair = token * A + slot, sorted by expert
   std::vector<Group> groups;
   InputRows raw, rounded, hidden;
   std::vector<float*> gate_rows, out_rows;  // in the order of `pairs`
@@ -51,7 +51,8 @@ template <typename Fn>
 void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t products_per_tile, const Fn& fn) {
   s.costs.assign(1, 0);
   for (const Group& g : s.groups) s.costs.push_back(s.costs.back() + tiles * (g.end - g.begin + 2));
-  ParallelFor(pool, s.costs.back(), std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(products_per_tile, 1)),
+  ParallelFor(pool, s.costs.back(),
+              std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(products_per_tile, 1)),
               [&](int64_t begin, int64_t end, int) {
                 for (size_t i = 0; i < s.groups.size(); ++i) {
                   const int64_t unit = s.groups[i].end - s.groups[i].begin + 2, at = s.costs[i];
@@ -84,7 +85,8 @@ void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weigh
   };
   const int64_t whole = n / kLanes * kLanes, rest = n - whole;
   for (int64_t i = 0; i < whole; i += kLanes) Store(gate + i, step(Load(gate + i), Load(up + i)));
-  if (rest > 0) StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
+  if (rest > 0)
+    StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
 }
 
 }  // namespace
@@ -120,12 +122,16 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
     const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
     for (const bool up : {false, true}) {  // tiles of the gate, then tiles of up
       const int64_t first = std::clamp<int64_t>(begin - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows;
-      const int64_t last = std::min(f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows);
+      const int64_t last = std::min(
+          f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows);
       if (first >= last) continue;
       const QuantTensor& w = up ? m.up : m.gate;
       const InputRows& in = Rounds(a) && w.quantised() ? shared.rounded : shared.raw;
-      MultiplyRows({.w = &w, .x = in.rows() + g.begin, .y = shared.gate_rows.data() + g.begin,
-                    .y_offset = (up ? f : 0) + first, .num_tokens = g.end - g.begin},
+      MultiplyRows({.w = &w,
+                    .x = in.rows() + g.begin,
+                    .y = shared.gate_rows.data() + g.begin,
+                    .y_offset = (up ? f : 0) + first,
+                    .num_tokens = g.end - g.begin},
                    first, last);
     }
   });
@@ -136,7 +142,8 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
                   float* gate = hidden + pair * 2 * f;
                   SwigluRow(gate, gate + f, f, a.limit, a.weights.f32()[pair]);
                   const int32_t e = a.experts.i32()[pair];
-                  if (Rounds(a) && a.matrices[static_cast<size_t>(e)].down.quantised()) RoundRow(a, gate, gate, f);
+                  if (Rounds(a) && a.matrices[static_cast<size_t>(e)].down.quantised())
+                    RoundRow(a, gate, gate, f);
                 }
               });
 
@@ -145,8 +152,10 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
                    [&](const Group& g, int64_t begin, int64_t end) {
                      const int64_t first = begin * kTileRows, last = std::min(d, end * kTileRows);
                      MultiplyRows({.w = &a.matrices[static_cast<size_t>(g.expert)].down,
-                                   .x = shared.hidden.rows() + g.begin, .y = shared.out_rows.data() + g.begin,
-                                   .y_offset = first, .num_tokens = g.end - g.begin},
+                                   .x = shared.hidden.rows() + g.begin,
+                                   .y = shared.out_rows.data() + g.begin,
+                                   .y_offset = first,
+                                   .num_tokens = g.end - g.begin},
                                   first, last);
                    });
 

@@ -10,8 +10,8 @@ namespace dsv4::DSV4_ISA {
 
 namespace {
 
-constexpr int64_t kKeyTile = 32;     // keys decoded at a time: 16 KiB of 128 channels
-constexpr int64_t kTokenTile = 8;    // tokens of one sequence that use one decoding
+constexpr int64_t kKeyTile = 32;   // keys decoded at a time: 16 KiB of 128 channels
+constexpr int64_t kTokenTile = 8;  // tokens of one sequence that use one decoding
 
 // Working memory of one thread.
 struct Scratch {
@@ -21,7 +21,9 @@ struct Scratch {
   std::vector<int32_t> order;
 };
 
-int64_t Visible(const IndexTopkArgs& a, int64_t t) { return (a.cache.positions[t] + 1) / a.cache.layer->index.ratio; }
+int64_t Visible(const IndexTopkArgs& a, int64_t t) {
+  return (a.cache.positions[t] + 1) / a.cache.layer->index.ratio;
+}
 
 // score[w - first] of token t for `count` decoded keys, heads in order.
 void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t count, int64_t dp, Scratch& s,
@@ -66,8 +68,8 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
 
 // Scores of tokens [token_begin, token_end), all of one sequence, for rows [row_begin, row_end): token t's at
 // scores + (t - token_begin) * stride. Rows that a token does not see are left out.
-void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end,
-               Scratch& s, float* scores, int64_t stride) {
+void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin,
+               int64_t row_end, Scratch& s, float* scores, int64_t stride) {
   const int64_t di = a.q.dim(2), dp = PadToLanes(di);
   const SequenceView& seq = a.cache.sequence(token_begin);
   s.keys.resize(std::max(s.keys.size(), static_cast<size_t>(kKeyTile * dp)));
@@ -90,7 +92,8 @@ void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, Scratch
   const int64_t k = a.topk_idxs.dim(1);
   while (begin < end) {
     int64_t last = begin + 1;
-    while (last < std::min(end, begin + kTokenTile) && a.cache.sequence_of[last] == a.cache.sequence_of[begin]) ++last;
+    while (last < std::min(end, begin + kTokenTile) && a.cache.sequence_of[last] == a.cache.sequence_of[begin])
+      ++last;
     const int64_t stride = Visible(a, last - 1);
     s.score.resize(std::max(s.score.size(), static_cast<size_t>((last - begin) * stride)));
     int64_t scored = begin;  // tokens that see no more than K rows take them all

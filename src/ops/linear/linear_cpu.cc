@@ -49,7 +49,8 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a) {
     });
     return;
   }
-  const int64_t grain = std::max<int64_t>(1, kGrainProducts / (kTileRows * std::max<int64_t>(k_dim, 1) * num_tokens));
+  const int64_t grain = std::max<int64_t>(
+      1, kGrainProducts / (kTileRows * std::max<int64_t>(k_dim, 1) * num_tokens));
   ParallelFor(ctx.pool, tiles, grain,
               [&](int64_t begin, int64_t end, int) { MultiplyTiles(a, p, group_stride, begin, end); });
 }

@@ -14,8 +14,8 @@
 namespace dsv4::DSV4_ISA {
 
 inline constexpr int64_t kTileRows = 4, kTileTokens = 3;  // 12 accumulators, 3 inputs, 1 weight: 16 registers
-inline constexpr int64_t kRowBlock = 16;     // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
-inline constexpr int64_t kTokenBlock = 96;   // tokens that use one decoding
+inline constexpr int64_t kRowBlock = 16;  // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
+inline constexpr int64_t kTokenBlock = 96;  // tokens that use one decoding
 
 struct RowProduct {
   const QuantTensor* w = nullptr;
@@ -34,7 +34,8 @@ struct BufferRow {
 
 // acc[r][t] += row r . x[t] over columns [begin, end), end - begin a multiple of 8.
 template <int R, int T, typename Row>
-DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end, Vec (&acc)[R][T]) {
+DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end,
+                             Vec (&acc)[R][T]) {
   for (int64_t k = begin; k < end; k += kLanes) {
     Vec in[T];
     for (int t = 0; t < T; ++t) in[t] = Load(x[t] + k);
@@ -61,7 +62,8 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
   for (int t = 0; t < T; ++t) x[t] = p.x[t] + p.x_offset;
   const auto rows = [&]<size_t... I>(std::index_sequence<I...>) {
     return std::array<Row, R>{Row(w, n + static_cast<int64_t>(I))...};
-  }(std::make_index_sequence<R>());
+  }
+  (std::make_index_sequence<R>());
   Vec total[R][T];
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) total[r][t] = Zero();
@@ -170,7 +172,8 @@ class BlockProduct {
     }
   }
 
-  void Finish(const RowProduct& p, int64_t begin, int64_t n, int64_t count, int64_t first_token, int64_t num_tokens) {
+  void Finish(const RowProduct& p, int64_t begin, int64_t n, int64_t count, int64_t first_token,
+              int64_t num_tokens) {
     const float scale = p.w->global_scale * Row::kUnit;
     for (int64_t t = 0; t < num_tokens; ++t) {
       float sums[kRowBlock];
@@ -190,8 +193,10 @@ class BlockProduct {
 template <typename Row>
 void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
   switch (p.num_tokens) {
-    case 1: return MultiplyFewTokens<Row, 1>(p, begin, end);
-    case 2: return MultiplyFewTokens<Row, 2>(p, begin, end);
+    case 1:
+      return MultiplyFewTokens<Row, 1>(p, begin, end);
+    case 2:
+      return MultiplyFewTokens<Row, 2>(p, begin, end);
     default: {
       BlockProduct<Row> block;
       return block.Run(p, begin, end);
@@ -202,11 +207,16 @@ void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
 // Rows [begin, end) of W.
 inline void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end) {
   switch (p.w->format) {
-    case WeightFormat::kF32: return MultiplyRowsOf<F32Row>(p, begin, end);
-    case WeightFormat::kBf16: return MultiplyRowsOf<Bf16Row>(p, begin, end);
-    case WeightFormat::kFp8Block: return MultiplyRowsOf<Fp8Row>(p, begin, end);
-    case WeightFormat::kMxfp4: return MultiplyRowsOf<Mxfp4Row>(p, begin, end);
-    case WeightFormat::kNvfp4: return MultiplyRowsOf<Nvfp4Row>(p, begin, end);
+    case WeightFormat::kF32:
+      return MultiplyRowsOf<F32Row>(p, begin, end);
+    case WeightFormat::kBf16:
+      return MultiplyRowsOf<Bf16Row>(p, begin, end);
+    case WeightFormat::kFp8Block:
+      return MultiplyRowsOf<Fp8Row>(p, begin, end);
+    case WeightFormat::kMxfp4:
+      return MultiplyRowsOf<Mxfp4Row>(p, begin, end);
+    case WeightFormat::kNvfp4:
+      return MultiplyRowsOf<Nvfp4Row>(p, begin, end);
   }
 }
 

@@ -13,9 +13,9 @@ namespace {
 
 // Rows per step of the online softmax, counted from the start of the token's list: part of the summation order.
 constexpr int64_t kTile = 32;
-constexpr int64_t kHeadTile = 4;           // heads that share the loads of a row's channels
-constexpr int64_t kHeadGroup = 4;          // smallest share of a thread
-constexpr int64_t kMaxShared = 16384;      // rows decoded once for all tokens of a step: 32 MiB of 512 channels
+constexpr int64_t kHeadTile = 4;       // heads that share the loads of a row's channels
+constexpr int64_t kHeadGroup = 4;      // smallest share of a thread
+constexpr int64_t kMaxShared = 16384;  // rows decoded once for all tokens of a step: 32 MiB of 512 channels
 constexpr int64_t kMinTokensToShare = 4;
 
 // Cached rows that several tokens of the step attend to, decoded once: per sequence the ring, then the compressed rows.
@@ -47,21 +47,23 @@ class SharedRows {
     if (jobs_.empty()) return;
     rows_.resize(std::max(rows_.size(), static_cast<size_t>(total * stride)));
     const int64_t dim = a.q.dim(2);
-    ParallelFor(ctx.pool, static_cast<int64_t>(jobs_.size()), /*grain=*/64, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Job& job = jobs_[static_cast<size_t>(i)];
-        float* row = rows_.data() + job.to * stride;
-        DecodeSlot(job.from, row);
-        std::fill(row + dim, row + stride, 0.0f);
-      }
-    });
+    ParallelFor(ctx.pool, static_cast<int64_t>(jobs_.size()), /*grain=*/64,
+                [&](int64_t begin, int64_t end, int) {
+                  for (int64_t i = begin; i < end; ++i) {
+                    const Job& job = jobs_[static_cast<size_t>(i)];
+                    float* row = rows_.data() + job.to * stride;
+                    DecodeSlot(job.from, row);
+                    std::fill(row + dim, row + stride, 0.0f);
+                  }
+                });
   }
 
   // Null when the sequence's rows were not decoded.
   const float* Find(int64_t sequence, const AttendedRows::Place& place) const {
     const int64_t first = first_[static_cast<size_t>(sequence)];
     if (first < 0) return nullptr;
-    return rows_.data() + (first + (place.ring_slot >= 0 ? place.ring_slot : window_ + place.compressed)) * stride_;
+    return rows_.data() +
+           (first + (place.ring_slot >= 0 ? place.ring_slot : window_ + place.compressed)) * stride_;
   }
 
  private:
@@ -77,15 +79,16 @@ class SharedRows {
 
 // Working memory of one thread.
 struct Scratch {
-  std::vector<float> rows;    // [kTile, Dp]: decoded rows; Dp = Dh padded to whole vectors
-  std::vector<float> q;       // [heads, Dp], only when Dh is not whole vectors
-  std::vector<float> out;     // [heads, Dp]: sums of the weighted rows
-  std::vector<float> score;   // [heads, kTile]
+  std::vector<float> rows;                 // [kTile, Dp]: decoded rows; Dp = Dh padded to whole vectors
+  std::vector<float> q;                    // [heads, Dp], only when Dh is not whole vectors
+  std::vector<float> out;                  // [heads, Dp]: sums of the weighted rows
+  std::vector<float> score;                // [heads, kTile]
   std::vector<float> largest, sum, decay;  // [heads]
 };
 
 // score[h][i] = q[h] . rows[i] for all kTile rows.
-void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t count, int64_t dp, float* score) {
+void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t count, int64_t dp,
+            float* score) {
   for (int64_t h = 0; h < num_heads; h += kTileTokens) {
     const int64_t heads = std::min(kTileTokens, num_heads - h);
     const float* x[kTileTokens];
@@ -143,8 +146,8 @@ float SoftmaxStep(float* score, int64_t count, float scale, float& largest, floa
 
 // out[h] = out[h] * decay[h] + sum_i p[h][i] * rows[i], rows in order, for H heads and C vectors of channels.
 template <int H, int C>
-DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const* rows, int64_t count, int64_t c,
-                         float* out, int64_t dp) {
+DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const* rows, int64_t count,
+                         int64_t c, float* out, int64_t dp) {
   Vec acc[H][C];
   for (int h = 0; h < H; ++h) {
     for (int v = 0; v < C; ++v) acc[h][v] = Mul(Load(out + h * dp + c + v * kLanes), Set(decay[h]));
@@ -171,8 +174,8 @@ void AddRowsOfHeads(const float* p, const float* decay, const float* const* rows
 }
 
 // Heads [head_begin, head_end) of token t.
-void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, int64_t head_begin, int64_t head_end,
-            Scratch& s) {
+void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, int64_t head_begin,
+            int64_t head_end, Scratch& s) {
   const int64_t num_heads = a.q.dim(1), dh = a.q.dim(2), dp = PadToLanes(dh), heads = head_end - head_begin;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   s.rows.resize(std::max(s.rows.size(), static_cast<size_t>(kTile * dp)));
@@ -221,10 +224,18 @@ void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, i
       const float* decay = s.decay.data() + h;
       float* out = s.out.data() + h * dp;
       switch (std::min(kHeadTile, heads - h)) {
-        case 4: AddRowsOfHeads<4>(p, decay, rows, count, out, dp); break;
-        case 3: AddRowsOfHeads<3>(p, decay, rows, count, out, dp); break;
-        case 2: AddRowsOfHeads<2>(p, decay, rows, count, out, dp); break;
-        default: AddRowsOfHeads<1>(p, decay, rows, count, out, dp); break;
+        case 4:
+          AddRowsOfHeads<4>(p, decay, rows, count, out, dp);
+          break;
+        case 3:
+          AddRowsOfHeads<3>(p, decay, rows, count, out, dp);
+          break;
+        case 2:
+          AddRowsOfHeads<2>(p, decay, rows, count, out, dp);
+          break;
+        default:
+          AddRowsOfHeads<1>(p, decay, rows, count, out, dp);
+          break;
       }
     }
   }
@@ -248,7 +259,8 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   ParallelFor(ctx.pool, a.cache.num_tokens * groups, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
     static thread_local Scratch scratch;
     while (begin < end) {
-      const int64_t t = begin / groups, first = begin - t * groups, last = std::min(groups, first + end - begin);
+      const int64_t t = begin / groups, first = begin - t * groups,
+                    last = std::min(groups, first + end - begin);
       Attend(a, shared, t, first * kHeadGroup, std::min(num_heads, last * kHeadGroup), scratch);
       begin += last - first;
     }

@@ -1,0 +1,47 @@
+#include "ops/linear/linear.h"
+
+#include "support.h"
+#include "support/quant_fixture.h"
+
+namespace dsv4::bench {
+namespace {
+
+// Rows of a matrix that is too large for the caches, so that T = 1 shows the rate of memory.
+void Linear(benchmark::State& state, WeightFormat format) {
+  const int64_t t = state.range(0), n = state.range(1), k = state.range(2);
+  test::Random random(1);
+  const test::QuantFixture w(random, {format, DType::kF8E8M0}, n, k);
+  Buffer x({t, k}), y({t, n});
+  const ExecContext ctx = Context();
+  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
+  Report(state, n * w.tensor().row_bytes(), t * n * k);
+}
+void Shapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"T", "N", "K"})->UseRealTime();
+  for (const int64_t t : {1, 2, 4, 8, 64, 256}) b->Args({t, 1024, 256})->Args({t, 4096, 4096});
+}
+BENCHMARK_CAPTURE(Linear, f32, WeightFormat::kF32)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, bf16, WeightFormat::kBf16)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, fp8, WeightFormat::kFp8Block)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, mxfp4, WeightFormat::kMxfp4)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, nvfp4, WeightFormat::kNvfp4)->Apply(Shapes);
+
+// Plain reading of 256 MiB with the same threads: the bound of every T = 1 figure.
+void ReadMemory(benchmark::State& state) {
+  std::vector<uint64_t> words(size_t{1} << 25, 1);
+  const ExecContext ctx = Context();
+  for (auto _ : state) {
+    ParallelFor(ctx.pool, static_cast<int64_t>(words.size()), 1, [&](int64_t begin, int64_t end, int) {
+      uint64_t sum[8] = {};
+      for (int64_t i = begin; i + 8 <= end; i += 8) {
+        for (int64_t j = 0; j < 8; ++j) sum[j] += words[static_cast<size_t>(i + j)];
+      }
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  Report(state, static_cast<int64_t>(words.size() * 8));
+}
+BENCHMARK(ReadMemory)->UseRealTime();
+
+}  // namespace
+}  // namespace dsv4::bench

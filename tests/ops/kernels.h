@@ -1,0 +1,61 @@
+// The kernels of an op by name, so that a test runs each of them whatever the dispatcher would choose.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "device/cpu_features.h"
+#include "device/exec_context.h"
+
+// Declares dsv4::generic::NAME and dsv4::avx2::NAME.
+#define DSV4_DECLARE_KERNELS(NAME, ARGS)               \
+  namespace dsv4::generic {                            \
+  void NAME(const ExecContext& ctx, const ARGS& args); \
+  }                                                    \
+  namespace dsv4::avx2 {                               \
+  void NAME(const ExecContext& ctx, const ARGS& args); \
+  }
+
+#if defined(__x86_64__)
+#define DSV4_KERNELS(NAME)                             \
+  {                                                    \
+    {"generic", generic::NAME}, { "avx2", avx2::NAME } \
+  }
+#else
+#define DSV4_KERNELS(NAME)       \
+  {                              \
+    { "generic", generic::NAME } \
+  }
+#endif
+
+namespace dsv4::test {
+
+template <typename Args>
+struct Kernel {
+  std::string name;
+  void (*run)(const ExecContext& ctx, const Args& args);
+};
+
+// Calls fn(run) for every kernel that this machine can run.
+template <typename Args, typename Fn>
+void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
+  for (const Kernel<Args>& kernel : kernels) {
+    if (kernel.name == "avx2" && !CpuHasAvx2()) continue;
+    SCOPED_TRACE(kernel.name);
+    fn(kernel.run);
+  }
+}
+
+inline ExecContext Reference() { return {.pool = nullptr, .reference_ops = true}; }
+
+// No pool, and pools of 1, 2 and 4 threads.
+inline std::vector<ExecContext> ThreadCounts() {
+  static ThreadPool one(1), two(2), four(4);
+  return {{}, {.pool = &one}, {.pool = &two}, {.pool = &four}};
+}
+inline ExecContext TwoThreads() { return ThreadCounts()[2]; }
+
+}  // namespace dsv4::test
