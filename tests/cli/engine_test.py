@@ -136,7 +136,7 @@ class Engine(CliTestCase):
 
     def interrupt(self, *args):
         with subprocess.Popen([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE) as p:
+                              stderr=subprocess.PIPE, bufsize=0) as p:
             if "-o" in args:
                 time.sleep(0.5)
                 out = b""
@@ -162,7 +162,7 @@ class Engine(CliTestCase):
 
     def test_closed_pipe_ends_quietly(self):
         with subprocess.Popen([BINARY, "generate", *map(str, self.model), "--token-ids", str(self.ids), "-n", "2000",
-                               "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+                               "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as p:
             p.stdout.read(10)
             p.stdout.close()
             self.assertEqual(p.stderr.read(), b"")

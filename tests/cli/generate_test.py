@@ -102,7 +102,7 @@ class Generate(CliTestCase):
 
     def test_interrupt_prints_what_there_is(self):
         with subprocess.Popen([BINARY, "generate", *map(str, self.model), "-p", "In the beginning", "-n", "-1", "--ignore-eos"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as p:
             out = p.stdout.read(10)
             start = time.monotonic()
             p.send_signal(signal.SIGINT)
