@@ -1,4 +1,5 @@
-// Vectorised kv/row_format.h DecodeRow, bit for bit: x[0, dim) becomes the row; nothing behind it is written.
+// Vectorised kv/row_format.h DecodeRow, equal to it in every value (an E2M1 zero may lose its sign): x[0, dim) becomes
+// the row; nothing behind it is written.
 #pragma once
 
 #include "kv/layout.h"
@@ -21,21 +22,30 @@ inline void DecodeSlot(const RowSlot& slot, float* x) {
   switch (f.kind) {
     case RowFormat::Kind::kFp8: {
       const int64_t nope = f.dim - f.rope_dim, whole = nope / kLanes * kLanes;
-      for (int64_t i = 0; i < whole; i += kLanes) {
-        const Vec code = Mul(LoadE4m3(data + i), Set(kE4m3Unit));
-        Store(x + i, Mul(code, Set(kE8m0Table[scale[i / kKvScaleBlock]])));
+      const auto scaled = [&](int64_t i, Vec code) {
+        return Mul(Mul(code, Set(kE4m3Unit)), Set(kE8m0Table[scale[i / kKvScaleBlock]]));
+      };
+      int64_t i = 0;
+      for (; i + 2 * kLanes <= whole; i += 2 * kLanes) {
+        Vec codes[2];
+        LoadE4m3(data + i, codes);
+        for (int64_t v = 0; v < 2; ++v) Store(x + i + v * kLanes, scaled(i, codes[v]));
       }
-      for (int64_t i = whole; i < nope; ++i)
-        x[i] = kE4m3Table[data[i]] * kE8m0Table[scale[i / kKvScaleBlock]];
+      for (; i < whole; i += kLanes) Store(x + i, scaled(i, LoadE4m3(data + i)));
+      for (; i < nope; ++i) x[i] = kE4m3Table[data[i]] * kE8m0Table[scale[i / kKvScaleBlock]];
       DecodeBf16(data + nope, f.rope_dim, x + nope);
       return;
     }
     case RowFormat::Kind::kFp4: {
-      const int64_t whole = f.dim / kLanes * kLanes;
-      for (int64_t i = 0; i < whole; i += kLanes) {
-        Store(x + i, Mul(LoadE2m1(data + i / 2), Set(kE8m0Table[scale[i / kIndexScaleBlock]])));
+      int64_t i = 0;
+      for (; i + kIndexScaleBlock <= f.dim; i += kIndexScaleBlock) {
+        const Vec factor = Set(kE8m0ScaleOfE2m1[scale[i / kIndexScaleBlock]]);
+        Vec codes[kIndexScaleBlock / kLanes];
+        LoadE2m1(data + i / 2, codes);
+        for (int64_t v = 0; v < kIndexScaleBlock / kLanes; ++v)
+          Store(x + i + v * kLanes, Mul(codes[v], factor));
       }
-      for (int64_t i = whole; i < f.dim; ++i) {
+      for (; i < f.dim; ++i) {
         x[i] = E2m1ToF32(GetNibble(data, i)) * kE8m0Table[scale[i / kIndexScaleBlock]];
       }
       return;

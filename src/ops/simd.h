@@ -24,8 +24,8 @@ inline constexpr int64_t kLanes = 8;
 
 constexpr int64_t PadToLanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// Values of all E4M3 and E8M0 codes, for block scales.
-constexpr std::array<float, 256> MakeE4m3Table() {
+// Values of all E4M3 and E8M0 codes times `unit`, a power of two near 1 (exact).
+constexpr std::array<float, 256> MakeE4m3Table(float unit) {
   std::array<float, 256> table{};
   for (uint32_t code = 0; code < 256; ++code) {
     const uint32_t magnitude = code & 0x7Fu;
@@ -33,19 +33,19 @@ constexpr std::array<float, 256> MakeE4m3Table() {
     const float power = std::bit_cast<float>(((exponent == 0 ? 1u : exponent) + 120u) << 23);  // 2^(e - 7)
     float value = power * (static_cast<float>(mantissa) * 0.125f + (exponent == 0 ? 0.0f : 1.0f));
     if (magnitude == 0x7F) value = std::bit_cast<float>(0x7FC00000u);
-    table[code] = std::bit_cast<float>(std::bit_cast<uint32_t>(value) | (code & 0x80u) << 24);
+    table[code] = (code & 0x80u) != 0 ? -value * unit : value * unit;
   }
   return table;
 }
-constexpr std::array<float, 256> MakeE8m0Table() {
+constexpr std::array<float, 256> MakeE8m0Table(float unit) {
   std::array<float, 256> table{};
-  table[0] = 0x1p-127f;
-  for (uint32_t code = 1; code < 255; ++code) table[code] = std::bit_cast<float>(code << 23);
+  table[0] = 0x1p-127f * unit;
+  for (uint32_t code = 1; code < 255; ++code) table[code] = std::bit_cast<float>(code << 23) * unit;
   table[255] = std::bit_cast<float>(0x7FC00000u);
   return table;
 }
-alignas(64) inline constexpr std::array<float, 256> kE4m3Table = MakeE4m3Table();
-alignas(64) inline constexpr std::array<float, 256> kE8m0Table = MakeE8m0Table();
+alignas(64) inline constexpr std::array<float, 256> kE4m3Table = MakeE4m3Table(1.0f);
+alignas(64) inline constexpr std::array<float, 256> kE8m0Table = MakeE8m0Table(1.0f);
 
 #ifdef DSV4_SIMD_AVX2
 
@@ -99,15 +99,43 @@ DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
   return {_mm256_cvtph_ps(_mm_or_si128(half, nan))};
 }
 
-// Eight E2M1 codes of four bytes: the lower three bits choose from a table in a register, the fourth is the sign.
+// Sixteen of them.
+DSV4_INLINE void LoadE4m3(const uint8_t* p, Vec (&x)[2]) {
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i largest = _mm256_set1_epi16(0x7F);
+  const __m256i half = _mm256_slli_epi16(_mm256_add_epi16(code, _mm256_andnot_si256(largest, code)), 7);
+  const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(code, largest), largest);
+  const __m256i bits = _mm256_or_si256(half, nan);
+  x[0] = {_mm256_cvtph_ps(_mm256_castsi256_si128(bits))};
+  x[1] = {_mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
+}
+
+// E2M1 codes as kE2m1Unit-ths of their values, which are then whole numbers (a negative zero becomes zero): a byte
+// shuffle looks 16 of them up.
+inline constexpr float kE2m1Unit = 0.5f;
+DSV4_INLINE __m128i LookUpE2m1(__m128i nibbles) {
+  return _mm_shuffle_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), nibbles);
+}
+DSV4_INLINE Vec FromBytes(__m128i x) { return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x))}; }
+
+// Eight codes of four bytes.
 DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, 4);
-  const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-  const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(bits),
-                                         _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-  const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(code, 28)), _mm256_set1_ps(-0.0f));
-  return {_mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, code), sign)};
+  const __m128i bytes = _mm_cvtsi32_si128(bits), low = _mm_set1_epi8(15);
+  const __m128i even = _mm_and_si128(bytes, low), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), low);
+  return FromBytes(LookUpE2m1(_mm_unpacklo_epi8(even, odd)));
+}
+// 32 codes of 16 bytes.
+DSV4_INLINE void LoadE2m1(const uint8_t* p, Vec (&x)[4]) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), low = _mm_set1_epi8(15);
+  const __m128i even = _mm_and_si128(bytes, low), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), low);
+  const __m128i first = LookUpE2m1(_mm_unpacklo_epi8(even, odd));
+  const __m128i second = LookUpE2m1(_mm_unpackhi_epi8(even, odd));
+  x[0] = FromBytes(first);
+  x[1] = FromBytes(_mm_srli_si128(first, 8));
+  x[2] = FromBytes(second);
+  x[3] = FromBytes(_mm_srli_si128(second, 8));
 }
 
 #else
@@ -173,7 +201,11 @@ DSV4_INLINE Vec LoadE4m3(const uint8_t* p) {
   for (int i = 0; i < kLanes; ++i) x[i] = kE4m3Table[p[i]];
   return Load(x);
 }
+DSV4_INLINE void LoadE4m3(const uint8_t* p, Vec (&x)[2]) {
+  for (int i = 0; i < 2; ++i) x[i] = LoadE4m3(p + i * kLanes);
+}
 
+inline constexpr float kE2m1Unit = 1.0f;
 DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
   float x[kLanes];
   for (int i = 0; i < kLanes / 2; ++i) {
@@ -182,8 +214,15 @@ DSV4_INLINE Vec LoadE2m1(const uint8_t* p) {
   }
   return Load(x);
 }
+DSV4_INLINE void LoadE2m1(const uint8_t* p, Vec (&x)[4]) {
+  for (int i = 0; i < 4; ++i) x[i] = LoadE2m1(p + i * kLanes / 2);
+}
 
 #endif  // DSV4_SIMD_AVX2
+
+// Block scales of E2M1 codes, for what LoadE2m1 gives.
+alignas(64) inline constexpr std::array<float, 256> kE4m3ScaleOfE2m1 = MakeE4m3Table(kE2m1Unit);
+alignas(64) inline constexpr std::array<float, 256> kE8m0ScaleOfE2m1 = MakeE8m0Table(kE2m1Unit);
 
 DSV4_INLINE float Sum(Vec a) {
   float sums[4];

@@ -1,7 +1,9 @@
-// One weight row of a QuantTensor as a source of decoded vectors: Load(k) gives weights k .. k+7, k a multiple of 8.
-// Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (in units of
-// 1 / kUnit) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
-// LoadTail(k, n) gives the n < 8 weights at the end of a row, then zeros.
+// One weight row of a QuantTensor as a source of decoded vectors:
+//   Load(k)        weights k .. k+7, k a multiple of 8
+//   Load(k, x)     weights k .. k + 8 kVectors - 1, k a multiple of 8 kVectors
+//   LoadTail(k, n) the n < 8 weights at the end of a row, then zeros
+// Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
+// power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
 #pragma once
 
 #include "ops/simd.h"
@@ -17,6 +19,7 @@ struct PlainRow {
 
   DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
   DSV4_INLINE Vec Load(int64_t k) const { return LoadVec(codes + k * Bytes); }
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[1]) const { x[0] = Load(k); }
   DSV4_INLINE Vec LoadTail(int64_t k, int64_t n) const {
     uint8_t padded[kLanes * Bytes] = {};
     std::memcpy(padded, codes + k * Bytes, static_cast<size_t>(n * Bytes));
@@ -25,6 +28,7 @@ struct PlainRow {
 };
 
 struct F32Row : PlainRow<LoadF32, 4> {
+  static constexpr int kVectors = 1;
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
   static constexpr float kUnit = 1.0f;
@@ -32,6 +36,7 @@ struct F32Row : PlainRow<LoadF32, 4> {
 };
 
 struct Bf16Row : PlainRow<LoadBf16, 2> {
+  static constexpr int kVectors = 1;
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
   static constexpr float kUnit = 1.0f;
@@ -41,8 +46,11 @@ struct Bf16Row : PlainRow<LoadBf16, 2> {
 struct Fp8Row : PlainRow<LoadE4m3, 1> {
   static constexpr int64_t kChunk = kFp8BlockSize;
   static constexpr bool kChunkScale = true;
+  static constexpr int kVectors = 2;
   static constexpr float kUnit = kE4m3Unit;
+  using PlainRow::Load;
   using PlainRow::PlainRow;
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[2]) const { LoadE4m3(codes + k, x); }
 };
 
 // Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`.
@@ -50,6 +58,7 @@ template <int64_t Block, const std::array<float, 256>& Table>
 struct Fp4Row {
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
+  static constexpr int kVectors = 4;
   static constexpr float kUnit = 1.0f;
   const uint8_t* codes;
   const uint8_t* scales;
@@ -59,9 +68,13 @@ struct Fp4Row {
   DSV4_INLINE Vec Load(int64_t k) const {
     return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]]));
   }
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[4]) const {
+    LoadE2m1(codes + k / 2, x);
+    for (int64_t v = 0; v < 4; ++v) x[v] = Mul(x[v], Set(Table[scales[k / Block + v * kLanes / Block]]));
+  }
   DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
 };
-using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0Table>;
-using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3Table>;
+using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0ScaleOfE2m1>;
+using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3ScaleOfE2m1>;
 
 }  // namespace dsv4::DSV4_ISA

@@ -28,20 +28,31 @@ struct RowProduct {
 
 // Decoded weights in memory.
 struct BufferRow {
+  static constexpr int kVectors = 1;
   const float* p;
   DSV4_INLINE Vec Load(int64_t k) const { return dsv4::DSV4_ISA::Load(p + k); }
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[1]) const { x[0] = Load(k); }
 };
 
-// acc[r][t] += row r . x[t] over columns [begin, end), end - begin a multiple of 8.
+// acc[r][t] += row r . x[t] over columns [begin, end), both multiples of 8.
 template <int R, int T, typename Row>
 DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end,
                              Vec (&acc)[R][T]) {
-  for (int64_t k = begin; k < end; k += kLanes) {
-    Vec in[T];
-    for (int t = 0; t < T; ++t) in[t] = Load(x[t] + k);
+  constexpr int64_t kStep = Row::kVectors * kLanes;
+  int64_t k = begin;
+  for (; k + kStep <= end; k += kStep) {
+    for (int r = 0; r < R; ++r) {
+      Vec w[Row::kVectors];
+      rows[r].Load(k, w);
+      for (int v = 0; v < Row::kVectors; ++v) {
+        for (int t = 0; t < T; ++t) acc[r][t] = Fma(w[v], Load(x[t] + k + v * kLanes), acc[r][t]);
+      }
+    }
+  }
+  for (; k < end; k += kLanes) {
     for (int r = 0; r < R; ++r) {
       const Vec w = rows[r].Load(k);
-      for (int t = 0; t < T; ++t) acc[r][t] = Fma(w, in[t], acc[r][t]);
+      for (int t = 0; t < T; ++t) acc[r][t] = Fma(w, Load(x[t] + k), acc[r][t]);
     }
   }
 }
@@ -92,8 +103,9 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
 
 template <typename Row, int T>
 void MultiplyFewTokens(const RowProduct& p, int64_t begin, int64_t end) {
+  constexpr int64_t kRows = T <= 2 ? 4 : 2;  // accumulators and what decoding needs fit the registers
   int64_t n = begin;
-  for (; n + kTileRows <= end; n += kTileRows) MultiplyInRegisters<Row, kTileRows, T>(p, n, begin);
+  for (; n + kRows <= end; n += kRows) MultiplyInRegisters<Row, kRows, T>(p, n, begin);
   for (; n < end; ++n) MultiplyInRegisters<Row, 1, T>(p, n, begin);
 }
 
@@ -125,8 +137,10 @@ class BlockProduct {
         std::fill_n(decoded_ + r * Row::kChunk, Row::kChunk, 0.0f);
         scale_[r] = 0.0f;
       }
-      for (int64_t t = 0; t < num_tokens; t += kTileTokens) {
-        const int64_t tokens = std::min(kTileTokens, num_tokens - t);
+      for (int64_t t = 0, tokens = 0; t < num_tokens; t += tokens) {
+        tokens = num_tokens - t == 4
+                     ? 2
+                     : std::min(kTileTokens, num_tokens - t);  // 4 = 2 + 2: one leaves no reuse
         const float* x[kTileTokens];
         for (int64_t i = 0; i < tokens; ++i) x[i] = p.x[first_token + t + i] + p.x_offset + k;
         for (int64_t r = 0; r < count; r += kTileRows) {
@@ -143,8 +157,15 @@ class BlockProduct {
   }
 
   static void Decode(const Row& row, int64_t k, int64_t width, float* out) {
+    constexpr int64_t kStep = Row::kVectors * kLanes;
     const int64_t whole = width / kLanes * kLanes;
-    for (int64_t i = 0; i < whole; i += kLanes) Store(out + i, row.Load(k + i));
+    int64_t i = 0;
+    for (; i + kStep <= whole; i += kStep) {
+      Vec x[Row::kVectors];
+      row.Load(k + i, x);
+      for (int64_t v = 0; v < Row::kVectors; ++v) Store(out + i + v * kLanes, x[v]);
+    }
+    for (; i < whole; i += kLanes) Store(out + i, row.Load(k + i));
     if (whole < width) Store(out + whole, row.LoadTail(k + whole, width - whole));
   }
 
