@@ -32,7 +32,7 @@ double ParseDouble(std::string_view text) {
     } else if (!IsDigit(text[i])) {
       const bool minus = text[i + 1] == '-';
       for (size_t j = i + (IsDigit(text[i + 1]) ? 1 : 2); j < text.size(); ++j) {
-        exponent = std::min<int64_t>(exponent * 10 + (text[j] - '0'), int64_t{1} << 60);
+        exponent = std::min<int64_t>(exponent * 10 + (text[j] - '0'), int64_t{1} << 50);
       }
       if (minus) exponent = -exponent;
       break;

@@ -1,0 +1,47 @@
+// Chat requests: any text is refused in one line or rendered, and JSON that was printed once prints the same again.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "dsv4/chat.h"
+#include "text/json_value.h"
+#include "text/utf8.h"
+
+namespace {
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void RequireMessage(const dsv4::Status& status) {
+  Require(!status.message().empty() && status.message().find('\n') == std::string::npos);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto value = dsv4::ParseJsonValue(text);
+  if (value.ok()) {
+    const std::string printed = dsv4::DumpJson(*value);
+    const auto again = dsv4::ParseJsonValue(printed);
+    Require(again.ok() && dsv4::DumpJson(*again) == printed);
+  } else {
+    RequireMessage(value.status());
+  }
+  const auto request = dsv4::ParseChatRequest(text);
+  if (!request.ok()) {
+    RequireMessage(request.status());
+    return 0;
+  }
+  for (const dsv4::ChatDialect dialect : {dsv4::ChatDialect::kV4Preview, dsv4::ChatDialect::kV40731}) {
+    const auto prompt = dsv4::RenderPrompt(*request, dialect);
+    if (prompt.ok()) {
+      Require(dsv4::ValidUtf8Prefix(*prompt) == prompt->size());
+    } else {
+      Require(!prompt.status().message().empty());
+    }
+  }
+  return 0;
+}
