@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <regex>
+#include <string_view>
+#include <utility>
 
 namespace dsv4::testing {
 
@@ -164,6 +165,53 @@ TestTensor StackExperts(const Config& c, std::vector<TestTensor>& tensors, const
   return stack;
 }
 
+// In this order; `^` ties a rule to the beginning of a name, `$` to its end.
+constexpr std::pair<std::string_view, std::string_view> kTransformersRules[] = {
+    {".scale$", ".weight_scale_inv"},
+    {"^embed.", "model.embed_tokens."},
+    {"^head.", "lm_head."},
+    {"^norm.", "model.norm."},
+    {"^hc_head_", "model.hc_head.hc_"},
+    {".attn_norm.", ".input_layernorm."},
+    {".ffn_norm.", ".post_attention_layernorm."},
+    {".hc_attn_", ".attn_hc."},
+    {".hc_ffn_", ".ffn_hc."},
+    {".attn_sink", ".sinks"},
+    {".attn.indexer.wq_b.", ".attn.compressor.indexer.q_b_proj."},
+    {".attn.indexer.weights_proj.", ".attn.compressor.indexer.scorer.weights_proj."},
+    {".attn.indexer.compressor.", ".attn.compressor.indexer."},
+    {".compressor.wkv.", ".compressor.kv_proj."},
+    {".compressor.wgate.", ".compressor.gate_proj."},
+    {".compressor.ape$", ".compressor.position_bias"},
+    {".compressor.norm.", ".compressor.kv_norm."},
+    {".compressor.indexer.wkv.", ".compressor.indexer.kv_proj."},
+    {".compressor.indexer.wgate.", ".compressor.indexer.gate_proj."},
+    {".compressor.indexer.ape$", ".compressor.indexer.position_bias"},
+    {".compressor.indexer.norm.", ".compressor.indexer.kv_norm."},
+    {".attn.wq_a.", ".attn.q_a_proj."},
+    {".attn.q_norm.", ".attn.q_a_norm."},
+    {".attn.wq_b.", ".attn.q_b_proj."},
+    {".attn.wkv.", ".attn.kv_proj."},
+    {".attn.wo_a.", ".attn.o_a_proj."},
+    {".attn.wo_b.", ".attn.o_b_proj."},
+    {".gate.bias$", ".gate.e_score_correction_bias"},
+    {".w1.", ".gate_proj."},
+    {".w2.", ".down_proj."},
+    {".w3.", ".up_proj."},
+    {".attn.", ".self_attn."},
+    {".ffn.", ".mlp."},
+    {"^layers.", "model.layers."},
+};
+
+void Rewrite(std::string& name, std::string_view from, std::string_view to) {
+  const bool at_begin = from.starts_with('^'), at_end = from.ends_with('$');
+  if (at_begin) from.remove_prefix(1);
+  if (at_end) from.remove_suffix(1);
+  const size_t at = at_end && name.ends_with(from) ? name.size() - from.size() : name.find(from);
+  if (at == std::string::npos || (at_begin && at != 0) || (at_end && at + from.size() != name.size())) return;
+  name.replace(at, from.size(), to);
+}
+
 }  // namespace
 
 Json TinyConfigJson() {
@@ -220,41 +268,8 @@ std::vector<TestTensor> ToTransformersNames(const Config& c, std::vector<TestTen
       tensors.push_back(StackExperts(c, tensors, experts, {".w2"}, "down_proj"));
     }
   }
-  const std::pair<const char*, const char*> rules[] = {
-      {"\\.scale$", ".weight_scale_inv"},
-      {"^embed\\.", "model.embed_tokens."},
-      {"^head\\.", "lm_head."},
-      {"^norm\\.", "model.norm."},
-      {"^hc_head_", "model.hc_head.hc_"},
-      {"\\.attn_norm\\.", ".input_layernorm."},
-      {"\\.ffn_norm\\.", ".post_attention_layernorm."},
-      {"\\.hc_attn_", ".attn_hc."},
-      {"\\.hc_ffn_", ".ffn_hc."},
-      {"\\.attn_sink", ".sinks"},
-      {"\\.attn\\.indexer\\.wq_b\\.", ".attn.compressor.indexer.q_b_proj."},
-      {"\\.attn\\.indexer\\.weights_proj\\.", ".attn.compressor.indexer.scorer.weights_proj."},
-      {"\\.attn\\.indexer\\.compressor\\.", ".attn.compressor.indexer."},
-      {"(compressor\\.(indexer\\.)?)wkv\\.", "$1kv_proj."},
-      {"(compressor\\.(indexer\\.)?)wgate\\.", "$1gate_proj."},
-      {"(compressor\\.(indexer\\.)?)ape$", "$1position_bias"},
-      {"(compressor\\.(indexer\\.)?)norm\\.", "$1kv_norm."},
-      {"\\.attn\\.wq_a\\.", ".attn.q_a_proj."},
-      {"\\.attn\\.q_norm\\.", ".attn.q_a_norm."},
-      {"\\.attn\\.wq_b\\.", ".attn.q_b_proj."},
-      {"\\.attn\\.wkv\\.", ".attn.kv_proj."},
-      {"\\.attn\\.wo_a\\.", ".attn.o_a_proj."},
-      {"\\.attn\\.wo_b\\.", ".attn.o_b_proj."},
-      {"\\.gate\\.bias$", ".gate.e_score_correction_bias"},
-      {"\\.w1\\.", ".gate_proj."},
-      {"\\.w2\\.", ".down_proj."},
-      {"\\.w3\\.", ".up_proj."},
-      {"\\.attn\\.", ".self_attn."},
-      {"\\.ffn\\.", ".mlp."},
-      {"^layers\\.", "model.layers."},
-  };
-  for (const auto& [from, to] : rules) {
-    const std::regex pattern(from);
-    for (TestTensor& t : tensors) t.name = std::regex_replace(t.name, pattern, to);
+  for (TestTensor& t : tensors) {
+    for (const auto& [from, to] : kTransformersRules) Rewrite(t.name, from, to);
   }
   return tensors;
 }
