@@ -21,6 +21,11 @@ struct Scratch {
   std::vector<int32_t> order;
 };
 
+Scratch& ThreadScratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
 int64_t Visible(const IndexTopkArgs& a, int64_t t) {
   return (a.cache.positions[t] + 1) / a.cache.layer->index.ratio;
 }
@@ -114,21 +119,19 @@ void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t num_tokens = a.cache.num_tokens, k = a.topk_idxs.dim(1);
   const int64_t threads = ctx.pool == nullptr ? 1 : ctx.pool->num_threads();
   if (num_tokens >= 2 * threads) {
-    ParallelFor(ctx.pool, num_tokens, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
-      static thread_local Scratch scratch;
-      SelectForTokens(a, begin, end, scratch);
-    });
+    ParallelFor(ctx.pool, num_tokens, /*grain=*/1,
+                [&](int64_t begin, int64_t end, int) { SelectForTokens(a, begin, end, ThreadScratch()); });
     return;
   }
-  static thread_local Scratch scratch;
-  Scratch& own = scratch;
+  Scratch& own = ThreadScratch();
   for (int64_t t = 0; t < num_tokens; ++t) {  // few tokens: the threads share a token's keys
     const int64_t visible = Visible(a, t);
     own.score.resize(std::max(own.score.size(), static_cast<size_t>(visible)));
     float* score = own.score.data();
     if (visible > k) {
       ParallelFor(ctx.pool, CeilDiv(visible, kKeyTile), /*grain=*/2, [&](int64_t begin, int64_t end, int) {
-        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), scratch, score, visible);
+        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), ThreadScratch(), score,
+                  visible);
       });
     }
     SelectTopk(score, visible, k, own.order, a.topk_idxs.i32() + t * k);
