@@ -28,12 +28,12 @@ constexpr int64_t PadToLanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLa
 constexpr std::array<float, 256> MakeE4m3Table(float unit) {
   std::array<float, 256> table{};
   for (uint32_t code = 0; code < 256; ++code) {
-    const uint32_t magnitude = code & 0x7Fu;
+    const uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
     const uint32_t exponent = magnitude >> 3, mantissa = magnitude & 7u;
     const float power = std::bit_cast<float>(((exponent == 0 ? 1u : exponent) + 120u) << 23);  // 2^(e - 7)
-    float value = power * (static_cast<float>(mantissa) * 0.125f + (exponent == 0 ? 0.0f : 1.0f));
-    if (magnitude == 0x7F) value = std::bit_cast<float>(0x7FC00000u);
-    table[code] = (code & 0x80u) != 0 ? -value * unit : value * unit;
+    const float value = power * (static_cast<float>(mantissa) * 0.125f + (exponent == 0 ? 0.0f : 1.0f)) * unit;
+    const uint32_t bits = magnitude == 0x7F ? 0x7FC00000u : std::bit_cast<uint32_t>(value);
+    table[code] = std::bit_cast<float>(sign | bits);
   }
   return table;
 }
