@@ -84,7 +84,8 @@ class TextSink {
   bool Finish() {
     if (decoder_ && !stops_.stopped()) Emit(stops_.Push(decoder_->Finish()));
     if (!stops_.stopped()) Emit(stops_.Finish());
-    if (stream_ && !text_.empty() && text_.back() != '\n') Print("\n");
+    // A pipe or a file gets exactly the text; a terminal's prompt should not stand behind it.
+    if (stream_ && StdoutIsTerminal() && !text_.empty() && text_.back() != '\n') Print("\n");
     return !stops_.stopped();
   }
 

@@ -18,7 +18,7 @@ Status ErrnoStatus(const std::string& path, const char* doing) {
   const int error = errno;
   const std::string message = StrCat("cannot ", doing, " '", path, "': ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return NotFound(message);
-  if (error == ENOMEM || error == ENOSPC || error == EMFILE) return ResourceExhausted(message);
+  if (error == ENOMEM || error == ENOSPC || error == EDQUOT || error == EFBIG || error == EMFILE) return ResourceExhausted(message);
   return InvalidArgument(message);
 }
 
@@ -63,26 +63,31 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   }
 }
 
-Status WriteFile(const std::string& path, std::string_view bytes) {
-  const std::string temporary = StrCat(path, ".tmp.", static_cast<int64_t>(::getpid()));
-  Descriptor d{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-  if (d.fd < 0) return ErrnoStatus(temporary, "create");
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::write(d.fd, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const Status status = ErrnoStatus(path, "write");
-      ::unlink(temporary.c_str());
-      return status;
-    }
-    done += static_cast<size_t>(n);
+Status WriteFile(const std::string& path, std::span<const std::string_view> pieces) {
+  struct stat st;
+  if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
+    return InvalidArgument(StrCat("cannot write '", path, "': it is there and is not a regular file"));
   }
-  if (::fsync(d.fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+  std::string temporary = path + ".tmp.XXXXXX";
+  Descriptor d{::mkostemp(temporary.data(), O_CLOEXEC)};
+  if (d.fd < 0) return ErrnoStatus(path, "write");
+  const auto fail = [&] {
     const Status status = ErrnoStatus(path, "write");
     ::unlink(temporary.c_str());
     return status;
+  };
+  for (const std::string_view piece : pieces) {
+    for (size_t done = 0; done < piece.size();) {
+      const ssize_t n = ::write(d.fd, piece.data() + done, piece.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return fail();
+      done += static_cast<size_t>(n);
+    }
   }
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  const bool complete = ::fchmod(d.fd, 0666 & ~mask) == 0 && ::fsync(d.fd) == 0;
+  if (!complete || ::rename(temporary.c_str(), path.c_str()) != 0) return fail();
   return {};
 }
 

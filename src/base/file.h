@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "dsv4/status.h"
 
@@ -12,8 +14,10 @@ namespace dsv4 {
 // The whole file as bytes; refuses directories, and files of more than max_bytes.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
-// Writes through a temporary file in the same folder and renames it, so that readers see all or nothing.
-Status WriteFile(const std::string& path, std::string_view bytes);
+// Writes the pieces, one behind the other, to a temporary file in the same folder and renames it, so that readers see
+// all or nothing. A path that is there already must be a regular file: a rename would replace a device, a pipe or a link.
+Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
+inline Status WriteFile(const std::string& path, std::string_view bytes) { return WriteFile(path, {&bytes, 1}); }
 
 bool FileExists(const std::string& path);
 

@@ -1,9 +1,8 @@
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include <unistd.h>
-
+#include "base/file.h"
 #include "base/str.h"
 #include "dsv4/tensor_file.h"
 #include "io/safetensors.h"
@@ -11,47 +10,6 @@
 namespace dsv4 {
 
 namespace {
-
-// A file under a temporary name until it is complete.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::string path)
-      : path_(std::move(path)),
-        temporary_(StrCat(path_, ".tmp.", static_cast<int64_t>(::getpid()))),
-        file_(std::fopen(temporary_.c_str(), "wb")) {}
-  ~TemporaryFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    if (!done_) ::unlink(temporary_.c_str());
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  Status Write(const void* data, size_t size) {
-    if (file_ == nullptr || std::fwrite(data, 1, size, file_) != size) return Failure();
-    return {};
-  }
-
-  Status Finish() {
-    if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) return Failure();
-    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-    if (!closed || std::rename(temporary_.c_str(), path_.c_str()) != 0) return Failure();
-    done_ = true;
-    return {};
-  }
-
- private:
-  Status Failure() const {
-    const int error = errno;
-    const std::string message = StrCat("cannot write '", path_, "': ", std::strerror(error));
-    if (error == ENOSPC || error == EDQUOT || error == EFBIG) return ResourceExhausted(message);
-    return error == ENOENT || error == ENOTDIR ? NotFound(message) : InvalidArgument(message);
-  }
-
-  std::string path_;
-  std::string temporary_;
-  std::FILE* file_;
-  bool done_ = false;
-};
 
 std::string QuoteJson(const std::string& s) {
   std::string out = "\"";
@@ -86,14 +44,13 @@ Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> 
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
 
-  TemporaryFile file(path);
-  uint8_t length[8];
-  for (size_t i = 0; i < 8; ++i)
-    length[i] = static_cast<uint8_t>(static_cast<uint64_t>(header.size()) >> (8 * i));
-  DSV4_RETURN_IF_ERROR(file.Write(length, sizeof(length)));
-  DSV4_RETURN_IF_ERROR(file.Write(header.data(), header.size()));
-  for (const TensorToWrite& t : tensors) DSV4_RETURN_IF_ERROR(file.Write(t.bytes.data(), t.bytes.size()));
-  return file.Finish();
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  std::vector<std::string_view> pieces = {length, header};
+  for (const TensorToWrite& t : tensors) {
+    pieces.emplace_back(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
+  }
+  return WriteFile(path, pieces);
 }
 
 Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> tensors) {

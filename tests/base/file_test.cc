@@ -102,10 +102,29 @@ TEST_F(File, FailedWritesLeaveTheOldFileAndNothingElse) {
   EXPECT_FALSE(WriteFile(Path("folder"), "x").ok());  // cannot replace a folder
   EXPECT_EQ(NumEntries(), 1);
   ASSERT_TRUE(WriteFile(Path("a"), "old").ok());
-  // The temporary file of this process cannot be made: a folder has its name.
-  fs::create_directory(StrCat(Path("a"), ".tmp.", static_cast<int64_t>(::getpid())));
-  EXPECT_FALSE(WriteFile(Path("a"), "new").ok());
+  // A rename would replace what is no regular file.
+  fs::create_symlink(Path("a"), Path("link"));
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "pipe"}) {
+    const Status status = WriteFile(Path(name), "new");
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("not a regular file"), std::string::npos) << status.message();
+  }
+  EXPECT_TRUE(fs::is_symlink(Path("link")));
+  EXPECT_TRUE(fs::is_fifo(Path("pipe")));
   EXPECT_EQ(*ReadFile(Path("a"), 10), "old");
+  EXPECT_EQ(NumEntries(), 4);
+}
+
+TEST_F(File, PiecesAreWrittenOneBehindTheOther) {
+  const std::vector<std::string_view> pieces = {"ab", "", "cde"};
+  ASSERT_TRUE(WriteFile(Path("p"), pieces).ok());
+  EXPECT_EQ(*ReadFile(Path("p"), 10), "abcde");
+  struct stat st;
+  ASSERT_EQ(::stat(Path("p").c_str(), &st), 0);
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  EXPECT_EQ(st.st_mode & 0777, 0666 & ~mask);  // as any other new file, not the private mode of a temporary one
 }
 
 TEST_F(File, ReadersSeeTheOldFileOrTheNewOneNeverAPart) {

@@ -54,11 +54,11 @@ class Generate(CliTestCase):
             out = json.loads(self.generate("--temperature", "0", "--json", "--stop", stop, "--stop", "\x07never"))
             self.assertEqual((out["text"], out["finish_reason"]), (expected, "stop"))
             streamed = self.generate("--temperature", "0", "--stop", stop).decode()
-            self.assertEqual(streamed.rstrip("\n"), expected.rstrip("\n"))
+            self.assertEqual(streamed, expected)
 
     def test_streamed_text_is_the_json_text(self):
         text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
-        self.assertEqual(self.generate("--temperature", "0").decode().rstrip("\n"), text.rstrip("\n"))
+        self.assertEqual(self.generate("--temperature", "0").decode(), text)
 
     def test_timing_summary_is_on_stderr(self):
         result = run("generate", *self.model, "-p", "x", "-n", "2")
@@ -109,8 +109,7 @@ class Generate(CliTestCase):
             out += p.communicate(timeout=20)[0]
             self.assertLess(time.monotonic() - start, 1)
             self.assertEqual(p.returncode, 130)
-            self.assertTrue(out.endswith(b"\n"))
-            out.decode()
+            out.decode()  # whole characters, and no line end that the model did not write: a pipe gets the text alone
 
 
 class Nano(CliTestCase):

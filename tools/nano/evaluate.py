@@ -87,7 +87,7 @@ def run_items(engine, items, threads, limit=160):
             raise RuntimeError(f"encoded prompt differs:\n{prompt!r}\n{item['prompt']!r}")
     with ThreadPoolExecutor(threads) as pool:
         completions = list(pool.map(lambda prompt: engine.generate(prompt, limit), prompts))
-    messages = engine.parse([text.rstrip("\n") for text in completions], items)
+    messages = engine.parse(completions, items)
     return messages, [is_right(item, message) for item, message in zip(items, messages)]
 
 
