@@ -274,7 +274,7 @@ class Chat {
     const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(sampling_, engine_->info().vocab_size));
     sampler->AddPrompt(prompt);
     StreamDecoder decoder(*tokenizer_);
-    StopMatcher stops = Must(StopMatcher::Create(options_.stops));
+    StopMatcher stops = Must(StopMatcher::Create(options_.stops.texts));
     ReplyPrinter printer(interactive_ && StdoutIsTerminal());
     content_.clear();
     // Stop strings concern the content only.
@@ -287,11 +287,11 @@ class Chat {
         if (!stops.stopped() || delta.kind == OutputDelta::Kind::kContent) printer.Show(delta);
       }
     };
-    const std::vector<TokenId>& eos = engine_->info().eos_token_ids;
+    const std::vector<TokenId> stop_ids = StopIds(options_.stops, engine_->info(), /*with_eos=*/true);
     for (int64_t n = 0; options_.max_tokens < 0 || n < options_.max_tokens; ++n) {
       if (Interrupted()) break;
       const TokenId id = Must(sampler->Sample(logits)).id;
-      if (std::find(eos.begin(), eos.end(), id) != eos.end()) break;
+      if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) break;
       show(parser.Push(Must(decoder.Push(id))));
       if (stops.stopped() || parser.done()) break;
       if (static_cast<int64_t>(session_->tokens().size()) >= engine_->info().max_context) break;

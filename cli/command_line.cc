@@ -129,7 +129,7 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
                 "run the plain reference of every op (slow; for checking)");
 }
 
-void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>* stops) {
+void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
   AddNumber(app, "--temperature", &s->temperature, "0: greedy (default 1)");
   AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64, "keep the N most likely tokens (default 0: all)");
   AddNumber(app, "--top-p", &s->top_p, "keep the smallest set that sums to X (default 1: all)");
@@ -165,12 +165,27 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, std::vector<std::string>
   const auto add_stop = [=](const std::vector<std::string>& texts) {
     for (const std::string& text : texts) {
       if (text.empty()) throw UsageError("--stop needs a text that is not empty");
-      stops->push_back(text);
+      stops->texts.push_back(text);
     }
   };
   app->add_option_function<std::vector<std::string>>(
          "--stop", add_stop, "end before this text; it is not printed (may be repeated)")
       ->type_name("TEXT")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  const auto add_stop_id = [=](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      TokenId id = -1;
+      if (!ParseWhole(text, &id) || id < 0) {
+        throw UsageError("--stop-id is '" + text + "'; accepted: a token id, for example 1");
+      }
+      stops->ids.push_back(id);
+    }
+  };
+  app->add_option_function<std::vector<std::string>>(
+         "--stop-id", add_stop_id, "end before this token, as at EOS (may be repeated)")
+      ->type_name("ID")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();

@@ -84,8 +84,9 @@ class TextSink {
   bool Finish() {
     if (decoder_ && !stops_.stopped()) Emit(stops_.Push(decoder_->Finish()));
     if (!stops_.stopped()) Emit(stops_.Finish());
-    // A pipe or a file gets exactly the text; a terminal's prompt should not stand behind it.
-    if (stream_ && StdoutIsTerminal() && !text_.empty() && text_.back() != '\n') Print("\n");
+    // A pipe or a file gets exactly the text; a terminal's prompt should not stand behind it. Ids are lines.
+    const bool end_line = tokenizer_ == nullptr || StdoutIsTerminal();
+    if (stream_ && end_line && !text_.empty() && text_.back() != '\n') Print("\n");
     return !stops_.stopped();
   }
 
@@ -108,8 +109,8 @@ Generation Generate(const GenerateOptions& options, const Engine& engine, Sessio
                     const Tokenizer* tokenizer, std::span<const TokenId> prompt) {
   Generation out;
   ProgressLine progress;
-  TextSink sink(tokenizer, Must(StopMatcher::Create(options.stops)), /*stream=*/!options.json);
-  const std::vector<TokenId>& eos = engine.info().eos_token_ids;
+  TextSink sink(tokenizer, Must(StopMatcher::Create(options.stops.texts)), /*stream=*/!options.json);
+  const std::vector<TokenId> stop_ids = StopIds(options.stops, engine.info(), !options.ignore_eos);
   std::vector<float> logits;
   out.start = Clock::now();
   Must(session.Append(prompt, LogitRows::kLast, &logits, progress.Callback()));
@@ -124,7 +125,7 @@ Generation Generate(const GenerateOptions& options, const Engine& engine, Sessio
     }
     SampledToken token = Must(sampler.Sample(logits));
     if (out.ids.empty()) out.first_token = Clock::now();
-    if (!options.ignore_eos && std::find(eos.begin(), eos.end(), token.id) != eos.end()) {
+    if (std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end()) {
       out.finish_reason = "stop";
       break;
     }
@@ -178,7 +179,7 @@ int RunGenerate(const GenerateOptions& options) {
 
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
-  if (tokenizer == nullptr && !options.stops.empty()) {
+  if (tokenizer == nullptr && !options.stops.texts.empty()) {
     throw RunError(model.model_dir + " has no tokenizer.json, so --stop cannot work");
   }
   std::vector<TokenId> prompt = from_ids ? ReadTokenIds(options.token_ids_file)

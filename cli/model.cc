@@ -58,6 +58,13 @@ void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::
   }
 }
 
+std::vector<TokenId> StopIds(const StopOptions& stops, const ModelInfo& info, bool with_eos) {
+  CheckTokenIds(stops.ids, info.vocab_size, "--stop-id");
+  std::vector<TokenId> ids = stops.ids;
+  if (with_eos) ids.insert(ids.end(), info.eos_token_ids.begin(), info.eos_token_ids.end());
+  return ids;
+}
+
 std::vector<TokenId> ReadTokenIds(const std::string& path) {
   const std::string name = path == "-" ? "standard input" : path;
   auto ids = ParseTokenIdList(ReadInput(path));

@@ -9,6 +9,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/tokenizer.h"
+#include "options.h"
 #include "progress.h"
 
 namespace dsv4::cli {
@@ -24,6 +25,9 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
 
 // Throws for the first id outside the vocabulary; `where` names their source.
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where);
+
+// The token ids that end a reply: those of --stop-id, which must lie in the vocabulary, and with_eos the model's own.
+std::vector<TokenId> StopIds(const StopOptions& stops, const ModelInfo& info, bool with_eos);
 
 // The file's token ids (white space or commas between them; "-": stdin).
 std::vector<TokenId> ReadTokenIds(const std::string& path);

@@ -15,6 +15,12 @@ namespace dsv4::cli {
 // -m and the flags of the engine; model_dir is empty where -m was not given.
 using ModelOptions = EngineOptions;
 
+// What ends a reply, besides its length and the model's own EOS.
+struct StopOptions {
+  std::vector<std::string> texts;  // not printed
+  std::vector<TokenId> ids;        // not printed; they hold with --ignore-eos, too
+};
+
 struct GenerateOptions {
   ModelOptions model;
   SamplingParams sampling;
@@ -22,7 +28,7 @@ struct GenerateOptions {
   std::string prompt_file;
   std::string token_ids_file;
   int64_t max_tokens = 256;  // -1: until EOS or the end of the context
-  std::vector<std::string> stops;
+  StopOptions stops;
   std::string output_ids_file;
   bool ignore_eos = false;
   bool no_bos = false;
@@ -38,7 +44,7 @@ struct ChatOptions {
   bool thinking = false;
   ReasoningEffort effort = ReasoningEffort::kDefault;
   int64_t max_tokens = -1;
-  std::vector<std::string> stops;
+  StopOptions stops;
 };
 
 struct LogitsOptions {

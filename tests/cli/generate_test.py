@@ -56,6 +56,15 @@ class Generate(CliTestCase):
             streamed = self.generate("--temperature", "0", "--stop", stop).decode()
             self.assertEqual(streamed, expected)
 
+    def test_stop_ids_end_like_eos(self):
+        ids = json.loads(self.generate("--temperature", "0", "--json"))["ids"]
+        stop = next(i for i in range(3, len(ids)) if ids[i] not in ids[:i])
+        for extra in ((), ("--ignore-eos",)):
+            out = json.loads(self.generate("--temperature", "0", "--json", "--stop-id", str(ids[stop]), *extra))
+            self.assertEqual((out["ids"], out["finish_reason"]), (ids[:stop], "stop"))
+        self.fails(2, "--stop-id", "generate", *self.model, "-p", "x", "--stop-id", "x")
+        self.fails(1, "--stop-id", "generate", *self.model, "-p", "x", "--stop-id", "99999999")
+
     def test_streamed_text_is_the_json_text(self):
         text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
         self.assertEqual(self.generate("--temperature", "0").decode(), text)
