@@ -1,13 +1,12 @@
 #include "ops/experts/experts.h"
 
+#include "ops/grain.h"
 #include "ops/linear/input_rows.h"
 #include "tensor/codec/activation.h"
 
 namespace dsv4::DSV4_ISA {
 
 namespace {
-
-constexpr int64_t kGrainProducts = 1 << 17;
 
 // The (token, slot) pairs of each expert that some token chose, in the order of the pairs.
 struct Group {
@@ -51,8 +50,7 @@ template <typename Fn>
 void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t products_per_tile, const Fn& fn) {
   s.costs.assign(1, 0);
   for (const Group& g : s.groups) s.costs.push_back(s.costs.back() + tiles * (g.end - g.begin + 2));
-  ParallelFor(pool, s.costs.back(),
-              std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(products_per_tile, 1)),
+  ParallelFor(pool, s.costs.back(), GrainFor(products_per_tile),
               [&](int64_t begin, int64_t end, int) {
                 for (size_t i = 0; i < s.groups.size(); ++i) {
                   const int64_t unit = s.groups[i].end - s.groups[i].begin + 2, at = s.costs[i];

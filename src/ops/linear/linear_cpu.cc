@@ -1,13 +1,11 @@
 #include "ops/linear/linear.h"
 
+#include "ops/grain.h"
 #include "ops/linear/input_rows.h"
 
 namespace dsv4::DSV4_ISA {
 
 namespace {
-
-// Products that are worth waking a thread for (about 10 us).
-constexpr int64_t kGrainProducts = 1 << 17;
 
 // Tiles of rows [begin, end), counted over all groups; a tile does not cross a group.
 void MultiplyTiles(const LinearArgs& a, RowProduct p, int64_t group_stride, int64_t begin, int64_t end) {
@@ -49,8 +47,7 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a) {
     });
     return;
   }
-  const int64_t grain = std::max<int64_t>(
-      1, kGrainProducts / (kTileRows * std::max<int64_t>(k_dim, 1) * num_tokens));
+  const int64_t grain = GrainFor(kTileRows * k_dim * num_tokens);
   ParallelFor(ctx.pool, tiles, grain,
               [&](int64_t begin, int64_t end, int) { MultiplyTiles(a, p, group_stride, begin, end); });
 }

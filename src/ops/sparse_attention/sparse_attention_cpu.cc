@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/cache_row.h"
+#include "ops/grain.h"
 #include "ops/linear/multiply_rows.h"
 #include "ops/sparse_attention/rows.h"
 #include "ops/sparse_attention/sparse_attention.h"
@@ -256,7 +257,10 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   SharedRows& shared = shared_rows;
   const int64_t num_heads = a.q.dim(1), groups = CeilDiv(num_heads, kHeadGroup);
   shared.Decode(ctx, a, PadToLanes(a.q.dim(2)));
-  ParallelFor(ctx.pool, a.cache.num_tokens * groups, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
+  if (a.cache.num_tokens == 0) return;
+  const int64_t rows = AttendedRows(a, a.cache.num_tokens - 1).size();  // the others' are about as many, or fewer
+  const int64_t grain = GrainFor(2 * rows * a.q.dim(2) * std::min(num_heads, kHeadGroup));
+  ParallelFor(ctx.pool, a.cache.num_tokens * groups, grain, [&](int64_t begin, int64_t end, int) {
     static thread_local Scratch scratch;
     while (begin < end) {
       const int64_t t = begin / groups, first = begin - t * groups,
