@@ -9,6 +9,7 @@
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
+#include "ops/pack_weight/pack_weight.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/rope_angles/rope_angles.h"
@@ -33,6 +34,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeHcPre(ctx),
       DescribeIndexTopk(ctx),
       DescribeLinear(ctx),
+      DescribePackWeight(ctx),
       DescribeRmsNorm(ctx),
       DescribeRope(ctx),
       DescribeRopeAngles(ctx),

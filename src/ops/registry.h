@@ -1,5 +1,5 @@
 // Which implementation of an op runs: an ordered table per op, the first whose supports() holds. The choice depends on
-// the machine and the context only, never on shapes, so a row's bits never depend on its batch.
+// the machine and the context only, never on shapes, so on the CPU a row's bits never depend on its batch.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,21 @@ struct Candidate {
   void (*run)(const ExecContext& ctx, const Args& args);
 };
 
-inline bool SupportsAvx2(const ExecContext&) {
+inline bool SupportsAvx2(const ExecContext& ctx) {
   static const bool has = CpuHasAvx2();
-  return has;
+  return has && ctx.device == DeviceKind::kCpu;
 }
-inline bool SupportsAll(const ExecContext&) { return true; }
+inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
+inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 
-// The last row of a table is the reference.
+// First row of a table: the CUDA implementation, in builds that have CUDA. It is declared in any case.
+#ifdef DSV4_HAVE_CUDA
+#define DSV4_CUDA_ROW(function) {"cuda", ::dsv4::SupportsCuda, function},
+#else
+#define DSV4_CUDA_ROW(function)
+#endif
+
+// The last row of a table is the reference; it runs on the CPU.
 template <typename Args, size_t N>
 const Candidate<Args>& Choose(const Candidate<Args> (&table)[N], const ExecContext& ctx) {
   if (!ctx.reference_ops) {
@@ -33,6 +41,7 @@ const Candidate<Args>& Choose(const Candidate<Args> (&table)[N], const ExecConte
       if (c.supports(ctx)) return c;
     }
   }
+  DSV4_CHECK(ctx.device == DeviceKind::kCpu, "this op has no implementation for the device");
   return table[N - 1];
 }
 

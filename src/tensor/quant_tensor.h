@@ -29,6 +29,11 @@ constexpr std::string_view NameOf(WeightFormat f) {
   return "?";
 }
 
+// How the elements lie in memory.
+//   kRows   as in the file, see WeightFormat
+//   kTiles  for tensor cores, made by PackWeight (src/ops/pack_weight/pack_weight.h has the layout)
+enum class WeightLayout : uint8_t { kRows, kTiles };
+
 inline constexpr int64_t kFp8BlockSize = 128;  // rows and columns that share one scale
 inline constexpr int64_t kMxfp4BlockSize = 32;
 inline constexpr int64_t kNvfp4BlockSize = 16;
@@ -44,6 +49,7 @@ struct QuantTensor {
   DType scale_dtype = DType::kF32;       // kFp8Block only: kF8E8M0 or kF32
   int64_t scale_row_offset = 0;          // kFp8Block only: row 0 of this view is row `scale_row_offset` of the scale grid's tensor
   float global_scale = 1.0f;             // kNvfp4 only (`weight_scale_2`), else 1
+  WeightLayout layout = WeightLayout::kRows;
 
   explicit operator bool() const { return codes != nullptr; }
 

@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void CompressRef(const ExecContext& ctx, const CompressArgs& a);
+void CompressCuda(const ExecContext& ctx, const CompressArgs& a);
 namespace generic {
 void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
 }
@@ -18,8 +19,8 @@ constexpr Candidate<CompressArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::CompressCpu},
 #endif
-    {"generic", SupportsAll, generic::CompressCpu},
-    {"ref", SupportsAll, CompressRef},
+    {"generic", SupportsCpu, generic::CompressCpu},
+    {"ref", SupportsCpu, CompressRef},
 };
 
 }  // namespace

@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void EmbedRef(const ExecContext& ctx, const EmbedArgs& a);
+void EmbedCuda(const ExecContext& ctx, const EmbedArgs& a);
 
 namespace {
 
 constexpr Candidate<EmbedArgs> kCandidates[] = {
-    {"ref", SupportsAll, EmbedRef},
+    {"ref", SupportsCpu, EmbedRef},
 };
 
 }  // namespace

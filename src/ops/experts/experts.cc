@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void ExpertsRef(const ExecContext& ctx, const ExpertsArgs& a);
+void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a);
 namespace generic {
 void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 }
@@ -18,8 +19,8 @@ constexpr Candidate<ExpertsArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::ExpertsCpu},
 #endif
-    {"generic", SupportsAll, generic::ExpertsCpu},
-    {"ref", SupportsAll, ExpertsRef},
+    {"generic", SupportsCpu, generic::ExpertsCpu},
+    {"ref", SupportsCpu, ExpertsRef},
 };
 
 }  // namespace

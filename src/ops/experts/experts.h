@@ -26,7 +26,8 @@ struct ExpertsArgs {
   Tensor x;          // f32 [T, D]
   Tensor experts;    // i32 [T, A]
   Tensor weights;    // f32 [T, A]
-  std::span<const ExpertMatrices> matrices;  // [E]
+  std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
+  ExpertMatrices first;  // on a device: the host's copy of matrices[0]; there all experts have its formats and shapes
   float limit = 0;
   ActivationDtype activation = ActivationDtype::kNative;
   Tensor hidden;     // f32 [T*A, 2F]: scratch

@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void GatherRowsRef(const ExecContext& ctx, const GatherRowsArgs& a);
+void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a);
 
 namespace {
 
 constexpr Candidate<GatherRowsArgs> kCandidates[] = {
-    {"ref", SupportsAll, GatherRowsRef},
+    {"ref", SupportsCpu, GatherRowsRef},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 namespace dsv4 {
 
 void HcHeadRef(const ExecContext& ctx, const HcHeadArgs& a);
+void HcHeadCuda(const ExecContext& ctx, const HcHeadArgs& a);
 namespace generic {
 void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
 }
@@ -20,8 +21,8 @@ constexpr Candidate<HcHeadArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::HcHeadCpu},
 #endif
-    {"generic", SupportsAll, generic::HcHeadCpu},
-    {"ref", SupportsAll, HcHeadRef},
+    {"generic", SupportsCpu, generic::HcHeadCpu},
+    {"ref", SupportsCpu, HcHeadRef},
 };
 
 }  // namespace

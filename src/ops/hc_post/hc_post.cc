@@ -5,11 +5,12 @@
 namespace dsv4 {
 
 void HcPostRef(const ExecContext& ctx, const HcPostArgs& a);
+void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a);
 
 namespace {
 
 constexpr Candidate<HcPostArgs> kCandidates[] = {
-    {"ref", SupportsAll, HcPostRef},
+    {"ref", SupportsCpu, HcPostRef},
 };
 
 }  // namespace

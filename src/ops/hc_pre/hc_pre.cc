@@ -5,6 +5,7 @@
 namespace dsv4 {
 
 void HcPreRef(const ExecContext& ctx, const HcPreArgs& a);
+void HcPreCuda(const ExecContext& ctx, const HcPreArgs& a);
 namespace generic {
 void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
 }
@@ -20,8 +21,8 @@ constexpr Candidate<HcPreArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::HcPreCpu},
 #endif
-    {"generic", SupportsAll, generic::HcPreCpu},
-    {"ref", SupportsAll, HcPreRef},
+    {"generic", SupportsCpu, generic::HcPreCpu},
+    {"ref", SupportsCpu, HcPreRef},
 };
 
 }  // namespace

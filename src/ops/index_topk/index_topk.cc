@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void IndexTopkRef(const ExecContext& ctx, const IndexTopkArgs& a);
+void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a);
 namespace generic {
 void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
 }
@@ -18,8 +19,8 @@ constexpr Candidate<IndexTopkArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::IndexTopkCpu},
 #endif
-    {"generic", SupportsAll, generic::IndexTopkCpu},
-    {"ref", SupportsAll, IndexTopkRef},
+    {"generic", SupportsCpu, generic::IndexTopkCpu},
+    {"ref", SupportsCpu, IndexTopkRef},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void LinearRef(const ExecContext& ctx, const LinearArgs& a);
+void LinearCuda(const ExecContext& ctx, const LinearArgs& a);
 namespace generic {
 void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 }
@@ -18,8 +19,8 @@ constexpr Candidate<LinearArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::LinearCpu},
 #endif
-    {"generic", SupportsAll, generic::LinearCpu},
-    {"ref", SupportsAll, LinearRef},
+    {"generic", SupportsCpu, generic::LinearCpu},
+    {"ref", SupportsCpu, LinearRef},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void RmsNormRef(const ExecContext& ctx, const RmsNormArgs& a);
+void RmsNormCuda(const ExecContext& ctx, const RmsNormArgs& a);
 namespace generic {
 void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
 }
@@ -15,11 +16,12 @@ void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
 namespace {
 
 constexpr Candidate<RmsNormArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RmsNormCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::RmsNormCpu},
 #endif
-    {"generic", SupportsAll, generic::RmsNormCpu},
-    {"ref", SupportsAll, RmsNormRef},
+    {"generic", SupportsCpu, generic::RmsNormCpu},
+    {"ref", SupportsCpu, RmsNormRef},
 };
 
 }  // namespace

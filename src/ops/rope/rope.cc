@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RopeRef(const ExecContext& ctx, const RopeArgs& a);
+void RopeCuda(const ExecContext& ctx, const RopeArgs& a);
 
 namespace {
 
 constexpr Candidate<RopeArgs> kCandidates[] = {
-    {"ref", SupportsAll, RopeRef},
+    {"ref", SupportsCpu, RopeRef},
 };
 
 }  // namespace

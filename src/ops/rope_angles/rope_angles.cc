@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RopeAnglesRef(const ExecContext& ctx, const RopeAnglesArgs& a);
+void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a);
 
 namespace {
 
 constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
-    {"ref", SupportsAll, RopeAnglesRef},
+    {"ref", SupportsCpu, RopeAnglesRef},
 };
 
 }  // namespace

@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RoundActivationRef(const ExecContext& ctx, const RoundActivationArgs& a);
+void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a);
 
 namespace {
 
 constexpr Candidate<RoundActivationArgs> kCandidates[] = {
-    {"ref", SupportsAll, RoundActivationRef},
+    {"ref", SupportsCpu, RoundActivationRef},
 };
 
 }  // namespace

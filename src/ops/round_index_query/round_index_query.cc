@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RoundIndexQueryRef(const ExecContext& ctx, const RoundIndexQueryArgs& a);
+void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a);
 
 namespace {
 
 constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
-    {"ref", SupportsAll, RoundIndexQueryRef},
+    {"ref", SupportsCpu, RoundIndexQueryRef},
 };
 
 }  // namespace

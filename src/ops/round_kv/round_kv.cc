@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RoundKvRef(const ExecContext& ctx, const RoundKvArgs& a);
+void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a);
 
 namespace {
 
 constexpr Candidate<RoundKvArgs> kCandidates[] = {
-    {"ref", SupportsAll, RoundKvRef},
+    {"ref", SupportsCpu, RoundKvRef},
 };
 
 }  // namespace

@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void RouterRef(const ExecContext& ctx, const RouterArgs& a);
+void RouterCuda(const ExecContext& ctx, const RouterArgs& a);
 
 namespace {
 
 constexpr Candidate<RouterArgs> kCandidates[] = {
-    {"ref", SupportsAll, RouterRef},
+    {"ref", SupportsCpu, RouterRef},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 namespace dsv4 {
 
 void SparseAttentionRef(const ExecContext& ctx, const SparseAttentionArgs& a);
+void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a);
 namespace generic {
 void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
 }
@@ -18,8 +19,8 @@ constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::SparseAttentionCpu},
 #endif
-    {"generic", SupportsAll, generic::SparseAttentionCpu},
-    {"ref", SupportsAll, SparseAttentionRef},
+    {"generic", SupportsCpu, generic::SparseAttentionCpu},
+    {"ref", SupportsCpu, SparseAttentionRef},
 };
 
 }  // namespace

@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void SwigluRef(const ExecContext& ctx, const SwigluArgs& a);
+void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a);
 
 namespace {
 
 constexpr Candidate<SwigluArgs> kCandidates[] = {
-    {"ref", SupportsAll, SwigluRef},
+    {"ref", SupportsCpu, SwigluRef},
 };
 
 }  // namespace

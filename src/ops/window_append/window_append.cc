@@ -3,11 +3,12 @@
 namespace dsv4 {
 
 void WindowAppendRef(const ExecContext& ctx, const WindowAppendArgs& a);
+void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a);
 
 namespace {
 
 constexpr Candidate<WindowAppendArgs> kCandidates[] = {
-    {"ref", SupportsAll, WindowAppendRef},
+    {"ref", SupportsCpu, WindowAppendRef},
 };
 
 }  // namespace

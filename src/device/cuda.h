@@ -1,0 +1,18 @@
+// What the rest of the library may ask about CUDA, whether or not this build has it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+
+namespace dsv4 {
+
+// "cuda" or "cuda:N". kUnsupported: built without CUDA, no driver, no such GPU, or a GPU that the kernels in this build
+// do not run on; kInvalidArgument: not a number behind the colon.
+Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name);
+
+// "sm_90a sm_100a", those compiled in; empty without CUDA.
+std::string CudaArchitectures();
+
+}  // namespace dsv4

@@ -1,0 +1,232 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/str.h"
+#include "device/cuda.h"
+#include "device/launch.cuh"
+
+namespace dsv4 {
+
+namespace {
+
+std::mutex error_mutex;
+cudaError_t first_error = cudaSuccess;
+std::string first_error_at;
+
+bool Ok(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return true;
+  NoteCudaError(error, what);
+  return false;
+}
+
+Status CurrentError() {
+  const std::lock_guard lock(error_mutex);
+  if (first_error == cudaSuccess) return {};
+  return Internal(StrCat("the GPU failed (", first_error_at, ": ", cudaGetErrorString(first_error),
+                         "); start the program again, and report this with the command if it comes back"));
+}
+
+class CudaRecording : public Recording {
+ public:
+  CudaRecording(cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels)
+      : exec_(exec), stream_(stream), num_kernels_(num_kernels) {}
+  ~CudaRecording() override { cudaGraphExecDestroy(exec_); }
+  void Launch() override { Ok(cudaGraphLaunch(exec_, stream_), "graph launch"); }
+  int64_t num_kernels() const override { return num_kernels_; }
+
+ private:
+  cudaGraphExec_t exec_;
+  cudaStream_t stream_;
+  int64_t num_kernels_;
+};
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int index, const cudaDeviceProp& properties, cudaStream_t stream)
+      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), stream_(stream) {}
+  ~CudaDevice() override {
+    cudaSetDevice(index_);
+    cudaStreamSynchronize(stream_);
+    for (const auto& [mark, event] : marks_) cudaEventDestroy(event);
+    for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
+    if (scratch_ != nullptr) cudaFree(scratch_);
+    cudaStreamDestroy(stream_);
+  }
+
+  bool Prepare() { return Ok(cudaMalloc(&scratch_, kScratchBytes), "scratch memory"); }
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string name() const override { return name_; }
+  int64_t free_bytes() const override {
+    size_t free = 0, total = 0;
+    Ok(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+  }
+  void* Allocate(int64_t bytes) override {
+    void* p = nullptr;
+    if (cudaMalloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))) == cudaSuccess) return p;
+    cudaGetLastError();  // out of memory is an answer, not a failure of the GPU
+    return nullptr;
+  }
+  void Free(void* p) override { Ok(cudaFree(p), "cudaFree"); }
+  void* AllocateStaging(int64_t bytes) override {
+    void* p = nullptr;
+    if (cudaMallocHost(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))) == cudaSuccess) return p;
+    cudaGetLastError();
+    return nullptr;
+  }
+  void FreeStaging(void* p) override { Ok(cudaFreeHost(p), "cudaFreeHost"); }
+  void Upload(void* dst, const void* src, int64_t bytes) override {
+    if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_), "upload");
+  }
+  void Download(void* dst, const void* src, int64_t bytes) override {
+    DownloadLater(dst, src, bytes);
+    Ok(cudaStreamSynchronize(stream_), "download");
+  }
+  void DownloadLater(void* dst, const void* src, int64_t bytes) override {
+    if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "download");
+  }
+  void Clear(void* dst, int64_t bytes) override {
+    if (bytes > 0) Ok(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), stream_), "clear");
+  }
+  Status Synchronize() override {
+    Ok(cudaStreamSynchronize(stream_), "kernels");
+    return CurrentError();
+  }
+  int64_t Mark() override {
+    cudaEvent_t event = nullptr;
+    if (!free_events_.empty()) {
+      event = free_events_.back();
+      free_events_.pop_back();
+    } else {
+      Ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+    }
+    Ok(cudaEventRecord(event, stream_), "event");
+    marks_.emplace(++last_mark_, event);
+    return last_mark_;
+  }
+  Status Wait(int64_t mark) override {
+    const auto at = marks_.find(mark);
+    if (at != marks_.end()) {
+      Ok(cudaEventSynchronize(at->second), "kernels");
+      free_events_.push_back(at->second);
+      marks_.erase(at);
+    }
+    return CurrentError();
+  }
+  std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
+    if (!Ok(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture")) return nullptr;
+    work();
+    cudaGraph_t graph = nullptr;
+    if (!Ok(cudaStreamEndCapture(stream_, &graph), "capture")) return nullptr;
+    size_t num_nodes = 0;
+    cudaGraphGetNodes(graph, nullptr, &num_nodes);
+    cudaGraphExec_t exec = nullptr;
+    const bool made = Ok(cudaGraphInstantiate(&exec, graph, 0), "graph");
+    cudaGraphDestroy(graph);
+    if (!made) return nullptr;
+    return std::make_unique<CudaRecording>(exec, stream_, static_cast<int64_t>(num_nodes));
+  }
+  ExecContext Context(ThreadPool* pool, bool) override {
+    return {.pool = pool, .device = DeviceKind::kCuda, .stream = stream_,
+            .scratch = {static_cast<uint8_t*>(scratch_), kScratchBytes}};
+  }
+
+ private:
+  static constexpr int64_t kScratchBytes = int64_t{768} << 20;
+
+  int index_;
+  std::string name_;
+  cudaStream_t stream_;
+  void* scratch_ = nullptr;
+  int64_t last_mark_ = 0;
+  std::map<int64_t, cudaEvent_t> marks_;
+  std::vector<cudaEvent_t> free_events_;
+};
+
+__global__ void ProbeKernel() {}
+
+}  // namespace
+
+void NoteCudaError(cudaError_t error, const char* what) {
+  const std::lock_guard lock(error_mutex);
+  if (first_error != cudaSuccess) return;
+  first_error = error;
+  first_error_at = what;
+}
+
+int NumSms() {
+  static std::atomic<int> known{0};
+  if (known.load() == 0) {
+    int device = 0, count = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    known = count;
+  }
+  return known.load();
+}
+
+void EnsureSharedMemory(const void* kernel, size_t bytes) {
+  static std::mutex mutex;
+  static std::map<const void*, size_t> limits;
+  const std::lock_guard lock(mutex);
+  size_t& limit = limits[kernel];
+  if (limit >= bytes) return;
+  if (Ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+         "shared memory of a kernel")) {
+    limit = bytes;
+  }
+}
+
+Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
+  int index = 0;
+  if (name.size() > 5) {
+    const char* end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data() + 5, end, index);
+    if (parsed.ec != std::errc() || parsed.ptr != end || index < 0) {
+      return InvalidArgument(StrCat("device '", name, "': expected cuda or cuda:N with one GPU's number"));
+    }
+  } else if (name == "cuda:") {
+    return InvalidArgument("device 'cuda:': the GPU's number is missing; use cuda or cuda:0");
+  }
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess) {
+    cudaGetLastError();
+    return Unsupported(StrCat("device '", name, "': no usable NVIDIA driver (", cudaGetErrorString(found),
+                              "); use --device cpu"));
+  }
+  if (index >= count) {
+    return Unsupported(StrCat("device '", name, "': this machine has ", count, " NVIDIA GPU", count == 1 ? "" : "s",
+                              "; use a number below ", count, ", or --device cpu"));
+  }
+  cudaDeviceProp properties;
+  cudaStream_t stream = nullptr;
+  if (cudaSetDevice(index) != cudaSuccess || cudaGetDeviceProperties(&properties, index) != cudaSuccess ||
+      cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) {
+    return Unsupported(StrCat("device '", name, "' cannot be opened: ", cudaGetErrorString(cudaGetLastError())));
+  }
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, ProbeKernel) != cudaSuccess) {
+    cudaGetLastError();
+    cudaStreamDestroy(stream);
+    return Unsupported(StrCat("device '", name, "' (", properties.name, ", compute capability ", properties.major, ".",
+                              properties.minor, "): this build has kernels for ", CudaArchitectures(),
+                              " only; use --device cpu, or build with -DCMAKE_CUDA_ARCHITECTURES"));
+  }
+  auto device = std::make_unique<CudaDevice>(index, properties, stream);
+  if (!device->Prepare()) {
+    return ResourceExhausted(StrCat("device '", name, "' has no free memory for its scratch space"));
+  }
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+std::string CudaArchitectures() { return DSV4_CUDA_ARCHITECTURES; }
+
+}  // namespace dsv4

@@ -1,0 +1,55 @@
+#include "device/device.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/str.h"
+#include "device/cpu_features.h"
+#include "device/cuda.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// The host's own memory: every call is done when it returns.
+class CpuDevice : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::string name() const override { return StrCat("CPU (", CpuFeatureList(), ")"); }
+  int64_t free_bytes() const override { return 0; }
+  void* Allocate(int64_t bytes) override {
+    const size_t rounded = (static_cast<size_t>(bytes > 0 ? bytes : 1) + kAlignment - 1) / kAlignment * kAlignment;
+    return std::aligned_alloc(kAlignment, rounded);
+  }
+  void Free(void* p) override { std::free(p); }
+  void* AllocateStaging(int64_t bytes) override { return Allocate(bytes); }
+  void FreeStaging(void* p) override { Free(p); }
+  void Upload(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
+  void Download(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
+  void DownloadLater(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
+  void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
+  Status Synchronize() override { return {}; }
+  int64_t Mark() override { return 0; }
+  Status Wait(int64_t) override { return {}; }
+  std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
+  ExecContext Context(ThreadPool* pool, bool reference_ops) override {
+    return {.pool = pool, .reference_ops = reference_ops};
+  }
+
+ private:
+  static void Copy(void* dst, const void* src, int64_t bytes) {
+    if (bytes > 0) std::memcpy(dst, src, static_cast<size_t>(bytes));
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::Open(const std::string& name) {
+  if (name == "cpu") return std::unique_ptr<Device>(std::make_unique<CpuDevice>());
+  if (name == "cuda" || name.rfind("cuda:", 0) == 0) return OpenCudaDevice(name);
+  return InvalidArgument(StrCat("unknown device '", name, "'; use cpu, cuda or cuda:N"));
+}
+
+}  // namespace dsv4

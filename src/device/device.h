@@ -1,0 +1,103 @@
+// Device: one processor with its memory, as the engine sees it. Above src/ops/ this is the only way to memory that
+// kernels read or write.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "device/exec_context.h"
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+// Work recorded once and started many times: every launch runs the same kernels on the same addresses.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void Launch() = 0;
+  virtual int64_t num_kernels() const = 0;
+};
+
+// Calls return once the work is queued, unless they say otherwise; queued work runs in order. An error of queued work
+// shows in the next Synchronize() and stays.
+class Device {
+ public:
+  // "cpu", "cuda" (the first), "cuda:1". kUnsupported when this build or machine lacks it; the message says why.
+  static Result<std::unique_ptr<Device>> Open(const std::string& name);
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
+  virtual int64_t free_bytes() const = 0;        // 0: unknown
+
+  // At least 256-byte aligned; null when there is no room. Free waits for queued work.
+  virtual void* Allocate(int64_t bytes) = 0;
+  virtual void Free(void* p) = 0;
+  // Host memory that copies run fastest from.
+  virtual void* AllocateStaging(int64_t bytes) = 0;
+  virtual void FreeStaging(void* p) = 0;
+
+  // `src` (host) may be reused as soon as Upload returns, unless it is staging memory: then once the copy has run.
+  virtual void Upload(void* dst, const void* src, int64_t bytes) = 0;
+  // Returns when `dst` (host) holds the bytes.
+  virtual void Download(void* dst, const void* src, int64_t bytes) = 0;
+  // The same without waiting; `dst` is staging memory, valid after Synchronize or an event.
+  virtual void DownloadLater(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void Clear(void* dst, int64_t bytes) = 0;
+
+  virtual Status Synchronize() = 0;
+
+  // Marks the end of the work queued so far; Wait returns when that mark is reached.
+  virtual int64_t Mark() = 0;
+  virtual Status Wait(int64_t mark) = 0;
+
+  // What `work` queues, recorded instead of run. Null where the device has no recordings: then run the work itself.
+  virtual std::unique_ptr<Recording> Record(const std::function<void()>& work) = 0;
+
+  // A context for ops on this device. `pool` is for the CPU.
+  virtual ExecContext Context(ThreadPool* pool, bool reference_ops) = 0;
+};
+
+// Memory of a device that frees itself.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  ~DeviceBuffer() { Reset(); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  DeviceBuffer(DeviceBuffer&& o) noexcept { *this = std::move(o); }
+  DeviceBuffer& operator=(DeviceBuffer&& o) noexcept {
+    if (this != &o) {
+      Reset();
+      device_ = o.device_, data_ = o.data_, bytes_ = o.bytes_;
+      o.data_ = nullptr, o.bytes_ = 0;
+    }
+    return *this;
+  }
+
+  // False when there is no room; the buffer is then empty.
+  [[nodiscard]] bool Allocate(Device& device, int64_t bytes) {
+    Reset();
+    data_ = device.Allocate(bytes);
+    if (data_ == nullptr) return false;
+    device_ = &device;
+    bytes_ = bytes;
+    return true;
+  }
+  void Reset() {
+    if (data_ != nullptr) device_->Free(data_);
+    data_ = nullptr;
+    bytes_ = 0;
+  }
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,57 @@
+// Launching kernels: one function for all, so that stream, errors and programmatic launch are the same everywhere.
+//
+// A kernel launched with Launch() may start while the kernel in front of it still runs. Its first statement that reads
+// or writes anything another kernel touches must come after WaitForPrevious(); before that it may read weights only.
+// AllowNext() lets the next kernel start early: call it once per block, any time (early is best).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "device/exec_context.h"
+
+namespace dsv4 {
+
+inline cudaStream_t StreamOf(const ExecContext& ctx) { return static_cast<cudaStream_t>(ctx.stream); }
+
+// Keeps the first error of a thread's launches, for Device::Synchronize.
+void NoteCudaError(cudaError_t error, const char* what);
+
+int NumSms();  // of the current device; asked once per device
+
+__device__ __forceinline__ void WaitForPrevious() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+__device__ __forceinline__ void AllowNext() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and device.
+void EnsureSharedMemory(const void* kernel, size_t bytes);
+
+template <typename... Params, typename... Args>
+void Launch(const ExecContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024) EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = StreamOf(ctx);
+  config.attrs = &attribute;
+  config.numAttrs = ctx.overlap ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
+  if (error != cudaSuccess) NoteCudaError(error, "kernel launch");
+}
+
+}  // namespace dsv4

@@ -1,0 +1,110 @@
+#include <cstring>
+
+#include "ops/pack_weight/pack_weight.h"
+#include "tensor/codec/fp8.h"
+
+namespace dsv4 {
+
+namespace {
+
+// E2M1 code of W[n, k] as 4 bits; 0 outside.
+uint32_t Fp4At(const QuantTensor& w, int64_t n, int64_t k) {
+  if (n >= w.rows || k >= w.cols) return 0;
+  const uint8_t byte = w.codes[n * w.row_bytes() + k / 2];
+  return k % 2 ? byte >> 4 : byte & 15;
+}
+
+uint8_t ByteAt(const QuantTensor& w, int64_t n, int64_t k) {
+  return n < w.rows && k < w.cols ? w.codes[n * w.cols + k] : uint8_t{0};
+}
+
+uint16_t Bf16At(const QuantTensor& w, int64_t n, int64_t k) {
+  uint16_t v = 0;
+  if (n < w.rows && k < w.cols) std::memcpy(&v, w.codes + (n * w.cols + k) * 2, 2);
+  return v;
+}
+
+// The bits of one code in its half word, pair m.
+uint32_t PlaceFp4(uint32_t code, int m) {
+  const uint32_t sign = code >> 3, magnitude = code & 7;
+  if (m < 3) return sign << (15 - 3 * m) | magnitude << (6 - 3 * m);
+  return sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1) << 13;
+}
+
+void PackFp4Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
+  const int64_t block = w.format == WeightFormat::kNvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize;
+  for (int64_t lane = 0; lane < 32; ++lane) {
+    const int64_t g = lane / 4, t = lane % 4;
+    for (int64_t word = 0; word < 4; ++word) {
+      const int64_t n = n0 + g + word / 2 * 8, k = k0 + 16 * t + word % 2 * 8;
+      uint32_t bits = 0;
+      for (int i = 0; i < 8; ++i) bits |= PlaceFp4(Fp4At(w, n, k + i), i / 2) << (i % 2 * 16);
+      std::memcpy(tile + 16 * lane + 4 * word, &bits, 4);
+    }
+    for (int64_t r = 0; r < 2; ++r) {
+      const int64_t n = n0 + g + 8 * r, k = k0 + 16 * t;
+      tile[512 + 2 * lane + r] =
+          n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : uint8_t{0};
+    }
+  }
+}
+
+void PackFp8Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
+  constexpr int64_t kOrder[4] = {0, 2, 1, 3};
+  for (int64_t lane = 0; lane < 32; ++lane) {
+    const int64_t g = lane / 4, t = lane % 4;
+    for (int64_t r = 0; r < 2; ++r) {
+      for (int64_t i = 0; i < 16; ++i) {
+        tile[512 * r + 16 * lane + i] = ByteAt(w, n0 + g + 8 * r, k0 + 16 * t + i / 4 * 4 + kOrder[i % 4]);
+      }
+    }
+  }
+}
+
+void PackBf16Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
+  for (int64_t s = 0; s < 4; ++s) {
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t g = lane / 4, t = lane % 4;
+      for (int64_t i = 0; i < 8; ++i) {  // pairs: (g; 0, 1), (g + 8; 0, 1), (g; 2, 3), (g + 8; 2, 3)
+        const uint16_t v = Bf16At(w, n0 + g + i / 2 % 2 * 8, k0 + 16 * t + 4 * s + i / 4 * 2 + i % 2);
+        std::memcpy(tile + 512 * s + 16 * lane + 2 * i, &v, 2);
+      }
+    }
+  }
+}
+
+float Fp8Scale(const QuantTensor& w, int64_t n, int64_t k) {
+  const int64_t at = (w.scale_row_offset + n) / kFp8BlockSize * CeilDiv(w.cols, kFp8BlockSize) + k / kFp8BlockSize;
+  if (w.scale_dtype == DType::kF8E8M0) return E8m0ToF32(w.block_scale[at]);
+  float scale;
+  std::memcpy(&scale, w.block_scale + 4 * at, 4);
+  return scale;
+}
+
+}  // namespace
+
+void PackWeightRef(const ExecContext&, const PackWeightArgs& a) {
+  const QuantTensor& w = a.w;
+  uint8_t* tile = a.codes;
+  for (int64_t n = 0; n < w.rows; n += kTileRows16) {
+    for (int64_t k = 0; k < w.cols; k += kTileCols64, tile += TileBytes(w.format)) {
+      switch (w.format) {
+        case WeightFormat::kNvfp4:
+        case WeightFormat::kMxfp4: PackFp4Tile(w, n, k, tile); break;
+        case WeightFormat::kFp8Block: PackFp8Tile(w, n, k, tile); break;
+        case WeightFormat::kBf16: PackBf16Tile(w, n, k, tile); break;
+        case WeightFormat::kF32: break;
+      }
+    }
+  }
+  if (w.format != WeightFormat::kFp8Block) return;
+  uint8_t* scale = a.block_scale;
+  for (int64_t n = 0; n < w.rows; n += kTileRows16) {
+    for (int64_t k = 0; k < w.cols; k += kFp8BlockSize, scale += 4) {
+      const float value = Fp8Scale(w, n, k);
+      std::memcpy(scale, &value, 4);
+    }
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,31 @@
+#include "device/launch.cuh"
+#include "ops/block_reduce.cuh"
+#include "ops/rms_norm/rms_norm.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block a row. The order of the sum depends on D only.
+__global__ void __launch_bounds__(kThreads) RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
+  AllowNext();
+  WaitForPrevious();
+  const float* row = x + blockIdx.x * d;
+  float* out = y + blockIdx.x * d;
+  float square = 0;
+  for (int64_t i = threadIdx.x; i < d; i += kThreads) square += row[i] * row[i];
+  square = BlockSum<kThreads>(square);
+  const float scale = rsqrtf(square / static_cast<float>(d) + eps);
+  for (int64_t i = threadIdx.x; i < d; i += kThreads) out[i] = row[i] * scale * (weight ? weight[i] : 1.0f);
+}
+
+}  // namespace
+
+void RmsNormCuda(const ExecContext& ctx, const RmsNormArgs& a) {
+  Launch(ctx, RmsNormKernel, dim3(static_cast<unsigned>(a.x.dim(0))), dim3(kThreads), 0, a.x.f32(),
+         a.weight ? a.weight.f32() : nullptr, a.y.f32(), a.x.dim(1), a.eps);
+}
+
+}  // namespace dsv4
