@@ -51,6 +51,28 @@ TEST(SelectTopk, EqualsAFullSort) {
   }
 }
 
+// Long lists are cut several times on the way; rising scores all the time, falling ones once.
+TEST(SelectTopk, TheOrderOfALongListDoesNotMatter) {
+  Random random(5);
+  std::vector<int32_t> scratch;
+  for (const int64_t k : {1, 3, 64}) {
+    for (const int64_t n : {16 * k, 16 * k + 1, int64_t{10000}}) {
+      std::vector<float> rising(static_cast<size_t>(n)),
+          nan(rising.size(), std::numeric_limits<float>::quiet_NaN());
+      for (int64_t i = 0; i < n; ++i) rising[static_cast<size_t>(i)] = static_cast<float>(i / 3);
+      const std::vector<float> falling(rising.rbegin(), rising.rend()), equal(rising.size(), 1.0f);
+      std::vector<float> late = nan;  // the last of many NaN scores are numbers
+      for (int64_t i = n - k / 2 - 1; i < n; ++i)
+        late[static_cast<size_t>(i)] = -std::numeric_limits<float>::infinity();
+      for (const auto& score : {rising, falling, equal, nan, late, random.Normals(n)}) {
+        std::vector<int32_t> got(static_cast<size_t>(k), -7);
+        SelectTopk(score.data(), n, k, scratch, got.data());
+        EXPECT_EQ(got, SortedTopk(score, k)) << "n " << n << " k " << k;
+      }
+    }
+  }
+}
+
 struct Step {
   KvSpec spec;
   std::vector<SequenceStep> sequences;
