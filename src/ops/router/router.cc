@@ -8,6 +8,7 @@ void RouterCuda(const ExecContext& ctx, const RouterArgs& a);
 namespace {
 
 constexpr Candidate<RouterArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RouterCuda)
     {"ref", SupportsCpu, RouterRef},
 };
 

@@ -8,6 +8,7 @@ void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a);
 namespace {
 
 constexpr Candidate<SwigluArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(SwigluCuda)
     {"ref", SupportsCpu, SwigluRef},
 };
 
