@@ -36,6 +36,12 @@ int RunLogits(const LogitsOptions& options) {
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   const int64_t vocab_size = engine->info().vocab_size;
   CheckTokenIds(ids, vocab_size, options.token_ids_file);
+  const int64_t context = engine->info().max_context;  // known before hours of work, not after them
+  if (num_tokens > context) {
+    throw RunError(options.token_ids_file + " has " + FormatCount(num_tokens) +
+                   " tokens, more than the context of " + FormatCount(context) +
+                   "; shorten it or raise --ctx");
+  }
   const std::unique_ptr<Session> session = Must(engine->NewSession());
 
   const std::span<const TokenId> all(ids);

@@ -109,6 +109,8 @@ class Engine(CliTestCase):
 
     def test_context_limit(self):
         self.fails(1, ["17", "context", "16"], "generate", *self.model, "--token-ids", self.ids, "--ctx", "16")
+        self.fails(1, ["17 tokens", "context of 16"], "logits", *self.model, "--token-ids", self.ids, "-o",
+                   self.tmp / "x", "--ctx", "16", "--decode-from", "3")  # at once, not where decoding gets there
         args = ["--token-ids", self.ids, "--ctx", "20", "-n", "-1", "--ignore-eos", "--temperature", "0"]
         result = run("generate", *self.model, *args)
         self.assertEqual(result.returncode, 0)
