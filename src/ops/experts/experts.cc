@@ -16,6 +16,7 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 namespace {
 
 constexpr Candidate<ExpertsArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(ExpertsCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::ExpertsCpu},
 #endif

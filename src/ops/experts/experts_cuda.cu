@@ -1,0 +1,251 @@
+#include <algorithm>
+
+#include "ops/experts/expert_gemm.cuh"
+
+namespace dsv4 {
+
+namespace experts {
+namespace {
+
+constexpr int kPlanThreads = 1024;
+constexpr int kMaxExperts = 1024;
+
+int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+__device__ __forceinline__ int BoundedExpert(int32_t e, int num_experts) { return min(max(e, 0), num_experts - 1); }
+
+// Inclusive prefix sum over the block's threads.
+__device__ __forceinline__ int BlockScan(int x) {
+  __shared__ int warps[kPlanThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const int left = __shfl_up_sync(0xFFFFFFFFu, x, o);
+    if (lane >= o) x += left;
+  }
+  __syncthreads();
+  if (lane == 31) warps[warp] = x;
+  __syncthreads();
+  int before = 0;
+  for (int w = 0; w < warp; ++w) before += warps[w];
+  return before + x;
+}
+
+// The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on it.
+__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int32_t* num_chunks, Chunk* chunks,
+                         int32_t* pairs) {
+  __shared__ int count[kMaxExperts], next[kMaxExperts];
+  const int e = threadIdx.x;
+  count[e] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
+  __syncthreads();
+  const int mine = count[e], begin = BlockScan(mine) - mine;
+  const int my_chunks = (mine + kChunkTokens - 1) / kChunkTokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
+  next[e] = begin;
+  for (int i = 0; i < my_chunks; ++i) {
+    chunks[first_chunk + i] = {e, begin + i * kChunkTokens, min(mine - i * kChunkTokens, kChunkTokens), 0};
+  }
+  if (threadIdx.x == kPlanThreads - 1) *num_chunks = last_chunk;
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
+    pairs[atomicAdd(&next[BoundedExpert(experts[i], num_experts)], 1)] = i;
+  }
+}
+
+// Rows x [rows, stride] -> planes [Planes][rows, padded K].
+template <int Planes, int Threads>
+__device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDtype mode, uint16_t* planes, int64_t plane_elements) {
+  const int64_t padded = PaddedColumns(k);
+  uint16_t* to = planes + row * padded;
+  RoundedRow<Threads>(x, k, mode, [&](int64_t i, float value) {
+    uint16_t part[Planes];
+    SplitBf16<Planes>(value, part);
+#pragma unroll
+    for (int p = 0; p < Planes; ++p) to[p * plane_elements + i] = part[p];
+  });
+  for (int64_t i = k + threadIdx.x; i < padded; i += Threads) {
+#pragma unroll
+    for (int p = 0; p < Planes; ++p) to[p * plane_elements + i] = 0;
+  }
+}
+
+// Block 0: the plan. Blocks 1 ..: a row of x each.
+template <int Planes>
+__global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* experts, int num_pairs, int num_experts,
+                                                           int32_t* num_chunks, Chunk* chunks, int32_t* pairs, const float* x,
+                                                           int k, ActivationDtype mode, uint16_t* planes,
+                                                           int64_t plane_elements) {
+  WaitForPrevious();
+  AllowNext();
+  if (blockIdx.x == 0) {
+    MakePlan(experts, num_pairs, num_experts, num_chunks, chunks, pairs);
+  } else {
+    const int64_t row = blockIdx.x - 1;
+    PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
+  }
+}
+
+// Hidden rows [rows, stride 2F] -> planes.
+template <int Planes>
+__global__ void __launch_bounds__(256) HiddenKernel(const float* hidden, int f, ActivationDtype mode, uint16_t* planes,
+                                                    int64_t plane_elements) {
+  WaitForPrevious();
+  AllowNext();
+  PrepareRow<Planes, 256>(hidden + int64_t{blockIdx.x} * 2 * f, f, blockIdx.x, mode, planes, plane_elements);
+}
+
+// y[t] = shared[t] + sum of the slots' outputs, in order.
+__global__ void __launch_bounds__(256) CombineKernel(const float* shared, const float* outputs, float* y, int d, int slots) {
+  AllowNext();
+  WaitForPrevious();
+  const int c = blockIdx.x * 256 + threadIdx.x;
+  const int64_t t = blockIdx.y;
+  if (c >= d) return;
+  float sum = shared[t * d + c];
+  for (int a = 0; a < slots; ++a) sum += outputs[(t * slots + a) * d + c];
+  y[t * d + c] = sum;
+}
+
+// float32 matrices, in rows: a warp per row and pair. For tests and small models.
+__global__ void __launch_bounds__(256) F32UpKernel(GemmArgs a, float* hidden) {
+  AllowNext();
+  WaitForPrevious();
+  const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
+  if (row >= a.n) return;
+  const ExpertMatrices& m = a.matrices[BoundedExpert(a.experts[pair], a.num_experts)];
+  const float* x = a.x + int64_t{pair / a.num_slots} * a.k;
+  const float* gate = reinterpret_cast<const float*>(m.gate.codes) + int64_t{row} * a.k;
+  const float* up = reinterpret_cast<const float*>(m.up.codes) + int64_t{row} * a.k;
+  float g = 0, u = 0;
+  for (int i = lane; i < a.k; i += 32) g += x[i] * gate[i], u += x[i] * up[i];
+  g = WarpSum(g), u = WarpSum(u);
+  if (lane == 0) hidden[int64_t{pair} * 2 * a.n + row] = SwigluValue(g, u, a.limit) * a.weights[pair];
+}
+__global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hidden) {
+  AllowNext();
+  WaitForPrevious();
+  const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
+  if (row >= a.n) return;
+  const float* h = hidden + int64_t{pair} * 2 * a.k;
+  const float* w = reinterpret_cast<const float*>(a.matrices[BoundedExpert(a.experts[pair], a.num_experts)].down.codes) + int64_t{row} * a.k;
+  float sum = 0;
+  for (int i = lane; i < a.k; i += 32) sum += h[i] * w[i];
+  sum = WarpSum(sum);
+  if (lane == 0) a.outputs[int64_t{pair} * a.n + row] = sum;
+}
+
+template <WeightFormat F, int Planes, bool Up>
+void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
+  const int rows = Up ? DivUp(a.n, 16) : DivUp(a.n, 32);
+  const int blocks = static_cast<int>(std::min<int64_t>(2 * NumSms(), max_chunks * rows));
+  Launch(ctx, ExpertGemmKernel<F, Planes, Up>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+         static_cast<size_t>(GemmSharedBytes<F>(a.x != nullptr, a.k)), a);
+}
+
+template <bool Up, int Planes>
+void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
+  switch (format) {
+    case WeightFormat::kNvfp4: return Gemm<WeightFormat::kNvfp4, Planes, Up>(ctx, a, max_chunks);
+    case WeightFormat::kMxfp4: return Gemm<WeightFormat::kMxfp4, Planes, Up>(ctx, a, max_chunks);
+    case WeightFormat::kFp8Block: return Gemm<WeightFormat::kFp8Block, Planes, Up>(ctx, a, max_chunks);
+    case WeightFormat::kBf16: return Gemm<WeightFormat::kBf16, Planes, Up>(ctx, a, max_chunks);
+    case WeightFormat::kF32: break;
+  }
+}
+
+template <bool Up>
+void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
+  if (ctx.f32_inputs) return GemmOf<Up, 3>(ctx, format, a, max_chunks);
+  return GemmOf<Up, 1>(ctx, format, a, max_chunks);
+}
+
+// Hands out the op's scratch memory.
+class Arena {
+ public:
+  explicit Arena(const Scratch& scratch) : scratch_(scratch) {}
+  template <typename T>
+  T* Take(int64_t count) {
+    T* p = reinterpret_cast<T*>(scratch_.data + used_);
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    DSV4_CHECK(used_ <= scratch_.bytes, "experts: ", used_, " bytes of scratch");
+    return p;
+  }
+
+ private:
+  Scratch scratch_;
+  int64_t used_ = 0;
+};
+
+bool Rounds(ActivationDtype mode, const QuantTensor& w) {
+  return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
+}
+
+}  // namespace
+}  // namespace experts
+
+void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
+  using namespace experts;
+  const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
+  const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
+  if (t == 0) return;
+  DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t < 65536);
+  const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
+  DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
+
+  GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
+                 .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
+                 .limit = a.limit, .weights = a.weights.f32()};
+  GemmArgs down = up;
+  down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
+
+  Arena arena(ctx.scratch);
+  const int planes = ctx.f32_inputs ? 3 : 1;
+  const bool up_packed = up_format != WeightFormat::kF32, down_packed = down_format != WeightFormat::kF32;
+  const bool round_x = Rounds(a.activation, a.first.gate), round_hidden = Rounds(a.activation, a.first.down);
+  // Hidden activations stay float32 between the launches where something other than BF16 is made of them.
+  const bool hidden_f32 = round_hidden || !up_packed || !down_packed;
+  const bool direct = t == 1 && planes == 1 && !round_x;
+  const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / kChunkTokens);
+
+  down.plane_elements = pairs * PaddedColumns(f);
+  uint16_t* hidden_planes = arena.Take<uint16_t>(planes * down.plane_elements);
+  down.planes = hidden_planes;
+  if (!direct && (up_packed || down_packed)) {
+    int32_t* num_chunks = arena.Take<int32_t>(1);
+    Chunk* chunks = arena.Take<Chunk>(max_chunks);
+    int32_t* sorted = arena.Take<int32_t>(pairs);
+    const int64_t x_elements = t * PaddedColumns(d);
+    uint16_t* x_planes = arena.Take<uint16_t>(planes * x_elements);
+    Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<1>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
+           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), num_chunks, chunks, sorted, a.x.f32(),
+           static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
+    for (GemmArgs* args : {&up, &down}) args->num_chunks = num_chunks, args->chunks = chunks, args->pairs = sorted;
+    if (up_packed) up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements, up.row_is_token = true;
+    if (down_packed) down.experts = nullptr;
+  }
+
+  if (hidden_f32) {
+    up.hidden = a.hidden.f32();
+  } else {
+    up.hidden_planes = hidden_planes, up.hidden_plane_elements = down.plane_elements;
+  }
+  if (up_packed) {
+    GemmOf<true>(ctx, up_format, up, max_chunks);
+  } else {
+    Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up, a.hidden.f32());
+  }
+  if (hidden_f32 && down_packed) {
+    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<1>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0, a.hidden.f32(),
+           static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes, down.plane_elements);
+  }
+  if (down_packed) {
+    GemmOf<false>(ctx, down_format, down, max_chunks);
+  } else {
+    Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, down, a.hidden.f32());
+  }
+  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared.f32(),
+         a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
+}
+
+}  // namespace dsv4
