@@ -8,6 +8,7 @@ void EmbedCuda(const ExecContext& ctx, const EmbedArgs& a);
 namespace {
 
 constexpr Candidate<EmbedArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(EmbedCuda)
     {"ref", SupportsCpu, EmbedRef},
 };
 

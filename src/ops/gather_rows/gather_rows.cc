@@ -8,6 +8,7 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a);
 namespace {
 
 constexpr Candidate<GatherRowsArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(GatherRowsCuda)
     {"ref", SupportsCpu, GatherRowsRef},
 };
 

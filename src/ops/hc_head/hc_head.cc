@@ -18,6 +18,7 @@ void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
 namespace {
 
 constexpr Candidate<HcHeadArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(HcHeadCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::HcHeadCpu},
 #endif

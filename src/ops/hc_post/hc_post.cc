@@ -10,6 +10,7 @@ void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a);
 namespace {
 
 constexpr Candidate<HcPostArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(HcPostCuda)
     {"ref", SupportsCpu, HcPostRef},
 };
 

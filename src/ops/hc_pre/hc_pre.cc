@@ -18,6 +18,7 @@ void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
 namespace {
 
 constexpr Candidate<HcPreArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(HcPreCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::HcPreCpu},
 #endif

@@ -16,6 +16,7 @@ void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
 namespace {
 
 constexpr Candidate<IndexTopkArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(IndexTopkCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::IndexTopkCpu},
 #endif

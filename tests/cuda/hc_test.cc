@@ -1,0 +1,190 @@
+// HcPre, HcPost and HcHead on the GPU.
+#include "ops/hc_head/hc_head.h"
+#include "ops/hc_post/hc_post.h"
+#include "ops/hc_pre/hc_pre.h"
+#include "support/compare.h"
+#include "support/cuda_mirror.h"
+#include "support/guard_buffer.h"
+#include "support/quant_fixture.h"
+
+namespace dsv4 {
+void HcPreCuda(const ExecContext& ctx, const HcPreArgs& args);
+void HcPostCuda(const ExecContext& ctx, const HcPostArgs& args);
+void HcHeadCuda(const ExecContext& ctx, const HcHeadArgs& args);
+}  // namespace dsv4
+
+namespace dsv4::test {
+namespace {
+
+struct Case {
+  int64_t t, h, d;
+};
+
+struct Site {
+  Site(Random& random, WeightFormat format, const Case& c, int64_t rows, int64_t num_scales)
+      : streams({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d)),
+        fn(random, {format}, rows, c.h * c.d),
+        base({rows}, random.Normals(rows)),
+        scale({num_scales}, num_scales == 1 ? std::vector<float>{0.05f} : std::vector<float>{0.05f, 0.03f, 0.08f}) {}
+  GuardBuffer<float> streams;
+  QuantFixture fn;
+  GuardBuffer<float> base, scale;
+};
+
+struct Outputs {
+  explicit Outputs(const Case& c) : x({c.t, c.d}), post({c.t, c.h}), comb({c.t, c.h, c.h}) {}
+  GuardBuffer<float> x, post, comb;
+};
+
+HcPreArgs Args(Site& s, Outputs& out) {
+  return {.streams = s.streams.tensor(), .fn = s.fn.tensor(), .base = s.base.tensor(), .scale = s.scale.tensor(), .iters = 20,
+          .eps = 1e-6f, .norm_eps = 1e-6f, .x = out.x.tensor(), .post = out.post.tensor(), .comb = out.comb.tensor()};
+}
+
+void RunPre(Site& s, const Case& c, Outputs& out) {
+  Mirror gpu;
+  HcPreArgs a = Args(s, out);
+  a.streams = gpu.In(Tensor{s.streams.data(), DType::kF32, {c.t, c.h, c.d}});
+  a.fn = gpu.Weight(s.fn.tensor(), /*rows=*/true);
+  a.base = gpu.In(a.base), a.scale = gpu.In(a.scale);
+  a.x = gpu.Out(a.x), a.post = gpu.Out(a.post), a.comb = gpu.Out(a.comb);
+  HcPreCuda(gpu.ctx(), a);
+  gpu.Finish();
+}
+
+// As derived for the CPU in tests/ops/hc_pre_test.cc: |dm| <= gamma_n K, here n = 4 (a lane) + 5 (lanes) + K/2048 + 5
+// (column blocks), then rho. expf, rsqrtf and the sigmoid's division add less than 30 roundings; Sinkhorn is
+// non-expansive in log space, with 6 roundings for each of 39 normalisations.
+double MixTolerance(int64_t k) {
+  const double logit = 0.08 * static_cast<double>(k) * Gamma(CeilDiv(k, 2048) + 44) + Gamma(30);
+  return 4 * logit + Gamma(6 * 39);
+}
+
+const std::vector<Case> kCases = {{1, 4, 256}, {1, 1, 5}, {3, 4, 33}, {17, 2, 24}, {40, 4, 64}, {2, 8, 16}, {67, 3, 7},
+                                  {1, 4, 4096}, {2, 4, 7168}, {9, 4, 4096}, {3, 4, 2048}, {2, 4, 8196}, {5, 5, 100}, {1, 6, 1000}, {1, 7, 64}};
+
+TEST(CudaHcPre, MatchesReference) {
+  DSV4_GPU_OR_SKIP();
+  Random random(1);
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d));
+      Site site(random, format, c, (2 + c.h) * c.h, 3);
+      Outputs want(c), got(c);
+      HcPre({.reference_ops = true}, Args(site, want));
+      RunPre(site, c, got);
+      // Beyond small K the worst case bound says nothing; errors grow like its root.
+      const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
+      EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
+      EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
+      EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * static_cast<double>(c.h) * tolerance));
+    }
+  }
+}
+
+TEST(CudaHcPre, TokensDoNotDependOnTheirBatchNorOnTheRun) {
+  DSV4_GPU_OR_SKIP();
+  Random random(2);
+  const Case c{67, 4, 4096};
+  Site site(random, WeightFormat::kF32, c, 24, 3);
+  Outputs all(c), again(c);
+  RunPre(site, c, all);
+  RunPre(site, c, again);
+  EXPECT_TRUE(BitEqual(again.x.span(), all.x.span()));
+  EXPECT_TRUE(BitEqual(again.comb.span(), all.comb.span()));
+  EXPECT_TRUE(BitEqual(again.post.span(), all.post.span()));
+  for (const int64_t t : {1, 2, 7, 8, 9, 33, 64}) {
+    const Case few{t, c.h, c.d};
+    Outputs got(few);
+    RunPre(site, few, got);
+    for (int64_t i = 0; i < t; ++i) {
+      ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
+      ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
+      ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+    }
+  }
+}
+
+// A token whose values are damaged does not touch the others.
+TEST(CudaHcPre, NaNStaysInItsToken) {
+  DSV4_GPU_OR_SKIP();
+  Random random(3);
+  const Case c{10, 4, 256};
+  Site site(random, WeightFormat::kF32, c, 24, 3);
+  Outputs want(c), got(c);
+  RunPre(site, c, want);
+  site.streams[3 * c.h * c.d + 5] = std::nanf("");
+  RunPre(site, c, got);
+  for (int64_t t = 0; t < c.t; ++t) {
+    if (t == 3) {
+      for (const float v : got.x.row(t)) EXPECT_TRUE(std::isnan(v));
+      for (const float v : got.comb.row(t)) EXPECT_TRUE(std::isnan(v));
+    } else {
+      EXPECT_TRUE(BitEqual(got.x.row(t), want.x.row(t)));
+    }
+  }
+}
+
+// Lessons 7 to 9: rows are pre, post, comb; comb is doubly stochastic, its columns (over the source) to rounding.
+TEST(CudaHcPre, CombIsDoublyStochastic) {
+  DSV4_GPU_OR_SKIP();
+  Random random(4);
+  const Case c{33, 4, 32};
+  Site site(random, WeightFormat::kF32, c, 24, 3);
+  Outputs got(c);
+  RunPre(site, c, got);
+  for (int64_t i = 0; i < c.t; ++i) {
+    for (int64_t a = 0; a < c.h; ++a) {
+      double row = 0, column = 0;
+      for (int64_t b = 0; b < c.h; ++b) {
+        row += got.comb[(i * c.h + a) * c.h + b];
+        column += got.comb[(i * c.h + b) * c.h + a];
+      }
+      EXPECT_NEAR(column, 1, 1e-5);
+      EXPECT_NEAR(row, 1, 1e-3);
+    }
+  }
+}
+
+// Sums of H + 1 products, fused or not: each side is off by gamma_{H+1} of the sum of magnitudes, here <= 6 (H + 1) 6.
+TEST(CudaHcPost, MatchesReference) {
+  DSV4_GPU_OR_SKIP();
+  Random random(5);
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d));
+    GuardBuffer<float> y({c.t, c.d}, random.Normals(c.t * c.d)), post({c.t, c.h}, random.Normals(c.t * c.h)),
+        comb({c.t, c.h, c.h}, random.Normals(c.t * c.h * c.h)), want({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d)),
+        got({c.t, c.h, c.d}, want.values());
+    HcPost({.reference_ops = true}, {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = want.tensor()});
+    Mirror gpu;
+    HcPostCuda(gpu.ctx(), {.y = gpu.In(y.tensor()), .post = gpu.In(post.tensor()), .comb = gpu.In(comb.tensor()),
+                           .streams = gpu.Out(got.tensor())});
+    gpu.Finish();
+    EXPECT_TRUE(Near(got.span(), want.span(), 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
+  }
+}
+
+TEST(CudaHcHead, MatchesReference) {
+  DSV4_GPU_OR_SKIP();
+  Random random(6);
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(StrCat("R ", c.t, " H ", c.h, " D ", c.d));
+      Site site(random, format, c, c.h, 1);
+      GuardBuffer<float> want({c.t, c.d}), got({c.t, c.d});
+      HcHeadArgs a{.streams = site.streams.tensor(), .fn = site.fn.tensor(), .base = site.base.tensor(),
+                   .scale = site.scale.tensor(), .eps = 1e-6f, .norm_eps = 1e-6f, .out = want.tensor()};
+      HcHead({.reference_ops = true}, a);
+      Mirror gpu;
+      a.streams = gpu.In(a.streams), a.fn = gpu.Weight(a.fn, true), a.base = gpu.In(a.base), a.scale = gpu.In(a.scale);
+      a.out = gpu.Out(got.tensor());
+      HcHeadCuda(gpu.ctx(), a);
+      gpu.Finish();
+      const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
+      EXPECT_TRUE(Near(got.span(), want.span(), 6 * static_cast<double>(c.h) * tolerance));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::test
