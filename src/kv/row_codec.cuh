@@ -143,25 +143,26 @@ __device__ __forceinline__ float LargestInBlock(const float* x, int64_t begin, i
 
 }  // namespace internal
 
-// x: f32 [dim], readable by the whole warp.
-__device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale, int lane) {
+// x: f32 [dim], readable by the whole warp. Warps first = 0 .. step - 1 together encode a row.
+__device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale, int lane, int first = 0,
+                                     int step = 1) {
+  const int64_t stride = 32 * step, at = lane + 32 * first;
   switch (f.kind) {
     case RowFormat::Kind::kFp8: {
-      const int64_t nope = f.dim - f.rope_dim;
-      int64_t blocks = 0;
-      for (int64_t b = 0; b < nope; b += kKvScaleBlock, ++blocks) {
+      const int64_t nope = f.dim - f.rope_dim, blocks = (nope + kKvScaleBlock - 1) / kKvScaleBlock;
+      for (int64_t b = first * kKvScaleBlock; b < nope; b += step * kKvScaleBlock) {
         const int64_t end = b + kKvScaleBlock < nope ? b + kKvScaleBlock : nope;
         const int exponent = Fp8ScaleExponent(internal::LargestInBlock(x, b, end, lane));
         const float inverse = Exp2Int(-exponent);
-        if (lane == 0) scale[blocks] = E8m0FromExponent(exponent);
+        if (lane == 0) scale[b / kKvScaleBlock] = E8m0FromExponent(exponent);
         for (int64_t i = b + lane; i < end; i += 32) data[i] = F32ToE4m3(x[i] * inverse);
       }
-      for (int64_t i = blocks + lane; i < f.scale_bytes; i += 32) scale[i] = 0;
-      for (int64_t i = nope + lane; i < f.dim; i += 32) StoreU16(data + nope + 2 * (i - nope), F32ToBf16(x[i]));
+      for (int64_t i = blocks + at; i < f.scale_bytes; i += stride) scale[i] = 0;
+      for (int64_t i = nope + at; i < f.dim; i += stride) StoreU16(data + nope + 2 * (i - nope), F32ToBf16(x[i]));
       return;
     }
     case RowFormat::Kind::kFp4:
-      for (int64_t b = 0; b < f.dim; b += kIndexScaleBlock) {
+      for (int64_t b = first * kIndexScaleBlock; b < f.dim; b += step * kIndexScaleBlock) {
         const int64_t i = b + lane;
         const float v = i < f.dim ? x[i] : 0.0f;
         const int exponent = Fp4ScaleExponent(internal::LargestOfWarp(fabsf(v)));
@@ -172,10 +173,10 @@ __device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t
       }
       return;
     case RowFormat::Kind::kBf16:
-      for (int64_t i = lane; i < f.dim; i += 32) StoreU16(data + 2 * i, F32ToBf16(x[i]));
+      for (int64_t i = at; i < f.dim; i += stride) StoreU16(data + 2 * i, F32ToBf16(x[i]));
       return;
     case RowFormat::Kind::kF32:
-      for (int64_t i = lane; i < f.dim; i += 32) reinterpret_cast<float*>(data)[i] = x[i];
+      for (int64_t i = at; i < f.dim; i += stride) reinterpret_cast<float*>(data)[i] = x[i];
       return;
   }
 }

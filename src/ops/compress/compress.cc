@@ -16,6 +16,7 @@ void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
 namespace {
 
 constexpr Candidate<CompressArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(CompressCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::CompressCpu},
 #endif

@@ -8,6 +8,7 @@ void RopeCuda(const ExecContext& ctx, const RopeArgs& a);
 namespace {
 
 constexpr Candidate<RopeArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RopeCuda)
     {"ref", SupportsCpu, RopeRef},
 };
 

@@ -8,6 +8,7 @@ void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a);
 namespace {
 
 constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RopeAnglesCuda)
     {"ref", SupportsCpu, RopeAnglesRef},
 };
 

@@ -8,6 +8,7 @@ void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a);
 namespace {
 
 constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RoundIndexQueryCuda)
     {"ref", SupportsCpu, RoundIndexQueryRef},
 };
 

@@ -8,6 +8,7 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a);
 namespace {
 
 constexpr Candidate<RoundKvArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RoundKvCuda)
     {"ref", SupportsCpu, RoundKvRef},
 };
 

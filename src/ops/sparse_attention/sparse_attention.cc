@@ -16,6 +16,7 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
 namespace {
 
 constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(SparseAttentionCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::SparseAttentionCpu},
 #endif

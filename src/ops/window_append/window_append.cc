@@ -8,6 +8,7 @@ void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a);
 namespace {
 
 constexpr Candidate<WindowAppendArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(WindowAppendCuda)
     {"ref", SupportsCpu, WindowAppendRef},
 };
 

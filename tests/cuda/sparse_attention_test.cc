@@ -1,0 +1,284 @@
+#include "ops/sparse_attention/sparse_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/sparse_attention/rows.h"
+#include "support/cache_fixture.h"
+#include "support/compare.h"
+#include "support/cuda_mirror.h"
+#include "support/guard_buffer.h"
+#include "support/random.h"
+#include "tensor/codec/bf16.h"
+
+namespace dsv4 {
+void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& args);
+}
+
+namespace dsv4::test {
+namespace {
+
+struct Step {
+  const char* name;
+  KvSpec spec;
+  std::vector<SequenceStep> sequences;
+  int64_t heads;
+  int64_t picks;  // 0: every visible compressed row
+};
+
+// q, kv (as RoundKv leaves it), sink and picks for a step over `cache`.
+struct Inputs {
+  Inputs(Random& random, const Step& step, const CacheFixture& cache)
+      : t(cache.num_tokens()),
+        q({t, step.heads, step.spec.head_dim}, random.Normals(t * step.heads * step.spec.head_dim)),
+        kv({t, step.spec.head_dim}, random.Normals(t * step.spec.head_dim)),
+        sink({step.heads}, random.Normals(step.heads, 3)),
+        picks({t, std::max<int64_t>(step.picks, 1)}) {
+    const RowFormat& format = cache.layout().layers[0].window_row;
+    for (int64_t i = 0; i < t; ++i) RoundRow(format, kv.row(i).data());
+    for (int64_t i = 0; i < t && step.picks > 0; ++i) {
+      const int64_t visible = (cache.positions()[static_cast<size_t>(i)] + 1) / 4;
+      std::vector<int32_t> chosen = random.Permutation(visible);
+      chosen.resize(static_cast<size_t>(std::min(visible, step.picks)));
+      std::sort(chosen.begin(), chosen.end());
+      if (i % 5 == 4 && chosen.size() > 3) chosen.resize(chosen.size() - 3);  // the list may end early
+      chosen.resize(static_cast<size_t>(step.picks), -1);
+      std::copy(chosen.begin(), chosen.end(), picks.row(i).begin());
+    }
+  }
+  SparseAttentionArgs Args(const Step& step, const CacheView& view, Tensor out) {
+    return {.q = q.tensor(), .kv = kv.tensor(), .sink = sink.tensor(),
+            .topk_idxs = step.picks > 0 ? picks.tensor() : Tensor{}, .cache = view, .out = out};
+  }
+  void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, bool batch_invariant = false) {
+    Mirror gpu;
+    gpu.ctx().f32_inputs = f32_inputs;
+    gpu.ctx().batch_invariant = batch_invariant;
+    const SparseAttentionArgs a = Args(step, view, out.tensor());
+    SparseAttentionCuda(gpu.ctx(), {.q = gpu.In(a.q), .kv = gpu.In(a.kv), .sink = gpu.In(a.sink), .topk_idxs = gpu.In(a.topk_idxs),
+                                    .cache = gpu.Cache(view), .out = gpu.Out(a.out)});
+    gpu.Finish();
+  }
+
+  int64_t t;
+  GuardBuffer<float> q, kv, sink;
+  GuardBuffer<int32_t> picks;
+};
+
+// A score s_i = scale (q . row_i) is off by at most gamma_(Dh + 6) scale sum |q| |row| in float32; with q in BF16 by
+// another 2^-9 of that. The argument of exp is off by two more roundings of |s| + |max|; exp is good to 2 ulp. With d the
+// largest of these, a weight is off by a factor within 1 +- 1.1 d, the quotient of two such sums by 2.2 d; their
+// additions and rescalings add gamma_(2 rows + 12), and weights in BF16 add 2^-9 (those of the numerator only). Hence
+//   |out - exact| <= (2.2 d + gamma) sum_i p_i |row_i| / den.
+std::vector<double> Bounds(const SparseAttentionArgs& a, bool f32) {
+  const int64_t heads = a.q.dim(1), dh = a.q.dim(2);
+  const double scale = 1 / std::sqrt(static_cast<double>(dh)), bf16 = f32 ? 0 : 0x1p-9;
+  std::vector<double> bounds;
+  std::vector<float> buffer(static_cast<size_t>(dh));
+  for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
+    const AttendedRows rows(a, t);
+    for (int64_t n = 0; n < heads; ++n) {
+      const float* q = a.q.f32() + (t * heads + n) * dh;
+      const double sink = a.sink.f32()[n];
+      double largest = sink, relative = 0;
+      std::vector<double> s;
+      for (int64_t i = 0; i < rows.size(); ++i) {
+        const float* row = rows.Get(i, buffer.data());
+        double dot = 0, square = 0, magnitude = 0;
+        for (int64_t c = 0; c < dh; ++c) {
+          const double product = static_cast<double>(q[c]) * row[c];
+          dot += product;
+          magnitude += std::fabs(product);
+          square += product * product;
+        }
+        s.push_back(dot * scale);
+        largest = std::max(largest, s.back());
+        // Roundings of q are independent: 6 standard deviations instead of the worst case, which would say nothing.
+        relative = std::max(relative, Gamma(dh + 6) * scale * magnitude + bf16 * scale * 6 * std::sqrt(square) + Gamma(1) * std::fabs(s.back()));
+      }
+      relative += Gamma(4) * (1 + std::fabs(largest)) + Gamma(1) * std::fabs(sink);
+      relative += Gamma(1) * (largest - *std::min_element(s.begin(), s.end()));
+      std::vector<double> sum(static_cast<size_t>(dh));
+      double den = std::exp(sink - largest);
+      for (int64_t i = 0; i < rows.size(); ++i) {
+        const float* row = rows.Get(i, buffer.data());
+        const double p = std::exp(s[static_cast<size_t>(i)] - largest);
+        den += p;
+        for (int64_t c = 0; c < dh; ++c) sum[static_cast<size_t>(c)] += p * std::fabs(row[c]);
+      }
+      for (const double v : sum) bounds.push_back((2.2 * relative + bf16 + Gamma(4 * rows.size() + 40)) * v / den + 1e-37);
+    }
+  }
+  return bounds;
+}
+
+std::vector<Step> Steps() {
+  KvSpec odd = TinyKvSpec({4}, KvDtype::kBf16);
+  odd.head_dim = 44;
+  odd.window = 37;
+  const SequenceStep empty{.cached = 10, .tokens = 0};
+  return {
+      {"first token", TinyKvSpec({0}), {{0, 1}}, 1, 0},
+      {"window edges", TinyKvSpec({0}), {{126, 4}, {0, 130}, empty, {255, 2}}, 5, 0},
+      {"ring only", TinyKvSpec({0}, KvDtype::kF32), {{300, 1}, {128, 1}, {127, 1}}, 8, 0},
+      {"all compressed rows", TinyKvSpec({128}), {{1000, 1}, {0, 129}, {127, 1}}, 3, 0},
+      {"ratio 4, all", TinyKvSpec({4}), {{2, 7}, {700, 3}}, 7, 0},
+      {"picks", TinyKvSpec({4}), {{900, 5}, {3, 2}, {0, 40}, {64, 1}}, 6, 20},
+      {"more picks than rows", TinyKvSpec({4}), {{5, 3}}, 2, 50},
+      {"odd head size", odd, {{60, 9}, {0, 50}}, 5, 8},
+      {"released sizes, decode", FullKvSpec({4}), {{2060, 1}, {0, 1}, {3, 1}, {130, 1}, {2800, 1}}, 64, 512},
+      {"released sizes, 128 heads", FullKvSpec({4}), {{2060, 1}, {4200, 1}}, 128, 1024},
+      {"released sizes, few heads", FullKvSpec({4}, KvDtype::kBf16), {{2060, 1}, {77, 1}}, 9, 64},
+      {"released sizes, ratio 128", FullKvSpec({128}), {{20000, 1}, {127, 1}, {128, 1}, {126, 1}}, 16, 0},
+      {"released sizes, window", FullKvSpec({0}), {{500, 1}, {0, 1}, {64, 1}}, 32, 0},
+      {"released sizes, prefill", FullKvSpec({4}), {{1030, 4}, {0, 20}, empty, {255, 2}}, 64, 100},
+      {"released sizes, prefill, ratio 128", FullKvSpec({128}), {{3000, 5}, {120, 14}}, 64, 0},
+      {"released sizes, prefill, 128 heads, bf16", FullKvSpec({4}, KvDtype::kBf16), {{1030, 9}}, 128, 128},
+  };
+}
+
+TEST(CudaSparseAttention, MatchesReference) {
+  DSV4_GPU_OR_SKIP();
+  Random random(1);
+  for (const Step& step : Steps()) {
+    SCOPED_TRACE(step.name);
+    CacheFixture cache(step.spec, step.sequences);
+    cache.FillRandom(random);  // every slot that no token sees stays NaN
+    Inputs in(random, step, cache);
+    const Shape shape = in.q.tensor().shape;
+    GuardBuffer<float> want(shape);
+    const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
+    SparseAttention({.reference_ops = true}, args);
+    for (const float v : want.span()) ASSERT_TRUE(std::isfinite(v));
+    for (const bool f32 : {true, false}) {
+      SCOPED_TRACE(f32 ? "f32 inputs" : "bf16 inputs");
+      GuardBuffer<float> out(shape), again(shape), invariant(shape);
+      in.Run(step, cache.View(0), out, f32);
+      const std::vector<double> bounds = Bounds(args, f32);
+      EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
+      in.Run(step, cache.View(0), again, f32);
+      EXPECT_TRUE(BitEqual(again.span(), out.span()));
+      if (f32) continue;
+      in.Run(step, cache.View(0), invariant, false, true);
+      EXPECT_TRUE(WithinBounds(invariant.span(), want.span(), bounds));
+    }
+  }
+}
+
+// A decode step of several sequences, and each sequence alone.
+TEST(CudaSparseAttention, ASequenceAloneGivesTheSameBits) {
+  DSV4_GPU_OR_SKIP();
+  Random random(2);
+  for (const int64_t ratio : {0, 4, 128}) {
+    for (const int64_t heads : {16, 64, 128}) {
+      for (const size_t batch : {size_t{3}, size_t{17}, size_t{64}}) {
+        std::vector<SequenceStep> sequences;
+        for (size_t s = 0; s < batch; ++s) sequences.push_back({.cached = random.Index(900), .tokens = 1});
+        const Step step{"", FullKvSpec({ratio}), sequences, heads, ratio == 4 ? 512 : 0};
+        CacheFixture cache(step.spec, sequences);
+        cache.FillRandom(random);
+        Inputs in(random, step, cache);
+        GuardBuffer<float> all(in.q.tensor().shape);
+        in.Run(step, cache.View(0), all, false);
+        for (size_t s = 0; s < batch; s += batch < 10 ? 1 : 15) {
+          SequenceView seq = cache.sequences()[s];
+          seq.begin = 0;
+          seq.end = 1;
+          const int32_t sequence_of = 0;
+          CacheView one = cache.View(0);
+          one.sequences = &seq;
+          one.num_sequences = 1;
+          one.sequence_of = &sequence_of;
+          one.positions += s;
+          one.num_tokens = 1;
+          const int64_t dh = step.spec.head_dim, r = static_cast<int64_t>(s);
+          GuardBuffer<float> out({1, heads, dh});
+          Mirror gpu;
+          SparseAttentionCuda(gpu.ctx(),
+                              {.q = gpu.In({in.q.row(r).data(), DType::kF32, {1, heads, dh}}),
+                               .kv = gpu.In({in.kv.row(r).data(), DType::kF32, {1, dh}}),
+                               .sink = gpu.In(in.sink.tensor()),
+                               .topk_idxs = step.picks > 0 ? gpu.In({in.picks.row(r).data(), DType::kI32, {1, step.picks}}) : Tensor{},
+                               .cache = gpu.Cache(one),
+                               .out = gpu.Out(out.tensor())});
+          gpu.Finish();
+          EXPECT_TRUE(BitEqual(out.span(), all.row(r))) << "ratio " << ratio << " heads " << heads << " sequence " << s;
+        }
+      }
+    }
+  }
+}
+
+// The sink is a logit as it is: with q = 0 every score is 0, and n rows of value v give n v / (n + exp(sink)).
+// (Lessons 11 and 12 of the prototype: the sink scaled, padded rows counted.)
+TEST(CudaSparseAttention, TheSinkIsNotScaledAndPaddingNotCounted) {
+  DSV4_GPU_OR_SKIP();
+  Random random(3);
+  for (const bool full : {false, true}) {
+    for (const bool decode : {false, true}) {
+      const std::vector<SequenceStep> sequences = decode ? std::vector<SequenceStep>(40, {0, 1}) : std::vector<SequenceStep>{{0, 40}};
+      const Step step{"", full ? FullKvSpec({0}) : TinyKvSpec({0}), sequences, full ? 64 : 3, 0};
+      CacheFixture cache(step.spec, step.sequences);
+      Inputs in(random, step, cache);
+      std::fill(in.q.span().begin(), in.q.span().end(), 0.0f);
+      std::fill(in.kv.span().begin(), in.kv.span().end(), 2.0f);
+      in.sink[0] = 4.0f;
+      in.sink[1] = -std::numeric_limits<float>::infinity();
+      in.sink[2] = 200.0f;
+      GuardBuffer<float> out(in.q.tensor().shape);
+      in.Run(step, cache.View(0), out, false);
+      const int64_t dh = step.spec.head_dim;
+      for (int64_t t = 0; t < 40; ++t) {
+        const double n = decode ? 1 : static_cast<double>(t + 1);
+        EXPECT_NEAR(out[(t * step.heads + 0) * dh], 2 * n / (n + std::exp(4.0)), 1e-5);
+        EXPECT_NEAR(out[(t * step.heads + 1) * dh], 2.0, 1e-6);
+        EXPECT_EQ(out[(t * step.heads + 2) * dh], 0.0f);
+      }
+    }
+  }
+}
+
+TEST(CudaSparseAttention, LargeScoresDoNotOverflow) {
+  DSV4_GPU_OR_SKIP();
+  Random random(4);
+  for (const bool full : {false, true}) {
+    const Step step{"", full ? FullKvSpec({0}) : TinyKvSpec({0}), {{0, 70}, {200, 1}}, full ? 64 : 2, 0};
+    CacheFixture cache(step.spec, step.sequences);
+    cache.FillRandom(random);
+    Inputs in(random, step, cache);
+    for (float& v : in.q.span()) v = RoundToBf16(v * 1000);
+    GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
+    const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
+    SparseAttention({.reference_ops = true}, args);
+    in.Run(step, cache.View(0), out, false);
+    for (const float v : out.span()) ASSERT_TRUE(std::isfinite(v));
+    // q is exact in BF16, so only float32 roundings and those of the weights are left.
+    std::vector<double> bounds = Bounds(args, true);
+    for (size_t i = 0; i < bounds.size(); ++i) bounds[i] += 0x1p-8 * 6;
+    EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
+  }
+}
+
+// Rows that no token sees are NaN in these caches; a NaN in one head stays in it (lesson 13: 0 x NaN on padded rows).
+TEST(CudaSparseAttention, NanStaysInItsHead) {
+  DSV4_GPU_OR_SKIP();
+  Random random(5);
+  for (const bool full : {false, true}) {
+    for (const bool decode : {false, true}) {
+      const std::vector<SequenceStep> sequences = decode ? std::vector<SequenceStep>(6, {0, 1}) : std::vector<SequenceStep>{{0, 6}};
+      const Step step{"", full ? FullKvSpec({4}) : TinyKvSpec({4}), sequences, full ? 64 : 2, 0};
+      CacheFixture cache(step.spec, step.sequences);
+      cache.FillRandom(random);
+      Inputs in(random, step, cache);
+      const int64_t dh = step.spec.head_dim, bad = 2 * step.heads + 1;
+      in.q[bad * dh + 5] = std::numeric_limits<float>::quiet_NaN();
+      GuardBuffer<float> out(in.q.tensor().shape);
+      in.Run(step, cache.View(0), out, false);
+      for (int64_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i / dh == bad) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::test
