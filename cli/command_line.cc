@@ -99,16 +99,17 @@ void AddModelDir(CLI::App* app, std::string* dir) {
 
 void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
   AddModelDir(app, &o->model_dir);
-  AddText(app, "--device", "NAME", "where to run: cpu", [=](const std::string& text) {
-    if (text == "cuda" || text.starts_with("cuda:")) {
-      throw UsageError("--device " + text + ": this build has no CUDA; use --device cpu");
-    }
-    if (text != "cpu") throw UsageError("--device is '" + text + "'; accepted: cpu");
-    o->device = text;
-  });
+  AddText(app, "--device", "NAME", "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu)",
+          [=](const std::string& text) {
+            const bool number = text.size() > 5 && text.find_first_not_of("0123456789", 5) == std::string::npos;
+            if (text != "cpu" && text != "cuda" && !(text.starts_with("cuda:") && number)) {
+              throw UsageError("--device is '" + text + "'; accepted: cpu, cuda, cuda:N with one GPU's number");
+            }
+            o->device = text;
+          });
   AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
-             "prompt tokens that go through the model at once (default 512); results do not depend on it");
+             "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
   if (with_context) {
     AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
                "context limit in tokens (default: the model's own)");
@@ -125,6 +126,8 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
                               {"fp8", ActivationDtype::kFp8},
                               {"nvfp4", ActivationDtype::kNvfp4}},
                              "how inputs of quantised linears are rounded (default native)");
+  app->add_flag("--batch-invariant", o->batch_invariant,
+                "on a GPU: results that do not depend on chunks and batches, bit for bit (slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
 }

@@ -65,7 +65,7 @@ int RunPerplexity(const PerplexityOptions& options) {
     throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
 
   // Rows of logits of one slice are in memory at a time; results do not depend on how a window is cut.
-  const int64_t slice = std::min<int64_t>(model.prefill_chunk, 256);
+  const int64_t slice = model.prefill_chunk > 0 ? std::min<int64_t>(model.prefill_chunk, 256) : 256;
   const std::unique_ptr<Session> session = Must(engine->NewSession());
   std::vector<float> logits;
   double sum = 0;

@@ -33,13 +33,15 @@ using ProgressFn = std::function<bool(const Progress&)>;
 
 struct EngineOptions {
   std::string model_dir;
-  std::string device = "cpu";
+  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"
   int num_threads = 0;             // 0: one per core that this process may use
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;
-  int64_t prefill_chunk = 512;     // tokens of a prompt that go through the model at once; results do not depend on it
+  int64_t prefill_chunk = 0;       // tokens of a prompt that go through the model at once; 0: what suits the device
+                                   // (CPU 512, GPU 4096). On the CPU, and with batch_invariant, results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
+  bool batch_invariant = false;    // GPU: results that do not depend on chunks and batches, bit for bit; slower prefill
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
 };

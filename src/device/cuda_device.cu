@@ -92,6 +92,9 @@ class CudaDevice : public Device {
   void DownloadLater(void* dst, const void* src, int64_t bytes) override {
     if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "download");
   }
+  void CopyWithin(void* dst, const void* src, int64_t bytes) override {
+    if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_), "copy");
+  }
   void Clear(void* dst, int64_t bytes) override {
     if (bytes > 0) Ok(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), stream_), "clear");
   }

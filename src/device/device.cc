@@ -29,6 +29,7 @@ class CpuDevice : public Device {
   void Upload(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void Download(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void DownloadLater(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
+  void CopyWithin(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
   Status Synchronize() override { return {}; }
   int64_t Mark() override { return 0; }

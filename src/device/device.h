@@ -45,6 +45,7 @@ class Device {
   virtual void Download(void* dst, const void* src, int64_t bytes) = 0;
   // The same without waiting; `dst` is staging memory, valid after Synchronize or an event.
   virtual void DownloadLater(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void CopyWithin(void* dst, const void* src, int64_t bytes) = 0;  // both in the device's memory
   virtual void Clear(void* dst, int64_t bytes) = 0;
 
   virtual Status Synchronize() = 0;

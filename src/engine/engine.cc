@@ -1,7 +1,6 @@
 #include "engine/engine_impl.h"
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <utility>
 
@@ -9,29 +8,48 @@
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/plan.h"
+#include "model/deepseek_v4/upload.h"
 
 namespace dsv4 {
 
 namespace {
 
 constexpr int64_t kMaxPrefillChunk = 1 << 16;
+constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
+constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int kMaxThreads = 1024;
+
+// What a device must hold before it can run a step of `chunk` tokens, with one row of logits, for one sequence.
+Status CheckDeviceMemory(const Device& device, const Model& model, int64_t chunk) {
+  const int64_t weights = DeviceWeightBytes(model.weights), activations = Activations::Bytes(model.config, chunk, 1);
+  const int64_t needed = weights + activations + model.kv_layout.fixed_bytes + model.kv_layout.page_bytes;
+  if (needed <= device.free_bytes()) return {};
+  return ResourceExhausted(StrCat(
+      "the model does not fit the GPU: weights ", weights, " bytes + activations of a prefill chunk of ", chunk, " tokens ",
+      activations, " + one sequence's state ", model.kv_layout.fixed_bytes, " = ", needed, " bytes, ", device.free_bytes(),
+      " free on ", device.name(), "; use a smaller --prefill-chunk or --device cpu"));
+}
 
 }  // namespace
 
 Status CheckEngineOptions(const EngineOptions& o) {
-  if (o.device.rfind("cuda", 0) == 0) {
-    return Unsupported(StrCat("device '", o.device, "': this build has no CUDA; use --device cpu"));
+  if (o.device != "cpu" && o.reference_ops) {
+    return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
   }
-  if (o.device != "cpu") return InvalidArgument(StrCat("unknown device '", o.device, "'; use cpu"));
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
   }
-  if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxPrefillChunk) {
-    return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk, " tokens"));
+  if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
+    return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
+                                  " tokens, or 0 for the device's own"));
   }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
+}
+
+int64_t PrefillChunk(const EngineOptions& options) {
+  if (options.prefill_chunk > 0) return options.prefill_chunk;
+  return options.device == "cpu" ? kHostPrefillChunk : kDevicePrefillChunk;
 }
 
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report) {
@@ -44,6 +62,7 @@ ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, cons
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(options.model_dir));
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source, TensorSource::Open(options.model_dir));
   BindReport report;
@@ -51,21 +70,30 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const ModelInfo info = MakeModelInfo(config, options, report);
   const NumericsModes modes{.kv = options.kv_dtype, .index = options.index_dtype,
                             .activation = options.activation_dtype};
-  // A checkpoint that fits in memory is read now, in order; a larger one as its pages are needed.
-  if (source->num_bytes() < AvailableMemory()) {
-    const auto report_progress = [&options](int64_t done, int64_t total) {
-      return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
-    };
+  auto pool = std::make_unique<ThreadPool>(options.num_threads);
+  const auto report_progress = [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
+  };
+  Model model = MakeModel(std::move(config), std::move(weights), modes);
+  if (device->kind() != DeviceKind::kCpu) {
+    DSV4_RETURN_IF_ERROR(CheckDeviceMemory(*device, model, std::min(PrefillChunk(options), info.max_context)));
+    DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(*device, *pool, model.weights, report_progress));
+  } else if (source->num_bytes() < AvailableMemory()) {
+    // A checkpoint that fits in memory is read now, in order; a larger one as its pages are needed.
     if (!source->Preload(report_progress)) return Cancelled("loading was cancelled");
   }
   return std::unique_ptr<Engine>(
-      new EngineImpl(MakeModel(std::move(config), std::move(weights), modes), info, options));
+      new EngineImpl(std::move(device), std::move(pool), std::move(model), info, options));
 }
 
-EngineImpl::EngineImpl(Model model, ModelInfo info, const EngineOptions& options)
-    : model_(std::move(model)), info_(std::move(info)), prefill_chunk_(options.prefill_chunk),
-      pool_(options.num_threads), pages_(model_.kv_layout.page_bytes) {
-  ctx_ = {.pool = &pool_, .reference_ops = options.reference_ops};
+EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
+                       const EngineOptions& options)
+    : device_(std::move(device)), pool_(std::move(pool)), model_(std::move(model)), info_(std::move(info)),
+      prefill_chunk_(PrefillChunk(options)),
+      ctx_(device_->Context(pool_.get(), options.reference_ops)),
+      pages_(model_.kv_layout.page_bytes, device_.get()), step_buffers_(*device_) {
+  ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
+  ctx_.batch_invariant = options.batch_invariant;
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
@@ -104,29 +132,34 @@ Status EngineImpl::Step(std::span<const StepItem> items) {
       if (item.rows != LogitRows::kNone && item.logits == nullptr) {
         return InvalidArgument("a step item asks for logits but gives no place for them");
       }
-      parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = item.logits});
+      parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr});
     }
-    for (const Part& part : parts) {
-      const int64_t end = static_cast<int64_t>(part.session->tokens().size() + part.tokens.size());
-      DSV4_RETURN_IF_ERROR(part.session->cache().Reserve(end));
-      if (part.rows != LogitRows::kNone) {
-        const size_t rows = part.rows == LogitRows::kAll ? part.tokens.size() : 1;
-        part.logits->resize(rows * static_cast<size_t>(info_.vocab_size));
-      }
-      part.session->ReserveTokens(part.tokens.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].rows == LogitRows::kNone) continue;
+      const size_t rows = parts[i].rows == LogitRows::kAll ? parts[i].tokens.size() : 1;
+      items[i].logits->resize(rows * static_cast<size_t>(info_.vocab_size));
+      parts[i].logits = items[i].logits->data();
     }
+    return Run(std::move(parts));
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
+  }
+}
+
+Status EngineImpl::Run(std::vector<Part> parts) {
+  try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
     int64_t total = 0, rows = 0;
     for (const Part& part : parts) {
       const auto n = static_cast<int64_t>(part.tokens.size());
+      DSV4_RETURN_IF_ERROR(part.session->cache().Reserve(static_cast<int64_t>(part.session->tokens().size()) + n));
+      part.session->ReserveTokens(part.tokens.size());
       total += n;
-      rows += part.rows == LogitRows::kAll ? n : 1;
+      rows += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
-    const int64_t max_rows = std::min(rows, budget);
-    EnsureActivations(std::min(total, budget), max_rows);
-    logits_.reserve(static_cast<size_t>(max_rows * info_.vocab_size));
-    while (!parts.empty()) RunPass(parts, budget);
+    EnsureActivations(std::min(total, budget), std::min(rows, budget));
+    while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(parts, budget));
     return {};
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
@@ -134,14 +167,36 @@ Status EngineImpl::Step(std::span<const StepItem> items) {
 }
 
 void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
+  if (device_->kind() != DeviceKind::kCpu) {  // recordings name addresses: as few changes as possible
+    max_tokens = std::max(max_tokens, std::min(prefill_chunk_, info_.max_context));
+    max_rows = std::max<int64_t>(max_rows, 1);
+  }
   if (activations_ && activations_->max_tokens() >= max_tokens && activations_->max_rows() >= max_rows) return;
   const int64_t tokens = std::max(max_tokens, activations_ ? activations_->max_tokens() : 0);
   const int64_t rows = std::max(max_rows, activations_ ? activations_->max_rows() : 0);
+  decode_steps_.clear();
   activations_.reset();
-  activations_ = std::make_unique<Activations>(model_.config, tokens, rows);
+  activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_.get());
+  step_buffers_.Reserve(tokens, rows);
 }
 
-void EngineImpl::RunPass(std::vector<Part>& parts, int64_t budget) {
+void EngineImpl::RunForward() {
+  const int64_t t = step_.num_tokens(), rows = static_cast<int64_t>(step_.logit_rows.size());
+  const StepView view = step_buffers_.Place(step_);
+  const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
+  // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
+  if (static_cast<int64_t>(step_.sequences.size()) == t && rows == t) {
+    std::unique_ptr<Recording>& recording = decode_steps_[t];
+    if (recording == nullptr) recording = device_->Record(forward);
+    if (recording != nullptr) {
+      recording->Launch();
+      return;
+    }
+  }
+  forward();
+}
+
+Status EngineImpl::RunPass(std::vector<Part>& parts, int64_t budget) {
   step_ = {};
   // Every sequence gets at least one token; the rest of the budget goes to them in order.
   int64_t spare = budget - static_cast<int64_t>(parts.size());
@@ -168,19 +223,20 @@ void EngineImpl::RunPass(std::vector<Part>& parts, int64_t budget) {
     for (int64_t i = take - num_rows; i < take; ++i) step_.logit_rows.push_back(static_cast<int32_t>(begin + i));
   }
 
-  const int64_t v = info_.vocab_size, rows = static_cast<int64_t>(step_.logit_rows.size());
-  logits_.resize(static_cast<size_t>(rows * v));
-  Forward(ctx_, model_, step_, *activations_, {logits_.data(), DType::kF32, {rows, v}});
-
+  RunForward();
+  const int64_t v = info_.vocab_size;
   for (const Want& want : wants) {
-    std::copy_n(logits_.begin() + want.first_row * v, want.num_rows * v, want.part->logits->begin() + want.part->done * v);
-    want.part->done += want.num_rows;
+    const int64_t count = want.num_rows * v;
+    device_->Download(want.part->logits, activations_->logits.f32() + want.first_row * v, count * 4);
+    want.part->logits += count;
   }
+  if (wants.empty() || device_->kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(device_->Synchronize());
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].session->Commit(parts[i].tokens.first(static_cast<size_t>(taken[i])));
     parts[i].tokens = parts[i].tokens.subspan(static_cast<size_t>(taken[i]));
   }
   std::erase_if(parts, [](const Part& part) { return part.tokens.empty(); });
+  return {};
 }
 
 Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
@@ -189,21 +245,19 @@ Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std:
   if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t v = engine_->info().vocab_size;
+  const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
   try {
-    if (rows == LogitRows::kAll) logits->resize(static_cast<size_t>(total * v));
+    if (num_rows > 0) logits->resize(static_cast<size_t>(num_rows * v));
   } catch (const std::exception&) {
-    return ResourceExhausted(StrCat("no memory for ", total, " rows of logits"));
+    return ResourceExhausted(StrCat("no memory for ", num_rows, " rows of logits"));
   }
-  std::vector<float> chunk_logits;
   for (int64_t done = 0; done < total;) {
     const int64_t n = std::min(engine_->prefill_chunk(), total - done);
     const bool last = done + n == total;
-    const LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
-    std::vector<float>* out = rows == LogitRows::kAll ? &chunk_logits : logits;
-    const StepItem item{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
-                        .rows = chunk_rows, .logits = chunk_rows == LogitRows::kNone ? nullptr : out};
-    DSV4_RETURN_IF_ERROR(engine_->Step({&item, 1}));
-    if (rows == LogitRows::kAll) std::copy(chunk_logits.begin(), chunk_logits.end(), logits->begin() + done * v);
+    EngineImpl::Part part{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
+                          .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows, .logits = nullptr};
+    if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
+    DSV4_RETURN_IF_ERROR(engine_->Run({part}));
     done += n;
     if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
       return Cancelled(StrCat("stopped after ", done, " of ", total, " tokens"));

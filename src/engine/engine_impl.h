@@ -2,13 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "device/device.h"
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
+#include "engine/step_buffers.h"
 #include "kv/sequence_cache.h"
 #include "model/deepseek_v4/activations.h"
 #include "model/deepseek_v4/bind.h"
@@ -18,13 +21,23 @@ namespace dsv4 {
 
 // The checks that Engine::Load and Inspect share.
 Status CheckEngineOptions(const EngineOptions& options);
+int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
 
 class SessionImpl;
 
 class EngineImpl : public Engine {
  public:
-  EngineImpl(Model model, ModelInfo info, const EngineOptions& options);
+  // What is left of one sequence's share of a step.
+  struct Part {
+    SessionImpl* session;
+    std::span<const TokenId> tokens;
+    LogitRows rows;
+    float* logits;  // where the next row goes
+  };
+
+  EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
+             const EngineOptions& options);
 
   const ModelInfo& info() const override { return info_; }
   Result<std::unique_ptr<Session>> NewSession() override;
@@ -35,30 +48,29 @@ class EngineImpl : public Engine {
   // Ids inside the vocabulary, and room in the context.
   Status Check(const SessionImpl& session, std::span<const TokenId> tokens) const;
 
- private:
-  // What is left of one step item.
-  struct Part {
-    SessionImpl* session;
-    std::span<const TokenId> tokens;
-    LogitRows rows;
-    std::vector<float>* logits;
-    int64_t done = 0;  // rows of logits written
-  };
+  // Runs checked parts to their end. On an error (memory) before the first pass nothing has changed.
+  Status Run(std::vector<Part> parts);
 
+ private:
   void EnsureActivations(int64_t max_tokens, int64_t max_rows);
 
   // One forward pass over at most `budget` tokens; drops the parts that it finishes.
-  void RunPass(std::vector<Part>& parts, int64_t budget);
+  Status RunPass(std::vector<Part>& parts, int64_t budget);
 
+  // The forward pass of step_ into activations_->logits. A decode step of a device runs from its recording.
+  void RunForward();
+
+  std::unique_ptr<Device> device_;  // outlives what is in its memory
+  std::unique_ptr<ThreadPool> pool_;
   Model model_;
   ModelInfo info_;
   int64_t prefill_chunk_;
-  ThreadPool pool_;
   ExecContext ctx_;
   PagePool pages_;
   std::unique_ptr<Activations> activations_;
+  StepBuffers step_buffers_;
   dsv4::Step step_;
-  std::vector<float> logits_;
+  std::map<int64_t, std::unique_ptr<Recording>> decode_steps_;  // by number of sequences
 };
 
 class SessionImpl : public Session {

@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "base/str.h"
+#include "device/device.h"
+#include "engine/engine_impl.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/activations.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/config.h"
 #include "model/deepseek_v4/forward.h"
 #include "model/deepseek_v4/plan.h"
+#include "model/deepseek_v4/upload.h"
 #include "ops/registry.h"
 
 namespace dsv4 {
@@ -66,36 +69,29 @@ std::vector<std::pair<std::string, std::string>> DescribeConfig(const Config& c)
 }  // namespace
 
 Result<ModelDescription> Inspect(const EngineOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
   DSV4_ASSIGN_OR_RETURN(const Config config, LoadConfig(options.model_dir));
   DSV4_ASSIGN_OR_RETURN(const auto source, TensorSource::Open(options.model_dir));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(const Weights weights, BindWeights(config, source, &report));
 
   ModelDescription d;
-  const int64_t max_context = options.max_context > 0 ? std::min(options.max_context, config.max_positions)
-                                                      : config.max_positions;
-  d.info = {.vocab_size = config.vocab_size,
-            .num_layers = config.num_layers,
-            .hidden_size = config.hidden_size,
-            .max_context = max_context,
-            .bos_token_id = config.bos_token_id,
-            .eos_token_ids = config.eos_token_ids,
-            .unused_tensors = std::move(report.unused_tensors),
-            .weight_bytes = report.weight_bytes};
+  d.info = MakeModelInfo(config, options, report);
   d.config = DescribeConfig(config);
   d.formats = std::move(report.formats);
   d.files = source->files();
 
-  const int64_t chunk = std::max<int64_t>(options.prefill_chunk, 1);
+  const bool on_host = device->kind() == DeviceKind::kCpu;
   d.plan = MakeMemoryPlan({
       .kv = MakeKvSpec(config, {options.kv_dtype, options.index_dtype, options.activation_dtype}),
-      .weight_bytes = report.weight_bytes,
-      .widened_bytes = report.widened_bytes,
-      .activation_bytes = Activations::Bytes(config, chunk, 1),
-      .available_bytes = AvailableMemory(),
-      .max_context = max_context,
+      .weight_bytes = on_host ? report.weight_bytes : DeviceWeightBytes(weights),
+      .widened_bytes = on_host ? report.widened_bytes : 0,
+      .activation_bytes = Activations::Bytes(config, PrefillChunk(options), 1),
+      .available_bytes = on_host ? AvailableMemory() : device->free_bytes(),
+      .max_context = d.info.max_context,
   });
-  for (OpImplementations& op : ListOps(ExecContext{.reference_ops = options.reference_ops})) {
+  for (OpImplementations& op : ListOps(device->Context(nullptr, options.reference_ops))) {
     d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
   }
   return d;

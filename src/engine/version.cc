@@ -2,6 +2,7 @@
 
 #include "base/str.h"
 #include "device/cpu_features.h"
+#include "device/cuda.h"
 #include "dsv4_commit.h"  // written by version.cmake at build time
 
 namespace dsv4 {
@@ -17,7 +18,8 @@ BuildInfo GetBuildInfo() {
           .compiler = compiler,
           .build_type = DSV4_BUILD_TYPE,
           .cpu_features = CpuFeatureList(),
-          .compiled_features = DSV4_KERNEL_SETS};
+          .compiled_features = DSV4_KERNEL_SETS,
+          .cuda_architectures = CudaArchitectures()};
 }
 
 }  // namespace dsv4

@@ -22,8 +22,10 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
   Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate});
   QuantLinear(ctx, s.activation, gate, w.shared.down, y, b.rounded);
 
-  Experts(ctx, {.x = x, .experts = ids, .weights = weights, .matrices = w.experts, .limit = s.limit,
-                .activation = s.activation, .hidden = b.hidden.Head(num_slots), .outputs = b.outputs.Head(num_slots),
+  const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
+  Experts(ctx, {.x = x, .experts = ids, .weights = weights, .matrices = {table, w.experts.size()},
+                .first = w.experts.front(), .limit = s.limit, .activation = s.activation,
+                .hidden = b.hidden.Head(num_slots), .outputs = b.outputs.Head(num_slots),
                 .rounded_x = {b.rounded.data, DType::kF32, x.shape}, .shared = y, .y = y});
 }
 

@@ -18,6 +18,7 @@ struct MoeWeights {
   Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
   Tensor hash_table;     // i32 [V, A]: expert ids by token; empty in learned layers
   std::vector<ExpertWeights> experts;  // [E]
+  const ExpertWeights* table = nullptr;  // the same array in the device's memory; null: on the host
   ExpertWeights shared;
 };
 

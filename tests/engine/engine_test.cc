@@ -95,11 +95,13 @@ TEST_F(EngineApi, BadOptionsAreRefusedByName) {
     EXPECT_NE(engine.status().message().find(what), std::string::npos) << engine.status().message();
     EXPECT_EQ(engine.status().message().find('\n'), std::string::npos);
   };
-  load([](EngineOptions& o) { o.device = "cuda:0"; }, "cuda:0");
+  load([](EngineOptions& o) { o.device = "cuda:99"; }, "cuda:99");
   load([](EngineOptions& o) { o.device = "tpu"; }, "tpu");
+  load([](EngineOptions& o) { o.device = "cuda:x"; }, "cuda:x");
+  load([](EngineOptions& o) { o.device = "cuda:"; }, "cuda:");
   load([](EngineOptions& o) { o.num_threads = -1; }, "-1");
   load([](EngineOptions& o) { o.num_threads = 1 << 20; }, "1048576");
-  load([](EngineOptions& o) { o.prefill_chunk = 0; }, "prefill chunk 0");
+  load([](EngineOptions& o) { o.prefill_chunk = -1; }, "prefill chunk -1");
   load([](EngineOptions& o) { o.max_context = -5; }, "-5");
   load([](EngineOptions& o) { o.model_dir = "/does/not/exist"; }, "/does/not/exist");
 }

@@ -1,13 +1,15 @@
 #include "model/deepseek_v4/activations.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
 namespace {
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 256;
 }  // namespace
 
 template <typename Place>
@@ -48,6 +50,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(out_streams, f32, Shape{r, h, d});
   place(out, f32, Shape{r, d});
   place(rounded_out, f32, Shape{r, d});
+  place(logits, f32, Shape{r, c.vocab_size});
 }
 
 int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max_rows) {
@@ -58,12 +61,14 @@ int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max
   return bytes + kAlignment;
 }
 
-Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_rows)
+Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_rows, Device* device)
     : max_tokens_(max_tokens), max_rows_(max_rows) {
-  // Not value-initialised: pages that no step touches stay untouched.
-  memory_.reset(new uint8_t[static_cast<size_t>(Bytes(config, max_tokens, max_rows))]);
-  const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-  uint8_t* next = memory_.get() + (kAlignment - address % kAlignment) % kAlignment;
+  if (device == nullptr) {
+    host_ = std::move(Device::Open("cpu")).value();
+    device = host_.get();
+  }
+  if (!memory_.Allocate(*device, Bytes(config, max_tokens, max_rows))) throw std::bad_alloc();
+  uint8_t* next = memory_.data();
   ForEach(config, max_tokens, max_rows, [&next](Tensor& tensor, DType dtype, const Shape& shape) {
     tensor = {next, dtype, shape};
     next += CeilDiv(tensor.num_bytes(), kAlignment) * kAlignment;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/device.h"
 #include "layers/attention.h"
 #include "layers/moe.h"
 #include "model/deepseek_v4/config.h"
@@ -17,8 +18,9 @@ class Activations {
   // Bytes that Activations(config, max_tokens, max_rows) takes.
   static int64_t Bytes(const Config& config, int64_t max_tokens, int64_t max_rows);
 
-  // For steps of up to max_tokens tokens with up to max_rows rows of logits. Throws std::bad_alloc.
-  Activations(const Config& config, int64_t max_tokens, int64_t max_rows);
+  // For steps of up to max_tokens tokens with up to max_rows rows of logits, in the memory of `device` (which outlives
+  // them) or of the host. Throws std::bad_alloc.
+  Activations(const Config& config, int64_t max_tokens, int64_t max_rows, Device* device = nullptr);
 
   int64_t max_tokens() const { return max_tokens_; }
   int64_t max_rows() const { return max_rows_; }
@@ -35,6 +37,7 @@ class Activations {
   Tensor out_streams;          // f32 [R, H, D]
   Tensor out;                  // f32 [R, D]
   Tensor rounded_out;          // f32 [R, D]
+  Tensor logits;               // f32 [R, V]
 
  private:
   struct Measure {};
@@ -44,7 +47,8 @@ class Activations {
   void ForEach(const Config& config, int64_t max_tokens, int64_t max_rows, const Place& place);
 
   int64_t max_tokens_ = 0, max_rows_ = 0;
-  std::unique_ptr<uint8_t[]> memory_;
+  std::unique_ptr<Device> host_;  // when no device was given
+  DeviceBuffer memory_;
 };
 
 }  // namespace dsv4

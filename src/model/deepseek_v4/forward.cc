@@ -16,7 +16,7 @@ namespace {
 
 // A step's view of the buffers: the first T rows.
 struct Frame {
-  Tensor tokens, streams, x, y, post, comb;
+  Tensor streams, x, y, post, comb;
   RopeAnglesView plain, compress;
 };
 
@@ -25,15 +25,14 @@ Tensor ViewOf(const std::vector<T>& v, DType dtype) {
   return {const_cast<T*>(v.data()), dtype, {static_cast<int64_t>(v.size())}};
 }
 
-Frame MakeFrame(const ExecContext& ctx, const Model& model, Step& step, Activations& a) {
+Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a) {
   const int64_t t = step.num_tokens();
-  Frame f{.tokens = ViewOf(step.tokens, DType::kI32), .streams = a.streams.Head(t), .x = a.x.Head(t),
-          .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t)};
-  const Tensor positions = ViewOf(step.positions, DType::kI64);
-  f.plain = {ViewOf(model.plain_frequencies, DType::kF32), a.plain_cos_sin.Head(t)};
-  f.compress = {ViewOf(model.compress_frequencies, DType::kF32), a.compress_cos_sin.Head(t)};
+  Frame f{.streams = a.streams.Head(t), .x = a.x.Head(t), .y = a.y.Head(t), .post = a.post.Head(t),
+          .comb = a.comb.Head(t)};
+  f.plain = {model.weights.plain_frequencies, a.plain_cos_sin.Head(t)};
+  f.compress = {model.weights.compress_frequencies, a.compress_cos_sin.Head(t)};
   for (const RopeAnglesView& rope : {f.plain, f.compress}) {
-    RopeAngles(ctx, {.positions = positions, .frequencies = rope.frequencies, .cos_sin = rope.cos_sin});
+    RopeAngles(ctx, {.positions = step.positions, .frequencies = rope.frequencies, .cos_sin = rope.cos_sin});
   }
   return f;
 }
@@ -45,14 +44,13 @@ void ReadStreams(const ExecContext& ctx, const Config& c, const HcWeights& w, co
   RmsNorm(ctx, {.x = f.x, .weight = norm, .y = f.x, .eps = c.rms_norm_eps});
 }
 
-void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const Step& step, const Frame& f,
+void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
                   Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
-                        .sequences = step.sequences.data(),
-                        .num_sequences = static_cast<int64_t>(step.sequences.size()),
-                        .sequence_of = step.sequence_of.data(), .positions = step.positions.data(),
+                        .sequences = step.sequences, .num_sequences = step.num_sequences,
+                        .sequence_of = step.sequence_of, .positions = step.positions.i64(),
                         .num_tokens = step.num_tokens()};
   const AttentionSettings attention{.num_heads = c.num_heads, .head_dim = c.head_dim, .o_groups = c.o_groups,
                                     .index_heads = c.index_heads, .index_head_dim = c.index_head_dim,
@@ -67,7 +65,7 @@ void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const S
   HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
 
   ReadStreams(ctx, c, w.hc_ffn, w.ffn_norm, f);
-  Moe(ctx, w.moe, moe, f.tokens, f.x, a.moe, f.y);
+  Moe(ctx, w.moe, moe, step.tokens, f.x, a.moe, f.y);
   HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
 }
 
@@ -81,27 +79,42 @@ KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
 Model MakeModel(Config config, Weights weights, NumericsModes modes) {
   Model m{.config = std::move(config), .weights = std::move(weights), .modes = modes};
   m.kv_layout = MakeKvLayout(MakeKvSpec(m.config, modes));
-  m.plain_frequencies = PlainRopeFrequencies(m.config);
-  m.compress_frequencies = CompressRopeFrequencies(m.config);
+  // Freed with the weights.
+  struct Frequencies {
+    std::vector<float> plain, compress;
+    std::shared_ptr<const void> storage;
+  };
+  auto own = std::make_shared<Frequencies>(
+      Frequencies{PlainRopeFrequencies(m.config), CompressRopeFrequencies(m.config), m.weights.storage});
+  m.weights.plain_frequencies = ViewOf(own->plain, DType::kF32);
+  m.weights.compress_frequencies = ViewOf(own->compress, DType::kF32);
+  m.weights.storage = std::move(own);
   return m;
 }
 
-void Forward(const ExecContext& ctx, const Model& model, Step& step, Activations& a, const Tensor& logits,
+StepView HostView(const Step& step) {
+  return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),
+          .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
+          .num_sequences = static_cast<int64_t>(step.sequences.size()),
+          .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
+}
+
+void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
              const LayerObserver& observer) {
   const Config& c = model.config;
   const Weights& w = model.weights;
   const Frame f = MakeFrame(ctx, model, step, a);
 
-  Embed(ctx, {.tokens = f.tokens, .table = w.embed, .streams = f.streams});
+  Embed(ctx, {.tokens = step.tokens, .table = w.embed, .streams = f.streams});
   for (int64_t l = 0; l < c.num_layers; ++l) {
     DecoderLayer(ctx, model, l, step, f, a);
     if (observer) observer(l, f.streams);
   }
 
-  const int64_t r = static_cast<int64_t>(step.logit_rows.size());
+  const int64_t r = step.logit_rows.dim(0);
   if (r == 0) return;
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
-  GatherRows(ctx, {.x = f.streams, .rows = ViewOf(step.logit_rows, DType::kI32), .out = out_streams});
+  GatherRows(ctx, {.x = f.streams, .rows = step.logit_rows, .out = out_streams});
   HcHead(ctx, {.streams = out_streams, .fn = w.hc_head.fn, .base = w.hc_head.base, .scale = w.hc_head.scale,
                .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .out = out});
   RmsNorm(ctx, {.x = out, .weight = w.norm, .y = out, .eps = c.rms_norm_eps});

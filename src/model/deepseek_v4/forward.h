@@ -24,6 +24,19 @@ struct Step {
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 };
 
+// The same as kernels read it: arrays in the device's memory.
+struct StepView {
+  Tensor tokens;                           // i32 [T]
+  Tensor positions;                        // i64 [T]
+  const int32_t* sequence_of = nullptr;    // [T]
+  const SequenceView* sequences = nullptr; // [S]
+  int64_t num_sequences = 0;
+  Tensor logit_rows;                       // i32 [R]
+
+  int64_t num_tokens() const { return tokens.dim(0); }
+};
+StepView HostView(const Step& step);
+
 struct NumericsModes {
   KvDtype kv = KvDtype::kFp8;
   IndexDtype index = IndexDtype::kFp4;
@@ -36,10 +49,9 @@ struct Model {
   Weights weights;
   NumericsModes modes;
   KvLayout kv_layout;
-  std::vector<float> plain_frequencies;     // [Dr/2]
-  std::vector<float> compress_frequencies;  // [Dr/2]
 };
 
+// `weights` get their RoPE frequencies here, in the host's memory.
 Model MakeModel(Config config, Weights weights, NumericsModes modes);
 
 KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);
@@ -48,7 +60,7 @@ KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);
 using LayerObserver = std::function<void(int64_t layer, const Tensor& streams)>;
 
 // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far.
-void Forward(const ExecContext& ctx, const Model& model, Step& step, Activations& a, const Tensor& logits,
+void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
              const LayerObserver& observer = {});
 
 }  // namespace dsv4

@@ -1,5 +1,5 @@
 // Every tensor of the model, nested like the model. Views only: the bytes belong to `Weights::storage`
-// (mapped files, and small vectors widened to f32). Shapes in letters: docs/glossary.md.
+// (mapped files, and small vectors widened to f32; or the memory of a device). Shapes in letters: docs/glossary.md.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ struct Weights {
   HcHeadWeights hc_head;
   Tensor norm;              // f32 [D]
   QuantTensor head;         // [V, D], any format
+  Tensor plain_frequencies;     // f32 [Dr/2]: RoPE of layers of ratio 0
+  Tensor compress_frequencies;  // f32 [Dr/2]: RoPE of the others
   std::shared_ptr<const void> storage;
 };
 

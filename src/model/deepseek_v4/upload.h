@@ -1,0 +1,24 @@
+// From weights in mapped files to weights in a device's memory, in the layout that its kernels want.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "dsv4/status.h"
+#include "model/deepseek_v4/weights.h"
+
+namespace dsv4 {
+
+// Bytes that UploadWeights takes of the device's memory, once it is done.
+int64_t DeviceWeightBytes(const Weights& weights);
+
+// Matrices become tiles (ops/pack_weight/pack_weight.h), packed on the device; embedding table, mHC mixes and F32
+// matrices keep their rows. The host needs two staging buffers, whatever the size of the weights. `progress(done, total)`
+// in bytes of the files; false stops with kCancelled. Errors: kResourceExhausted, kUnsupported (a layout that the
+// device's kernels do not take), kInternal. The result does not need `host`.
+Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host,
+                              const std::function<bool(int64_t done, int64_t total)>& progress);
+
+}  // namespace dsv4

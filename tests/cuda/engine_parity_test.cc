@@ -1,0 +1,182 @@
+// The engine on a GPU against the CPU engine and the float64 reference (issue 3, section 2.1).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "support/compare.h"
+#include "support/cuda_mirror.h"
+#include "support/fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+class CudaFixture : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, CudaFixture, testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Nothing rounded but the inputs of matrix products (BF16).
+EngineOptions GpuOptions(const std::string& dir) {
+  EngineOptions options = ExactOptions(dir);
+  options.device = "cuda";
+  options.activation_dtype = ActivationDtype::kNative;
+  return options;
+}
+
+int64_t ArgMax(const float* row, int64_t v) { return std::max_element(row, row + v) - row; }
+
+struct Agreement {
+  double relative_rms = 0, arg_max = 0;
+};
+
+Agreement Compare(const std::vector<float>& got, const std::vector<float>& want, int64_t v) {
+  EXPECT_EQ(got.size(), want.size());
+  double error = 0, size = 0;
+  int64_t agreed = 0;
+  const auto rows = static_cast<int64_t>(want.size()) / v;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    size += std::pow(static_cast<double>(want[i]), 2);
+  }
+  for (int64_t r = 0; r < rows; ++r) agreed += ArgMax(got.data() + r * v, v) == ArgMax(want.data() + r * v, v);
+  return {std::sqrt(error / size), static_cast<double>(agreed) / static_cast<double>(rows)};
+}
+
+void ExpectAgreement(const char* what, const Agreement& a, double rms, double arg_max) {
+  std::printf("%s: relative RMS %.5f, arg-max agreement %.4f\n", what, a.relative_rms, a.arg_max);
+  EXPECT_LE(a.relative_rms, rms) << what;
+  EXPECT_GE(a.arg_max, arg_max) << what;
+}
+
+TEST_P(CudaFixture, LogitsAgreeWithTheReference) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
+  auto engine = LoadOrFail(GpuOptions(dir));
+  ASSERT_NE(engine, nullptr);
+  const int64_t v = engine->info().vocab_size;
+  const std::vector<float> logits = AllLogits(*engine, ids.i32);
+  ExpectAgreement("whole prompt", Compare(logits, reference.f32, v), 0.01, 0.98);
+  EXPECT_EQ(AllLogits(*engine, ids.i32), logits) << "two runs differ";
+  ExpectAgreement("decode from 130", Compare(AllLogits(*engine, ids.i32, 130), reference.f32, v), 0.01, 0.98);
+  EngineOptions chunked = GpuOptions(dir);
+  chunked.prefill_chunk = 37;
+  engine = LoadOrFail(chunked);
+  ASSERT_NE(engine, nullptr);
+  ExpectAgreement("chunks of 37", Compare(AllLogits(*engine, ids.i32), reference.f32, v), 0.01, 0.98);
+}
+
+TEST_P(CudaFixture, UnroundedInputsAreNearlyExact) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
+  EngineOptions options = GpuOptions(dir);
+  options.activation_dtype = ActivationDtype::kF32;
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  ExpectAgreement("f32", Compare(AllLogits(*engine, ids.i32), reference.f32, engine->info().vocab_size), 1e-4, 0.999);
+}
+
+TEST_P(CudaFixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "sim_logits");
+  EngineOptions options;
+  options.model_dir = dir;
+  options.device = "cuda";
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<float> logits = AllLogits(*engine, ids.i32);
+  const Agreement a = Compare(logits, reference.f32, engine->info().vocab_size);
+  std::vector<float> differences(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) differences[i] = std::fabs(logits[i] - reference.f32[i]);
+  const auto middle = differences.begin() + static_cast<int64_t>(differences.size() / 2);
+  std::nth_element(differences.begin(), middle, differences.end());
+  std::printf("as trained: arg-max agreement %.4f, median difference %.5f\n", a.arg_max, static_cast<double>(*middle));
+  EXPECT_GE(a.arg_max, 0.97);
+  EXPECT_LE(*middle, 0.02f);
+}
+
+// In batch-invariant mode: alone, in chunks, by decode steps and in a batch of 32 the same bits.
+TEST_P(CudaFixture, BatchInvariantModeGivesTheSameBits) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids");
+  EngineOptions options;
+  options.model_dir = dir;
+  options.device = "cuda";
+  options.batch_invariant = true;
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const size_t t = std::min<size_t>(ids.i32.size(), 200);
+  const std::span<const TokenId> prompt(ids.i32.data(), t);
+  const std::vector<float> alone = AllLogits(*engine, prompt);
+  EXPECT_EQ(AllLogits(*engine, prompt, 127), alone) << "decode from 127";
+  EngineOptions chunked = options;
+  chunked.prefill_chunk = 37;
+  auto second = LoadOrFail(chunked);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(AllLogits(*second, prompt), alone) << "chunks of 37";
+
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::vector<float>> logits(32);
+  std::vector<StepItem> items;
+  for (size_t i = 0; i < 32; ++i) {
+    auto session = engine->NewSession();
+    ASSERT_TRUE(session.ok());
+    sessions.push_back(std::move(*session));
+    const size_t length = i == 17 ? t : 1 + i * 5;
+    items.push_back({.session = sessions[i].get(), .tokens = prompt.first(length), .rows = LogitRows::kAll,
+                     .logits = &logits[i]});
+  }
+  ASSERT_TRUE(engine->Step(items).ok());
+  EXPECT_EQ(logits[17], alone) << "in a batch of 32";
+}
+
+// By default: decode steps of one sequence do not change with what runs beside it.
+TEST_P(CudaFixture, DecodeDoesNotDependOnTheBatch) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids");
+  EngineOptions options;
+  options.model_dir = dir;
+  options.device = "cuda";
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  constexpr size_t kBatch = 32, kPrompt = 100, kSteps = 8;
+  const std::span<const TokenId> prompt(ids.i32.data(), kPrompt);
+  std::vector<float> alone, row;
+  {
+    auto session = std::move(engine->NewSession()).value();
+    ASSERT_TRUE(session->Append(prompt, LogitRows::kNone, nullptr).ok());
+    for (size_t i = 0; i < kSteps; ++i) {
+      ASSERT_TRUE(session->Append({&ids.i32[kPrompt + i], 1}, LogitRows::kLast, &row).ok());
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+  }
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < kBatch; ++i) {
+    sessions.push_back(std::move(engine->NewSession()).value());
+    ASSERT_TRUE(sessions[i]->Append(i == 5 ? prompt : prompt.first(3 * i + 1), LogitRows::kNone, nullptr).ok());
+  }
+  std::vector<float> together;
+  for (size_t step = 0; step < kSteps; ++step) {
+    std::vector<std::vector<float>> rows(kBatch);
+    std::vector<TokenId> next(kBatch);
+    std::vector<StepItem> items;
+    for (size_t i = 0; i < kBatch; ++i) {
+      next[i] = i == 5 ? ids.i32[kPrompt + step] : ids.i32[i + step];
+      items.push_back({.session = sessions[i].get(), .tokens = {&next[i], 1}, .logits = &rows[i]});
+    }
+    ASSERT_TRUE(engine->Step(items).ok());
+    together.insert(together.end(), rows[5].begin(), rows[5].end());
+  }
+  EXPECT_EQ(together, alone);
+}
+
+}  // namespace
+}  // namespace dsv4::test
