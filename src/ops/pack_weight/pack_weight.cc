@@ -8,6 +8,7 @@ void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a);
 namespace {
 
 constexpr Candidate<PackWeightArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(PackWeightCuda)
     {"ref", SupportsCpu, PackWeightRef},
 };
 

@@ -1,0 +1,164 @@
+#include <algorithm>
+
+#include "device/launch.cuh"
+#include "ops/pack_weight/pack_weight.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// Sources lie as in the file: `Bytes` (a power of two, at most 16) from any address.
+template <int Bytes>
+__device__ __forceinline__ void LoadAnyAddress(const uint8_t* p, uint8_t (&out)[Bytes]) {
+  static_assert(Bytes == 8 || Bytes == 16);
+  if (reinterpret_cast<uintptr_t>(p) % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < Bytes / 8; ++i) {
+      const uint2 v = reinterpret_cast<const uint2*>(p)[i];
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        out[8 * i + b] = static_cast<uint8_t>(v.x >> (8 * b));
+        out[8 * i + 4 + b] = static_cast<uint8_t>(v.y >> (8 * b));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Bytes; ++i) out[i] = p[i];
+  }
+}
+
+// `Bytes` bytes of row n from byte `at` on; zeros behind the row's end and below the last row.
+template <int Bytes>
+__device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes, int64_t n, int64_t at, uint8_t (&out)[Bytes]) {
+#pragma unroll
+  for (int i = 0; i < Bytes; ++i) out[i] = 0;
+  if (n >= w.rows || at >= row_bytes) return;
+  const uint8_t* p = w.codes + n * row_bytes + at;
+  if (at + Bytes <= row_bytes) {
+    LoadAnyAddress(p, out);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Bytes; ++i) {
+      if (at + i < row_bytes) out[i] = p[i];
+    }
+  }
+}
+
+// Eight codes (four bytes, low nibble first) as a word of pack_weight.h.
+__device__ __forceinline__ uint32_t PlaceFp4(const uint8_t* bytes) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t code = (bytes[i / 2] >> (i % 2 * 4)) & 15u, sign = code >> 3, magnitude = code & 7u;
+    const int m = i / 2;
+    const uint32_t half = m < 3 ? sign << (15 - 3 * m) | magnitude << (6 - 3 * m)
+                                : sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1u) << 13;
+    word |= half << (i % 2 * 16);
+  }
+  return word;
+}
+
+__device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+  const int g = lane / 4, t = lane % 4;
+  const int64_t block = w.format == WeightFormat::kNvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
+  uint32_t words[4];
+  uint32_t scales = 0;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t n = n0 + g + 8 * r;
+    uint8_t bytes[8];
+    LoadRow<8>(w, w.cols / 2, n, k / 2, bytes);
+    words[2 * r] = PlaceFp4(bytes);
+    words[2 * r + 1] = PlaceFp4(bytes + 4);
+    if (n < w.rows && k < w.cols) scales |= static_cast<uint32_t>(w.block_scale[n * (w.cols / block) + k / block]) << (8 * r);
+  }
+  reinterpret_cast<uint4*>(tile)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+  reinterpret_cast<uint16_t*>(tile + 512)[lane] = static_cast<uint16_t>(scales);
+}
+
+__device__ __forceinline__ void PackFp8Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    uint8_t b[16];
+    LoadRow<16>(w, w.cols, n0 + g + 8 * r, k0 + 16 * t, b);
+    uint32_t words[4];
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      words[s] = b[4 * s] | static_cast<uint32_t>(b[4 * s + 2]) << 8 | static_cast<uint32_t>(b[4 * s + 1]) << 16 |
+                 static_cast<uint32_t>(b[4 * s + 3]) << 24;
+    }
+    reinterpret_cast<uint4*>(tile + 512 * r)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+__device__ __forceinline__ void PackBf16Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    uint32_t words[4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint8_t b[8];  // columns 0 .. 3 of the step
+      LoadRow<8>(w, w.cols * 2, n0 + g + 8 * r, (k0 + 16 * t + 4 * s) * 2, b);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        words[2 * i + r] = b[4 * i] | static_cast<uint32_t>(b[4 * i + 1]) << 8 | static_cast<uint32_t>(b[4 * i + 2]) << 16 |
+                           static_cast<uint32_t>(b[4 * i + 3]) << 24;
+      }
+    }
+    reinterpret_cast<uint4*>(tile + 512 * s)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// A warp packs a tile at a time.
+__global__ void __launch_bounds__(kThreads) PackTilesKernel(QuantTensor w, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
+  AllowNext();
+  WaitForPrevious();
+  const int lane = threadIdx.x % 32;
+  const int64_t across = CeilDiv(w.cols, kTileCols64), step = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32; i < num_tiles; i += step) {
+    const int64_t n = i / across * kTileRows16, k = i % across * kTileCols64;
+    uint8_t* tile = codes + i * tile_bytes;
+    switch (w.format) {
+      case WeightFormat::kNvfp4:
+      case WeightFormat::kMxfp4: PackFp4Lane(w, n, k, lane, tile); break;
+      case WeightFormat::kFp8Block: PackFp8Lane(w, n, k, lane, tile); break;
+      case WeightFormat::kBf16: PackBf16Lane(w, n, k, lane, tile); break;
+      case WeightFormat::kF32: break;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(QuantTensor w, uint32_t* scales, int64_t count) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int64_t across = CeilDiv(w.cols, kFp8BlockSize);
+  const int64_t at = (w.scale_row_offset + i / across * kTileRows16) / kFp8BlockSize * across + i % across;
+  uint32_t bits;
+  if (w.scale_dtype == DType::kF8E8M0) {
+    const uint32_t e = w.block_scale[at];
+    bits = e == 255 ? 0x7FC00000u : e == 0 ? 0x00400000u : e << 23;
+  } else {
+    const uint8_t* p = w.block_scale + 4 * at;
+    bits = p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
+  }
+  scales[i] = bits;
+}
+
+}  // namespace
+
+void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a) {
+  const int64_t num_tiles = CeilDiv(a.w.rows, kTileRows16) * CeilDiv(a.w.cols, kTileCols64);
+  const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kThreads / 32), int64_t{8} * NumSms());
+  Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, a.w, a.codes, TileBytes(a.w.format), num_tiles);
+  const int64_t num_scales = PackedScaleBytes(a.w) / 4;
+  Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0, a.w,
+         reinterpret_cast<uint32_t*>(a.block_scale), num_scales);
+}
+
+}  // namespace dsv4
