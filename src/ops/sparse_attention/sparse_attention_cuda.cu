@@ -1,8 +1,9 @@
-#include <algorithm>
+#include <cmath>
 
 #include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
 #include "ops/sparse_attention/rows.cuh"
+#include "ops/sparse_attention/sparse_attention_sm90.h"
 
 namespace dsv4 {
 
@@ -118,6 +119,12 @@ void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
 
 }  // namespace
 
-void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a) { AttendAny(ctx, a); }
+void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a) {
+  if (!ctx.f32_inputs && SparseAttentionSm90Fits(a)) {
+    SparseAttentionSm90(ctx, a);
+  } else {
+    AttendAny(ctx, a);
+  }
+}
 
 }  // namespace dsv4

@@ -1,0 +1,563 @@
+// SparseAttention on Hopper's tensor cores.
+//
+// A block takes one token and kHeads of its heads (all heads share the rows, and a row is key and value). Rows come in
+// tiles of 64, in the list's order: eight warps gather a tile by index, decode it to BF16 and lay it in shared memory;
+// two warpgroups multiply:
+//   S^T [64 rows, heads] = K Q^T        the warpgroups share the heads
+//   P = exp2(S - the tile's own maximum), in BF16
+//   O^T [512, heads]     = V^T P^T      the warpgroups share the channels; V is the same memory as K
+// Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
+// depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
+// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on T,
+// nor on how many heads share a block, nor on whether it came in a prompt or in a decode step.
+//
+// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs/20250929-hopper-fp8-sparse-deep-dive.md).
+// wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
+#include "ops/sparse_attention/sparse_attention_sm90.h"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/launch.cuh"
+#include "ops/sparse_attention/rows.cuh"
+#include "ops/wgmma.cuh"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kDim = 512;
+constexpr int kTile = 64;                   // rows
+constexpr int kBlockBytes = kTile * 128;    // 64 channels of a tile
+constexpr int kTileBytes = 8 * kBlockBytes;
+constexpr int kFp8Channels = 448;
+constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
+constexpr int kFp8ScaleBytes = 8;
+constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
+constexpr int kMaxSplitTokens = 16;
+
+struct Params {
+  const float* q;
+  const float* kv;
+  const __nv_bfloat16* kv16;  // kv in BF16, or null
+  const float* sink;
+  float* out;
+  float* partial;             // [T, slots, N, 512]: sums of single tiles
+  float2* partial_ml;         // [T, slots, N]: their maximum (times log2 e) and sum
+  int slots;                  // 0: one block walks through all tiles
+  int num_heads;
+  float scale_log2;           // Dh^-1/2 log2 e
+  gpu::AttentionView v;
+};
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Factors of what was summed before and of a tile, for their common maximum.
+__device__ __forceinline__ float2 MergeFactors(float& largest, float of_tile) {
+  const float now = fmaxf(largest, of_tile);
+  const float2 f = make_float2(Exp2(largest - now), Exp2(of_tile - now));
+  largest = now;
+  return f;
+}
+__device__ __forceinline__ float Merge(float total, float of_tile, float2 f) {
+  return __fmaf_rn(of_tile, f.y, __fmul_rn(total, f.x));
+}
+// Factor that turns a head's sum into its output: the sink joins the denominator once, as a logit of its own.
+__device__ __forceinline__ float OutputFactor(float largest, float sum, float sink) {
+  const float s = sink * 1.44269504088896341f, m = fmaxf(largest, s), w = Exp2(largest - m);
+  return __fdiv_rn(w, __fmaf_rn(sum, w, Exp2(s - m)));
+}
+
+// Offsets in shared memory.
+template <int kHeads>
+struct Shared {
+  static constexpr int kTiles = 0;
+  static constexpr int kQ = 2 * kTileBytes;
+  static constexpr int kP = kQ + kHeads * 2 * kDim;
+  static constexpr int kFactors = kP + 2 * kHeads * 128;    // float2 [2][kHeads]
+  static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
+  static constexpr int kSum = kMax + 4 * kHeads * 4;
+  static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
+  static constexpr int kBarriers = kValid + 2 * kTile;      // full[2], empty[2]
+  static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// d[64, kN] = A B + (add ? d : 0), both operands in shared memory; B is K-major, A is M-major when kMMajor.
+template <int kN>
+struct Product;
+#define DSV4_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define DSV4_PRODUCT(N, LIST, A, B, ADD, MAJOR, ...)                                                                   \
+  template <>                                                                                                         \
+  struct Product<N> {                                                                                                 \
+    template <int kMMajor>                                                                                            \
+    static __device__ __forceinline__ void Run(float* d, uint64_t a, uint64_t b, uint32_t add) {                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N             \
+                   "k16.f32.bf16.bf16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"                      \
+                   : __VA_ARGS__                                                                                      \
+                   : "l"(a), "l"(b), "r"(add), "n"(kMMajor));                                                         \
+    }                                                                                                                 \
+  };
+#define DSV4_L4 "%0, %1, %2, %3"
+#define DSV4_L8 DSV4_L4 ", %4, %5, %6, %7"
+#define DSV4_L16 DSV4_L8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define DSV4_L32 DSV4_L16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+DSV4_PRODUCT(8, DSV4_L4, 4, 5, 6, 7, DSV4_F4(0))
+DSV4_PRODUCT(16, DSV4_L8, 8, 9, 10, 11, DSV4_F4(0), DSV4_F4(4))
+DSV4_PRODUCT(32, DSV4_L16, 16, 17, 18, 19, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), DSV4_F4(12))
+DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), DSV4_F4(12), DSV4_F4(16), DSV4_F4(20),
+             DSV4_F4(24), DSV4_F4(28))
+#undef DSV4_PRODUCT
+#undef DSV4_F4
+#undef DSV4_L4
+#undef DSV4_L8
+#undef DSV4_L16
+#undef DSV4_L32
+
+// ---- gathering ----
+
+enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
+
+struct Source {
+  const uint8_t* data;
+  const uint8_t* scale;
+  int kind;
+};
+
+__device__ __forceinline__ Source Locate(const Params& a, const gpu::AttendedRows& list, int i) {
+  if (i >= list.size()) return {nullptr, nullptr, kNone};
+  const LayerLayout& layer = a.v.layer;
+  uint8_t* base;
+  uint32_t capacity, slot;
+  if (i < list.num_window) {
+    const int64_t position = list.first + i;
+    if (position >= list.start) {
+      const int64_t own = list.begin + position - list.start;
+      if (a.kv16 != nullptr) return {reinterpret_cast<const uint8_t*>(a.kv16 + own * kDim), nullptr, kBf16Row};
+      return {reinterpret_cast<const uint8_t*>(a.kv + own * kDim), nullptr, kF32Row};
+    }
+    capacity = static_cast<uint32_t>(a.v.window);
+    slot = static_cast<uint32_t>(position) % capacity;
+    base = list.seq->fixed + layer.window_offset;
+  } else {
+    int row = i - list.num_window;
+    if (list.picks != nullptr) row = list.picks[row];
+    if (row < 0) return {nullptr, nullptr, kNone};
+    capacity = static_cast<uint32_t>(layer.main.rows_per_page);
+    const uint32_t page = static_cast<uint32_t>(row) / capacity;
+    slot = static_cast<uint32_t>(row) - page * capacity;
+    base = list.seq->pages[page] + layer.main.rows_offset;
+  }
+  if (layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
+  return {base + slot * kFp8RowBytes, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
+}
+
+template <typename T>
+__device__ __forceinline__ const T* FromLane(const T* p, int lane) {
+  return reinterpret_cast<const T*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
+}
+
+__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void StoreShared16(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+__device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
+// 16 E4M3 codes times 2^(scale - 127) as BF16 pairs, exactly. As exponent and mantissa of a BF16 a code is 2^-120 times
+// its value, subnormals included.
+__device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale, uint32_t (&out)[8]) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t nans = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) nans |= (words[i] & 0x7F7F7F7Fu) + 0x01010101u;
+  if (((nans & 0x80808080u) != 0) | (scale > 134)) [[unlikely]] {  // a NaN, or a scale that 2^120 would carry beyond BF16
+    const float s = gpu::E8m0ToF32(static_cast<uint8_t>(scale));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t pair = words[i / 2] >> (16 * (i % 2));
+      out[i] = PackBf16(gpu::E4m3ToF32(static_cast<uint8_t>(pair & 0xFF)) * s, gpu::E4m3ToF32(static_cast<uint8_t>(pair >> 8 & 0xFF)) * s);
+    }
+    return;
+  }
+  const uint32_t factor = (scale + 120) * 0x00800080u;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t spread = __byte_perm(words[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+    out[i] = MultiplyBf16x2((spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u), factor);
+  }
+}
+
+// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile. Lane L owns channels 16 L .. 16 L + 15 of a row.
+__device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, int step, int num_tiles, uint32_t tiles, uint8_t* valid,
+                                       uint32_t full, uint32_t empty, int warp, int lane) {
+  const gpu::AttendedRows list(a.v, t);
+  const int my_row = warp * 8 + (lane & 7);
+  Source next = Locate(a, list, first * kTile + my_row);
+  // Where this lane's two 16-byte chunks of row 0 lie; the chunk of row r is at chunk ^ (r % 8). Lanes of odd blocks store
+  // their second chunk first, so that eight lanes hit all banks.
+  const uint32_t block = static_cast<uint32_t>(lane / 4) * kBlockBytes + static_cast<uint32_t>(warp) * 1024;
+  const uint32_t chunk0 = static_cast<uint32_t>(lane % 4) * 2, odd = static_cast<uint32_t>(lane / 4) & 1;
+  int n = 0;
+  for (int tile = first; tile < num_tiles; tile += step, ++n) {
+    const Source source = next;
+    const int buffer = n & 1;
+    uint4 codes[8];
+    uint32_t scales[8];
+    const uint32_t fp8 = __ballot_sync(0xFFFFFFFFu, source.kind == kFp8Row);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint8_t* data = FromLane(source.data, i);
+      const uint8_t* scale = FromLane(source.scale, i);
+      if ((fp8 >> i & 1) && lane < 28) {
+        codes[i] = *reinterpret_cast<const uint4*>(data + 16 * lane);
+        scales[i] = scale[lane / 4];
+      }
+    }
+    if (tile + step < num_tiles) next = Locate(a, list, (tile + step) * kTile + my_row);
+    if (n >= 2) sm90::BarrierWait(empty + 8 * buffer, (n / 2 + 1) & 1);
+    const uint32_t base = tiles + static_cast<uint32_t>(buffer) * kTileBytes + block;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {  // the BF16 tails of FP8 rows
+      const int i = lane / 8 + 4 * k, c = lane % 8;
+      const uint8_t* data = FromLane(source.data, i);
+      if (fp8 >> i & 1) {
+        CopyAsync16(tiles + static_cast<uint32_t>(buffer * kTileBytes + 7 * kBlockBytes + warp * 1024 + i * 128 + ((c ^ i) * 16)),
+                    data + kFp8Channels + 16 * c);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t row = base + static_cast<uint32_t>(i) * 128;
+      const uint32_t to0 = row + (((chunk0 + odd) ^ static_cast<uint32_t>(i)) * 16), to1 = row + (((chunk0 + 1 - odd) ^ static_cast<uint32_t>(i)) * 16);
+      uint32_t x[8];
+      if (fp8 >> i & 1) {
+        if (lane >= 28) continue;
+        DecodeFp8x16(codes[i], scales[i], x);
+      } else {
+        const uint8_t* data = FromLane(source.data, i);
+        const int kind = __shfl_sync(0xFFFFFFFFu, source.kind, i);
+        if (kind == kBf16Row) {
+          CopyAsync16(to0, data + 32 * lane + 16 * odd);
+          CopyAsync16(to1, data + 32 * lane + 16 * (1 - odd));
+          continue;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float4 v = kind == kF32Row ? *reinterpret_cast<const float4*>(data + 64 * lane + 16 * j) : make_float4(0, 0, 0, 0);
+          x[2 * j] = PackBf16(v.x, v.y);
+          x[2 * j + 1] = PackBf16(v.z, v.w);
+        }
+      }
+      StoreShared16(to0, odd ? x[4] : x[0], odd ? x[5] : x[1], odd ? x[6] : x[2], odd ? x[7] : x[3]);
+      StoreShared16(to1, odd ? x[0] : x[4], odd ? x[1] : x[5], odd ? x[2] : x[6], odd ? x[3] : x[7]);
+    }
+    if (lane < 8) valid[buffer * kTile + my_row] = source.kind != kNone;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    sm90::FenceAsyncShared();
+    __syncwarp();
+    if (lane == 0) sm90::BarrierArrive(full + 8 * buffer);
+  }
+}
+
+// ---- the kernel ----
+
+// Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
+template <int kHeads>
+__device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step, int num_tiles,
+                                         uint8_t* smem, uint32_t base, int tid) {
+  using S = Shared<kHeads>;
+  constexpr int kOwn = kHeads / 2;  // heads whose scores this warpgroup computes
+  const int wg = tid / 128, lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
+
+  // Queries, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+  const float* q = a.q + (t * a.num_heads + head0) * kDim;
+#pragma unroll 4
+  for (int i = tid; i < kHeads * kDim / 8; i += kConsumers) {
+    const int head = i / (kDim / 8), c = i % (kDim / 8);
+    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
+    StoreShared16(base + static_cast<uint32_t>(S::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16), PackBf16(x.x, x.y),
+                  PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
+  }
+  sm90::FenceAsyncShared();
+  sm90::NamedBarrier(3, kConsumers);
+
+  const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
+  float total[4][kHeads / 2];
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+#pragma unroll
+    for (int i = 0; i < kHeads / 2; ++i) total[b][i] = 0;
+  }
+  // Threads 0 .. kOwn - 1 of a warpgroup keep the running maximum and sum of one head each.
+  const int mine = tid % 128;
+  float largest = -INFINITY, sum = 0;
+
+  int n = 0;
+  for (int tile = first; tile < num_tiles; tile += step, ++n) {
+    const int buffer = n & 1;
+    const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
+    sm90::BarrierWait(full + 8 * buffer, n / 2 & 1);
+
+    float s[kOwn / 2];
+    {
+      const uint64_t k_rows = sm90::SwizzledRows(rows);
+      sm90::WgmmaFence();
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        Product<kOwn>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2, q_rows + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
+      }
+      sm90::WgmmaCommit();
+    }
+    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
+    sm90::WgmmaWait<0>();
+
+    // s[4 b + 2 r + i]: row 16 warp + lane / 4 + 8 r, head 8 b + 2 quad + i. Maxima and sums over rows: lanes, then warps.
+    float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
+    float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; ++b) {
+      float m[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& top = s[4 * b + i];
+        float& bottom = s[4 * b + 2 + i];
+        top = valid0 ? top * a.scale_log2 : -INFINITY;
+        bottom = valid1 ? bottom * a.scale_log2 : -INFINITY;
+        m[i] = fmaxf(top, bottom);
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) m[i] = fmaxf(m[i], __shfl_xor_sync(0xFFFFFFFFu, m[i], o));
+      }
+      if (lane < 4) *reinterpret_cast<float2*>(warp_max + warp * kOwn + 8 * b + 2 * lane) = make_float2(m[0], m[1]);
+    }
+    sm90::NamedBarrier(1 + wg, 128);
+    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; ++b) {
+      float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
+#pragma unroll
+      for (int w = 1; w < 4; ++w) {
+        const float2 other = *reinterpret_cast<const float2*>(warp_max + w * kOwn + 8 * b + 2 * quad);
+        m = make_float2(fmaxf(m.x, other.x), fmaxf(m.y, other.y));
+      }
+      float of_warp[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float of_tile = i == 0 ? m.x : m.y, reference = of_tile == -INFINITY ? 0.0f : of_tile;
+        const float p0 = Exp2(s[4 * b + i] - reference), p1 = Exp2(s[4 * b + 2 + i] - reference);
+        of_warp[i] = p0 + p1;
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) of_warp[i] += __shfl_xor_sync(0xFFFFFFFFu, of_warp[i], o);
+        // P [heads, 64 rows], K-major: row r lies in chunk r / 8 ^ head % 8.
+        const int head = 8 * b + 2 * quad + i, at = head * 128 + lane / 4 * 2;
+        *reinterpret_cast<__nv_bfloat16*>(p_rows + at + ((2 * warp) ^ (2 * quad + i)) * 16) = __float2bfloat16_rn(p0);
+        *reinterpret_cast<__nv_bfloat16*>(p_rows + at + ((2 * warp + 1) ^ (2 * quad + i)) * 16) = __float2bfloat16_rn(p1);
+      }
+      if (lane < 4) *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
+    }
+    float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;
+    float of_tile = 0;
+    float2 mine_factors;
+    if (mine < kOwn) {
+      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine]));
+      mine_factors = MergeFactors(largest, of_tile);
+      factors[wg * kOwn + mine] = mine_factors;
+    }
+    sm90::FenceAsyncShared();
+    sm90::NamedBarrier(3, kConsumers);
+    if (mine < kOwn) {
+      const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
+      sum = Merge(sum, sum_of_tile, mine_factors);
+      if (split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
+    }
+
+    const uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    float* partial = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim;
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      float o[kHeads / 2];
+      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+      sm90::WgmmaFence();
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(o, v_rows + k * (2048 / 16), p + k * 2, k > 0);
+      sm90::WgmmaCommit();
+      sm90::WgmmaWait<0>();
+      if (block == 3 && lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      // o[4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of the block, head 8 b + 2 quad + i.
+      if (split) {
+        float* to = partial + (wg * 4 + block) * 64 + warp * 16 + lane / 4;
+#pragma unroll
+        for (int i = 0; i < kHeads / 2; ++i) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + i / 2 % 2 * 8] = o[i];
+      } else {
+#pragma unroll
+        for (int b = 0; b < kHeads / 8; ++b) {
+          const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            total[block][4 * b + i] = Merge(total[block][4 * b + i], o[4 * b + i], i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w));
+          }
+        }
+      }
+    }
+  }
+  if (split) return;
+
+  float* factor = reinterpret_cast<float*>(smem + S::kFactors + (n & 1) * kHeads * 8);
+  if (mine < kOwn) factor[wg * kOwn + mine] = OutputFactor(largest, sum, a.sink[head0 + wg * kOwn + mine]);
+  sm90::NamedBarrier(3, kConsumers);
+  float* out = a.out + (t * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kHeads / 2; ++i) {
+    const int head = i / 4 * 8 + 2 * quad + i % 2;
+    const float f = factor[head];
+#pragma unroll
+    for (int block = 0; block < 4; ++block) out[head * kDim + block * 64 + i / 2 % 2 * 8] = total[block][i] * f;
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+template <int kHeads>
+__global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constant__ Params a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t raw[];
+  using S = Shared<kHeads>;
+  const uint32_t base = (sm90::SharedAddress(raw) + 1023u) & ~1023u;
+  uint8_t* smem = raw + (base - sm90::SharedAddress(raw));
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
+  AllowNext();
+  if (threadIdx.x == 0) {
+    for (int b = 0; b < 2; ++b) {
+      sm90::BarrierInit(full + 8 * b, kProducers / 32);
+      sm90::BarrierInit(empty + 8 * b, kConsumers / 32);
+    }
+    sm90::BarrierInitFence();
+  }
+  WaitForPrevious();
+  const int64_t t = blockIdx.x;
+  int num_tiles;
+  {
+    const gpu::AttendedRows list(a.v, t);
+    num_tiles = (list.size() + kTile - 1) / kTile;
+  }
+  const bool split = a.slots > 0 && num_tiles <= a.slots;
+  const int first = blockIdx.z, step = split ? gridDim.z : 1;
+  if (first >= (split ? num_tiles : 1)) return;
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    if constexpr (kHeads == 64) sm90::FewerRegisters<64>();
+    Gather(a, t, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32);
+  } else {
+    if constexpr (kHeads == 64) sm90::MoreRegisters<192>();
+    Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+  }
+#endif
+}
+
+// Merges the tiles of one head of one token.
+__global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t t = blockIdx.y, head = blockIdx.x;
+  const gpu::AttendedRows list(a.v, t);
+  const int num_tiles = (list.size() + kTile - 1) / kTile;
+  if (num_tiles > a.slots) return;
+  float4 total = make_float4(0, 0, 0, 0);
+  float largest = -INFINITY, sum = 0;
+#pragma unroll 5
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    const int64_t at = (t * a.slots + tile) * a.num_heads + head;
+    const float2 ml = a.partial_ml[at];
+    const float4 o = reinterpret_cast<const float4*>(a.partial + at * kDim)[threadIdx.x];
+    const float2 f = MergeFactors(largest, ml.x);
+    sum = Merge(sum, ml.y, f);
+    total = make_float4(Merge(total.x, o.x, f), Merge(total.y, o.y, f), Merge(total.z, o.z, f), Merge(total.w, o.w, f));
+  }
+  const float f = OutputFactor(largest, sum, a.sink[head]);
+  reinterpret_cast<float4*>(a.out + (t * a.num_heads + head) * kDim)[threadIdx.x] = make_float4(total.x * f, total.y * f, total.z * f, total.w * f);
+}
+
+__global__ void __launch_bounds__(256) ToBf16Kernel(const float4* x, uint2* y, int64_t n) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= n) return;
+  const float4 v = x[i];
+  const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y), high = __floats2bfloat162_rn(v.z, v.w);
+  y[i] = make_uint2(*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
+}
+
+bool GpuIsSm90() {
+  static const bool is = [] {
+    int device = 0, major = 0, minor = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    return major == 9 && minor == 0;
+  }();
+  return is;
+}
+
+template <int kHeads>
+void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits) {
+  Launch(ctx, AttendKernel<kHeads>, dim3(static_cast<unsigned>(t), static_cast<unsigned>(p.num_heads / kHeads), static_cast<unsigned>(splits)),
+         dim3(kThreads), Shared<kHeads>::kBytes, p);
+}
+
+}  // namespace
+
+bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
+  const RowFormat& row = a.cache.layer->window_row;
+  const bool format = row.kind == RowFormat::Kind::kBf16 || (row.kind == RowFormat::Kind::kFp8 && row.rope_dim == kDim - kFp8Channels);
+  return a.q.dim(2) == kDim && a.q.dim(1) % 16 == 0 && format && GpuIsSm90();
+}
+
+void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
+  const int64_t t = a.q.dim(0), heads = a.q.dim(1);
+  Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .num_heads = static_cast<int>(heads),
+              .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(kDim))), .v = gpu::ViewOf(a)};
+  if (t <= kMaxSplitTokens) {
+    // A block a tile, up to what the scratch memory holds; longer lists (a million rows and more) are walked through.
+    const int64_t slot_bytes = t * heads * (kDim * 4 + 8);
+    p.slots = static_cast<int>(std::min<int64_t>(4096, ctx.scratch.bytes / slot_bytes));
+    p.partial = reinterpret_cast<float*>(ctx.scratch.data);
+    p.partial_ml = reinterpret_cast<float2*>(p.partial + t * p.slots * heads * kDim);
+    const int64_t groups = t * heads / 16;
+    const int splits = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(32, 2 * NumSms() / groups)));
+    LaunchAttend<16>(ctx, p, t, splits);
+    Launch(ctx, AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(kDim / 4), 0, p);
+    return;
+  }
+  if (t > 64 && t * kDim * 2 <= ctx.scratch.bytes) {
+    p.kv16 = reinterpret_cast<const __nv_bfloat16*>(ctx.scratch.data);
+    const int64_t n = t * kDim / 4;
+    Launch(ctx, ToBf16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
+           reinterpret_cast<uint2*>(ctx.scratch.data), n);
+  }
+  if (heads % 64 == 0 && t * heads / 64 > NumSms() / 2) {
+    LaunchAttend<64>(ctx, p, t, 1);
+  } else if (heads % 32 == 0) {
+    LaunchAttend<32>(ctx, p, t, 1);
+  } else {
+    LaunchAttend<16>(ctx, p, t, 1);
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,12 @@
+// The tensor-core kernels of SparseAttention for Hopper; sparse_attention_cuda.cu chooses.
+#pragma once
+
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace dsv4 {
+
+// Head size 512, heads a multiple of 16, rows in FP8 (448 + 64 channels) or BF16, a GPU of compute capability 9.0.
+bool SparseAttentionSm90Fits(const SparseAttentionArgs& a);
+void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a);
+
+}  // namespace dsv4
