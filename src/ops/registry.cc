@@ -4,6 +4,7 @@
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
 #include "ops/gather_rows/gather_rows.h"
+#include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/hc_pre/hc_pre.h"
@@ -29,6 +30,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
       DescribeGatherRows(ctx),
+      DescribeHcBridge(ctx),
       DescribeHcHead(ctx),
       DescribeHcPost(ctx),
       DescribeHcPre(ctx),

@@ -1,4 +1,5 @@
-// HcPre, HcPost and HcHead on the GPU.
+// HcPre, HcPost, HcHead and HcBridge on the GPU.
+#include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/hc_pre/hc_pre.h"
@@ -11,6 +12,7 @@ namespace dsv4 {
 void HcPreCuda(const ExecContext& ctx, const HcPreArgs& args);
 void HcPostCuda(const ExecContext& ctx, const HcPostArgs& args);
 void HcHeadCuda(const ExecContext& ctx, const HcHeadArgs& args);
+void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& args);
 }  // namespace dsv4
 
 namespace dsv4::test {
@@ -182,6 +184,80 @@ TEST(CudaHcHead, MatchesReference) {
       gpu.Finish();
       const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
       EXPECT_TRUE(Near(got.span(), want.span(), 6 * static_cast<double>(c.h) * tolerance));
+    }
+  }
+}
+
+struct Bridge {
+  Bridge(Random& random, WeightFormat format, const Case& c)
+      : site(random, format, c, (2 + c.h) * c.h, 3),
+        y({c.t, c.d}, random.Normals(c.t * c.d)),
+        norm({c.d}, random.Normals(c.d)),
+        post({c.t, c.h}, random.Uniforms(c.t * c.h, 0, 2)),
+        comb({c.t, c.h, c.h}, random.Uniforms(c.t * c.h * c.h, 0, 0.5)) {}
+  // `t` first tokens. Streams, post and comb come back in `streams` and `out`.
+  HcBridgeArgs Args(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out) {
+    std::copy_n(site.streams.data(), c.t * c.h * c.d, streams.data());
+    std::copy_n(post.data(), c.t * c.h, out.post.data());
+    std::copy_n(comb.data(), c.t * c.h * c.h, out.comb.data());
+    return {.streams = streams.tensor(), .y = first ? Tensor{} : Tensor{y.data(), DType::kF32, {c.t, c.d}}, .fn = site.fn.tensor(),
+            .base = site.base.tensor(), .scale = site.scale.tensor(), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f,
+            .norm = norm.tensor(), .x = out.x.tensor(), .post = out.post.tensor(), .comb = out.comb.tensor()};
+  }
+  void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out) {
+    HcBridgeArgs a = Args(c, first, streams, out);
+    Mirror gpu;
+    a.streams = gpu.Out(a.streams), a.y = gpu.In(a.y), a.fn = gpu.Weight(a.fn, /*rows=*/true), a.base = gpu.In(a.base);
+    a.scale = gpu.In(a.scale), a.norm = gpu.In(a.norm);
+    a.x = gpu.Out(a.x), a.post = gpu.Out(a.post), a.comb = gpu.Out(a.comb);
+    HcBridgeCuda(gpu.ctx(), a);
+    gpu.Finish();
+  }
+  Site site;
+  GuardBuffer<float> y, norm, post, comb;
+};
+
+// Tolerances of HcPost and HcPre. The norm divides x by its root mean square, which is above 0.05 in these data.
+TEST(CudaHcBridge, EqualsTheComposition) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    for (const Case& c : kCases) {
+      for (const bool first : {false, true}) {
+        SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d, first ? " first" : ""));
+        Bridge bridge(random, format, c);
+        GuardBuffer<float> want_streams({c.t, c.h, c.d}), streams({c.t, c.h, c.d});
+        Outputs want(c), got(c);
+        HcBridge({.reference_ops = true}, bridge.Args(c, first, want_streams, want));
+        bridge.Run(c, first, streams, got);
+        const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
+        EXPECT_TRUE(Near(streams.span(), want_streams.span(), first ? 0 : 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
+        EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
+        EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
+        EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * 20 * static_cast<double>(c.h) * tolerance));
+      }
+    }
+  }
+}
+
+TEST(CudaHcBridge, TokensDoNotDependOnTheirBatchNorOnTheRun) {
+  DSV4_GPU_OR_SKIP();
+  Random random(8);
+  const Case c{128, 4, 4096};
+  Bridge bridge(random, WeightFormat::kF32, c);
+  GuardBuffer<float> streams({c.t, c.h, c.d});
+  Outputs all(c);
+  bridge.Run(c, false, streams, all);
+  for (const int64_t t : {128, 1, 2, 7, 8, 9, 33, 64}) {
+    const Case few{t, c.h, c.d};
+    GuardBuffer<float> few_streams({t, c.h, c.d});
+    Outputs got(few);
+    bridge.Run(few, false, few_streams, got);
+    for (int64_t i = 0; i < t; ++i) {
+      ASSERT_TRUE(BitEqual(few_streams.row(i), streams.row(i))) << t << " " << i;
+      ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
+      ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
+      ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
     }
   }
 }

@@ -1,0 +1,31 @@
+// From one mHC site to the next: HcPost of the site before, HcPre of the next one, and the RMS norm behind it, in float32:
+//   streams = HcPost(y, post, comb, streams)      left out when y is empty: before the first site
+//   x, post, comb = HcPre(streams; fn, base, scale)
+//   x = RmsNorm(x; norm)
+// A row's bits do not depend on T.
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct HcBridgeArgs {
+  Tensor streams;     // f32 [T, H, D], in place
+  Tensor y;           // f32 [T, D]: what the sublayer of the site before made; empty: no site before
+  QuantTensor fn;     // [(2+H)H, H*D] f32 | bf16, as in hc_pre.h
+  Tensor base;        // f32 [(2+H)H]
+  Tensor scale;       // f32 [3]
+  int64_t iters = 0;
+  float eps = 0;
+  float norm_eps = 0;  // of the streams' norm and of the norm of x
+  Tensor norm;        // f32 [D]
+  Tensor x;           // f32 [T, D], out; not y
+  Tensor post;        // f32 [T, H]: of the site before (read when y is there); becomes this site's
+  Tensor comb;        // f32 [T, H_src, H_dst]: likewise
+};
+void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
+OpImplementations DescribeHcBridge(const ExecContext& ctx);
+
+}  // namespace dsv4
