@@ -2,10 +2,11 @@
 //
 // Work is a list of (chunk, row pair): a chunk is an expert with up to 16 of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
-// list into equal contiguous parts. Inside a block eight warps cut K; each streams its tiles through a ring of bulk
-// copies of its own (PTX ISA, "cp.async.bulk"), decodes them in registers (docs: pack_weight.h) and multiplies with
-// mma.m16n8k16, weights as the 16 rows, tokens as the 8 columns. The warps' sums are added in order, so a result
-// depends on K and nothing else: not on T, the grouping, or the grid.
+// list into equal contiguous parts. In a block one warp requests tiles, 8 or 16 of each row tile at a time, into a ring of
+// bulk copies (PTX ISA, "cp.async.bulk"); it runs ahead over the ends of items. Eight warps take one or two tiles of each
+// such stage, decode them in registers (tile_mma.cuh) and multiply with mma.m16n8k16, weights as the 16 rows, tokens as
+// the 8 columns. The warps' sums are added in order, so a result depends on K and nothing else: not on T, the grouping,
+// or the grid.
 #pragma once
 
 #include "device/launch.cuh"
@@ -17,7 +18,7 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kWarps = 8, kThreads = kWarps * 32;
+inline constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;  // the last warp requests
 inline constexpr int kChunkTokens = 16;
 inline constexpr int kColumnStride = 20;                       // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;         // one warp's sums: two row tiles, eight columns
@@ -54,17 +55,18 @@ struct GemmArgs {
 
 template <WeightFormat F>
 struct Ring {
-  // Tiles of each of the two streams in one stage; stages of a warp.
-  static constexpr int kTiles = TileBytes(F) == 576 ? 2 : 1;
-  static constexpr int kStages = TileBytes(F) == 2048 ? 2 : 4;
-  static constexpr int kStreamBytes = kTiles * static_cast<int>(TileBytes(F));
+  static constexpr int kTileBytes = static_cast<int>(TileBytes(F));
+  static constexpr int kWarpTiles = kTileBytes == 576 ? 2 : 1;  // of a stage, per warp and stream
+  static constexpr int kTiles = kWarps * kWarpTiles;            // of a stage, per stream
+  static constexpr int kStages = kTileBytes == 2048 ? 2 : 4;
+  static constexpr int kStreamBytes = kTiles * kTileBytes;
   static constexpr int kStageBytes = 2 * kStreamBytes;
-  static constexpr int kBytes = kWarps * kStages * kStageBytes;
+  static constexpr int kBytes = kStages * kStageBytes;
 };
 
 template <WeightFormat F>
 inline int64_t GemmSharedBytes(bool x_in_shared, int k) {
-  return Ring<F>::kBytes + kPartialFloats * 4 + kWarps * Ring<F>::kStages * 8 + (x_in_shared ? PaddedColumns(k) * 2 : 0);
+  return Ring<F>::kBytes + kPartialFloats * 4 + 128 + (x_in_shared ? PaddedColumns(k) * 2 : 0);
 }
 
 // One lane's view of the chunk `first + lane`; the others' by shuffles.
@@ -121,30 +123,39 @@ struct TileScales<WeightFormat::kFp8Block> {
   }
 };
 
-// sum[block] += tile x columns of that block; Planes terms of every column.
+// sum[stream][block] += the streams' tiles x the columns of that block; Planes terms of every column.
 template <WeightFormat F, int Blocks, int Planes>
-__device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint32_t (&b)[Blocks][Planes][8],
-                                             float (&sum)[2][4], const TileScales<F>& scales, int k_tile) {
-  uint32_t w[4][4];
-  DecodeTile<F>(LoadTile<F>(tile, lane), w);
+__device__ __forceinline__ void MultiplyTiles(const uint8_t* tile0, const uint8_t* tile1, int lane,
+                                              const uint32_t (&b)[Blocks][Planes][8], float (&sum)[2][2][4],
+                                              const TileScales<F> (&scales)[2], int k_tile) {
+  uint32_t w[2][4][4];
+  const LaneTile<F> raw0 = LoadTile<F>(tile0, lane), raw1 = LoadTile<F>(tile1, lane);
+  DecodeTile<F>(raw0, w[0]);
+  DecodeTile<F>(raw1, w[1]);
   const auto multiply = [&](auto& to) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
-      for (int block = 0; block < Blocks; ++block) {
+      for (int p = 0; p < Planes; ++p) {
 #pragma unroll
-        for (int p = 0; p < Planes; ++p) MmaBf16(to[block], w[s], b[block][p][2 * s], b[block][p][2 * s + 1]);
+        for (int block = 0; block < Blocks; ++block) {
+          MmaBf16(to[0][block], w[0][s], b[block][p][2 * s], b[block][p][2 * s + 1]);
+          MmaBf16(to[1][block], w[1][s], b[block][p][2 * s], b[block][p][2 * s + 1]);
+        }
       }
     }
   };
   if constexpr (F == WeightFormat::kFp8Block) {
-    float part[Blocks][4] = {};
+    float part[2][Blocks][4] = {};
     multiply(part);
-    const float scale = scales.scale[k_tile / 2];
 #pragma unroll
-    for (int block = 0; block < Blocks; ++block) {
+    for (int stream = 0; stream < 2; ++stream) {
+      const float scale = scales[stream].scale[k_tile / 2];
 #pragma unroll
-      for (int q = 0; q < 4; ++q) sum[block][q] += scale * part[block][q];
+      for (int block = 0; block < Blocks; ++block) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sum[stream][block][q] += scale * part[stream][block][q];
+      }
     }
   } else {
     multiply(sum);
@@ -152,24 +163,22 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
 }
 
 template <WeightFormat F, int Planes, bool Up>
-__global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a) {
+__global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKernel(const GemmArgs a) {
   using R = Ring<F>;
-  constexpr int kTileBytes = static_cast<int>(TileBytes(F));
   extern __shared__ __align__(128) uint8_t shared[];
   float* partial = reinterpret_cast<float*>(shared + R::kBytes);
   uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + R::kBytes + kPartialFloats * 4);
-  uint16_t* shared_x = reinterpret_cast<uint16_t*>(barriers + kWarps * R::kStages);
+  uint16_t* shared_x = reinterpret_cast<uint16_t*>(shared + R::kBytes + kPartialFloats * 4 + 128);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-
-  const uint32_t ring = sm90::SharedAddress(shared) + warp * R::kStages * R::kStageBytes;
-  const uint8_t* ring_data = shared + warp * R::kStages * R::kStageBytes;
-  const uint32_t bars = sm90::SharedAddress(barriers + warp * R::kStages);
-  if (lane == 0) {
-    for (int s = 0; s < R::kStages; ++s) sm90::BarrierInit(bars + 8 * s, 1);
+  const uint32_t full = sm90::SharedAddress(barriers), empty = full + 8 * R::kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < R::kStages; ++s) {
+      sm90::BarrierInit(full + 8 * s, 1);
+      sm90::BarrierInit(empty + 8 * s, kWarps);
+    }
     sm90::BarrierInitFence();
     sm90::FenceAsyncShared();
   }
-  __syncwarp();
   if constexpr (Up) {
     // The table of matrices is cold; it is weights.
     const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
@@ -177,75 +186,64 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
     for (int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 64; at < bytes; at += int64_t{gridDim.x} * kThreads * 64) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(table + at));
     }
-    WaitForPrevious();
   }
-  // After Up's wait, so that Down starts when the plan is complete and may prefetch the experts' weights before its own.
+  __syncthreads();
+  if constexpr (Up) WaitForPrevious();
+  // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own.
   AllowNext();
 
   const int num_chunks = a.experts != nullptr ? a.num_slots : *a.num_chunks;
   const int row_tiles = (a.n + 15) / 16, rows = Up ? row_tiles : (row_tiles + 1) / 2;
   const int k_tiles = (a.k + 63) / 64;
   const int64_t total = int64_t{num_chunks} * rows;
-  const int64_t begin = total * blockIdx.x / gridDim.x, end = total * (blockIdx.x + 1) / gridDim.x;
-  const int num_items = static_cast<int>(end - begin);
-  const Cursor start{static_cast<int>(begin / rows), static_cast<int>(begin % rows)};
-  const int k_begin = k_tiles * warp / kWarps, k_end = k_tiles * (warp + 1) / kWarps;
+  const int64_t begin = total * blockIdx.x / gridDim.x;
+  const int num_items = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x - begin);
+  Cursor item{static_cast<int>(begin / rows), static_cast<int>(begin % rows)};
 
   ChunkCache cache;
-  FillCache<Up>(a, start.chunk, num_chunks, lane, cache);
-
-  // ---- weights into the ring: all lanes follow, lane 0 copies ----
-  Cursor ahead = start;
-  ChunkCache ahead_cache = cache;
-  int ahead_items = k_begin < k_end ? num_items : 0, ahead_k = k_begin, ahead_stage = 0;
-  const uint8_t *ahead0 = nullptr, *ahead1 = nullptr;
-  const auto point = [&] {  // at the tiles of item `ahead`
-    if (ahead_items == 0) return;
-    if (ahead.chunk - ahead_cache.first >= 32) FillCache<Up>(a, ahead.chunk, num_chunks, lane, ahead_cache);
-    const int at = ahead.chunk - ahead_cache.first;
-    const int tile0 = Up ? ahead.row : 2 * ahead.row, tile1 = Up ? ahead.row : min(2 * ahead.row + 1, row_tiles - 1);
-    ahead0 = ShufflePointer(ahead_cache.codes0, at) + int64_t{tile0} * k_tiles * kTileBytes;
-    ahead1 = ShufflePointer(ahead_cache.codes1, at) + int64_t{tile1} * k_tiles * kTileBytes;
+  FillCache<Up>(a, item.chunk, num_chunks, lane, cache);
+  int stage = 0, parity = 0;
+  const auto next_stage = [&] {
+    if (++stage == R::kStages) stage = 0, parity ^= 1;
   };
-  const auto request = [&] {
-    if (ahead_items == 0) return;
-    const int tiles = min(R::kTiles, k_end - ahead_k);
-    if (lane == 0) {
-      const uint32_t bar = bars + 8 * ahead_stage, to = ring + ahead_stage * R::kStageBytes, bytes = tiles * kTileBytes;
-      sm90::BarrierExpect(bar, 2 * bytes);
-      sm90::BulkLoad(to, ahead0 + int64_t{ahead_k} * kTileBytes, bytes, bar);
-      sm90::BulkLoad(to + R::kStreamBytes, ahead1 + int64_t{ahead_k} * kTileBytes, bytes, bar);
-    }
-    ahead_stage = ahead_stage + 1 == R::kStages ? 0 : ahead_stage + 1;
-    ahead_k += tiles;
-    if (ahead_k == k_end) {
-      ahead_k = k_begin;
-      --ahead_items;
-      ahead.Next(rows);
-      point();
-    }
-  };
-  point();
-  for (int s = 0; s < R::kStages; ++s) request();
-  if constexpr (!Up) WaitForPrevious();
 
-  if (a.x != nullptr) {  // one token: its row as BF16
-    const int padded = static_cast<int>(PaddedColumns(a.k));
-    for (int i = threadIdx.x; i < padded; i += kThreads) {
-      shared_x[i] = i < a.k ? __bfloat16_as_ushort(__float2bfloat16_rn(a.x[i])) : uint16_t{0};
+  if (warp == kWarps) {
+    for (int i = 0; i < num_items; ++i, item.Next(rows)) {
+      if (item.chunk - cache.first >= 32) FillCache<Up>(a, item.chunk, num_chunks, lane, cache);
+      const int at = item.chunk - cache.first;
+      const int tile0 = Up ? item.row : 2 * item.row, tile1 = Up ? item.row : min(2 * item.row + 1, row_tiles - 1);
+      const uint8_t* from0 = ShufflePointer(cache.codes0, at) + int64_t{tile0} * k_tiles * R::kTileBytes;
+      const uint8_t* from1 = ShufflePointer(cache.codes1, at) + int64_t{tile1} * k_tiles * R::kTileBytes;
+      for (int k = 0; k < k_tiles; k += R::kTiles) {
+        sm90::BarrierWait(empty + 8 * stage, parity ^ 1);
+        if (lane == 0) {
+          const uint32_t to = sm90::SharedAddress(shared) + stage * R::kStageBytes, bytes = min(R::kTiles, k_tiles - k) * R::kTileBytes;
+          sm90::BarrierExpect(full + 8 * stage, 2 * bytes);
+          sm90::BulkLoad(to, from0, bytes, full + 8 * stage);
+          sm90::BulkLoad(to + R::kStreamBytes, from1, bytes, full + 8 * stage);
+        }
+        from0 += R::kStreamBytes, from1 += R::kStreamBytes;
+        next_stage();
+      }
     }
-    __syncthreads();
+    return;
   }
 
-  // ---- products ----
-  Cursor item = start;
-  int stage = 0, parity = 0, set = 0, known_chunk = -1;
+  if constexpr (!Up) WaitForPrevious();
+  if (a.x != nullptr) {  // one token: its row as BF16
+    const int padded = static_cast<int>(PaddedColumns(a.k));
+    for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
+      shared_x[i] = i < a.k ? __bfloat16_as_ushort(__float2bfloat16_rn(a.x[i])) : uint16_t{0};
+    }
+    sm90::NamedBarrier(1, kWarps * 32);
+  }
+
+  int set = 0, known_chunk = -1;
   Chunk chunk{};
-  float scale0 = 0, scale1 = 0, weight = 0;
+  float scale0 = 0, scale1 = 0;
   const uint8_t* row[2] = {nullptr, nullptr};  // the lane's column of each block of eight
-  int out_pair = 0;                            // of the thread's column in the epilogue
-  const int out_column = threadIdx.x / 16, out_row = threadIdx.x % 16;
   const int64_t plane_bytes = a.plane_elements * 2, row_bytes = PaddedColumns(a.k) * 2;
+  const auto pair_of = [&](int column) { return a.experts != nullptr ? chunk.begin + column : a.pairs[chunk.begin + column]; };
 
   for (int i = 0; i < num_items; ++i, item.Next(rows)) {
     if (item.chunk != known_chunk) {
@@ -257,9 +255,6 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
       chunk.count = __shfl_sync(0xFFFFFFFFu, cache.chunk.count, at);
       scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at);
       scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at);
-      const auto pair_of = [&](int column) {
-        return a.experts != nullptr ? chunk.begin + column : a.pairs[chunk.begin + column];
-      };
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         row[b] = nullptr;
@@ -269,13 +264,17 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
         row[b] = (a.x != nullptr ? reinterpret_cast<const uint8_t*>(shared_x)
                                  : reinterpret_cast<const uint8_t*>(a.planes) + r * row_bytes) + 32 * t;
       }
-      if (out_column < chunk.count) {
-        out_pair = pair_of(out_column);
-        if constexpr (Up) weight = a.weights[out_pair];
-      }
+    }
+    // The epilogue's threads are other warps for every item: a warp that adds up does not multiply meanwhile.
+    const int out = (threadIdx.x + 32 * i) % (kWarps * 32), out_column = out / 16, out_row = out % 16;
+    int out_pair = 0;
+    float weight = 0;
+    if (out_column < chunk.count) {
+      out_pair = pair_of(out_column);
+      if constexpr (Up) weight = a.weights[out_pair];
     }
 
-    float sum[2][2][4] = {};  // row tile, block of columns
+    float sum[2][2][4] = {};  // stream, block of columns
     const bool wide = chunk.count > 8;
     TileScales<F> scales[2];
     if constexpr (F == WeightFormat::kFp8Block) {
@@ -284,16 +283,17 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
       scales[0].Row((Up ? m.gate : m.down).block_scale, tile0, a.k);
       scales[1].Row((Up ? m.up : m.down).block_scale, tile1, a.k);
     }
-    for (int kt = k_begin; kt < k_end; kt += R::kTiles) {
-      sm90::BarrierWait(bars + 8 * stage, parity);
-      const uint8_t* tiles = ring_data + stage * R::kStageBytes;
+    for (int k = warp * R::kWarpTiles; k - warp * R::kWarpTiles < k_tiles; k += R::kTiles) {
+      sm90::BarrierWait(full + 8 * stage, parity);
+      const uint8_t* tiles = shared + stage * R::kStageBytes + warp * R::kWarpTiles * R::kTileBytes;
 #pragma unroll
-      for (int j = 0; j < R::kTiles; ++j) {
-        if (kt + j < k_end) {
+      for (int j = 0; j < R::kWarpTiles; ++j) {
+        if (k + j < k_tiles) {
+          const uint8_t *tile0 = tiles + j * R::kTileBytes, *tile1 = tile0 + R::kStreamBytes;
           const auto load = [&](int block, int plane, uint32_t (&b)[8]) {
             uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
             if (row[block] != nullptr) {
-              const uint4* from = reinterpret_cast<const uint4*>(row[block] + plane * plane_bytes + int64_t{kt + j} * 128);
+              const uint4* from = reinterpret_cast<const uint4*>(row[block] + plane * plane_bytes + (k + j) * 128);
               low = from[0], high = from[1];
             }
             b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
@@ -302,10 +302,7 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
           if (Planes == 1 && !wide) {
             uint32_t b[1][1][8];
             load(0, 0, b[0][0]);
-#pragma unroll
-            for (int s = 0; s < 2; ++s) {
-              MultiplyTile<F, 1, 1>(tiles + s * R::kStreamBytes + j * kTileBytes, lane, b, sum[s], scales[s], kt + j);
-            }
+            MultiplyTiles<F, 1, 1>(tile0, tile1, lane, b, sum, scales, k + j);
           } else {
             uint32_t b[2][Planes][8];
 #pragma unroll
@@ -313,21 +310,17 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
 #pragma unroll
               for (int p = 0; p < Planes; ++p) load(block, p, b[block][p]);
             }
-#pragma unroll
-            for (int s = 0; s < 2; ++s) {
-              MultiplyTile<F, 2, Planes>(tiles + s * R::kStreamBytes + j * kTileBytes, lane, b, sum[s], scales[s], kt + j);
-            }
+            MultiplyTiles<F, 2, Planes>(tile0, tile1, lane, b, sum, scales, k + j);
           }
         }
       }
       __syncwarp();
-      request();
-      stage = stage + 1 == R::kStages ? 0 : stage + 1;
-      if (stage == 0) parity ^= 1;
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * stage);
+      next_stage();
     }
 
     // ---- the warps' sums, in order ----
-    if (wide) __syncthreads();  // the other set may still be read
+    if (wide) sm90::NamedBarrier(1, kWarps * 32);  // the other set may still be read
     const int first_set = wide ? 0 : set;
     const int used = min((chunk.count + 7) / 8, 2);
 #pragma unroll
@@ -344,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
         }
       }
     }
-    __syncthreads();
+    sm90::NamedBarrier(1, kWarps * 32);
     if (out_column < chunk.count) {
       const float* from = partial + (first_set + out_column / 8) * kWarps * kPartial + out_column % 8 * kColumnStride + out_row;
       float first = 0, second = 0;
@@ -381,7 +374,7 @@ __global__ void __launch_bounds__(kThreads, 2) ExpertGemmKernel(const GemmArgs a
       }
     }
     if (wide) {
-      __syncthreads();
+      sm90::NamedBarrier(1, kWarps * 32);
       set = 0;
     } else {
       set ^= 1;
