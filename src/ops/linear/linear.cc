@@ -16,6 +16,7 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 namespace {
 
 constexpr Candidate<LinearArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(LinearCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::LinearCpu},
 #endif
