@@ -91,17 +91,15 @@ __device__ __forceinline__ void StoreFour(float* p, const Four& f, int count, bo
 }
 
 // Sums 32 values over the lanes of a warp: lane i gets the sum of v[i]. The same tree as WarpSum's.
+template <int kOffset = 16>
 __device__ __forceinline__ float TransposeSum(float (&v)[32]) {
-  const int lane = threadIdx.x % 32;
+  const bool high = threadIdx.x & kOffset;
 #pragma unroll
-  for (int o = 16; o > 0; o /= 2) {
-    const bool high = lane & o;
-#pragma unroll
-    for (int i = 0; i < o; ++i) {
-      const float keep = high ? v[i + o] : v[i], send = high ? v[i] : v[i + o];
-      v[i] = keep + __shfl_xor_sync(0xFFFFFFFFu, send, o);
-    }
+  for (int i = 0; i < kOffset; ++i) {
+    const float keep = high ? v[i + kOffset] : v[i], send = high ? v[i] : v[i + kOffset];
+    v[i] = keep + __shfl_xor_sync(0xFFFFFFFFu, send, kOffset);
   }
+  if constexpr (kOffset > 1) TransposeSum<kOffset / 2>(v);
   return v[0];
 }
 
@@ -241,6 +239,13 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
+// Within 1 ulp, without the branches of an exact division.
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // comb = A scaled by rows and columns: A[j, k] / (row[j] * column[k]). Dividing by (sum + eps) multiplies a factor by
 // its sum + eps, which needs A and the factors only: row'[j] = sum_k A[j, k] / column[k] + eps * row[j].
 // One thread; A [H, H] (source, destination) holds logits and becomes comb.
@@ -255,7 +260,7 @@ __device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStream
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) sum += a[j][k] = expf(a[j][k] - largest);
 #pragma unroll
-    for (int k = 0; k < kStreams; ++k) a[j][k] = a[j][k] / sum + eps;
+    for (int k = 0; k < kStreams; ++k) a[j][k] = fmaf(a[j][k], Reciprocal(sum), eps);
     row[j] = inverse_row[j] = column[j] = inverse_column[j] = 1;
   }
   for (int iter = 0; iter < iters; ++iter) {
@@ -266,7 +271,7 @@ __device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStream
 #pragma unroll
         for (int k = 0; k < kStreams; ++k) sum = fmaf(a[j][k], inverse_column[k], sum);
         row[j] = sum;
-        inverse_row[j] = __frcp_rn(sum);
+        inverse_row[j] = Reciprocal(sum);
       }
     }
 #pragma unroll
@@ -275,7 +280,7 @@ __device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStream
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) sum = fmaf(a[j][k], inverse_row[j], sum);
       column[k] = sum;
-      inverse_column[k] = __frcp_rn(sum);
+      inverse_column[k] = Reciprocal(sum);
     }
   }
 #pragma unroll
