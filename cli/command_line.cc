@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -368,6 +369,50 @@ void AddInspect(CLI::App* app, Command* chosen) {
   c->final_callback([=] { *chosen = [o] { return RunInspect(*o); }; });
 }
 
+// "512,8192" or "512 8192"; an empty list leaves that part out.
+void AddCounts(CLI::App* app, const std::string& names, std::vector<int64_t>* counts, int64_t largest,
+               const std::string& help) {
+  AddText(app, names, "N,N,...", help, [=](const std::string& text) {
+    counts->clear();
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+      int64_t value = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+      if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > largest) {
+        throw UsageError(names + " holds '" + word + "'; accepted: numbers from 1 to " + std::to_string(largest) +
+                         ", separated by commas");
+      }
+      counts->push_back(value);
+    }
+  });
+}
+
+void AddBench(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<BenchOptions>();
+  CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
+                           "dsv4 bench --device cuda --synthetic flash --layers 20", o);
+  AddModelFlags(c, &o->model);
+  AddChoice<std::string>(c, "--synthetic", &o->model.synthetic.shape, {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
+                         "random weights of a released shape instead of a checkpoint");
+  AddInteger(c, "--layers", &o->model.synthetic.num_layers, 1, 1024, "with --synthetic: the first N layers (default: all)");
+  c->add_flag("--fp8-dense", o->model.synthetic.fp8_dense,
+              "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+  AddCounts(c, "--prompts", &o->prompts, 1 << 20, "prompt lengths of the prefill part (default 512,2048,8192)");
+  AddCounts(c, "--contexts", &o->contexts, 1 << 20, "tokens in the cache when decode begins (default 512,8192)");
+  AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default 1,8)");
+  AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20, "tokens of a decode run (default 64)");
+  AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
+  AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
+  AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
+  c->add_flag("--json", o->json, "one JSON object per line");
+  c->final_callback([=] {
+    if (o->model.synthetic.shape.empty() && (o->model.synthetic.num_layers != 0 || o->model.synthetic.fp8_dense)) {
+      throw UsageError("--layers and --fp8-dense describe synthetic weights; add --synthetic flash");
+    }
+    *chosen = [o] { return RunBench(*o); };
+  });
+}
+
 // ---- Errors
 
 // Edit distance with swaps of neighbours, for suggestions.
@@ -432,7 +477,10 @@ int PrintVersion() {
   const BuildInfo info = GetBuildInfo();
   Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler +
         "\nbuild type: " + info.build_type + "\ncpu: " + info.cpu_features +
-        "\ncompiled for: " + info.compiled_features + "\n");
+        "\ncompiled for: " + info.compiled_features +
+        (info.gpu_architectures.empty() ? "" : "\nGPU kernels for: " + info.gpu_architectures +
+                                                   " (sm_90a runs on H100 and H200; others are compiled, never executed)") +
+        "\n");
   return kExitDone;
 }
 
@@ -454,6 +502,7 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
   AddEncode(&app, &chosen);
   AddParse(&app, &chosen);
   AddInspect(&app, &chosen);
+  AddBench(&app, &chosen);
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

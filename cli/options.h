@@ -88,6 +88,17 @@ struct InspectOptions {
   bool json = false;
 };
 
+struct BenchOptions {
+  ModelOptions model;
+  SamplingParams sampling;
+  std::vector<int64_t> prompts = {512, 2048, 8192};
+  std::vector<int64_t> contexts = {512, 8192};
+  std::vector<int64_t> batches = {1, 8};
+  int64_t tokens = 64;  // of a decode run
+  int64_t repeat = 5;   // runs that count; one more warms up
+  bool json = false;
+};
+
 // Each returns the exit status, or throws what errors.h names.
 int RunGenerate(const GenerateOptions& options);
 int RunChat(const ChatOptions& options);
@@ -98,5 +109,6 @@ int RunDetokenize(const TokenizeOptions& options);
 int RunEncode(const ChatEncodeOptions& options);
 int RunParse(const ParseOptions& options);
 int RunInspect(const InspectOptions& options);
+int RunBench(const BenchOptions& options);
 
 }  // namespace dsv4::cli

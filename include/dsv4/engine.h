@@ -20,6 +20,8 @@
 
 namespace dsv4 {
 
+class Sampler;
+struct SampledToken;
 class Session;
 
 // Reported while weights load and while a long prompt is processed. Return false to stop: the call then ends
@@ -31,8 +33,17 @@ struct Progress {
 };
 using ProgressFn = std::function<bool(const Progress&)>;
 
+// Random weights of a released shape, for measurements; nothing can be said about the text they write.
+struct SyntheticModel {
+  std::string shape;           // "flash", "pro" or "nano"; empty: read model_dir
+  int64_t num_layers = 0;      // the first so many; 0: all
+  bool fp8_dense = false;      // attention, shared expert and head in FP8, compressors in BF16; else NVFP4 throughout
+  uint64_t seed = 1;           // same seed, same weights, on every device
+};
+
 struct EngineOptions {
   std::string model_dir;
+  SyntheticModel synthetic = {};   // instead of model_dir
   std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"
   int num_threads = 0;             // 0: one per core that this process may use
   KvDtype kv_dtype = KvDtype::kFp8;
@@ -71,6 +82,17 @@ struct StepItem {
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
 };
 
+// One sequence of Decode.
+struct DecodeItem {
+  Session* session = nullptr;
+  Sampler* sampler = nullptr;         // parameters, random state and counts; one per item
+  TokenId first = -1;                 // appended before the first draw
+  int64_t max_tokens = 0;             // draws at most; at least 1
+  std::vector<TokenId> stop_ids = {}; // a draw of one of these ends the item
+};
+// Called with every draw, in order within an item. Return false to end that item.
+using TokenFn = std::function<bool(size_t item, const SampledToken& token)>;
+
 class Engine {
  public:
   // Errors: kNotFound (no such folder or file), kDataLoss (damaged or contradictory files), kUnsupported
@@ -86,6 +108,17 @@ class Engine {
   // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
   // alone, bit for bit. A session may appear once. On an error no session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
+
+  // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
+  // Draws are those of Step and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
+  virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
+
+  // Bytes that a decode step of `batch` sequences at `context` tokens reads at least: weights (of the experts that
+  // uniform routing is expected to name), KV rows and index keys.
+  virtual double StepBytes(int64_t batch, int64_t context) const = 0;
+
+  // Bytes a second at which this device reads its memory, measured now.
+  virtual Result<double> MeasureReadRate() = 0;
 };
 
 }  // namespace dsv4

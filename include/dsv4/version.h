@@ -12,7 +12,7 @@ struct BuildInfo {
   std::string build_type;  // "Release"
   std::string cpu_features;       // instruction sets of this CPU that matter to the engine
   std::string compiled_features;  // instruction sets that kernels were compiled for
-  std::string cuda_architectures;  // "sm_90a sm_100a"; empty: built without CUDA. Only sm_90a has ever been executed
+  std::string gpu_architectures;  // "sm_90a sm_100a"; empty: built without CUDA. Only sm_90a has ever been executed
 };
 
 BuildInfo GetBuildInfo();

@@ -12,7 +12,4 @@ namespace dsv4 {
 // do not run on; kInvalidArgument: not a number behind the colon.
 Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name);
 
-// "sm_90a sm_100a", those compiled in; empty without CUDA.
-std::string CudaArchitectures();
-
 }  // namespace dsv4

@@ -32,6 +32,22 @@ Status CurrentError() {
                          "); start the program again, and report this with the command if it comes back"));
 }
 
+// Reads `count` 16-byte words; the sum keeps the compiler from leaving the reads out.
+__global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
+  uint32_t sum = 0;
+  const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += 4 * stride) {
+    uint4 v[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + static_cast<size_t>(j) * stride < count) v[j] = __ldcs(data + i + static_cast<size_t>(j) * stride);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  if (sum == 0xDEADBEEF) *sink = sum;
+}
+
 class CudaRecording : public Recording {
  public:
   CudaRecording(cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels)
@@ -136,6 +152,30 @@ class CudaDevice : public Device {
     if (!made) return nullptr;
     return std::make_unique<CudaRecording>(exec, stream_, static_cast<int64_t>(num_nodes));
   }
+  Result<double> MeasureReadRate(ThreadPool*) override {
+    const auto bytes = static_cast<size_t>(std::min<int64_t>(int64_t{4} << 30, free_bytes() / 2)) / 16 * 16;
+    void* buffer = Allocate(static_cast<int64_t>(bytes));
+    if (bytes == 0 || buffer == nullptr) return ResourceExhausted("no GPU memory to measure the read rate with");
+    cudaEvent_t start, end;
+    cudaEventCreate(&start);
+    cudaEventCreate(&end);
+    cudaMemsetAsync(buffer, 0x5A, bytes, stream_);
+    float best = 1e30f;
+    for (int run = 0; run < 5; ++run) {
+      cudaEventRecord(start, stream_);
+      ReadKernel<<<NumSms() * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(scratch_));
+      cudaEventRecord(end, stream_);
+      Ok(cudaEventSynchronize(end), "read rate");
+      float ms = 0;
+      cudaEventElapsedTime(&ms, start, end);
+      best = std::min(best, ms);
+    }
+    cudaEventDestroy(start);
+    cudaEventDestroy(end);
+    Free(buffer);
+    DSV4_RETURN_IF_ERROR(CurrentError());
+    return static_cast<double>(bytes) / (static_cast<double>(best) * 1e-3);
+  }
   ExecContext Context(ThreadPool* pool, bool) override {
     return {.pool = pool, .device = DeviceKind::kCuda, .stream = stream_,
             .scratch = {static_cast<uint8_t*>(scratch_), kScratchBytes}};
@@ -220,7 +260,7 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
     cudaGetLastError();
     cudaStreamDestroy(stream);
     return Unsupported(StrCat("device '", name, "' (", properties.name, ", compute capability ", properties.major, ".",
-                              properties.minor, "): this build has kernels for ", CudaArchitectures(),
+                              properties.minor, "): this build has kernels for ", CompiledGpuArchitectures(),
                               " only; use --device cpu, or build with -DCMAKE_CUDA_ARCHITECTURES"));
   }
   auto device = std::make_unique<CudaDevice>(index, properties, stream);
@@ -230,6 +270,6 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
   return std::unique_ptr<Device>(std::move(device));
 }
 
-std::string CudaArchitectures() { return DSV4_CUDA_ARCHITECTURES; }
+std::string CompiledGpuArchitectures() { return DSV4_CUDA_ARCHITECTURES; }
 
 }  // namespace dsv4

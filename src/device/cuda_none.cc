@@ -8,6 +8,6 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
   return Unsupported(StrCat("device '", name, "': this build has no CUDA (CMake found no nvcc); use --device cpu"));
 }
 
-std::string CudaArchitectures() { return ""; }
+std::string CompiledGpuArchitectures() { return ""; }
 
 }  // namespace dsv4

@@ -1,7 +1,10 @@
 #include "device/device.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/str.h"
 #include "device/cpu_features.h"
@@ -35,6 +38,30 @@ class CpuDevice : public Device {
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
+  Result<double> MeasureReadRate(ThreadPool* pool) override {
+    constexpr int64_t kWords = int64_t{1} << 26;  // 512 MiB
+    std::vector<uint64_t> words;
+    try {
+      words.assign(kWords, 1);
+    } catch (const std::bad_alloc&) {
+      return ResourceExhausted("no memory to measure the read rate with");
+    }
+    double best = 0;
+    for (int run = 0; run < 3; ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      ParallelFor(pool, kWords, /*grain=*/1 << 16, [&](int64_t begin, int64_t end, int) {
+        uint64_t sum[8] = {};
+        for (int64_t i = begin; i + 8 <= end; i += 8) {
+          for (int64_t j = 0; j < 8; ++j) sum[j] += words[static_cast<size_t>(i + j)];
+        }
+        volatile uint64_t sink = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+        (void)sink;
+      });
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      best = std::max(best, static_cast<double>(kWords) * 8 / took.count());
+    }
+    return best;
+  }
   ExecContext Context(ThreadPool* pool, bool reference_ops) override {
     return {.pool = pool, .reference_ops = reference_ops};
   }

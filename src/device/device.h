@@ -57,9 +57,15 @@ class Device {
   // What `work` queues, recorded instead of run. Null where the device has no recordings: then run the work itself.
   virtual std::unique_ptr<Recording> Record(const std::function<void()>& work) = 0;
 
+  // Bytes a second of plain reading, from a buffer that no cache holds. `pool` is for the CPU.
+  virtual Result<double> MeasureReadRate(ThreadPool* pool) = 0;
+
   // A context for ops on this device. `pool` is for the CPU.
   virtual ExecContext Context(ThreadPool* pool, bool reference_ops) = 0;
 };
+
+// GPUs that this build has kernels for, "sm_90a sm_100a"; empty: none.
+std::string CompiledGpuArchitectures();
 
 // Memory of a device that frees itself.
 class DeviceBuffer {

@@ -8,6 +8,7 @@
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/plan.h"
+#include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/upload.h"
 
 namespace dsv4 {
@@ -60,30 +61,64 @@ ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, cons
           .weight_bytes = report.weight_bytes};
 }
 
-Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
-  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+namespace {
+
+NumericsModes ModesOf(const EngineOptions& o) {
+  return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
+}
+
+struct Loaded {
+  Model model;
+  ModelInfo info;
+};
+
+Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPool& pool,
+                         const std::function<bool(int64_t, int64_t)>& progress) {
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(options.model_dir));
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source, TensorSource::Open(options.model_dir));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, source, &report));
-  const ModelInfo info = MakeModelInfo(config, options, report);
-  const NumericsModes modes{.kv = options.kv_dtype, .index = options.index_dtype,
-                            .activation = options.activation_dtype};
-  auto pool = std::make_unique<ThreadPool>(options.num_threads);
-  const auto report_progress = [&options](int64_t done, int64_t total) {
-    return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
-  };
-  Model model = MakeModel(std::move(config), std::move(weights), modes);
-  if (device->kind() != DeviceKind::kCpu) {
-    DSV4_RETURN_IF_ERROR(CheckDeviceMemory(*device, model, std::min(PrefillChunk(options), info.max_context)));
-    DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(*device, *pool, model.weights, report_progress));
+  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report)};
+  out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
+  if (device.kind() != DeviceKind::kCpu) {
+    const int64_t chunk = std::min(PrefillChunk(options), out.info.max_context);
+    DSV4_RETURN_IF_ERROR(CheckDeviceMemory(device, out.model, chunk));
+    DSV4_ASSIGN_OR_RETURN(out.model.weights, UploadWeights(device, pool, out.model.weights, progress));
   } else if (source->num_bytes() < AvailableMemory()) {
     // A checkpoint that fits in memory is read now, in order; a larger one as its pages are needed.
-    if (!source->Preload(report_progress)) return Cancelled("loading was cancelled");
+    if (!source->Preload(progress)) return Cancelled("loading was cancelled");
   }
-  return std::unique_ptr<Engine>(
-      new EngineImpl(std::move(device), std::move(pool), std::move(model), info, options));
+  return out;
+}
+
+Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, ThreadPool& pool,
+                             const std::function<bool(int64_t, int64_t)>& progress) {
+  if (!options.model_dir.empty()) {
+    return InvalidArgument(StrCat("both a model folder (", options.model_dir, ") and a synthetic model (",
+                                  options.synthetic.shape, ") were named; use one"));
+  }
+  DSV4_ASSIGN_OR_RETURN(Config config, SyntheticConfig(options.synthetic));
+  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config, options.synthetic, progress));
+  BindReport report;
+  report.weight_bytes = DeviceWeightBytes(weights);
+  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report)};
+  out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+  auto pool = std::make_unique<ThreadPool>(options.num_threads);
+  const auto progress = [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
+  };
+  DSV4_ASSIGN_OR_RETURN(Loaded loaded, options.synthetic.shape.empty() ? LoadFiles(options, *device, *pool, progress)
+                                                                        : MakeSynthetic(options, *device, *pool, progress));
+  return std::unique_ptr<Engine>(new EngineImpl(std::move(device), std::move(pool), std::move(loaded.model),
+                                                std::move(loaded.info), options));
 }
 
 EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,

@@ -42,6 +42,9 @@ class EngineImpl : public Engine {
   const ModelInfo& info() const override { return info_; }
   Result<std::unique_ptr<Session>> NewSession() override;
   Status Step(std::span<const StepItem> items) override;
+  Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
+  double StepBytes(int64_t batch, int64_t context) const override;
+  Result<double> MeasureReadRate() override;
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
 

@@ -2,7 +2,7 @@
 
 #include "base/str.h"
 #include "device/cpu_features.h"
-#include "device/cuda.h"
+#include "device/device.h"
 #include "dsv4_commit.h"  // written by version.cmake at build time
 
 namespace dsv4 {
@@ -19,7 +19,7 @@ BuildInfo GetBuildInfo() {
           .build_type = DSV4_BUILD_TYPE,
           .cpu_features = CpuFeatureList(),
           .compiled_features = DSV4_KERNEL_SETS,
-          .cuda_architectures = CudaArchitectures()};
+          .gpu_architectures = CompiledGpuArchitectures()};
 }
 
 }  // namespace dsv4

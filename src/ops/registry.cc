@@ -3,6 +3,7 @@
 #include "ops/compress/compress.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
+#include "ops/fill_weight/fill_weight.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
@@ -29,6 +30,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeCompress(ctx),
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
+      DescribeFillWeight(ctx),
       DescribeGatherRows(ctx),
       DescribeHcBridge(ctx),
       DescribeHcHead(ctx),

@@ -4,9 +4,9 @@
 #include "model/deepseek_v4/rope.h"
 #include "ops/embed/embed.h"
 #include "ops/gather_rows/gather_rows.h"
+#include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
-#include "ops/hc_pre/hc_pre.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_angles/rope_angles.h"
 
@@ -37,15 +37,17 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
   return f;
 }
 
-// Reads the streams into f.x through the site's mixes, then norms it.
-void ReadStreams(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, const Frame& f) {
-  HcPre(ctx, {.streams = f.streams, .fn = w.fn, .base = w.base, .scale = w.scale, .iters = c.hc_sinkhorn_iters,
-              .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .x = f.x, .post = f.post, .comb = f.comb});
-  RmsNorm(ctx, {.x = f.x, .weight = norm, .y = f.x, .eps = c.rms_norm_eps});
+// Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next site's
+// mixes; norms f.x.
+void NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, bool pending, const Frame& f) {
+  HcBridge(ctx, {.streams = f.streams, .y = pending ? f.y : Tensor{}, .fn = w.fn, .base = w.base, .scale = w.scale,
+                 .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
+                 .post = f.post, .comb = f.comb});
 }
 
+// `pending`: the output of the layer before is still in f.y. This layer's own is left there.
 void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
-                  Activations& a) {
+                  bool pending, Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
@@ -59,14 +61,11 @@ void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const S
   const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit,
                         .activation = model.modes.activation};
 
-  ReadStreams(ctx, c, w.hc_attn, w.attn_norm, f);
+  NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f);
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
   Attention(ctx, w.attn, attention, rope, cache, f.x, a.attention, f.y);
-  HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
-
-  ReadStreams(ctx, c, w.hc_ffn, w.ffn_norm, f);
+  NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/true, f);
   Moe(ctx, w.moe, moe, step.tokens, f.x, a.moe, f.y);
-  HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
 }
 
 }  // namespace
@@ -79,6 +78,7 @@ KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
 Model MakeModel(Config config, Weights weights, NumericsModes modes) {
   Model m{.config = std::move(config), .weights = std::move(weights), .modes = modes};
   m.kv_layout = MakeKvLayout(MakeKvSpec(m.config, modes));
+  if (m.weights.plain_frequencies) return m;  // synthetic weights bring them along
   // Freed with the weights.
   struct Frequencies {
     std::vector<float> plain, compress;
@@ -106,13 +106,20 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   const Frame f = MakeFrame(ctx, model, step, a);
 
   Embed(ctx, {.tokens = step.tokens, .table = w.embed, .streams = f.streams});
+  const auto write_output = [&] { HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams}); };
+  bool pending = false;
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    DecoderLayer(ctx, model, l, step, f, a);
-    if (observer) observer(l, f.streams);
+    DecoderLayer(ctx, model, l, step, f, pending, a);
+    pending = !observer;
+    if (observer) {
+      write_output();
+      observer(l, f.streams);
+    }
   }
 
   const int64_t r = step.logit_rows.dim(0);
   if (r == 0) return;
+  if (pending) write_output();
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
   GatherRows(ctx, {.x = f.streams, .rows = step.logit_rows, .out = out_streams});
   HcHead(ctx, {.streams = out_streams, .fn = w.hc_head.fn, .base = w.hc_head.base, .scale = w.hc_head.scale,

@@ -51,7 +51,7 @@ struct Model {
   KvLayout kv_layout;
 };
 
-// `weights` get their RoPE frequencies here, in the host's memory.
+// `weights` get their RoPE frequencies here, in the host's memory, unless they have them.
 Model MakeModel(Config config, Weights weights, NumericsModes modes);
 
 KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);

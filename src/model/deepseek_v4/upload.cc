@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/str.h"
+#include "model/deepseek_v4/visit_weights.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
@@ -19,56 +20,6 @@ constexpr int64_t kCopyPiece = int64_t{1} << 20;  // what a thread copies at a t
 constexpr int64_t kSliceRows = 128;               // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
 
 int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
-
-// Calls matrix(QuantTensor&, keep_rows) and vector(Tensor&) for everything in `w`.
-template <typename W, typename Matrix, typename Vector>
-void ForEach(W& w, const Matrix& matrix, const Vector& vector) {
-  const auto hc = [&](auto& site) {
-    matrix(site.fn, true);
-    vector(site.base);
-    vector(site.scale);
-  };
-  const auto expert = [&](auto& e) {
-    matrix(e.gate, false);
-    matrix(e.up, false);
-    matrix(e.down, false);
-  };
-  const auto compressor = [&](auto& c) {
-    matrix(c.kv_proj, false);
-    matrix(c.gate_proj, false);
-    vector(c.slot_bias);
-    vector(c.norm);
-  };
-  matrix(w.embed, true);
-  for (auto& layer : w.layers) {
-    hc(layer.hc_attn);
-    vector(layer.attn_norm);
-    matrix(layer.attn.q_a, false);
-    vector(layer.attn.q_a_norm);
-    matrix(layer.attn.q_b, false);
-    matrix(layer.attn.kv_proj, false);
-    vector(layer.attn.kv_norm);
-    vector(layer.attn.sink);
-    matrix(layer.attn.o_a, false);
-    matrix(layer.attn.o_b, false);
-    compressor(layer.attn.compressor);
-    matrix(layer.attn.indexer.q_b, false);
-    matrix(layer.attn.indexer.weights_proj, false);
-    compressor(layer.attn.indexer.compressor);
-    hc(layer.hc_ffn);
-    vector(layer.ffn_norm);
-    matrix(layer.moe.router, false);
-    vector(layer.moe.router_bias);
-    vector(layer.moe.hash_table);
-    for (auto& e : layer.moe.experts) expert(e);
-    expert(layer.moe.shared);
-  }
-  hc(w.hc_head);
-  vector(w.norm);
-  matrix(w.head, false);
-  vector(w.plain_frequencies);
-  vector(w.compress_frequencies);
-}
 
 bool KeepsRows(const QuantTensor& m, bool keep_rows) { return keep_rows || m.format == WeightFormat::kF32; }
 
@@ -235,7 +186,7 @@ class Uploader {
 
 int64_t DeviceWeightBytes(const Weights& weights) {
   int64_t bytes = 0;
-  ForEach(
+  VisitWeights(
       weights,
       [&](const QuantTensor& m, bool keep_rows) {
         if (m) bytes += Aligned(CodeBytes(m, keep_rows)) + Aligned(ScaleBytes(m, keep_rows));
@@ -253,7 +204,7 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
                               const std::function<bool(int64_t, int64_t)>& progress) {
   Weights w = host;
   int64_t total = 0;
-  ForEach(
+  VisitWeights(
       host,
       [&](const QuantTensor& m, bool) {
         if (m) total += m.rows * (m.row_bytes() + (m.format == WeightFormat::kFp8Block ? 0 : FileScaleRowBytes(m)));
@@ -275,7 +226,7 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
   Uploader up(device, pool, progress, total);
   DSV4_RETURN_IF_ERROR(up.Prepare());
   Status status;
-  ForEach(
+  VisitWeights(
       w,
       [&](QuantTensor& m, bool keep_rows) {
         if (!m || !status.ok()) return;

@@ -1,0 +1,25 @@
+// Models of the released shapes with random weights: for measurements at full size.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "dsv4/engine.h"
+#include "dsv4/status.h"
+#include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/weights.h"
+
+namespace dsv4 {
+
+// The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model.
+Result<Config> SyntheticConfig(const SyntheticModel& model);
+
+// Weights in the layout that the device's kernels want, generated there (ops/fill_weight/fill_weight.h): every matrix
+// with variance 1 / K, so that activations keep their size through the layers; router and mHC mixes in BF16 and F32.
+Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
+                                 const std::function<bool(int64_t done, int64_t total)>& progress);
+
+}  // namespace dsv4

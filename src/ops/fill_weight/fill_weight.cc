@@ -1,0 +1,26 @@
+#include "ops/fill_weight/fill_weight.h"
+
+namespace dsv4 {
+
+void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a);
+void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a);
+
+namespace {
+
+constexpr Candidate<FillWeightArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(FillWeightCuda)
+    {"ref", SupportsCpu, FillWeightRef},
+};
+
+}  // namespace
+
+void FillWeight(const ExecContext& ctx, const FillWeightArgs& a) {
+  DSV4_CHECK(a.w.layout == WeightLayout::kRows && a.codes == a.w.codes && a.block_scale == a.w.block_scale);
+  DSV4_CHECK(a.w.format != WeightFormat::kNvfp4 || a.w.global_scale == FillGlobalScale(a.std));
+  DSV4_CHECK_EQ(a.w.scale_row_offset, 0);
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeFillWeight(const ExecContext& ctx) { return DescribeOp("fill_weight", kCandidates, ctx); }
+
+}  // namespace dsv4

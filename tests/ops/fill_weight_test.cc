@@ -1,0 +1,58 @@
+#include "ops/fill_weight/fill_weight.h"
+
+#include <cmath>
+
+#include "ops/kernels.h"
+#include "support/quant_fixture.h"
+#include "tensor/codec/weight.h"
+
+namespace dsv4::test {
+namespace {
+
+struct Filled {
+  explicit Filled(QuantCase kind, int64_t rows, int64_t cols, uint64_t seed, float std = 0.02f) {
+    w = {.format = kind.format, .rows = rows, .cols = cols, .scale_dtype = kind.scale_dtype};
+    codes.assign(static_cast<size_t>(rows * w.row_bytes()), 0xEE);
+    scales.assign(static_cast<size_t>(rows * cols), 0xEE);
+    w.codes = codes.data();
+    w.block_scale = scales.data();
+    if (kind.format == WeightFormat::kNvfp4) w.global_scale = FillGlobalScale(std);
+    FillWeight(TwoThreads(), {.w = w, .codes = codes.data(), .block_scale = scales.data(), .seed = seed, .std = std});
+  }
+  QuantTensor w;
+  std::vector<uint8_t> codes, scales;
+};
+
+class FillWeightFormats : public ::testing::TestWithParam<QuantCase> {};
+INSTANTIATE_TEST_SUITE_P(Formats, FillWeightFormats, ::testing::ValuesIn(AllQuantCases()),
+                         [](const auto& test) { return test.param.name(); });
+
+// Mean 0, the asked-for deviation, and every value within the format's rounding of the value it stands for: half a step
+// of E2M1 is at most 1/4 of a value (or a sixth of the block's largest over 4), of E4M3 1/16, of BF16 1/256.
+TEST_P(FillWeightFormats, HasTheAskedForDistribution) {
+  constexpr float kStd = 0.02f;
+  const Filled f(GetParam(), 130, 256, 5, kStd);
+  double sum = 0, square = 0, error = 0;
+  for (int64_t n = 0; n < 130; ++n) {
+    for (int64_t k = 0; k < 256; ++k) {
+      const double v = WeightValue(f.w, n, k), want = kStd * FillValue(5, static_cast<uint64_t>(n * 256 + k));
+      sum += v;
+      square += v * v;
+      error += (v - want) * (v - want);
+    }
+  }
+  constexpr double kCount = 130 * 256;
+  EXPECT_LT(std::fabs(sum / kCount), 5 * kStd / std::sqrt(kCount));
+  EXPECT_NEAR(std::sqrt(square / kCount), kStd, 0.02 * kStd);
+  const bool fp4 = GetParam().format == WeightFormat::kNvfp4 || GetParam().format == WeightFormat::kMxfp4;
+  EXPECT_LT(std::sqrt(error / kCount), (fp4 ? 0.15 : 0.04) * kStd);
+}
+
+TEST_P(FillWeightFormats, SeedsDifferAndRepeat) {
+  const Filled a(GetParam(), 16, 64, 1), b(GetParam(), 16, 64, 1), c(GetParam(), 16, 64, 2);
+  EXPECT_EQ(a.codes, b.codes);
+  EXPECT_NE(a.codes, c.codes);
+}
+
+}  // namespace
+}  // namespace dsv4::test
