@@ -1,0 +1,419 @@
+// Products of packed weights with many activations, for Hopper: D[weight rows, tokens] = W[rows, K] X[tokens, K]^T.
+//
+// A block multiplies 128 weight rows with up to 256 tokens. One warp copies weight tiles (src/ops/pack_weight) and
+// activations into a ring of shared memory; two warpgroups decode 64 rows each into registers, exactly as BF16, and feed
+// them to wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a
+// row's bits do not depend on the number of tokens.
+//
+// Activations are BF16 in blocks of 64 columns x 8 rows (1024 bytes), block (c, r) at number c * row_blocks + r: the
+// 128-byte swizzle and the column order of the weight tiles already applied (ActivationByte), so that any rows of one
+// column block are one contiguous copy.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/pack_weight/pack_weight.h"
+#include "ops/wgmma.cuh"
+
+namespace dsv4::sm90 {
+
+inline constexpr int kGemmThreads = 384;    // warpgroup 0 copies, 1 and 2 multiply
+inline constexpr int kMaxTokens = 256;      // of a block's tile
+inline constexpr int kRowTiles = 8;         // of 16 rows, a block
+inline constexpr int kTokenBytes = kMaxTokens * 128;
+inline constexpr int kStagingBytes = 32 * 1024;
+
+constexpr int NumStages(WeightFormat f) { return f == WeightFormat::kNvfp4 || f == WeightFormat::kMxfp4 ? 5 : 4; }
+constexpr int WeightStageBytes(WeightFormat f) { return kRowTiles * static_cast<int>(TileBytes(f)); }
+constexpr int GemmSharedBytes(WeightFormat f) {
+  return 1024 + NumStages(f) * (kTokenBytes + WeightStageBytes(f)) + kStagingBytes + 256;
+}
+
+// Where column `c` of row `r` lies in its block of 8 rows x 64 columns.
+__host__ __device__ constexpr int ActivationByte(int r, int c) {
+  const int t = c / 16, s = c / 4 % 4, i = c % 4;
+  const int chunk = 2 * s + i / 2;
+  return r * 128 + ((chunk ^ r) * 16) + (2 * t + i % 2) * 2;
+}
+
+struct GemmShared {
+  uint32_t tokens, weights, staging, full, empty;
+  uint8_t* staging_memory;
+};
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ GemmShared CarveShared(uint8_t* memory) {
+  constexpr int kStages = NumStages(kFormat);
+  GemmShared s;
+  const uint32_t raw = SharedAddress(memory);
+  s.tokens = (raw + 1023) & ~1023u;
+  s.weights = s.tokens + kStages * kTokenBytes;
+  s.staging = s.weights + kStages * WeightStageBytes(kFormat);
+  s.staging_memory = memory + (s.staging - raw);
+  s.full = s.staging + kStagingBytes;
+  s.empty = s.full + 8 * kStages;
+  return s;
+}
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ void InitBarriers(const GemmShared& s) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < NumStages(kFormat); ++i) {
+      BarrierInit(s.full + 8 * i, 1);
+      BarrierInit(s.empty + 8 * i, 8);  // the multiplying warps
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+}
+
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+// The copying warp's part of one tile. `row_tile`: lane i < 8's row tile (null: behind the end, left as it is).
+template <WeightFormat kFormat>
+__device__ __forceinline__ void CopyTile(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const uint8_t* row_tile,
+                                         const uint8_t* tokens, uint32_t token_bytes, int64_t token_stride, int num_slabs) {
+  constexpr uint32_t kTile = TileBytes(kFormat);
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t bytes = token_bytes + kTile * __popc(__ballot_sync(~0u, lane < kRowTiles && row_tile != nullptr));
+  for (int slab = 0; slab < num_slabs; ++slab, ring.Next()) {
+    const uint32_t full = s.full + 8 * ring.stage;
+    BarrierWait(s.empty + 8 * ring.stage, ring.phase ^ 1);
+    if (lane == 0) BarrierExpect(full, bytes);
+    __syncwarp();
+    if (lane < kRowTiles) {
+      if (row_tile != nullptr) {
+        BulkLoad(s.weights + ring.stage * WeightStageBytes(kFormat) + lane * kTile, row_tile + slab * kTile, kTile, full);
+      }
+    } else if (lane == kRowTiles) {
+      BulkLoad(s.tokens + ring.stage * kTokenBytes, tokens + slab * token_stride, token_bytes, full);
+    }
+  }
+}
+
+// ---- decoding: one row's 16 columns of a lane into A registers a[4 s] and a[4 s + 2], s < 4 ----
+
+// Registers that a running wgmma reads must keep their values until it is waited for, which the compiler does not know.
+// So whatever writes an A register is volatile: it stays behind the wait that is in front of it.
+__device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// 8 codes as BF16 pairs times 2^-126 (see pack_weight.h), times `scale`.
+__device__ __forceinline__ void DecodeFp4Word(uint32_t v, uint32_t scale, uint32_t* a) {
+  constexpr uint32_t kMask = 0x81C081C0u;
+  const uint32_t last = ((v << 1) & 0x80008000u) | ((v >> 3) & 0x01800180u) | ((v >> 7) & 0x00400040u);
+  a[0] = MultiplyBf16x2(v & kMask, scale);
+  a[2] = MultiplyBf16x2((v << 3) & kMask, scale);
+  a[4] = MultiplyBf16x2((v << 6) & kMask, scale);
+  a[6] = MultiplyBf16x2(last, scale);
+}
+
+// E4M3 scale byte as a BF16 pair times 2^118. The product with a code is then weight * 2^-8, exact.
+__device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) {
+  const uint32_t bits = ((byte & 0x7Fu) << 4 | (byte & 0x80u) << 8) * 0x00010001u;  // scale * 2^-120
+  return MultiplyBf16x2(MultiplyBf16x2(bits, 0x7B807B80u), 0x7A807A80u);
+}
+
+// E8M0 scale byte as a BF16 pair. 2^-127 is a subnormal; 255 is NaN.
+__device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t byte) {
+  return (byte << 7 | (byte == 0 || byte == 255 ? 0x40u : 0u)) * 0x00010001u;
+}
+
+// Four E4M3 codes times 2^-120 as BF16 pairs, times `scale`.
+__device__ __forceinline__ void DecodeFp8Word(uint32_t v, uint32_t scale, uint32_t* a) {
+  a[0] = MultiplyBf16x2(((v << 8) & 0x80008000u) | ((v << 4) & 0x07F007F0u), scale);
+  a[2] = MultiplyBf16x2((v & 0x80008000u) | ((v >> 4) & 0x07F007F0u), scale);
+}
+
+__device__ __forceinline__ uint32_t LoadShared8(uint32_t a) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a));
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadShared16(uint32_t a) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(a));
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadShared32(uint32_t a) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
+  return v;
+}
+__device__ __forceinline__ void LoadShared64(uint32_t a, uint32_t* v) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(a));
+}
+__device__ __forceinline__ void LoadShared128(uint32_t a, uint32_t* v) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(a));
+}
+
+// What a warp multiplies. Plain: 16 rows of one tile. Paired: rows g of its instruction are `half` (0: rows 0-7, 1: rows
+// 8-15) of one tile (gate), rows g + 8 the same half of another (up), so that both meet in one thread.
+struct WarpRows {
+  uint32_t low, high;  // offsets of the tiles in a stage, this lane's 16 L included
+  uint32_t half;
+};
+
+template <WeightFormat kFormat>
+struct RawWeights;  // a lane's undecoded weights of one slab
+
+template <>
+struct RawWeights<WeightFormat::kNvfp4> {
+  uint32_t v[4], scale[2];
+  template <bool kPaired>
+  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t lane) {
+    if constexpr (kPaired) {
+      LoadShared64(stage + r.low + 8 * r.half, v);
+      LoadShared64(stage + r.high + 8 * r.half, v + 2);
+      scale[0] = LoadShared8(stage + r.low - 14 * lane + 512 + r.half);
+      scale[1] = LoadShared8(stage + r.high - 14 * lane + 512 + r.half);
+    } else {
+      LoadShared128(stage + r.low, v);
+      const uint32_t both = LoadShared16(stage + r.low - 14 * lane + 512);
+      scale[0] = both & 255, scale[1] = both >> 8;
+    }
+  }
+  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
+    const uint32_t low = Nvfp4Scale(scale[0]), high = Nvfp4Scale(scale[1]);
+    DecodeFp4Word(v[0], low, a), DecodeFp4Word(v[1], low, a + 8);
+    DecodeFp4Word(v[2], high, a + 1), DecodeFp4Word(v[3], high, a + 9);
+  }
+};
+
+template <>
+struct RawWeights<WeightFormat::kMxfp4> : RawWeights<WeightFormat::kNvfp4> {
+  // Two products: 2^126 makes the codes themselves, the scale may be any power of two of BF16.
+  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
+    constexpr uint32_t kUnit = 0x7E807E80u;  // 2^126
+    const uint32_t s[2] = {Mxfp4Scale(scale[0]), Mxfp4Scale(scale[1])};
+    DecodeFp4Word(v[0], kUnit, a), DecodeFp4Word(v[1], kUnit, a + 8);
+    DecodeFp4Word(v[2], kUnit, a + 1), DecodeFp4Word(v[3], kUnit, a + 9);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) a[i] = MultiplyBf16x2(a[i], s[i % 2]);
+  }
+};
+
+template <>
+struct RawWeights<WeightFormat::kFp8Block> {
+  uint32_t v[8];
+  template <bool kPaired>
+  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t) {
+    LoadShared128(stage + r.low + (kPaired ? 512 * r.half : 0), v);
+    LoadShared128(stage + r.high + (kPaired ? 512 * r.half : 512), v + 4);
+  }
+  __device__ __forceinline__ void Decode(const uint32_t* scale, uint32_t* a) const {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      DecodeFp8Word(v[s], scale[0], a + 4 * s);
+      DecodeFp8Word(v[4 + s], scale[1], a + 4 * s + 1);
+    }
+  }
+};
+
+template <>
+struct RawWeights<WeightFormat::kBf16> {
+  uint32_t v[16];
+  template <bool kPaired>
+  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      if constexpr (kPaired) {
+        v[4 * s] = LoadShared32(stage + r.low + 512 * s + 4 * r.half);
+        v[4 * s + 1] = LoadShared32(stage + r.high + 512 * s + 4 * r.half);
+        v[4 * s + 2] = LoadShared32(stage + r.low + 512 * s + 8 + 4 * r.half);
+        v[4 * s + 3] = LoadShared32(stage + r.high + 512 * s + 8 + 4 * r.half);
+      } else {
+        LoadShared128(stage + r.low + 512 * s, v + 4 * s);
+      }
+    }
+  }
+  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) asm volatile("mov.b32 %0, %1;" : "=r"(a[i]) : "r"(v[i]));
+  }
+};
+
+// ---- FP8's float32 scales, one for 16 rows x 128 columns ----
+// A power of two in [2^-100, 2^7] (or 0) goes into the decode, exactly. Otherwise the sums are kept in units of the
+// current scale: whenever it changes they are multiplied with old / new, in float32.
+
+__device__ __forceinline__ bool FoldsExactly(float scale) {
+  const uint32_t bits = __float_as_uint(scale);
+  return bits == 0 || ((bits & 0x7FFFFFu) == 0 && bits >= (27u << 23) && bits <= (134u << 23));
+}
+
+// Scale * 2^120 as a BF16 pair, for a scale that folds.
+__device__ __forceinline__ uint32_t FoldedScale(float scale) {
+  const uint32_t bits = __float_as_uint(scale) >> 16;
+  return bits == 0 ? 0 : (bits + (120u << 7)) * 0x00010001u;
+}
+
+struct Fp8Scales {
+  const float* row[2] = {};  // scales of the rows g and g + 8; null: not FP8
+};
+
+// Whether all scales of a warpgroup's tile fold. Called by all its threads.
+__device__ __forceinline__ bool AllFold(const Fp8Scales& scales, int num_slabs, int barrier) {
+  bool odd = false;
+  for (int i = static_cast<int>(threadIdx.x % 32); i < (num_slabs + 1) / 2; i += 32) {
+    odd = odd || (scales.row[0] != nullptr && !(FoldsExactly(__ldg(scales.row[0] + i)) && FoldsExactly(__ldg(scales.row[1] + i))));
+  }
+  return !NamedBarrierOr(barrier, 128, odd);
+}
+
+// Keeps reads of the sums behind the wait in front of this.
+template <int kCount>
+__device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+// acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
+template <WeightFormat kFormat, int kN, bool kPaired, bool kRescale>
+__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const WarpRows& rows,
+                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
+  constexpr bool kFp8 = kFormat == WeightFormat::kFp8Block;
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t fold[2] = {};
+  float ratio[2] = {1, 1}, next_scale[2] = {};
+  RawWeights<kFormat> raw;
+  uint32_t a[2][16];
+  RingPosition<NumStages(kFormat)> ahead = ring, behind = ring;  // stage of the next slab to decode, to give back
+
+  const auto load_scale = [&](int slab) {
+    if constexpr (kFp8) {
+      if (slab < num_slabs && scales.row[0] != nullptr) {
+        next_scale[0] = __ldg(scales.row[0] + slab / 2);
+        next_scale[1] = __ldg(scales.row[1] + slab / 2);
+      }
+    }
+  };
+  const auto load = [&] {
+    BarrierWait(s.full + 8 * ahead.stage, ahead.phase);
+    raw.template Load<kPaired>(s.weights + ahead.stage * WeightStageBytes(kFormat), rows, lane);
+    ahead.Next();
+  };
+  const auto decode = [&](int slab, uint32_t (&to)[16]) {
+    if constexpr (kFp8) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (kRescale) {
+          const float scale = next_scale[r];
+          const bool usable = scale != 0 && fabsf(scale) < __int_as_float(0x7F800000);
+          ratio[r] = usable && slab % 2 == 0 ? unit[r] / scale : 1.0f;
+          unit[r] = usable ? scale : unit[r];
+          fold[r] = usable ? 0x7B807B80u : (scale == 0 ? 0u : 0x7FC07FC0u);  // 2^120, 0, NaN
+        } else {
+          fold[r] = FoldedScale(next_scale[r]);
+        }
+      }
+    }
+    raw.Decode(fold, to);
+    load_scale(slab + 1);
+  };
+  const auto multiply = [&](int slab, uint32_t (&from)[16]) {
+    if constexpr (kRescale) {
+      if (slab % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < kN / 2; ++i) acc[i] *= ratio[i / 2 % 2];
+      }
+    }
+    WgmmaFence();
+    const uint64_t b = SwizzledRows(s.tokens + ring.stage * kTokenBytes);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) Wgmma<kN>::Run(acc, from + 4 * k, b + 2 * k, slab > 0 || k > 0);
+    WgmmaCommit();
+    ring.Next();
+  };
+  const auto give_back = [&] {
+    __syncwarp();
+    if (lane == 0) BarrierArrive(s.empty + 8 * behind.stage);
+    behind.Next();
+  };
+  // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are free.
+  const auto step = [&](int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
+    const bool more = slab + 1 < num_slabs;
+    multiply(slab, now);
+    if (more) load();
+    WgmmaWait<kRescale ? 0 : 1>();
+    if constexpr (kRescale) HoldSums(acc);
+    if (kRescale || slab > 0) give_back();
+    if (more) decode(slab + 1, next);
+    return more;
+  };
+
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  unit[0] = unit[1] = 1;
+  load_scale(0);
+  load();
+  decode(0, a[0]);
+  for (int slab = 0;; slab += 2) {
+    if (!step(slab, a[0], a[1])) break;
+    if (!step(slab + 1, a[1], a[0])) break;
+  }
+  WgmmaWait<0>();
+  HoldSums(acc);
+  if (!kRescale) give_back();
+}
+
+template <WeightFormat kFormat, int kN, bool kPaired>
+__device__ __forceinline__ void MultiplyTile(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const WarpRows& rows,
+                                             const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
+  if constexpr (kFormat == WeightFormat::kFp8Block) {
+    if (!AllFold(scales, num_slabs, 1 + static_cast<int>(threadIdx.x / 128))) {
+      MultiplySlabs<kFormat, kN, kPaired, true>(s, ring, rows, scales, num_slabs, acc, unit);
+      return;
+    }
+  }
+  MultiplySlabs<kFormat, kN, kPaired, false>(s, ring, rows, scales, num_slabs, acc, unit);
+}
+
+// What remains of a format's scaling at the end: decoded NVFP4 weights are 2^-8 of their value.
+template <WeightFormat kFormat>
+__device__ __forceinline__ float FormatScale() {
+  return kFormat == WeightFormat::kNvfp4 ? 256.0f : 1.0f;
+}
+
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  uint32_t d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+
+// One warp: 8 rows x 64 columns of activations from f32. Lane: row lane / 4, step lane % 4. `x`: the lane's row at the
+// first column (null: zeros), `columns` of it exist.
+__device__ __forceinline__ void ConvertBlock(const float* x, int64_t columns, bool aligned, uint8_t* block) {
+  const int lane = static_cast<int>(threadIdx.x % 32), r = lane / 4, s = lane % 4;
+  uint32_t low[4], high[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const int c = 16 * t + 4 * s;
+    float4 v = {};
+    if (x != nullptr && aligned && c + 4 <= columns) {
+      v = *reinterpret_cast<const float4*>(x + c);
+    } else if (x != nullptr) {
+      v.x = c < columns ? x[c] : 0.0f;
+      v.y = c + 1 < columns ? x[c + 1] : 0.0f;
+      v.z = c + 2 < columns ? x[c + 2] : 0.0f;
+      v.w = c + 3 < columns ? x[c + 3] : 0.0f;
+    }
+    low[t] = PackBf16(v.x, v.y);
+    high[t] = PackBf16(v.z, v.w);
+  }
+  uint4* row = reinterpret_cast<uint4*>(block + r * 128);
+  row[(2 * s) ^ r] = make_uint4(low[0], low[1], low[2], low[3]);
+  row[(2 * s + 1) ^ r] = make_uint4(high[0], high[1], high[2], high[3]);
+}
+
+}  // namespace dsv4::sm90
