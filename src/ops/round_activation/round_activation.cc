@@ -8,6 +8,7 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a);
 namespace {
 
 constexpr Candidate<RoundActivationArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(RoundActivationCuda)
     {"ref", SupportsCpu, RoundActivationRef},
 };
 

@@ -1,0 +1,118 @@
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "device/launch.cuh"
+#include "ops/block_reduce.cuh"
+#include "ops/round_activation/round_activation.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// The arithmetic of tensor/codec/activation.h, operation by operation: results are bit-equal.
+
+__device__ __forceinline__ float RoundToE4m3(float x) {  // saturates; NaN stays NaN
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
+}
+
+__device__ __forceinline__ float RoundToE2m1(float x) {
+  const float a = fabsf(x);
+  const float v = a <= 0.25f ? 0.0f : a < 0.75f ? 0.5f : a <= 1.25f ? 1.0f : a < 1.75f ? 1.5f : a <= 2.5f ? 2.0f : a < 3.5f ? 3.0f : a <= 5.0f ? 4.0f : 6.0f;
+  return copysignf(v, x);
+}
+
+__device__ __forceinline__ float Exp2OfCeilLog2(float x) {  // for x > 0; infinity stays infinity
+  const uint32_t bits = __float_as_uint(x);
+  return __uint_as_float((bits & 0x7F800000u) + ((bits & 0x7FFFFFu) != 0 ? 0x800000u : 0u));
+}
+
+// A warp a block of 128 columns.
+__global__ void __launch_bounds__(kThreads) RoundFp8Kernel(const float* x, float* y, int64_t k_dim, int64_t num_blocks) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (block >= num_blocks) return;
+  const int64_t across = (k_dim + 127) / 128, row = block / across, begin = (block - row * across) * 128;
+  const float* in = x + row * k_dim;
+  float* out = y + row * k_dim;
+  float v[4];
+  float largest = 1e-4f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t k = begin + 32 * i + threadIdx.x % 32;
+    v[i] = k < k_dim ? in[k] : 0.0f;
+    largest = fmaxf(largest, fabsf(v[i]));
+  }
+  const float scale = Exp2OfCeilLog2(WarpMax(largest) / 448.0f), inverse = 1.0f / scale;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t k = begin + 32 * i + threadIdx.x % 32;
+    if (k < k_dim) out[k] = RoundToE4m3(v[i] * inverse) * scale;
+  }
+}
+
+// A block a row: its scale first, then half a warp a block of 16 columns.
+__global__ void __launch_bounds__(kThreads) RoundNvfp4Kernel(const float* x, float* y, int64_t k_dim) {
+  AllowNext();
+  WaitForPrevious();
+  const float* in = x + blockIdx.x * k_dim;
+  float* out = y + blockIdx.x * k_dim;
+  float largest = 0;
+  int has_nan = 0;
+  for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) {
+    largest = fmaxf(largest, fabsf(in[k]));
+    has_nan |= in[k] != in[k];
+  }
+  largest = BlockMax<kThreads>(largest);
+  has_nan = __syncthreads_or(has_nan);
+  const float global = largest / (6.0f * 448.0f);
+  if (has_nan || !(global >= 0x1p-126f)) {
+    const float fill = has_nan ? __uint_as_float(0x7FC00000u) : 0.0f;
+    for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) out[k] = fill;
+    return;
+  }
+  for (int64_t first = 0; first < k_dim; first += kThreads) {
+    const int64_t k = first + threadIdx.x;
+    const float v = k < k_dim ? in[k] : 0.0f;
+    float block_max = fabsf(v);
+#pragma unroll
+    for (int o = 8; o > 0; o /= 2) block_max = fmaxf(block_max, __shfl_xor_sync(0xFFFFFFFFu, block_max, o));
+    const float wanted = block_max / (6.0f * global);
+    const float scale = RoundToE4m3(wanted < 0x1p-9f ? 0x1p-9f : wanted) * global;
+    if (k < k_dim) out[k] = RoundToE2m1(v / scale) * scale;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) CopyKernel(const float* x, float* y, int64_t n) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+
+}  // namespace
+
+void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
+  const int64_t rows = a.x.dim(0), k_dim = a.x.dim(1);
+  const auto blocks_of = [](int64_t n, int64_t each) { return dim3(static_cast<unsigned>((n + each - 1) / each)); };
+  if (rows * k_dim == 0) return;
+  switch (a.mode) {
+    case ActivationDtype::kFp8: {
+      const int64_t num_blocks = rows * ((k_dim + 127) / 128);
+      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kThreads / 32), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim, num_blocks);
+      return;
+    }
+    case ActivationDtype::kNvfp4:
+      Launch(ctx, RoundNvfp4Kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim);
+      return;
+    case ActivationDtype::kNative:
+    case ActivationDtype::kF32:
+      if (a.x.data == a.y.data) return;
+      Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kThreads), dim3(kThreads), 0, a.x.f32(), a.y.f32(), rows * k_dim);
+      return;
+  }
+}
+
+}  // namespace dsv4
