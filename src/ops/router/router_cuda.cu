@@ -5,7 +5,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr unsigned kAll = 0xFFFFFFFFu;
 constexpr int64_t kMaxExperts = 1024, kMaxChosen = 32;
 
@@ -18,54 +18,74 @@ __device__ __forceinline__ uint32_t OrderedKey(float x) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// One warp a token; lane l holds experts l, l + 32, ... Lane i < A ends up with the i-th chosen expert.
-template <int PerLane>
-__global__ void __launch_bounds__(kWarps * 32) RouterKernel(const float* logits, const float* bias, const int32_t* hash_table,
-                                                            const int32_t* tokens, float scaling, int32_t* experts,
-                                                            float* weights, int num_tokens, int num_experts, int count,
-                                                            int64_t vocabulary) {
+// The warp's `count` largest keys, ties to the smaller index; lane i keeps the i-th (key 0: there is none).
+// Every lane brings N candidates, the indices of a lane in ascending order.
+template <int N>
+__device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&index)[N], int count, uint32_t& my_key, int& my_index) {
+  const int lane = threadIdx.x % 32;
+  my_key = 0, my_index = 0;
+  for (int a = 0; a < count; ++a) {
+    uint32_t best = key[0];
+    int at = index[0];
+#pragma unroll
+    for (int i = 1; i < N; ++i) {
+      if (key[i] > best) best = key[i], at = index[i];  // the first of equals
+    }
+    const uint32_t top = __reduce_max_sync(kAll, best);
+    const int chosen = static_cast<int>(__reduce_min_sync(kAll, best == top ? static_cast<unsigned>(at) : 0x7FFFFFFFu));
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (index[i] == chosen) key[i] = 0;
+    }
+    if (lane == a) my_key = top, my_index = chosen;
+  }
+}
+
+// One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its lane
+// i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
+template <int PerThread, int PerLane>
+__global__ void __launch_bounds__(kThreads) RouterKernel(const float* logits, const float* bias, const int32_t* hash_table,
+                                                         const int32_t* tokens, float scaling, int32_t* experts, float* weights,
+                                                         int num_experts, int count, int64_t vocabulary) {
+  __shared__ uint32_t keys[PerLane * 32];
+  __shared__ int indices[PerLane * 32];
   AllowNext();
   WaitForPrevious();
-  const int t = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (t >= num_tokens) return;
+  const int t = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* z = logits + int64_t{t} * num_experts;
   int mine = 0;
-  float score = 0;
-  if (hash_table != nullptr) {
-    const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
-    if (lane < count) {
-      mine = hash_table[row * count + lane];
-      mine = mine < 0 ? 0 : mine >= num_experts ? num_experts - 1 : mine;
-      score = SqrtSoftplus(z[mine]);
+  if (hash_table == nullptr) {
+    uint32_t key[PerThread];
+    int index[PerThread];
+#pragma unroll
+    for (int i = 0; i < PerThread; ++i) {
+      const int e = (warp * PerThread + i) * 32 + lane;
+      index[i] = e;
+      key[i] = e < num_experts ? OrderedKey(SqrtSoftplus(z[e]) + bias[e]) : 0;
     }
-  } else {
-    uint32_t key[PerLane];
-    float s[PerLane];
+    uint32_t my_key;
+    int my_index;
+    WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
+    // A warp's choices lie best first, the warps one behind another: of equal keys the smaller index comes first.
+    if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
+    __syncthreads();
+    if (warp != 0) return;
+    uint32_t last_key[PerLane];
+    int last_index[PerLane];
 #pragma unroll
     for (int i = 0; i < PerLane; ++i) {
-      const int e = lane + 32 * i;
-      s[i] = e < num_experts ? SqrtSoftplus(z[e]) : 0.0f;
-      key[i] = e < num_experts ? OrderedKey(s[i] + bias[e]) : 0;
+      const int at = lane + 32 * i;
+      last_key[i] = at < kWarps * count ? keys[at] : 0;
+      last_index[i] = last_key[i] != 0 ? indices[at] : 0x7FFFFFFF;
     }
-    for (int a = 0; a < count; ++a) {
-      uint32_t best = 0;
-      int at = 0;
-#pragma unroll
-      for (int i = 0; i < PerLane; ++i) {
-        if (key[i] > best) best = key[i], at = i;  // the first of equals: the lowest expert of this lane
-      }
-      const uint32_t top = __reduce_max_sync(kAll, best);
-      const unsigned candidate = best == top ? static_cast<unsigned>(lane + 32 * at) : 0xFFFFFFFFu;
-      const unsigned chosen = __reduce_min_sync(kAll, candidate);
-      float chosen_score = 0;
-#pragma unroll
-      for (int i = 0; i < PerLane; ++i) {
-        if (chosen == static_cast<unsigned>(lane + 32 * i)) key[i] = 0, chosen_score = s[i];
-      }
-      chosen_score = __shfl_sync(kAll, chosen_score, static_cast<int>(chosen % 32));
-      if (lane == a) mine = static_cast<int>(chosen), score = chosen_score;
-    }
+    WarpLargest(last_key, last_index, count, my_key, mine);
+  } else {
+    if (warp != 0) return;
+    const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
+    if (lane < count) mine = hash_table[row * count + lane];
   }
+  mine = min(max(mine, 0), num_experts - 1);
+  const float score = lane < count ? SqrtSoftplus(z[mine]) : 0.0f;
   float sum = 0;
   for (int a = 0; a < count; ++a) sum += __shfl_sync(kAll, score, a);
   if (lane < count) {
@@ -75,16 +95,23 @@ __global__ void __launch_bounds__(kWarps * 32) RouterKernel(const float* logits,
   }
 }
 
+template <int PerThread>
+void Run(const ExecContext& ctx, const RouterArgs& a) {
+  const int64_t count = a.experts.dim(1);
+  Launch(ctx, count <= 8 ? RouterKernel<PerThread, 2> : RouterKernel<PerThread, 8>, dim3(static_cast<unsigned>(a.logits.dim(0))),
+         dim3(kThreads), 0, a.logits.f32(), a.bias ? a.bias.f32() : nullptr, a.hash_table ? a.hash_table.i32() : nullptr,
+         a.tokens ? a.tokens.i32() : nullptr, a.scaling_factor, a.experts.i32(), a.weights.f32(), static_cast<int>(a.logits.dim(1)),
+         static_cast<int>(count), a.hash_table ? a.hash_table.dim(0) : 0);
+}
+
 }  // namespace
 
 void RouterCuda(const ExecContext& ctx, const RouterArgs& a) {
-  const int64_t t = a.logits.dim(0), e = a.logits.dim(1), count = a.experts.dim(1);
+  const int64_t e = a.logits.dim(1), count = a.experts.dim(1);
   DSV4_CHECK(e <= kMaxExperts && count <= kMaxChosen, e, " experts, ", count, " chosen");
-  const auto kernel = e <= 128 ? RouterKernel<4> : e <= 256 ? RouterKernel<8> : e <= 512 ? RouterKernel<16> : RouterKernel<32>;
-  Launch(ctx, kernel, dim3(static_cast<unsigned>((t + kWarps - 1) / kWarps)), dim3(kWarps * 32), 0, a.logits.f32(),
-         a.bias ? a.bias.f32() : nullptr, a.hash_table ? a.hash_table.i32() : nullptr, a.tokens ? a.tokens.i32() : nullptr,
-         a.scaling_factor, a.experts.i32(), a.weights.f32(), static_cast<int>(t), static_cast<int>(e), static_cast<int>(count),
-         a.hash_table ? a.hash_table.dim(0) : 0);
+  if (e <= 256) return Run<1>(ctx, a);
+  if (e <= 512) return Run<2>(ctx, a);
+  Run<4>(ctx, a);
 }
 
 }  // namespace dsv4
