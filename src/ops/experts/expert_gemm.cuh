@@ -2,12 +2,13 @@
 //
 // Work is a list of (chunk, row pair): a chunk is an expert with up to 16 of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
-// list into equal contiguous parts. In a block one warp requests tiles, 8 or 16 of each row tile at a time, into a ring of
-// bulk copies (PTX ISA, "cp.async.bulk"); it runs ahead over the ends of items. Eight warps take one or two tiles of each
-// such stage, decode them in registers (tile_mma.cuh) and multiply with mma.m16n8k16, weights as the 16 rows, tokens as
-// the 8 columns. The warps' sums are added in order, so a result depends on K and nothing else: not on T, the grouping,
-// or the grid.
+// list into equal contiguous parts. In a block eight warps cut K. Each streams its tiles through a ring of bulk copies of
+// its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (tile_mma.cuh) and
+// multiplies with mma.m16n8k16, weights as the 16 rows, tokens as the 8 columns. One warp, another for every item, adds
+// the warps' sums in order, so a result depends on K and nothing else: not on T, the grouping, or the grid.
 #pragma once
+
+#include <type_traits>
 
 #include "device/launch.cuh"
 #include "ops/experts/expert_rows.cuh"
@@ -18,11 +19,11 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;  // the last warp requests
+inline constexpr int kWarps = 8, kThreads = kWarps * 32;
 inline constexpr int kChunkTokens = 16;
 inline constexpr int kColumnStride = 20;                       // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;         // one warp's sums: two row tiles, eight columns
-inline constexpr int kPartialFloats = 2 * kWarps * kPartial;   // two sets: for 16 columns, or for two items in turn
+inline constexpr int kPartialFloats = 2 * kWarps * kPartial;   // two sets, used in turn
 
 struct Chunk {
   int32_t expert, begin, count, unused;  // pairs [begin, begin + count) of the sorted list
@@ -56,17 +57,17 @@ struct GemmArgs {
 template <WeightFormat F>
 struct Ring {
   static constexpr int kTileBytes = static_cast<int>(TileBytes(F));
-  static constexpr int kWarpTiles = kTileBytes == 576 ? 2 : 1;  // of a stage, per warp and stream
-  static constexpr int kTiles = kWarps * kWarpTiles;            // of a stage, per stream
-  static constexpr int kStages = kTileBytes == 2048 ? 2 : 4;
+  static constexpr int kStep = kTileBytes == 576 ? 2 : 1;                                // tiles in registers at a time
+  static constexpr int kTiles = kTileBytes == 576 ? 4 : kTileBytes == 1024 ? 2 : 1;      // of each stream in a stage
+  static constexpr int kStages = 2;
   static constexpr int kStreamBytes = kTiles * kTileBytes;
   static constexpr int kStageBytes = 2 * kStreamBytes;
-  static constexpr int kBytes = kStages * kStageBytes;
+  static constexpr int kBytes = kWarps * kStages * kStageBytes;
 };
 
 template <WeightFormat F>
 inline int64_t GemmSharedBytes(bool x_in_shared, int k) {
-  return Ring<F>::kBytes + kPartialFloats * 4 + 128 + (x_in_shared ? PaddedColumns(k) * 2 : 0);
+  return Ring<F>::kBytes + kPartialFloats * 4 + 512 + (x_in_shared ? PaddedColumns(k) * 2 : 0);
 }
 
 // One lane's view of the chunk `first + lane`; the others' by shuffles.
@@ -102,6 +103,19 @@ __device__ __forceinline__ const uint8_t* ShufflePointer(const uint8_t* p, int l
   return reinterpret_cast<const uint8_t*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
 }
 
+// x[at .. at + 3], zeros behind the row's end.
+__device__ __forceinline__ float4 LoadRowPart(const float* x, int at, int k) {
+  if (at + 3 < k && reinterpret_cast<uintptr_t>(x) % 16 == 0) return *reinterpret_cast<const float4*>(x + at);
+  return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f, at + 3 < k ? x[at + 3] : 0.0f};
+}
+
+// True in one lane of the warp.
+__device__ __forceinline__ bool ElectOne() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
 // Items of a block, in the order of the list.
 struct Cursor {
   int chunk, row;
@@ -123,15 +137,50 @@ struct TileScales<WeightFormat::kFp8Block> {
   }
 };
 
+__device__ __forceinline__ uint4 LoadShared16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadShared2(uint32_t at) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+  return v;
+}
+
+// LoadTile by shared addresses that stay in registers: `codes` is of the lane's 16 bytes, `scales` of its 2.
+template <WeightFormat F>
+__device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
+  LaneTile<F> raw;
+  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
+    raw.codes = LoadShared16(codes);
+    raw.scales = LoadShared2(scales);
+  } else if constexpr (F == WeightFormat::kFp8Block) {
+    raw.codes[0] = LoadShared16(codes);
+    raw.codes[1] = LoadShared16(codes + 512);
+  } else {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) raw.step[s] = LoadShared16(codes + 512 * s);
+  }
+  return raw;
+}
+
+// Four steps of one column: 16 BF16.
+struct Columns {
+  uint32_t b[8];
+};
+__device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
+  const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
+  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
 // sum[stream][block] += the streams' tiles x the columns of that block; Planes terms of every column.
 template <WeightFormat F, int Blocks, int Planes>
-__device__ __forceinline__ void MultiplyTiles(const uint8_t* tile0, const uint8_t* tile1, int lane,
-                                              const uint32_t (&b)[Blocks][Planes][8], float (&sum)[2][2][4],
-                                              const TileScales<F> (&scales)[2], int k_tile) {
+__device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Planes],
+                                              float (&sum)[2][2][4], const TileScales<F> (&scales)[2], int k_tile) {
   uint32_t w[2][4][4];
-  const LaneTile<F> raw0 = LoadTile<F>(tile0, lane), raw1 = LoadTile<F>(tile1, lane);
-  DecodeTile<F>(raw0, w[0]);
-  DecodeTile<F>(raw1, w[1]);
+  DecodeTile<F>(raw[0], w[0]);
+  DecodeTile<F>(raw[1], w[1]);
   const auto multiply = [&](auto& to) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -139,8 +188,9 @@ __device__ __forceinline__ void MultiplyTiles(const uint8_t* tile0, const uint8_
       for (int p = 0; p < Planes; ++p) {
 #pragma unroll
         for (int block = 0; block < Blocks; ++block) {
-          MmaBf16(to[0][block], w[0][s], b[block][p][2 * s], b[block][p][2 * s + 1]);
-          MmaBf16(to[1][block], w[1][s], b[block][p][2 * s], b[block][p][2 * s + 1]);
+          const Columns& c = columns[block][p];
+          MmaBf16(to[0][block], w[0][s], c.b[2 * s], c.b[2 * s + 1]);
+          MmaBf16(to[1][block], w[1][s], c.b[2 * s], c.b[2 * s + 1]);
         }
       }
     }
@@ -168,22 +218,25 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
   extern __shared__ __align__(128) uint8_t shared[];
   float* partial = reinterpret_cast<float*>(shared + R::kBytes);
   uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + R::kBytes + kPartialFloats * 4);
-  uint16_t* shared_x = reinterpret_cast<uint16_t*>(shared + R::kBytes + kPartialFloats * 4 + 128);
+  uint8_t* zeros = reinterpret_cast<uint8_t*>(barriers) + 256;  // 256 bytes
+  uint16_t* shared_x = reinterpret_cast<uint16_t*>(zeros + 256);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t full = sm90::SharedAddress(barriers), empty = full + 8 * R::kStages;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < R::kStages; ++s) {
-      sm90::BarrierInit(full + 8 * s, 1);
-      sm90::BarrierInit(empty + 8 * s, kWarps);
+  const uint32_t ring_full = sm90::SharedAddress(barriers + warp * R::kStages);
+  const uint32_t sums_full = sm90::SharedAddress(barriers + kWarps * R::kStages), sums_free = sums_full + 16;
+  if (lane == 0) {
+    for (int s = 0; s < R::kStages; ++s) sm90::BarrierInit(ring_full + 8 * s, 1);
+    if (warp == 0) {
+      for (int s = 0; s < 2; ++s) sm90::BarrierInit(sums_full + 8 * s, kWarps), sm90::BarrierInit(sums_free + 8 * s, 1);
     }
     sm90::BarrierInitFence();
     sm90::FenceAsyncShared();
   }
+  if (threadIdx.x < 64) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
   if constexpr (Up) {
     // The table of matrices is cold; it is weights.
     const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
-    const int64_t bytes = int64_t{a.num_experts} * static_cast<int>(sizeof(ExpertMatrices));
-    for (int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 64; at < bytes; at += int64_t{gridDim.x} * kThreads * 64) {
+    const int bytes = a.num_experts * static_cast<int>(sizeof(ExpertMatrices));
+    for (int at = (blockIdx.x * kThreads + threadIdx.x) * 64; at < bytes; at += gridDim.x * kThreads * 64) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(table + at));
     }
   }
@@ -192,56 +245,87 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
   // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own.
   AllowNext();
 
+  // One token: its row, requested before the weights, behind which it would queue.
+  constexpr int kRowLoads = 8;
+  float4 row_part[kRowLoads];
+  if (Up && a.x != nullptr) {
+#pragma unroll
+    for (int u = 0; u < kRowLoads; ++u) row_part[u] = LoadRowPart(a.x, 4 * (u * kThreads + static_cast<int>(threadIdx.x)), a.k);
+  }
+
   const int num_chunks = a.experts != nullptr ? a.num_slots : *a.num_chunks;
   const int row_tiles = (a.n + 15) / 16, rows = Up ? row_tiles : (row_tiles + 1) / 2;
   const int k_tiles = (a.k + 63) / 64;
-  const int64_t total = int64_t{num_chunks} * rows;
-  const int64_t begin = total * blockIdx.x / gridDim.x;
-  const int num_items = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x - begin);
-  Cursor item{static_cast<int>(begin / rows), static_cast<int>(begin % rows)};
+  const unsigned total = static_cast<unsigned>(num_chunks) * static_cast<unsigned>(rows);
+  const unsigned each = total / gridDim.x, more = total % gridDim.x;
+  const unsigned begin = each * blockIdx.x + min(blockIdx.x, more);
+  const int num_items = static_cast<int>(each + (blockIdx.x < more ? 1 : 0));
+  Cursor item{static_cast<int>(begin / static_cast<unsigned>(rows)), static_cast<int>(begin % static_cast<unsigned>(rows))};
+  const int k_begin = k_tiles * warp / kWarps, k_end = k_tiles * (warp + 1) / kWarps;
 
   ChunkCache cache;
   FillCache<Up>(a, item.chunk, num_chunks, lane, cache);
-  int stage = 0, parity = 0;
-  const auto next_stage = [&] {
-    if (++stage == R::kStages) stage = 0, parity ^= 1;
-  };
 
-  if (warp == kWarps) {
-    for (int i = 0; i < num_items; ++i, item.Next(rows)) {
-      if (item.chunk - cache.first >= 32) FillCache<Up>(a, item.chunk, num_chunks, lane, cache);
-      const int at = item.chunk - cache.first;
-      const int tile0 = Up ? item.row : 2 * item.row, tile1 = Up ? item.row : min(2 * item.row + 1, row_tiles - 1);
-      const uint8_t* from0 = ShufflePointer(cache.codes0, at) + int64_t{tile0} * k_tiles * R::kTileBytes;
-      const uint8_t* from1 = ShufflePointer(cache.codes1, at) + int64_t{tile1} * k_tiles * R::kTileBytes;
-      for (int k = 0; k < k_tiles; k += R::kTiles) {
-        sm90::BarrierWait(empty + 8 * stage, parity ^ 1);
-        if (lane == 0) {
-          const uint32_t to = sm90::SharedAddress(shared) + stage * R::kStageBytes, bytes = min(R::kTiles, k_tiles - k) * R::kTileBytes;
-          sm90::BarrierExpect(full + 8 * stage, 2 * bytes);
-          sm90::BulkLoad(to, from0, bytes, full + 8 * stage);
-          sm90::BulkLoad(to + R::kStreamBytes, from1, bytes, full + 8 * stage);
-        }
-        from0 += R::kStreamBytes, from1 += R::kStreamBytes;
-        next_stage();
-      }
+  // ---- requests ----
+  Cursor ahead = item;
+  int ahead_items = k_begin < k_end ? num_items : 0, ahead_k = k_begin, ahead_stage = 0;
+  const uint8_t *from0 = nullptr, *from1 = nullptr;
+  const uint32_t ring = sm90::SharedAddress(shared) + warp * R::kStages * R::kStageBytes;
+  const auto point = [&] {  // at the tiles of item `ahead`
+    if (ahead_items == 0) return;
+    ChunkCache far = cache;
+    if (ahead.chunk - cache.first >= 32) FillCache<Up>(a, ahead.chunk, num_chunks, lane, far);
+    const int at = ahead.chunk - far.first;
+    const int tile0 = Up ? ahead.row : 2 * ahead.row, tile1 = Up ? ahead.row : min(2 * ahead.row + 1, row_tiles - 1);
+    from0 = ShufflePointer(far.codes0, at) + (int64_t{tile0} * k_tiles + k_begin) * R::kTileBytes;
+    from1 = ShufflePointer(far.codes1, at) + (int64_t{tile1} * k_tiles + k_begin) * R::kTileBytes;
+  };
+  const auto request = [&] {
+    if (ahead_items == 0) return;
+    if (ElectOne()) {
+      const uint32_t to = ring + ahead_stage * R::kStageBytes, bar = ring_full + 8 * ahead_stage;
+      const uint32_t bytes = min(R::kTiles, k_end - ahead_k) * R::kTileBytes;
+      sm90::BarrierExpect(bar, 2 * bytes);
+      sm90::BulkLoad(to, from0, bytes, bar);
+      sm90::BulkLoad(to + R::kStreamBytes, from1, bytes, bar);
     }
-    return;
-  }
+    from0 += R::kStreamBytes, from1 += R::kStreamBytes;
+    ahead_stage ^= 1;
+    ahead_k += R::kTiles;
+    if (ahead_k >= k_end) {
+      ahead_k = k_begin;
+      --ahead_items;
+      ahead.Next(rows);
+      point();
+    }
+  };
+  static_assert(R::kStages == 2);
+  point();
+  request();
+  request();
 
   if constexpr (!Up) WaitForPrevious();
-  if (a.x != nullptr) {  // one token: its row as BF16
+  if (Up && a.x != nullptr) {
     const int padded = static_cast<int>(PaddedColumns(a.k));
-    for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
-      shared_x[i] = i < a.k ? __bfloat16_as_ushort(__float2bfloat16_rn(a.x[i])) : uint16_t{0};
+    uint2* to = reinterpret_cast<uint2*>(shared_x);
+    for (int first = 0; first < padded; first += 4 * kRowLoads * kThreads) {
+#pragma unroll
+      for (int u = 0; u < kRowLoads; ++u) {
+        const int at = first + 4 * (u * kThreads + static_cast<int>(threadIdx.x));
+        const float4 v = first == 0 ? row_part[u] : LoadRowPart(a.x, at, a.k);
+        if (at < padded) to[at / 4] = make_uint2(PackBf16(v.x, v.y), PackBf16(v.z, v.w));
+      }
     }
-    sm90::NamedBarrier(1, kWarps * 32);
+    __syncthreads();
   }
 
-  int set = 0, known_chunk = -1;
+  // ---- products ----
+  int known_chunk = -1, stage = 0, parity = 0, turn = 0;  // turn: blocks of eight columns summed so far
   Chunk chunk{};
   float scale0 = 0, scale1 = 0;
-  const uint8_t* row[2] = {nullptr, nullptr};  // the lane's column of each block of eight
+  const uint8_t* row[2];  // the lane's column of each block of eight; zeros where there is none
+  int row_step[2];
+  int64_t plane_step[2];
   const int64_t plane_bytes = a.plane_elements * 2, row_bytes = PaddedColumns(a.k) * 2;
   const auto pair_of = [&](int column) { return a.experts != nullptr ? chunk.begin + column : a.pairs[chunk.begin + column]; };
 
@@ -253,29 +337,22 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       chunk.expert = __shfl_sync(0xFFFFFFFFu, cache.chunk.expert, at);
       chunk.begin = __shfl_sync(0xFFFFFFFFu, cache.chunk.begin, at);
       chunk.count = __shfl_sync(0xFFFFFFFFu, cache.chunk.count, at);
-      scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at);
-      scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at);
+      scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * kTileFactor<F>;
+      scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * kTileFactor<F>;
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
-        row[b] = nullptr;
+        row[b] = zeros + 32 * t;
+        row_step[b] = 0, plane_step[b] = 0;
         if (8 * b + g >= chunk.count) continue;
+        row_step[b] = R::kStep * 128, plane_step[b] = plane_bytes;
         const int pair = pair_of(8 * b + g);
         const int64_t r = a.row_is_token ? pair / a.num_slots : pair;
-        row[b] = (a.x != nullptr ? reinterpret_cast<const uint8_t*>(shared_x)
-                                 : reinterpret_cast<const uint8_t*>(a.planes) + r * row_bytes) + 32 * t;
+        row[b] = (Up && a.x != nullptr ? reinterpret_cast<const uint8_t*>(shared_x)
+                                       : reinterpret_cast<const uint8_t*>(a.planes) + r * row_bytes) + 32 * t + k_begin * 128;
       }
-    }
-    // The epilogue's threads are other warps for every item: a warp that adds up does not multiply meanwhile.
-    const int out = (threadIdx.x + 32 * i) % (kWarps * 32), out_column = out / 16, out_row = out % 16;
-    int out_pair = 0;
-    float weight = 0;
-    if (out_column < chunk.count) {
-      out_pair = pair_of(out_column);
-      if constexpr (Up) weight = a.weights[out_pair];
     }
 
     float sum[2][2][4] = {};  // stream, block of columns
-    const bool wide = chunk.count > 8;
     TileScales<F> scales[2];
     if constexpr (F == WeightFormat::kFp8Block) {
       const ExpertMatrices& m = a.matrices[chunk.expert];
@@ -283,101 +360,125 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       scales[0].Row((Up ? m.gate : m.down).block_scale, tile0, a.k);
       scales[1].Row((Up ? m.up : m.down).block_scale, tile1, a.k);
     }
-    for (int k = warp * R::kWarpTiles; k - warp * R::kWarpTiles < k_tiles; k += R::kTiles) {
-      sm90::BarrierWait(full + 8 * stage, parity);
-      const uint8_t* tiles = shared + stage * R::kStageBytes + warp * R::kWarpTiles * R::kTileBytes;
+    const auto multiply = [&](auto blocks) {
+      constexpr int kBlocks = decltype(blocks)::value;
+      const uint8_t* column[kBlocks];
 #pragma unroll
-      for (int j = 0; j < R::kWarpTiles; ++j) {
-        if (k + j < k_tiles) {
-          const uint8_t *tile0 = tiles + j * R::kTileBytes, *tile1 = tile0 + R::kStreamBytes;
-          const auto load = [&](int block, int plane, uint32_t (&b)[8]) {
-            uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-            if (row[block] != nullptr) {
-              const uint4* from = reinterpret_cast<const uint4*>(row[block] + plane * plane_bytes + (k + j) * 128);
-              low = from[0], high = from[1];
+      for (int b = 0; b < kBlocks; ++b) column[b] = row[b];
+      for (int k = k_begin; k < k_end; k += R::kTiles) {
+        const uint32_t codes = ring + stage * R::kStageBytes + 16 * lane, tile_scales = codes - 14 * lane + 512;
+#pragma unroll
+        for (int first = 0; first < R::kTiles; first += R::kStep) {
+          if (first > 0 && k + first >= k_end) break;
+          Columns columns[R::kStep][kBlocks][Planes];
+          LaneTile<F> raw[R::kStep][2];
+          const auto load_columns = [&](int j) {
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+              for (int p = 0; p < Planes; ++p) columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
             }
-            b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
-            b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
           };
-          if (Planes == 1 && !wide) {
-            uint32_t b[1][1][8];
-            load(0, 0, b[0][0]);
-            MultiplyTiles<F, 1, 1>(tile0, tile1, lane, b, sum, scales, k + j);
-          } else {
-            uint32_t b[2][Planes][8];
+          // One block: the columns of all tiles are on their way before the wait.
+          constexpr bool kEarly = kBlocks * Planes == 1;
+          if (kEarly) {
 #pragma unroll
-            for (int block = 0; block < 2; ++block) {
-#pragma unroll
-              for (int p = 0; p < Planes; ++p) load(block, p, b[block][p]);
+            for (int j = 0; j < R::kStep; ++j) {
+              if (j == 0 || k + first + j < k_end) load_columns(j);
             }
-            MultiplyTiles<F, 2, Planes>(tile0, tile1, lane, b, sum, scales, k + j);
+          }
+          if (first == 0) sm90::BarrierWait(ring_full + 8 * stage, parity);
+#pragma unroll
+          for (int j = 0; j < R::kStep; ++j) {
+            const int at = (first + j) * R::kTileBytes;
+            raw[j][0] = LoadSharedTile<F>(codes + at, tile_scales + at);
+            raw[j][1] = LoadSharedTile<F>(codes + at + R::kStreamBytes, tile_scales + at + R::kStreamBytes);
+          }
+#pragma unroll
+          for (int j = 0; j < R::kStep; ++j) {
+            if (j == 0 || k + first + j < k_end) {
+              if (!kEarly) load_columns(j);
+              MultiplyTiles<F, kBlocks, Planes>(raw[j], columns[j], sum, scales, k + first + j);
+            }
+          }
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) column[b] += row_step[b];
+        }
+        __syncwarp();
+        request();
+        parity ^= stage;
+        stage ^= 1;
+      }
+    };
+    const bool wide = chunk.count > 8;
+    if (wide) {
+      multiply(std::integral_constant<int, 2>{});
+    } else {
+      multiply(std::integral_constant<int, 1>{});
+    }
+
+    // ---- the warps' sums, in order ----
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      if (b == 1 && !wide) break;
+      const int columns = min(chunk.count - 8 * b, 8), set = turn % 2, phase = turn / 2 % 2;
+      const bool adds = turn % kWarps == warp;
+      ++turn;
+      sm90::BarrierWait(sums_free + 8 * set, phase ^ 1);
+      float* mine = partial + (set * kWarps + warp) * kPartial + 2 * t * kColumnStride + g;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (2 * t + c < columns) {
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+            mine[(8 * s + c) * kColumnStride] = sum[s][b][c];
+            mine[(8 * s + c) * kColumnStride + 8] = sum[s][b][2 + c];
           }
         }
       }
       __syncwarp();
-      if (lane == 0) sm90::BarrierArrive(empty + 8 * stage);
-      next_stage();
-    }
-
-    // ---- the warps' sums, in order ----
-    if (wide) sm90::NamedBarrier(1, kWarps * 32);  // the other set may still be read
-    const int first_set = wide ? 0 : set;
-    const int used = min((chunk.count + 7) / 8, 2);
+      if (lane == 0) sm90::BarrierArrive(sums_full + 8 * set);
+      if (!adds) continue;
+      sm90::BarrierWait(sums_full + 8 * set, phase);
+      const int out_row = lane % 16;
+      for (int column = lane / 16; column < columns; column += 2) {
+        const int pair = pair_of(8 * b + column);
+        const float* from = partial + set * kWarps * kPartial + column * kColumnStride + out_row;
+        float first = 0, second = 0;
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      if (b < used) {
-        float* mine = partial + ((first_set + b) * kWarps + warp) * kPartial;
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-#pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            const int column = 2 * t + q % 2;
-            if (8 * b + column < chunk.count) mine[(8 * s + column) * kColumnStride + g + q / 2 * 8] = sum[s][b][q];
-          }
+        for (int w = 0; w < kWarps; ++w) {
+          first += from[w * kPartial];
+          second += from[w * kPartial + 8 * kColumnStride];
         }
-      }
-    }
-    sm90::NamedBarrier(1, kWarps * 32);
-    if (out_column < chunk.count) {
-      const float* from = partial + (first_set + out_column / 8) * kWarps * kPartial + out_column % 8 * kColumnStride + out_row;
-      float first = 0, second = 0;
+        first *= scale0;
+        second *= scale1;
+        if constexpr (Up) {
+          const int f = 16 * item.row + out_row;
+          const float h = f < a.n ? SwigluValue(first, second, a.limit) * a.weights[pair] : 0.0f;
+          if (a.hidden != nullptr) {
+            if (f < a.n) a.hidden[int64_t{pair} * 2 * a.n + f] = h;
+          } else {
+            const int padded = static_cast<int>(PaddedColumns(a.n));
+            uint16_t part[Planes];
+            SplitBf16<Planes>(h, part);
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        first += from[w * kPartial];
-        second += from[w * kPartial + 8 * kColumnStride];
-      }
-      first *= scale0 * kTileFactor<F>;
-      second *= scale1 * kTileFactor<F>;
-      if constexpr (Up) {
-        const int f = 16 * item.row + out_row;
-        const float h = f < a.n ? SwigluValue(first, second, a.limit) * weight : 0.0f;
-        if (a.hidden != nullptr) {
-          if (f < a.n) a.hidden[int64_t{out_pair} * 2 * a.n + f] = h;
-        } else {
-          const int64_t padded = PaddedColumns(a.n);
-          uint16_t part[Planes];
-          SplitBf16<Planes>(h, part);
-#pragma unroll
-          for (int p = 0; p < Planes; ++p) {
-            uint16_t* to = a.hidden_planes + p * a.hidden_plane_elements + out_pair * padded;
-            to[f] = part[p];
-            if (item.row == rows - 1) {
-              for (int64_t c = f + 16; c < padded; c += 16) to[c] = 0;
+            for (int p = 0; p < Planes; ++p) {
+              uint16_t* to = a.hidden_planes + p * a.hidden_plane_elements + int64_t{pair} * padded;
+              to[f] = part[p];
+              if (item.row == rows - 1) {
+                for (int c = f + 16; c < padded; c += 16) to[c] = 0;
+              }
             }
           }
+        } else {
+          float* to = a.outputs + int64_t{pair} * a.n;
+          const int f = 32 * item.row + out_row;
+          if (f < a.n) to[f] = first;
+          if (f + 16 < a.n) to[f + 16] = second;
         }
-      } else {
-        float* to = a.outputs + int64_t{out_pair} * a.n;
-        const int f = 32 * item.row + out_row;
-        if (f < a.n) to[f] = first;
-        if (f + 16 < a.n) to[f + 16] = second;
       }
-    }
-    if (wide) {
-      sm90::NamedBarrier(1, kWarps * 32);
-      set = 0;
-    } else {
-      set ^= 1;
+      __syncwarp();
+      if (lane == 0) sm90::BarrierArrive(sums_free + 8 * set);
     }
   }
 }

@@ -34,6 +34,7 @@ struct Sorted {
   int* totals;        // number of tiles, number of rows
   ExpertTile* tiles;
   int* pair;          // [rows]
+  float* weight;      // [rows]: of the pair; 0 for none
 };
 
 __device__ __forceinline__ int ExpertOf(const int* experts, int pair, int num_experts) {
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
     h = row;
     row += in_block;
   }
-  for (; row < rows_end; ++row) s.pair[row] = -1;
+  for (; row < rows_end; ++row) s.pair[row] = -1, s.weight[row] = 0;
   const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
   for (int i = 0; i < num_tiles; ++i) {
     const int begin = i * each, n = min(each, count - begin);
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
   }
 }
 
-__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, Sorted s, int num_pairs, int num_experts) {
+__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, const float* weights, Sorted s, int num_pairs, int num_experts) {
   extern __shared__ uint8_t memory[];
   uint8_t* count = memory;  // [32 warps][E]
   const int i = static_cast<int>(threadIdx.x), warp = i / 32, pair = static_cast<int>(blockIdx.x) * kSortThreads + i;
@@ -121,7 +122,9 @@ __global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts
   if (e < 0) return;
   int rank = __popc(before);
   for (int w = 0; w < warp; ++w) rank += count[w * num_experts + e];
-  s.pair[s.histogram[static_cast<int>(blockIdx.x) * num_experts + e] + rank] = pair;
+  const int row = s.histogram[static_cast<int>(blockIdx.x) * num_experts + e] + rank;
+  s.pair[row] = pair;
+  s.weight[row] = weights[pair];
 }
 
 // x rows in sorted order, as blocks of activations.
@@ -149,11 +152,11 @@ struct ExpertsParams {
   int row_tiles, row_steps;
   // Up
   uint8_t* hidden;
-  const float* weights;
   float limit;
   // Down
   float* outputs;
   int d;
+  bool bulk;  // rows of `outputs` may be stored by bulk copies
 };
 
 // A NaN stays one, unlike with fminf.
@@ -161,7 +164,7 @@ __device__ __forceinline__ float AtMost(float x, float limit) { return x > limit
 
 // h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
 template <WeightFormat kFormat, int kN>
-__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, RingPosition<NumStages(kFormat)>& ring,
+__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, Position& at,
                                        const WarpRows& rows, const ExpertTile& tile, int step) {
   const ExpertMatrices& m = p.matrices[tile.expert];
   const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
@@ -171,24 +174,28 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
     scales.row[0] = reinterpret_cast<const float*>(m.gate.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
     scales.row[1] = reinterpret_cast<const float*>(m.up.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
   }
+  float weight[(kN + 31) / 32];  // of token 32 i + lane
+#pragma unroll
+  for (int i = 0; i < (kN + 31) / 32; ++i) {
+    weight[i] = 32 * i + lane < (tile.count + 7) / 8 * 8 ? p.sorted.weight[tile.row0 + 32 * i + lane] : 0.0f;
+  }
   float acc[kN / 2], unit[2];
-  MultiplyTile<kFormat, kN, true>(s, ring, rows, scales, p.slabs, acc, unit);
+  MultiplyTile<kFormat, kN, true>(s, at, rows, scales, p.slabs, acc, unit);
   const float gate_scale = m.gate.global_scale * FormatScale<kFormat>() * unit[0];
   const float up_scale = m.up.global_scale * FormatScale<kFormat>() * unit[1];
   const int column = 16 * warp + 8 * static_cast<int>(rows.half) + g;  // of the 64
   const bool inside = step * 64 + column < static_cast<int>(m.gate.rows);
-  if (threadIdx.x == 128) BulkWaitRead();  // the tile before has left the staging memory
+  if (threadIdx.x == 128) BulkWaitRead<0>();  // the tile before has left the staging memory
   NamedBarrier(3, 256);
 #pragma unroll
   for (int j = 0; j < kN / 8; ++j) {
-    const int2 pair = 8 * j < tile.count ? *reinterpret_cast<const int2*>(p.sorted.pair + tile.row0 + 8 * j + 2 * t) : make_int2(-1, -1);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int token = 8 * j + 2 * t + i, source = i == 0 ? pair.x : pair.y;
+      const int token = 8 * j + 2 * t + i;
       const float gate = AtMost(acc[4 * j + i] * gate_scale, p.limit);
       const float up = -AtMost(-AtMost(acc[4 * j + 2 + i] * up_scale, p.limit), p.limit);
-      float h = 0;
-      if (inside && source >= 0) h = __fdividef(gate, 1.0f + __expf(-gate)) * up * p.weights[source];
+      const float w = __shfl_sync(~0u, weight[j / 4], token % 32);
+      const float h = inside ? __fdividef(gate, 1.0f + __expf(-gate)) * up * w : 0.0f;
       *reinterpret_cast<__nv_bfloat16*>(s.staging_memory + token / 8 * 1024 + ActivationByte(token % 8, column)) = __float2bfloat16_rn(h);
     }
   }
@@ -202,32 +209,25 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
 }
 
 template <WeightFormat kFormat, int kN>
-__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, RingPosition<NumStages(kFormat)>& ring,
+__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, Position& at,
                                          const WarpRows& rows, const ExpertTile& tile, int step) {
   const QuantTensor& w = p.matrices[tile.expert].down;
-  const int warp = static_cast<int>(threadIdx.x / 32) - 4, lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-  const int row_tile = step * kRowTiles + warp;
+  const int lane = static_cast<int>(threadIdx.x % 32), row_tile = step * kRowTiles + static_cast<int>(threadIdx.x / 32) - 4;
   Fp8Scales scales;
   if (kFormat == WeightFormat::kFp8Block && row_tile < p.row_tiles) {
     scales.row[0] = scales.row[1] = reinterpret_cast<const float*>(w.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
   }
+  int pair[(kN + 31) / 32];  // of token 32 i + lane
+#pragma unroll
+  for (int i = 0; i < (kN + 31) / 32; ++i) pair[i] = 32 * i + lane < tile.count ? p.sorted.pair[tile.row0 + 32 * i + lane] : -1;
   float acc[kN / 2], unit[2];
-  MultiplyTile<kFormat, kN, false>(s, ring, rows, scales, p.slabs, acc, unit);
+  MultiplyTile<kFormat, kN, false>(s, at, rows, scales, p.slabs, acc, unit);
   const float scale = w.global_scale * FormatScale<kFormat>();
-  const int row = row_tile * 16 + g;
-#pragma unroll
-  for (int j = 0; j < kN / 8; ++j) {
-    if (8 * j >= tile.count) break;
-    const int2 pair = *reinterpret_cast<const int2*>(p.sorted.pair + tile.row0 + 8 * j + 2 * t);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int source = i == 0 ? pair.x : pair.y;
-      if (source < 0) continue;
-      float* y = p.outputs + static_cast<int64_t>(source) * p.d + row;
-      if (row < p.d) y[0] = acc[4 * j + i] * unit[0] * scale;
-      if (row + 8 < p.d) y[8] = acc[4 * j + 2 + i] * unit[1] * scale;
-    }
-  }
+  const int row = (step * kRowTiles + static_cast<int>(threadIdx.x / 128 - 1) * 4) * 16;
+  StoreSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, tile.count, 0, min(64, p.d - row), p.bulk, [&](int c, int) -> float* {
+    const int source = __shfl_sync(~0u, pair[c / 2], c % 2 * 16 + lane % 16);
+    return source < 0 ? nullptr : p.outputs + static_cast<int64_t>(source) * p.d + row;
+  });
 }
 
 // Persistent over (tile of an expert's tokens, 64 rows of gate and up or 128 rows of down).
@@ -237,39 +237,45 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
   extern __shared__ uint8_t memory[];
   const GemmShared s = CarveShared<kFormat>(memory);
   AllowNext();
-  InitBarriers<kFormat>(s);
+  InitBarriers(s);
   WaitForPrevious();
-  RingPosition<NumStages(kFormat)> ring;
   const int num_units = p.sorted.totals[0] * p.row_steps, stride = static_cast<int>(gridDim.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    FewerRegisters<40>();
-    if (warp != 0) return;
-    for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
-      const ExpertTile tile = p.sorted.tiles[unit / p.row_steps];
-      const int step = unit % p.row_steps;
-      const ExpertMatrices& m = p.matrices[tile.expert];
-      const int row_tile = kUp ? step * 4 + lane % 4 : step * kRowTiles + lane;
-      const uint8_t* codes = kUp ? (lane < 4 ? m.gate.codes : m.up.codes) : m.down.codes;
-      codes = lane < kRowTiles && row_tile < p.row_tiles ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
-      CopyTile<kFormat>(s, ring, codes, p.tokens + static_cast<int64_t>(tile.row0) * 128,
-                        static_cast<uint32_t>((tile.count + 7) / 8 * 1024), int64_t{1024} * p.row_blocks8, p.slabs);
+    FewerRegisters<32>();
+    if (warp == 0) {
+      Ring ring;
+      for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
+        const ExpertMatrices& m = p.matrices[p.sorted.tiles[unit / p.row_steps].expert];
+        const int row_tile = kUp ? unit % p.row_steps * 4 + lane % 4 : unit % p.row_steps * kRowTiles + lane;
+        const uint8_t* codes = kUp ? (lane < 4 ? m.gate.codes : m.up.codes) : m.down.codes;
+        codes = row_tile < p.row_tiles ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
+        CopyWeights<kFormat>(s, ring, codes, p.slabs);
+      }
+    } else if (warp == 1 && lane == 0) {
+      Ring ring;
+      for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
+        const ExpertTile tile = p.sorted.tiles[unit / p.row_steps];
+        CopyTokens(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
+                   int64_t{1024} * p.row_blocks8, p.slabs);
+      }
     }
   } else {
-    MoreRegisters<232>();
-    constexpr uint32_t kTile = TileBytes(kFormat);
+    MoreRegisters<240>();
+    constexpr uint32_t kTile = ChunkTileBytes(kFormat);
     const uint32_t w = static_cast<uint32_t>(warp), half = static_cast<uint32_t>(warpgroup - 1), l = 16 * static_cast<uint32_t>(lane);
     const WarpRows rows = kUp ? WarpRows{w * kTile + l, (4 + w) * kTile + l, half}
                               : WarpRows{(4 * half + w) * kTile + l, (4 * half + w) * kTile + l, 0};
+    Position at;
     for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
       const ExpertTile tile = p.sorted.tiles[unit / p.row_steps];
       const int step = unit % p.row_steps;
       const auto run = [&]<int kN>() {
         if constexpr (kUp) {
-          UpTile<kFormat, kN>(p, s, ring, rows, tile, step);
+          UpTile<kFormat, kN>(p, s, at, rows, tile, step);
         } else {
-          DownTile<kFormat, kN>(p, s, ring, rows, tile, step);
+          DownTile<kFormat, kN>(p, s, at, rows, tile, step);
         }
       };
       switch (tile.width) {
@@ -283,7 +289,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
         default: run.template operator()<256>(); break;
       }
     }
-    if (kUp && threadIdx.x == 128) BulkWait();
+    BulkWait();
   }
 #endif
 }
@@ -362,6 +368,7 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   sorted.histogram = reinterpret_cast<int*>(take(blocks * num_experts * 4));
   sorted.tiles = reinterpret_cast<ExpertTile*>(take(most_tiles * static_cast<int64_t>(sizeof(ExpertTile))));
   sorted.pair = reinterpret_cast<int*>(take(most_rows * 4));
+  sorted.weight = reinterpret_cast<float*>(take(most_rows * 4));
   // The op's own scratch tensors hold the activations where they are large enough: h in `hidden`; the sorted x in
   // `outputs`, which is written only after it has been read.
   const auto room = [&](const Tensor& tensor, int64_t bytes) {
@@ -375,7 +382,8 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const dim3 sort_grid(static_cast<unsigned>(blocks)), sort_block(kSortThreads);
   Launch(ctx, CountKernel, sort_grid, sort_block, 0, experts, sorted, num_pairs, e);
   Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e);
-  Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, sorted, num_pairs, e);
+  Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
+         num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
   Launch(ctx, GatherKernel, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(row_blocks8 * d_slabs, 8), NumSms() * 16))), dim3(256),
          0, a.x.f32(), sorted, x, static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), row_blocks8,
@@ -385,10 +393,10 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.sorted = sorted;
   p.row_blocks8 = row_blocks8;
   p.hidden = hidden;
-  p.weights = a.weights.f32();
   p.limit = a.limit;
   p.outputs = a.outputs.f32();
   p.d = static_cast<int>(d);
+  p.bulk = d % 4 == 0 && Aligned16(a.outputs.data);
 
   p.tokens = x;
   p.slabs = static_cast<int>(d_slabs);
