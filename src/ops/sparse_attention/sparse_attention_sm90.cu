@@ -8,8 +8,9 @@
 //   O^T [512, heads]     = V^T P^T      the warpgroups share the channels; V is the same memory as K
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
-// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on T,
-// nor on how many heads share a block, nor on whether it came in a prompt or in a decode step.
+// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on how
+// many tokens the step has nor on how many heads share a block. With more than kMaxExactTokens tokens (prompts) a chain
+// of sums over all tiles is faster (MultiplyChain); its bits differ, unless ctx.batch_invariant forbids it.
 //
 // Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs/20250929-hopper-fp8-sparse-deep-dive.md).
 // wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
@@ -36,7 +37,8 @@ constexpr int kFp8Channels = 448;
 constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
-constexpr int kMaxSplitTokens = 16;
+constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
+constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do not depend on T
 
 struct Params {
   const float* q;
@@ -84,7 +86,8 @@ struct Shared {
   static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
   static constexpr int kSum = kMax + 4 * kHeads * 4;
   static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
-  static constexpr int kBarriers = kValid + 2 * kTile;      // full[2], empty[2]
+  static constexpr int kFlags = kValid + 2 * kTile;         // uint8 [2][2 warpgroups]
+  static constexpr int kBarriers = kFlags + 8;              // full[2], empty[2]
   static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand
 };
 
@@ -125,43 +128,59 @@ DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), D
 
 enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
 
+// The rows of one token, in few registers: positions and row numbers fit in 32 bits. A row is found in three steps, so
+// that a tile's loads of one step are under way while the tile before it takes the next.
+struct RowList {
+  const uint8_t* ring;
+  uint8_t* const* pages;
+  const int32_t* picks;
+  const uint8_t* own;  // the row of window entry 0, were it in this step
+  int first, num_window, num_own, size;
+
+  __device__ __forceinline__ RowList(const Params& a, int64_t t) {
+    const gpu::AttendedRows list(a.v, t);
+    ring = list.seq->fixed + a.v.layer.window_offset;
+    pages = list.seq->pages;
+    picks = list.picks;
+    first = static_cast<int>(list.first);
+    num_window = list.num_window;
+    num_own = static_cast<int>(min(int64_t{num_window}, list.first + num_window - list.start));
+    size = list.size();
+    const int64_t row = list.begin + list.first - list.start;
+    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim) : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
+  }
+  // Step 1: the compressed row that list entry i names; -1: none.
+  __device__ __forceinline__ int RowOf(int i) const {
+    if (i >= size) return -1;
+    if (i < num_window) return 0;
+    return picks != nullptr ? picks[i - num_window] : i - num_window;
+  }
+  // Step 2: the memory that it lies in.
+  __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
+    if (row < 0 || i < num_window) return ring;
+    return pages[static_cast<uint32_t>(row) / static_cast<uint32_t>(a.v.layer.main.rows_per_page)];
+  }
+};
+
 struct Source {
   const uint8_t* data;
   const uint8_t* scale;
   int kind;
 };
 
-__device__ __forceinline__ Source Locate(const Params& a, const gpu::AttendedRows& list, int i) {
-  if (i >= list.size()) return {nullptr, nullptr, kNone};
-  const LayerLayout& layer = a.v.layer;
-  uint8_t* base;
-  uint32_t capacity, slot;
-  if (i < list.num_window) {
-    const int64_t position = list.first + i;
-    if (position >= list.start) {
-      const int64_t own = list.begin + position - list.start;
-      if (a.kv16 != nullptr) return {reinterpret_cast<const uint8_t*>(a.kv16 + own * kDim), nullptr, kBf16Row};
-      return {reinterpret_cast<const uint8_t*>(a.kv + own * kDim), nullptr, kF32Row};
-    }
-    capacity = static_cast<uint32_t>(a.v.window);
-    slot = static_cast<uint32_t>(position) % capacity;
-    base = list.seq->fixed + layer.window_offset;
-  } else {
-    int row = i - list.num_window;
-    if (list.picks != nullptr) row = list.picks[row];
-    if (row < 0) return {nullptr, nullptr, kNone};
-    capacity = static_cast<uint32_t>(layer.main.rows_per_page);
-    const uint32_t page = static_cast<uint32_t>(row) / capacity;
-    slot = static_cast<uint32_t>(row) - page * capacity;
-    base = list.seq->pages[page] + layer.main.rows_offset;
+// Step 3.
+__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page) {
+  if (row < 0) return {nullptr, nullptr, kNone};
+  if (i < list.num_window && i >= list.num_window - list.num_own) {
+    const bool bf16 = a.kv16 != nullptr;
+    return {list.own + static_cast<int64_t>(i) * (bf16 ? 2 * kDim : 4 * kDim), nullptr, bf16 ? kBf16Row : kF32Row};
   }
-  if (layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
+  const bool window = i < list.num_window;
+  const uint32_t capacity = static_cast<uint32_t>(window ? a.v.window : a.v.layer.main.rows_per_page);
+  const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) % capacity;
+  const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
+  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
   return {base + slot * kFp8RowBytes, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
-}
-
-template <typename T>
-__device__ __forceinline__ const T* FromLane(const T* p, int lane) {
-  return reinterpret_cast<const T*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
 }
 
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
@@ -184,9 +203,9 @@ __device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t x, uint32_t y) {
 // its value, subnormals included.
 __device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale, uint32_t (&out)[8]) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t nans = 0;
+  uint32_t nans = 0;  // adding 1 changes the sign bit of a NaN's byte only
 #pragma unroll
-  for (int i = 0; i < 4; ++i) nans |= (words[i] & 0x7F7F7F7Fu) + 0x01010101u;
+  for (int i = 0; i < 4; ++i) nans |= (words[i] + 0x01010101u) ^ words[i];
   if (((nans & 0x80808080u) != 0) | (scale > 134)) [[unlikely]] {  // a NaN, or a scale that 2^120 would carry beyond BF16
     const float s = gpu::E8m0ToF32(static_cast<uint8_t>(scale));
 #pragma unroll
@@ -204,79 +223,139 @@ __device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale,
   }
 }
 
-// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile. Lane L owns channels 16 L .. 16 L + 15 of a row.
+// A quarter of an FP8 row: 7 times 16 codes, one of every scale's block, and two pieces of its BF16 tail.
+struct RawRow {
+  uint4 codes[7], tail[2];
+  uint2 scales;
+
+  __device__ __forceinline__ void Load(const Source& s, int part) {
+    if (s.kind != kFp8Row) return;
+#pragma unroll
+    for (int b = 0; b < 7; ++b) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 16 * part + 64 * b));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) tail[i] = __ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 16 * part + 64 * i));
+    scales = __ldcg(reinterpret_cast<const uint2*>(s.scale));
+  }
+};
+
+// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
+// channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
 __device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, int step, int num_tiles, uint32_t tiles, uint8_t* valid,
                                        uint32_t full, uint32_t empty, int warp, int lane) {
-  const gpu::AttendedRows list(a.v, t);
-  const int my_row = warp * 8 + (lane & 7);
-  Source next = Locate(a, list, first * kTile + my_row);
-  // Where this lane's two 16-byte chunks of row 0 lie; the chunk of row r is at chunk ^ (r % 8). Lanes of odd blocks store
-  // their second chunk first, so that eight lanes hit all banks.
-  const uint32_t block = static_cast<uint32_t>(lane / 4) * kBlockBytes + static_cast<uint32_t>(warp) * 1024;
-  const uint32_t chunk0 = static_cast<uint32_t>(lane % 4) * 2, odd = static_cast<uint32_t>(lane / 4) & 1;
+  const RowList list(a, t);
+  const int r = lane / 4, part = lane % 4, stride = step * kTile;
+  int i = first * kTile + warp * 8 + r;
+  int row = list.RowOf(i), next_row = list.RowOf(i + stride);
+  const uint8_t* page = list.PageOf(a, i, row);
+  Source source = Locate(a, list, i, row, page);
+  RawRow raw;
+  raw.Load(source, part);
+  row = next_row;
+  next_row = list.RowOf(i + 2 * stride);
+  page = list.PageOf(a, i + stride, row);
+  const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128);
+  const uint32_t chunk0 = static_cast<uint32_t>((2 * part) ^ r) * 16, chunk1 = static_cast<uint32_t>((2 * part + 1) ^ r) * 16;
   int n = 0;
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
-    const Source source = next;
-    const int buffer = n & 1;
-    uint4 codes[8];
-    uint32_t scales[8];
-    const uint32_t fp8 = __ballot_sync(0xFFFFFFFFu, source.kind == kFp8Row);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint8_t* data = FromLane(source.data, i);
-      const uint8_t* scale = FromLane(source.scale, i);
-      if ((fp8 >> i & 1) && lane < 28) {
-        codes[i] = *reinterpret_cast<const uint4*>(data + 16 * lane);
-        scales[i] = scale[lane / 4];
-      }
-    }
-    if (tile + step < num_tiles) next = Locate(a, list, (tile + step) * kTile + my_row);
+    const uint32_t buffer = static_cast<uint32_t>(n) & 1;
+    const uint32_t to0 = at + buffer * kTileBytes + chunk0, to1 = at + buffer * kTileBytes + chunk1;
     if (n >= 2) sm90::BarrierWait(empty + 8 * buffer, (n / 2 + 1) & 1);
-    const uint32_t base = tiles + static_cast<uint32_t>(buffer) * kTileBytes + block;
+    if (source.kind == kFp8Row) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {  // the BF16 tails of FP8 rows
-      const int i = lane / 8 + 4 * k, c = lane % 8;
-      const uint8_t* data = FromLane(source.data, i);
-      if (fp8 >> i & 1) {
-        CopyAsync16(tiles + static_cast<uint32_t>(buffer * kTileBytes + 7 * kBlockBytes + warp * 1024 + i * 128 + ((c ^ i) * 16)),
-                    data + kFp8Channels + 16 * c);
+      for (int b = 0; b < 7; ++b) {
+        uint32_t x[8];
+        DecodeFp8x16(raw.codes[b], __byte_perm(raw.scales.x, raw.scales.y, b) & 0xFF, x);
+        StoreShared16(to0 + b * kBlockBytes, x[0], x[1], x[2], x[3]);
+        StoreShared16(to1 + b * kBlockBytes, x[4], x[5], x[6], x[7]);
       }
-    }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t row = base + static_cast<uint32_t>(i) * 128;
-      const uint32_t to0 = row + (((chunk0 + odd) ^ static_cast<uint32_t>(i)) * 16), to1 = row + (((chunk0 + 1 - odd) ^ static_cast<uint32_t>(i)) * 16);
-      uint32_t x[8];
-      if (fp8 >> i & 1) {
-        if (lane >= 28) continue;
-        DecodeFp8x16(codes[i], scales[i], x);
-      } else {
-        const uint8_t* data = FromLane(source.data, i);
-        const int kind = __shfl_sync(0xFFFFFFFFu, source.kind, i);
-        if (kind == kBf16Row) {
-          CopyAsync16(to0, data + 32 * lane + 16 * odd);
-          CopyAsync16(to1, data + 32 * lane + 16 * (1 - odd));
-          continue;
-        }
+      for (int j = 0; j < 2; ++j) {
+        const uint32_t to = at + buffer * kTileBytes + 7 * kBlockBytes + static_cast<uint32_t>((part + 4 * j) ^ r) * 16;
+        StoreShared16(to, raw.tail[j].x, raw.tail[j].y, raw.tail[j].z, raw.tail[j].w);
+      }
+    } else if (source.kind == kBf16Row) {
+#pragma unroll
+      for (int b = 0; b < 8; ++b) {
+        CopyAsync16(to0 + b * kBlockBytes, source.data + 128 * b + 32 * part);
+        CopyAsync16(to1 + b * kBlockBytes, source.data + 128 * b + 32 * part + 16);
+      }
+      asm volatile("cp.async.wait_all;" ::: "memory");
+    } else {
+#pragma unroll 2
+      for (int b = 0; b < 8; ++b) {
+        float4 x[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float4 v = kind == kF32Row ? *reinterpret_cast<const float4*>(data + 64 * lane + 16 * j) : make_float4(0, 0, 0, 0);
-          x[2 * j] = PackBf16(v.x, v.y);
-          x[2 * j + 1] = PackBf16(v.z, v.w);
+          x[j] = source.kind == kF32Row ? *reinterpret_cast<const float4*>(source.data + 256 * b + 64 * part + 16 * j) : make_float4(0, 0, 0, 0);
         }
+        StoreShared16(to0 + b * kBlockBytes, PackBf16(x[0].x, x[0].y), PackBf16(x[0].z, x[0].w), PackBf16(x[1].x, x[1].y), PackBf16(x[1].z, x[1].w));
+        StoreShared16(to1 + b * kBlockBytes, PackBf16(x[2].x, x[2].y), PackBf16(x[2].z, x[2].w), PackBf16(x[3].x, x[3].y), PackBf16(x[3].z, x[3].w));
       }
-      StoreShared16(to0, odd ? x[4] : x[0], odd ? x[5] : x[1], odd ? x[6] : x[2], odd ? x[7] : x[3]);
-      StoreShared16(to1, odd ? x[0] : x[4], odd ? x[1] : x[5], odd ? x[2] : x[6], odd ? x[3] : x[7]);
     }
-    if (lane < 8) valid[buffer * kTile + my_row] = source.kind != kNone;
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
     sm90::FenceAsyncShared();
     __syncwarp();
     if (lane == 0) sm90::BarrierArrive(full + 8 * buffer);
+    i += stride;
+    source = Locate(a, list, i, row, page);
+    raw.Load(source, part);
+    row = next_row;
+    page = list.PageOf(a, i + stride, row);
+    next_row = list.RowOf(i + 2 * stride);
   }
 }
 
 // ---- the kernel ----
+
+// Queries, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+template <int kHeads>
+__device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head0, uint32_t base, int tid) {
+  const float* q = a.q + (t * a.num_heads + head0) * kDim;
+#pragma unroll 8
+  for (int j = 0; j < kHeads * kDim / 8 / kConsumers; ++j) {
+    const int i = tid + j * kConsumers, head = i / (kDim / 8), c = i % (kDim / 8);
+    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
+    StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16),
+                  PackBf16(x.x, x.y), PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
+  }
+  sm90::FenceAsyncShared();
+  sm90::NamedBarrier(3, kConsumers);
+}
+
+// S^T of one tile for the heads of one warpgroup; not waited for.
+template <int kHeads>
+__device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t queries) {
+  asm volatile("" : "+l"(queries));  // not 32 descriptors kept across tiles
+  const uint64_t k_rows = sm90::SwizzledRows(rows);
+  sm90::WgmmaFence();
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    Product<kHeads / 2>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2, queries + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
+  }
+  sm90::WgmmaCommit();
+}
+
+// P [heads, 64 rows] in BF16, K-major: row r of head h lies in chunk r / 8 ^ h % 8.
+__device__ __forceinline__ void StoreP(uint8_t* p_rows, int head, int warp, int lane, float p0, float p1) {
+  uint8_t* at = p_rows + head * 128 + lane / 4 * 2;
+  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp) ^ (head % 8)) * 16) = __float2bfloat16_rn(p0);
+  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp + 1) ^ (head % 8)) * 16) = __float2bfloat16_rn(p1);
+}
+
+// O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
+// 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+template <int kHeads>
+__device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head0, const float (&total)[4][kHeads / 2], const float* factor,
+                                            int wg, int warp, int lane) {
+  float* out = a.out + (t * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kHeads / 2; ++i) {
+    const int head = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+    const float f = factor[head];
+#pragma unroll
+    for (int block = 0; block < 4; ++block) out[head * kDim + block * 64 + i / 2 % 2 * 8] = total[block][i] * f;
+  }
+}
 
 // Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>
@@ -284,21 +363,12 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
                                          uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
   constexpr int kOwn = kHeads / 2;  // heads whose scores this warpgroup computes
-  const int wg = tid / 128, lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  constexpr bool kSplits = kHeads == 16;
+  // From lane 0, so that the compiler knows it for uniform; operand descriptors are.
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
   const uint32_t full = base + S::kBarriers, empty = full + 16;
 
-  // Queries, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
-  const float* q = a.q + (t * a.num_heads + head0) * kDim;
-#pragma unroll 4
-  for (int i = tid; i < kHeads * kDim / 8; i += kConsumers) {
-    const int head = i / (kDim / 8), c = i % (kDim / 8);
-    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
-    StoreShared16(base + static_cast<uint32_t>(S::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16), PackBf16(x.x, x.y),
-                  PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
-  }
-  sm90::FenceAsyncShared();
-  sm90::NamedBarrier(3, kConsumers);
-
+  LoadQueries<kHeads>(a, t, head0, base, tid);
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
   float total[4][kHeads / 2];
 #pragma unroll
@@ -317,15 +387,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     sm90::BarrierWait(full + 8 * buffer, n / 2 & 1);
 
     float s[kOwn / 2];
-    {
-      const uint64_t k_rows = sm90::SwizzledRows(rows);
-      sm90::WgmmaFence();
-#pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) {
-        Product<kOwn>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2, q_rows + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
-      }
-      sm90::WgmmaCommit();
-    }
+    IssueScores<kHeads>(s, rows, q_rows);
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
     sm90::WgmmaWait<0>();
 
@@ -365,10 +427,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
         of_warp[i] = p0 + p1;
 #pragma unroll
         for (int o = 4; o < 32; o *= 2) of_warp[i] += __shfl_xor_sync(0xFFFFFFFFu, of_warp[i], o);
-        // P [heads, 64 rows], K-major: row r lies in chunk r / 8 ^ head % 8.
-        const int head = 8 * b + 2 * quad + i, at = head * 128 + lane / 4 * 2;
-        *reinterpret_cast<__nv_bfloat16*>(p_rows + at + ((2 * warp) ^ (2 * quad + i)) * 16) = __float2bfloat16_rn(p0);
-        *reinterpret_cast<__nv_bfloat16*>(p_rows + at + ((2 * warp + 1) ^ (2 * quad + i)) * 16) = __float2bfloat16_rn(p1);
+        StoreP(p_rows, 8 * b + 2 * quad + i, warp, lane, p0, p1);
       }
       if (lane < 4) *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
     }
@@ -385,7 +444,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     if (mine < kOwn) {
       const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
       sum = Merge(sum, sum_of_tile, mine_factors);
-      if (split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
+      if (kSplits && split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
     }
 
     const uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
@@ -401,7 +460,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       sm90::WgmmaWait<0>();
       if (block == 3 && lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
       // o[4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of the block, head 8 b + 2 quad + i.
-      if (split) {
+      if (kSplits && split) {
         float* to = partial + (wg * 4 + block) * 64 + warp * 16 + lane / 4;
 #pragma unroll
         for (int i = 0; i < kHeads / 2; ++i) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + i / 2 % 2 * 8] = o[i];
@@ -417,19 +476,125 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       }
     }
   }
-  if (split) return;
+  if (kSplits && split) return;
 
   float* factor = reinterpret_cast<float*>(smem + S::kFactors + (n & 1) * kHeads * 8);
   if (mine < kOwn) factor[wg * kOwn + mine] = OutputFactor(largest, sum, a.sink[head0 + wg * kOwn + mine]);
   sm90::NamedBarrier(3, kConsumers);
-  float* out = a.out + (t * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
+  StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
+}
+
+// The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
+// maximum; only when a score exceeds that by more than kHeadroom (in powers of two) are the sums rescaled. Bits differ
+// from Multiply's in the last place, but depend on the token's rows alone all the same.
+template <int kHeads>
+__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int num_tiles, uint8_t* smem, uint32_t base, int tid) {
+  using S = Shared<kHeads>;
+  constexpr int kOwn = kHeads / 2;
+  constexpr float kHeadroom = 40;
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
+  LoadQueries<kHeads>(a, t, head0, base, tid);
+
+  const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
+  float total[4][kHeads / 2], s[kOwn / 2];
+  float sum[kOwn / 4], reference[kOwn / 4];  // of heads 8 b + 2 quad + i, at 2 b + i; sums over this thread's rows
 #pragma unroll
-  for (int i = 0; i < kHeads / 2; ++i) {
-    const int head = i / 4 * 8 + 2 * quad + i % 2;
-    const float f = factor[head];
+  for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
+  float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
+  sm90::BarrierWait(full, 0);
+  IssueScores<kHeads>(s, base + S::kTiles, q_rows);
+  for (int n = 0; n < num_tiles; ++n) {
+    const int buffer = n & 1;
+    const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
+    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
+    float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
+    sm90::WgmmaWait<0>();
+    bool over = n == 0;
 #pragma unroll
-    for (int block = 0; block < 4; ++block) out[head * kDim + block * 64 + i / 2 % 2 * 8] = total[block][i] * f;
+    for (int i = 0; i < kOwn / 2; ++i) {
+      s[i] = (i & 2 ? valid1 : valid0) ? s[i] * a.scale_log2 : -INFINITY;
+      over |= s[i] > reference[i / 4 * 2 + i % 2] + kHeadroom;
+    }
+    const bool rescale = sm90::NamedBarrierOr(1 + wg, 128, over);
+    if (rescale) {
+#pragma unroll
+      for (int i = 0; i < kOwn / 4; ++i) {
+        float m = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, o));
+        if (lane < 4) warp_max[warp * kOwn + i / 2 * 8 + 2 * quad + i % 2] = m;
+      }
+      sm90::NamedBarrier(1 + wg, 128);
+#pragma unroll
+      for (int i = 0; i < kOwn / 4; ++i) {
+        const int head = i / 2 * 8 + 2 * quad + i % 2;
+        const float m = fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]), fmaxf(warp_max[2 * kOwn + head], warp_max[3 * kOwn + head]));
+        float now = fmaxf(reference[i], m);
+        if (now == -INFINITY) now = 0;  // no score but NaNs
+        const float factor = Exp2(reference[i] - now);
+        reference[i] = now;
+        sum[i] *= factor;
+        if (tid % 128 < 4) factors[wg * kOwn + head].x = factor;
+      }
+    }
+    if (tid % 128 == 0) smem[S::kFlags + buffer * 2 + wg] = rescale;
+    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+#pragma unroll
+    for (int i = 0; i < kOwn / 4; ++i) {
+      const float p0 = Exp2(s[i / 2 * 4 + i % 2] - reference[i]), p1 = Exp2(s[i / 2 * 4 + 2 + i % 2] - reference[i]);
+      sum[i] += p0 + p1;
+      StoreP(p_rows, i / 2 * 8 + 2 * quad + i % 2, warp, lane, p0, p1);
+    }
+    sm90::FenceAsyncShared();
+    sm90::NamedBarrier(3, kConsumers);
+    const bool rescale0 = n > 0 && smem[S::kFlags + buffer * 2], rescale1 = n > 0 && smem[S::kFlags + buffer * 2 + 1];
+    if (rescale0 | rescale1) {
+#pragma unroll
+      for (int i = 0; i < kHeads / 2; ++i) {
+        const int head = i / 4 * 8 + 2 * quad + i % 2;
+        const float factor = (head < kOwn ? rescale0 : rescale1) ? factors[head].x : 1.0f;
+#pragma unroll
+        for (int block = 0; block < 4; ++block) total[block][i] *= factor;
+      }
+    }
+    uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    sm90::WgmmaFence();
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(total[block], v_rows + k * (2048 / 16), p + k * 2, k > 0 || n > 0);
+    }
+    sm90::WgmmaCommit();
+    if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
+      sm90::BarrierWait(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
+      IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
+      sm90::WgmmaWait<1>();
+    } else {
+      sm90::WgmmaWait<0>();
+    }
+    if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
   }
+
+  float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
+#pragma unroll
+  for (int i = 0; i < kOwn / 4; ++i) {
+    const int head = i / 2 * 8 + 2 * quad + i % 2;
+#pragma unroll
+    for (int o = 4; o < 32; o *= 2) sum[i] += __shfl_xor_sync(0xFFFFFFFFu, sum[i], o);
+    if (lane < 4) warp_sum[warp * kOwn + head] = sum[i];
+    if (warp == 0 && lane < 4) warp_max[head] = reference[i];
+  }
+  sm90::NamedBarrier(1 + wg, 128);
+  float* factor = reinterpret_cast<float*>(smem + S::kFactors + (num_tiles & 1) * kHeads * 8);
+  const int mine = tid % 128;
+  if (mine < kOwn) {
+    const float all = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
+    factor[wg * kOwn + mine] = OutputFactor(warp_max[mine], all, a.sink[head0 + wg * kOwn + mine]);
+  }
+  sm90::NamedBarrier(3, kConsumers);
+  StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
@@ -466,7 +631,11 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
     Gather(a, t, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32);
   } else {
     if constexpr (kHeads == 64) sm90::MoreRegisters<192>();
-    Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+    if constexpr (kHeads == 64) {
+      MultiplyChain<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, num_tiles, smem, base, threadIdx.x);
+    } else {
+      Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+    }
   }
 #endif
 }
@@ -545,13 +714,13 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     Launch(ctx, AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(kDim / 4), 0, p);
     return;
   }
-  if (t > 64 && t * kDim * 2 <= ctx.scratch.bytes) {
+  if (t > kMaxExactTokens && t * kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __nv_bfloat16*>(ctx.scratch.data);
     const int64_t n = t * kDim / 4;
     Launch(ctx, ToBf16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
-  if (heads % 64 == 0 && t * heads / 64 > NumSms() / 2) {
+  if (heads % 64 == 0 && t > kMaxExactTokens && !ctx.batch_invariant) {
     LaunchAttend<64>(ctx, p, t, 1);
   } else if (heads % 32 == 0) {
     LaunchAttend<32>(ctx, p, t, 1);
