@@ -33,6 +33,8 @@ std::vector<Step> Steps() {
       {TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{500, 70}, {0, 0}, {129, 5}}, 5, 32},
       {FullKvSpec({4}), {{2043, 7}, {777, 40}}, 4, 64},
       {FullKvSpec({4}), {{3000, 1}, {4111, 1}, {100, 1}, {8200, 1}}, 64, 512},
+      {FullKvSpec({4}), {{600, 20}}, 64, 100},
+      {FullKvSpec({4}), {{700, 90}, {1999, 45}}, 24, 128},
       {FullKvSpec({4}, KvDtype::kFp8, IndexDtype::kBf16), {{900, 150}, {2222, 1}}, 64, 128},
       {FullKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{900, 33}, {2222, 1}}, 64, 128},
       {odd, {{400, 3}, {90, 20}}, 4, 8},
@@ -77,6 +79,36 @@ TEST(CudaIndexTopk, EqualsReferenceOnExactScores) {
     ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), again);
     EXPECT_EQ(again.values(), got.values());
   }
+}
+
+// The longest context of the figures: 32,768 rows.
+TEST(CudaIndexTopk, EqualsReferenceAtLongContext) {
+  DSV4_GPU_OR_SKIP();
+  Random random(6);
+  CacheFixture cache(FullKvSpec({4}), {{131071, 1}});
+  FillExact(random, cache);
+  GuardBuffer<float> q({1, 64, 128}), weights({1, 64});
+  for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
+  for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
+  GuardBuffer<int32_t> want({1, 512}), got({1, 512});
+  IndexTopk({}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+  ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
+  EXPECT_EQ(got.values(), want.values());
+}
+
+// More rows than a block keeps in shared memory, in blocks for many tokens.
+TEST(CudaIndexTopk, EqualsReferenceForManyTokensAtLongContext) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  CacheFixture cache(TinyKvSpec({4}), {{45000, 130}});
+  FillExact(random, cache);
+  GuardBuffer<float> q({130, 2, 32}), weights({130, 2});
+  for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
+  for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
+  GuardBuffer<int32_t> want({130, 512}), got({130, 512});
+  IndexTopk({}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+  ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
+  EXPECT_EQ(got.values(), want.values());
 }
 
 // Random scores: what is in may be below what is out by twice the error bound of a score at most.

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "device/launch.cuh"
-#include "kv/row_codec.cuh"
 #include "ops/index_topk/index_topk.h"
+#include "ops/index_topk/score.cuh"
 #include "ops/index_topk/select.cuh"
 #include "tensor/quant_tensor.h"
 
@@ -10,71 +10,37 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kKeyTile = 64;   // keys of a block's step
-constexpr int kHeadTile = 16;  // heads decoded at a time
-constexpr int kMaxDim = 512;
-constexpr int64_t kMaxPart = 512;  // tokens whose scores are in memory at once
+constexpr int64_t kMaxDim = 512;
+constexpr int64_t kMaxPart = 512;   // tokens whose scores are in memory at once
+constexpr int64_t kMaxFew = 128;    // tokens that are scored by blocks of their own
 
-struct Keys {
-  const SequenceView* sequences;
-  const int32_t* sequence_of;
-  const int64_t* positions;
-  CompressorLayout layout;
-};
+unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
-// Scores in plain float32, for any format and shape: scores[t, w] for every visible w. Tokens that see no more than k
-// rows need none. grid (key splits, tokens).
-__global__ void __launch_bounds__(kThreads) ScoreKernel(const float* q, const float* weights, Keys keys, float* scores,
-                                                        int64_t stride, int num_heads, int dim, int64_t k) {
-  extern __shared__ float shared[];
-  const int pitch = dim + 1;
-  float* key = shared;                         // [kKeyTile, pitch]
-  float* head = shared + kKeyTile * pitch;     // [kHeadTile, pitch]
-  float* part = head + kHeadTile * pitch;      // [4, kKeyTile]
-  AllowNext();
-  WaitForPrevious();
-  const int64_t t = blockIdx.y, visible = (keys.positions[t] + 1) / keys.layout.ratio;
-  if (visible <= k) return;
-  const SequenceView& seq = keys.sequences[keys.sequence_of[t]];
-  const int slot = threadIdx.x % kKeyTile, group = threadIdx.x / kKeyTile;
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kKeyTile; first < visible; first += static_cast<int64_t>(gridDim.x) * kKeyTile) {
-    const int count = static_cast<int>(min(static_cast<int64_t>(kKeyTile), visible - first));
-    for (int i = threadIdx.x; i < count * dim; i += kThreads) {
-      const gpu::RowPointer row = gpu::EmittedRowAt(keys.layout, seq, first + i / dim);
-      key[i / dim * pitch + i % dim] = gpu::DecodeChannel(keys.layout.row, row.data, row.scale, i % dim);
-    }
-    float sum = 0;
-    for (int h0 = 0; h0 < num_heads; h0 += kHeadTile) {
-      const int heads = min(kHeadTile, num_heads - h0);
-      __syncthreads();
-      for (int i = threadIdx.x; i < heads * dim; i += kThreads) {
-        head[i / dim * pitch + i % dim] = q[(t * num_heads + h0) * dim + i];
-      }
-      __syncthreads();
-      if (slot < count) {
-        for (int h = group; h < heads; h += 4) {
-          float dot = 0;
-          for (int i = 0; i < dim; ++i) dot = fmaf(head[h * pitch + i], key[slot * pitch + i], dot);
-          // not fmaxf, which would drop a NaN
-          sum = fmaf(weights[t * num_heads + h0 + h], dot < 0 ? 0.0f : dot, sum);
-        }
-      }
-    }
-    part[group * kKeyTile + slot] = sum;
-    __syncthreads();
-    if (group == 0 && slot < count) {
-      scores[t * stride + first + slot] = (part[slot] + part[kKeyTile + slot]) + (part[2 * kKeyTile + slot] + part[3 * kKeyTile + slot]);
-    }
+template <bool kFp4>
+void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, const topk::Keys& keys, float* scores,
+                  int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens) {
+  if (num_tokens <= kMaxFew) {
+    const int64_t splits = num_tokens == 1 ? NumSms() : CeilDiv(2 * NumSms(), num_tokens);
+    Launch(ctx, topk::ScoreKernel<kFp4, 1>, dim3(Dim(splits), Dim(num_tokens)), dim3(topk::kScoreThreads), topk::ScoreSharedBytes(1),
+           q, weights, keys, scores, stride, num_heads, k, num_tokens);
+  } else {
+    const int64_t tiles = CeilDiv(num_tokens, topk::kTokensPerBlock), splits = CeilDiv(2 * NumSms(), tiles);
+    Launch(ctx, topk::ScoreKernel<kFp4, topk::kTokensPerBlock>, dim3(Dim(splits), Dim(tiles)), dim3(topk::kScoreThreads),
+           topk::ScoreSharedBytes(topk::kTokensPerBlock), q, weights, keys, scores, stride, num_heads, k, num_tokens);
   }
 }
 
-__global__ void __launch_bounds__(topk::kThreads) SelectKernel(const float* scores, int64_t stride, const int64_t* positions,
-                                                               int64_t ratio, int64_t k, int32_t* out) {
-  AllowNext();
-  WaitForPrevious();
-  const int64_t t = blockIdx.x, visible = (positions[t] + 1) / ratio;
-  topk::SelectBlock(scores + t * stride, static_cast<int>(visible), static_cast<int>(k), out + t * k);
+void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, const topk::Keys& keys, int64_t k,
+                  int64_t num_tokens, int32_t* out) {
+  const auto launch = [&](auto kernel, int64_t cluster, int threads, int cached_keys) {
+    Launch(ctx, kernel, dim3(Dim(num_tokens * cluster)), dim3(static_cast<unsigned>(threads)), static_cast<size_t>(cached_keys) * 4,
+           scores, stride, keys.positions, keys.layout.ratio, k, cached_keys, out);
+  };
+  // As many blocks as fit the chip at once; keys in what shared memory they have.
+  if (num_tokens <= 16) launch(topk::SelectBy8Kernel, 8, 1024, 32768);
+  else if (num_tokens <= 32) launch(topk::SelectBy4Kernel, 4, 1024, 32768);
+  else if (num_tokens <= 128) launch(topk::SelectKernel, 1, 1024, 49152);
+  else launch(topk::SelectManyKernel, 1, 512, 9216);
 }
 
 }  // namespace
@@ -83,18 +49,25 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2), k = a.topk_idxs.dim(1);
   DSV4_CHECK(dim <= kMaxDim, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
-  const int64_t most = std::min(num_tokens, kMaxPart), stride = ctx.scratch.bytes / most / 4;
+  const int64_t most = std::min(num_tokens, kMaxPart), stride = ctx.scratch.bytes / most / 4 / 4 * 4;
   float* scores = reinterpret_cast<float*>(ctx.scratch.data);
-  const size_t shared = static_cast<size_t>((kKeyTile + kHeadTile) * (dim + 1) + 4 * kKeyTile) * 4;
+  const RowFormat::Kind kind = a.cache.layer->index.row.kind;
+  const bool tensor_cores = dim == topk::kDim && num_heads <= topk::kMaxHeads &&
+                            (kind == RowFormat::Kind::kFp4 || kind == RowFormat::Kind::kBf16) &&
+                            a.cache.layer->index.rows_per_page % topk::kWarpKeys == 0;
   for (int64_t done = 0; done < num_tokens; done += most) {
     const int64_t part = std::min(most, num_tokens - done);
-    const Keys keys{a.cache.sequences, a.cache.sequence_of + done, a.cache.positions + done, a.cache.layer->index};
-    const int64_t splits = std::max<int64_t>(1, CeilDiv(8 * NumSms(), part));
-    Launch(ctx, ScoreKernel, dim3(static_cast<unsigned>(splits), static_cast<unsigned>(part)), dim3(kThreads), shared,
-           a.q.f32() + done * num_heads * dim, a.weights.f32() + done * num_heads, keys, scores, stride,
-           static_cast<int>(num_heads), static_cast<int>(dim), k);
-    Launch(ctx, SelectKernel, dim3(static_cast<unsigned>(part)), dim3(topk::kThreads), 0, scores, stride, keys.positions,
-           keys.layout.ratio, k, a.topk_idxs.i32() + done * k);
+    const topk::Keys keys{a.cache.sequences, a.cache.sequence_of + done, a.cache.positions + done, a.cache.layer->index};
+    const float* q = a.q.f32() + done * num_heads * dim;
+    const float* weights = a.weights.f32() + done * num_heads;
+    if (tensor_cores) {
+      const auto launch = kind == RowFormat::Kind::kFp4 ? LaunchScores<true> : LaunchScores<false>;
+      launch(ctx, q, weights, keys, scores, stride, num_heads, k, part);
+    } else {
+      Launch(ctx, topk::PlainScoreKernel, dim3(Dim(CeilDiv(8 * NumSms(), part)), Dim(part)), dim3(topk::kPlainThreads),
+             topk::PlainSharedBytes(dim), q, weights, keys, scores, stride, num_heads, dim, k);
+    }
+    LaunchSelect(ctx, scores, stride, keys, k, part, a.topk_idxs.i32() + done * k);
   }
 }
 

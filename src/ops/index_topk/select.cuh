@@ -1,14 +1,15 @@
-// Exact top-k of a row of scores by one block: the value of the k-th largest by radix selection (three histograms of 11,
-// 11 and 10 bits of an order-preserving integer), then one pass in row order. What it chooses is select.h's choice.
+// Exact top-k of a row of scores, select.h's choice: by one block with a histogram and a few candidates (SelectFast), or by a
+// cluster of blocks with radix selection (three histograms of 11, 11 and 10 bits of an order-preserving integer).
 #pragma once
 
+#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-namespace dsv4::topk {
+#include "device/launch.cuh"
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
+namespace dsv4::topk {
 
 // Larger scores have larger keys; zeros of either sign are equal, NaN is 0 and nothing else is.
 __device__ __forceinline__ uint32_t KeyOf(float score) {
@@ -17,9 +18,11 @@ __device__ __forceinline__ uint32_t KeyOf(float score) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Sums over the threads before this one, in order, and the sum over all.
+// Sums over the threads before this one, in order.
+template <int kThreads>
 __device__ __forceinline__ int PrefixSum(int x, int* total) {
-  __shared__ int warp_sum[kWarps];
+  constexpr int kWarps = kThreads / 32;
+  __shared__ int warp_sum[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int before = x;
 #pragma unroll
@@ -27,10 +30,11 @@ __device__ __forceinline__ int PrefixSum(int x, int* total) {
     const int other = __shfl_up_sync(0xFFFFFFFFu, before, o);
     if (lane >= o) before += other;
   }
-  __syncthreads();
+  __syncthreads();  // `warp_sum` may be in use
   if (lane == 31) warp_sum[warp] = before;
   __syncthreads();
-  int sum = warp_sum[lane], all = sum;
+  const int sum = lane < kWarps ? warp_sum[lane] : 0;
+  int all = sum;
 #pragma unroll
   for (int o = 1; o < 32; o *= 2) {
     const int other = __shfl_up_sync(0xFFFFFFFFu, all, o);
@@ -41,61 +45,260 @@ __device__ __forceinline__ int PrefixSum(int x, int* total) {
   return of_warp + before - x;
 }
 
-// out[0, min(n, k)) = the chosen rows in ascending order, then -1 up to k. Every thread of the block takes part.
-__device__ __forceinline__ void SelectBlock(const float* score, int n, int k, int32_t* out) {
-  if (n <= k) {
-    for (int i = threadIdx.x; i < k; i += kThreads) out[i] = i < n ? i : -1;
-    return;
-  }
-  __shared__ int histogram[2048];
+constexpr int kBins = 2048;
+
+__device__ __forceinline__ float ScoreOf(uint32_t key) {  // of a key that is not NaN's
+  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+// The bin and its place that hold the `wanted`-th from the top of a histogram; the whole block calls it, after a barrier.
+template <int kThreads>
+__device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* bin, int* above_bin) {
+  constexpr int kPer = kBins / kThreads;
   __shared__ int found_bin, found_above;
+  int own[kPer], sum = 0;  // thread i has the highest bins that are not in a lower thread's hands
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
+  int unused;
+  int above = PrefixSum<kThreads>(sum, &unused);
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) {
+    if (above < wanted && wanted <= above + own[j]) {
+      found_bin = kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j;
+      found_above = above;
+    }
+    above += own[j];
+  }
+  __syncthreads();
+  *bin = found_bin;
+  *above_bin = found_above;
+}
+
+// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest finite
+// score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are too many, or
+// when equal scores must be told apart by row: then nothing has been written.
+template <int kThreads>
+__device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k, int32_t* out) {
+  constexpr int kWarps = kThreads / 32, kMaxCandidates = 256;
+  __shared__ uint32_t extreme[2][kWarps];
+  __shared__ uint32_t candidates[kMaxCandidates];
+  __shared__ uint32_t bits[kThreads];
+  __shared__ int num_candidates, threshold_found;
+  __shared__ uint32_t threshold;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t smallest = 0xFFFFFFFFu, largest = 0;
+  const auto add = [&](float x) {
+    const uint32_t key = KeyOf(x);
+    if (key >= 0x00800000u && key < 0xFF800000u) {  // finite: -inf is 0x007FFFFF, inf 0xFF800000
+      smallest = min(smallest, key);
+      largest = max(largest, key);
+    }
+    return key;
+  };
+  constexpr int kUnroll = 4;
+  int first = 4 * static_cast<int>(threadIdx.x);
+  for (; first + 3 < n; first += kUnroll * 4 * kThreads) {
+    float4 x[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + u * 4 * kThreads + 3 < n) x[u] = *reinterpret_cast<const float4*>(score + first + u * 4 * kThreads);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int i = first + u * 4 * kThreads;
+      if (i + 3 >= n) break;
+      *reinterpret_cast<uint4*>(cached + i) = make_uint4(add(x[u].x), add(x[u].y), add(x[u].z), add(x[u].w));
+    }
+  }
+  if (static_cast<int>(threadIdx.x) < n % 4) cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
+  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
+  if (threadIdx.x == 0) num_candidates = 0, threshold_found = 0;
+  smallest = __reduce_min_sync(0xFFFFFFFFu, smallest);
+  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+  if (lane == 0) extreme[0][warp] = smallest, extreme[1][warp] = largest;
+  __syncthreads();
+  smallest = __reduce_min_sync(0xFFFFFFFFu, lane < kWarps ? extreme[0][lane] : 0xFFFFFFFFu);
+  largest = __reduce_max_sync(0xFFFFFFFFu, lane < kWarps ? extreme[1][lane] : 0u);
+  if (smallest >= largest) return false;
+  // Never decreases with the score. Halves keep the difference finite.
+  const float low = 0.5f * ScoreOf(smallest), step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
+  if (!(step < 1e30f)) return false;
+  const auto bin_of = [&](uint32_t key) {
+    if (key < smallest) return 0;
+    if (key > largest) return kBins - 1;
+    return min(static_cast<int>((0.5f * ScoreOf(key) - low) * step), kBins - 1);
+  };
+  for (int i = threadIdx.x; i < n; i += kThreads) atomicAdd(&histogram[bin_of(cached[i])], 1);
+  __syncthreads();
+  int bin, above;
+  FindBin<kThreads>(histogram, k, &bin, &above);
+  if (histogram[bin] > kMaxCandidates) return false;
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    const uint32_t key = cached[i];
+    if (bin_of(key) == bin) candidates[atomicAdd(&num_candidates, 1)] = key;
+  }
+  __syncthreads();
+  const int count = num_candidates, wanted = k - above;
+  if (static_cast<int>(threadIdx.x) < count) {
+    const uint32_t own = candidates[threadIdx.x];
+    int greater = 0, not_less = 0;
+    for (int i = 0; i < count; ++i) greater += candidates[i] > own, not_less += candidates[i] >= own;
+    if (greater < wanted && wanted == not_less) threshold = own, threshold_found = 1;  // all equals agree
+  }
+  __syncthreads();
+  if (!threshold_found) return false;
+  const uint32_t least = threshold;
+  const int words = (n + 31) / 32;
+  for (int w = warp; w < words; w += kWarps) {
+    const int i = 32 * w + lane;
+    const uint32_t chosen = __ballot_sync(0xFFFFFFFFu, i < n && cached[i] >= least);
+    if (lane == 0) bits[w] = chosen;
+  }
+  __syncthreads();
+  uint32_t own = static_cast<int>(threadIdx.x) < words ? bits[threadIdx.x] : 0;
+  int unused;
+  int at = PrefixSum<kThreads>(__popc(own), &unused);
+  for (; own != 0; own &= own - 1) out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
+  return true;
+}
+
+// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they fit, else
+// made again from the scores in every pass.
+template <int kCluster, int kThreads>
+__device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys, uint32_t* cached,
+                                              int* histogram, int* total, int2* counts, int32_t* row_out) {
+  namespace cg = cooperative_groups;
+  const int run = (n + kCluster * 32 - 1) / (kCluster * 32) * 32, begin = min(n, rank * run), count = min(run, n - begin);
+  const float* score = scores + begin;
+  const bool is_cached = run <= cached_keys;
+  const auto key_at = [&](int i) { return is_cached ? cached[i] : KeyOf(score[i]); };
+  const auto sync = [&] {
+    if constexpr (kCluster > 1) cg::this_cluster().sync();
+    else __syncthreads();
+  };
+
+  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
+  __syncthreads();
   uint32_t prefix = 0, mask = 0;  // the k-th largest key's bits known so far
   int wanted = k;                 // its rank among the keys with those bits, from the top
 #pragma unroll
   for (int pass = 0; pass < 3; ++pass) {
     const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bins = pass == 2 ? 1024 : 2048;
-    for (int i = threadIdx.x; i < 2048; i += kThreads) histogram[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += kThreads) {
-      const uint32_t key = KeyOf(score[i]);
-      if ((key & mask) == prefix) atomicAdd(&histogram[(key >> shift) & (bins - 1)], 1);
+    if (pass == 0) {
+      constexpr int kUnroll = 4;
+      for (int first = threadIdx.x; first < count; first += kUnroll * kThreads) {
+        float x[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const int i = first + u * kThreads;
+          if (i >= count) break;
+          const uint32_t key = KeyOf(x[u]);
+          if (is_cached) cached[i] = key;
+          atomicAdd(&histogram[key >> shift], 1);
+        }
+      }
+    } else {
+      for (int i = threadIdx.x; i < count; i += kThreads) {
+        const uint32_t key = key_at(i);
+        if ((key & mask) == prefix) atomicAdd(&histogram[(key >> shift) & (bins - 1)], 1);
+      }
     }
-    __syncthreads();
-    // Thread i has the two highest bins not in a lower thread's hands.
-    const int high = 2047 - 2 * static_cast<int>(threadIdx.x), low = high - 1;
-    const int in_high = histogram[high], in_low = histogram[low];
-    int total;
-    const int above = PrefixSum(in_high + in_low, &total);
-    if (above < wanted && wanted <= above + in_high) found_bin = high, found_above = above;
-    if (above + in_high < wanted && wanted <= above + in_high + in_low) found_bin = low, found_above = above + in_high;
-    __syncthreads();
+    sync();
+    if constexpr (kCluster > 1) {  // block r adds up its share of the bins for all
+      constexpr int kShare = kBins / kCluster;
+      cg::cluster_group cluster = cg::this_cluster();
+      for (int i = rank * kShare + static_cast<int>(threadIdx.x); i < (rank + 1) * kShare; i += kThreads) {
+        int sum = 0;
+#pragma unroll
+        for (int r = 0; r < kCluster; ++r) sum += cluster.map_shared_rank(histogram, r)[i];
+#pragma unroll
+        for (int r = 0; r < kCluster; ++r) cluster.map_shared_rank(total, r)[i] = sum;
+      }
+      sync();
+    }
+    int found_bin, found_above;
+    FindBin<kThreads>(kCluster > 1 ? total : histogram, wanted, &found_bin, &found_above);
+    for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
     prefix |= static_cast<uint32_t>(found_bin) << shift;
     mask |= static_cast<uint32_t>(bins - 1) << shift;
     wanted -= found_above;
+    __syncthreads();
   }
+
   // Keys above `prefix` and the first `wanted` equal to it. A warp owns a run of rows.
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int per_warp = (n + kThreads - 1) / kThreads * 32, begin = warp * per_warp, end = min(n, begin + per_warp);
+  const int per_warp = (count + kThreads - 1) / kThreads * 32, warp_begin = warp * per_warp, warp_end = min(count, warp_begin + per_warp);
   int above = 0, equal = 0;
-  for (int i = begin; i < end; i += 32) {
-    const uint32_t key = i + lane < end ? KeyOf(score[i + lane]) : 0;
-    above += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < end && key > prefix));
-    equal += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < end && key == prefix));
+  for (int i = warp_begin; i < warp_end; i += 32) {
+    const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
+    above += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < warp_end && key > prefix));
+    equal += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < warp_end && key == prefix));
   }
-  int total;
-  int above_before = PrefixSum(lane == 0 ? above : 0, &total), equal_before = PrefixSum(lane == 0 ? equal : 0, &total);
+  int2 all_counts;
+  int above_before = PrefixSum<kThreads>(lane == 0 ? above : 0, &all_counts.x);
+  int equal_before = PrefixSum<kThreads>(lane == 0 ? equal : 0, &all_counts.y);
   above_before = __shfl_sync(0xFFFFFFFFu, above_before, 0);
   equal_before = __shfl_sync(0xFFFFFFFFu, equal_before, 0);
-  for (int i = begin; i < end; i += 32) {
-    const uint32_t key = i + lane < end ? KeyOf(score[i + lane]) : 0;
-    const bool is_above = i + lane < end && key > prefix, is_equal = i + lane < end && key == prefix;
+  if constexpr (kCluster > 1) {
+    if (threadIdx.x < kCluster) cg::this_cluster().map_shared_rank(counts, threadIdx.x)[rank] = all_counts;
+    sync();  // the last look at another block's memory
+    for (int r = 0; r < rank; ++r) above_before += counts[r].x, equal_before += counts[r].y;
+  }
+  for (int i = warp_begin; i < warp_end; i += 32) {
+    const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
+    const bool is_above = i + lane < warp_end && key > prefix, is_equal = i + lane < warp_end && key == prefix;
     const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above), equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
     const uint32_t lower = (1u << lane) - 1;
     const int rank_above = above_before + __popc(above_mask & lower), rank_equal = equal_before + __popc(equal_mask & lower);
-    if (is_above || (is_equal && rank_equal < wanted)) out[rank_above + min(rank_equal, wanted)] = i + lane;
+    if (is_above || (is_equal && rank_equal < wanted)) row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
     above_before += __popc(above_mask);
     equal_before += __popc(equal_mask);
   }
 }
+
+// A token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.
+template <int kCluster, int kThreads>
+__device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions, int64_t ratio, int k,
+                                       int cached_keys, int32_t* out) {
+  extern __shared__ uint32_t cached[];
+  __shared__ int histogram[kBins], total[kCluster > 1 ? kBins : 1];
+  __shared__ int2 counts[kCluster];
+  AllowNext();
+  WaitForPrevious();
+  const int64_t t = blockIdx.x / kCluster;
+  const int rank = static_cast<int>(blockIdx.x % kCluster);
+  const int n = static_cast<int>((positions[t] + 1) / ratio);
+  int32_t* row_out = out + t * k;
+  if (n <= k) {
+    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < k; i += kCluster * kThreads) row_out[i] = i < n ? i : -1;
+    return;
+  }
+  if (n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {  // few: a cluster would cost more than it saves
+    if (rank == 0 && !SelectFast<kThreads>(scores + t * stride, cached, histogram, n, k, row_out)) {
+      __syncthreads();
+      SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts, row_out);
+    }
+    return;
+  }
+  SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total, counts, row_out);
+}
+
+#define DSV4_SELECT_ARGS                                                                                             \
+  const float *scores, int64_t stride, const int64_t *positions, int64_t ratio, int k, int cached_keys, int32_t *out
+__global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(1024) SelectBy8Kernel(DSV4_SELECT_ARGS) {
+  Select<8, 1024>(scores, stride, positions, ratio, k, cached_keys, out);
+}
+__global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(1024) SelectBy4Kernel(DSV4_SELECT_ARGS) {
+  Select<4, 1024>(scores, stride, positions, ratio, k, cached_keys, out);
+}
+__global__ void __launch_bounds__(1024) SelectKernel(DSV4_SELECT_ARGS) {
+  Select<1, 1024>(scores, stride, positions, ratio, k, cached_keys, out);
+}
+__global__ void __launch_bounds__(512) SelectManyKernel(DSV4_SELECT_ARGS) {
+  Select<1, 512>(scores, stride, positions, ratio, k, cached_keys, out);
+}
+#undef DSV4_SELECT_ARGS
 
 }  // namespace dsv4::topk
