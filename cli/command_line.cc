@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -387,16 +388,26 @@ void AddCounts(CLI::App* app, const std::string& names, std::vector<int64_t>* co
   });
 }
 
+void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
+  AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape, {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
+                         "random weights of a released shape instead of a checkpoint");
+  AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024, "with --synthetic: the first N layers (default: all)");
+  c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
+              "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+}
+
+void CheckSynthetic(const ModelOptions& model) {
+  if (model.synthetic.shape.empty() && (model.synthetic.num_layers != 0 || model.synthetic.fp8_dense)) {
+    throw UsageError("--layers and --fp8-dense describe synthetic weights; add --synthetic flash");
+  }
+}
+
 void AddBench(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<BenchOptions>();
   CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
                            "dsv4 bench --device cuda --synthetic flash --layers 20", o);
   AddModelFlags(c, &o->model);
-  AddChoice<std::string>(c, "--synthetic", &o->model.synthetic.shape, {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
-                         "random weights of a released shape instead of a checkpoint");
-  AddInteger(c, "--layers", &o->model.synthetic.num_layers, 1, 1024, "with --synthetic: the first N layers (default: all)");
-  c->add_flag("--fp8-dense", o->model.synthetic.fp8_dense,
-              "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+  AddSyntheticFlags(c, &o->model);
   AddCounts(c, "--prompts", &o->prompts, 1 << 20, "prompt lengths of the prefill part (default 512,2048,8192)");
   AddCounts(c, "--contexts", &o->contexts, 1 << 20, "tokens in the cache when decode begins (default 512,8192)");
   AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default 1,8)");
@@ -406,10 +417,82 @@ void AddBench(CLI::App* app, Command* chosen) {
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
   c->add_flag("--json", o->json, "one JSON object per line");
   c->final_callback([=] {
-    if (o->model.synthetic.shape.empty() && (o->model.synthetic.num_layers != 0 || o->model.synthetic.fp8_dense)) {
-      throw UsageError("--layers and --fp8-dense describe synthetic weights; add --synthetic flash");
-    }
+    CheckSynthetic(o->model);
     *chosen = [o] { return RunBench(*o); };
+  });
+}
+
+// 512MiB, 2g, 1000000
+void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std::string& help) {
+  AddText(app, flags, "BYTES", help, [=](const std::string& text) {
+    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    std::string unit = text.substr(digits);
+    std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (unit.ends_with("ib")) unit.resize(unit.size() - 2);
+    const std::vector<std::string> units = {"", "k", "m", "g", "t"};
+    const auto power = std::find(units.begin(), units.end(), unit) - units.begin();
+    int64_t n = 0;
+    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 || n > kMaxInt64 >> (10 * power)) {
+      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number of bytes, or 512MiB, 2GiB");
+    }
+    *value = n << (10 * power);
+  });
+}
+
+void AddServe(CLI::App* app, Command* chosen) {
+  const auto o = std::make_shared<ServeOptions>();
+  ServerOptions* s = &o->server;
+  CLI::App* c = AddCommand(app, "serve", "Serve OpenAI- and Anthropic-compatible HTTP",
+                           "dsv4 serve --port 8000 --api-key-file keys.txt", o);
+  AddModelFlags(c, &o->model);
+  AddSyntheticFlags(c, &o->model);
+  AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
+          [=](const std::string& text) { s->host = text; });
+  AddInteger(c, "--port", &s->port, 0, 65535, "port to listen on (default 8000; 0: any free one)");
+  AddText(c, "--served-model-name", "NAME", "the model's name for clients (default: the folder's)",
+          [=](const std::string& text) { s->model_name = text; });
+  c->add_flag("--strict-model", s->strict_model, "404 for requests that name another model");
+  const auto add_key = [=](const std::vector<std::string>& keys) {
+    for (const std::string& key : keys) {
+      if (key.empty()) throw UsageError("--api-key is empty");
+      s->api_keys.push_back(key);
+    }
+  };
+  c->add_option_function<std::vector<std::string>>(
+       "--api-key", add_key, "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)")
+      ->type_name("KEY")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
+  AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
+          [=](const std::string& text) { s->cors_origin = text; });
+  AddDialect(c, &o->dialect);
+  AddChoice<bool>(c, "--default-thinking", &s->default_thinking, {{"on", true}, {"off", false}},
+                  "reasoning where an OpenAI request does not say (default on)");
+  AddChoice<std::string>(c, "--reasoning-field", &s->reasoning_field,
+                         {{"reasoning_content", "reasoning_content"}, {"reasoning", "reasoning"}, {"both", "both"}},
+                         "name of the reasoning in chat replies (default reasoning_content)");
+  AddInteger(c, "--max-concurrent", &s->max_running, 1, 4096, "sequences in the batch (default 64)");
+  AddInteger(c, "--max-queue", &s->max_waiting, 1, 1 << 20, "sequences that wait; more get 429 (default 256)");
+  AddInteger(c, "--max-prompt", &s->max_prompt_tokens, 0, kMaxInt64, "tokens of a prompt (default 0: the context)");
+  AddInteger(c, "--max-connections", &s->max_connections, 1, 1 << 20, "open connections (default 1024)");
+  AddBytes(c, "--max-body", &o->max_body, "largest request body (default 32MiB)");
+  AddBytes(c, "--kv-budget", &s->kv_budget_bytes, "memory for KV, kept sessions included (default: half of what is free)");
+  AddInteger(c, "--max-kept-sessions", &s->max_kept_sessions, 0, 1 << 20,
+             "finished sessions kept for the next turn, within the KV budget (default 256; 0: none)");
+  AddInteger(c, "--max-gap", &o->max_gap_ms, 0, 1000000,
+             "aim in milliseconds of the time between two tokens of a stream while prompts are read (default 250; 0: none)");
+  AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30, "seconds for one request (default 3600; 0: any)");
+  AddInteger(c, "--drain-timeout", &o->drain_timeout_s, 0, 1 << 30,
+             "seconds that running requests get after SIGTERM (default 30)");
+  AddInteger(c, "--stall-timeout", &o->stall_timeout_s, 0, 1 << 30,
+             "seconds of one step after which /health turns false (default 120; 0: never)");
+  AddInteger(c, "--ping", &o->ping_s, 0, 1 << 20, "seconds of silence after which a stream gets a ping (default 10; 0: none)");
+  AddChoice<bool>(c, "--log-format", &s->log_json, {{"text", false}, {"json", true}}, "form of the log (default text)");
+  c->final_callback([=] {
+    CheckSynthetic(o->model);
+    *chosen = [o] { return RunServe(*o); };
   });
 }
 
@@ -503,6 +586,7 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
   AddParse(&app, &chosen);
   AddInspect(&app, &chosen);
   AddBench(&app, &chosen);
+  AddServe(&app, &chosen);
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

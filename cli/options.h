@@ -9,6 +9,7 @@
 #include "dsv4/chat.h"
 #include "dsv4/engine.h"
 #include "dsv4/sampling.h"
+#include "dsv4/server.h"
 
 namespace dsv4::cli {
 
@@ -99,6 +100,19 @@ struct BenchOptions {
   bool json = false;
 };
 
+struct ServeOptions {
+  ModelOptions model;
+  ServerOptions server;
+  std::optional<ChatDialect> dialect;
+  std::string api_key_file;
+  int64_t max_body = int64_t{32} << 20;
+  int64_t max_gap_ms = 250;
+  int64_t request_timeout_s = 3600;
+  int64_t drain_timeout_s = 30;
+  int64_t stall_timeout_s = 120;
+  int64_t ping_s = 10;
+};
+
 // Each returns the exit status, or throws what errors.h names.
 int RunGenerate(const GenerateOptions& options);
 int RunChat(const ChatOptions& options);
@@ -110,5 +124,6 @@ int RunEncode(const ChatEncodeOptions& options);
 int RunParse(const ParseOptions& options);
 int RunInspect(const InspectOptions& options);
 int RunBench(const BenchOptions& options);
+int RunServe(const ServeOptions& options);
 
 }  // namespace dsv4::cli

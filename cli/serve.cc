@@ -1,0 +1,77 @@
+// dsv4 serve: loads a model and hands it to the HTTP server.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "dsv4/inspect.h"
+#include "dsv4/server.h"
+#include "dsv4/tokenizer.h"
+#include "errors.h"
+#include "io.h"
+#include "model.h"
+#include "options.h"
+#include "progress.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+// One key a line; empty lines and lines that start with # do not count.
+void AddKeysFromFile(const std::string& path, std::vector<std::string>* keys) {
+  std::istringstream lines(ReadInput(path));
+  const size_t before = keys->size();
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    keys->push_back(line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1));
+  }
+  if (keys->size() == before) throw RunError(path + " holds no API key; write one a line");
+}
+
+}  // namespace
+
+int RunServe(const ServeOptions& options) {
+  ServerOptions server = options.server;
+  EngineOptions model = options.model;
+  model.model_dir = FindModelDir(model.model_dir);
+  if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server.api_keys);
+  server.max_body_bytes = static_cast<size_t>(options.max_body);
+  server.max_gap_s = static_cast<double>(options.max_gap_ms) / 1000;
+  server.request_timeout_s = static_cast<double>(options.request_timeout_s);
+  server.drain_timeout_s = static_cast<double>(options.drain_timeout_s);
+  server.stall_timeout_s = static_cast<double>(options.stall_timeout_s);
+  server.ping_s = static_cast<double>(options.ping_s);
+  // Synthetic weights have no tokenizer: the model folder's serves for the text that they write.
+  const auto tokenizer = Must(Tokenizer::Load(model.model_dir));
+  server.model_dir = model.model_dir;
+  server.dialect = options.dialect ? *options.dialect : DetectDialect(model.model_dir);
+  const bool synthetic = !model.synthetic.shape.empty();
+  if (server.model_name.empty()) {
+    server.model_name = synthetic ? "synthetic-" + model.synthetic.shape
+                                  : std::filesystem::weakly_canonical(model.model_dir).filename().string();
+  }
+  // As the engine chooses it (EngineOptions::prefill_chunk).
+  server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : model.device == "cpu" ? 512 : 4096;
+
+  int64_t available = 0;
+  if (synthetic) {
+    model.model_dir.clear();
+  } else {
+    const ModelDescription description = Must(Inspect(model));
+    server.kv_fixed_bytes = description.plan.kv_fixed_bytes;
+    server.kv_bytes_per_token = description.plan.kv_bytes_per_1k_tokens / 1000;
+    available = description.plan.available_bytes - (model.device == "cpu" ? 0 : description.plan.weight_bytes);
+  }
+  ProgressLine progress;
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
+  if (server.kv_budget_bytes == 0) {
+    constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30;
+    server.kv_budget_bytes = synthetic ? kUnknown : std::max(available / 2, kLeast);
+  }
+  Must(Serve(*engine, *tokenizer, server));
+  return kExitDone;
+}
+
+}  // namespace dsv4::cli

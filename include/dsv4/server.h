@@ -1,0 +1,53 @@
+// The HTTP server: OpenAI- and Anthropic-compatible routes over one engine, with continuous batching.
+// docs/serving.md lists routes, fields and metrics.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat.h"
+#include "dsv4/engine.h"
+#include "dsv4/status.h"
+#include "dsv4/tokenizer.h"
+
+namespace dsv4 {
+
+struct ServerOptions {
+  std::string model_dir;   // for generation_config.json and tokenizer_config.json
+  std::string model_name;  // what /v1/models says
+  std::string host = "127.0.0.1";
+  int port = 8000;                    // 0: any free one; the start-up line tells which
+  std::vector<std::string> api_keys;  // empty: none is asked for
+  std::string cors_origin;            // "": no CORS headers
+
+  ChatDialect dialect = ChatDialect::kV4Preview;
+  bool default_thinking = true;  // of OpenAI's chat and responses routes, where a request does not say
+  std::string reasoning_field = "reasoning_content";  // or "reasoning", or "both"
+  bool strict_model = false;                          // a request for another model name gets 404
+
+  int64_t max_running = 64;     // sequences in the batch
+  int64_t max_waiting = 256;    // sequences in the queue; more get 429
+  int64_t prefill_chunk = 512;  // prompt tokens of one step
+  double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound
+  int64_t kv_budget_bytes = 0;
+  int64_t kv_fixed_bytes = 0;     // of one session (MemoryPlan)
+  double kv_bytes_per_token = 0;  // of one session (MemoryPlan)
+  int64_t max_kept_sessions = 256;
+
+  size_t max_body_bytes = size_t{32} << 20;
+  size_t max_connections = 1024;
+  int64_t max_prompt_tokens = 0;    // 0: the context
+  double request_timeout_s = 3600;  // 0: none
+  double drain_timeout_s = 30;      // after SIGTERM or SIGINT
+  double stall_timeout_s = 120;     // a step that takes longer makes /health false
+  double ping_s = 10;               // silence of a stream after which a comment is sent; 0: never
+  bool log_json = false;
+};
+
+// Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
+// that at once. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken).
+Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
+
+}  // namespace dsv4

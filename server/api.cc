@@ -1,0 +1,370 @@
+#include "api.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "dsv4/json_text.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr double kAnyNumber = 1e30;
+constexpr size_t kMaxStops = 64;
+
+const char* OpenAiType(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+const char* AnthropicType(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+uint64_t RandomBits() {
+  static std::mutex mutex;
+  static std::mt19937_64 random((static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}());
+  const std::lock_guard lock(mutex);
+  return random();
+}
+
+bool IsUtf8(std::string_view bytes) {
+  size_t i = 0;
+  while (i < bytes.size()) {
+    const auto c = static_cast<unsigned char>(bytes[i]);
+    const size_t length = c < 0x80                ? 1
+                          : c >= 0xC2 && c < 0xE0 ? 2
+                          : c >= 0xE0 && c < 0xF0 ? 3
+                          : c >= 0xF0 && c < 0xF5 ? 4
+                                                  : 0;
+    if (length == 0 || i + length > bytes.size()) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(bytes[i + k]) & 0xC0) != 0x80) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+}  // namespace
+
+Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id) {
+  if (form == ErrorForm::kAnthropic) {
+    return {{"type", "error"},
+            {"error", {{"type", AnthropicType(error.status)}, {"message", error.what()}}},
+            {"request_id", request_id}};
+  }
+  return {{"error",
+           {{"message", error.what()},
+            {"type", OpenAiType(error.status)},
+            {"param", error.param.empty() ? Json(nullptr) : Json(error.param)},
+            {"code", error.code.empty() ? Json(nullptr) : Json(error.code)}}}};
+}
+
+void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error) {
+  const std::string& id = exchange.request().id;
+  HeaderList headers;
+  if (form == ErrorForm::kAnthropic) headers.emplace_back("request-id", id);
+  if (error.retry_after_s > 0) headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  // The same request would run out of time again.
+  if (error.status == 504) headers.emplace_back("x-should-retry", "false");
+  if (error.status == 401)
+    headers.emplace_back("WWW-Authenticate", "Basic realm=\"dsv4\", charset=\"UTF-8\"");
+  exchange.Respond(error.status, "application/json", Dump(ErrorBody(form, error, id)), std::move(headers));
+}
+
+ApiError ToApiError(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+      return {400, status.message()};
+    case StatusCode::kResourceExhausted:
+      return {503, status.message()};
+    case StatusCode::kCancelled:
+      return {504, status.message()};
+    case StatusCode::kUnsupported:
+      return {501, status.message()};
+    default:
+      return {500, status.message()};
+  }
+}
+
+std::string NewId(std::string_view prefix) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string id(prefix);
+  uint64_t bits = 0;
+  for (int i = 0; i < 24; ++i) {
+    if (i % 16 == 0) bits = RandomBits();
+    id += kDigits[(bits >> (4 * (i % 16))) & 15];
+  }
+  return id;
+}
+
+int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
+  std::vector<std::string> stops;
+  const Json* value = fields.Get(name);
+  if (value == nullptr) return stops;
+  const Json list = value->is_string() ? Json::array({*value}) : *value;
+  if (!list.is_array())
+    Refuse(fields.Path(name), fields.Path(name) + ": expected a string or an array of strings");
+  if (list.size() > kMaxStops) {
+    Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) +
+                                  " entries; at most " + std::to_string(kMaxStops));
+  }
+  for (const Json& stop : list) {
+    if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
+    // Clients send "" for none.
+    if (!stop.get_ref<const std::string&>().empty()) stops.push_back(stop.get<std::string>());
+  }
+  return stops;
+}
+
+void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params) {
+  SamplingParams& s = params->sampling;
+  s = api.default_sampling;
+  const auto number = [&](const char* name, double low, double high, float* value) {
+    if (const auto x = fields.Number(name, low, high)) *value = static_cast<float>(*x);
+  };
+  number("temperature", 0, 100, &s.temperature);
+  number("top_p", 0, 1, &s.top_p);
+  if (s.top_p <= 0) {  // as vLLM and others read it: the most likely token only
+    s.top_p = 1;
+    s.top_k = 1;
+  }
+  number("min_p", 0, 1, &s.min_p);
+  number("presence_penalty", -2, 2, &s.presence_penalty);
+  number("frequency_penalty", -2, 2, &s.frequency_penalty);
+  number("repetition_penalty", 1e-6, kAnyNumber, &s.repeat_penalty);
+  if (const auto k = fields.Integer("top_k", -1)) s.top_k = std::max<int64_t>(*k, 0);
+  if (const auto seed = fields.Integer("seed", std::numeric_limits<int64_t>::min()))
+    s.seed = static_cast<uint64_t>(*seed);
+  if (const Json* bias = fields.Object("logit_bias")) {
+    for (const auto& [key, value] : bias->items()) {
+      TokenId id = -1;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= api.model.vocab_size) {
+        Refuse("logit_bias", "logit_bias names token '" + key + "'; expected ids from 0 to " +
+                                 std::to_string(api.model.vocab_size - 1));
+      }
+      if (!value.is_number() || std::abs(value.get<double>()) > 100) {
+        Refuse("logit_bias", "logit_bias of token " + key + " must be a number from -100 to 100");
+      }
+      s.logit_bias.emplace_back(id, static_cast<float>(value.get<double>()));
+    }
+  }
+  params->stops = ReadStops(fields, "stop");
+  params->include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
+  params->ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  params->min_tokens = fields.Integer("min_tokens", 0).value_or(0);
+  params->skip_special = fields.Bool("skip_special_tokens").value_or(true);
+  if (const Json* ids = fields.Array("stop_token_ids")) {
+    for (const Json& id : *ids) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
+        Refuse("stop_token_ids",
+               "stop_token_ids: expected token ids from 0 to " + std::to_string(api.model.vocab_size - 1));
+      }
+      params->stop_ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+    }
+  }
+  for (const char* name :
+       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
+    fields.RefuseUnlessEmpty(name, "this server does not constrain output by a grammar");
+  }
+  fields.RefuseUnlessEmpty("use_beam_search", "sample, with n for several choices");
+  fields.RefuseUnlessEmpty("logits_processors", "use logit_bias");
+  fields.RefuseUnlessEmpty("bad_words", "use logit_bias");
+  fields.RefuseUnlessEmpty("truncate_prompt_tokens", "send a prompt that fits");
+  const Status status = ValidateSampling(s, api.model.vocab_size);
+  if (!status.ok()) throw ApiError(400, status.message());
+}
+
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params) {
+  const auto prompt = static_cast<int64_t>(prompt_tokens);
+  const int64_t limit = api.options.max_prompt_tokens > 0
+                            ? std::min(api.options.max_prompt_tokens, api.model.max_context)
+                            : api.model.max_context;
+  if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", "prompt");
+  if (prompt > limit || (prompt == limit && wanted != 0 && limit == api.model.max_context)) {
+    throw ApiError(400,
+                   "the prompt has " + std::to_string(prompt) + " tokens; this server takes at most " +
+                       std::to_string(limit) + ", of which the reply needs at least one",
+                   "prompt", "context_length_exceeded");
+  }
+  const int64_t left = api.model.max_context - prompt;
+  params->max_tokens = std::min(wanted.value_or(left), left);
+}
+
+void CheckModel(const Api& api, const Fields& fields) {
+  const auto model = fields.Text("model");
+  if (api.options.strict_model && model && *model != api.options.model_name) {
+    throw ApiError(404,
+                   "there is no model '" + *model + "' here; this server has '" + api.options.model_name + "'",
+                   "model", "model_not_found");
+  }
+}
+
+Json UsageToJson(const TokenCounts& c) {
+  return {{"prompt_tokens", c.prompt},
+          {"completion_tokens", c.completion},
+          {"total_tokens", c.prompt + c.completion},
+          {"prompt_tokens_details", {{"cached_tokens", c.cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", c.reasoning}}},
+          {"prompt_cache_hit_tokens", c.cached},
+          {"prompt_cache_miss_tokens", c.prompt - c.cached}};
+}
+
+void UsageSum::Set(int index, const TokenCounts& counts) {
+  if (static_cast<size_t>(index) >= counts_.size()) counts_.resize(static_cast<size_t>(index) + 1);
+  counts_[static_cast<size_t>(index)] = counts;
+}
+
+TokenCounts UsageSum::Total(int sequences_per_prompt) const {
+  TokenCounts total;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    total.completion += counts_[i].completion;
+    total.reasoning += counts_[i].reasoning;
+    if (i % static_cast<size_t>(sequences_per_prompt) != 0) continue;
+    total.prompt += counts_[i].prompt;
+    total.cached += counts_[i].cached;
+  }
+  return total;
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    default:
+      return "stop";
+  }
+}
+
+std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
+  if (!tokenizer.IsValid(id)) return "";
+  const std::string_view bytes = tokenizer.TokenBytes(id);
+  if (IsUtf8(bytes)) return std::string(bytes);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "bytes:";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += "\\x";
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::string& param) {
+  const bool preview = api.options.dialect == ChatDialect::kV4Preview;
+  if (name == "minimal" || name == "low") return preview ? ReasoningEffort::kDefault : ReasoningEffort::kLow;
+  if (name == "medium" || name == "high" || name == "xhigh") return ReasoningEffort::kHigh;
+  if (name == "max" || name == "ultra") return ReasoningEffort::kMax;
+  Refuse(param,
+         param + " is \"" + name + "\"; expected none, minimal, low, medium, high, xhigh, max or ultra");
+}
+
+Reasoning DefaultReasoning(const Api& api) {
+  return {.thinking = api.options.default_thinking,
+          .effort = api.options.dialect == ChatDialect::kV4Preview ? ReasoningEffort::kDefault
+                                                                   : ReasoningEffort::kHigh};
+}
+
+ChatRequest ToChatRequest(const ChatInput& input) {
+  Json request = {{"messages", input.messages}};
+  if (!input.tools.empty()) request["tools"] = input.tools;
+  auto parsed = ParseChatRequest(Dump(request));
+  if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");
+  parsed->thinking = input.reasoning.thinking;
+  parsed->effort = input.reasoning.thinking ? input.reasoning.effort : ReasoningEffort::kDefault;
+  if (parsed->messages.empty())
+    throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
+  if (input.continue_last) {
+    if (parsed->messages.back().role != Role::kAssistant) {
+      throw ApiError(400, "the last message is not an assistant's, so it cannot be continued", "messages");
+    }
+    parsed->messages.back().wo_eos = true;
+  }
+  return std::move(*parsed);
+}
+
+ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input) {
+  const ChatRequest request = ToChatRequest(input);
+  const auto& last = request.messages.back();
+  if (last.role == Role::kAssistant && !last.wo_eos) {
+    throw ApiError(
+        400,
+        "the last message is an assistant's; add a user's or a tool's, or set \"prefix\": true on it to "
+        "have it continued",
+        "messages");
+  }
+  auto text = RenderPrompt(request, api.options.dialect);
+  if (!text.ok()) throw ApiError(400, text.status().message(), "messages");
+  ChatPrompt prompt;
+  prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(*text));
+  prompt.starts_in_reasoning = text->ends_with("<think>");
+  return prompt;
+}
+
+void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job) {
+  job->id = exchange->request().id;
+  if (api.options.request_timeout_s > 0) {
+    job->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(api.options.request_timeout_s));
+  }
+  const Status status = api.scheduler.Submit(job);
+  if (!status.ok()) {
+    ApiError error = ToApiError(status);
+    if (status.code() == StatusCode::kResourceExhausted) {
+      error.status = 429;
+      error.retry_after_s = 2;
+      api.metrics.AddRejection("queue_full");
+    }
+    throw error;
+  }
+  Scheduler& scheduler = api.scheduler;
+  exchange->OnClose([&scheduler, job] { scheduler.Cancel(job); });
+  exchange->OnPressure([&scheduler, job](bool on) { scheduler.SetPaused(job, on); });
+}
+
+}  // namespace dsv4::server

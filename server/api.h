@@ -1,0 +1,114 @@
+// What the routes share: the served model, reading of common fields, usage, errors, ids.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4/chat.h"
+#include "dsv4/engine.h"
+#include "dsv4/server.h"
+#include "dsv4/tokenizer.h"
+#include "generation.h"
+#include "http.h"
+#include "json.h"
+#include "metrics.h"
+#include "scheduler.h"
+
+namespace dsv4::server {
+
+// The form of a route's errors.
+enum class ErrorForm { kOpenAi, kAnthropic };
+
+struct Api {
+  const ServerOptions& options;
+  const ModelInfo& model;
+  const Tokenizer& tokenizer;
+  Scheduler& scheduler;
+  Metrics& metrics;
+  SamplingParams default_sampling;  // generation_config.json
+  int64_t created;                  // seconds since 1970
+};
+
+// Sends the error as the route's clients expect it.
+void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error);
+Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id);
+// A sequence that ended with kError.
+ApiError ToApiError(const Status& status);
+
+// "chatcmpl-" and 24 random hexadecimal digits.
+std::string NewId(std::string_view prefix);
+int64_t UnixTime();
+
+// Reads the sampling fields and stops that the OpenAI routes have in common, vLLM's additions included.
+void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params);
+std::vector<std::string> ReadStops(const Fields& fields, const char* name);
+// max_tokens where the request names none or more than the context holds: what is left.
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params);
+void CheckModel(const Api& api, const Fields& fields);
+
+// OpenAI's usage object, with DeepSeek's flat cache counts.
+Json UsageToJson(const TokenCounts& counts);
+// What the choices of one request took together: prompts are counted once per `distinct_prompts`.
+class UsageSum {
+ public:
+  void Set(int index, const TokenCounts& counts);
+  TokenCounts Total(int sequences_per_prompt) const;
+
+ private:
+  std::vector<TokenCounts> counts_;
+};
+
+const char* FinishReasonName(FinishReason reason);
+
+// Text of a token for logprobs; bytes that are no UTF-8 as "bytes:\x..".
+std::string TokenText(const Tokenizer& tokenizer, TokenId id);
+
+// ---- Chat routes
+
+// How hard to think, as the APIs say it.
+struct Reasoning {
+  bool thinking = false;
+  ReasoningEffort effort = ReasoningEffort::kDefault;
+};
+// minimal, low -> low; medium, high, xhigh -> high; max, ultra -> max, as the official service maps them; levels that
+// the dialect lacks become its default. Throws for other names.
+ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::string& param);
+Reasoning DefaultReasoning(const Api& api);
+
+struct ChatInput {
+  Json messages = Json::array();  // OpenAI form
+  Json tools = Json::array();     // [{"type": "function", "function": {...}}]
+  Reasoning reasoning;
+  bool continue_last = false;  // the last message is the beginning of the reply
+};
+
+struct ChatPrompt {
+  std::shared_ptr<const std::vector<TokenId>> ids;
+  bool starts_in_reasoning = false;
+};
+// Renders and encodes. Errors name the message.
+ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input);
+ChatRequest ToChatRequest(const ChatInput& input);
+
+// Starts the job: the exchange's end cancels it, and its slow reading pauses it. Throws ApiError (429, 400).
+void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job);
+
+// ---- Routes: each reads a request, and answers or starts a job that will. They throw ApiError.
+
+using Route = void (*)(const Api& api, const ExchangePtr& exchange);
+void ServeChat(const Api& api, const ExchangePtr& exchange);
+void ServeCompletions(const Api& api, const ExchangePtr& exchange);
+void ServeMessages(const Api& api, const ExchangePtr& exchange);
+void ServeCountTokens(const Api& api, const ExchangePtr& exchange);
+void ServeResponses(const Api& api, const ExchangePtr& exchange);
+void ServeModels(const Api& api, const ExchangePtr& exchange);
+void ServeTokenize(const Api& api, const ExchangePtr& exchange);
+void ServeDetokenize(const Api& api, const ExchangePtr& exchange);
+void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange);
+void ServeVersion(const Api& api, const ExchangePtr& exchange);
+
+}  // namespace dsv4::server

@@ -1,0 +1,457 @@
+// POST /v1/chat/completions
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "reply.h"
+
+namespace dsv4::server {
+
+namespace {
+
+struct ChatOptions {
+  bool stream = false;
+  bool include_usage = false;     // a last chunk without choices
+  bool continuous_usage = false;  // in every chunk
+  bool logprobs = false;
+  bool return_token_ids = false;
+  int n = 1;
+};
+
+class ChatReply : public Reply {
+ public:
+  ChatReply(const Api& api, ExchangePtr exchange, const ChatOptions& options)
+      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, static_cast<size_t>(options.n)),
+        options_(options),
+        choices_(static_cast<size_t>(options.n)),
+        id_(NewId("chatcmpl-")),
+        created_(UnixTime()) {}
+
+ private:
+  struct Choice {
+    std::string reasoning, content;
+    Json calls = Json::array();
+    Json logprobs = Json::array();
+    Json stop_reason;
+    FinishReason finish = FinishReason::kNone;
+    bool role_sent = false;
+  };
+
+  Json Head(const char* object) const {
+    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", api_.options.model_name}};
+  }
+
+  Json LogprobEntry(TokenId id, float logprob) const {
+    Json bytes = Json::array();
+    if (api_.tokenizer.IsValid(id)) {
+      for (const char c : api_.tokenizer.TokenBytes(id))
+        bytes.push_back(static_cast<int>(static_cast<unsigned char>(c)));
+    }
+    return {{"token", TokenText(api_.tokenizer, id)},
+            {"logprob", FloatToJson(logprob)},
+            {"bytes", std::move(bytes)}};
+  }
+  Json Logprobs(const std::vector<OutputToken>& tokens) const {
+    Json list = Json::array();
+    for (const OutputToken& token : tokens) {
+      Json entry = LogprobEntry(token.id, token.logprob);
+      entry["top_logprobs"] = Json::array();
+      for (const TokenLogprob& other : token.top)
+        entry["top_logprobs"].push_back(LogprobEntry(other.id, other.logprob));
+      list.push_back(std::move(entry));
+    }
+    return list;
+  }
+
+  void SetReasoning(Json* object, const std::string& text) const {
+    const std::string& field = api_.options.reasoning_field;
+    if (field != "reasoning") (*object)["reasoning_content"] = text;
+    if (field != "reasoning_content") (*object)["reasoning"] = text;
+  }
+
+  void Take(StepOutput& output) override {
+    usage_.Set(output.index, output.counts);
+    Choice& choice = choices_[static_cast<size_t>(output.index)];
+    choice.finish = output.finish;
+    if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
+    if (output.matched_id) choice.stop_reason = *output.matched_id;
+    if (stream_) return Stream(output, choice);
+    for (OutputDelta& delta : output.deltas) {
+      switch (delta.kind) {
+        case OutputDelta::Kind::kReasoning:
+          choice.reasoning += delta.text;
+          break;
+        case OutputDelta::Kind::kContent:
+          choice.content += delta.text;
+          break;
+        case OutputDelta::Kind::kToolCallBegin:
+          choice.calls.push_back({{"id", NewId("call_")},
+                                  {"type", "function"},
+                                  {"function", {{"name", delta.text}, {"arguments", ""}}}});
+          break;
+        case OutputDelta::Kind::kToolCallArguments: {
+          std::string& arguments = choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
+          arguments += delta.text;
+          break;
+        }
+        case OutputDelta::Kind::kToolCallEnd:
+          break;
+      }
+    }
+    if (options_.logprobs) {
+      for (Json& entry : Logprobs(output.tokens)) choice.logprobs.push_back(std::move(entry));
+    }
+  }
+
+  // One chunk per step and choice: the counts of a client that counts chunks are true.
+  void Stream(StepOutput& output, Choice& choice) {
+    Json delta = Json::object();
+    std::string reasoning, content;
+    Json calls = Json::array();
+    for (OutputDelta& d : output.deltas) {
+      switch (d.kind) {
+        case OutputDelta::Kind::kReasoning:
+          reasoning += d.text;
+          break;
+        case OutputDelta::Kind::kContent:
+          content += d.text;
+          break;
+        case OutputDelta::Kind::kToolCallBegin:
+          calls.push_back({{"index", d.index},
+                           {"id", NewId("call_")},
+                           {"type", "function"},
+                           {"function", {{"name", d.text}, {"arguments", ""}}}});
+          break;
+        case OutputDelta::Kind::kToolCallArguments:
+          if (calls.empty() || calls.back()["index"] != d.index) {
+            calls.push_back({{"index", d.index}, {"function", {{"arguments", ""}}}});
+          }
+          calls.back()["function"]["arguments"].get_ref<std::string&>() += d.text;
+          break;
+        case OutputDelta::Kind::kToolCallEnd:
+          break;
+      }
+    }
+    const bool ended = output.finish != FinishReason::kNone;
+    const bool tells = !reasoning.empty() || !content.empty() || !calls.empty();
+    const bool wanted = tells || (!output.tokens.empty() && (options_.logprobs || options_.continuous_usage));
+    if (wanted || (ended && !choice.role_sent)) {
+      if (!choice.role_sent) {
+        delta["role"] = "assistant";
+        choice.role_sent = true;
+      }
+      if (!reasoning.empty()) SetReasoning(&delta, reasoning);
+      if (!content.empty() || (reasoning.empty() && calls.empty())) delta["content"] = content;
+      if (!calls.empty()) delta["tool_calls"] = std::move(calls);
+      Chunk(output.index, std::move(delta), options_.logprobs ? &output.tokens : nullptr, nullptr, {});
+    }
+    if (ended) {
+      Chunk(output.index, Json::object(), nullptr, FinishReasonName(output.finish), choice.stop_reason);
+    }
+  }
+
+  void Chunk(int index, Json delta, const std::vector<OutputToken>* tokens, const char* finish,
+             const Json& stop_reason) {
+    Json choice = {{"index", index}, {"delta", std::move(delta)}, {"logprobs", nullptr}};
+    if (tokens != nullptr) choice["logprobs"] = {{"content", Logprobs(*tokens)}, {"refusal", nullptr}};
+    choice["finish_reason"] = finish == nullptr ? Json(nullptr) : Json(finish);
+    if (!stop_reason.is_null()) choice["stop_reason"] = stop_reason;
+    Json chunk = Head("chat.completion.chunk");
+    chunk["choices"] = Json::array({std::move(choice)});
+    if (options_.continuous_usage) {
+      chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+    } else if (options_.include_usage) {
+      chunk["usage"] = nullptr;
+    }
+    Event(chunk);
+  }
+
+  void End() override {
+    if (stream_) {
+      if (options_.include_usage) {
+        Json chunk = Head("chat.completion.chunk");
+        chunk["choices"] = Json::array();
+        chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+        Event(chunk);
+      }
+      return Raw("data: [DONE]\n\n");
+    }
+    whole_ = Head("chat.completion");
+    whole_["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& c = choices_[i];
+      // The arguments of a call that was cut off are no JSON; such a call is not handed out as one to carry out.
+      if (!c.calls.empty() && c.finish != FinishReason::kLength) {
+        std::erase_if(c.calls.get_ref<Json::array_t&>(), [](const Json& call) {
+          return !Json::accept(call["function"]["arguments"].get_ref<const std::string&>());
+        });
+      }
+      Json message = {{"role", "assistant"}, {"content", c.content}};
+      if (!c.reasoning.empty()) SetReasoning(&message, c.reasoning);
+      if (!c.calls.empty()) message["tool_calls"] = std::move(c.calls);
+      Json choice = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
+      if (options_.logprobs) choice["logprobs"] = {{"content", std::move(c.logprobs)}, {"refusal", nullptr}};
+      choice["finish_reason"] = FinishReasonName(c.finish);
+      if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
+      whole_["choices"].push_back(std::move(choice));
+    }
+    whole_["usage"] = UsageToJson(usage_.Total(options_.n));
+  }
+
+  const ChatOptions options_;
+  std::vector<Choice> choices_;
+  const std::string id_;
+  const int64_t created_;
+  UsageSum usage_;
+};
+
+void CheckParts(const Json& content, const std::string& path) {
+  if (!content.is_array()) return;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    if (part.is_string()) continue;
+    const std::string part_path = path + "[" + std::to_string(i) + "]";
+    const auto type = part.is_object() && part.contains("type") && part["type"].is_string()
+                          ? part["type"].get<std::string>()
+                          : "";
+    if (type != "text" && type != "refusal" && type != "tool_result") {
+      Refuse(part_path, part_path + " is of type \"" + type + "\"; this model reads text only");
+    }
+  }
+}
+
+// OpenAI's messages to those that the encoder knows.
+Json ReadMessages(const Fields& fields, bool* continue_last) {
+  const Json* list = fields.Array("messages");
+  if (list == nullptr) Refuse("messages", "messages is missing");
+  Json messages = Json::array();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string path = "messages[" + std::to_string(i) + "]";
+    const Fields in((*list)[i], path);
+    const std::string role = in.Text("role").value_or("");
+    static constexpr std::array kRoles = {"system",    "developer", "user",
+                                          "assistant", "tool",      "latest_reminder"};
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+      Refuse(path + ".role",
+             path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
+    }
+    Json m = {{"role", role == "developer" ? "system" : role}};
+    if (const Json* content = in.Get("content")) {
+      CheckParts(*content, path + ".content");
+      m["content"] = *content;
+    }
+    for (const char* name : {"tool_calls", "tool_call_id", "task", "tools"}) {
+      if (const Json* value = in.Get(name)) m[name] = *value;
+    }
+    const auto reasoning = in.Text("reasoning_content");
+    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string()
+                           ? in.Text("reasoning")
+                           : std::nullopt;
+    if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
+    if (in.Bool("prefix").value_or(false)) {
+      if (role != "assistant" || i + 1 != list->size())
+        Refuse(path + ".prefix", path + ".prefix belongs on the last message, an assistant's");
+      *continue_last = true;
+    }
+    messages.push_back(std::move(m));
+  }
+  return messages;
+}
+
+Json ReadTools(const Fields& fields) {
+  Json tools = Json::array();
+  const Json* list = fields.Array("tools");
+  if (list == nullptr) return tools;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string path = "tools[" + std::to_string(i) + "]";
+    const Fields tool((*list)[i], path);
+    const std::string type = tool.Text("type").value_or("function");
+    if (type != "function")
+      Refuse(path + ".type", path + ".type is \"" + type + "\"; only functions are supported");
+    const Json* function = tool.Object("function");
+    if (function == nullptr) Refuse(path + ".function", path + ".function is missing");
+    if (!Fields(*function, path + ".function").Text("name"))
+      Refuse(path + ".function.name", path + ".function.name is missing");
+    tools.push_back({{"type", "function"}, {"function", *function}});
+  }
+  return tools;
+}
+
+std::vector<std::string> ToolNames(const Json& tools) {
+  std::vector<std::string> names;
+  for (const Json& tool : tools) names.push_back(tool["function"]["name"].get<std::string>());
+  return names;
+}
+
+void ReadToolChoice(const Fields& fields, const Json& tools, GenerationParams* params) {
+  params->calls_allowed = !tools.empty();
+  params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
+  const Json* choice = fields.Get("tool_choice");
+  if (choice == nullptr) return;
+  std::string mode = choice->is_string() ? choice->get<std::string>() : "";
+  std::string name;
+  if (choice->is_object()) {
+    const Fields object(*choice, "tool_choice");
+    mode = object.Text("type").value_or("");
+    if (mode == "function") {
+      const Json* function = object.Object("function");
+      name = function == nullptr ? object.Text("name").value_or("")
+                                 : Fields(*function, "tool_choice.function").Text("name").value_or("");
+      if (name.empty()) Refuse("tool_choice", "tool_choice.function.name is missing");
+    }
+  }
+  if (mode == "auto") return;
+  if (mode == "none") {
+    params->calls_allowed = false;
+    return;
+  }
+  if (mode != "required" && mode != "function") {
+    Refuse("tool_choice",
+           "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
+           "{\"name\": ...}}");
+  }
+  if (tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
+  params->required_calls = ToolNames(tools);
+  if (mode == "function") {
+    const auto& names = params->required_calls;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    }
+    params->required_calls = {name};
+    params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(false);
+  }
+}
+
+// thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen's name).
+Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* params) {
+  Reasoning r = DefaultReasoning(api);
+  std::optional<bool> asked;
+  if (const auto effort = fields.Text("reasoning_effort")) {
+    if (*effort == "none") {
+      r.thinking = false;
+    } else {
+      r.effort = MapEffort(api, *effort, "reasoning_effort");
+      asked = true;
+    }
+  }
+  if (const Json* reasoning = fields.Object("reasoning")) {  // OpenRouter's form
+    const Fields in(*reasoning, "reasoning");
+    if (const auto effort = in.Text("effort")) {
+      if (*effort == "none")
+        asked = false;
+      else
+        r.effort = MapEffort(api, *effort, "reasoning.effort"), asked = true;
+    }
+    if (const auto on = in.Bool("enabled")) asked = *on;
+    if (const auto budget = in.Integer("max_tokens", 1)) params->thinking_budget = *budget;
+  }
+  if (const Json* kwargs = fields.Object("chat_template_kwargs")) {
+    const Fields in(*kwargs, "chat_template_kwargs");
+    for (const char* name : {"thinking", "enable_thinking"}) {
+      if (const auto on = in.Bool(name)) asked = *on;
+    }
+    if (const auto effort = in.Text("reasoning_effort")) {
+      if (*effort != "none") r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
+    }
+  }
+  if (const auto on = fields.Get("enable_thinking") == nullptr ? std::nullopt : fields.Bool("enable_thinking"))
+    asked = *on;
+  if (const Json* thinking = fields.Get("thinking")) {
+    if (thinking->is_boolean()) {
+      asked = thinking->get<bool>();
+    } else {
+      const Fields in(*thinking, "thinking");
+      const std::string type = in.Text("type").value_or("");
+      if (type != "enabled" && type != "disabled" && type != "adaptive") {
+        Refuse("thinking", "thinking.type is \"" + type + "\"; expected enabled or disabled");
+      }
+      asked = type != "disabled";
+      if (const auto budget = in.Integer("budget_tokens", 1)) params->thinking_budget = *budget;
+    }
+  }
+  if (const auto budget = fields.Integer("thinking_budget", 0)) params->thinking_budget = *budget;
+  if (asked) r.thinking = *asked;
+  return r;
+}
+
+void RefuseFormat(const Fields& fields) {
+  const Json* format = fields.Object("response_format");
+  if (format == nullptr) return;
+  const std::string type = Fields(*format, "response_format").Text("type").value_or("");
+  if (type != "text") {
+    Refuse("response_format", "response_format of type \"" + type +
+                                  "\" is not supported: this server does not constrain "
+                                  "output by a grammar; describe the format in a message, or use a tool");
+  }
+}
+
+}  // namespace
+
+void ServeChat(const Api& api, const ExchangePtr& exchange) {
+  const Json body = ParseJson(exchange->request().body);
+  const Fields fields(body, "");
+  CheckModel(api, fields);
+
+  GenerationParams params;
+  ReadSampling(api, fields, &params);
+  params.chat = true;
+  ChatOptions options;
+  options.stream = fields.Bool("stream").value_or(false);
+  if (const Json* stream = fields.Object("stream_options")) {
+    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
+    const Fields in(*stream, "stream_options");
+    options.include_usage = in.Bool("include_usage").value_or(false);
+    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
+  }
+  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
+  options.logprobs = fields.Bool("logprobs").value_or(false);
+  const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  if (top && *top > 0 && !options.logprobs)
+    Refuse("top_logprobs", "top_logprobs is given, but logprobs is not true");
+  if (options.logprobs) params.sampling.top_logprobs = static_cast<int>(top.value_or(0));
+  const auto max_tokens = fields.Integer("max_tokens", 1);
+  const auto max_completion = fields.Integer("max_completion_tokens", 1);
+  if (max_tokens && max_completion && *max_tokens != *max_completion) {
+    Refuse("max_tokens", "max_tokens and max_completion_tokens contradict each other; send one of them");
+  }
+  RefuseFormat(fields);
+  fields.RefuseUnlessEmpty("functions", "use tools");
+  fields.RefuseUnlessEmpty("function_call", "use tool_choice");
+  fields.RefuseUnlessEmpty("prompt_logprobs", "use /v1/completions with echo and logprobs");
+  fields.RefuseUnlessEmpty("audio", "this model reads and writes text only");
+  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
+    Refuse("best_of", "best_of other than n is not supported");
+  }
+  if (!fields.Bool("add_generation_prompt").value_or(true) &&
+      !fields.Bool("continue_final_message").value_or(false)) {
+    Refuse("add_generation_prompt",
+           "add_generation_prompt: false is supported with continue_final_message: true only");
+  }
+
+  ChatInput input;
+  input.continue_last = fields.Bool("continue_final_message").value_or(false);
+  input.messages = ReadMessages(fields, &input.continue_last);
+  input.tools = ReadTools(fields);
+  input.reasoning = ReadReasoning(api, fields, &params);
+  bool any_tools = !input.tools.empty();
+  for (const Json& m : input.messages) any_tools = any_tools || (m.contains("tools") && !m["tools"].empty());
+  ReadToolChoice(fields, input.tools, &params);
+  if (input.tools.empty() && any_tools && params.required_calls.empty()) {
+    const Json* choice = fields.Get("tool_choice");
+    params.calls_allowed = choice == nullptr || *choice != "none";
+  }
+
+  const ChatPrompt prompt = MakeChatPrompt(api, input);
+  params.thinking = prompt.starts_in_reasoning;
+  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, &params);
+
+  const auto job = std::make_shared<Job>();
+  for (int i = 0; i < options.n; ++i) {
+    job->sequences.push_back({.prompt = prompt.ids, .params = params});
+    if (params.sampling.seed)
+      job->sequences.back().params.sampling.seed = *params.sampling.seed + static_cast<uint64_t>(i);
+  }
+  std::make_shared<ChatReply>(api, exchange, options)->Run(job);
+}
+
+}  // namespace dsv4::server

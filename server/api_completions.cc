@@ -1,0 +1,306 @@
+// POST /v1/completions
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "reply.h"
+
+namespace dsv4::server {
+
+namespace {
+
+struct CompletionOptions {
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool echo = false;
+  bool logprobs = false;
+  int n = 1;
+};
+
+int64_t CodePoints(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+class CompletionReply : public Reply {
+ public:
+  CompletionReply(const Api& api, ExchangePtr exchange, const CompletionOptions& options,
+                  size_t num_sequences, std::vector<std::string> prompt_texts, bool skip_special)
+      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences),
+        options_(options),
+        choices_(num_sequences),
+        id_(NewId("cmpl-")),
+        created_(UnixTime()) {
+    for (Choice& choice : choices_)
+      choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
+    if (!options.echo) return;
+    for (size_t i = 0; i < num_sequences; ++i)
+      choices_[i].prompt_text = prompt_texts[i / static_cast<size_t>(options.n)];
+  }
+
+ private:
+  // The parallel lists of OpenAI's older log-probabilities.
+  struct Logprobs {
+    Json tokens = Json::array(), token_logprobs = Json::array(), top_logprobs = Json::array(),
+         text_offset = Json::array();
+  };
+  struct Choice {
+    std::string prompt_text, text;
+    Logprobs logprobs;
+    std::optional<StreamDecoder> decoder;
+    int64_t offset = 0;  // in code points
+    FinishReason finish = FinishReason::kNone;
+    Json stop_reason;
+    bool any_token = false;  // has been listed in the log-probabilities
+    bool echoed = false;
+  };
+
+  void Append(const OutputToken& token, bool known, Choice& choice, Logprobs* out) const {
+    const std::string text = TokenText(api_.tokenizer, token.id);
+    out->tokens.push_back(text);
+    out->text_offset.push_back(choice.offset);
+    choice.any_token = true;
+    // Of the text that is handed out: without special tokens, and a character that several tokens share counts once.
+    const auto decoded = choice.decoder->Push(token.id);
+    if (decoded.ok()) choice.offset += CodePoints(*decoded);
+    if (!known) {
+      out->token_logprobs.push_back(nullptr);
+      out->top_logprobs.push_back(nullptr);
+      return;
+    }
+    const Json logprob = FloatToJson(token.logprob);
+    out->token_logprobs.push_back(logprob);
+    Json top = Json::object();
+    // Of tokens with the same text the most likely stays; the chosen one is always there, with the very same number.
+    for (const TokenLogprob& other : token.top) {
+      const std::string key = TokenText(api_.tokenizer, other.id);
+      if (!top.contains(key)) top[key] = FloatToJson(other.logprob);
+    }
+    if (!top.contains(text)) top[text] = logprob;
+    out->top_logprobs.push_back(std::move(top));
+  }
+
+  void Collect(const StepOutput& output, Choice& choice, Logprobs* out) const {
+    for (const OutputToken& token : output.prompt) Append(token, choice.any_token, choice, out);
+    for (const OutputToken& token : output.tokens) Append(token, true, choice, out);
+  }
+
+  static Json ToJson(Logprobs l) {
+    return {{"text_offset", std::move(l.text_offset)},
+            {"token_logprobs", std::move(l.token_logprobs)},
+            {"tokens", std::move(l.tokens)},
+            {"top_logprobs", std::move(l.top_logprobs)}};
+  }
+
+  Json Head() const {
+    return {
+        {"id", id_}, {"object", "text_completion"}, {"created", created_}, {"model", api_.options.model_name}};
+  }
+
+  void Take(StepOutput& output) override {
+    usage_.Set(output.index, output.counts);
+    Choice& choice = choices_[static_cast<size_t>(output.index)];
+    choice.finish = output.finish;
+    if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
+    if (output.matched_id) choice.stop_reason = *output.matched_id;
+    if (!stream_) {
+      choice.text += output.text;
+      if (options_.logprobs) Collect(output, choice, &choice.logprobs);
+      return;
+    }
+    Logprobs logprobs;
+    if (options_.logprobs) Collect(output, choice, &logprobs);
+    std::string text;
+    if (options_.echo && !choice.echoed) text = choice.prompt_text;
+    choice.echoed = true;
+    text += output.text;
+    const bool ended = output.finish != FinishReason::kNone;
+    const bool counted = options_.continuous_usage && !output.tokens.empty();
+    if (text.empty() && logprobs.tokens.empty() && !ended && !counted) return;
+    Json chunk = Head();
+    Json one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
+    if (!logprobs.tokens.empty()) one["logprobs"] = ToJson(std::move(logprobs));
+    one["finish_reason"] = ended ? Json(FinishReasonName(output.finish)) : Json(nullptr);
+    if (ended && !choice.stop_reason.is_null()) one["stop_reason"] = choice.stop_reason;
+    chunk["choices"] = Json::array({std::move(one)});
+    if (options_.continuous_usage) {
+      chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+    } else if (options_.include_usage) {
+      chunk["usage"] = nullptr;
+    }
+    Event(chunk);
+  }
+
+  void End() override {
+    if (stream_) {
+      if (options_.include_usage) {
+        Json chunk = Head();
+        chunk["choices"] = Json::array();
+        chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+        Event(chunk);
+      }
+      return Raw("data: [DONE]\n\n");
+    }
+    whole_ = Head();
+    whole_["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& c = choices_[i];
+      Json choice = {{"index", i}, {"text", c.prompt_text + c.text}, {"logprobs", nullptr}};
+      if (options_.logprobs) choice["logprobs"] = ToJson(std::move(c.logprobs));
+      choice["finish_reason"] = FinishReasonName(c.finish);
+      if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
+      whole_["choices"].push_back(std::move(choice));
+    }
+    whole_["usage"] = UsageToJson(usage_.Total(options_.n));
+  }
+
+  const CompletionOptions options_;
+  std::vector<Choice> choices_;
+  const std::string id_;
+  const int64_t created_;
+  UsageSum usage_;
+};
+
+using Ids = std::vector<TokenId>;
+
+Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
+  Ids ids;
+  ids.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
+      Refuse(path, path + "[" + std::to_string(ids.size()) + "] is " + Dump(id) +
+                       "; expected a token id from 0 to " + std::to_string(api.model.vocab_size - 1));
+    }
+    ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+  }
+  return ids;
+}
+
+Ids EncodeText(const Api& api, const std::string& text, bool add_special) {
+  Ids ids = api.scheduler.EncodePrompt(text);
+  const TokenId bos = api.model.bos_token_id;
+  if (add_special && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  return ids;
+}
+
+// A text, ids, or a list of either.
+std::vector<Ids> ReadPrompts(const Api& api, const Fields& fields) {
+  const bool add_special = fields.Bool("add_special_tokens").value_or(true);
+  const Json* prompt = fields.Get("prompt");
+  if (prompt == nullptr) Refuse("prompt", "prompt is missing");
+  if (prompt->is_string()) return {EncodeText(api, prompt->get_ref<const std::string&>(), add_special)};
+  if (!prompt->is_array())
+    Refuse("prompt", "prompt must be a string, an array of token ids, or an array of those");
+  if (!prompt->empty() && (*prompt)[0].is_number()) return {ReadIds(api, *prompt, "prompt")};
+  std::vector<Ids> prompts;
+  for (const Json& one : *prompt) {
+    const std::string path = "prompt[" + std::to_string(prompts.size()) + "]";
+    if (one.is_string()) {
+      prompts.push_back(EncodeText(api, one.get_ref<const std::string&>(), add_special));
+    } else if (one.is_array()) {
+      prompts.push_back(ReadIds(api, one, path));
+    } else {
+      Refuse(path, path + " must be a string or an array of token ids");
+    }
+  }
+  if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
+  return prompts;
+}
+
+}  // namespace
+
+void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
+  const Json body = ParseJson(exchange->request().body);
+  const Fields fields(body, "");
+  CheckModel(api, fields);
+
+  GenerationParams params;
+  ReadSampling(api, fields, &params);
+  CompletionOptions options;
+  options.stream = fields.Bool("stream").value_or(false);
+  if (const Json* stream = fields.Object("stream_options")) {
+    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
+    const Fields in(*stream, "stream_options");
+    options.include_usage = in.Bool("include_usage").value_or(false);
+    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
+  }
+  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
+  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
+    Refuse("best_of", "best_of other than n is not supported");
+  }
+  options.echo = fields.Bool("echo").value_or(false);
+  const auto logprobs = fields.Integer("logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  if (logprobs) {
+    options.logprobs = true;
+    params.sampling.top_logprobs = static_cast<int>(*logprobs);
+    if (options.echo) params.prompt_logprobs = static_cast<int>(*logprobs);
+  }
+  fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
+  fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
+  fields.RefuseUnlessEmpty("response_format", "this server does not constrain output by a grammar");
+  const auto max_tokens = fields.Integer("max_tokens", 0);
+
+  std::vector<Ids> prompts = ReadPrompts(api, fields);
+  const auto total = static_cast<int64_t>(prompts.size()) * options.n;
+  if (total > 1024)
+    Refuse("prompt",
+           "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
+  std::vector<std::string> texts;
+  const auto job = std::make_shared<Job>();
+  for (Ids& ids : prompts) {
+    if (options.echo) {
+      auto text = api.tokenizer.Decode(ids, {.skip_special = params.skip_special});
+      texts.push_back(text.ok() ? std::move(*text) : "");
+    }
+    LimitTokens(api, ids.size(), max_tokens.value_or(16), &params);
+    const auto shared = std::make_shared<const Ids>(std::move(ids));
+    for (int i = 0; i < options.n; ++i) {
+      job->sequences.push_back({.prompt = shared, .params = params});
+      if (params.sampling.seed)
+        job->sequences.back().params.sampling.seed = *params.sampling.seed + static_cast<uint64_t>(i);
+    }
+  }
+  std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
+                                    params.skip_special)
+      ->Run(job);
+}
+
+void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
+  const Json body = ParseJson(exchange->request().body);
+  const Fields fields(body, "");
+  CheckModel(api, fields);
+  Ids ids;
+  if (const auto text = fields.Text("prompt")) {
+    ids = api.tokenizer.Encode(*text);
+    const TokenId bos = api.model.bos_token_id;
+    const bool add_special = fields.Bool("add_special_tokens").value_or(true);
+    if (add_special && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  } else if (const Json* messages = fields.Array("messages")) {
+    ChatInput input;
+    input.messages = *messages;
+    input.reasoning = DefaultReasoning(api);
+    if (const Json* tools = fields.Array("tools")) input.tools = *tools;
+    ids = *MakeChatPrompt(api, input).ids;
+  } else {
+    Refuse("prompt", "prompt (a string) or messages is missing");
+  }
+  Json reply = {{"count", ids.size()}, {"max_model_len", api.model.max_context}, {"tokens", ids}};
+  if (fields.Bool("return_token_strs").value_or(false)) {
+    reply["token_strs"] = Json::array();
+    for (const TokenId id : ids) reply["token_strs"].push_back(TokenText(api.tokenizer, id));
+  }
+  exchange->Respond(200, "application/json", Dump(reply));
+}
+
+void ServeDetokenize(const Api& api, const ExchangePtr& exchange) {
+  const Json body = ParseJson(exchange->request().body);
+  const Fields fields(body, "");
+  CheckModel(api, fields);
+  const Json* tokens = fields.Array("tokens");
+  if (tokens == nullptr) Refuse("tokens", "tokens is missing");
+  const Ids ids = ReadIds(api, *tokens, "tokens");
+  const auto text = api.tokenizer.Decode(ids);
+  if (!text.ok()) Refuse("tokens", text.status().message());
+  exchange->Respond(200, "application/json", Dump({{"prompt", *text}}));
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,90 @@
+// What the routes ask of the scheduler and what they get back.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsv4/output_parser.h"
+#include "dsv4/sampling.h"
+#include "dsv4/status.h"
+#include "dsv4/types.h"
+
+namespace dsv4::server {
+
+using Clock = std::chrono::steady_clock;
+
+struct GenerationParams {
+  SamplingParams sampling;
+  int64_t max_tokens = 0;  // at most; 0: the prompt is only read
+  int64_t min_tokens = 0;  // EOS and stop ids are not chosen before
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_ids;
+  std::vector<std::string> stops;
+  bool include_stop = false;  // the stop string is part of the text
+  bool skip_special = true;
+  int prompt_logprobs = -1;  // >= 0: log-probabilities of the prompt's tokens, and of the n most likely ones
+
+  // Chat: the output is parsed into reasoning, content and tool calls.
+  bool chat = false;
+  bool thinking = false;
+  bool calls_allowed = true;     // false: the reply ends where a call would start
+  bool parallel_calls = true;    // false: the reply ends after one call
+  int64_t thinking_budget = -1;  // reasoning tokens after which "</think>" is put in
+  // Calls are required: each of these is the name of a function that may be called; one of them will be.
+  std::vector<std::string> required_calls;
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };
+
+struct OutputToken {
+  TokenId id = -1;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct TokenCounts {
+  int64_t prompt = 0;
+  int64_t cached = 0;      // of the prompt: taken from a kept session
+  int64_t completion = 0;  // chosen tokens, EOS and reasoning included
+  int64_t reasoning = 0;
+};
+
+// What one step brought one sequence.
+struct StepOutput {
+  int index = 0;                    // of the sequence in its job
+  std::vector<OutputToken> prompt;  // prompt tokens read in this step, where prompt_logprobs asks for them
+  std::vector<OutputToken> tokens;  // chosen tokens, without EOS and stop ids
+  std::string text;                 // new text (without chat)
+  std::vector<OutputDelta> deltas;  // new pieces (with chat)
+  FinishReason finish = FinishReason::kNone;
+  std::string matched_stop;           // the stop string that ended it
+  std::optional<TokenId> matched_id;  // the stop id that ended it; not EOS
+  Status error;                       // with kError
+  TokenCounts counts;                 // so far
+};
+
+struct SequenceSpec {
+  std::shared_ptr<const std::vector<TokenId>> prompt;
+  GenerationParams params;
+};
+
+// One request: one or more sequences.
+struct Job {
+  std::string id;
+  std::vector<SequenceSpec> sequences;
+  std::optional<Clock::time_point> deadline;
+  // Called on the I/O thread, in order, once for each step that brought something.
+  std::function<void(std::vector<StepOutput>&)> on_output;
+
+  std::atomic<bool> cancelled = false;
+  std::atomic<bool> paused = false;  // its reader is slow: no steps until it has caught up
+  Clock::time_point submitted;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,160 @@
+#include "json.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int kMaxDepth = 200;
+
+std::string Show(const Json& value) {
+  std::string text = Dump(value);
+  if (text.size() > 60) text = std::string(value.type_name());
+  return text;
+}
+
+std::string NumberText(double value) {
+  std::array<char, 32> buffer;
+  return {buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr};
+}
+
+// Parsers and printers recurse on what is nested.
+bool NestsTooDeeply(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void Refuse(const std::string& param, const std::string& message) { throw ApiError(400, message, param); }
+
+Json ParseJson(std::string_view text) {
+  if (NestsTooDeeply(text))
+    throw ApiError(400, "the JSON nests deeper than " + std::to_string(kMaxDepth) + " levels");
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    std::string_view what = error.what();
+    const size_t bracket = what.find("] ");
+    if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
+    throw ApiError(400, "the body is not valid JSON: " + std::string(what));
+  }
+}
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json FloatToJson(float value) {
+  if (!std::isfinite(value)) return value > 0 ? 9999.0 : -9999.0;
+  std::array<char, 32> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  double shortest = 0;
+  std::from_chars(buffer.data(), end, shortest);
+  return shortest;
+}
+
+Fields::Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+  if (!object.is_object()) {
+    Refuse(path_, (path_.empty() ? "the body" : path_) + " is " + Show(object) + "; expected an object");
+  }
+}
+
+const Json* Fields::Get(const char* name) const {
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<bool> Fields::Bool(const char* name) const {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_boolean())
+    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected true or false");
+  return value->get<bool>();
+}
+
+std::optional<int64_t> Fields::Integer(const char* name, int64_t low, int64_t high) const {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  const std::string range = high == std::numeric_limits<int64_t>::max()
+                                ? "a whole number from " + std::to_string(low)
+                                : "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+  const auto wrong = [&] { Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected " + range); };
+  int64_t n = 0;
+  if (value->is_number_unsigned()) {
+    const auto big = value->get<uint64_t>();
+    if (big > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) wrong();
+    n = static_cast<int64_t>(big);
+  } else if (value->is_number_integer()) {
+    n = value->get<int64_t>();
+  } else if (value->is_number_float() && std::abs(value->get<double>()) < 9e15 &&
+             std::floor(value->get<double>()) == value->get<double>()) {
+    n = static_cast<int64_t>(value->get<double>());  // 16.0, as some languages write it
+  } else {
+    wrong();
+  }
+  if (n < low || n > high) wrong();
+  return n;
+}
+
+std::optional<double> Fields::Number(const char* name, double low, double high) const {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  const double x = value->is_number() ? value->get<double>() : std::nan("");
+  if (!(x >= low && x <= high)) {
+    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected a number from " + NumberText(low) +
+                           " to " + NumberText(high));
+  }
+  return x;
+}
+
+std::optional<std::string> Fields::Text(const char* name) const {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected a string");
+  return value->get<std::string>();
+}
+
+const Json* Fields::Array(const char* name) const {
+  const Json* value = Get(name);
+  if (value != nullptr && !value->is_array()) {
+    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected an array");
+  }
+  return value;
+}
+
+const Json* Fields::Object(const char* name) const {
+  const Json* value = Get(name);
+  if (value != nullptr && !value->is_object()) {
+    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected an object");
+  }
+  return value;
+}
+
+void Fields::RefuseUnlessEmpty(const char* name, const std::string& why) const {
+  const Json* value = Get(name);
+  if (value == nullptr) return;
+  if (value->is_boolean() && !value->get<bool>()) return;
+  if (value->is_number() && value->get<double>() == 0) return;
+  if (value->is_string() && value->get_ref<const std::string&>().empty()) return;
+  if ((value->is_array() || value->is_object()) && value->empty()) return;
+  Refuse(Path(name), Path(name) + " is not supported: " + why);
+}
+
+}  // namespace dsv4::server

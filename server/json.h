@@ -1,0 +1,69 @@
+// JSON at the edges of the server: parsing with limits, and typed access to the fields of a request.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/status.h"
+
+namespace dsv4::server {
+
+using Json = nlohmann::ordered_json;
+
+// A request that cannot be served: thrown while it is read, turned into the route's error body by the router.
+struct ApiError : std::runtime_error {
+  ApiError(int http_status, std::string message, std::string its_param = "", std::string its_code = "")
+      : std::runtime_error(std::move(message)),
+        status(http_status),
+        param(std::move(its_param)),
+        code(std::move(its_code)) {}
+  int status;
+  std::string param;  // the field at fault; "" where there is none
+  std::string code;
+  int retry_after_s = 0;
+};
+
+// Throws ApiError 400.
+[[noreturn]] void Refuse(const std::string& param, const std::string& message);
+
+// Throws ApiError 400 for text that is not JSON or nests too deeply.
+Json ParseJson(std::string_view text);
+
+// On one line; broken UTF-8 becomes U+FFFD.
+std::string Dump(const Json& json);
+
+// The shortest number that is this float.
+Json FloatToJson(float value);
+
+// The members of an object; null counts as missing. Every method throws ApiError 400 that names the field.
+class Fields {
+ public:
+  Fields(const Json& object, std::string path);
+
+  const Json* Get(const char* name) const;
+  bool Has(const char* name) const { return Get(name) != nullptr; }
+  std::string Path(const char* name) const { return path_.empty() ? name : path_ + "." + name; }
+
+  std::optional<bool> Bool(const char* name) const;
+  std::optional<int64_t> Integer(const char* name, int64_t low,
+                                 int64_t high = std::numeric_limits<int64_t>::max()) const;
+  std::optional<double> Number(const char* name, double low, double high) const;
+  std::optional<std::string> Text(const char* name) const;
+  const Json* Array(const char* name) const;
+  const Json* Object(const char* name) const;
+
+  // For options that are known and not offered: anything but null, false, 0, "" and empty lists is refused.
+  void RefuseUnlessEmpty(const char* name, const std::string& why) const;
+
+ private:
+  const Json& object_;
+  std::string path_;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,70 @@
+// Counters in Prometheus' text form. vLLM's names where they mean the same.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dsv4::server {
+
+class Histogram {
+ public:
+  explicit Histogram(std::span<const double> bounds)
+      : bounds_(bounds.begin(), bounds.end()), counts_(bounds.size() + 1) {}
+  void Add(double value);
+  void Render(const std::string& name, const std::string& help, const std::string& labels,
+              std::string* out) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<uint64_t> counts_;
+  double sum_ = 0;
+};
+
+// What is true right now; read when a page is asked for.
+struct Gauges {
+  int64_t running = 0, waiting = 0;
+  int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0, kept_sessions = 0;
+  int64_t connections = 0;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(std::string model_name);
+
+  // One step of the engine.
+  struct Step {
+    int64_t prompt_tokens = 0, generated_tokens = 0;
+    std::vector<double> first_token_s, token_gaps_s;
+  };
+  void AddStep(const Step& step);
+
+  struct Request {
+    const char* reason;  // stop, length, tool_calls, abort, error
+    int64_t prompt_tokens, generated_tokens;
+    double queue_s, prefill_s, decode_s, total_s;
+  };
+  void AddRequest(const Request& request);
+
+  void AddPreemption();
+  void AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* miss_reason);
+  void AddRejection(const char* reason);
+  void AddHttp(const std::string& route, int status);
+
+  std::string Render(const Gauges& gauges) const;
+
+ private:
+  std::string model_label_;
+  mutable std::mutex mutex_;
+  uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
+  std::map<std::string, uint64_t> success_, misses_, rejections_;
+  std::map<std::pair<std::string, int>, uint64_t> http_;
+  Histogram first_token_, token_gap_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
+      request_generated_;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,138 @@
+#include "output.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace dsv4::server {
+
+OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& params)
+    : decoder_(tokenizer, {.skip_special = params.skip_special}),
+      include_stop_(params.include_stop),
+      calls_allowed_(params.calls_allowed),
+      parallel_calls_(params.parallel_calls),
+      in_reasoning_(params.thinking) {
+  if (!params.stops.empty()) {
+    auto matcher = StopMatcher::Create(params.stops);
+    if (matcher.ok()) stops_ = std::move(*matcher);
+  }
+  if (params.chat) parser_.emplace(params.thinking);
+}
+
+bool OutputWriter::Push(TokenId id, StepOutput* out) {
+  const Result<std::string> text = decoder_.Push(id);
+  if (!text.ok() || text->empty()) return false;
+  if (parser_) return Take(parser_->Push(*text), out);
+  TakeText(*text, out);
+  return finish_ != FinishReason::kNone;
+}
+
+void OutputWriter::Finish(StepOutput* out) {
+  if (finish_ != FinishReason::kNone) return;
+  const std::string rest = decoder_.Finish();
+  if (!parser_) {
+    TakeText(rest, out);
+    if (stops_ && finish_ == FinishReason::kNone) out->text += stops_->Finish();
+    return;
+  }
+  if (!rest.empty() && Take(parser_->Push(rest), out)) return;
+  std::vector<OutputDelta> deltas = parser_->Finish();
+  if (call_open_) std::erase_if(deltas, [](const OutputDelta& d) { return d.index >= 0; });
+  if (Take(std::move(deltas), out)) return;
+  if (stops_ && finish_ == FinishReason::kNone) AddContent(stops_->Finish(), out);
+  if (num_calls_ > 0) finish_ = FinishReason::kToolCalls;
+}
+
+bool OutputWriter::Take(std::vector<OutputDelta> deltas, StepOutput* out) {
+  for (OutputDelta& delta : deltas) {
+    if (finish_ != FinishReason::kNone) return true;
+    switch (delta.kind) {
+      case OutputDelta::Kind::kReasoning:
+        out->deltas.push_back(std::move(delta));
+        break;
+      case OutputDelta::Kind::kContent:
+        in_reasoning_ = false;
+        TakeContent(delta.text, out);
+        break;
+      case OutputDelta::Kind::kToolCallBegin:
+        in_reasoning_ = false;
+        if (stops_ && num_calls_ == 0 && !call_open_) AddContent(stops_->Finish(), out);
+        if (!calls_allowed_) {
+          finish_ = FinishReason::kStop;
+          break;
+        }
+        call_open_ = true;
+        out->deltas.push_back(std::move(delta));
+        break;
+      case OutputDelta::Kind::kToolCallArguments:
+        out->deltas.push_back(std::move(delta));
+        break;
+      case OutputDelta::Kind::kToolCallEnd:
+        call_open_ = false;
+        ++num_calls_;
+        out->deltas.push_back(std::move(delta));
+        if (!parallel_calls_) finish_ = FinishReason::kToolCalls;
+        break;
+    }
+  }
+  if (parser_->in_content()) in_reasoning_ = false;
+  if (finish_ == FinishReason::kNone && parser_->done()) {
+    finish_ = num_calls_ > 0 ? FinishReason::kToolCalls : FinishReason::kStop;
+  }
+  return finish_ != FinishReason::kNone;
+}
+
+void OutputWriter::TakeContent(const std::string& text, StepOutput* out) {
+  if (!stops_) return AddContent(text, out);
+  AddContent(stops_->Push(text), out);
+  if (!stops_->stopped()) return;
+  finish_ = FinishReason::kStop;
+  matched_stop_ = stops_->matched();
+  if (include_stop_) AddContent(matched_stop_, out);
+}
+
+void OutputWriter::AddContent(std::string text, StepOutput* out) {
+  if (text.empty()) return;
+  out->deltas.push_back({.kind = OutputDelta::Kind::kContent, .text = std::move(text)});
+}
+
+void OutputWriter::TakeText(const std::string& text, StepOutput* out) {
+  if (!stops_) {
+    out->text += text;
+    return;
+  }
+  out->text += stops_->Push(text);
+  if (!stops_->stopped()) return;
+  finish_ = FinishReason::kStop;
+  matched_stop_ = stops_->matched();
+  if (include_stop_) out->text += matched_stop_;
+}
+
+void ChoiceConstraint::Mask(std::vector<float>* logits) const {
+  const auto vocab = std::min<int64_t>(tokenizer_->vocab_size(), static_cast<int64_t>(logits->size()));
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (TokenId id = 0; id < static_cast<TokenId>(logits->size()); ++id) {
+    const bool possible = id < vocab && !tokenizer_->IsAdded(id) && [&] {
+      const std::string_view bytes = tokenizer_->TokenBytes(id);
+      return !bytes.empty() && std::any_of(rest_.begin(), rest_.end(),
+                                           [&](const std::string& rest) { return rest.starts_with(bytes); });
+    }();
+    if (!possible) (*logits)[static_cast<size_t>(id)] = kNever;
+  }
+}
+
+void ChoiceConstraint::Accept(TokenId id) {
+  const std::string_view bytes = tokenizer_->TokenBytes(id);
+  std::vector<std::string> kept;
+  for (const std::string& rest : rest_) {
+    if (!rest.starts_with(bytes)) continue;
+    if (rest.size() == bytes.size()) {
+      rest_.clear();  // complete; a longer choice that starts with it would need another quote
+      return;
+    }
+    kept.push_back(rest.substr(bytes.size()));
+  }
+  rest_ = std::move(kept);
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,15 @@
+#include "page.h"
+
+#include <dsv4_page.inc>
+
+namespace dsv4::server {
+
+std::string_view ChatPage() { return kChatPage; }
+
+std::string_view ChatPagePolicy() {
+  return "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+         "img-src data:; "
+         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+}
+
+}  // namespace dsv4::server

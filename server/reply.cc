@@ -1,0 +1,79 @@
+#include "reply.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace dsv4::server {
+
+void Reply::Run(const std::shared_ptr<Job>& job) {
+  job_ = job;
+  const auto self = shared_from_this();
+  job->on_output = [self](std::vector<StepOutput>& outputs) { self->OnOutput(outputs); };
+  try {
+    Start(api_, exchange_, job);
+  } catch (...) {
+    job->on_output = nullptr;
+    throw;
+  }
+  StartStream();
+}
+
+// By the thread that comes first: the one that submitted the job, or the one that brings its first output.
+void Reply::StartStream() {
+  if (!stream_) return;
+  std::call_once(started_, [this] {
+    HeaderList headers = Headers();
+    headers.emplace_back("Cache-Control", "no-cache");
+    headers.emplace_back("X-Accel-Buffering", "no");
+    exchange_->StartStream(200, "text/event-stream; charset=utf-8", std::move(headers));
+    std::string begin = Begin();
+    if (!begin.empty()) exchange_->Write(std::move(begin));
+    const double ping_s = api_.options.ping_s;
+    if (ping_s > 0)
+      exchange_->SetPing(Ping(), std::chrono::seconds(std::max<int64_t>(1, static_cast<int64_t>(ping_s))));
+  });
+}
+
+std::string Reply::ErrorEvent(const ApiError& error) {
+  return "data: " + Dump(ErrorBody(form_, error, exchange_->request().id)) + "\n\n";
+}
+
+void Reply::OnOutput(std::vector<StepOutput>& outputs) {
+  if (over_) return;
+  StartStream();
+  for (StepOutput& output : outputs) {
+    if (output.finish == FinishReason::kError) return Fail(ToApiError(output.error));
+    if (output.finish == FinishReason::kCancelled) {
+      over_ = true;  // its client is gone
+      return;
+    }
+    const bool ended = output.finish != FinishReason::kNone;
+    Take(output);
+    if (ended) --num_open_;
+  }
+  AfterStep();
+  if (num_open_ > 0) return Flush();
+  over_ = true;
+  End();
+  if (stream_) {
+    Flush();
+    exchange_->FinishStream();
+  } else {
+    exchange_->Respond(200, "application/json", Dump(whole_), Headers());
+  }
+}
+
+void Reply::Fail(const ApiError& error) {
+  over_ = true;
+  if (const auto job = job_.lock()) api_.scheduler.Cancel(job);
+  if (!stream_) return RespondError(*exchange_, form_, error);
+  Raw(ErrorEvent(error));
+  Flush();
+  exchange_->FinishStream();
+}
+
+void Reply::Flush() {
+  if (stream_ && !pending_.empty()) exchange_->Write(std::exchange(pending_, ""));
+}
+
+}  // namespace dsv4::server

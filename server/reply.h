@@ -1,0 +1,62 @@
+// Replies that are streamed as server-sent events or sent whole.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api.h"
+
+namespace dsv4::server {
+
+// One job's reply. The routes derive the form from it; all calls come on the I/O thread, in order.
+class Reply : public std::enable_shared_from_this<Reply> {
+ public:
+  Reply(const Api& api, ExchangePtr exchange, ErrorForm form, bool stream, size_t num_sequences)
+      : api_(api), exchange_(std::move(exchange)), form_(form), stream_(stream), num_open_(num_sequences) {}
+  virtual ~Reply() = default;
+
+  // Starts `job` with this as the receiver of its output. Throws ApiError. The head of a stream is sent when the job
+  // has been taken into the queue, so that a full queue is a 429.
+  void Run(const std::shared_ptr<Job>& job);
+
+ protected:
+  virtual std::string Begin() {
+    return {};
+  }  // of a stream: what goes before all output; perhaps on another thread
+  virtual void Take(StepOutput& output) = 0;
+  virtual void AfterStep() {}  // every output of this step has been taken
+  virtual void End() = 0;      // all sequences have ended
+
+  virtual std::string ErrorEvent(const ApiError& error);
+  virtual HeaderList Headers() const { return {}; }
+  virtual std::string Ping() const { return ": ping\n\n"; }
+
+  void Event(const Json& data) { pending_ += "data: " + Dump(data) + "\n\n"; }
+  void NamedEvent(const std::string& name, const Json& data) {
+    pending_ += "event: " + name + "\ndata: " + Dump(data) + "\n\n";
+  }
+  void Raw(std::string_view bytes) { pending_ += bytes; }
+
+  const Api& api_;
+  const ExchangePtr exchange_;
+  const ErrorForm form_;
+  const bool stream_;
+  Json whole_;  // set by End() where the reply is not streamed
+
+ private:
+  void OnOutput(std::vector<StepOutput>& outputs);
+  void Fail(const ApiError& error);
+  void StartStream();
+  void Flush();
+
+  size_t num_open_;
+  std::once_flag started_;
+  bool over_ = false;
+  std::string pending_;
+  std::weak_ptr<Job> job_;
+};
+
+}  // namespace dsv4::server

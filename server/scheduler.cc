@@ -1,0 +1,626 @@
+#include "scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "logprobs.h"
+#include "output.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
+constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
+constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
+
+bool HasPenalties(const SamplingParams& s) {
+  return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
+}
+
+const char* ReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    case FinishReason::kCancelled:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+    default:
+      return "stop";
+  }
+}
+
+}  // namespace
+
+struct Scheduler::Sequence {
+  Sequence(std::shared_ptr<Job> its_job, int its_index, const Tokenizer& tokenizer)
+      : job(std::move(its_job)),
+        index(its_index),
+        params(job->sequences[static_cast<size_t>(its_index)].params),
+        ids(*job->sequences[static_cast<size_t>(its_index)].prompt),
+        prompt_size(ids.size()),
+        writer(tokenizer, params) {
+    out.index = index;
+    out.counts.prompt = static_cast<int64_t>(prompt_size);
+  }
+
+  size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
+  size_t num_unread() const { return ids.size() - num_read(); }
+  bool generating() const { return ids.size() > prompt_size && num_unread() == 1; }
+  bool has_output() const {
+    return !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
+           out.finish != FinishReason::kNone;
+  }
+
+  const std::shared_ptr<Job> job;
+  const int index;
+  const GenerationParams& params;
+  std::vector<TokenId> ids;  // prompt, then what was chosen
+  const size_t prompt_size;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Sampler> sampler;            // of the content
+  std::unique_ptr<Sampler> reasoning_sampler;  // without penalties; null: `sampler` does both
+  OutputWriter writer;
+  std::optional<ChoiceConstraint> constraint;
+  bool call_forced = false;
+  bool end_think_forced = false;
+  size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out
+  std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
+
+  std::vector<float> logits;
+  size_t take = 0;  // tokens of this step
+  bool ended = false;
+  StepOutput out;
+  Clock::time_point admitted, first_token, last_token;
+  bool was_admitted = false, has_token = false;
+  FinishReason end_reason = FinishReason::kNone;
+};
+
+Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
+                     Metrics& metrics, std::function<void(std::function<void()>)> post)
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      options_(options),
+      metrics_(metrics),
+      post_(std::move(post)),
+      pool_(tokenizer, options.max_kept_sessions) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Scheduler::~Scheduler() { Stop(); }
+
+void Scheduler::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
+  job->submitted = Clock::now();
+  const auto count = static_cast<int64_t>(job->sequences.size());
+  std::vector<SequencePtr> sequences;
+  for (const SequenceSpec& spec : job->sequences) {
+    const auto length = static_cast<double>(spec.prompt->size() + 1);
+    const double bytes = static_cast<double>(options_.kv_fixed_bytes) + length * options_.kv_bytes_per_token;
+    if (bytes > static_cast<double>(options_.kv_budget_bytes)) {
+      return InvalidArgument("a prompt of " + std::to_string(spec.prompt->size()) + " tokens needs " +
+                             std::to_string(static_cast<int64_t>(bytes)) +
+                             " bytes of KV, more than the budget of " +
+                             std::to_string(options_.kv_budget_bytes) + "; the server's --kv-budget sets it");
+    }
+  }
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    auto s = std::make_unique<Sequence>(job, i, tokenizer_);
+    SamplingParams sampling = s->params.sampling;
+    const bool apart = s->params.thinking && HasPenalties(sampling);
+    DSV4_ASSIGN_OR_RETURN(s->sampler, Sampler::Create(sampling, engine_.info().vocab_size));
+    s->sampler->AddPrompt(*job->sequences[static_cast<size_t>(i)].prompt);
+    if (apart) {
+      sampling.presence_penalty = 0;
+      sampling.frequency_penalty = 0;
+      sampling.repeat_penalty = 1.0f;
+      // Another seed: both samplers count their own tokens, and equal numbers would be drawn twice.
+      sampling.seed = s->sampler->seed() ^ 0x9E3779B97F4A7C15u;
+      DSV4_ASSIGN_OR_RETURN(s->reasoning_sampler, Sampler::Create(sampling, engine_.info().vocab_size));
+    }
+    sequences.push_back(std::move(s));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return ResourceExhausted("the server is shutting down");
+    // A request with more sequences than the queue has places is let into an empty queue.
+    if (num_waiting_ > 0 && num_waiting_ + count > options_.max_waiting) {
+      return ResourceExhausted("the queue is full (" + std::to_string(num_waiting_) + " waiting)");
+    }
+    num_waiting_ += count;
+    for (SequencePtr& s : sequences) submitted_.push_back(std::move(s));
+  }
+  wake_.notify_all();
+  return {};
+}
+
+void Scheduler::Cancel(const std::shared_ptr<Job>& job) {
+  job->cancelled = true;
+  {
+    const std::lock_guard lock(mutex_);
+    changed_ = true;
+  }
+  wake_.notify_all();
+}
+
+void Scheduler::SetPaused(const std::shared_ptr<Job>& job, bool paused) {
+  job->paused = paused;
+  {
+    const std::lock_guard lock(mutex_);
+    changed_ = true;
+  }
+  wake_.notify_all();
+}
+
+double Scheduler::SecondsStuck() const {
+  const int64_t begin = step_begin_ns_;
+  return begin == 0 ? 0 : static_cast<double>(NowNs() - begin) * 1e-9;
+}
+
+void Scheduler::Fill(Gauges* g) const {
+  g->running = num_running_;
+  g->waiting = num_waiting_;
+  g->kv_used_bytes = running_bytes_;
+  g->kv_kept_bytes = pool_.bytes();
+  g->kept_sessions = pool_.size();
+  g->kv_budget_bytes = options_.kv_budget_bytes;
+}
+
+// ---- The engine's thread
+
+void Scheduler::Run() {
+  while (WaitForWork()) {
+    DropEnded();
+    Admit();
+    std::vector<Sequence*> batch = PlanStep();
+    MakeRoom(batch);
+    if (!batch.empty()) RunBatch(batch);
+    Deliver();
+    Retire();
+  }
+  for (auto& s : waiting_) End(*s, FinishReason::kError, ResourceExhausted("the server is shutting down"));
+  for (auto& s : running_) End(*s, FinishReason::kError, ResourceExhausted("the server is shutting down"));
+  Deliver();
+  Retire();
+  pool_.Clear();
+}
+
+bool Scheduler::WaitForWork() {
+  std::unique_lock lock(mutex_);
+  const auto can_step = [this] {
+    return std::any_of(running_.begin(), running_.end(), [](const SequencePtr& s) { return !s->job->paused; });
+  };
+  const auto ready = [&] { return stop_ || changed_ || !submitted_.empty() || can_step(); };
+  const bool room = running_.empty() && !waiting_.empty();
+  if (!room && !ready()) {
+    std::optional<Clock::time_point> deadline;
+    const auto note = [&](const SequencePtr& s) {
+      if (s->job->deadline && (!deadline || *s->job->deadline < *deadline)) deadline = s->job->deadline;
+    };
+    std::for_each(running_.begin(), running_.end(), note);
+    std::for_each(waiting_.begin(), waiting_.end(), note);
+    if (deadline) {
+      wake_.wait_until(lock, *deadline, ready);
+    } else {
+      wake_.wait(lock, ready);
+    }
+  }
+  changed_ = false;
+  for (SequencePtr& s : submitted_) waiting_.push_back(std::move(s));
+  submitted_.clear();
+  return !stop_;
+}
+
+void Scheduler::DropEnded() {
+  const auto now = Clock::now();
+  const auto check = [&](Sequence& s) {
+    if (s.job->cancelled) return End(s, FinishReason::kCancelled);
+    if (s.job->deadline && now > *s.job->deadline) {
+      End(s, FinishReason::kError, Cancelled("the request ran out of time"));
+    }
+  };
+  for (auto& s : waiting_) check(*s);
+  for (auto& s : running_) check(*s);
+  Deliver();
+  Retire();
+}
+
+int64_t Scheduler::BytesAfter(const Sequence& s, size_t more_tokens) const {
+  const auto length = static_cast<double>(s.num_read() + more_tokens);
+  const auto planned = options_.kv_fixed_bytes +
+                       static_cast<int64_t>(std::ceil(length * options_.kv_bytes_per_token));
+  return std::max(planned, s.session == nullptr ? 0 : s.session->memory_bytes());
+}
+
+int64_t Scheduler::RunningBytes() const {
+  int64_t bytes = 0;
+  for (const SequencePtr& s : running_) {
+    if (s->session != nullptr) bytes += s->session->memory_bytes();
+  }
+  return bytes;
+}
+
+void Scheduler::Admit() {
+  // What the sequences in the batch will hold once their prompts are read.
+  int64_t planned = 0;
+  for (const SequencePtr& s : running_) planned += BytesAfter(*s, s->num_unread());
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_running) {
+    Sequence& s = *waiting_.front();
+    if (!running_.empty() && planned + BytesAfter(s, s.num_unread()) > options_.kv_budget_bytes) break;
+    SessionPool::Found found = pool_.Take(s.ids);
+    const size_t reused = found.session == nullptr ? 0 : found.session->tokens().size();
+    // Log-probabilities of a prompt need all of its rows.
+    if (s.params.prompt_logprobs >= 0 && s.prompt_rows_done < s.prompt_size && reused > 0) {
+      std::vector<TokenId> ids = found.session->tokens();
+      pool_.Put(std::move(found.session), std::move(ids));
+      found = {.session = nullptr, .miss_reason = "prompt_logprobs"};
+    }
+    if (!s.was_admitted) {
+      const int64_t hit = found.session == nullptr ? 0 : static_cast<int64_t>(reused);
+      s.out.counts.cached = std::min(hit, static_cast<int64_t>(s.prompt_size));
+      metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.miss_reason);
+      s.was_admitted = true;
+      s.admitted = Clock::now();
+    }
+    s.session = std::move(found.session);
+    if (s.session == nullptr) {
+      auto session = engine_.NewSession();
+      while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && pool_.EvictOldest()) {
+        session = engine_.NewSession();
+      }
+      if (!session.ok()) {
+        if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) break;
+        End(s, FinishReason::kError, session.status());
+        Deliver();
+        Retire();
+        continue;
+      }
+      s.session = std::move(*session);
+    }
+    planned += BytesAfter(s, s.num_unread());
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    --num_waiting_;
+    ++num_running_;
+    Sequence& admitted = *running_.back();
+    if (admitted.ids.size() == admitted.prompt_size && !admitted.params.thinking) Force(admitted, "");
+  }
+}
+
+int64_t Scheduler::PromptBudget(int64_t num_generating) const {
+  if (num_generating == 0) return options_.prefill_chunk;
+  int64_t budget = options_.prefill_chunk - num_generating;
+  if (options_.max_gap_s > 0 && seconds_per_prompt_token_ > 0) {
+    const double spare = options_.max_gap_s - seconds_per_generating_step_;
+    budget = std::min(budget, static_cast<int64_t>(std::max(spare, 0.0) / seconds_per_prompt_token_));
+  }
+  return std::max(budget, kMinPromptBudget);
+}
+
+std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
+  std::vector<Sequence*> batch, prompts;
+  for (const SequencePtr& s : running_) {
+    s->take = 0;
+    if (s->job->paused || s->ended) continue;
+    if (s->generating()) {
+      s->take = 1;
+      batch.push_back(s.get());
+    } else if (prompts.size() < kMaxPrefills) {
+      prompts.push_back(s.get());
+    }
+  }
+  // Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves.
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
+  int64_t budget = PromptBudget(static_cast<int64_t>(batch.size()));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Sequence& s = *prompts[i];
+    const auto sharers = static_cast<int64_t>(prompts.size() - i);
+    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
+    const bool all_rows = s.params.prompt_logprobs >= 0 && s.prompt_rows_done < s.prompt_size;
+    if (all_rows) {
+      const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
+      take = std::min(take, std::max<int64_t>(kMaxAllRowsBytes / row_bytes, 1));
+      // The rows of the prompt are not mixed with those of chosen tokens.
+      take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
+    }
+    budget = std::max<int64_t>(budget - take, 0);
+    s.take = static_cast<size_t>(take);
+    batch.push_back(&s);
+  }
+  return batch;
+}
+
+// Keeps the step within the KV budget: kept sessions go first, then the sequence that came last starts over later.
+void Scheduler::MakeRoom(std::vector<Sequence*>& batch) {
+  const auto needed = [&] {
+    int64_t bytes = pool_.bytes();
+    for (const SequencePtr& s : running_) bytes += s->session == nullptr ? 0 : BytesAfter(*s, s->take);
+    return bytes;
+  };
+  while (needed() > options_.kv_budget_bytes) {
+    if (pool_.EvictOldest()) continue;
+    if (running_.size() > 1 && Preempt(running_.front().get())) {
+      std::erase_if(batch, [](const Sequence* s) { return s->session == nullptr; });
+      for (const SequencePtr& s : waiting_) std::erase(batch, s.get());
+      continue;
+    }
+    if (batch.empty()) return;
+    // One sequence alone does not fit any more.
+    for (Sequence* s : batch) End(*s, FinishReason::kLength);
+    batch.clear();
+    return;
+  }
+}
+
+// Takes the KV of the sequence that was admitted last; it is read again, prompt and output, when there is room.
+bool Scheduler::Preempt(const Sequence* keep) {
+  if (running_.empty() || running_.back().get() == keep) return false;
+  SequencePtr victim = std::move(running_.back());
+  running_.pop_back();
+  victim->session.reset();
+  victim->take = 0;
+  --num_running_;
+  ++num_waiting_;
+  waiting_.push_front(std::move(victim));
+  metrics_.AddPreemption();
+  return true;
+}
+
+Status Scheduler::RunItems(std::span<Sequence* const> batch) {
+  std::vector<StepItem> items;
+  for (Sequence* s : batch) {
+    const std::span<const TokenId> tokens(s->ids.data() + s->num_read(), s->take);
+    const bool all_rows = s->params.prompt_logprobs >= 0 && s->prompt_rows_done < s->prompt_size;
+    const bool last = s->take == s->num_unread();
+    const LogitRows rows = all_rows ? LogitRows::kAll : last ? LogitRows::kLast : LogitRows::kNone;
+    items.push_back({.session = s->session.get(),
+                     .tokens = tokens,
+                     .rows = rows,
+                     .logits = rows == LogitRows::kNone ? nullptr : &s->logits});
+  }
+  step_begin_ns_ = NowNs();
+  const Status status = engine_.Step(items);
+  step_begin_ns_ = 0;
+  return status;
+}
+
+void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
+  const auto begin = Clock::now();
+  Status status = RunItems(batch);
+  // The machine has less memory than the budget says: free what can be freed and try again.
+  while (status.code() == StatusCode::kResourceExhausted) {
+    if (!pool_.EvictOldest()) {
+      if (running_.size() < 2 || !Preempt(running_.front().get())) break;
+      std::erase(batch, waiting_.front().get());
+      if (batch.empty()) return;
+    }
+    status = RunItems(batch);
+  }
+  if (status.ok()) return AfterStep(batch, Seconds(Clock::now() - begin));
+  // No session has changed. Each alone, so that only the one at fault ends.
+  for (Sequence* s : batch) {
+    const Status alone = batch.size() == 1 ? status : RunItems({&s, 1});
+    if (alone.ok()) {
+      AfterStep({&s, 1}, Seconds(Clock::now() - begin));
+    } else {
+      End(*s, FinishReason::kError, alone);
+    }
+  }
+}
+
+void Scheduler::AfterStep(std::span<Sequence* const> batch, double seconds) {
+  int64_t prompt_tokens = 0, generating = 0;
+  for (Sequence* s : batch) {
+    const size_t read_before = s->num_read() - s->take;
+    const bool generated = s->take == 1 && read_before >= s->prompt_size;
+    (generated ? generating : prompt_tokens) += static_cast<int64_t>(s->take);
+    if (s->params.prompt_logprobs >= 0 && s->prompt_rows_done < s->prompt_size) {
+      TakePromptRows(*s, read_before, s->take);
+      if (s->num_unread() == 0) {
+        const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
+        s->logits.erase(s->logits.begin(), s->logits.end() - static_cast<ptrdiff_t>(vocab));
+      }
+    }
+    if (s->num_unread() == 0) ChooseToken(*s);
+  }
+  step_metrics_.prompt_tokens = prompt_tokens;
+  step_metrics_.generated_tokens = 0;
+  for (Sequence* s : batch) step_metrics_.generated_tokens += static_cast<int64_t>(s->out.tokens.size());
+  metrics_.AddStep(step_metrics_);
+  step_metrics_ = {};
+  // Moving averages, for the prompt budget.
+  const auto blend = [](double& average, double value) {
+    average = average == 0 ? value : 0.75 * average + 0.25 * value;
+  };
+  if (prompt_tokens == 0) {
+    blend(seconds_per_generating_step_, seconds);
+  } else {
+    const double of_prompts = generating > 0 ? seconds - seconds_per_generating_step_ : seconds;
+    if (of_prompts > 0) blend(seconds_per_prompt_token_, of_prompts / static_cast<double>(prompt_tokens));
+  }
+}
+
+void Scheduler::TakePromptRows(Sequence& s, size_t begin, size_t count) {
+  const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
+  for (size_t i = begin; i < begin + count && i < s.prompt_size; ++i) {
+    if (i < s.prompt_rows_done) continue;  // read again after a preemption
+    // Row i - 1 says how likely token i was.
+    const std::span<const float> row = i == begin ? std::span<const float>(s.prompt_row)
+                                                  : std::span<const float>(
+                                                        s.logits.data() + (i - 1 - begin) * vocab, vocab);
+    OutputToken token{.id = s.ids[i]};
+    if (i > 0) token = TokenLogprobs(row, s.ids[i], s.params.prompt_logprobs);
+    s.out.prompt.push_back(std::move(token));
+    s.prompt_rows_done = i + 1;
+  }
+  s.prompt_row.assign(s.logits.end() - static_cast<ptrdiff_t>(vocab), s.logits.end());
+  if (s.prompt_rows_done == s.prompt_size) s.prompt_row = {};
+}
+
+void Scheduler::ChooseToken(Sequence& s) {
+  if (s.params.max_tokens == 0) return End(s, FinishReason::kLength);
+  if (s.out.counts.completion < s.params.min_tokens) {
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (const TokenId id : engine_.info().eos_token_ids) s.logits[static_cast<size_t>(id)] = kNever;
+    for (const TokenId id : s.params.stop_ids) s.logits[static_cast<size_t>(id)] = kNever;
+  }
+  if (s.constraint) s.constraint->Mask(&s.logits);
+  Sampler& sampler = s.reasoning_sampler != nullptr && s.writer.in_reasoning() ? *s.reasoning_sampler
+                                                                               : *s.sampler;
+  Result<SampledToken> sampled = sampler.Sample(s.logits);
+  if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
+  AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
+}
+
+void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
+  const auto now = Clock::now();
+  const TokenId id = token.id;
+  const bool reasoned = s.writer.in_reasoning();
+  ++s.out.counts.completion;
+  if (reasoned) ++s.out.counts.reasoning;
+  if (!s.has_token) {
+    s.has_token = true;
+    s.first_token = now;
+    step_metrics_.first_token_s.push_back(Seconds(now - s.job->submitted));
+  } else {
+    step_metrics_.token_gaps_s.push_back(Seconds(now - s.last_token));
+  }
+  s.last_token = now;
+
+  const auto& eos = engine_.info().eos_token_ids;
+  const auto& stop_ids = s.params.stop_ids;
+  if (!s.params.ignore_eos && std::find(eos.begin(), eos.end(), id) != eos.end())
+    return End(s, FinishReason::kStop);
+  if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
+    s.out.matched_id = id;
+    return End(s, FinishReason::kStop);
+  }
+  s.ids.push_back(id);
+  s.out.tokens.push_back(std::move(token));
+  if (s.constraint) {
+    s.constraint->Accept(id);
+    if (s.constraint->done()) s.constraint.reset();
+  }
+  const bool ended = s.writer.Push(id, &s.out);
+  if (ended) {
+    s.out.matched_stop = s.writer.matched_stop();
+    return End(s, s.writer.finish());
+  }
+  if (s.out.counts.completion >= s.params.max_tokens) return End(s, FinishReason::kLength);
+  if (static_cast<int64_t>(s.ids.size()) >= engine_.info().max_context) return End(s, FinishReason::kLength);
+  if (reasoned && s.writer.in_content()) {
+    Force(s, "");
+  } else if (reasoned && s.params.thinking_budget >= 0 && !s.end_think_forced &&
+             s.out.counts.reasoning >= s.params.thinking_budget) {
+    s.end_think_forced = true;
+    Force(s, std::string(kEndThink));
+  }
+}
+
+// Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call
+// that the request requires, if it does.
+void Scheduler::Force(Sequence& s, const std::string& text) {
+  std::string forced = text;
+  if (text.empty()) {
+    if (s.params.required_calls.empty() || s.call_forced) return;
+    s.call_forced = true;
+    forced = kCallBegin;
+    if (s.params.required_calls.size() == 1) {
+      forced += s.params.required_calls.front() + "\">\n";
+    }
+  }
+  for (const TokenId id : tokenizer_.Encode(forced)) {
+    if (!s.ended) AcceptToken(s, {.id = id});
+  }
+  if (text.empty() && !s.ended && s.params.required_calls.size() > 1) {
+    std::vector<std::string> choices;
+    for (const std::string& name : s.params.required_calls) choices.push_back(name + "\">\n");
+    s.constraint.emplace(tokenizer_, std::move(choices));
+  }
+}
+
+void Scheduler::End(Sequence& s, FinishReason reason, Status error) {
+  if (s.ended) return;
+  s.ended = true;
+  s.writer.Finish(&s.out);
+  if (reason == FinishReason::kStop && s.writer.finish() == FinishReason::kToolCalls)
+    reason = FinishReason::kToolCalls;
+  if (reason == FinishReason::kStop && s.out.matched_stop.empty())
+    s.out.matched_stop = s.writer.matched_stop();
+  s.out.finish = reason;
+  s.end_reason = reason;
+  s.out.error = std::move(error);
+}
+
+void Scheduler::Deliver() {
+  std::vector<std::pair<std::shared_ptr<Job>, std::vector<StepOutput>>> outputs;
+  std::unordered_map<const Job*, size_t> places;
+  const auto collect = [&](Sequence& s) {
+    if (!s.has_output()) return;
+    const auto [place, is_new] = places.try_emplace(s.job.get(), outputs.size());
+    if (is_new) outputs.push_back({s.job, {}});
+    StepOutput next;
+    next.index = s.index;
+    next.counts = s.out.counts;
+    outputs[place->second].second.push_back(std::exchange(s.out, std::move(next)));
+  };
+  for (auto& s : waiting_) collect(*s);
+  for (auto& s : running_) collect(*s);
+  if (outputs.empty()) return;
+  post_([outputs = std::move(outputs)]() mutable {
+    for (auto& [job, list] : outputs) {
+      if (!job->cancelled || list.back().finish != FinishReason::kNone) job->on_output(list);
+    }
+  });
+}
+
+// Takes ended sequences out; their sessions are kept for the next turn.
+void Scheduler::Retire() {
+  const auto retire = [this](Sequence& s, bool ran) {
+    const auto now = Clock::now();
+    --(ran ? num_running_ : num_waiting_);
+    const double total = Seconds(now - s.job->submitted);
+    const double queued = s.was_admitted ? Seconds(s.admitted - s.job->submitted) : total;
+    metrics_.AddRequest({.reason = ReasonName(s.end_reason),
+                         .prompt_tokens = s.out.counts.prompt,
+                         .generated_tokens = s.out.counts.completion,
+                         .queue_s = queued,
+                         .prefill_s = s.has_token ? Seconds(s.first_token - s.admitted) : 0,
+                         .decode_s = s.has_token ? Seconds(s.last_token - s.first_token) : 0,
+                         .total_s = total});
+    if (s.end_reason == FinishReason::kError) s.session.reset();
+    if (s.session != nullptr && s.num_read() > 0) pool_.Put(std::move(s.session), std::move(s.ids));
+  };
+  for (auto& s : waiting_) {
+    if (s->ended) retire(*s, false);
+  }
+  for (auto& s : running_) {
+    if (s->ended) retire(*s, true);
+  }
+  std::erase_if(waiting_, [](const SequencePtr& s) { return s->ended; });
+  std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
+  running_bytes_ = RunningBytes();
+}
+
+}  // namespace dsv4::server

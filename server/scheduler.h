@@ -1,0 +1,108 @@
+// Continuous batching: one thread runs the engine; every step takes one token of each sequence that generates and a
+// piece of each prompt that is still being read. A sequence's output depends on nothing beside it (the engine's rows
+// do not depend on their batch or chunk), so all of this is about time and memory only.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/session.h"
+#include "dsv4/tokenizer.h"
+#include "generation.h"
+#include "metrics.h"
+#include "session_pool.h"
+
+namespace dsv4::server {
+
+struct SchedulerOptions {
+  int64_t max_running = 64;       // sequences in the batch
+  int64_t max_waiting = 256;      // sequences in the queue
+  int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
+  double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence while prompts are read
+  int64_t kv_budget_bytes = 0;    // of all sessions, kept ones included
+  int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
+  double kv_bytes_per_token = 0;  // of one session: what grows
+  size_t max_kept_sessions = 256;
+};
+
+class Scheduler {
+ public:
+  // `post` runs a call on the I/O thread.
+  Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options, Metrics& metrics,
+            std::function<void(std::function<void()>)> post);
+  ~Scheduler();
+
+  // ---- Any thread.
+
+  // Errors: kResourceExhausted (the queue is full: try again later), kInvalidArgument (a prompt that can never fit).
+  Status Submit(const std::shared_ptr<Job>& job);
+  void Cancel(const std::shared_ptr<Job>& job);
+  void SetPaused(const std::shared_ptr<Job>& job, bool paused);
+
+  std::vector<TokenId> EncodePrompt(std::string_view text) const { return pool_.EncodePrompt(text); }
+
+  // Seconds since the engine last finished a step that it began; 0 when there is nothing to do.
+  double SecondsStuck() const;
+  bool idle() const { return num_running_ == 0 && num_waiting_ == 0; }
+  void Fill(Gauges* gauges) const;
+
+  // Ends every sequence with an error, and the thread. No output is posted after it.
+  void Stop();
+
+ private:
+  struct Sequence;
+  using SequencePtr = std::unique_ptr<Sequence>;
+
+  void Run();
+  bool WaitForWork();  // false: stop
+  void DropEnded();
+  void Admit();
+  std::vector<Sequence*> PlanStep();
+  int64_t PromptBudget(int64_t num_generating) const;
+  void MakeRoom(std::vector<Sequence*>& batch);
+  bool Preempt(const Sequence* keep);
+  void RunBatch(std::vector<Sequence*>& batch);
+  Status RunItems(std::span<Sequence* const> batch);
+  void AfterStep(std::span<Sequence* const> batch, double seconds);
+  void TakePromptRows(Sequence& s, size_t begin, size_t count);
+  void ChooseToken(Sequence& s);
+  void AcceptToken(Sequence& s, OutputToken token);
+  void Force(Sequence& s, const std::string& text);
+  void End(Sequence& s, FinishReason reason, Status error = {});
+  void Deliver();
+  void Retire();
+  int64_t RunningBytes() const;
+  int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const SchedulerOptions options_;
+  Metrics& metrics_;
+  const std::function<void(std::function<void()>)> post_;
+  SessionPool pool_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<SequencePtr> submitted_;
+  bool changed_ = false;
+  bool stop_ = false;
+
+  // Of the engine's thread.
+  std::deque<SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;  // in the order of admission
+  double seconds_per_prompt_token_ = 0, seconds_per_generating_step_ = 0;
+  Metrics::Step step_metrics_;
+
+  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0};
+  std::atomic<int64_t> step_begin_ns_{0};  // 0: no step is being run
+  std::thread thread_;                     // last: it uses all of the above
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,419 @@
+// The server put together: routes, keys, health, logs, start and end.
+#include "dsv4/server.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "api.h"
+#include "dsv4/version.h"
+#include "http.h"
+#include "log.h"
+#include "page.h"
+#include "workers.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
+constexpr std::chrono::milliseconds kDrainPoll{50};
+
+struct RouteEntry {
+  std::string_view method, path;
+  Route serve;
+  ErrorForm form = ErrorForm::kOpenAi;
+};
+
+constexpr std::array kRoutes = {
+    RouteEntry{"POST", "/v1/chat/completions", ServeChat},
+    RouteEntry{"POST", "/v1/completions", ServeCompletions},
+    RouteEntry{"POST", "/v1/responses", ServeResponses},
+    RouteEntry{"POST", "/v1/messages", ServeMessages, ErrorForm::kAnthropic},
+    RouteEntry{"POST", "/v1/messages/count_tokens", ServeCountTokens, ErrorForm::kAnthropic},
+    RouteEntry{"GET", "/v1/models", ServeModels},
+    RouteEntry{"POST", "/tokenize", ServeTokenize},
+    RouteEntry{"POST", "/detokenize", ServeDetokenize},
+    RouteEntry{"GET", "/tokenizer_info", ServeTokenizerInfo},
+    RouteEntry{"GET", "/version", ServeVersion},
+};
+// Answered by the I/O thread at once, however busy the rest is.
+constexpr std::array<std::string_view, 6> kQuickPaths = {
+    "/health", "/health/live", "/health/ready", "/metrics", "/", "/favicon.ico"};
+
+std::string ReadWholeFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Takes as long for a wrong key as for a right one.
+bool SameKey(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (size_t i = 0; i < key.size(); ++i) {
+    difference |= static_cast<unsigned char>(key[i]) ^
+                  static_cast<unsigned char>(given.empty() ? 0 : given[i % given.size()]);
+  }
+  return difference == 0;
+}
+
+std::string DecodeBase64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) break;
+    bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xFFFFFF;
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      out += static_cast<char>(bits >> count & 0xFF);
+    }
+  }
+  return out;
+}
+
+SamplingParams ReadDefaultSampling(const std::string& model_dir) {
+  SamplingParams s;
+  const Json config = Json::parse(ReadWholeFile(model_dir + "/generation_config.json"), nullptr,
+                                  /*allow_exceptions=*/false);
+  if (!config.is_object()) return s;
+  const auto number = [&](const char* name) -> std::optional<double> {
+    const auto it = config.find(name);
+    return it != config.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
+  };
+  SamplingParams wanted = s;
+  if (const auto t = number("temperature")) wanted.temperature = static_cast<float>(*t);
+  if (const auto p = number("top_p")) wanted.top_p = static_cast<float>(*p);
+  if (const auto k = number("top_k")) wanted.top_k = static_cast<int64_t>(*k);
+  return ValidateSampling(wanted, std::numeric_limits<TokenId>::max()).ok() ? wanted : s;
+}
+
+std::string Number(double value, int digits) {
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(digits);
+  out << value;
+  return out.str();
+}
+
+std::string Mebibytes(int64_t bytes) { return Number(static_cast<double>(bytes) / (1 << 20), 1) + "MiB"; }
+
+class Server {
+ public:
+  Server(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options)
+      : engine_(engine),
+        tokenizer_(tokenizer),
+        options_(options),
+        log_(options.log_json),
+        metrics_(options.model_name) {}
+
+  Status Run() {
+    HttpOptions http_options{.host = options_.host,
+                             .port = options_.port,
+                             .max_body_bytes = options_.max_body_bytes,
+                             .max_connections = options_.max_connections};
+    if (!options_.cors_origin.empty()) {
+      http_options.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
+                              {"Access-Control-Allow-Headers", "*, Authorization"},
+                              {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                              {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
+    }
+    DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
+                                     http_options, [this](ExchangePtr e) { Handle(std::move(e)); },
+                                     [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
+    const SchedulerOptions scheduler_options{
+        .max_running = options_.max_running,
+        .max_waiting = options_.max_waiting,
+        .prefill_chunk = options_.prefill_chunk,
+        .max_gap_s = options_.max_gap_s,
+        .kv_budget_bytes = options_.kv_budget_bytes,
+        .kv_fixed_bytes = options_.kv_fixed_bytes,
+        .kv_bytes_per_token = options_.kv_bytes_per_token,
+        .max_kept_sessions = static_cast<size_t>(options_.max_kept_sessions)};
+    scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
+                       [this](std::function<void()> call) { http_->Post(std::move(call)); });
+    api_.emplace(Api{.options = options_,
+                     .model = engine_.info(),
+                     .tokenizer = tokenizer_,
+                     .scheduler = *scheduler_,
+                     .metrics = metrics_,
+                     .default_sampling = ReadDefaultSampling(options_.model_dir),
+                     .created = UnixTime()});
+    workers_.emplace(2, kMaxQueuedReads);
+    http_->OnSignal([this](int signal) { OnSignal(signal); });
+    Announce();
+    http_->Run();
+
+    workers_.reset();
+    scheduler_->Stop();
+    http_->Close();
+    log_.Line("stopped", {});
+    return {};
+  }
+
+ private:
+  void Announce() const {
+    const ModelInfo& info = engine_.info();
+    log_.Line("model", {{"name", options_.model_name},
+                        {"folder", options_.model_dir},
+                        {"weights", Mebibytes(info.weight_bytes)},
+                        {"context", std::to_string(info.max_context)},
+                        {"encoder", std::string(ChatDialectName(options_.dialect))},
+                        {"thinking", options_.default_thinking ? "on" : "off"}});
+    const double tokens = options_.kv_bytes_per_token > 0
+                              ? static_cast<double>(options_.kv_budget_bytes - options_.kv_fixed_bytes) /
+                                    options_.kv_bytes_per_token
+                              : 0;
+    log_.Line("memory", {{"kv_budget", Mebibytes(options_.kv_budget_bytes)},
+                         {"per_sequence", Mebibytes(options_.kv_fixed_bytes)},
+                         {"per_1k_tokens", Mebibytes(static_cast<int64_t>(options_.kv_bytes_per_token * 1000))},
+                         {"tokens_of_one_sequence", Number(std::max(tokens, 0.0), 0)}});
+    log_.Line("limits", {{"concurrent", std::to_string(options_.max_running)},
+                         {"queue", std::to_string(options_.max_waiting)},
+                         {"prefill_chunk", std::to_string(options_.prefill_chunk)},
+                         {"max_gap_ms", Number(options_.max_gap_s * 1000, 0)},
+                         {"api_keys", std::to_string(options_.api_keys.size())}});
+    const bool v6 = options_.host.find(':') != std::string::npos;
+    log_.Line("listening", {{"url", "http://" + (v6 ? "[" + options_.host + "]" : options_.host) + ":" +
+                                        std::to_string(http_->port())}});
+  }
+
+  // ---- On the I/O thread
+
+  void Handle(ExchangePtr exchange) {
+    const HttpRequest& request = exchange->request();
+    const ErrorForm form = request.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic
+                                                                    : ErrorForm::kOpenAi;
+    const auto refuse = [&](ApiError error) { RespondError(*exchange, form, error); };
+    if (request.path.starts_with("/health")) return Health(*exchange);
+    if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return exchange->Respond(204, "", "");
+    if (!HasKey(request))
+      return refuse(ApiError(401,
+                             "no valid API key: send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
+                             "", "invalid_api_key"));
+    const bool get = request.method == "GET" || request.method == "HEAD";
+    if (std::find(kQuickPaths.begin(), kQuickPaths.end(), request.path) != kQuickPaths.end()) {
+      if (!get) return refuse(ApiError(405, request.path + " takes GET"));
+      return Quick(*exchange);
+    }
+    if (draining_) {
+      ApiError error(503, "the server is shutting down");
+      error.retry_after_s = 5;
+      return refuse(error);
+    }
+    std::string_view path = request.path;
+    if (path.starts_with("/v1/models/")) path = "/v1/models";
+    for (const RouteEntry& route : kRoutes) {
+      if (route.path != path) continue;
+      if (route.method != (get ? "GET" : request.method)) {
+        return refuse(ApiError(405, std::string(path) + " takes " + std::string(route.method)));
+      }
+      const auto call = [this, &route, exchange] { Serve(route, exchange); };
+      if (!workers_->Post(call)) {
+        ApiError error(429, "too many requests wait to be read");
+        error.retry_after_s = 1;
+        refuse(error);
+      }
+      return;
+    }
+    refuse(ApiError(404, "there is no " + request.path + " here; docs/serving.md lists the routes"));
+  }
+
+  void Quick(Exchange& exchange) {
+    const std::string& path = exchange.request().path;
+    if (path == "/metrics") {
+      Gauges gauges;
+      scheduler_->Fill(&gauges);
+      gauges.connections = static_cast<int64_t>(http_->num_connections());
+      return exchange.Respond(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Render(gauges));
+    }
+    if (path == "/") {
+      return exchange.Respond(200, "text/html; charset=utf-8", std::string(ChatPage()),
+                              {{"Content-Security-Policy", std::string(ChatPagePolicy())},
+                               {"X-Content-Type-Options", "nosniff"},
+                               {"Cache-Control", "no-cache"}});
+    }
+    exchange.Respond(204, "", "");
+  }
+
+  // Live: a restart would not help. Ready: new requests are welcome.
+  void Health(Exchange& exchange) {
+    const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > options_.stall_timeout_s;
+    const bool live = !stuck, ready = !stuck && !draining_;
+    const std::string& path = exchange.request().path;
+    const bool good = path == "/health/live" ? live : ready;
+    if (path != "/health" && path != "/health/live" && path != "/health/ready") {
+      return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no " + path + " here"));
+    }
+    const char* status = stuck ? "stuck" : draining_ ? "draining" : "ok";
+    exchange.Respond(good ? 200 : 503, "application/json",
+                     Dump({{"status", status}, {"live", live}, {"ready", ready}}));
+  }
+
+  bool HasKey(const HttpRequest& request) const {
+    if (options_.api_keys.empty()) return true;
+    std::string given(request.Header("x-api-key"));
+    const std::string_view authorization = request.Header("authorization");
+    const size_t space = authorization.find(' ');
+    if (space != std::string_view::npos) {
+      std::string scheme(authorization.substr(0, space));
+      for (char& c : scheme) c = static_cast<char>(c | 0x20);
+      const std::string_view value = authorization.substr(authorization.find_first_not_of(' ', space) ==
+                                                                  std::string_view::npos
+                                                              ? authorization.size()
+                                                              : authorization.find_first_not_of(' ', space));
+      if (scheme == "bearer") given = value;
+      if (scheme == "basic") {  // a browser's way; the user name does not matter
+        const std::string pair = DecodeBase64(value);
+        const size_t colon = pair.find(':');
+        given = colon == std::string::npos ? pair : pair.substr(colon + 1);
+      }
+    }
+    bool valid = false;
+    for (const std::string& key : options_.api_keys) valid = SameKey(given, key) || valid;
+    return valid;
+  }
+
+  void Done(const HttpRequest& request, const HttpDone& done) {
+    const bool known = std::any_of(kRoutes.begin(), kRoutes.end(),
+                                   [&](const RouteEntry& r) { return r.path == request.path; }) ||
+                       std::find(kQuickPaths.begin(), kQuickPaths.end(), request.path) != kQuickPaths.end();
+    metrics_.AddHttp(known ? request.path : "other", done.status);
+    if (request.path.starts_with("/health") || request.path == "/metrics") return;
+    log_.Line("request", {{"id", request.id},
+                          {"peer", request.peer},
+                          {"method", request.method},
+                          {"path", request.path.substr(0, 200)},
+                          {"status", std::to_string(done.status)},
+                          {"complete", done.complete ? "true" : "false"},
+                          {"bytes", std::to_string(done.sent_bytes)},
+                          {"ms", Number(done.seconds * 1000, 1)}});
+  }
+
+  void OnSignal(int signal) {
+    if (draining_) {
+      log_.Line("stopping", {{"reason", "second signal"}});
+      return http_->Stop();
+    }
+    draining_ = true;
+    drain_end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(options_.drain_timeout_s));
+    log_.Line("draining", {{"signal", std::to_string(signal)}, {"busy", std::to_string(http_->num_busy())}});
+    http_->Drain();
+    WaitUntilDrained();
+  }
+  void WaitUntilDrained() {
+    if (http_->num_busy() == 0) return http_->Stop();
+    if (Clock::now() > drain_end_) {
+      log_.Line("stopping", {{"reason", "drain time-out"}, {"busy", std::to_string(http_->num_busy())}});
+      scheduler_->Stop();  // its last outputs, errors, are queued now
+      return http_->PostAfter(std::chrono::milliseconds(200), [this] { http_->Stop(); });
+    }
+    http_->PostAfter(kDrainPoll, [this] { WaitUntilDrained(); });
+  }
+
+  // ---- On a worker
+
+  void Serve(const RouteEntry& route, const ExchangePtr& exchange) const {
+    try {
+      route.serve(*api_, exchange);
+    } catch (const ApiError& error) {
+      RespondError(*exchange, route.form, error);
+    } catch (const std::exception& error) {
+      log_.Line("error", {{"id", exchange->request().id}, {"what", error.what()}});
+      RespondError(*exchange, route.form, ApiError(500, std::string("internal error: ") + error.what()));
+    }
+  }
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const ServerOptions& options_;
+  const Log log_;
+  Metrics metrics_;
+  std::unique_ptr<HttpServer> http_;
+  std::optional<Scheduler> scheduler_;
+  std::optional<Api> api_;
+  std::optional<Workers> workers_;
+  bool draining_ = false;
+  Clock::time_point drain_end_;
+};
+
+}  // namespace
+
+void ServeModels(const Api& api, const ExchangePtr& exchange) {
+  const std::string& name = api.options.model_name;
+  constexpr std::string_view kPrefix = "/v1/models";
+  const std::string& path = exchange->request().path;
+  // RFC 3339, for Anthropic's clients.
+  const std::time_t created = api.created;
+  std::tm utc{};
+  ::gmtime_r(&created, &utc);
+  std::array<char, 32> time;
+  const size_t n = std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  const Json model = {{"id", name},
+                      {"object", "model"},
+                      {"created", api.created},
+                      {"owned_by", "dsv4"},
+                      {"type", "model"},
+                      {"display_name", name},
+                      {"created_at", std::string(time.data(), n)},
+                      {"max_model_len", api.model.max_context},
+                      {"max_input_tokens", api.model.max_context},
+                      {"max_tokens", api.model.max_context}};
+  if (path.size() > kPrefix.size() + 1) {
+    const std::string wanted = path.substr(kPrefix.size() + 1);
+    if (wanted != name) {
+      throw ApiError(404, "there is no model '" + wanted + "' here; this server has '" + name + "'", "model",
+                     "model_not_found");
+    }
+    return exchange->Respond(200, "application/json", Dump(model));
+  }
+  exchange->Respond(200, "application/json",
+                    Dump({{"object", "list"},
+                          {"data", Json::array({model})},
+                          {"models", Json::array({model})},  // where Codex looks
+                          {"has_more", false},
+                          {"first_id", name},
+                          {"last_id", name}}));
+}
+
+void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange) {
+  Json info = Json::parse(ReadWholeFile(api.options.model_dir + "/tokenizer_config.json"), nullptr,
+                          /*allow_exceptions=*/false);
+  if (!info.is_object()) info = Json::object();
+  for (auto& [key, value] : info.items()) {
+    if (value.is_object() && value.contains("content")) value = Json(value["content"]);
+  }
+  const auto text = [&](TokenId id) {
+    return api.tokenizer.IsValid(id) ? Json(TokenText(api.tokenizer, id)) : Json(nullptr);
+  };
+  for (const auto& [key, id] : {std::pair{"bos_token", api.tokenizer.bos_token_id()},
+                                std::pair{"eos_token", api.tokenizer.eos_token_id()}}) {
+    if (!info.contains(key)) info[key] = text(id);
+  }
+  if (!info.contains("pad_token")) info["pad_token"] = info["eos_token"];
+  if (!info.contains("chat_template")) info["chat_template"] = nullptr;
+  exchange->Respond(200, "application/json", Dump(info));
+}
+
+void ServeVersion(const Api&, const ExchangePtr& exchange) {
+  const BuildInfo build = GetBuildInfo();
+  exchange->Respond(200, "application/json",
+                    Dump({{"version", build.version}, {"commit", build.commit}, {"compiler", build.compiler}}));
+}
+
+}  // namespace dsv4::server
+
+namespace dsv4 {
+
+Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options) {
+  return server::Server(engine, tokenizer, options).Run();
+}
+
+}  // namespace dsv4

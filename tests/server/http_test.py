@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""HTTP itself: framing, limits, keys, time of life of connections."""
+
+import json
+import signal
+import time
+
+from support import NANO, Server, ServerTestCase, in_parallel, main
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def read_all(sock):
+    data = b""
+    while True:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+
+
+def read_head(sock):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    return data
+
+
+class Framing(ServerTestCase):
+    FLAGS = ["--max-body", "20000"]
+
+    def raw(self, data, close=True):
+        with self.server.socket() as sock:
+            sock.sendall(data)
+            return read_all(sock) if close else read_head(sock)
+
+    def test_hostile_framing_is_refused_and_the_connection_closed(self):
+        for request in [
+            b"POST /tokenize HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST /tokenize HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+            b"POST /tokenize HTTP/1.1\r\nContent-Length : 3\r\n\r\nabc",
+            b"POST /tokenize HTTP/1.1\nContent-Length: 3\n\nabc",
+            b"POST /tokenize HTTP/1.1\r\nContent-Length: +3\r\n\r\nabc",
+            b"POST /tokenize HTTP/1.1\r\nContent-Length: 0x3\r\n\r\nabc",
+            b"GET /health HTTP/9.9\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello over TLS\r\n\r\n",
+            b"GET  /health HTTP/1.1\r\n\r\n",
+        ]:
+            with self.subTest(request=request):
+                self.assertTrue(self.raw(request).startswith(b"HTTP/1.1 400 "), self.raw(request))
+        self.assertTrue(self.raw(b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nx").startswith(b"HTTP/1.1 501 "))
+
+    def test_too_large(self):
+        head = b"POST /tokenize HTTP/1.1\r\nContent-Length: 20001\r\n\r\n"
+        answer = self.raw(head + b"x" * 20001)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 413 "), answer)
+        self.assertIn(b"--max-body", answer)
+        answer = self.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7530\r\n" + b"x" * 30000)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 413 "), answer)
+        answer = self.raw(b"GET /health HTTP/1.1\r\nX: " + b"x" * 40000 + b"\r\n\r\n")
+        self.assertTrue(answer.startswith(b"HTTP/1.1 431 "), answer)
+
+    def test_a_request_may_arrive_byte_by_byte_and_in_chunks(self):
+        body = json.dumps({"prompt": "Hello"}).encode()
+        request = b"POST /tokenize HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        with self.server.socket() as sock:
+            for i in range(len(request)):
+                sock.sendall(request[i:i + 1])
+            answer = read_all(sock)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 "), answer)
+        chunks = b"".join(b"%x\r\n%s\r\n" % (1, body[i:i + 1]) for i in range(len(body))) + b"0\r\n\r\n"
+        answer = self.raw(b"POST /tokenize HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 "), answer)
+
+    def test_keep_alive_and_pipelining(self):
+        with self.server.socket() as sock:
+            for _ in range(3):
+                sock.sendall(HEALTH)
+                self.assertTrue(read_head(sock).startswith(b"HTTP/1.1 200 "))
+        with self.server.socket() as sock:
+            body = b'{"prompt":"a"}'
+            one = b"POST /tokenize HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            sock.sendall(one * 5 + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+            answer = read_all(sock)
+        self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 6)
+        self.assertEqual(answer.count(b'"count":'), 5)
+        self.assertIn(b'"live":true', answer)
+
+    def test_http_1_0(self):
+        answer = self.raw(b"GET /health HTTP/1.0\r\n\r\n")
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200 "), answer)
+        self.assertIn(b"Connection: close", answer)
+        body = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
+        answer = self.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        self.assertNotIn(b"chunked", answer)
+        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"), answer)
+
+    def test_expect_100_continue(self):
+        with self.server.socket() as sock:
+            sock.sendall(b"POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n")
+            self.assertEqual(read_head(sock), b"HTTP/1.1 100 Continue\r\n\r\n")
+            sock.sendall(b'{"prompt":"a"}')
+            self.assertTrue(read_head(sock).startswith(b"HTTP/1.1 200 "))
+
+    def test_head_has_no_body(self):
+        answer = self.raw(b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        self.assertTrue(answer.endswith(b"\r\n\r\n"), answer)
+        self.assertNotIn(b"Content-Length: 0", answer)
+
+    def test_routes_and_methods(self):
+        self.refused(self.server.get("/nowhere"), 404, "/nowhere")
+        self.refused(self.server.get("/v1/chat/completions"), 405, "POST")
+        self.refused(self.server.post("/metrics", {}), 405, "GET")
+        self.refused(self.server.post("/v1/models", {}), 405, "GET")
+        error = self.server.get("/v1/messages")
+        self.assertEqual((error.status, error.json["type"]), (405, "error"))
+        self.assertEqual(self.server.get("/health/nothing").status, 404)
+
+    def test_request_ids(self):
+        self.assertEqual(self.server.get("/health", **{"X-Request-ID": "abc-1"}).headers["x-request-id"], "abc-1")
+        made = [self.server.get("/health", **{"X-Request-ID": bad}).headers["x-request-id"] for bad in ["", "a b", "x" * 200]]
+        self.assertEqual(len(set(made)), 3)
+        self.assertTrue(all(i.startswith("req_") for i in made))
+
+    def test_bodies_that_are_no_json(self):
+        for body in [b"", b"{", b"[]", b"1", b"null", b'{"prompt": "\xff"}', b"[" * 5000, b'{"a":' * 300 + b"1" + b"}" * 300,
+                     b'{"prompt": 1e999}']:
+            for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]:
+                with self.subTest(body=body[:30], path=path):
+                    self.refused(self.server.post(path, body), 400)
+            reply = self.server.post("/v1/messages", body)
+            self.assertEqual((reply.status, reply.json["error"]["type"]), (400, "invalid_request_error"))
+
+    def test_no_cors(self):
+        reply = self.server.get("/health", Origin="http://elsewhere")
+        self.assertFalse([h for h in reply.headers if h.startswith("access-control")])
+        self.assertEqual(self.server.request("OPTIONS", "/v1/models").status, 405)
+
+    def test_health_answers_behind_many_idle_connections(self):
+        socks = [self.server.socket() for _ in range(300)]
+        try:
+            begin = time.time()
+            self.assertEqual(self.server.get("/health").json, {"status": "ok", "live": True, "ready": True})
+            self.assertLess(time.time() - begin, 2)
+        finally:
+            for sock in socks:
+                sock.close()
+
+    def test_an_idle_server_sleeps(self):
+        def ticks():
+            with open("/proc/%d/stat" % self.server.process.pid) as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+
+        with self.server.socket():  # a connection that keeps the sweep going
+            time.sleep(0.2)
+            before = ticks()
+            time.sleep(2)
+            self.assertLessEqual(ticks() - before, 4)  # of 200: 2 percent
+
+
+class Keys(ServerTestCase):
+    FLAGS = ["--api-key", "secret-1", "--api-key", "secret-2", "--cors-origin", "http://page"]
+
+    def test_every_route_but_health_asks_for_a_key(self):
+        paths = ["/", "/metrics", "/v1/models", "/v1/models/nano", "/tokenizer_info", "/version", "/nowhere", "/favicon.ico"]
+        posts = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+        for headers in [{}, {"Authorization": "Bearer secret"}, {"Authorization": "Bearer secret-11"}, {"X-Api-Key": ""},
+                        {"Authorization": "secret-1"}, {"Authorization": "Basic c2VjcmV0LTE"[:-4]}, {"Authorization": "Bearer"}]:
+            for path in paths:
+                self.refused(self.server.get(path, **headers), 401, "API key")
+            for path in posts:
+                self.refused(self.server.post(path, {}, **headers), 401)
+            for path in ["/v1/messages", "/v1/messages/count_tokens"]:
+                reply = self.server.post(path, {}, **headers)
+                self.assertEqual((reply.status, reply.json["error"]["type"]), (401, "authentication_error"))
+        for path in ["/health", "/health/live", "/health/ready"]:
+            self.assertEqual(self.server.get(path).status, 200)
+
+    def test_keys_are_accepted_in_each_form(self):
+        for headers in [{"Authorization": "Bearer secret-1"}, {"Authorization": "bearer  secret-2"}, {"X-Api-Key": "secret-2"},
+                        {"Authorization": "Basic dXNlcjpzZWNyZXQtMQ=="}]:
+            self.assertEqual(self.server.get("/v1/models", **headers).status, 200, headers)
+
+    def test_keys_are_not_logged(self):
+        self.server.get("/v1/models", Authorization="Bearer secret-1")
+        self.server.get("/v1/models?key=secret-2", Authorization="Bearer wrong-key")
+        for word in ["secret", "wrong-key"]:
+            self.assertNotIn(word, self.server.read_log())
+
+    def test_cors_where_it_is_asked_for(self):
+        reply = self.server.request("OPTIONS", "/v1/models")
+        self.assertEqual((reply.status, reply.headers["access-control-allow-origin"]), (204, "http://page"))
+
+
+class Life(ServerTestCase):
+    FLAGS = ["--max-connections", "3"]
+
+    def test_too_many_connections(self):
+        held = [self.server.socket() for _ in range(3)]
+        try:
+            for sock in held:
+                sock.sendall(HEALTH)
+                read_head(sock)
+            with self.server.socket() as sock:
+                self.assertTrue(read_all(sock).startswith(b"HTTP/1.1 503 "))
+        finally:
+            for sock in held:
+                sock.close()
+
+
+class Start(ServerTestCase):
+    def test_a_taken_port_is_an_error(self):
+        import subprocess
+        from support import BINARY
+        result = subprocess.run([BINARY, "serve", "--port", str(self.server.port)], capture_output=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"--port", result.stderr.splitlines()[-1])
+
+    def test_models_and_version(self):
+        models = self.server.get("/v1/models").json
+        self.assertEqual(models["data"][0]["id"], "nano")
+        self.assertEqual(models["data"][0]["max_model_len"], 1048576)
+        self.assertEqual(self.server.get("/v1/models/nano").json["id"], "nano")
+        self.refused(self.server.get("/v1/models/other"), 404, "other")
+        self.assertIn("version", self.server.get("/version").json)
+
+    def test_tokenizer_routes(self):
+        text = "Hello <｜User｜> wörld 🙂"
+        plain = self.server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json
+        with_bos = self.server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
+        self.assertEqual(with_bos["tokens"], [0] + plain["tokens"])
+        self.assertEqual(with_bos["count"], len(with_bos["tokens"]))
+        self.assertIn("<｜User｜>", with_bos["token_strs"])
+        self.assertEqual(self.server.post("/detokenize", {"tokens": plain["tokens"]}).json, {"prompt": text})
+        self.refused(self.server.post("/detokenize", {"tokens": [1, 4096]}), 400, "tokens[1]", "4095")
+        info = self.server.get("/tokenizer_info").json
+        self.assertEqual(info["eos_token"], "<｜end▁of▁sentence｜>")
+        chat = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json
+        self.assertEqual(self.server.post("/detokenize", chat).json["prompt"],
+                         "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><think>")
+
+
+class Drain(ServerTestCase):
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    @classmethod
+    def tearDownClass(cls):
+        pass
+
+    def start_stream(self, server, max_tokens):
+        sock = server.socket()
+        body = json.dumps({"prompt": "a", "max_tokens": max_tokens, "ignore_eos": True, "stream": True}).encode()
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        read_head(sock)
+        return sock
+
+    def test_a_running_stream_is_finished(self):
+        for number in [signal.SIGTERM, signal.SIGINT]:
+            server = Server()
+            with self.start_stream(server, 30) as sock, server.socket() as idle:
+                server.process.send_signal(number)
+                self.assertEqual(read_all(idle), b"")
+                self.assertIn(b"data: [DONE]", read_all(sock))
+            self.assertEqual(server.stop(), 0)
+
+    def test_the_drain_ends(self):
+        server = Server("--drain-timeout", "0")
+        with self.start_stream(server, 100000) as sock:
+            server.process.send_signal(signal.SIGTERM)
+            self.assertIn(b"shutting down", read_all(sock))
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_second_signal_ends_at_once(self):
+        server = Server("--drain-timeout", "1000")
+        with self.start_stream(server, 100000):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            self.assertEqual(server.stop(timeout=20), 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""What the tests of `dsv4 serve` share. Each *_test.py is run as
+
+    http_test.py BINARY
+
+Exit status 77: every test was skipped.
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NANO = ROOT / "models" / "nano"
+BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
+HAS_NANO = any(NANO.glob("*.safetensors"))
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Get the current weather in a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "The name of the city."},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
+        "required": ["city"],
+    },
+}
+WEATHER_TOOL = {"type": "function", "function": WEATHER}
+SUM = [{"role": "user", "content": "What is 27 + 48?"}]
+
+
+class Reply:
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = {k.lower(): v for k, v in response.getheaders()}
+        self.body = response.read()
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    def events(self):
+        """[(event or None, data)] of a stream; data is parsed but for [DONE]."""
+        found = []
+        for block in self.body.decode().split("\n\n"):
+            event, data = None, None
+            for line in block.split("\n"):
+                if line.startswith("event: "):
+                    event = line[7:]
+                elif line.startswith("data: "):
+                    data = line[6:] if line == "data: [DONE]" else json.loads(line[6:])
+            if data is not None:
+                found.append((event, data))
+        return found
+
+
+class Server:
+    """A live server on a free port."""
+
+    def __init__(self, *args, threads=2):
+        self.log = tempfile.TemporaryFile()
+        command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *map(str, args)]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log)
+        end = time.time() + 60
+        while True:
+            found = re.search(r"listening.*http://127\.0\.0\.1:(\d+)", self.read_log())
+            if found:
+                break
+            if self.process.poll() is not None or time.time() > end:
+                raise RuntimeError("the server did not start: " + self.read_log())
+            time.sleep(0.05)
+        self.port = int(found.group(1))
+
+    def read_log(self):
+        if self.log.closed:
+            return self.last_log
+        return os.pread(self.log.fileno(), 1 << 24, 0).decode()
+
+    def connect(self, timeout=120):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def socket(self, timeout=30):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+
+    def request(self, method, path, body=None, headers={}):
+        connection = self.connect()
+        try:
+            if body is not None and not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+            connection.request(method, path, body, headers)
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+    def get(self, path, **headers):
+        return self.request("GET", path, None, headers)
+
+    def post(self, path, body, **headers):
+        return self.request("POST", path, body, headers)
+
+    def metric(self, name, **labels):
+        """The sum of a metric's values over the series that have these labels."""
+        total = 0.0
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith(name + "{") and all('%s="%s"' % kv in line for kv in labels.items()):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_until_idle(self, timeout=30):
+        end = time.time() + timeout
+        while time.time() < end:
+            if self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting") == 0:
+                return
+            time.sleep(0.02)
+        raise AssertionError("sequences are still there")
+
+    def stop(self, signal_number=signal.SIGTERM, timeout=60):
+        if self.process.poll() is None:
+            self.process.send_signal(signal_number)
+        try:
+            status = self.process.wait(timeout)
+            self.last_log = self.read_log()
+            self.log.close()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return status
+
+
+def in_parallel(calls):
+    """Runs the calls in threads; their results in order. The first exception is raised."""
+    results = [None] * len(calls)
+
+    def run(i):
+        try:
+            results[i] = (True, calls[i]())
+        except Exception as error:  # handed to the caller below
+            results[i] = (False, error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for fine, value in results:
+        if not fine:
+            raise value
+    return [value for _, value in results]
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+class ServerTestCase(unittest.TestCase):
+    """One server for all tests of a class."""
+
+    FLAGS = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.FLAGS)
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        if status != 0:
+            raise AssertionError("exit status %d:\n%s" % (status, cls.server.last_log[-4000:]))
+
+    def refused(self, reply, status, *words):
+        """An error in OpenAI's form that names these words."""
+        self.assertEqual(reply.status, status, reply.body)
+        error = reply.json["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        for word in words:
+            self.assertIn(word, error["message"])
+        return error
+
+    def chat(self, messages=SUM, **fields):
+        body = {"messages": messages, "temperature": 0, **fields}
+        reply = self.server.post("/v1/chat/completions", body)
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.events() if fields.get("stream") else reply.json
+
+    def complete(self, prompt, **fields):
+        reply = self.server.post("/v1/completions", {"prompt": prompt, "temperature": 0, **fields})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.events() if fields.get("stream") else reply.json
+
+
+def main():
+    if not BINARY:
+        sys.exit("usage: %s BINARY" % sys.argv[0])
+    result = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    if result.testsRun == len(result.skipped):
+        print("skipped: " + (result.skipped[0][1] if result.skipped else "nothing ran"))
+        sys.exit(77)
