@@ -343,6 +343,7 @@ ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input) {
   ChatPrompt prompt;
   prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(*text));
   prompt.starts_in_reasoning = text->ends_with("<think>");
+  prompt.text = std::move(*text);
   return prompt;
 }
 

@@ -88,6 +88,7 @@ struct ChatInput {
 
 struct ChatPrompt {
   std::shared_ptr<const std::vector<TokenId>> ids;
+  std::string text;
   bool starts_in_reasoning = false;
 };
 // Renders and encodes. Errors name the message.

@@ -447,7 +447,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
 
   const auto job = std::make_shared<Job>();
   for (int i = 0; i < options.n; ++i) {
-    job->sequences.push_back({.prompt = prompt.ids, .params = params});
+    job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
     if (params.sampling.seed)
       job->sequences.back().params.sampling.seed = *params.sampling.seed + static_cast<uint64_t>(i);
   }

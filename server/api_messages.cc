@@ -330,7 +330,7 @@ void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, Gener
   if (const Json* thinking = fields.Object("thinking")) {
     const Fields in(*thinking, "thinking");
     const std::string type = in.Text("type").value_or("");
-    if (type != "enabled" && type != "disabled" && type != "adaptive") {
+    if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools") {
       Refuse("thinking", "thinking.type must be enabled, disabled or adaptive");
     }
     r.thinking = type != "disabled";
@@ -373,7 +373,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens, &params);
   const auto job = std::make_shared<Job>();
-  job->sequences.push_back({.prompt = prompt.ids, .params = params});
+  job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
   std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),
                                   static_cast<int64_t>(prompt.ids->size()))
       ->Run(job);

@@ -422,7 +422,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"usage", nullptr},
                    {"metadata", Echo(fields, "metadata", Json::object())}};
   const auto job = std::make_shared<Job>();
-  job->sequences.push_back({.prompt = prompt.ids, .params = params});
+  job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
   std::make_shared<ResponsesReply>(api, exchange, fields.Bool("stream").value_or(false), std::move(response),
                                    std::move(names))
       ->Run(job);

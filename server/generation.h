@@ -72,6 +72,7 @@ struct StepOutput {
 struct SequenceSpec {
   std::shared_ptr<const std::vector<TokenId>> prompt;
   GenerationParams params;
+  std::string prompt_text;  // chat: what the encoder wrote
 };
 
 // One request: one or more sequences.

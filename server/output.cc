@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "dsv4/chat.h"
+
 namespace dsv4::server {
 
 OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& params)
@@ -11,7 +13,9 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
       include_stop_(params.include_stop),
       calls_allowed_(params.calls_allowed),
       parallel_calls_(params.parallel_calls),
-      in_reasoning_(params.thinking) {
+      thinking_(params.thinking),
+      in_reasoning_(params.thinking),
+      reasoning_closed_(!params.thinking) {
   if (!params.stops.empty()) {
     auto matcher = StopMatcher::Create(params.stops);
     if (matcher.ok()) stops_ = std::move(*matcher);
@@ -41,6 +45,22 @@ void OutputWriter::Finish(StepOutput* out) {
   if (Take(std::move(deltas), out)) return;
   if (stops_ && finish_ == FinishReason::kNone) AddContent(stops_->Finish(), out);
   if (num_calls_ > 0) finish_ = FinishReason::kToolCalls;
+}
+
+std::optional<std::string> OutputWriter::Rendered() const {
+  if (!parser_ || call_open_ || !reasoning_closed_ || !matched_stop_.empty()) return std::nullopt;
+  const ParsedMessage& parsed = parser_->message();
+  ChatRequest request{.thinking = thinking_, .drop_thinking = false};
+  request.messages.push_back({.role = Role::kUser});
+  const auto before = RenderPrompt(request, ChatDialect::kV4Preview);  // replies look the same in all dialects
+  request.messages.push_back({.role = Role::kAssistant,
+                              .content = parsed.content,
+                              .reasoning_content = parsed.reasoning_content,
+                              .tool_calls = parsed.tool_calls,
+                              .wo_eos = true});
+  const auto all = RenderPrompt(request, ChatDialect::kV4Preview);
+  if (!before.ok() || !all.ok()) return std::nullopt;
+  return all->substr(before->size());
 }
 
 bool OutputWriter::Take(std::vector<OutputDelta> deltas, StepOutput* out) {
@@ -75,7 +95,10 @@ bool OutputWriter::Take(std::vector<OutputDelta> deltas, StepOutput* out) {
         break;
     }
   }
-  if (parser_->in_content()) in_reasoning_ = false;
+  if (parser_->in_content()) {
+    in_reasoning_ = false;
+    reasoning_closed_ = true;
+  }
   if (finish_ == FinishReason::kNone && parser_->done()) {
     finish_ = num_calls_ > 0 ? FinishReason::kToolCalls : FinishReason::kStop;
   }

@@ -26,6 +26,9 @@ class OutputWriter {
 
   bool in_reasoning() const { return parser_.has_value() && in_reasoning_; }
   bool in_content() const { return parser_.has_value() && parser_->in_content(); }
+  // How the encoder will write this reply when a client sends it back; nullopt without chat, and for a reply whose
+  // parts were not all completed.
+  std::optional<std::string> Rendered() const;
   FinishReason finish() const { return finish_; }
   const std::string& matched_stop() const { return matched_stop_; }
 
@@ -39,7 +42,9 @@ class OutputWriter {
   std::optional<StopMatcher> stops_;
   std::optional<OutputParser> parser_;
   bool include_stop_, calls_allowed_, parallel_calls_;
+  const bool thinking_;
   bool in_reasoning_;
+  bool reasoning_closed_;
   int num_calls_ = 0;  // complete ones
   bool call_open_ = false;
   FinishReason finish_ = FinishReason::kNone;

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
 
@@ -25,6 +26,10 @@ int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
 
 bool HasPenalties(const SamplingParams& s) {
   return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
+}
+
+void Blend(double* average, double value) {
+  *average = *average == 0 ? value : 0.75 * *average + 0.25 * value;
 }
 
 const char* ReasonName(FinishReason reason) {
@@ -105,6 +110,7 @@ void Scheduler::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    interrupted_ = true;
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -149,6 +155,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
     }
     num_waiting_ += count;
     for (SequencePtr& s : sequences) submitted_.push_back(std::move(s));
+    interrupted_ = true;
   }
   wake_.notify_all();
   return {};
@@ -159,6 +166,7 @@ void Scheduler::Cancel(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex_);
     changed_ = true;
+    interrupted_ = true;
   }
   wake_.notify_all();
 }
@@ -168,6 +176,7 @@ void Scheduler::SetPaused(const std::shared_ptr<Job>& job, bool paused) {
   {
     const std::lock_guard lock(mutex_);
     changed_ = true;
+    interrupted_ = true;
   }
   wake_.notify_all();
 }
@@ -194,7 +203,11 @@ void Scheduler::Run() {
     Admit();
     std::vector<Sequence*> batch = PlanStep();
     MakeRoom(batch);
-    if (!batch.empty()) RunBatch(batch);
+    if (CanDecodeOn(batch)) {
+      DecodeOn(batch);
+    } else if (!batch.empty()) {
+      RunBatch(batch);
+    }
     Deliver();
     Retire();
   }
@@ -226,6 +239,7 @@ bool Scheduler::WaitForWork() {
     }
   }
   changed_ = false;
+  interrupted_ = false;
   for (SequencePtr& s : submitted_) waiting_.push_back(std::move(s));
   submitted_.clear();
   return !stop_;
@@ -429,6 +443,79 @@ void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
   }
 }
 
+// Whether the next steps are known: one token of each sequence, chosen by its sampler alone.
+bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
+  if (batch.empty() || interrupted_) return false;
+  int64_t bytes = pool_.bytes();
+  for (const SequencePtr& s : running_) {
+    if (s->session != nullptr) bytes += BytesAfter(*s, s->take > 0 ? kDecodeTokens : 0);
+    if (s->take == 0 && !s->job->paused && !s->ended) return false;
+  }
+  return bytes <= options_.kv_budget_bytes && std::all_of(batch.begin(), batch.end(), [](const Sequence* s) {
+           return s->generating() && !s->constraint && s->out.counts.completion >= s->params.min_tokens;
+         });
+}
+
+void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
+  std::vector<DecodeItem> items;
+  for (Sequence* s : batch) {
+    Sampler* sampler = s->reasoning_sampler != nullptr && s->writer.in_reasoning() ? s->reasoning_sampler.get()
+                                                                                   : s->sampler.get();
+    DecodeItem item{.session = s->session.get(), .sampler = sampler, .first = s->ids.back()};
+    item.max_tokens = std::min(kDecodeTokens, s->params.max_tokens - s->out.counts.completion);
+    item.stop_ids = s->params.stop_ids;
+    if (!s->params.ignore_eos) {
+      const auto& eos = engine_.info().eos_token_ids;
+      item.stop_ids.insert(item.stop_ids.end(), eos.begin(), eos.end());
+    }
+    items.push_back(std::move(item));
+  }
+  bool over = false;
+  size_t last = 0;
+  const auto end_step = [&] {
+    AfterGeneratingStep();
+    Deliver();
+  };
+  step_begin_ = Clock::now();
+  step_begin_ns_ = NowNs();
+  const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
+    if (step_metrics_.generated_tokens > 0 && i <= last) {  // the next round of tokens has begun
+      end_step();
+      step_begin_ns_ = NowNs();
+    }
+    last = i;
+    Sequence& s = *batch[i];
+    const size_t length = s.ids.size();
+    const bool reasoned = s.writer.in_reasoning();
+    AcceptToken(s, {.id = token.id, .logprob = token.logprob, .top = token.top});
+    // A place that became free is for those that wait.
+    over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
+           (s.job->deadline && Clock::now() > *s.job->deadline);
+    const bool as_planned = s.ids.size() == length + 1 &&
+                            (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
+    return !over && !s.ended && as_planned;
+  });
+  step_begin_ns_ = 0;
+  end_step();
+  if (status.ok()) return;
+  for (Sequence* s : batch) {
+    if (s->ended) continue;
+    // Step will say which sequence is at fault; one whose tokens do not follow from what it told is lost.
+    const std::vector<TokenId>& read = s->session->tokens();
+    const bool follows = read.size() < s->ids.size() && std::equal(read.begin(), read.end(), s->ids.begin());
+    if (!follows || batch.size() == 1) End(*s, FinishReason::kError, status);
+  }
+}
+
+void Scheduler::AfterGeneratingStep() {
+  if (step_metrics_.generated_tokens == 0) return;
+  metrics_.AddStep(step_metrics_);
+  step_metrics_ = {};
+  const auto now = Clock::now();
+  Blend(&seconds_per_generating_step_, Seconds(now - step_begin_));
+  step_begin_ = now;
+}
+
 void Scheduler::AfterStep(std::span<Sequence* const> batch, double seconds) {
   int64_t prompt_tokens = 0, generating = 0;
   for (Sequence* s : batch) {
@@ -445,19 +532,14 @@ void Scheduler::AfterStep(std::span<Sequence* const> batch, double seconds) {
     if (s->num_unread() == 0) ChooseToken(*s);
   }
   step_metrics_.prompt_tokens = prompt_tokens;
-  step_metrics_.generated_tokens = 0;
-  for (Sequence* s : batch) step_metrics_.generated_tokens += static_cast<int64_t>(s->out.tokens.size());
   metrics_.AddStep(step_metrics_);
   step_metrics_ = {};
   // Moving averages, for the prompt budget.
-  const auto blend = [](double& average, double value) {
-    average = average == 0 ? value : 0.75 * average + 0.25 * value;
-  };
   if (prompt_tokens == 0) {
-    blend(seconds_per_generating_step_, seconds);
+    Blend(&seconds_per_generating_step_, seconds);
   } else {
     const double of_prompts = generating > 0 ? seconds - seconds_per_generating_step_ : seconds;
-    if (of_prompts > 0) blend(seconds_per_prompt_token_, of_prompts / static_cast<double>(prompt_tokens));
+    if (of_prompts > 0) Blend(&seconds_per_prompt_token_, of_prompts / static_cast<double>(prompt_tokens));
   }
 }
 
@@ -498,6 +580,7 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
   const TokenId id = token.id;
   const bool reasoned = s.writer.in_reasoning();
   ++s.out.counts.completion;
+  ++step_metrics_.generated_tokens;
   if (reasoned) ++s.out.counts.reasoning;
   if (!s.has_token) {
     s.has_token = true;
@@ -610,7 +693,12 @@ void Scheduler::Retire() {
                          .decode_s = s.has_token ? Seconds(s.last_token - s.first_token) : 0,
                          .total_s = total});
     if (s.end_reason == FinishReason::kError) s.session.reset();
-    if (s.session != nullptr && s.num_read() > 0) pool_.Put(std::move(s.session), std::move(s.ids));
+    if (s.session != nullptr && s.num_read() > 0) {
+      const bool complete = s.end_reason == FinishReason::kStop || s.end_reason == FinishReason::kToolCalls;
+      const auto reply = complete ? s.writer.Rendered() : std::nullopt;
+      const std::string& prompt_text = s.job->sequences[static_cast<size_t>(s.index)].prompt_text;
+      pool_.Put(std::move(s.session), std::move(s.ids), reply && !prompt_text.empty() ? prompt_text + *reply : "");
+    }
   };
   for (auto& s : waiting_) {
     if (s->ended) retire(*s, false);

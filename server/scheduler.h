@@ -69,6 +69,9 @@ class Scheduler {
   bool Preempt(const Sequence* keep);
   void RunBatch(std::vector<Sequence*>& batch);
   Status RunItems(std::span<Sequence* const> batch);
+  bool CanDecodeOn(std::span<Sequence* const> batch) const;
+  void DecodeOn(std::span<Sequence* const> batch);
+  void AfterGeneratingStep();
   void AfterStep(std::span<Sequence* const> batch, double seconds);
   void TakePromptRows(Sequence& s, size_t begin, size_t count);
   void ChooseToken(Sequence& s);
@@ -97,10 +100,12 @@ class Scheduler {
   // Of the engine's thread.
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in the order of admission
+  Clock::time_point step_begin_;
   double seconds_per_prompt_token_ = 0, seconds_per_generating_step_ = 0;
   Metrics::Step step_metrics_;
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0};
+  std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
   std::atomic<int64_t> step_begin_ns_{0};  // 0: no step is being run
   std::thread thread_;                     // last: it uses all of the above
 };

@@ -25,10 +25,11 @@ std::unique_ptr<Session> SessionPool::Remove(Entries::iterator entry) {
   return session;
 }
 
-void SessionPool::Put(std::unique_ptr<Session> session, std::vector<TokenId> ids) {
+void SessionPool::Put(std::unique_ptr<Session> session, std::vector<TokenId> ids, std::string rendered) {
   if (session == nullptr || session->tokens().empty() || max_sessions_ == 0) return;
   std::string text;
   for (const TokenId id : ids) text += tokenizer_.TokenBytes(id);
+  if (rendered == text) rendered.clear();
   const int64_t bytes = session->memory_bytes();
   std::vector<std::unique_ptr<Session>> dropped;
   const std::lock_guard lock(mutex_);
@@ -43,8 +44,11 @@ void SessionPool::Put(std::unique_ptr<Session> session, std::vector<TokenId> ids
     }
   }
   if (entries_.size() >= max_sessions_) dropped.push_back(Remove(std::prev(entries_.end())));
-  entries_.push_front(
-      {.session = std::move(session), .ids = std::move(ids), .text = std::move(text), .bytes = bytes});
+  entries_.push_front({.session = std::move(session),
+                       .ids = std::move(ids),
+                       .text = std::move(text),
+                       .rendered = std::move(rendered),
+                       .bytes = bytes});
   bytes_ += bytes;
 }
 
@@ -76,14 +80,14 @@ std::vector<TokenId> SessionPool::EncodePrompt(std::string_view text) const {
     const std::lock_guard lock(mutex_);
     const Entry* best = nullptr;
     for (const Entry& entry : entries_) {
-      if (entry.text.size() >= text.size() || !text.starts_with(entry.text)) continue;
-      if (best != nullptr && entry.text.size() <= best->text.size()) continue;
-      if (StartsWithAddedToken(tokenizer_, text.substr(entry.text.size()))) best = &entry;
+      for (const std::string* kept : {&entry.text, &entry.rendered}) {
+        if (kept->size() <= known || kept->size() >= text.size() || !text.starts_with(*kept)) continue;
+        if (!StartsWithAddedToken(tokenizer_, text.substr(kept->size()))) continue;
+        best = &entry;
+        known = kept->size();
+      }
     }
-    if (best != nullptr) {
-      ids = best->ids;
-      known = best->text.size();
-    }
+    if (best != nullptr) ids = best->ids;
   }
   const std::vector<TokenId> rest = tokenizer_.Encode(text.substr(known));
   ids.insert(ids.end(), rest.begin(), rest.end());

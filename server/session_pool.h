@@ -22,8 +22,10 @@ class SessionPool {
   SessionPool(const Tokenizer& tokenizer, size_t max_sessions)
       : tokenizer_(tokenizer), max_sessions_(max_sessions) {}
 
-  // `ids` are the session's tokens and those that were chosen but not read yet (at most a few).
-  void Put(std::unique_ptr<Session> session, std::vector<TokenId> ids);
+  // `ids` are the session's tokens and those that were chosen but not read yet (at most a few). `rendered`: how the
+  // encoder writes the same conversation, where that may differ from what the model wrote (white space around calls,
+  // the form of their arguments); "" where there is no such text.
+  void Put(std::unique_ptr<Session> session, std::vector<TokenId> ids, std::string rendered = "");
 
   struct Found {
     std::unique_ptr<Session> session;  // null: none
@@ -47,7 +49,8 @@ class SessionPool {
   struct Entry {
     std::unique_ptr<Session> session;
     std::vector<TokenId> ids;
-    std::string text;
+    std::string text;      // of ids
+    std::string rendered;  // another text that stands for the same ids, or ""
     int64_t bytes;
   };
   using Entries = std::list<Entry>;

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""What happens to requests that run together: same bits, limits, cancelling, memory, the next turn of a conversation."""
+
+import json
+import random
+import socket
+import threading
+import time
+
+from support import WEATHER_TOOL, ServerTestCase, in_parallel, main
+
+STORY = "And it came to pass in the days of the king that "
+
+
+def stream_body(**fields):
+    return json.dumps({"prompt": "a", "temperature": 0, "stream": True, "ignore_eos": True, **fields}).encode()
+
+
+class Together(ServerTestCase):
+    FLAGS = ["--max-gap", "100", "--max-queue", "1000"]
+
+    def open_stream(self, body, path="/v1/completions"):
+        sock = self.server.socket()
+        sock.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
+        data = b""
+        while b"data: " not in data:
+            piece = sock.recv(4096)
+            self.assertTrue(piece, data)
+            data += piece
+        return sock
+
+    def test_a_request_gives_the_same_bits_alone_and_among_32_others(self):
+        random.seed(1)
+        bodies = []
+        for i in range(33):
+            text = " ".join(random.choice(STORY.split()) for _ in range(random.choice([1, 5, 60, 300])))
+            bodies.append({"prompt": text, "max_tokens": random.choice([3, 17, 24]), "temperature": random.choice([0, 0.8]),
+                           "seed": i, "logprobs": 2, "top_p": 0.95, "presence_penalty": 0.3 * (i % 2)})
+
+        def ask(body):
+            reply = self.server.post("/v1/completions", body)
+            self.assertEqual(reply.status, 200, reply.body)
+            return reply.json["choices"]
+
+        alone = [ask(body) for body in bodies[:6]]
+        together = in_parallel([lambda body=body: ask(body) for body in bodies])
+        self.assertEqual(together[:6], alone)
+        self.assertEqual(in_parallel([lambda body=body: ask(body) for body in reversed(bodies)])[::-1], together)
+
+    def test_a_stream_goes_on_while_a_long_prompt_is_read(self):
+        sock = self.open_stream(stream_body(max_tokens=100000))
+        try:
+            long_prompt = (STORY * 250)[:12000]
+            begin = time.time()
+            gaps, last = [], time.time()
+            sock.setblocking(False)
+            done = []
+            thread = threading.Thread(target=lambda: done.append(self.complete(long_prompt, max_tokens=1)))
+            thread.start()
+            while not done and time.time() < begin + 60:
+                try:
+                    if b"data: " in sock.recv(65536):
+                        gaps.append(time.time() - last)
+                        last = time.time()
+                except BlockingIOError:
+                    time.sleep(0.002)
+            thread.join()
+            self.assertTrue(done)
+            # Without chunks that respect the stream there would be one gap of the whole prompt's time.
+            self.assertGreater(len(gaps), 5)
+            self.assertLess(sorted(gaps)[len(gaps) // 2], 1.0)
+        finally:
+            sock.close()
+        self.server.wait_until_idle()
+
+    def test_clients_that_leave_are_cancelled(self):
+        aborted = self.server.metric("vllm:request_success_total", finished_reason="abort")
+        socks = [self.open_stream(stream_body(max_tokens=1000000)) for _ in range(4)]
+        for sock in socks[:2]:
+            sock.close()
+        for sock in socks[2:]:  # a reset
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            sock.close()
+        self.server.wait_until_idle(10)
+        self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), aborted + 4)
+        # Also while a prompt is read and nothing is written, and while waiting for a whole reply.
+        for body in [stream_body(prompt=STORY * 3000), json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True}).encode()]:
+            with self.server.socket() as sock:
+                sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                time.sleep(0.5)
+            self.server.wait_until_idle(10)
+        self.assertEqual(self.server.metric("dsv4:kv_bytes", use="running"), 0)
+
+    def test_a_storm_leaves_nothing_behind(self):
+        def one(i):
+            with self.server.socket() as sock:
+                body = stream_body(max_tokens=100000, prompt=STORY * (i % 7))
+                sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                if i % 3:
+                    sock.recv(100)
+                time.sleep(0.01 * (i % 5))
+
+        for start in range(0, 60, 20):
+            in_parallel([lambda i=i: one(i) for i in range(start, start + 20)])
+        self.server.wait_until_idle()
+        self.assertEqual(self.server.metric("dsv4:kv_bytes", use="running"), 0)
+        self.assertEqual(self.complete(STORY, max_tokens=2)["usage"]["completion_tokens"], 2)
+
+    def test_a_conversation_reads_only_what_is_new(self):
+        turns = ["What is the weather in Paris?", "And what is 27 + 48?", "Thank you.", "What is 5 + 9?"]
+        for fields in [{"tools": [WEATHER_TOOL]}, {"enable_thinking": False}]:
+            messages, before = [], 0
+            for number, text in enumerate(turns):
+                messages.append({"role": "user", "content": text})
+                reply = self.chat(messages, max_tokens=200, **fields)
+                choice = reply["choices"][0]
+                if number > 0:
+                    cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+                    self.assertGreaterEqual(cached, 0.95 * before, (fields, number, reply))
+                before = reply["usage"]["total_tokens"] - 1
+                messages.append(choice["message"])
+                for call in choice["message"].get("tool_calls", []):
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": '{"temperature": 18}'})
+        self.assertGreater(self.server.metric("vllm:prefix_cache_hits_total"), 500)
+
+    def test_a_kept_session_gives_the_same_bits(self):
+        first = self.complete(STORY, max_tokens=40, logprobs=1)
+        ids = self.server.post("/tokenize", {"prompt": STORY}).json["tokens"]
+        text = first["choices"][0]["logprobs"]["tokens"]
+        out = [self.server.post("/tokenize", {"prompt": t, "add_special_tokens": False}).json["tokens"] for t in text]
+        self.assertTrue(all(len(i) == 1 for i in out))
+        ids += [i[0] for i in out[:-1]]
+        tail = self.server.post("/tokenize", {"prompt": " and he said unto them", "add_special_tokens": False}).json["tokens"]
+        warm = self.complete(ids + out[-1] + tail, max_tokens=8, logprobs=3)
+        self.assertGreaterEqual(warm["usage"]["prompt_tokens_details"]["cached_tokens"], len(ids))
+        # The same prompt from a session that begins differently: read from token 0.
+        self.complete(STORY[:-10], max_tokens=1)
+        cold = self.complete(ids + out[-1] + tail, max_tokens=8, logprobs=3)
+        self.assertEqual(cold["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(cold["choices"], warm["choices"])
+
+    def test_usage_and_counters_agree(self):
+        self.server.wait_until_idle()
+        before = self.server.metric("vllm:generation_tokens_total")
+        prompts = self.server.metric("vllm:prompt_tokens_total") + self.server.metric("vllm:prefix_cache_hits_total")
+        usage = [self.chat(max_tokens=n)["usage"] for n in (5, 9, 100)]
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before, sum(u["completion_tokens"] for u in usage))
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_total") + self.server.metric("vllm:prefix_cache_hits_total") - prompts,
+                         sum(u["prompt_tokens"] for u in usage))
+
+
+class Limits(ServerTestCase):
+    FLAGS = ["--max-concurrent", "1", "--max-queue", "2", "--request-timeout", "4", "--max-prompt", "50"]
+
+    def test_a_full_queue_is_a_429(self):
+        body = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}
+        replies = in_parallel([lambda: self.server.post("/v1/completions", body) for _ in range(6)])
+        codes = sorted(r.status for r in replies)
+        self.assertIn(429, codes)
+        self.assertEqual(set(codes), {200, 429})
+        for reply in replies:
+            if reply.status == 429:
+                self.assertEqual(reply.json["error"]["type"], "rate_limit_error")
+                self.assertGreater(int(reply.headers["retry-after"]), 0)
+            else:  # the one that ran, and those that waited, ran out of time
+                error = reply.events()[-1][1]["error"]
+                self.assertEqual(error["type"], "timeout_error")
+        reply = self.server.post("/v1/completions", {**body, "stream": False})
+        self.refused(reply, 504, "time")
+        self.assertEqual(reply.headers["x-should-retry"], "false")
+
+    def test_long_prompts(self):
+        error = self.refused(self.server.post("/v1/completions", {"prompt": list(range(2, 60))}), 400, "58", "50")
+        self.assertEqual(error["code"], "context_length_exceeded")
+
+
+class Memory(ServerTestCase):
+    # Room for three sequences of one page (256 tokens) each; the second page of any is too much.
+    FLAGS = ["--kv-budget", "5680000", "--max-kept-sessions", "2"]
+
+    def test_sequences_give_way_and_come_back_with_the_same_bits(self):
+        bodies = [{"prompt": STORY * (1 + i), "max_tokens": 260, "seed": i, "temperature": 0.7, "ignore_eos": True, "logprobs": 0}
+                  for i in range(4)]
+        alone = [self.complete(**body)["choices"] for body in bodies]
+        together = in_parallel([lambda body=body: self.complete(**body)["choices"] for body in bodies])
+        self.assertEqual(together, alone)
+        self.assertGreater(self.server.metric("vllm:num_preemptions_total"), 0)
+        self.assertLessEqual(self.server.metric("dsv4:kv_bytes", use="kept"), 5680000)
+
+    def test_a_prompt_that_never_fits(self):
+        self.refused(self.server.post("/v1/completions", {"prompt": [5] * 200000}), 400, "--kv-budget")
+
+
+class SlowReader(ServerTestCase):
+    def test_a_slow_reader_pauses_its_own_stream_only(self):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", self.server.port))
+        # Large chunks: log-probabilities of a hundred tokens each.
+        body = stream_body(max_tokens=100000, logprobs=100)
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        end = time.time() + 60
+        last = -1
+        while time.time() < end:  # until no more tokens are made for it
+            time.sleep(0.7)
+            now = self.server.metric("vllm:generation_tokens_total")
+            if now == last and now > 50:
+                break
+            last = now
+        self.assertEqual(now, last)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 1)
+        self.assertEqual(self.complete("a", max_tokens=3)["usage"]["completion_tokens"], 3)
+        data = 0
+        while data < 3 << 20:  # it reads on, and gets more
+            data += len(sock.recv(65536))
+        self.assertGreater(self.server.metric("vllm:generation_tokens_total"), now)
+        sock.close()
+        self.server.wait_until_idle()
+
+
+if __name__ == "__main__":
+    main()
