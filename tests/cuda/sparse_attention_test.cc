@@ -134,6 +134,9 @@ std::vector<Step> Steps() {
       {"released sizes, window", FullKvSpec({0}), {{500, 1}, {0, 1}, {64, 1}}, 32, 0},
       {"released sizes, prefill", FullKvSpec({4}), {{1030, 4}, {0, 20}, empty, {255, 2}}, 64, 100},
       {"released sizes, prefill, ratio 128", FullKvSpec({128}), {{3000, 5}, {120, 14}}, 64, 0},
+      {"released sizes, long prefill", FullKvSpec({4}), {{900, 30}, {0, 50}, empty, {255, 2}}, 64, 100},
+      {"released sizes, long prefill, ratio 128", FullKvSpec({128}), {{3000, 30}, {120, 40}}, 64, 0},
+      {"released sizes, long prefill, 128 heads, bf16", FullKvSpec({4}, KvDtype::kBf16), {{1030, 67}}, 128, 70},
       {"released sizes, prefill, 128 heads, bf16", FullKvSpec({4}, KvDtype::kBf16), {{1030, 9}}, 128, 128},
   };
 }

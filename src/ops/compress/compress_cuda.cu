@@ -8,7 +8,9 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPromptThreads = 256;
+constexpr int kStepThreads = 1024;  // a step has few rows to emit: one block must keep many loads in flight
+constexpr int kGroup = 16;          // slots that one thread pools
 
 struct Params {
   float* values;
@@ -25,55 +27,87 @@ struct Params {
   const int64_t* positions;
 };
 
-// The pooled channel of a window: slots [first, end) in order of position; gate(p) and value(p) read one slot.
-template <typename Gate, typename Value>
-__device__ __forceinline__ float Pool(int64_t first, int64_t end, const Gate& gate, const Value& value) {
-  float largest = -INFINITY;
-#pragma unroll 8
-  for (int64_t p = first; p < end; ++p) largest = fmaxf(largest, gate(p));
-  float sum = 0, weighted = 0;
-#pragma unroll 8
-  for (int64_t p = first; p < end; ++p) {
-    const float e = expf(__fsub_rn(gate(p), largest));
-    sum = __fadd_rn(sum, e);
-    weighted = __fmaf_rn(e, value(p), weighted);
-  }
-  return __fdiv_rn(weighted, sum);
+// Floats of shared memory: the pooled row, then maximum, sum and weighted sum of every group of slots.
+int64_t SharedFloats(const CompressorLayout& c) {
+  return c.dim * (1 + 3 * ((c.num_slots() + kGroup - 1) / kGroup));
 }
 
-// Emits the row that ends at `position`, a boundary, by the whole block. gate_at(p, channel), value_at(p, channel).
-template <typename Gate, typename Value>
+// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(p, channel), value_at(p, channel) read a
+// slot. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
+template <int kThreads, typename Gate, typename Value>
 __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float* pooled, const Gate& gate_at,
                                         const Value& value_at) {
   const CompressorLayout& c = a.c;
-  const int64_t m = c.ratio, d = c.dim, width = c.overlap * d, row = position / m;
-  const int64_t first = max(int64_t{0}, (row - (c.overlap - 1)) * m);
-  float square = 0;
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) {
-    // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
-    const auto channel = [&](int64_t p) { return p < row * m ? i : width - d + i; };
-    const float e = Pool(
-        first, position + 1, [&](int64_t p) { return gate_at(p, channel(p)); }, [&](int64_t p) { return value_at(p, channel(p)); });
-    pooled[i] = e;
-    square = __fmaf_rn(e, e, square);
+  const int m = static_cast<int>(c.ratio), d = static_cast<int>(c.dim), width = static_cast<int>(c.overlap) * d;
+  const int slots = static_cast<int>(c.overlap) * m, groups = (slots + kGroup - 1) / kGroup;
+  const int64_t row = position / m, first = position + 1 - slots;
+  float* group_max = pooled + d;
+  float* group_sum = group_max + groups * d;
+  float* group_weighted = group_sum + groups * d;
+  for (int task = threadIdx.x; task < groups * d; task += kThreads) {
+    const int group = task / d, i = task - group * d;
+    float gate[kGroup], value[kGroup], largest = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const int slot = group * kGroup + j;
+      const int64_t p = first + slot;
+      // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
+      const int channel = slot < slots - m ? i : width - d + i;
+      const bool there = slot < slots && p >= 0;
+      gate[j] = there ? gate_at(p, channel) : -INFINITY;
+      value[j] = there ? value_at(p, channel) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) largest = fmaxf(largest, gate[j]);
+    float sum = 0, weighted = 0;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const float e = gate[j] == -INFINITY ? 0.0f : expf(__fsub_rn(gate[j], largest));
+      sum = __fadd_rn(sum, e);
+      weighted = __fmaf_rn(e, value[j], weighted);
+    }
+    group_max[task] = largest;
+    group_sum[task] = sum;
+    group_weighted[task] = weighted;
   }
-  square = BlockSum<kThreads>(square);
-  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(square, static_cast<float>(d)), a.norm_eps)));
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) pooled[i] = __fmul_rn(__fmul_rn(pooled[i], scale), a.norm[i]);
+  float sine = 0, cosine = 1;  // of pair threadIdx.x
+  if (static_cast<int>(threadIdx.x) < a.pairs) {
+    const float angle = __fmul_rn(static_cast<float>(row * m), a.frequencies[threadIdx.x]);
+    double s, co;
+    sincos(static_cast<double>(angle), &s, &co);
+    sine = static_cast<float>(s), cosine = static_cast<float>(co);
+  }
   __syncthreads();
-  for (int i = threadIdx.x; i < a.pairs; i += kThreads) {
-    float* at = pooled + d - 2 * a.pairs + 2 * i;
-    const float angle = __fmul_rn(static_cast<float>(row * m), a.frequencies[i]);
-    double sine, cosine;
-    sincos(static_cast<double>(angle), &sine, &cosine);
-    const float co = static_cast<float>(cosine), si = static_cast<float>(sine), even = at[0], odd = at[1];
-    at[0] = __fsub_rn(__fmul_rn(even, co), __fmul_rn(odd, si));
-    at[1] = __fadd_rn(__fmul_rn(even, si), __fmul_rn(odd, co));
+  for (int i = threadIdx.x; i < d; i += kThreads) {
+    float largest = group_max[i];
+    for (int g = 1; g < groups; ++g) largest = fmaxf(largest, group_max[g * d + i]);
+    float sum = 0, weighted = 0;
+    for (int g = 0; g < groups; ++g) {
+      const float of_group = group_max[g * d + i];
+      const float e = of_group == -INFINITY ? 0.0f : expf(__fsub_rn(of_group, largest));
+      sum = __fmaf_rn(e, group_sum[g * d + i], sum);
+      weighted = __fmaf_rn(e, group_weighted[g * d + i], weighted);
+    }
+    pooled[i] = __fdiv_rn(weighted, sum);
   }
   __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float square = 0;  // every warp sums for itself
+  for (int i = lane; i < d; i += 32) square = __fmaf_rn(pooled[i], pooled[i], square);
+  square = WarpSum(square);
+  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(square, static_cast<float>(d)), a.norm_eps)));
+  __syncthreads();
+  const int plain = d - 2 * a.pairs;
+  for (int i = threadIdx.x; i < plain; i += kThreads) pooled[i] = __fmul_rn(__fmul_rn(pooled[i], scale), a.norm[i]);
+  if (static_cast<int>(threadIdx.x) < a.pairs) {
+    const int at = plain + 2 * threadIdx.x;
+    const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]), odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
+    pooled[at] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
+    pooled[at + 1] = __fadd_rn(__fmul_rn(even, sine), __fmul_rn(odd, cosine));
+  }
+  __syncthreads();
   if (a.hadamard) {
-    if (warp == 0) gpu::HadamardWarp(pooled, static_cast<int>(d), lane);
+    if (warp == 0) gpu::HadamardWarp(pooled, d, lane);
     __syncthreads();
   }
   const gpu::RowPointer to = gpu::EmittedRowAt(c, seq, row);
@@ -82,7 +116,7 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
 }
 
 // One block a sequence, tokens in order: into the state first, then out of it. Made for one token a sequence.
-__global__ void __launch_bounds__(kThreads) CompressStepKernel(const __grid_constant__ Params a) {
+__global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
   AllowNext();
   WaitForPrevious();
@@ -92,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) CompressStepKernel(const __grid_cons
     const int64_t position = a.positions[t];
     float* state = gpu::StateRowAt(a.c, seq, position);
     const float* bias = a.slot_bias + position % m * width;
-    for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    for (int64_t i = threadIdx.x; i < width; i += kStepThreads) {
       const float gate = __fadd_rn(a.gates[t * width + i], bias[i]);
       a.gates[t * width + i] = gate;
       state[i] = a.values[t * width + i];
@@ -103,15 +137,15 @@ __global__ void __launch_bounds__(kThreads) CompressStepKernel(const __grid_cons
     const float* base = reinterpret_cast<const float*>(seq.fixed + a.c.state_offset);
     const uint32_t slots = static_cast<uint32_t>(a.c.overlap * a.c.ratio);
     const auto slot = [&](int64_t p) { return base + static_cast<int64_t>(static_cast<uint32_t>(p) % slots) * 2 * width; };
-    EmitRow(
-        a, seq, position, pooled, [&](int64_t p, int64_t i) { return slot(p)[width + i]; },
-        [&](int64_t p, int64_t i) { return slot(p)[i]; });
+    EmitRow<kStepThreads>(
+        a, seq, position, pooled, [&](int64_t p, int i) { return slot(p)[width + i]; },
+        [&](int64_t p, int i) { return slot(p)[i]; });
   }
 }
 
 // One block a token of the step; only those at a boundary emit. Gates of the step are read without their bias, which
 // the next kernel adds.
-__global__ void __launch_bounds__(kThreads) CompressEmitKernel(const __grid_constant__ Params a) {
+__global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
   AllowNext();
   WaitForPrevious();
@@ -121,18 +155,18 @@ __global__ void __launch_bounds__(kThreads) CompressEmitKernel(const __grid_cons
   const float* base = reinterpret_cast<const float*>(seq.fixed + a.c.state_offset);
   const uint32_t slots = static_cast<uint32_t>(a.c.overlap * a.c.ratio), ratio = static_cast<uint32_t>(m);
   const auto slot = [&](int64_t p) { return base + static_cast<int64_t>(static_cast<uint32_t>(p) % slots) * 2 * width; };
-  EmitRow(
+  EmitRow<kPromptThreads>(
       a, seq, position, pooled,
-      [&](int64_t p, int64_t i) {
+      [&](int64_t p, int i) {
         if (p < seq.start) return slot(p)[width + i];
         return __fadd_rn(a.gates[(seq.begin + p - seq.start) * width + i],
                          a.slot_bias[static_cast<int64_t>(static_cast<uint32_t>(p) % ratio) * width + i]);
       },
-      [&](int64_t p, int64_t i) { return p < seq.start ? slot(p)[i] : a.values[(seq.begin + p - seq.start) * width + i]; });
+      [&](int64_t p, int i) { return p < seq.start ? slot(p)[i] : a.values[(seq.begin + p - seq.start) * width + i]; });
 }
 
 // One block a token: its gates get their bias, and the last tokens of a sequence go into its state.
-__global__ void __launch_bounds__(kThreads) CompressKeepKernel(const __grid_constant__ Params a) {
+__global__ void __launch_bounds__(kPromptThreads) CompressKeepKernel(const __grid_constant__ Params a) {
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x, position = a.positions[t], width = a.c.overlap * a.c.dim;
@@ -140,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) CompressKeepKernel(const __grid_cons
   const bool keep = t >= seq.end - a.c.overlap * a.c.ratio;
   float* state = gpu::StateRowAt(a.c, seq, position);
   const float* bias = a.slot_bias + position % a.c.ratio * width;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < width; i += kPromptThreads) {
     const float gate = __fadd_rn(a.gates[t * width + i], bias[i]);
     a.gates[t * width + i] = gate;
     if (!keep) continue;
@@ -165,12 +199,13 @@ void CompressCuda(const ExecContext& ctx, const CompressArgs& a) {
                     .sequence_of = a.cache.sequence_of,
                     .positions = a.cache.positions};
   const unsigned t = static_cast<unsigned>(a.cache.num_tokens);
-  const size_t shared = static_cast<size_t>(a.layout->dim) * sizeof(float);
+  const size_t shared = static_cast<size_t>(SharedFloats(*a.layout)) * sizeof(float);
+  DSV4_CHECK(p.pairs <= kPromptThreads);
   if (a.cache.num_tokens == a.cache.num_sequences) {
-    Launch(ctx, CompressStepKernel, dim3(t), dim3(kThreads), shared, p);
+    Launch(ctx, CompressStepKernel, dim3(t), dim3(kStepThreads), shared, p);
   } else {
-    Launch(ctx, CompressEmitKernel, dim3(t), dim3(kThreads), shared, p);
-    Launch(ctx, CompressKeepKernel, dim3(t), dim3(kThreads), 0, p);
+    Launch(ctx, CompressEmitKernel, dim3(t), dim3(kPromptThreads), shared, p);
+    Launch(ctx, CompressKeepKernel, dim3(t), dim3(kPromptThreads), 0, p);
   }
 }
 

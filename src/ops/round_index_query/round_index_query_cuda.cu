@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kThreads) RotateAndRoundKernel(float* q, int64
   gpu::HadamardInRegisters(x, lane);
 #pragma unroll
   for (int j = 0; j < Parts; ++j) {
-    const float s = gpu::Exp2Int(gpu::Fp4ScaleExponent(gpu::internal::LargestOfWarp(fabsf(x[j]))));
-    row[lane + 32 * j] = gpu::E2m1ToF32(gpu::F32ToE2m1(__fdiv_rn(x[j], s))) * s;
+    const int exponent = gpu::Fp4ScaleExponent(gpu::internal::LargestOfWarp(fabsf(x[j])));
+    row[lane + 32 * j] = gpu::E2m1ToF32(gpu::F32ToE2m1(x[j] * gpu::Exp2Int(-exponent))) * gpu::Exp2Int(exponent);
   }
 }
 

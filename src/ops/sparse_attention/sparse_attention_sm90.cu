@@ -124,6 +124,13 @@ DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), D
 #undef DSV4_L16
 #undef DSV4_L32
 
+// sm90::BarrierWait without its trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers of
+// the launch bound instead of setmaxnreg's. A barrier that never completes ends in wrong numbers, not in a hung GPU.
+__device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
+  for (uint32_t tries = 0; tries < (1u << 24) && !sm90::BarrierTryWait(bar, parity); ++tries) {
+  }
+}
+
 // ---- gathering ----
 
 enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
@@ -259,7 +266,7 @@ __device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, in
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const uint32_t buffer = static_cast<uint32_t>(n) & 1;
     const uint32_t to0 = at + buffer * kTileBytes + chunk0, to1 = at + buffer * kTileBytes + chunk1;
-    if (n >= 2) sm90::BarrierWait(empty + 8 * buffer, (n / 2 + 1) & 1);
+    if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
     if (source.kind == kFp8Row) {
 #pragma unroll
       for (int b = 0; b < 7; ++b) {
@@ -384,7 +391,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const int buffer = n & 1;
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
-    sm90::BarrierWait(full + 8 * buffer, n / 2 & 1);
+    WaitFor(full + 8 * buffer, n / 2 & 1);
 
     float s[kOwn / 2];
     IssueScores<kHeads>(s, rows, q_rows);
@@ -502,14 +509,14 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
 #pragma unroll
   for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
   float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
-  sm90::BarrierWait(full, 0);
+  WaitFor(full, 0);
   IssueScores<kHeads>(s, base + S::kTiles, q_rows);
+  sm90::WgmmaWait<0>();
   for (int n = 0; n < num_tiles; ++n) {
     const int buffer = n & 1;
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
-    sm90::WgmmaWait<0>();
     bool over = n == 0;
 #pragma unroll
     for (int i = 0; i < kOwn / 2; ++i) {
@@ -568,13 +575,12 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
     }
     sm90::WgmmaCommit();
     if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
-      sm90::BarrierWait(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
+      WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
-    } else {
-      sm90::WgmmaWait<0>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
     }
-    if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+    sm90::WgmmaWait<0>();
   }
 
   float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
@@ -627,10 +633,10 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   if (first >= (split ? num_tiles : 1)) return;
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    if constexpr (kHeads == 64) sm90::FewerRegisters<64>();
+    if constexpr (kHeads == 64) sm90::FewerRegisters<72>();
     Gather(a, t, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32);
   } else {
-    if constexpr (kHeads == 64) sm90::MoreRegisters<192>();
+    if constexpr (kHeads == 64) sm90::MoreRegisters<184>();
     if constexpr (kHeads == 64) {
       MultiplyChain<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, num_tiles, smem, base, threadIdx.x);
     } else {
