@@ -1,5 +1,6 @@
 #include "ops/registry.h"
 
+#include "ops/advance/advance.h"
 #include "ops/compress/compress.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
@@ -19,6 +20,7 @@
 #include "ops/round_index_query/round_index_query.h"
 #include "ops/round_kv/round_kv.h"
 #include "ops/router/router.h"
+#include "ops/sample/sample.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/window_append/window_append.h"
@@ -27,6 +29,7 @@ namespace dsv4 {
 
 std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
   return {
+      DescribeAdvance(ctx),
       DescribeCompress(ctx),
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
@@ -46,6 +49,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeRoundIndexQuery(ctx),
       DescribeRoundKv(ctx),
       DescribeRouter(ctx),
+      DescribeSample(ctx),
       DescribeSparseAttention(ctx),
       DescribeSwiglu(ctx),
       DescribeWindowAppend(ctx),

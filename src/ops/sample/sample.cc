@@ -1,0 +1,26 @@
+#include "ops/sample/sample.h"
+
+namespace dsv4 {
+
+void SampleRef(const ExecContext& ctx, const SampleArgs& a);
+void SampleCuda(const ExecContext& ctx, const SampleArgs& a);
+
+namespace {
+
+constexpr Candidate<SampleArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(SampleCuda)
+    {"ref", SupportsCpu, SampleRef},
+};
+
+}  // namespace
+
+void Sample(const ExecContext& ctx, const SampleArgs& a) {
+  DSV4_CHECK(a.logits.dim(1) >= 1 && a.logits.dim(1) <= kMaxSampleVocab, "vocabulary of ", a.logits.dim(1));
+  DSV4_CHECK_EQ(a.tokens.dim(0), a.logits.dim(0));
+  DSV4_CHECK(!a.logprobs || a.logprobs.dim(0) == a.logits.dim(0));
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeSample(const ExecContext& ctx) { return DescribeOp("sample", kCandidates, ctx); }
+
+}  // namespace dsv4

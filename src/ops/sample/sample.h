@@ -1,0 +1,55 @@
+// The next token of every row from its logits: what engine/sampler.cc chooses (dsv4/sampling.h says what each parameter does and
+// in which order), on any device.
+//   adjusted  logits + bias, then the penalties, each in float64 and rounded once
+//   weight[i] = exp((adjusted[i] - largest) / temperature), float64; its mass is round(2^46 weight)
+//   top_k     keeps the k first tokens in order of (adjusted, falling; id, rising)
+//   top_p     of these, in that order, keeps a token while the mass before it is below top_p * the kept mass
+//   min_p     of these, keeps what has weight >= min_p
+//   draw      the first token at which the sum of kept masses exceeds u * their sum; in order of ids, with top_k in order of
+//             likelihood. u = RandomUniform(seed, num_outputs).
+// Masses are whole numbers: their sums are exact in any order, so every implementation chooses the same token. The CPU's
+// sampler sums the weights in float64; it differs where u falls within about 1e-11 of a token's edge.
+// Temperature 0 takes the largest adjusted logit, the lowest id of equals.
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+// One row's parameters and state, in the device's memory.
+struct SampleRow {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repeat_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t top_k = 0;         // 0: all
+  int32_t num_bias = 0;
+  uint64_t seed = 0;
+  uint64_t num_outputs = 0;  // tokens chosen so far; one more after each choice
+  const uint16_t* prompt_count = nullptr;  // [V]: how often a token is in the prompt; null: never
+  uint16_t* output_count = nullptr;        // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
+  const int32_t* bias_ids = nullptr;       // [num_bias], each in [0, V) and once
+  const float* bias = nullptr;             // [num_bias], no NaN
+};
+
+// Tokens of a row that cannot be sampled; its state stays as it was.
+inline constexpr int32_t kSampleNan = -1;     // NaN among the logits
+inline constexpr int32_t kSampleNothing = -2; // every logit is -inf
+inline constexpr int32_t kSampleBanned = -3;  // the bias bans every token that the logits allow
+
+inline constexpr int64_t kMaxSampleVocab = 131072;
+
+struct SampleArgs {
+  Tensor logits;             // f32 [R, V], V <= kMaxSampleVocab
+  SampleRow* rows = nullptr; // [R]
+  Tensor tokens;             // i32 [R], out
+  Tensor logprobs;           // f32 [R], out, or empty: ln of the chosen token's probability under the logits as they came;
+                             // NaN where there is no token
+};
+void Sample(const ExecContext& ctx, const SampleArgs& args);
+OpImplementations DescribeSample(const ExecContext& ctx);
+
+}  // namespace dsv4

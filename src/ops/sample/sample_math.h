@@ -1,0 +1,134 @@
+// The arithmetic of sample.h, the same bits on the CPU and on a GPU: float64 additions and multiplications that no compiler
+// fuses, as engine/sampler_math.h does them.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define DSV4_SAMPLE_FN __host__ __device__ __forceinline__
+#else
+#define DSV4_SAMPLE_FN inline
+#endif
+
+namespace dsv4::sample {
+
+inline constexpr double kMassUnit = 0x1p46;
+
+#ifdef __CUDA_ARCH__
+DSV4_SAMPLE_FN double Add(double a, double b) { return __dadd_rn(a, b); }
+DSV4_SAMPLE_FN double Multiply(double a, double b) { return __dmul_rn(a, b); }
+DSV4_SAMPLE_FN double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+DSV4_SAMPLE_FN uint64_t Bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+DSV4_SAMPLE_FN double FromBits(uint64_t x) { return __longlong_as_double(static_cast<long long>(x)); }
+DSV4_SAMPLE_FN uint32_t Bits(float x) { return __float_as_uint(x); }
+DSV4_SAMPLE_FN float FromBits(uint32_t x) { return __uint_as_float(x); }
+DSV4_SAMPLE_FN uint64_t MultiplyHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+#else
+DSV4_SAMPLE_FN double Add(double a, double b) { return a + b; }
+DSV4_SAMPLE_FN double Multiply(double a, double b) { return a * b; }
+DSV4_SAMPLE_FN double Fma(double a, double b, double c) { return std::fma(a, b, c); }
+DSV4_SAMPLE_FN uint64_t Bits(double x) { return std::bit_cast<uint64_t>(x); }
+DSV4_SAMPLE_FN double FromBits(uint64_t x) { return std::bit_cast<double>(x); }
+DSV4_SAMPLE_FN uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+DSV4_SAMPLE_FN float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
+DSV4_SAMPLE_FN uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+#endif
+
+// e^x for x <= 0, as internal::ExpNonPositive of engine/sampler_math.h.
+DSV4_SAMPLE_FN double ExpNonPositive(double x) {
+  if (x < -708.0) return 0.0;
+  const double shifted = Add(Multiply(x, 1.4426950408889634), 0x1.8p52);
+  const double n = Add(shifted, -0x1.8p52);
+  const double r = Add(Add(x, -Multiply(n, 6.93147180369123816490e-01)), -Multiply(n, 1.90821492927058770002e-10));
+  double p = 1.0 / 479001600;
+  p = Add(Multiply(p, r), 1.0 / 39916800);
+  p = Add(Multiply(p, r), 1.0 / 3628800);
+  p = Add(Multiply(p, r), 1.0 / 362880);
+  p = Add(Multiply(p, r), 1.0 / 40320);
+  p = Add(Multiply(p, r), 1.0 / 5040);
+  p = Add(Multiply(p, r), 1.0 / 720);
+  p = Add(Multiply(p, r), 1.0 / 120);
+  p = Add(Multiply(p, r), 1.0 / 24);
+  p = Add(Multiply(p, r), 1.0 / 6);
+  p = Add(Multiply(p, r), 0.5);
+  p = Add(Multiply(p, r), 1.0);
+  p = Add(Multiply(p, r), 1.0);
+  return Multiply(p, FromBits((Bits(shifted) + 1023) << 52));
+}
+
+// ln(weight) of a logit; infinite logits share everything among themselves.
+DSV4_SAMPLE_FN double Exponent(float logit, float largest, double inverse_temperature) {
+  if (logit == largest) return 0.0;
+  return Multiply(Add(static_cast<double>(logit), -static_cast<double>(largest)), inverse_temperature);
+}
+
+// round(2^46 e^exponent), exponent <= 0: e^x with a relative error below 4e-15, fused as both sides do it exactly.
+DSV4_SAMPLE_FN uint64_t Mass(double exponent) {
+  if (!(exponent > -33.0)) return 0;  // 2^46 e^-33 < 1/2
+  const double shifted = Fma(exponent, 1.4426950408889634, 0x1.8p52);
+  const double n = Add(shifted, -0x1.8p52);
+  const double r = Fma(n, -1.90821492927058770002e-10, Fma(n, -6.93147180369123816490e-01, exponent));
+  double p = 1.0 / 39916800;
+  p = Fma(p, r, 1.0 / 3628800);
+  p = Fma(p, r, 1.0 / 362880);
+  p = Fma(p, r, 1.0 / 40320);
+  p = Fma(p, r, 1.0 / 5040);
+  p = Fma(p, r, 1.0 / 720);
+  p = Fma(p, r, 1.0 / 120);
+  p = Fma(p, r, 1.0 / 24);
+  p = Fma(p, r, 1.0 / 6);
+  p = Fma(p, r, 0.5);
+  p = Fma(p, r, 1.0);
+  p = Fma(p, r, 1.0);
+  const double scaled = Fma(p, FromBits((Bits(shifted) + 1023 + 46) << 52), 0x1p52);  // rounds to a whole number
+  return Bits(scaled) & 0xFFFFFFFFFFFFFu;
+}
+
+// Larger for what comes first: the larger logit, then the lower id. Zeros of either sign are equal.
+DSV4_SAMPLE_FN uint32_t KeyOf(float logit) {
+  const uint32_t bits = Bits(logit + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+DSV4_SAMPLE_FN float LogitOf(uint32_t key) { return FromBits(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+DSV4_SAMPLE_FN uint64_t RankOf(float logit, int32_t id) {
+  return static_cast<uint64_t>(KeyOf(logit)) << 32 | static_cast<uint32_t>(~id);
+}
+DSV4_SAMPLE_FN int32_t IdOf(uint64_t rank) { return static_cast<int32_t>(~static_cast<uint32_t>(rank)); }
+
+DSV4_SAMPLE_FN float AddBias(float logit, float bias) {
+  const float minus_infinity = FromBits(0xFF800000u);
+  if (bias == minus_infinity || logit == minus_infinity) return minus_infinity;  // also of +inf, where the sum would be NaN
+  return logit + bias;
+}
+
+// Of a token seen before, `outputs` times in the output.
+DSV4_SAMPLE_FN float Penalise(float value, float repeat, float presence, float frequency, int outputs) {
+  double logit = value;
+  logit = logit > 0 ? logit / static_cast<double>(repeat) : Multiply(logit, static_cast<double>(repeat));
+  if (outputs > 0) {
+    logit = Add(logit, -static_cast<double>(presence));
+    logit = Add(logit, -Multiply(static_cast<double>(frequency), static_cast<double>(outputs)));
+  }
+  return static_cast<float>(logit);
+}
+
+// Whether weight e^exponent, of this mass, is below min_p > 0. The mass decides where its error cannot.
+DSV4_SAMPLE_FN bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
+  const double limit = Multiply(static_cast<double>(min_p), kMassUnit), m = static_cast<double>(mass);
+  if (m > limit + 2) return false;
+  if (m < limit - 2) return true;
+  return ExpNonPositive(exponent) < static_cast<double>(min_p);
+}
+
+// u * total with u = (bits >> 11) 2^-53, rounded down: what a whole number must exceed to exceed u * total.
+DSV4_SAMPLE_FN uint64_t Target(uint64_t random_bits, uint64_t total) { return MultiplyHigh(random_bits >> 11 << 11, total); }
+
+// Whether a token with `before` in front of it is past the cut.
+DSV4_SAMPLE_FN bool ReachesTopP(uint64_t before, double wanted) { return static_cast<double>(before) >= wanted; }
+DSV4_SAMPLE_FN double WantedMass(float top_p, uint64_t total) { return Multiply(static_cast<double>(top_p), static_cast<double>(total)); }
+
+}  // namespace dsv4::sample
