@@ -11,8 +11,8 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMaxDim = 512;
-constexpr int64_t kMaxPart = 512;   // tokens whose scores are in memory at once
-constexpr int64_t kMaxFew = 128;    // tokens that are scored by blocks of their own
+constexpr int64_t kMaxRows = 262144;  // a context of 2^20 tokens
+constexpr int64_t kMaxFew = 128;      // tokens that are scored by blocks of their own
 
 unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
@@ -24,7 +24,7 @@ void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, 
     Launch(ctx, topk::ScoreKernel<kFp4, 1>, dim3(Dim(splits), Dim(num_tokens)), dim3(topk::kScoreThreads), topk::ScoreSharedBytes(1),
            q, weights, keys, scores, stride, num_heads, k, num_tokens);
   } else {
-    const int64_t tiles = CeilDiv(num_tokens, topk::kTokensPerBlock), splits = CeilDiv(2 * NumSms(), tiles);
+    const int64_t tiles = CeilDiv(num_tokens, topk::kTokensPerBlock), splits = std::max<int64_t>(1, NumSms() / tiles);
     Launch(ctx, topk::ScoreKernel<kFp4, topk::kTokensPerBlock>, dim3(Dim(splits), Dim(tiles)), dim3(topk::kScoreThreads),
            topk::ScoreSharedBytes(topk::kTokensPerBlock), q, weights, keys, scores, stride, num_heads, k, num_tokens);
   }
@@ -49,7 +49,10 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2), k = a.topk_idxs.dim(1);
   DSV4_CHECK(dim <= kMaxDim, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
-  const int64_t most = std::min(num_tokens, kMaxPart), stride = ctx.scratch.bytes / most / 4 / 4 * 4;
+  // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the rows.
+  const int64_t room = ctx.scratch.bytes / (4 * kMaxRows);
+  DSV4_CHECK(room >= 1, "scratch of ", ctx.scratch.bytes, " bytes");
+  const int64_t most = std::min({num_tokens, room, std::max<int64_t>(kMaxFew, topk::kTokensPerBlock * NumSms() / 2)}), stride = ctx.scratch.bytes / most / 4 / 4 * 4;
   float* scores = reinterpret_cast<float*>(ctx.scratch.data);
   const RowFormat::Kind kind = a.cache.layer->index.row.kind;
   const bool tensor_cores = dim == topk::kDim && num_heads <= topk::kMaxHeads &&

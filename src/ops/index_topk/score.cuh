@@ -161,7 +161,7 @@ __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp
 
 // grid (key splits, token tiles of kTokens), the last tokens, which see most, first.
 template <bool kFp4, int kTokens>
-__global__ void __launch_bounds__(kScoreThreads) ScoreKernel(const float* q, const float* weights, Keys keys, float* scores,
+__global__ void __launch_bounds__(kScoreThreads, kFp4 && kTokens == 1 ? 2 : 1) ScoreKernel(const float* q, const float* weights, Keys keys, float* scores,
                                                              int64_t stride, int num_heads, int64_t k, int64_t num_tokens) {
   extern __shared__ uint4 queries[];  // [kTokens, 4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kTokens * kQueryWords);  // [kTokens, kMaxHeads]
@@ -255,12 +255,17 @@ __global__ void __launch_bounds__(kScoreThreads) ScoreKernel(const float* q, con
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
 #pragma unroll
-            for (int n = 0; n < kColumnTiles; ++n) {
-              const uint4 word = b[(i * kColumnTiles + n) * 32];
+            for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
+              const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
 #pragma unroll
-              for (int m = 0; m < kRowTiles; ++m) {
-                Mma(acc[m][n], a[m][2 * i], word.x, word.y);
-                Mma(acc[m][n], a[m][2 * i + 1], word.z, word.w);
+              for (int p = 0; p < 2; ++p) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i], word[p].x, word[p].y);
+              }
+#pragma unroll
+              for (int p = 0; p < 2; ++p) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i + 1], word[p].z, word[p].w);
               }
             }
           }
