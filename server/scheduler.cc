@@ -203,7 +203,7 @@ void Scheduler::Run() {
     Admit();
     std::vector<Sequence*> batch = PlanStep();
     MakeRoom(batch);
-    if (CanDecodeOn(batch)) {
+    if (!std::exchange(one_step_, false) && CanDecodeOn(batch)) {
       DecodeOn(batch);
     } else if (!batch.empty()) {
       RunBatch(batch);
@@ -498,12 +498,13 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   step_begin_ns_ = 0;
   end_step();
   if (status.ok()) return;
+  one_step_ = true;
   for (Sequence* s : batch) {
     if (s->ended) continue;
-    // Step will say which sequence is at fault; one whose tokens do not follow from what it told is lost.
+    // One whose tokens do not follow from what was told is lost.
     const std::vector<TokenId>& read = s->session->tokens();
     const bool follows = read.size() < s->ids.size() && std::equal(read.begin(), read.end(), s->ids.begin());
-    if (!follows || batch.size() == 1) End(*s, FinishReason::kError, status);
+    if (!follows) End(*s, FinishReason::kError, status);
   }
 }
 
@@ -697,7 +698,8 @@ void Scheduler::Retire() {
       const bool complete = s.end_reason == FinishReason::kStop || s.end_reason == FinishReason::kToolCalls;
       const auto reply = complete ? s.writer.Rendered() : std::nullopt;
       const std::string& prompt_text = s.job->sequences[static_cast<size_t>(s.index)].prompt_text;
-      pool_.Put(std::move(s.session), std::move(s.ids), reply && !prompt_text.empty() ? prompt_text + *reply : "");
+      pool_.Put(std::move(s.session), std::move(s.ids),
+                reply && !prompt_text.empty() ? prompt_text + *reply : "");
     }
   };
   for (auto& s : waiting_) {

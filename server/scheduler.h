@@ -101,6 +101,7 @@ class Scheduler {
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in the order of admission
   Clock::time_point step_begin_;
+  bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   double seconds_per_prompt_token_ = 0, seconds_per_generating_step_ = 0;
   Metrics::Step step_metrics_;
 

@@ -1,0 +1,251 @@
+// Tokens to what clients see, the constraint of names, and kept sessions.
+#include "server/output.h"
+
+#include "fake_engine.h"
+#include "gtest/gtest.h"
+#include "server/json.h"
+#include "server/logprobs.h"
+#include "server/session_pool.h"
+
+namespace dsv4::server {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+const Tokenizer& NanoTokenizer() {
+  static const auto tokenizer = [] {
+    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
+    return loaded.ok() ? std::move(*loaded) : nullptr;
+  }();
+  return *tokenizer;
+}
+
+GenerationParams ChatParams(bool thinking = false) {
+  GenerationParams params;
+  params.chat = true;
+  params.thinking = thinking;
+  return params;
+}
+
+// Everything that a reply of this text gives.
+struct Written {
+  std::string text, content, reasoning, arguments;
+  std::vector<std::string> calls;
+  FinishReason finish = FinishReason::kNone;
+};
+Written Write(OutputWriter& writer, const std::string& reply, bool finish = true) {
+  StepOutput out;
+  for (const TokenId id : NanoTokenizer().Encode(reply)) {
+    if (writer.Push(id, &out)) break;
+  }
+  if (finish) writer.Finish(&out);
+  Written w{.text = out.text, .finish = writer.finish()};
+  for (const OutputDelta& d : out.deltas) {
+    if (d.kind == OutputDelta::Kind::kContent) w.content += d.text;
+    if (d.kind == OutputDelta::Kind::kReasoning) w.reasoning += d.text;
+    if (d.kind == OutputDelta::Kind::kToolCallArguments) w.arguments += d.text;
+    if (d.kind == OutputDelta::Kind::kToolCallBegin) w.calls.push_back(d.text);
+  }
+  return w;
+}
+
+constexpr const char* kCall =
+    "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" "
+    "string=\"false\">[1,2]</｜DSML｜parameter>\n"
+    "</｜DSML｜invoke>\n";
+constexpr const char* kCallsEnd = "</｜DSML｜tool_calls>";
+
+TEST(OutputWriter, StopsHoldInContentOnly) {
+  GenerationParams params = ChatParams(true);
+  params.stops = {"ab"};
+  OutputWriter writer(NanoTokenizer(), params);
+  const Written w = Write(writer, "cab</think>xaab and more");
+  EXPECT_EQ(w.reasoning, "cab");
+  EXPECT_EQ(w.content, "xa");
+  EXPECT_EQ(w.finish, FinishReason::kStop);
+  EXPECT_EQ(writer.matched_stop(), "ab");
+}
+
+TEST(OutputWriter, ACallThatWasCutOffKeepsOpenArguments) {
+  const std::string whole = std::string(kCall) + kCallsEnd;
+  const GenerationParams params = ChatParams();
+  const Ids ids = NanoTokenizer().Encode(whole);
+  for (size_t n = 0; n <= ids.size(); ++n) {
+    OutputWriter writer(NanoTokenizer(), params);
+    StepOutput out;
+    bool ended = false;
+    for (size_t i = 0; i < n; ++i) ended = writer.Push(ids[i], &out);
+    writer.Finish(&out);
+    std::string arguments;
+    bool complete = false;
+    for (const OutputDelta& d : out.deltas) {
+      if (d.kind == OutputDelta::Kind::kToolCallArguments) arguments += d.text;
+      complete = complete || d.kind == OutputDelta::Kind::kToolCallEnd;
+      // The beginning of a tag is text until the tag is complete.
+      if (d.kind == OutputDelta::Kind::kContent) {
+        EXPECT_TRUE(std::string_view("<｜DSML｜tool_calls>").starts_with(d.text)) << d.text;
+        EXPECT_TRUE(arguments.empty());
+      }
+    }
+    if (!arguments.empty()) {
+      EXPECT_EQ(Json::accept(arguments), complete) << n << ": " << arguments;
+    }
+    EXPECT_EQ(writer.finish() == FinishReason::kToolCalls, complete);
+    EXPECT_EQ(ended, n == ids.size());
+  }
+}
+
+TEST(OutputWriter, NoCallWhereNoneIsAllowedAndOneWhereOneIs) {
+  GenerationParams none = ChatParams();
+  none.stops = {"zzz"};
+  none.calls_allowed = false;
+  OutputWriter writer(NanoTokenizer(), none);
+  const Written w = Write(writer, "Well zz" + std::string(kCall) + kCallsEnd);
+  EXPECT_TRUE(w.calls.empty());
+  EXPECT_EQ(w.content, "Well zz");
+  EXPECT_EQ(w.finish, FinishReason::kStop);
+  GenerationParams one = ChatParams();
+  one.parallel_calls = false;
+  OutputWriter single(NanoTokenizer(), one);
+  const std::string invoke = std::string(kCall).substr(std::string(kCall).find("<｜DSML｜invoke"));
+  EXPECT_EQ(Write(single, kCall + invoke + kCallsEnd).calls, (std::vector<std::string>{"f"}));
+}
+
+TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
+  const GenerationParams params = ChatParams(true);
+  OutputWriter writer(NanoTokenizer(), params);
+  // The model's own spelling: one newline instead of two, no blank in the list.
+  const std::string reply = "Hm.</think>Sure." + std::string(kCall).substr(1) + kCallsEnd;
+  Write(writer, reply);
+  const auto rendered = writer.Rendered();
+  ASSERT_TRUE(rendered.has_value());
+  EXPECT_NE(*rendered, reply);
+  EXPECT_TRUE(rendered->starts_with("Hm.</think>Sure.\n\n<｜DSML｜tool_calls>")) << *rendered;
+  EXPECT_NE(rendered->find("[1, 2]"), std::string::npos);
+  // Reasoning without an end would be given one.
+  OutputWriter open(NanoTokenizer(), params);
+  Write(open, "Hm, and then");
+  EXPECT_FALSE(open.Rendered().has_value());
+}
+
+TEST(ChoiceConstraint, SpellsOneOfTheChoices) {
+  const std::vector<std::string> choices = {"get_weather\">", "get_time\">", "x\">"};
+  for (const std::string& wanted : choices) {
+    ChoiceConstraint constraint(NanoTokenizer(), choices);
+    std::string text;
+    while (!constraint.done()) {
+      std::vector<float> logits(static_cast<size_t>(NanoTokenizer().vocab_size()), 0.0f);
+      constraint.Mask(&logits);
+      TokenId next = -1;  // the longest allowed token on the way to the wanted text
+      for (TokenId id = 0; id < NanoTokenizer().vocab_size(); ++id) {
+        const std::string_view bytes = NanoTokenizer().TokenBytes(id);
+        if (logits[static_cast<size_t>(id)] != 0 ||
+            !std::string_view(wanted).substr(text.size()).starts_with(bytes))
+          continue;
+        if (next < 0 || bytes.size() > NanoTokenizer().TokenBytes(next).size()) next = id;
+      }
+      ASSERT_GE(next, 0) << text;
+      text += NanoTokenizer().TokenBytes(next);
+      constraint.Accept(next);
+    }
+    EXPECT_EQ(text, wanted);
+  }
+}
+
+class Pool : public ::testing::Test {
+ protected:
+  void Put(SessionPool& pool, const std::string& text, const std::string& rendered = "") {
+    auto session = std::make_unique<FakeSession>(live_);
+    const Ids ids = NanoTokenizer().Encode(text);
+    session->ids = ids;
+    pool.Put(std::move(session), ids, rendered);
+  }
+  std::atomic<int64_t> live_ = 0;
+};
+
+TEST_F(Pool, TheLongestBeginningIsFound) {
+  SessionPool pool(NanoTokenizer(), 10);
+  EXPECT_STREQ(pool.Take({1, 2, 3}).miss_reason, "empty");
+  for (const Ids& ids : {Ids{1, 2, 3}, Ids{1, 2, 9, 9}, Ids{7}}) {
+    auto session = std::make_unique<FakeSession>(live_);
+    session->ids = ids;
+    pool.Put(std::move(session), ids);
+  }
+  EXPECT_STREQ(pool.Take({1, 2}).miss_reason, "unrelated");
+  EXPECT_EQ(pool.Take({1, 2, 3}).session, nullptr);  // nothing would be left to read
+  EXPECT_EQ(pool.size(), 3);
+  const auto found = pool.Take({1, 2, 3, 4}).session;
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->tokens(), (Ids{1, 2, 3}));
+  EXPECT_EQ(pool.size(), 2);
+}
+
+TEST_F(Pool, ALongerSessionReplacesItsBeginningAndTheOldestGoes) {
+  SessionPool pool(NanoTokenizer(), 2);
+  Put(pool, "one two");
+  Put(pool, "one two three four five");
+  EXPECT_EQ(pool.size(), 1);
+  Put(pool, "another");
+  Put(pool, "a third");
+  EXPECT_EQ(pool.size(), 2);
+  EXPECT_EQ(live_, 2);
+  EXPECT_EQ(pool.Take(NanoTokenizer().Encode("one two three four five six")).session, nullptr);
+  EXPECT_TRUE(pool.EvictOldest());
+  EXPECT_NE(pool.Take(NanoTokenizer().Encode("a third time")).session, nullptr);
+  EXPECT_FALSE(pool.EvictOldest());
+  EXPECT_EQ(pool.bytes(), 0);
+}
+
+TEST_F(Pool, IdsThatTheModelWroteAreUsedAgain) {
+  SessionPool pool(NanoTokenizer(), 4);
+  // "it" as two tokens, which the tokenizer would not do.
+  Ids ids = NanoTokenizer().Encode("<｜User｜>a<｜Assistant｜></think>");
+  for (const char* piece : {"i", "t"}) ids.push_back(*NanoTokenizer().FindToken(piece));
+  auto session = std::make_unique<FakeSession>(live_);
+  session->ids = ids;
+  pool.Put(std::move(session), ids, "<｜User｜>a<｜Assistant｜></think>other spelling");
+  Ids expected = ids;
+  const Ids tail = NanoTokenizer().Encode("<｜end▁of▁sentence｜><｜User｜>b");
+  expected.insert(expected.end(), tail.begin(), tail.end());
+  const std::string rest = "<｜end▁of▁sentence｜><｜User｜>b";
+  EXPECT_EQ(pool.EncodePrompt("<｜User｜>a<｜Assistant｜></think>it" + rest), expected);
+  EXPECT_EQ(pool.EncodePrompt("<｜User｜>a<｜Assistant｜></think>other spelling" + rest), expected);
+  // A text that goes on inside a word is split anew.
+  const std::string other = "<｜User｜>a<｜Assistant｜></think>item";
+  EXPECT_EQ(pool.EncodePrompt(other), NanoTokenizer().Encode(other));
+}
+
+TEST(Logprobs, SumToOneAndAreSorted) {
+  const std::vector<float> logits = {0.5f, 2.0f, 2.0f, -1.0f};
+  const OutputToken token = TokenLogprobs(logits, 3, 4);
+  double sum = 0;
+  for (const TokenLogprob& t : token.top) sum += std::exp(static_cast<double>(t.logprob));
+  EXPECT_NEAR(sum, 1, 1e-6);
+  EXPECT_EQ(token.top[0].id, 1);
+  EXPECT_EQ(token.top[1].id, 2);
+  EXPECT_EQ(token.top[3].logprob, token.logprob);
+}
+
+TEST(JsonFields, NamesThePathAndTheRange) {
+  const Json json = ParseJson(R"({"a": {"n": 1.0, "big": 1e30, "s": 5}})");
+  const Fields fields(json["a"], "a");
+  EXPECT_EQ(fields.Integer("n", 0), 1);
+  for (const char* name : {"big", "s"}) {
+    try {
+      if (std::string(name) == "s")
+        fields.Text(name);
+      else
+        fields.Integer(name, 0);
+      FAIL();
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.param, std::string("a.") + name);
+      EXPECT_EQ(error.status, 400);
+    }
+  }
+  EXPECT_THROW(ParseJson(std::string(300, '[')), ApiError);
+  EXPECT_NO_THROW(ParseJson("\"" + std::string(300, '[') + "\""));
+  EXPECT_EQ(Dump(FloatToJson(0.1f)), "0.1");
+}
+
+}  // namespace
+}  // namespace dsv4::server

@@ -1,0 +1,299 @@
+// The scheduler over an engine that fails on request.
+#include "server/scheduler.h"
+
+#include <condition_variable>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "fake_engine.h"
+#include "gtest/gtest.h"
+
+namespace dsv4::server {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+const Tokenizer& NanoTokenizer() {
+  static const auto tokenizer = [] {
+    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
+    return loaded.ok() ? std::move(*loaded) : nullptr;
+  }();
+  return *tokenizer;
+}
+
+// What a client of one job has received.
+struct Client {
+  std::shared_ptr<Job> job = std::make_shared<Job>();
+  std::vector<Ids> tokens;
+  std::vector<FinishReason> finish;
+  std::vector<TokenCounts> counts;
+  Status error;
+  size_t open = 0;
+  int place = 0;  // among all clients, in the order in which they ended
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  ~SchedulerTest() override {
+    scheduler_.reset();  // before what its thread uses
+  }
+
+  void Start(SchedulerOptions options = {}) {
+    if (options.kv_budget_bytes == 0) options.kv_budget_bytes = int64_t{1} << 40;
+    options.kv_fixed_bytes = kFakeFixedBytes;
+    options.kv_bytes_per_token = kFakeTokenBytes;
+    scheduler_.emplace(engine_, NanoTokenizer(), options, metrics_, [this](std::function<void()> call) {
+      const std::lock_guard lock(mutex_);
+      call();
+      changed_.notify_all();
+    });
+  }
+
+  std::shared_ptr<Client> Make(std::vector<Ids> prompts, int64_t max_tokens, GenerationParams params = {}) {
+    auto client = std::make_shared<Client>();
+    params.sampling.temperature = 0;
+    params.max_tokens = max_tokens;
+    for (Ids& prompt : prompts) {
+      client->job->sequences.push_back(
+          {.prompt = std::make_shared<const Ids>(std::move(prompt)), .params = params});
+    }
+    const size_t n = prompts.size();
+    client->tokens.resize(n);
+    client->finish.resize(n, FinishReason::kNone);
+    client->counts.resize(n);
+    client->open = n;
+    client->job->on_output = [this, c = client.get()](std::vector<StepOutput>& outputs) {
+      for (const StepOutput& o : outputs) {
+        const auto i = static_cast<size_t>(o.index);
+        for (const OutputToken& token : o.tokens) c->tokens[i].push_back(token.id);
+        c->counts[i] = o.counts;
+        if (o.finish == FinishReason::kNone) continue;
+        c->finish[i] = o.finish;
+        if (!o.error.ok()) c->error = o.error;
+        if (--c->open == 0) c->place = ++ended_;
+      }
+    };
+    return client;
+  }
+  std::shared_ptr<Client> Submit(std::vector<Ids> prompts, int64_t max_tokens, GenerationParams params = {}) {
+    auto client = Make(std::move(prompts), max_tokens, std::move(params));
+    const Status status = scheduler_->Submit(client->job);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return client;
+  }
+  template <typename Condition>
+  void WaitFor(Condition condition) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), condition));
+  }
+  void Wait(const std::shared_ptr<Client>& client) {
+    WaitFor([&] { return client->open == 0; });
+  }
+  double Metric(const std::string& name) {
+    Gauges gauges;
+    scheduler_->Fill(&gauges);
+    const std::string page = metrics_.Render(gauges);
+    const size_t at = page.find("\n" + name + "{");
+    return at == std::string::npos ? -1 : std::stod(page.substr(page.find("} ", at) + 2));
+  }
+  void WaitIdle() {
+    for (int i = 0; i < 10000 && !scheduler_->idle(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(scheduler_->idle());
+  }
+
+  static Ids Counting(TokenId first, size_t n) {
+    Ids ids(n);
+    std::iota(ids.begin(), ids.end(), first);
+    return ids;
+  }
+
+  FakeEngine engine_{NanoTokenizer().vocab_size()};
+  Metrics metrics_{"fake"};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int ended_ = 0;
+  std::optional<Scheduler> scheduler_;
+};
+
+TEST_F(SchedulerTest, WritesAndEndsAtTheLimitAndAtEos) {
+  Start();
+  const auto a = Submit({{100}, {200, 300}}, 5);
+  Wait(a);
+  EXPECT_EQ(a->tokens, (std::vector<Ids>{Counting(101, 5), Counting(301, 5)}));
+  EXPECT_EQ(a->finish[0], FinishReason::kLength);
+  const auto b = Submit({{0}}, 5);  // 1 is EOS
+  Wait(b);
+  EXPECT_TRUE(b->tokens[0].empty());
+  EXPECT_EQ(b->finish[0], FinishReason::kStop);
+  EXPECT_EQ(b->counts[0].completion, 1);
+  GenerationParams stop;
+  stop.stop_ids = {403};
+  const auto c = Submit({{400}}, 50, stop);
+  Wait(c);
+  EXPECT_EQ(c->tokens[0], Counting(401, 2));
+}
+
+TEST_F(SchedulerTest, AFaultEndsItsOwnSequenceOnly) {
+  Start();
+  const auto good = Submit({{100}}, 300);
+  const auto poisoned = Submit({{200, kPoison, 201}}, 5);
+  const auto nan = Submit({{500, kNanToken}}, 5);
+  // 12 is followed by 13: the fault comes while tokens are generated.
+  const auto late = Submit({{10}}, 20);
+  Wait(poisoned);
+  Wait(nan);
+  Wait(late);
+  Wait(good);
+  EXPECT_EQ(good->tokens[0], Counting(101, 300));
+  EXPECT_EQ(poisoned->finish[0], FinishReason::kError);
+  EXPECT_EQ(poisoned->error.message(), "poison");
+  EXPECT_EQ(nan->error.code(), StatusCode::kInternal);
+  EXPECT_EQ(late->tokens[0], Counting(11, 3));
+  EXPECT_EQ(late->finish[0], FinishReason::kError);
+}
+
+TEST_F(SchedulerTest, PromptsAreReadInPiecesBesideRunningStreams) {
+  Start({.prefill_chunk = 64, .max_gap_s = 0});
+  const auto stream = Submit({{100}}, 3000);
+  WaitFor([&] { return stream->tokens[0].size() > 10; });
+  const auto prompt = Submit({Ids(5000, 7)}, 1);
+  const auto shorter = Submit({Ids(70, 9)}, 1);
+  Wait(shorter);
+  Wait(prompt);
+  Wait(stream);
+  EXPECT_LT(shorter->place, prompt->place);  // the short one passed it
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_LE(*std::max_element(engine_.step_tokens.begin(), engine_.step_tokens.end()), 64);
+  EXPECT_EQ(stream->tokens[0], Counting(101, 3000));
+}
+
+TEST_F(SchedulerTest, CancellingTakesOneStep) {
+  std::atomic<int> steps = 0;
+  std::mutex gate;
+  engine_.before_step = [&] {
+    ++steps;
+    const std::lock_guard lock(gate);
+  };
+  Start();
+  gate.lock();
+  const auto client = Submit({{100}}, 1000);
+  while (steps == 0) std::this_thread::yield();
+  scheduler_->Cancel(client->job);
+  gate.unlock();
+  Wait(client);
+  EXPECT_EQ(client->finish[0], FinishReason::kCancelled);
+  EXPECT_LE(steps, 2);
+  WaitIdle();
+  EXPECT_EQ(Metric("dsv4:kept_sessions"), engine_.live_sessions);
+}
+
+TEST_F(SchedulerTest, APausedSequenceWaitsAndItsTimeRunsOn) {
+  Start();
+  const auto client = Make({{100}}, 100000 - 200);
+  client->job->deadline = Clock::now() + std::chrono::milliseconds(300);
+  client->job->paused = true;
+  ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+  const auto other = Submit({{200}}, 3);
+  Wait(other);
+  {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(client->tokens[0].empty());
+  }
+  Wait(client);
+  EXPECT_EQ(client->error.code(), StatusCode::kCancelled);
+}
+
+TEST_F(SchedulerTest, TheQueueIsBounded) {
+  Start({.max_running = 1, .max_waiting = 2});
+  const auto running = Submit({{100}}, 90000);
+  WaitFor([&] { return !running->tokens[0].empty(); });
+  const auto two = Submit({{200}, {300}}, 1);
+  const auto refused = Make({{400}}, 1);
+  EXPECT_EQ(scheduler_->Submit(refused->job).code(), StatusCode::kResourceExhausted);
+  scheduler_->Cancel(running->job);
+  Wait(two);
+  EXPECT_TRUE(scheduler_->Submit(refused->job).ok());
+  Wait(refused);
+}
+
+TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
+  // Room for two and a half of them.
+  Start({.kv_budget_bytes = 2 * (kFakeFixedBytes + 510 * kFakeTokenBytes) + 2000, .max_kept_sessions = 4});
+  const auto client = Submit({{100}, {1000}, {2000}, {3000}}, 500);
+  Wait(client);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(client->tokens[static_cast<size_t>(i)],
+              Counting(client->job->sequences[static_cast<size_t>(i)].prompt->back() + 1, 500));
+  }
+  EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
+}
+
+TEST_F(SchedulerTest, TheMachineMayHaveLessMemoryThanTheBudget) {
+  engine_.max_tokens_held = 700;
+  Start();
+  const auto client = Submit({{100}, {1000}, {2000}}, 400);
+  Wait(client);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(client->tokens[i].size(), 400u);
+  EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
+  const auto too_long = Submit({Ids(800, 5)}, 1);
+  Wait(too_long);
+  EXPECT_EQ(too_long->error.code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(SchedulerTest, TheNextTurnReadsOnlyWhatIsNew) {
+  Start();
+  const auto first = Submit({Counting(100, 200)}, 50);
+  Wait(first);
+  WaitIdle();
+  Ids next = Counting(100, 250);
+  next.insert(next.end(), {900, 901, 902});
+  size_t steps;
+  {
+    const std::lock_guard lock(engine_.mutex);
+    steps = engine_.step_tokens.size();
+  }
+  const auto second = Submit({next}, 5);
+  Wait(second);
+  EXPECT_EQ(second->counts[0].cached, 249);
+  EXPECT_EQ(second->tokens[0], Counting(903, 5));
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.step_tokens[steps], 4);
+}
+
+TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {
+  Start({.prefill_chunk = 7});
+  GenerationParams params;
+  params.prompt_logprobs = 1;
+  auto client = Make({Counting(100, 40)}, 1, params);
+  std::vector<OutputToken> prompt;
+  const auto inner = client->job->on_output;
+  client->job->on_output = [&](std::vector<StepOutput>& outputs) {
+    for (const StepOutput& o : outputs) prompt.insert(prompt.end(), o.prompt.begin(), o.prompt.end());
+    inner(outputs);
+  };
+  ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+  Wait(client);
+  ASSERT_EQ(prompt.size(), 40u);
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    EXPECT_EQ(prompt[i].id, static_cast<TokenId>(100 + i));
+    EXPECT_GT(prompt[i].logprob, -0.1f);
+    EXPECT_EQ(prompt[i].top[0].id, prompt[i].id);
+    EXPECT_EQ(prompt[i].top[0].logprob, prompt[i].logprob);
+  }
+}
+
+TEST_F(SchedulerTest, StoppingEndsEverything) {
+  Start({.max_running = 1});
+  const auto client = Submit({{100}, {200}}, 90000);
+  WaitFor([&] { return !client->tokens[0].empty(); });
+  scheduler_->Stop();
+  Wait(client);
+  EXPECT_EQ(client->finish, (std::vector{FinishReason::kError, FinishReason::kError}));
+  EXPECT_EQ(engine_.live_sessions, 0);
+  EXPECT_EQ(scheduler_->Submit(Make({{1}}, 1)->job).code(), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace dsv4::server
