@@ -1,6 +1,7 @@
 // dsv4 generate: continues a prompt.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -105,7 +106,7 @@ class TextSink {
   std::string text_;
 };
 
-Generation Generate(const GenerateOptions& options, const Engine& engine, Session& session, Sampler& sampler,
+Generation Generate(const GenerateOptions& options, Engine& engine, Session& session, Sampler& sampler,
                     const Tokenizer* tokenizer, std::span<const TokenId> prompt) {
   Generation out;
   ProgressLine progress;
@@ -118,30 +119,37 @@ Generation Generate(const GenerateOptions& options, const Engine& engine, Sessio
   out.prompt_done = out.first_token = Clock::now();
   sampler.AddPrompt(prompt);
 
-  while (options.max_tokens < 0 || static_cast<int64_t>(out.ids.size()) < options.max_tokens) {
-    if (Interrupted()) {
-      out.finish_reason = "interrupted";
-      break;
-    }
-    SampledToken token = Must(sampler.Sample(logits));
+  // Takes a drawn token; false when it is the last.
+  const auto accept = [&](const SampledToken& token) {
     if (out.ids.empty()) out.first_token = Clock::now();
     if (std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end()) {
       out.finish_reason = "stop";
-      break;
+      return false;
     }
-    const TokenId id = token.id;
-    out.ids.push_back(id);
-    if (options.sampling.top_logprobs >= 0) out.sampled.push_back(std::move(token));
-    if (!sink.Push(id)) {
+    out.ids.push_back(token.id);
+    if (options.sampling.top_logprobs >= 0) out.sampled.push_back(token);
+    if (!sink.Push(token.id)) {
       out.finish_reason = "stop";
-      break;
+      return false;
     }
-    if (static_cast<int64_t>(out.ids.size()) == options.max_tokens) break;
+    if (static_cast<int64_t>(out.ids.size()) == options.max_tokens) return false;
     if (static_cast<int64_t>(session.tokens().size()) >= engine.info().max_context) {
       PrintNote("the context is full (" + FormatCount(engine.info().max_context) + " tokens)");
-      break;
+      return false;
     }
-    Must(session.Append({&id, 1}, LogitRows::kLast, &logits));
+    if (Interrupted()) {
+      out.finish_reason = "interrupted";
+      return false;
+    }
+    return true;
+  };
+  if (Interrupted()) {
+    out.finish_reason = "interrupted";
+  } else if (options.max_tokens != 0 && accept(Must(sampler.Sample(logits)))) {
+    const int64_t left = options.max_tokens < 0 ? std::numeric_limits<int64_t>::max()
+                                                : options.max_tokens - static_cast<int64_t>(out.ids.size());
+    const DecodeItem item{.session = &session, .sampler = &sampler, .first = out.ids.back(), .max_tokens = left};
+    Must(engine.Decode({&item, 1}, [&](size_t, const SampledToken& token) { return accept(token); }));
   }
   out.end = Clock::now();
   if (!sink.Finish()) out.finish_reason = "stop";

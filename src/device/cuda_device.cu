@@ -124,7 +124,7 @@ class CudaDevice : public Device {
       event = free_events_.back();
       free_events_.pop_back();
     } else {
-      Ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+      Ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
     }
     Ok(cudaEventRecord(event, stream_), "event");
     marks_.emplace(++last_mark_, event);

@@ -210,6 +210,7 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
   const int64_t tokens = std::max(max_tokens, activations_ ? activations_->max_tokens() : 0);
   const int64_t rows = std::max(max_rows, activations_ ? activations_->max_rows() : 0);
   decode_steps_.clear();
+  decode_loops_.clear();
   activations_.reset();
   activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_.get());
   step_buffers_.Reserve(tokens, rows);
@@ -220,7 +221,7 @@ void EngineImpl::RunForward() {
   const StepView view = step_buffers_.Place(step_);
   const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
-  if (static_cast<int64_t>(step_.sequences.size()) == t && rows == t) {
+  if (static_cast<int64_t>(step_.sequences.size()) == t && rows == t && t <= StepBuffers::kSmallStep) {
     std::unique_ptr<Recording>& recording = decode_steps_[t];
     if (recording == nullptr) recording = device_->Record(forward);
     if (recording != nullptr) {

@@ -24,6 +24,7 @@ Status CheckEngineOptions(const EngineOptions& options);
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
 
+class SamplerImpl;
 class SessionImpl;
 
 class EngineImpl : public Engine {
@@ -60,6 +61,29 @@ class EngineImpl : public Engine {
   // One forward pass over at most `budget` tokens; drops the parts that it finishes.
   Status RunPass(std::vector<Part>& parts, int64_t budget);
 
+  // One sequence of a Decode that has not ended.
+  struct Live {
+    size_t item;
+    SessionImpl* session;
+    SamplerImpl* sampler;
+    TokenId next;  // drawn, not yet appended
+    int64_t drawn = 0;
+    bool ended = false;
+    DeviceBuffer counts = {}, bias = {};  // of the sampler, on the device
+  };
+  // The arrays of a decode loop on the device, and where its tokens arrive.
+  struct DecodeBuffers {
+    DeviceBuffer rows, tokens;
+    int32_t* arrived[2] = {};
+    ~DecodeBuffers();
+    Device* device = nullptr;
+  };
+  Status DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token);
+  Status DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token);
+  // Steps with the same sequences until one ends or must be set up anew; marks what has ended.
+  Status DecodeRun(std::vector<Live>& live, std::span<const DecodeItem> items, const TokenFn& on_token);
+  Status PlaceSampleRows(std::vector<Live>& live);
+
   // The forward pass of step_ into activations_->logits. A decode step of a device runs from its recording.
   void RunForward();
 
@@ -74,6 +98,8 @@ class EngineImpl : public Engine {
   StepBuffers step_buffers_;
   dsv4::Step step_;
   std::map<int64_t, std::unique_ptr<Recording>> decode_steps_;  // by number of sequences
+  std::map<int64_t, std::unique_ptr<Recording>> decode_loops_;  // the same with sampling and the next step's input
+  std::unique_ptr<DecodeBuffers> decode_buffers_;
 };
 
 class SessionImpl : public Session {

@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "base/str.h"
+#include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
 
 namespace dsv4 {
@@ -158,185 +159,165 @@ TokenId Draw(const std::vector<double>& weights, double u) {
   return last;
 }
 
-class SamplerImpl : public Sampler {
- public:
-  SamplerImpl(const SamplingParams& params, int64_t vocab_size, uint64_t seed)
-      : params_(params), vocab_size_(vocab_size), seed_(seed) {}
-
-  void AddPrompt(std::span<const TokenId> tokens) override {
-    for (const TokenId id : tokens) {
-      if (id >= 0 && id < vocab_size_) MarkSeen(id);
-    }
-  }
-
-  Result<SampledToken> Sample(std::span<const float> logits) override {
-    if (static_cast<int64_t>(logits.size()) != vocab_size_) {
-      return InvalidArgument(StrCat("sampler: ", logits.size(), " logits for a vocabulary of ", vocab_size_));
-    }
-    bool has_nan = false;
-    const float largest = Largest(logits, &has_nan);
-    if (has_nan) return NanError(logits);
-    if (largest == kNegativeInfinity) {
-      return Internal("sampler: every logit is -inf; the model's output is damaged");
-    }
-    Adjust(logits);
-    const float adjusted_largest = Largest(adjusted_, &has_nan);
-    if (adjusted_largest == kNegativeInfinity) {
-      return InvalidArgument("logit_bias bans every token that is left; allow at least one");
-    }
-
-    SampledToken out;
-    out.id = params_.temperature == 0 ? FirstEqual(adjusted_largest) : DrawOne(adjusted_largest);
-    if (params_.top_logprobs >= 0) AddLogprobs(logits, largest, out);
-    Count(out.id);
-    return out;
-  }
-
-  uint64_t seed() const override { return seed_; }
-
- private:
-  static Status NanError(std::span<const float> logits) {
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (std::isnan(logits[i])) {
-        return Internal(
-            StrCat("sampler: the logit of token ", i, " is NaN; the model's weights or output are damaged"));
-      }
-    }
-    return Internal("sampler: NaN among the logits");
-  }
-
-  void MarkSeen(TokenId id) {
-    if (output_count_.empty()) {
-      output_count_.resize(vocab_size_);
-      is_seen_.resize(vocab_size_);
-    }
-    if (!is_seen_[id]) {
-      is_seen_[id] = true;
-      seen_.push_back(id);
-    }
-  }
-
-  void Count(TokenId id) {
-    MarkSeen(id);
-    ++output_count_[id];
-    ++num_outputs_;
-  }
-
-  // adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
-  void Adjust(std::span<const float> logits) {
-    adjusted_.assign(logits.begin(), logits.end());
-    for (const auto& [id, bias] : params_.logit_bias) {
-      if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
-        adjusted_[id] = kNegativeInfinity;  // also of +inf, where the sum would be NaN
-      } else {
-        adjusted_[id] += bias;
-      }
-    }
-    if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0)
-      return;
-    for (const TokenId id : seen_) {
-      double logit = adjusted_[id];
-      logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
-      if (output_count_[id] > 0) {
-        logit -= params_.presence_penalty;
-        logit -= static_cast<double>(params_.frequency_penalty) * static_cast<double>(output_count_[id]);
-      }
-      adjusted_[id] = static_cast<float>(logit);
-    }
-  }
-
-  TokenId FirstEqual(float value) const {
-    return static_cast<TokenId>(std::find(adjusted_.begin(), adjusted_.end(), value) - adjusted_.begin());
-  }
-
-  TokenId DrawOne(float largest) {
-    const double u = RandomUniform(seed_, num_outputs_);
-    if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, u);
-    Softmax(adjusted_, largest, params_.temperature, weights_);
-    if (params_.top_p < 1.0f) CutTopP(largest);
-    CutMinP();
-    return Draw(weights_, u);
-  }
-
-  TokenId DrawOfTopK(float largest, double u) {
-    std::vector<TokenId> kept = MostLikely(adjusted_, params_.top_k);
-    kept_logits_.clear();
-    for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
-    Softmax(kept_logits_, largest, params_.temperature, weights_);
-    if (params_.top_p < 1.0f) {
-      const double wanted = static_cast<double>(params_.top_p) * Sum(weights_);
-      double passed = 0;
-      for (double& weight : weights_) {
-        const double before = passed;
-        passed += weight;
-        if (before >= wanted) weight = 0.0;
-      }
-    }
-    CutMinP();
-    return kept[Draw(weights_, u)];
-  }
-
-  void CutMinP() {
-    if (params_.min_p <= 0) return;
-    const double limit = params_.min_p;  // the most likely token has weight 1
-    for (double& weight : weights_) weight = weight < limit ? 0.0 : weight;
-  }
-
-  // Sets the weights of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
-  // from the largest logit, and only the bin in which the sum reaches top_p is sorted.
-  void CutTopP(float largest) {
-    constexpr int kBins = 1024;
-    constexpr double kBinsPerUnit = 32;
-    const double inverse = 1.0 / params_.temperature;
-    const auto bin_of = [&](float logit) {
-      const double distance = -Exponent(logit, largest, inverse) * kBinsPerUnit;
-      return distance < kBins - 1 ? static_cast<int>(distance)
-                                  : kBins - 1;  // never decreases as the logit falls
-    };
-    std::array<double, kBins> bins{};
-    for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += weights_[i];
-    const double wanted = static_cast<double>(params_.top_p) * std::accumulate(bins.begin(), bins.end(), 0.0);
-    double passed = 0;
-    int last_bin = 0;
-    while (last_bin < kBins - 1 && passed + bins[last_bin] < wanted) passed += bins[last_bin++];
-
-    std::vector<TokenId> ids;
-    for (size_t i = 0; i < adjusted_.size(); ++i) {
-      const int bin = bin_of(adjusted_[i]);
-      if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
-      if (bin > last_bin) weights_[i] = 0.0;
-    }
-    std::sort(ids.begin(), ids.end(), MoreLikely(adjusted_));
-    for (const TokenId id : ids) {
-      const double weight = weights_[id];
-      if (passed >= wanted) weights_[id] = 0.0;
-      passed += weight;
-    }
-  }
-
-  void AddLogprobs(std::span<const float> logits, float largest, SampledToken& out) {
-    Softmax(logits, largest, /*temperature=*/1.0, weights_);
-    const double log_sum = std::log(Sum(weights_));
-    const auto logprob = [&](TokenId id) {
-      return static_cast<float>(Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
-    };
-    out.logprob = logprob(out.id);
-    for (const TokenId id : MostLikely(logits, params_.top_logprobs)) out.top.push_back({id, logprob(id)});
-  }
-
-  SamplingParams params_;
-  int64_t vocab_size_;
-  uint64_t seed_;
-  uint64_t num_outputs_ = 0;
-  std::vector<int64_t> output_count_;  // [V], empty until a token has been seen
-  std::vector<bool> is_seen_;          // [V]
-  std::vector<TokenId> seen_;
-  std::vector<float> adjusted_;     // [V]
-  std::vector<float> kept_logits_;  // [top_k]
-  std::vector<double> weights_;     // [V] or [top_k]
-};
-
 }  // namespace
+
+void SamplerImpl::AddPrompt(std::span<const TokenId> tokens) {
+  for (const TokenId id : tokens) {
+    if (id >= 0 && id < vocab_size_) MarkSeen(id);
+  }
+}
+
+Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits) {
+  if (static_cast<int64_t>(logits.size()) != vocab_size_) {
+    return InvalidArgument(StrCat("sampler: ", logits.size(), " logits for a vocabulary of ", vocab_size_));
+  }
+  bool has_nan = false;
+  const float largest = Largest(logits, &has_nan);
+  if (has_nan) return NanError(logits);
+  if (largest == kNegativeInfinity) {
+    return Internal("sampler: every logit is -inf; the model's output is damaged");
+  }
+  Adjust(logits);
+  const float adjusted_largest = Largest(adjusted_, &has_nan);
+  if (adjusted_largest == kNegativeInfinity) {
+    return InvalidArgument("logit_bias bans every token that is left; allow at least one");
+  }
+
+  SampledToken out;
+  out.id = params_.temperature == 0 ? FirstEqual(adjusted_largest) : DrawOne(adjusted_largest);
+  if (params_.top_logprobs >= 0) AddLogprobs(logits, largest, out);
+  Count(out.id);
+  return out;
+}
+
+Status SamplerImpl::NanError(std::span<const float> logits) {
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) {
+      return Internal(
+          StrCat("sampler: the logit of token ", i, " is NaN; the model's weights or output are damaged"));
+    }
+  }
+  return Internal("sampler: NaN among the logits");
+}
+
+void SamplerImpl::MarkSeen(TokenId id) {
+  if (output_count_.empty()) {
+    output_count_.resize(vocab_size_);
+    is_seen_.resize(vocab_size_);
+  }
+  if (!is_seen_[id]) {
+    is_seen_[id] = true;
+    seen_.push_back(id);
+  }
+}
+
+void SamplerImpl::Count(TokenId id) {
+  MarkSeen(id);
+  ++output_count_[id];
+  ++num_outputs_;
+}
+
+// adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
+void SamplerImpl::Adjust(std::span<const float> logits) {
+  adjusted_.assign(logits.begin(), logits.end());
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
+      adjusted_[id] = kNegativeInfinity;  // also of +inf, where the sum would be NaN
+    } else {
+      adjusted_[id] += bias;
+    }
+  }
+  if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0)
+    return;
+  for (const TokenId id : seen_) {
+    double logit = adjusted_[id];
+    logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
+    if (output_count_[id] > 0) {
+      logit -= params_.presence_penalty;
+      logit -= static_cast<double>(params_.frequency_penalty) * static_cast<double>(output_count_[id]);
+    }
+    adjusted_[id] = static_cast<float>(logit);
+  }
+}
+
+TokenId SamplerImpl::FirstEqual(float value) const {
+  return static_cast<TokenId>(std::find(adjusted_.begin(), adjusted_.end(), value) - adjusted_.begin());
+}
+
+TokenId SamplerImpl::DrawOne(float largest) {
+  const double u = RandomUniform(seed_, num_outputs_);
+  if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, u);
+  Softmax(adjusted_, largest, params_.temperature, weights_);
+  if (params_.top_p < 1.0f) CutTopP(largest);
+  CutMinP();
+  return Draw(weights_, u);
+}
+
+TokenId SamplerImpl::DrawOfTopK(float largest, double u) {
+  std::vector<TokenId> kept = MostLikely(adjusted_, params_.top_k);
+  kept_logits_.clear();
+  for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
+  Softmax(kept_logits_, largest, params_.temperature, weights_);
+  if (params_.top_p < 1.0f) {
+    const double wanted = static_cast<double>(params_.top_p) * Sum(weights_);
+    double passed = 0;
+    for (double& weight : weights_) {
+      const double before = passed;
+      passed += weight;
+      if (before >= wanted) weight = 0.0;
+    }
+  }
+  CutMinP();
+  return kept[Draw(weights_, u)];
+}
+
+void SamplerImpl::CutMinP() {
+  if (params_.min_p <= 0) return;
+  const double limit = params_.min_p;  // the most likely token has weight 1
+  for (double& weight : weights_) weight = weight < limit ? 0.0 : weight;
+}
+
+// Sets the weights of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
+// from the largest logit, and only the bin in which the sum reaches top_p is sorted.
+void SamplerImpl::CutTopP(float largest) {
+  constexpr int kBins = 1024;
+  constexpr double kBinsPerUnit = 32;
+  const double inverse = 1.0 / params_.temperature;
+  const auto bin_of = [&](float logit) {
+    const double distance = -Exponent(logit, largest, inverse) * kBinsPerUnit;
+    return distance < kBins - 1 ? static_cast<int>(distance)
+                                : kBins - 1;  // never decreases as the logit falls
+  };
+  std::array<double, kBins> bins{};
+  for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += weights_[i];
+  const double wanted = static_cast<double>(params_.top_p) * std::accumulate(bins.begin(), bins.end(), 0.0);
+  double passed = 0;
+  int last_bin = 0;
+  while (last_bin < kBins - 1 && passed + bins[last_bin] < wanted) passed += bins[last_bin++];
+
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < adjusted_.size(); ++i) {
+    const int bin = bin_of(adjusted_[i]);
+    if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
+    if (bin > last_bin) weights_[i] = 0.0;
+  }
+  std::sort(ids.begin(), ids.end(), MoreLikely(adjusted_));
+  for (const TokenId id : ids) {
+    const double weight = weights_[id];
+    if (passed >= wanted) weights_[id] = 0.0;
+    passed += weight;
+  }
+}
+
+void SamplerImpl::AddLogprobs(std::span<const float> logits, float largest, SampledToken& out) {
+  Softmax(logits, largest, /*temperature=*/1.0, weights_);
+  const double log_sum = std::log(Sum(weights_));
+  const auto logprob = [&](TokenId id) {
+    return static_cast<float>(Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
+  };
+  out.logprob = logprob(out.id);
+  for (const TokenId id : MostLikely(logits, params_.top_logprobs)) out.top.push_back({id, logprob(id)});
+}
 
 Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {
   // Written so that NaN fails every comparison.

@@ -13,9 +13,15 @@ constexpr int64_t kAlignment = 256;
 }  // namespace
 
 void StepBuffers::Reserve(int64_t max_tokens, int64_t max_rows) {
-  if (device_.kind() == DeviceKind::kCpu || (max_tokens <= max_tokens_ && max_rows <= max_rows_)) return;
-  max_tokens_ = std::max(max_tokens, max_tokens_);
-  max_rows_ = std::max(max_rows, max_rows_);
+  if (device_.kind() == DeviceKind::kCpu) return;
+  Reserve(small_, kSmallStep, kSmallStep);
+  Reserve(large_, max_tokens, max_rows);
+}
+
+void StepBuffers::Reserve(Block& b, int64_t max_tokens, int64_t max_rows) {
+  if (max_tokens <= b.max_tokens && max_rows <= b.max_rows) return;
+  b.max_tokens = std::max(max_tokens, b.max_tokens);
+  b.max_rows = std::max(max_rows, b.max_rows);
   int64_t bytes = 0;
   const auto take = [&bytes](int64_t n) {
     const int64_t at = bytes;
@@ -23,40 +29,39 @@ void StepBuffers::Reserve(int64_t max_tokens, int64_t max_rows) {
     return at;
   };
   // At most one sequence a token.
-  positions_at_ = take(max_tokens_ * 8);
-  tokens_at_ = take(max_tokens_ * 4);
-  sequence_of_at_ = take(max_tokens_ * 4);
-  sequences_at_ = take(max_tokens_ * static_cast<int64_t>(sizeof(SequenceView)));
-  rows_at_ = take(max_rows_ * 4);
-  ++generation_;
-  if (!memory_.Allocate(device_, bytes)) throw std::bad_alloc();
-  staged_.assign(static_cast<size_t>(bytes), 0);
-}
-
-StepView StepBuffers::View(int64_t tokens, int64_t sequences, int64_t rows) const {
-  uint8_t* base = memory_.data();
-  return {.tokens = {base + tokens_at_, DType::kI32, {tokens}},
-          .positions = {base + positions_at_, DType::kI64, {tokens}},
-          .sequence_of = reinterpret_cast<const int32_t*>(base + sequence_of_at_),
-          .sequences = reinterpret_cast<const SequenceView*>(base + sequences_at_),
-          .num_sequences = sequences,
-          .logit_rows = {base + rows_at_, DType::kI32, {rows}}};
+  b.positions_at = take(b.max_tokens * 8);
+  b.tokens_at = take(b.max_tokens * 4);
+  b.sequence_of_at = take(b.max_tokens * 4);
+  b.sequences_at = take(b.max_tokens * static_cast<int64_t>(sizeof(SequenceView)));
+  b.rows_at = take(b.max_rows * 4);
+  if (!b.memory.Allocate(device_, bytes)) {
+    b.max_tokens = b.max_rows = 0;
+    throw std::bad_alloc();
+  }
+  b.staged.assign(static_cast<size_t>(bytes), 0);
 }
 
 StepView StepBuffers::Place(const Step& step) {
   if (device_.kind() == DeviceKind::kCpu) return HostView(step);
-  const auto rows = static_cast<int64_t>(step.logit_rows.size());
-  DSV4_CHECK(step.num_tokens() <= max_tokens_ && rows <= max_rows_);
-  const auto put = [this](int64_t at, const auto& values) {
-    if (!values.empty()) std::memcpy(staged_.data() + at, values.data(), values.size() * sizeof(values[0]));
+  const int64_t t = step.num_tokens(), rows = static_cast<int64_t>(step.logit_rows.size());
+  Block& b = t <= kSmallStep && rows <= kSmallStep ? small_ : large_;
+  DSV4_CHECK(t <= b.max_tokens && rows <= b.max_rows);
+  const auto put = [&b](int64_t at, const auto& values) {
+    if (!values.empty()) std::memcpy(b.staged.data() + at, values.data(), values.size() * sizeof(values[0]));
   };
-  put(positions_at_, step.positions);
-  put(tokens_at_, step.tokens);
-  put(sequence_of_at_, step.sequence_of);
-  put(sequences_at_, step.sequences);
-  put(rows_at_, step.logit_rows);
-  device_.Upload(memory_.data(), staged_.data(), static_cast<int64_t>(staged_.size()));
-  return View(step.num_tokens(), static_cast<int64_t>(step.sequences.size()), rows);
+  put(b.positions_at, step.positions);
+  put(b.tokens_at, step.tokens);
+  put(b.sequence_of_at, step.sequence_of);
+  put(b.sequences_at, step.sequences);
+  put(b.rows_at, step.logit_rows);
+  device_.Upload(b.memory.data(), b.staged.data(), static_cast<int64_t>(b.staged.size()));
+  uint8_t* base = b.memory.data();
+  return {.tokens = {base + b.tokens_at, DType::kI32, {t}},
+          .positions = {base + b.positions_at, DType::kI64, {t}},
+          .sequence_of = reinterpret_cast<const int32_t*>(base + b.sequence_of_at),
+          .sequences = reinterpret_cast<const SequenceView*>(base + b.sequences_at),
+          .num_sequences = static_cast<int64_t>(step.sequences.size()),
+          .logit_rows = {base + b.rows_at, DType::kI32, {rows}}};
 }
 
 }  // namespace dsv4

@@ -9,10 +9,13 @@
 
 namespace dsv4 {
 
-// On the host a step's own vectors serve. On a device the arrays lie at fixed addresses, one copy brings a step there,
-// and recordings may name those addresses as long as generation() stays.
+// On the host a step's own vectors serve. On a device the arrays lie at fixed addresses, and one copy brings a step
+// there. Steps of up to kSmallStep tokens share a small block, so that a decode step copies little, at addresses that
+// never change: recordings may name them.
 class StepBuffers {
  public:
+  static constexpr int64_t kSmallStep = 128;
+
   explicit StepBuffers(Device& device) : device_(device) {}
 
   // Room for steps of that size. Throws std::bad_alloc.
@@ -21,16 +24,17 @@ class StepBuffers {
   // The view of `step`, which must outlive it on the host.
   StepView Place(const Step& step);
 
-  int64_t generation() const { return generation_; }
-
  private:
-  StepView View(int64_t tokens, int64_t sequences, int64_t rows) const;
+  struct Block {
+    int64_t max_tokens = 0, max_rows = 0;
+    int64_t positions_at = 0, tokens_at = 0, sequence_of_at = 0, sequences_at = 0, rows_at = 0;
+    DeviceBuffer memory;
+    std::vector<uint8_t> staged;
+  };
+  void Reserve(Block& block, int64_t max_tokens, int64_t max_rows);
 
   Device& device_;
-  DeviceBuffer memory_;
-  std::vector<uint8_t> staged_;
-  int64_t max_tokens_ = 0, max_rows_ = 0, generation_ = 0;
-  int64_t tokens_at_ = 0, positions_at_ = 0, sequence_of_at_ = 0, sequences_at_ = 0, rows_at_ = 0;
+  Block small_, large_;
 };
 
 }  // namespace dsv4

@@ -23,29 +23,10 @@ Tensor Rows(const Tensor& buffer, int64_t num_tokens, int64_t width) {
 }
 
 void RunCompressor(const ExecContext& ctx, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard,
-                   const AttentionSettings& s, const RopeAnglesView& rope, const CacheView& cache, const Tensor& x,
-                   AttentionBuffers& b) {
-  const Tensor values = Rows(b.values, x.dim(0), w.kv_proj.rows);
-  const Tensor gates = Rows(b.gates, x.dim(0), w.gate_proj.rows);
-  Linear(ctx, {.x = x, .w = w.kv_proj, .y = values});
-  Linear(ctx, {.x = x, .w = w.gate_proj, .y = gates});
+                   const AttentionSettings& s, const RopeAnglesView& rope, const CacheView& cache, const Tensor& values,
+                   const Tensor& gates) {
   Compress(ctx, {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = s.norm_eps,
                  .frequencies = rope.frequencies, .hadamard = hadamard, .cache = cache, .layout = &layout});
-}
-
-// The compressed rows that each token attends to, into b.topk_idxs.
-void RunIndexer(const ExecContext& ctx, const IndexerWeights& w, const AttentionSettings& s, const RopeAnglesView& rope,
-                const CacheView& cache, const Tensor& x, AttentionBuffers& b) {
-  const int64_t t = x.dim(0);
-  RunCompressor(ctx, w.compressor, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, x, b);
-  const Tensor q = Rows(b.index_q, t, w.q_b.rows);
-  QuantLinear(ctx, s.activation, Rows(b.q_lora, t, w.q_b.cols), w.q_b, q, b.rounded);
-  const Tensor q_heads = q.Reshaped({t, s.index_heads, s.index_head_dim});
-  Rope(ctx, {.x = q_heads, .cos_sin = rope.cos_sin});
-  RoundIndexQuery(ctx, {.q = q_heads, .dtype = s.index_dtype});
-  const Tensor weights = Rows(b.index_weights, t, s.index_heads);
-  QuantLinear(ctx, s.activation, x, w.weights_proj, weights, b.rounded);
-  IndexTopk(ctx, {.q = q_heads, .weights = weights, .cache = cache, .topk_idxs = b.topk_idxs.Head(t)});
 }
 
 }  // namespace
@@ -54,29 +35,47 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
                const RopeAnglesView& rope, const CacheView& cache, const Tensor& x, AttentionBuffers& b,
                const Tensor& y) {
   const int64_t t = x.dim(0), n = s.num_heads, dh = s.head_dim;
+  const bool compresses = cache.layer->main.ratio != 0, indexes = cache.layer->index.ratio != 0;
+
+  // Everything that reads x, at once. Compressors see it unrounded in every mode.
+  const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
+  const Tensor q_lora = Rows(b.q_lora, t, w.q_a.rows), kv = Rows(b.kv, t, dh);
+  const Tensor values = Rows(b.values, t, main.kv_proj.rows), gates = Rows(b.gates, t, main.gate_proj.rows);
+  const Tensor index_values = Rows(b.index_values, t, keys.kv_proj.rows);
+  const Tensor index_gates = Rows(b.index_gates, t, keys.gate_proj.rows);
+  const Tensor index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows);
+  QuantLinears(ctx, s.activation, x,
+               {{w.q_a, q_lora},
+                {w.kv_proj, kv},
+                {main.kv_proj, values, /*rounds=*/false},
+                {main.gate_proj, gates, /*rounds=*/false},
+                {keys.kv_proj, index_values, /*rounds=*/false},
+                {keys.gate_proj, index_gates, /*rounds=*/false},
+                {w.indexer.weights_proj, index_weights}},
+               b.rounded);
 
   // Queries: low rank, normed, expanded; every head normed without a weight; RoPE on the tail.
-  const Tensor q_lora = Rows(b.q_lora, t, w.q_a.rows);
-  QuantLinear(ctx, s.activation, x, w.q_a, q_lora, b.rounded);
   RmsNorm(ctx, {.x = q_lora, .weight = w.q_a_norm, .y = q_lora, .eps = s.norm_eps});
-  const Tensor q = Rows(b.q, t, n * dh);
-  QuantLinear(ctx, s.activation, q_lora, w.q_b, q, b.rounded);
+  const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
+  QuantLinears(ctx, s.activation, q_lora, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
   RmsNorm(ctx, {.x = q.Reshaped({t * n, dh}), .y = q.Reshaped({t * n, dh}), .eps = s.norm_eps});
   Rope(ctx, {.x = q.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin});
 
   // The tokens' own rows: one vector is key and value.
-  const Tensor kv = Rows(b.kv, t, dh);
-  QuantLinear(ctx, s.activation, x, w.kv_proj, kv, b.rounded);
   RmsNorm(ctx, {.x = kv, .weight = w.kv_norm, .y = kv, .eps = s.norm_eps});
   Rope(ctx, {.x = kv.Reshaped({t, 1, dh}), .cos_sin = rope.cos_sin});
   RoundKv(ctx, {.kv = kv, .format = cache.layer->window_row});
 
   // Compressed rows, and which of them each token reads.
   Tensor topk_idxs;
-  if (cache.layer->main.ratio != 0) RunCompressor(ctx, w.compressor, cache.layer->main, false, s, rope, cache, x, b);
-  if (cache.layer->index.ratio != 0) {
-    RunIndexer(ctx, w.indexer, s, rope, cache, x, b);
+  if (compresses) RunCompressor(ctx, main, cache.layer->main, false, s, rope, cache, values, gates);
+  if (indexes) {
+    RunCompressor(ctx, keys, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, index_values, index_gates);
+    const Tensor q_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
+    Rope(ctx, {.x = q_heads, .cos_sin = rope.cos_sin});
+    RoundIndexQuery(ctx, {.q = q_heads, .dtype = s.index_dtype});
     topk_idxs = b.topk_idxs.Head(t);
+    IndexTopk(ctx, {.q = q_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }
 
   const Tensor heads = Rows(b.heads, t, n * dh);

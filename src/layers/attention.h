@@ -62,7 +62,8 @@ struct AttentionBuffers {
   Tensor kv;             // f32 [T, Dh]
   Tensor heads;          // f32 [T, N*Dh]: what the heads read from the cache
   Tensor o_lora;         // f32 [T, G*Ro]
-  Tensor values, gates;  // f32 [T, max coff*d]: compressor projections
+  Tensor values, gates;  // f32 [T, 2*Dh]: compressor projections
+  Tensor index_values, index_gates;  // f32 [T, 2*Di]: the index compressor's
   Tensor index_q;        // f32 [T, Ni*Di]
   Tensor index_weights;  // f32 [T, Ni]
   Tensor topk_idxs;      // i32 [T, K]

@@ -1,6 +1,7 @@
 #include "layers/linear.h"
 
 #include "ops/linear/linear.h"
+#include "ops/linears/linears.h"
 #include "ops/round_activation/round_activation.h"
 
 namespace dsv4 {
@@ -14,6 +15,21 @@ void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, 
     RoundActivation(ctx, {.x = x, .y = input, .mode = mode});
   }
   Linear(ctx, {.x = input, .w = w, .y = y});
+}
+
+void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
+                  const Tensor& scratch) {
+  LinearsArgs plain{.x = x}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
+  for (const LinearCall& call : calls) {
+    if (!call.w) continue;
+    LinearsArgs& group = call.rounds && RoundsInput(mode, call.w) ? rounded : plain;
+    group.parts[static_cast<size_t>(group.count++)] = {call.w, call.y};
+  }
+  if (plain.count > 0) Linears(ctx, plain);
+  if (rounded.count == 0) return;
+  DSV4_CHECK(scratch.num_elements() >= x.num_elements());
+  RoundActivation(ctx, {.x = x, .y = rounded.x, .mode = mode});
+  Linears(ctx, rounded);
 }
 
 }  // namespace dsv4

@@ -1,6 +1,8 @@
 // y = x w^T with the input rounded as the activation mode says, when the weight is quantised.
 #pragma once
 
+#include <initializer_list>
+
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "tensor/quant_tensor.h"
@@ -11,6 +13,17 @@ namespace dsv4 {
 // x f32 [T, K], y f32 [T, N]; `scratch` f32 with at least T*K elements, used only when the mode rounds.
 void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w, const Tensor& y,
                  const Tensor& scratch);
+
+// One of several linears of the same input.
+struct LinearCall {
+  QuantTensor w;
+  Tensor y;
+  bool rounds = true;  // false: the input stays unrounded in every mode
+};
+
+// All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinears.
+void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
+                  const Tensor& scratch);
 
 // Whether the mode changes the input of a linear with this weight.
 inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {

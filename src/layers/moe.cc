@@ -1,7 +1,6 @@
 #include "layers/moe.h"
 
 #include "layers/linear.h"
-#include "ops/linear/linear.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -12,13 +11,11 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
   const int64_t t = x.dim(0), num_slots = t * b.expert_ids.dim(1);
 
   const Tensor logits = b.router_logits.Head(t), ids = b.expert_ids.Head(t), weights = b.routing_weights.Head(t);
-  Linear(ctx, {.x = x, .w = w.router, .y = logits});
+  const Tensor gate = b.shared_gate.Head(t), up = b.shared_up.Head(t);
+  QuantLinears(ctx, s.activation, x, {{w.router, logits, /*rounds=*/false}, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
   Router(ctx, {.logits = logits, .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
                .scaling_factor = s.scaling_factor, .experts = ids, .weights = weights});
 
-  const Tensor gate = b.shared_gate.Head(t), up = b.shared_up.Head(t);
-  QuantLinear(ctx, s.activation, x, w.shared.gate, gate, b.rounded);
-  QuantLinear(ctx, s.activation, x, w.shared.up, up, b.rounded);
   Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate});
   QuantLinear(ctx, s.activation, gate, w.shared.down, y, b.rounded);
 

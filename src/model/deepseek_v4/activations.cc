@@ -31,9 +31,10 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(attention.kv, f32, Shape{t, c.head_dim});
   place(attention.heads, f32, Shape{t, heads_width});
   place(attention.o_lora, f32, Shape{t, o_width});
-  const int64_t compressor_width = 2 * std::max(c.head_dim, c.index_head_dim);
-  place(attention.values, f32, Shape{t, compressor_width});
-  place(attention.gates, f32, Shape{t, compressor_width});
+  place(attention.values, f32, Shape{t, 2 * c.head_dim});
+  place(attention.gates, f32, Shape{t, 2 * c.head_dim});
+  place(attention.index_values, f32, Shape{t, 2 * c.index_head_dim});
+  place(attention.index_gates, f32, Shape{t, 2 * c.index_head_dim});
   place(attention.index_q, f32, Shape{t, c.index_heads * c.index_head_dim});
   place(attention.index_weights, f32, Shape{t, c.index_heads});
   place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});

@@ -1,0 +1,55 @@
+// Behind dsv4/sampling.h: the sampler on the host, and what Decode needs to let a device draw in its place.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/sampling.h"
+
+namespace dsv4 {
+
+class SamplerImpl : public Sampler {
+ public:
+  SamplerImpl(const SamplingParams& params, int64_t vocab_size, uint64_t seed)
+      : params_(params), vocab_size_(vocab_size), seed_(seed) {}
+
+  void AddPrompt(std::span<const TokenId> tokens) override;
+  Result<SampledToken> Sample(std::span<const float> logits) override;
+  uint64_t seed() const override { return seed_; }
+
+  const SamplingParams& params() const { return params_; }
+  uint64_t num_outputs() const { return num_outputs_; }
+  bool has_penalties() const {
+    return params_.repeat_penalty != 1.0f || params_.presence_penalty != 0 || params_.frequency_penalty != 0;
+  }
+  bool is_seen(TokenId id) const { return !is_seen_.empty() && is_seen_[static_cast<size_t>(id)]; }
+  int64_t output_count(TokenId id) const { return output_count_.empty() ? 0 : output_count_[static_cast<size_t>(id)]; }
+
+  // A token that was drawn elsewhere with this sampler's parameters and state.
+  void Count(TokenId id);
+
+ private:
+  static Status NanError(std::span<const float> logits);
+  void MarkSeen(TokenId id);
+  void Adjust(std::span<const float> logits);  // adjusted_ = logits with bias and penalties
+  TokenId FirstEqual(float value) const;
+  TokenId DrawOne(float largest);
+  TokenId DrawOfTopK(float largest, double u);
+  void CutMinP();
+  void CutTopP(float largest);
+  void AddLogprobs(std::span<const float> logits, float largest, SampledToken& out);
+
+  SamplingParams params_;
+  int64_t vocab_size_;
+  uint64_t seed_;
+  uint64_t num_outputs_ = 0;
+  std::vector<int64_t> output_count_;  // [V], empty until a token has been seen
+  std::vector<bool> is_seen_;          // [V]
+  std::vector<TokenId> seen_;
+  std::vector<float> adjusted_;     // [V]
+  std::vector<float> kept_logits_;  // [top_k]
+  std::vector<double> weights_;     // [V] or [top_k]
+};
+
+}  // namespace dsv4
