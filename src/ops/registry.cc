@@ -12,7 +12,9 @@
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
+#include "ops/linears/linears.h"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/rope_angles/rope_angles.h"
@@ -41,7 +43,9 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeHcPre(ctx),
       DescribeIndexTopk(ctx),
       DescribeLinear(ctx),
+      DescribeLinears(ctx),
       DescribePackWeight(ctx),
+      DescribeQPrepare(ctx),
       DescribeRmsNorm(ctx),
       DescribeRope(ctx),
       DescribeRopeAngles(ctx),

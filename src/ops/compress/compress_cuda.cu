@@ -32,8 +32,8 @@ int64_t SharedFloats(const CompressorLayout& c) {
   return c.dim * (1 + 3 * ((c.num_slots() + kGroup - 1) / kGroup));
 }
 
-// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(p, channel), value_at(p, channel) read a
-// slot. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
+// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot, channel)
+// read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
 template <int kThreads, typename Gate, typename Value>
 __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float* pooled, const Gate& gate_at,
                                         const Value& value_at) {
@@ -50,12 +50,11 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
       const int slot = group * kGroup + j;
-      const int64_t p = first + slot;
       // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
       const int channel = slot < slots - m ? i : width - d + i;
-      const bool there = slot < slots && p >= 0;
-      gate[j] = there ? gate_at(p, channel) : -INFINITY;
-      value[j] = there ? value_at(p, channel) : 0.0f;
+      const bool there = slot < slots && first + slot >= 0;
+      gate[j] = there ? gate_at(slot, channel) : -INFINITY;
+      value[j] = there ? value_at(slot, channel) : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) largest = fmaxf(largest, gate[j]);
@@ -115,6 +114,22 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   __syncthreads();  // `pooled` may be used again
 }
 
+// State rows of the tokens of the window that ends at `position`, oldest first.
+struct StateSlots {
+  const float* base;
+  int first, slots, stride;
+
+  __device__ __forceinline__ StateSlots(const CompressorLayout& c, const SequenceView& seq, int64_t position)
+      : base(reinterpret_cast<const float*>(seq.fixed + c.state_offset)),
+        first(static_cast<int>((position + 1) % (c.overlap * c.ratio))),
+        slots(static_cast<int>(c.overlap * c.ratio)),
+        stride(static_cast<int>(2 * c.overlap * c.dim)) {}
+  __device__ __forceinline__ const float* operator[](int slot) const {
+    const int at = first + slot;
+    return base + (at < slots ? at : at - slots) * stride;
+  }
+};
+
 // One block a sequence, tokens in order: into the state first, then out of it. Made for one token a sequence.
 __global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
@@ -134,12 +149,9 @@ __global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_
     }
     if ((position + 1) % m != 0) continue;
     __syncthreads();
-    const float* base = reinterpret_cast<const float*>(seq.fixed + a.c.state_offset);
-    const uint32_t slots = static_cast<uint32_t>(a.c.overlap * a.c.ratio);
-    const auto slot = [&](int64_t p) { return base + static_cast<int64_t>(static_cast<uint32_t>(p) % slots) * 2 * width; };
+    const StateSlots kept(a.c, seq, position);
     EmitRow<kStepThreads>(
-        a, seq, position, pooled, [&](int64_t p, int i) { return slot(p)[width + i]; },
-        [&](int64_t p, int i) { return slot(p)[i]; });
+        a, seq, position, pooled, [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
   }
 }
 
@@ -152,17 +164,17 @@ __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __gri
   const int64_t t = blockIdx.x, position = a.positions[t], m = a.c.ratio, width = a.c.overlap * a.c.dim;
   if ((position + 1) % m != 0) return;
   const SequenceView& seq = a.sequences[a.sequence_of[t]];
-  const float* base = reinterpret_cast<const float*>(seq.fixed + a.c.state_offset);
-  const uint32_t slots = static_cast<uint32_t>(a.c.overlap * a.c.ratio), ratio = static_cast<uint32_t>(m);
-  const auto slot = [&](int64_t p) { return base + static_cast<int64_t>(static_cast<uint32_t>(p) % slots) * 2 * width; };
+  const StateSlots kept(a.c, seq, position);
+  const int old = static_cast<int>(max(int64_t{0}, seq.start - (position + 1 - a.c.overlap * m)));  // slots before this step
+  const int ratio = static_cast<int>(m);
+  const int64_t before = (t + 1 - a.c.overlap * m) * width;
   EmitRow<kPromptThreads>(
       a, seq, position, pooled,
-      [&](int64_t p, int i) {
-        if (p < seq.start) return slot(p)[width + i];
-        return __fadd_rn(a.gates[(seq.begin + p - seq.start) * width + i],
-                         a.slot_bias[static_cast<int64_t>(static_cast<uint32_t>(p) % ratio) * width + i]);
+      [&](int slot, int i) {
+        if (slot < old) return kept[slot][width + i];
+        return __fadd_rn(a.gates[before + slot * width + i], a.slot_bias[(slot < ratio ? slot : slot - ratio) * width + i]);
       },
-      [&](int64_t p, int i) { return p < seq.start ? slot(p)[i] : a.values[(seq.begin + p - seq.start) * width + i]; });
+      [&](int slot, int i) { return slot < old ? kept[slot][i] : a.values[before + slot * width + i]; });
 }
 
 // One block a token: its gates get their bias, and the last tokens of a sequence go into its state.

@@ -1,0 +1,30 @@
+// What attention does between its projections and itself, in one launch. Each part is left out when its tensor is empty:
+//   q        every head: RmsNorm without a weight, Rope
+//   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
+//   index_q  every head: Rope, RoundIndexQuery
+// `append` needs that no sequence has more than one token in this step: then the slot that is overwritten holds the row
+// that has just left the window, and attention, which comes later, does not read it.
+#pragma once
+
+#include "dsv4/types.h"
+#include "kv/layout.h"
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct QPrepareArgs {
+  Tensor q;        // f32 [T, N, Dh], in place
+  Tensor kv;       // f32 [T, Dh], in place
+  Tensor kv_norm;  // f32 [Dh]
+  Tensor index_q;  // f32 [T, Ni, Di], in place; Di a power of two and a multiple of 32
+  Tensor cos_sin;  // f32 [T, Dr/2, 2], from RopeAngles
+  float norm_eps = 0;
+  IndexDtype index_dtype = IndexDtype::kFp4;
+  CacheView cache;  // its layer says the window's row format
+  bool append = false;
+};
+void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
+OpImplementations DescribeQPrepare(const ExecContext& ctx);
+
+}  // namespace dsv4

@@ -1,0 +1,232 @@
+#include <algorithm>
+
+#include "device/launch.cuh"
+#include "kv/row_codec.cuh"
+#include "ops/block_reduce.cuh"
+#include "ops/q_prepare/q_prepare.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Params {
+  float* q;
+  float* kv;
+  const float* kv_norm;
+  float* index_q;
+  const float2* cos_sin;
+  int64_t num_q, num_kv, num_index;  // heads and rows: T N, T, T Ni; 0 for what is left out
+  int heads, index_heads, dh, di, pairs;
+  float eps;
+  IndexDtype index_dtype;
+  RowFormat row;
+  bool append;
+  LayerLayout layer;
+  int64_t window;
+  const SequenceView* sequences;
+  const int32_t* sequence_of;
+  const int64_t* positions;
+};
+
+// A warp holds a head: channels 64 j + 2 lane and the next in x[j], n channels in all. Pairs of RoPE never straddle lanes,
+// and 64 channels are one x[j]: the block of an FP8 scale.
+template <int Parts>
+struct Head {
+  float2 x[Parts];
+
+  __device__ __forceinline__ void Load(const float* from, int n, int lane) {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = 64 * j + 2 * lane;
+      x[j] = i < n ? *reinterpret_cast<const float2*>(from + i) : make_float2(0, 0);
+    }
+  }
+  __device__ __forceinline__ void Store(float* to, int n, int lane) const {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = 64 * j + 2 * lane;
+      if (i < n) *reinterpret_cast<float2*>(to + i) = x[j];
+    }
+  }
+  __device__ __forceinline__ void Norm(int n, float eps) {
+    float square = 0;
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) square = __fmaf_rn(x[j].y, x[j].y, __fmaf_rn(x[j].x, x[j].x, square));
+    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(WarpSum(square), static_cast<float>(n)), eps)));
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, scale), __fmul_rn(x[j].y, scale));
+  }
+  __device__ __forceinline__ void Scale(const float* weight, int n, int lane) {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = 64 * j + 2 * lane;
+      if (i < n) x[j] = make_float2(__fmul_rn(x[j].x, weight[i]), __fmul_rn(x[j].y, weight[i + 1]));
+    }
+  }
+  __device__ __forceinline__ void Rotate(const float2* cos_sin, int n, int pairs, int lane) {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int pair = (64 * j + 2 * lane - (n - 2 * pairs)) / 2;
+      if (64 * j + 2 * lane < n - 2 * pairs || pair >= pairs) continue;
+      const float2 cs = cos_sin[pair], v = x[j];
+      x[j] = make_float2(__fsub_rn(__fmul_rn(v.x, cs.x), __fmul_rn(v.y, cs.y)), __fadd_rn(__fmul_rn(v.x, cs.y), __fmul_rn(v.y, cs.x)));
+    }
+  }
+  // Sums in the order of hadamard.h.
+  __device__ __forceinline__ void Hadamard(int n, int lane) {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fadd_rn(x[j].x, x[j].y), __fsub_rn(x[j].x, x[j].y));
+    for (int half = 2; half < min(n, 64); half *= 2) {
+      const bool upper = lane & half / 2;
+#pragma unroll
+      for (int j = 0; j < Parts; ++j) {
+        const float2 other = make_float2(__shfl_xor_sync(0xFFFFFFFFu, x[j].x, half / 2), __shfl_xor_sync(0xFFFFFFFFu, x[j].y, half / 2));
+        x[j] = upper ? make_float2(__fsub_rn(other.x, x[j].x), __fsub_rn(other.y, x[j].y))
+                     : make_float2(__fadd_rn(x[j].x, other.x), __fadd_rn(x[j].y, other.y));
+      }
+    }
+#pragma unroll
+    for (int half = 1; half < Parts; half *= 2) {
+      if (64 * half >= n) break;
+#pragma unroll
+      for (int j = 0; j < Parts; ++j) {
+        if (j & half) continue;
+        const float2 a = x[j], b = x[j + half];
+        x[j] = make_float2(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y));
+        x[j + half] = make_float2(__fsub_rn(a.x, b.x), __fsub_rn(a.y, b.y));
+      }
+    }
+    const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(n)));
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, scale), __fmul_rn(x[j].y, scale));
+  }
+  __device__ __forceinline__ void RoundFp4() {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      float largest = fmaxf(fabsf(x[j].x), fabsf(x[j].y));  // of 32 channels: half a warp
+#pragma unroll
+      for (int o = 1; o < 16; o *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, o));
+      const int exponent = gpu::Fp4ScaleExponent(largest);
+      const float scale = gpu::Exp2Int(exponent), inverse = gpu::Exp2Int(-exponent);
+      x[j] = make_float2(gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].x * inverse)) * scale, gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].y * inverse)) * scale);
+    }
+  }
+  __device__ __forceinline__ void RoundBf16() {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) x[j] = make_float2(gpu::RoundToBf16(x[j].x), gpu::RoundToBf16(x[j].y));
+  }
+  // Rounds as RoundKv, and writes the row where `to` says (null: nowhere).
+  __device__ __forceinline__ void RoundKv(const RowFormat& f, gpu::RowPointer to, int lane) {
+    const int n = static_cast<int>(f.dim), nope = f.kind == RowFormat::Kind::kFp8 ? n - static_cast<int>(f.rope_dim) : 0;
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = 64 * j + 2 * lane;
+      if (64 * j < nope) {
+        const bool mine = i < nope;
+        const int exponent = gpu::Fp8ScaleExponent(gpu::internal::LargestOfWarp(mine ? fmaxf(fabsf(x[j].x), fabsf(x[j].y)) : 0.0f));
+        const float scale = gpu::Exp2Int(exponent), inverse = gpu::Exp2Int(-exponent);
+        if (mine) {
+          const uint8_t low = gpu::F32ToE4m3(x[j].x * inverse), high = gpu::F32ToE4m3(x[j].y * inverse);
+          x[j] = make_float2(gpu::E4m3ToF32(low) * scale, gpu::E4m3ToF32(high) * scale);
+          if (to.data != nullptr) to.data[i] = low, to.data[i + 1] = high;
+        }
+        if (to.data != nullptr && lane == 0) to.scale[j] = gpu::E8m0FromExponent(exponent);
+      }
+      if (i < nope || i >= n) continue;
+      if (f.kind == RowFormat::Kind::kF32) {
+        if (to.data != nullptr) reinterpret_cast<float*>(to.data)[i] = x[j].x, reinterpret_cast<float*>(to.data)[i + 1] = x[j].y;
+        continue;
+      }
+      const uint16_t low = gpu::F32ToBf16(x[j].x), high = gpu::F32ToBf16(x[j].y);
+      x[j] = make_float2(gpu::Bf16ToF32(low), gpu::Bf16ToF32(high));
+      if (to.data == nullptr) continue;
+      gpu::StoreU16(to.data + nope + 2 * (i - nope), low);
+      gpu::StoreU16(to.data + nope + 2 * (i - nope) + 2, high);
+    }
+    if (to.data != nullptr) {
+      for (int b = (nope + 63) / 64 + lane; b < f.scale_bytes; b += 32) to.scale[b] = 0;
+    }
+  }
+};
+
+template <int Parts>
+__global__ void __launch_bounds__(kThreads) QPrepareKernel(const __grid_constant__ Params a) {
+  AllowNext();
+  WaitForPrevious();
+  int64_t task = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  Head<Parts> head;
+  if (task < a.num_kv) {  // first: the longest
+    float* at = a.kv + task * a.dh;
+    gpu::RowPointer to = {nullptr, nullptr};
+    if (a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
+    head.Load(at, a.dh, lane);
+    head.Norm(a.dh, a.eps);
+    head.Scale(a.kv_norm, a.dh, lane);
+    head.Rotate(a.cos_sin + task * a.pairs, a.dh, a.pairs, lane);
+    head.RoundKv(a.row, to, lane);
+    head.Store(at, a.dh, lane);
+    return;
+  }
+  task -= a.num_kv;
+  if (task < a.num_index) {
+    float* at = a.index_q + task * a.di;
+    head.Load(at, a.di, lane);
+    head.Rotate(a.cos_sin + task / a.index_heads * a.pairs, a.di, a.pairs, lane);
+    if (a.index_dtype == IndexDtype::kFp4) {
+      head.Hadamard(a.di, lane);
+      head.RoundFp4();
+    } else if (a.index_dtype == IndexDtype::kBf16) {
+      head.RoundBf16();
+    }
+    head.Store(at, a.di, lane);
+    return;
+  }
+  task -= a.num_index;
+  if (task >= a.num_q) return;
+  float* at = a.q + task * a.dh;
+  head.Load(at, a.dh, lane);
+  head.Norm(a.dh, a.eps);
+  head.Rotate(a.cos_sin + task / a.heads * a.pairs, a.dh, a.pairs, lane);
+  head.Store(at, a.dh, lane);
+}
+
+}  // namespace
+
+void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
+  Params p = {.q = a.q ? a.q.f32() : nullptr,
+              .kv = a.kv ? a.kv.f32() : nullptr,
+              .kv_norm = a.kv ? a.kv_norm.f32() : nullptr,
+              .index_q = a.index_q ? a.index_q.f32() : nullptr,
+              .cos_sin = reinterpret_cast<const float2*>(a.cos_sin.f32()),
+              .num_q = a.q ? a.q.dim(0) * a.q.dim(1) : 0,
+              .num_kv = a.kv ? a.kv.dim(0) : 0,
+              .num_index = a.index_q ? a.index_q.dim(0) * a.index_q.dim(1) : 0,
+              .heads = a.q ? static_cast<int>(a.q.dim(1)) : 1,
+              .index_heads = a.index_q ? static_cast<int>(a.index_q.dim(1)) : 1,
+              .dh = static_cast<int>(a.q ? a.q.dim(2) : a.kv ? a.kv.dim(1) : 0),
+              .di = static_cast<int>(a.index_q ? a.index_q.dim(2) : 0),
+              .pairs = static_cast<int>(a.cos_sin.dim(1)),
+              .eps = a.norm_eps,
+              .index_dtype = a.index_dtype,
+              .append = a.append};
+  DSV4_CHECK(!a.q || !a.kv || a.q.dim(2) == a.kv.dim(1));
+  DSV4_CHECK(p.dh % 2 == 0 && p.dh <= 1024 && p.di <= 1024, "head dim ", p.dh);
+  if (a.kv) {
+    p.layer = *a.cache.layer;
+    p.row = p.layer.window_row;
+    DSV4_CHECK(p.row.kind != RowFormat::Kind::kFp8 || p.row.rope_dim % 2 == 0);
+  }
+  if (a.append) p.window = a.cache.window, p.sequences = a.cache.sequences, p.sequence_of = a.cache.sequence_of, p.positions = a.cache.positions;
+  const int64_t warps = p.num_q + p.num_kv + p.num_index;
+  const dim3 grid(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads));
+  if (std::max(p.dh, p.di) <= 512) {
+    Launch(ctx, QPrepareKernel<8>, grid, dim3(kThreads), 0, p);
+  } else {
+    Launch(ctx, QPrepareKernel<16>, grid, dim3(kThreads), 0, p);
+  }
+}
+
+}  // namespace dsv4
