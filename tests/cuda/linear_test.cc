@@ -43,10 +43,12 @@ Expected Exact(const std::vector<float>& x, const QuantFixture& w, int64_t num_t
   return e;
 }
 
-std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_tokens, int64_t groups, bool f32_inputs = false) {
+std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_tokens, int64_t groups, bool f32_inputs = false,
+                             bool batch_invariant = false) {
   GuardBuffer<float> y({num_tokens, w.rows});
   Mirror gpu;
   gpu.ctx().f32_inputs = f32_inputs;
+  gpu.ctx().batch_invariant = batch_invariant;
   LinearCuda(gpu.ctx(), {.x = gpu.In(x), .w = gpu.Weight(w), .y = gpu.Out(y.tensor()), .groups = groups});
   gpu.Finish();
   return y.values();
@@ -102,12 +104,14 @@ TEST_P(CudaLinearFormats, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   const int64_t num_tokens = 67, granule = ColumnGranule(GetParam().format);
-  for (const auto& [n, width, groups] : {std::tuple{int64_t{37}, int64_t{300}, int64_t{1}}, {600, 1100, 1}, {40, 4096, 1}, {66, 200, 3}}) {
+  // Whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups.
+  for (const auto& [n, width, groups] :
+       {std::tuple{int64_t{37}, int64_t{300}, int64_t{1}}, {600, 1100, 1}, {40, 8192, 1}, {66, 200, 3}, {17000, 64, 1}}) {
     const int64_t k = CeilDiv(width, granule) * granule;
     SCOPED_TRACE(StrCat("N ", n, " K ", k, " G ", groups));
     const QuantFixture w(random, GetParam(), n, k, {.unaligned = false});
     GuardBuffer<float> x({num_tokens, groups * k}, random.Normals(num_tokens * groups * k));
-    const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), num_tokens, groups);
+    const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), num_tokens, groups, false, /*batch_invariant=*/true);
     for (const int64_t size : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64}) {
       for (const int64_t first : {int64_t{0}, num_tokens - size}) {
         const Tensor part{x.data() + first * groups * k, DType::kF32, {size, groups * k}};

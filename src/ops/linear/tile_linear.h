@@ -1,10 +1,10 @@
 // Products of packed weights with up to a few dozen tokens on the GPU: what linear and linears launch. Weights are
 // streamed once by all multiprocessors through rings in shared memory and multiplied on tensor cores (tile_mma.cuh).
 //
-// One launch takes up to eight matrices that share x. An item is 16 rows of one of them. K is cut into S slices, one for
-// each block of a cluster, and each slice into P parts, one for each of P warps; partial sums meet in the shared memory of
-// the block that owns the rows and are added in order of K. S and P depend on the shapes only, so that a row's bits do not
-// depend on T.
+// One launch takes up to eight matrices that share x. An item is 16 rows of one of them. K is cut into Q segments, a function
+// of the shapes alone, and their sums are added as a balanced tree. Who sums them may depend on T without a change of bits:
+// with few tokens the warps of one block (all Q), with more the blocks of a cluster (S slices of Q / S segments), so that a
+// block reads and converts its slice of x only. Matrices with many rows are not cut: a warp sums whole rows.
 #pragma once
 
 #include "device/exec_context.h"

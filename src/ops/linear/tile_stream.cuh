@@ -1,0 +1,63 @@
+// How tile_linear_cuda.cu moves data: a warp's ring of chunks of weights in shared memory, filled by bulk copies, and stores
+// into another block of the cluster that count bytes at a barrier there. sm_90 and later.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4 {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// True for one lane of a converged warp.
+__device__ __forceinline__ bool ElectLane() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
+// One thread; visible to the cluster after ClusterArriveRelaxed / ClusterWait, to bulk copies at once.
+__device__ __forceinline__ void InitBarrier(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void FenceBarrierInit() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void ExpectBytes(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void WaitBarrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred q;\nAGAIN%=:\nmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 q, [%0], %1;\n@!q bra AGAIN%=;\n}" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ void WaitClusterBarrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred q;\nAGAIN%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 q, [%0], %1;\n@!q bra AGAIN%=;\n}" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// `bytes`, a multiple of 16, from 16-byte aligned memory that no kernel writes.
+__device__ __forceinline__ void CopyBulk(uint32_t to, const uint8_t* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void PrefetchBulk(const uint8_t* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Clusters. Arriving orders nothing but what FenceBarrierInit orders.
+__device__ __forceinline__ void ClusterArriveRelaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void ClusterWait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// The same shared address in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+// Counts 16 bytes at `barrier`, which lies in the same block as `address`.
+__device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address), "f"(v.x),
+               "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+
+}  // namespace dsv4

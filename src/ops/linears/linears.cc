@@ -1,0 +1,31 @@
+#include "ops/linears/linears.h"
+
+namespace dsv4 {
+
+void LinearsRef(const ExecContext& ctx, const LinearsArgs& a);
+void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a);
+
+namespace {
+
+constexpr Candidate<LinearsArgs> kCandidates[] = {
+    DSV4_CUDA_ROW(LinearsCuda)
+    {"linear", SupportsCpu, LinearsRef},
+};
+
+}  // namespace
+
+void Linears(const ExecContext& ctx, const LinearsArgs& a) {
+  DSV4_CHECK(a.count >= 1 && a.count <= kMaxLinears, a.count, " linears");
+  for (int i = 0; i < a.count; ++i) {
+    const LinearPart& part = a.parts[static_cast<size_t>(i)];
+    DSV4_CHECK_EQ(a.x.dim(0), part.y.dim(0));
+    DSV4_CHECK_EQ(a.x.dim(1), part.w.cols);
+    DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
+    DSV4_CHECK(a.x.data != part.y.data);
+  }
+  Choose(kCandidates, ctx).run(ctx, a);
+}
+
+OpImplementations DescribeLinears(const ExecContext& ctx) { return DescribeOp("linears", kCandidates, ctx); }
+
+}  // namespace dsv4

@@ -1,0 +1,30 @@
+// Several linears of one input: y_i[t, n] = sum_k x[t, k] * w_i[n, k]
+// The weights may have different formats and numbers of rows, K is the same; every y_i is what linear gives for w_i to
+// within the order of the sum, which does not depend on T. On a GPU it is one launch (docs/model.md: the projections that
+// read the same normalised stream).
+#pragma once
+
+#include <array>
+
+#include "ops/registry.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+inline constexpr int kMaxLinears = 8;
+
+struct LinearPart {
+  QuantTensor w;  // [N_i, K], any format
+  Tensor y;       // f32 [T, N_i]; not x, nor another part's
+};
+
+struct LinearsArgs {
+  Tensor x;  // f32 [T, K]
+  std::array<LinearPart, kMaxLinears> parts;
+  int count = 0;
+};
+void Linears(const ExecContext& ctx, const LinearsArgs& args);
+OpImplementations DescribeLinears(const ExecContext& ctx);
+
+}  // namespace dsv4
