@@ -1,5 +1,7 @@
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/site.cuh"
+#include "ops/hc_pre/site_cluster.cuh"
+#include "ops/hc_pre/site_prefill.cuh"
 
 namespace dsv4 {
 
@@ -7,9 +9,12 @@ namespace hc {
 
 namespace {
 
+constexpr int64_t kMaxClusterTokens = 4;  // an H200 places no more clusters of 16 at once
+constexpr int64_t kMaxFewTokens = 64;  // whose bits do not depend on their number
+
 template <int kStreams, typename Weight>
 void LaunchDots(const ExecContext& ctx, const Site& s) {
-  const int tokens = s.num_tokens <= kGroup ? kGroup : 4 * kGroup;
+  const int tokens = s.num_tokens <= kGroup ? kGroup : s.num_tokens <= 4 * kGroup ? 2 * kGroup : 4 * kGroup;
   const dim3 grid(static_cast<unsigned>(s.blocks()), static_cast<unsigned>(CeilDiv(s.num_tokens, tokens)));
   if (s.y != nullptr) {
     Launch(ctx, DotsKernel<kStreams, Weight, true>, grid, dim3(kDotsThreads), 0, s, tokens);
@@ -18,7 +23,78 @@ void LaunchDots(const ExecContext& ctx, const Site& s) {
   }
 }
 
+// Clusters of 16 blocks need leave, and a GPU that can place them.
+template <typename... Params>
+bool CanCluster(void (*kernel)(Params...), int threads) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess) {
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {kClusterBlocks, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(kClusterBlocks);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int count = 0;
+    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess) return count > 0;
+  }
+  cudaGetLastError();
+  return false;
+}
+
+template <typename Weight, bool kPost, int kRun>
+bool RunCluster(const ExecContext& ctx, const Site& s) {
+  const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
+  constexpr int kThreads = 32 * (kRun + 1);
+  static const bool can = CanCluster(kernel, kThreads);
+  if (can) Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
+  return can;
+}
+
+// For the released models' shapes and few tokens: false where it does not run.
+bool RunCluster(const ExecContext& ctx, const Site& s) {
+  if (s.num_tokens > kMaxClusterTokens || s.num_streams != 4 || s.num_mixes != kClusterMixes || !s.vector || !Aligned(s.comb, 16)) return false;
+  const auto run = [&]<typename Weight, bool kPost>() {
+    return s.d == 4096 ? RunCluster<Weight, kPost, 8>(ctx, s) : s.d == 7168 ? RunCluster<Weight, kPost, 14>(ctx, s) : false;
+  };
+  if (s.bf16) return s.y ? run.template operator()<__nv_bfloat16, true>() : run.template operator()<__nv_bfloat16, false>();
+  return s.y ? run.template operator()<float, true>() : run.template operator()<float, false>();
+}
+
+template <typename Weight>
+void LaunchPrefill(const ExecContext& ctx, const Site& s) {
+  const int64_t columns = s.blocks();
+  const int64_t groups = std::max<int64_t>(1, NumSms() / columns);  // of tokens: the blocks fill the chip once
+  const int64_t tokens = CeilDiv(CeilDiv(s.num_tokens, groups), kTokenTile) * kTokenTile;
+  const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(CeilDiv(s.num_tokens, tokens)));
+  const auto kernel = s.y != nullptr ? PrefillDotsKernel<Weight, true> : PrefillDotsKernel<Weight, false>;
+  Launch(ctx, kernel, grid, dim3(kPrefillThreads), sizeof(PrefillShared), s, tokens);
+}
+
+template <bool kEarly>
+void LaunchMix(const ExecContext& ctx, const Site& s) {
+  const dim3 grid(static_cast<unsigned>(s.num_tokens)), block(kMixThreads + 32);
+  if (s.d <= 4 * kMixThreads) {
+    Launch(ctx, MixKernel<4, 1, kEarly>, grid, block, 0, s);
+  } else if (s.d <= 8 * kMixThreads) {
+    Launch(ctx, MixKernel<4, 2, kEarly>, grid, block, 0, s);
+  } else {
+    Launch(ctx, MixKernel<4, 4, kEarly>, grid, block, 0, s);
+  }
+}
+
+bool IsPrefill(const ExecContext& ctx, const Site& s) {
+  return s.num_tokens > kMaxFewTokens && !ctx.batch_invariant && s.num_streams == 4 && s.num_mixes == kPrefillMixes && s.vector &&
+         s.d % kPrefillColumns == 0 && s.d <= 16 * kMixThreads && Aligned(s.post_in, 16) && Aligned(s.comb_in, 16);
+}
+
 void RunPart(const ExecContext& ctx, const Site& s) {
+  if (s.block_columns == kPrefillColumns) {
+    s.bf16 ? LaunchPrefill<__nv_bfloat16>(ctx, s) : LaunchPrefill<float>(ctx, s);
+    LaunchMix<false>(ctx, s);
+    return;
+  }
+  if (RunCluster(ctx, s)) return;
   if (s.num_streams == 4) {
     s.bf16 ? LaunchDots<4, __nv_bfloat16>(ctx, s) : LaunchDots<4, float>(ctx, s);
   } else {
@@ -29,12 +105,10 @@ void RunPart(const ExecContext& ctx, const Site& s) {
     Launch(ctx, MixKernel<0, 0>, grid, block, 0, s);
   } else if (!s.vector || s.d > 16 * kMixThreads) {
     Launch(ctx, MixKernel<4, 0>, grid, block, 0, s);
-  } else if (s.d <= 4 * kMixThreads) {
-    Launch(ctx, MixKernel<4, 1>, grid, block, 0, s);
-  } else if (s.d <= 8 * kMixThreads) {
-    Launch(ctx, MixKernel<4, 2>, grid, block, 0, s);
+  } else if (s.num_tokens <= NumSms()) {
+    LaunchMix<true>(ctx, s);
   } else {
-    Launch(ctx, MixKernel<4, 4>, grid, block, 0, s);
+    LaunchMix<false>(ctx, s);
   }
 }
 
@@ -44,6 +118,7 @@ void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
   s.vector = s.d % 4 == 0 && Aligned(s.streams, 16) && Aligned(s.y, 16) && Aligned(s.x, 16) && Aligned(s.norm_weight, 16) &&
              Aligned(s.fn, s.bf16 ? 8 : 16);
+  if (IsPrefill(ctx, s)) s.block_columns = kPrefillColumns;
   s.partial = reinterpret_cast<float*>(ctx.scratch.data);
   const int64_t per_token = static_cast<int64_t>(s.blocks()) * s.padded_mixes() * 4;
   const int64_t most = ctx.scratch.bytes / per_token, total = s.num_tokens;

@@ -5,8 +5,8 @@
 //   MixKernel    adds the blocks' products in order, makes the mixes, sums the streams and norms the sum
 //
 // A block of DotsKernel owns columns [d0, d0 + width) of all streams, width = 128 / H rounded down to a multiple of 4.
-// Sums: four columns in a lane, lanes by a butterfly, column blocks 16 apart in a warp of MixKernel, then its warps by a
-// butterfly. None of it depends on T.
+// Sums: four columns in a lane, lanes by a butterfly, 16 runs of column blocks in order, the runs by a butterfly. None of it
+// depends on T.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -37,12 +37,13 @@ struct Site {
   float* comb = nullptr;             // [T, H, H]
   float* partial = nullptr;          // [T, blocks, Np]
   int num_streams = 0, d = 0, num_mixes = 0, iters = 0;
+  int block_columns = 0;             // of the partial sums; 0: DotsKernel's
   int64_t num_tokens = 0;
   float eps = 0, site_norm_eps = 0, x_norm_eps = 0;
   bool bf16 = false;                 // of fn
   bool vector = false;               // rows of four can be read at once everywhere
 
-  __host__ __device__ int width() const { return 128 / num_streams / 4 * 4; }
+  __host__ __device__ int width() const { return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4; }
   __host__ __device__ int blocks() const { return (d + width() - 1) / width(); }
   __host__ __device__ int padded_mixes() const { return (num_mixes + 1 + 31) / 32 * 32; }
 };
@@ -103,6 +104,21 @@ __device__ __forceinline__ float TransposeSum(float (&v)[32]) {
   return v[0];
 }
 
+__device__ __forceinline__ void AddScaled(float p, const float4& x, float4& sum) {
+  sum.x = fmaf(p, x.x, sum.x);
+  sum.y = fmaf(p, x.y, sum.y);
+  sum.z = fmaf(p, x.z, sum.z);
+  sum.w = fmaf(p, x.w, sum.w);
+}
+
+__device__ __forceinline__ float SquareOf(const float4& x) { return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, __fmul_rn(x.x, x.x)))); }
+
+__device__ __forceinline__ float EightLaneSum(float x) {
+#pragma unroll
+  for (int o = 4; o > 0; o /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, o);
+  return x;
+}
+
 constexpr int kDotsThreads = 256, kDotsWarps = kDotsThreads / 32;
 constexpr int kRowsPerWarp = 3;  // rows of fn that a warp holds: 24 in all
 constexpr int kGroup = 8;        // tokens whose sums are made together
@@ -115,11 +131,11 @@ __device__ __forceinline__ void MixColumn(const float* post, const float* comb, 
 #pragma unroll
   for (int k = 0; k < (kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams)); ++k) {
     if (k >= n) break;
-    float sum = post[k] * y;
+    float sum = __fmul_rn(post[k], y);
 #pragma unroll
     for (int j = 0; j < (kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams)); ++j) {
       if (j >= n) break;
-      sum += comb[j * n + k] * old[j];
+      sum = fmaf(comb[j * n + k], old[j], sum);
     }
     out[k] = sum;
   }
@@ -155,34 +171,47 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_block;
   const int64_t end = min(begin + tokens_per_block, s.num_tokens);
+  // With kPost a thread mixes four columns of one token; what it reads for the next group is on its way meanwhile.
+  const int per_token = h + h * h, own_token = static_cast<int>(threadIdx.x) / quads, quad = static_cast<int>(threadIdx.x) % quads;
+  [[maybe_unused]] Four y, old[kMost];
+  [[maybe_unused]] float own_mixes[kPost ? (kGroup * (kMost + kMost * kMost) + kDotsThreads - 1) / kDotsThreads : 1];
+  const auto load_group = [&](int64_t t0) {
+    if constexpr (kPost) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(kGroup), end - t0));
+#pragma unroll
+      for (int k = 0; k < static_cast<int>(sizeof(own_mixes) / sizeof(float)); ++k) {
+        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x), token = i / per_token, m = i % per_token;
+        if (token < count) own_mixes[k] = m < h ? s.post_in[(t0 + token) * h + m] : s.comb_in[(t0 + token) * h * h + m - h];
+      }
+      const int columns = own_token < count ? s.d - d0 - quad * 4 : 0;
+      if (columns <= 0) return;
+      y = LoadFour(s.y + (t0 + own_token) * s.d + d0 + quad * 4, columns, s.vector);
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        if (j < h) old[j] = LoadFour(s.streams + (t0 + own_token) * k_row + static_cast<int64_t>(j) * s.d + d0 + quad * 4, columns, s.vector);
+      }
+    }
+  };
+  if (begin < end) load_group(begin);
   for (int64_t t0 = begin; t0 < end; t0 += kGroup) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kGroup), end - t0));
     if constexpr (kPost) {
-      const int per_token = h + h * h;
-      for (int i = threadIdx.x; i < count * per_token; i += kDotsThreads) {
-        const int token = i / per_token, m = i % per_token;
-        mixes[token][m] = m < h ? s.post_in[(t0 + token) * h + m] : s.comb_in[(t0 + token) * h * h + m - h];
-      }
-      Four y, old[kMost];
-      const int token = static_cast<int>(threadIdx.x) / quads, quad = static_cast<int>(threadIdx.x) % quads;
-      const int columns = token < count ? s.d - d0 - quad * 4 : 0;
-      float* at = s.streams + (t0 + token) * k_row + d0 + quad * 4;
-      if (columns > 0) {  // the loads do not wait for the mixes
-        y = LoadFour(s.y + (t0 + token) * s.d + d0 + quad * 4, columns, s.vector);
 #pragma unroll
-        for (int j = 0; j < kMost; ++j) {
-          if (j < h) old[j] = LoadFour(at + static_cast<int64_t>(j) * s.d, columns, s.vector);
-        }
+      for (int k = 0; k < static_cast<int>(sizeof(own_mixes) / sizeof(float)); ++k) {
+        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x);
+        if (i < count * per_token) mixes[i / per_token][i % per_token] = own_mixes[k];
       }
+      const int columns = own_token < count ? s.d - d0 - quad * 4 : 0;
       __syncthreads();
       if (columns > 0) {
+        float* at = s.streams + (t0 + own_token) * k_row + d0 + quad * 4;
         Four mixed[kMost];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float in[kMost], out[kMost];
 #pragma unroll
           for (int j = 0; j < kMost; ++j) in[j] = j < h ? old[j].v[i] : 0.0f;
-          MixColumn<kStreams>(mixes[token], mixes[token] + h, y.v[i], in, out, h);
+          MixColumn<kStreams>(mixes[own_token], mixes[own_token] + h, y.v[i], in, out, h);
 #pragma unroll
           for (int k = 0; k < kMost; ++k) mixed[k].v[i] = k < h && i < columns ? out[k] : 0.0f;
         }
@@ -190,9 +219,10 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
         for (int k = 0; k < kMost; ++k) {
           if (k >= h) break;
           StoreFour(at + static_cast<int64_t>(k) * s.d, mixed[k], columns, s.vector);
-          tile[token][k * quads + quad] = mixed[k];
+          tile[own_token][k * quads + quad] = mixed[k];
         }
       }
+      if (t0 + kGroup < end) load_group(t0 + kGroup);
     } else {
       for (int token = warp; token < count; token += kDotsWarps) {
         tile[token][lane] = LoadFour(s.streams + (t0 + token) * k_row + static_cast<int64_t>(own_stream) * s.d + own_column,
@@ -239,11 +269,16 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// Within 1 ulp, without the branches of an exact division.
+// 1 / x of a normal x > 0 within 2 ulp: a first guess from the exponent, within 13 %, cubed away twice. Four at a time take less
+// time than the special function unit would.
 __device__ __forceinline__ float Reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+  float y = __uint_as_float(0x7EF311C3u - __float_as_uint(x));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float error = fmaf(-x, y, 1.0f);
+    y = fmaf(y, fmaf(error, error, error), y);
+  }
+  return fmaf(y, fmaf(-x, y, 1.0f), y);
 }
 
 // comb = A scaled by rows and columns: A[j, k] / (row[j] * column[k]). Dividing by (sum + eps) multiplies a factor by
@@ -267,20 +302,20 @@ __device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStream
     if (iter > 0) {
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) {
-        float sum = eps * row[j];
+        float sum[2] = {eps * row[j], 0.0f};  // two short chains
 #pragma unroll
-        for (int k = 0; k < kStreams; ++k) sum = fmaf(a[j][k], inverse_column[k], sum);
-        row[j] = sum;
-        inverse_row[j] = Reciprocal(sum);
+        for (int k = 0; k < kStreams; ++k) sum[k % 2] = fmaf(a[j][k], inverse_column[k], sum[k % 2]);
+        row[j] = sum[0] + sum[1];
+        inverse_row[j] = Reciprocal(row[j]);
       }
     }
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) {
-      float sum = eps * column[k];
+      float sum[2] = {eps * column[k], 0.0f};
 #pragma unroll
-      for (int j = 0; j < kStreams; ++j) sum = fmaf(a[j][k], inverse_row[j], sum);
-      column[k] = sum;
-      inverse_column[k] = Reciprocal(sum);
+      for (int j = 0; j < kStreams; ++j) sum[j % 2] = fmaf(a[j][k], inverse_row[j], sum[j % 2]);
+      column[k] = sum[0] + sum[1];
+      inverse_column[k] = Reciprocal(column[k]);
     }
   }
 #pragma unroll
@@ -320,23 +355,47 @@ __device__ __forceinline__ void SinkhornInShared(float* a, int h, int iters, flo
   }
 }
 
+// Mix n of a token from its product with fn and the streams' sum of squares: pre[n], post[n - H], or a logit of comb.
+__device__ __forceinline__ float MixOf(const Site& s, int n, int h, float product, float square) {
+  const float m = product * rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
+  const float logit = fmaf(m, s.scale[n < h ? 0 : n < 2 * h ? 1 : 2], s.base[n]);
+  return n < h ? Sigmoid(logit) + s.eps : n < 2 * h ? 2.0f * Sigmoid(logit) : logit;
+}
+
+// The sum of 16 values a stride apart, in the order of a butterfly over 16 lanes.
+__device__ __forceinline__ float SixteenSum(const float* p, int stride) {
+  float v[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) v[i] = p[i * stride];
+#pragma unroll
+  for (int o = 8; o > 0; o /= 2) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i < o) v[i] += v[i + o];
+    }
+  }
+  return v[0];
+}
+
 constexpr int kMixThreads = 512, kMixWarps = kMixThreads / 32;  // and one more warp, for Sinkhorn
 
-// One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned, streams stay in registers.
-template <int kStreams, int kGroups>
-__global__ void __launch_bounds__(kMixThreads + 32) MixKernel(const Site s) {
+// One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while the products
+// are added up, which takes registers, so that fewer blocks share a multiprocessor.
+template <int kStreams, int kGroups, bool kEarly = true>
+__global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(const Site s) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
   __shared__ float part[kMixWarps][(2 + kMost) * kMost + 1 + 32];  // by warp and mix; rows padded to whole warps
-  __shared__ float pre[kMost], logits[kMost * kMost];
+  [[maybe_unused]] __shared__ float shared_pre[kMost], logits[kMost * kMost];  // any H
   __shared__ float square_part[kMixWarps];
+  float pre[kMost];
   const int h = kStreams > 0 ? kStreams : s.num_streams;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t t = blockIdx.x;
   const float* streams = s.streams + t * h * s.d;
   float* x = s.x + t * s.d;
   AllowNext();
-  float4 weight[kGroups > 0 ? kGroups : 1];
-  if constexpr (kGroups > 0) {
+  [[maybe_unused]] float4 weight[kGroups > 0 ? kGroups : 1];
+  if constexpr (kGroups > 0 && kEarly) {
     if (s.norm_weight != nullptr && warp < kMixWarps) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
@@ -347,8 +406,8 @@ __global__ void __launch_bounds__(kMixThreads + 32) MixKernel(const Site s) {
   }
   WaitForPrevious();
 
-  float4 own[kGroups > 0 ? kGroups : 1][kMost];
-  if constexpr (kGroups > 0) {  // under way while the products are added up
+  [[maybe_unused]] float4 own[kGroups > 0 ? kGroups : 1][kMost];
+  if constexpr (kGroups > 0 && kEarly) {
     if (warp < kMixWarps) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
@@ -360,96 +419,109 @@ __global__ void __launch_bounds__(kMixThreads + 32) MixKernel(const Site s) {
       }
     }
   }
-  const int np = s.padded_mixes(), blocks = s.blocks();
+  const int np = s.padded_mixes(), blocks = s.blocks(), run = (blocks + kMixWarps - 1) / kMixWarps;
   if (warp < kMixWarps) {
     for (int n = lane; n <= s.num_mixes; n += 32) {
       const float* p = s.partial + t * blocks * np + n;
       float sum = 0;
 #pragma unroll 8
-      for (int b = warp; b < blocks; b += kMixWarps) sum += p[static_cast<int64_t>(b) * np];
+      for (int b = warp * run; b < min(blocks, (warp + 1) * run); ++b) sum += p[static_cast<int64_t>(b) * np];
       part[warp][n] = sum;
     }
   }
   __syncthreads();
-  for (int n = warp; n < s.num_mixes; n += kMixWarps + 1) {
-    const float product = WarpSum(lane < kMixWarps ? part[lane][n] : 0.0f);
-    const float square = WarpSum(lane < kMixWarps ? part[lane][s.num_mixes] : 0.0f);
-    if (lane == 0) {
-      const float m = product * rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
-      if (n < h) {
-        pre[n] = Sigmoid(m * s.scale[0] + s.base[n]) + s.eps;
-      } else if (n < 2 * h) {
-        s.post[t * h + n - h] = 2.0f * Sigmoid(m * s.scale[1] + s.base[n]);
-      } else {
-        logits[n - 2 * h] = m * s.scale[2] + s.base[n];
-      }
-    }
-  }
-  __syncthreads();
-
-  if (warp == kMixWarps) {
-    if (s.post == nullptr) return;
-    if constexpr (kStreams > 0) {
-      if (lane == 0) {
-        float a[kMost][kMost];
+  static_assert(kMixWarps == 16);
+  constexpr int kPitch = sizeof(part[0]) / sizeof(float);
+  if constexpr (kStreams > 0) {  // every warp makes the mixes it needs: lane n mix n
+    const float product = lane <= s.num_mixes ? SixteenSum(&part[0][lane], kPitch) : 0.0f;
+    const float square = __shfl_sync(0xFFFFFFFFu, product, s.num_mixes);
+    const float mix = lane < s.num_mixes ? MixOf(s, lane, h, product, square) : 0.0f;
 #pragma unroll
-        for (int i = 0; i < kMost * kMost; ++i) a[i / kMost][i % kMost] = logits[i];
-        SinkhornInRegisters<kMost>(a, s.iters, s.eps);
+    for (int j = 0; j < kMost; ++j) pre[j] = __shfl_sync(0xFFFFFFFFu, mix, j);
+    if (warp == kMixWarps) {
+      if (s.post == nullptr) return;
+      if (lane >= h && lane < 2 * h) s.post[t * h + lane - h] = mix;
+      float a[kMost][kMost];
+#pragma unroll
+      for (int i = 0; i < kMost * kMost; ++i) a[i / kMost][i % kMost] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kMost + i);
+      SinkhornInRegisters<kMost>(a, s.iters, s.eps);
+      if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < kMost * kMost; ++i) s.comb[t * kMost * kMost + i] = a[i / kMost][i % kMost];
       }
-    } else {
+      return;
+    }
+  } else {
+    for (int n = threadIdx.x; n < s.num_mixes; n += kMixThreads + 32) {
+      const float mix = MixOf(s, n, h, SixteenSum(&part[0][n], kPitch), SixteenSum(&part[0][s.num_mixes], kPitch));
+      (n < h ? shared_pre[n] : n < 2 * h ? s.post[t * h + n - h] : logits[n - 2 * h]) = mix;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) pre[j] = j < h ? shared_pre[j] : 0.0f;
+    if (warp == kMixWarps) {
+      if (s.post == nullptr) return;
       SinkhornInShared(logits, h, s.iters, s.eps);
       for (int i = lane; i < h * h; i += 32) s.comb[t * h * h + i] = logits[i];
+      return;
     }
-    return;
   }
 
   // Named barrier 1: the Sinkhorn warp is not waited for.
-  const auto square_sum = [&](float square) {
+  [[maybe_unused]] const auto square_sum = [&](float square) {
     square = WarpSum(square);
     if (lane == 0) square_part[warp] = square;
     asm volatile("bar.sync 1, %0;" ::"n"(kMixThreads) : "memory");
     return WarpSum(lane < kMixWarps ? square_part[lane] : 0.0f);
   };
-  float square = 0;
   if constexpr (kGroups > 0) {
+    __shared__ float block_square[kGroups * kMixThreads / 8];  // by blocks of 32 columns
     float4 sum[kGroups];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int i = (g * kMixThreads + static_cast<int>(threadIdx.x)) * 4;
       sum[g] = make_float4(0, 0, 0, 0);
-      if (i >= s.d) continue;
+      if (i < s.d) {
+        if constexpr (!kEarly) {
 #pragma unroll
-      for (int j = 0; j < kMost; ++j) {
-        const float p = pre[j];
-        sum[g].x = fmaf(p, own[g][j].x, sum[g].x);
-        sum[g].y = fmaf(p, own[g][j].y, sum[g].y);
-        sum[g].z = fmaf(p, own[g][j].z, sum[g].z);
-        sum[g].w = fmaf(p, own[g][j].w, sum[g].w);
+          for (int j = 0; j < kMost; ++j) own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
+        }
+#pragma unroll
+        for (int j = 0; j < kMost; ++j) AddScaled(pre[j], own[g][j], sum[g]);
       }
-      square = fmaf(sum[g].x, sum[g].x, square);
-      square = fmaf(sum[g].y, sum[g].y, square);
-      square = fmaf(sum[g].z, sum[g].z, square);
-      square = fmaf(sum[g].w, sum[g].w, square);
+      const float square = EightLaneSum(SquareOf(sum[g]));
+      if (lane % 8 == 0) block_square[(g * kMixThreads + static_cast<int>(threadIdx.x)) / 8] = square;
     }
     float scale = 1;
-    if (s.norm_weight != nullptr) scale = rsqrtf(square_sum(square) / static_cast<float>(s.d) + s.x_norm_eps);
+    if (s.norm_weight != nullptr) {
+      asm volatile("bar.sync 1, %0;" ::"n"(kMixThreads) : "memory");
+      const int x_blocks = (s.d + 31) / 32, x_run = (x_blocks + kMixWarps - 1) / kMixWarps;
+      float square = 0;
+      if (lane < kMixWarps) {
+        for (int b = lane * x_run; b < min(x_blocks, (lane + 1) * x_run); ++b) square += block_square[b];
+      }
+      scale = rsqrtf(WarpSum(square) / static_cast<float>(s.d) + s.x_norm_eps);
+    }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int i = (g * kMixThreads + static_cast<int>(threadIdx.x)) * 4;
       if (i >= s.d) continue;
       float4 out = sum[g];
       if (s.norm_weight != nullptr) {
+        if constexpr (!kEarly) weight[g] = *reinterpret_cast<const float4*>(s.norm_weight + i);
         out = make_float4(out.x * scale * weight[g].x, out.y * scale * weight[g].y, out.z * scale * weight[g].z,
                           out.w * scale * weight[g].w);
       }
       *reinterpret_cast<float4*>(x + i) = out;
     }
   } else {
+    float square = 0;
     for (int i = threadIdx.x; i < s.d; i += kMixThreads) {
       float sum = 0;
-      for (int j = 0; j < h; ++j) sum = fmaf(pre[j], streams[static_cast<int64_t>(j) * s.d + i], sum);
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        if (j < h) sum = fmaf(pre[j], streams[static_cast<int64_t>(j) * s.d + i], sum);
+      }
       square = fmaf(sum, sum, square);
       x[i] = sum;
     }
