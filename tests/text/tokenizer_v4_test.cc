@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -144,10 +144,10 @@ TEST(TokenizerV4, AddedTokensCanBePlainText) {
 // A quadratic encoder would need hours for each of these.
 TEST(TokenizerV4, LongPiecesEncodeInSeconds) {
   SKIP_WITHOUT_V4();
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // of this process: a busy machine may give it little time
   EXPECT_EQ(V4().Encode(std::string(1'000'000, 'a')).size(), 125000u);
   EXPECT_EQ(*V4().Decode(V4().Encode(std::string(1'000'000, ' '))), std::string(1'000'000, ' '));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 60);
 }
 
 }  // namespace
