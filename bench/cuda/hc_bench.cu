@@ -20,26 +20,48 @@ namespace {
 void Run(Gpu& gpu, const char* model, int64_t d, int64_t t) {
   const int64_t h = 4, n = 24;
   const int copies = Gpu::Copies(n * h * d * 4);
-  Floats fn(gpu, copies * n * h * d, 0.02f), base(gpu, n), scale(gpu, 3, 0.1f), norm(gpu, d), streams(gpu, t * h * d), y(gpu, t * d),
-      x(gpu, t * d), post(gpu, t * h), comb(gpu, t * h * h, 0.25f);
+  Floats fn(gpu, copies * n * h * d, 0.02f), base(gpu, n), scale(gpu, 3, 0.1f), norm(gpu, d),
+      streams(gpu, t * h * d), y(gpu, t * d), x(gpu, t * d), post(gpu, t * h), comb(gpu, t * h * h, 0.25f);
   const auto weight = [&](int i) {
-    return QuantTensor{.format = WeightFormat::kF32, .rows = n, .cols = h * d,
-                       .codes = reinterpret_cast<const uint8_t*>(fn.data() + static_cast<int64_t>(i) * n * h * d)};
+    return QuantTensor{
+        .format = WeightFormat::kF32,
+        .rows = n,
+        .cols = h * d,
+        .codes = reinterpret_cast<const uint8_t*>(fn.data() + static_cast<int64_t>(i) * n * h * d)};
   };
   const int launches = t > 128 ? 3 : copies;
   const double bridge = gpu.MedianUs(launches, [&](const ExecContext& ctx, int i) {
-    HcBridgeCuda(ctx, {.streams = streams.tensor({t, h, d}), .y = y.tensor({t, d}), .fn = weight(i), .base = base.tensor({n}),
-                       .scale = scale.tensor({3}), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f, .norm = norm.tensor({d}),
-                       .x = x.tensor({t, d}), .post = post.tensor({t, h}), .comb = comb.tensor({t, h, h})});
+    HcBridgeCuda(ctx, {.streams = streams.tensor({t, h, d}),
+                       .y = y.tensor({t, d}),
+                       .fn = weight(i),
+                       .base = base.tensor({n}),
+                       .scale = scale.tensor({3}),
+                       .iters = 20,
+                       .eps = 1e-6f,
+                       .norm_eps = 1e-6f,
+                       .norm = norm.tensor({d}),
+                       .x = x.tensor({t, d}),
+                       .post = post.tensor({t, h}),
+                       .comb = comb.tensor({t, h, h})});
   });
   const auto pre = [&](const ExecContext& ctx, int i) {
-    HcPreCuda(ctx, {.streams = streams.tensor({t, h, d}), .fn = weight(i), .base = base.tensor({n}), .scale = scale.tensor({3}),
-                    .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f, .x = x.tensor({t, d}), .post = post.tensor({t, h}),
+    HcPreCuda(ctx, {.streams = streams.tensor({t, h, d}),
+                    .fn = weight(i),
+                    .base = base.tensor({n}),
+                    .scale = scale.tensor({3}),
+                    .iters = 20,
+                    .eps = 1e-6f,
+                    .norm_eps = 1e-6f,
+                    .x = x.tensor({t, d}),
+                    .post = post.tensor({t, h}),
                     .comb = comb.tensor({t, h, h})});
   };
   const double only_pre = gpu.MedianUs(launches, pre);
   const double composed = gpu.MedianUs(launches, [&](const ExecContext& ctx, int i) {
-    HcPostCuda(ctx, {.y = y.tensor({t, d}), .post = post.tensor({t, h}), .comb = comb.tensor({t, h, h}), .streams = streams.tensor({t, h, d})});
+    HcPostCuda(ctx, {.y = y.tensor({t, d}),
+                     .post = post.tensor({t, h}),
+                     .comb = comb.tensor({t, h, h}),
+                     .streams = streams.tensor({t, h, d})});
     pre(ctx, i);
     RmsNormCuda(ctx, {.x = x.tensor({t, d}), .weight = norm.tensor({d}), .y = x.tensor({t, d}), .eps = 1e-6f});
   });
@@ -50,11 +72,20 @@ void Run(Gpu& gpu, const char* model, int64_t d, int64_t t) {
     const int64_t bytes = t * (h + 1) * d * 4;
     void* from = gpu.Allocate(bytes);
     void* to = gpu.Allocate(bytes);
-    limit = gpu.MedianUs(3, [&](const ExecContext& ctx, int) { cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, StreamOf(ctx)); });
+    limit = gpu.MedianUs(3, [&](const ExecContext& ctx, int) {
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, StreamOf(ctx));
+    });
     cudaFree(from);
     cudaFree(to);
   }
-  Line("hc_bridge").Add("model", model).Add("T", t).Add("us", bridge).Add("limit_us", limit).Add("post_pre_norm_us", composed).Add("pre_us", only_pre).Print();
+  Line("hc_bridge")
+      .Add("model", model)
+      .Add("T", t)
+      .Add("us", bridge)
+      .Add("limit_us", limit)
+      .Add("post_pre_norm_us", composed)
+      .Add("pre_us", only_pre)
+      .Print();
 }
 
 }  // namespace

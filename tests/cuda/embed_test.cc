@@ -25,11 +25,14 @@ TEST(CudaEmbed, CopiesExactly) {
       const QuantFixture table(random, {format}, v, d);
       for (const int64_t t : {0, 1, 5, 300}) {
         GuardBuffer<int32_t> tokens(t);
-        for (int64_t i = 0; i < t; ++i) tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : i == 1 ? 0 : random.Index(v));
+        for (int64_t i = 0; i < t; ++i)
+          tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : i == 1 ? 0 : random.Index(v));
         GuardBuffer<float> want({t, h, d}), got({t, h, d});
-        Embed({.reference_ops = true}, {.tokens = tokens.tensor(), .table = table.tensor(), .streams = want.tensor()});
+        Embed({.reference_ops = true},
+              {.tokens = tokens.tensor(), .table = table.tensor(), .streams = want.tensor()});
         Mirror gpu;
-        EmbedCuda(gpu.ctx(), {.tokens = gpu.In(tokens.tensor()), .table = gpu.Weight(table.tensor(), /*rows=*/true),
+        EmbedCuda(gpu.ctx(), {.tokens = gpu.In(tokens.tensor()),
+                              .table = gpu.Weight(table.tensor(), /*rows=*/true),
                               .streams = gpu.Out(got.tensor())});
         gpu.Finish();
         EXPECT_TRUE(BitEqual(got.span(), want.span())) << d << " " << t;
@@ -46,7 +49,9 @@ TEST(CudaEmbed, TokensOutsideTheTableGiveNaN) {
   GuardBuffer<int32_t> tokens({3}, {-1, 5, 2147483647});
   GuardBuffer<float> got({3, 2, 8}, std::vector<float>(48, 1.0f));
   Mirror gpu;
-  EmbedCuda(gpu.ctx(), {.tokens = gpu.In(tokens.tensor()), .table = gpu.Weight(table.tensor(), true), .streams = gpu.Out(got.tensor())});
+  EmbedCuda(gpu.ctx(), {.tokens = gpu.In(tokens.tensor()),
+                        .table = gpu.Weight(table.tensor(), true),
+                        .streams = gpu.Out(got.tensor())});
   gpu.Finish();
   for (const float x : got.span()) EXPECT_TRUE(std::isnan(x));
 }
@@ -62,7 +67,8 @@ TEST(CudaGatherRows, CopiesExactly) {
       for (int64_t i = 0; i < r; ++i) rows[i] = static_cast<int32_t>(i == 0 ? t - 1 : random.Index(t));
       GatherRows({.reference_ops = true}, {.x = x.tensor(), .rows = rows.tensor(), .out = want.tensor()});
       Mirror gpu;
-      GatherRowsCuda(gpu.ctx(), {.x = gpu.In(x.tensor()), .rows = gpu.In(rows.tensor()), .out = gpu.Out(got.tensor())});
+      GatherRowsCuda(gpu.ctx(),
+                     {.x = gpu.In(x.tensor()), .rows = gpu.In(rows.tensor()), .out = gpu.Out(got.tensor())});
       gpu.Finish();
       EXPECT_TRUE(BitEqual(got.span(), want.span())) << width;
     }

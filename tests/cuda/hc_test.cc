@@ -27,7 +27,8 @@ struct Site {
       : streams({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d)),
         fn(random, {format}, rows, c.h * c.d),
         base({rows}, random.Normals(rows)),
-        scale({num_scales}, num_scales == 1 ? std::vector<float>{0.05f} : std::vector<float>{0.05f, 0.03f, 0.08f}) {}
+        scale({num_scales},
+              num_scales == 1 ? std::vector<float>{0.05f} : std::vector<float>{0.05f, 0.03f, 0.08f}) {}
   GuardBuffer<float> streams;
   QuantFixture fn;
   GuardBuffer<float> base, scale;
@@ -39,8 +40,16 @@ struct Outputs {
 };
 
 HcPreArgs Args(Site& s, Outputs& out) {
-  return {.streams = s.streams.tensor(), .fn = s.fn.tensor(), .base = s.base.tensor(), .scale = s.scale.tensor(), .iters = 20,
-          .eps = 1e-6f, .norm_eps = 1e-6f, .x = out.x.tensor(), .post = out.post.tensor(), .comb = out.comb.tensor()};
+  return {.streams = s.streams.tensor(),
+          .fn = s.fn.tensor(),
+          .base = s.base.tensor(),
+          .scale = s.scale.tensor(),
+          .iters = 20,
+          .eps = 1e-6f,
+          .norm_eps = 1e-6f,
+          .x = out.x.tensor(),
+          .post = out.post.tensor(),
+          .comb = out.comb.tensor()};
 }
 
 void RunPre(Site& s, const Case& c, Outputs& out) {
@@ -62,8 +71,10 @@ double MixTolerance(int64_t k) {
   return 4 * logit + Gamma(6 * 39);
 }
 
-const std::vector<Case> kCases = {{1, 4, 256}, {1, 1, 5}, {3, 4, 33}, {17, 2, 24}, {40, 4, 64}, {2, 8, 16}, {67, 3, 7},
-                                  {1, 4, 4096}, {2, 4, 7168}, {9, 4, 4096}, {3, 4, 2048}, {2, 4, 8196}, {5, 5, 100}, {1, 6, 1000}, {1, 7, 64}, {131, 4, 128}, {300, 4, 1024}, {150, 4, 4096}, {90, 4, 7168}};
+const std::vector<Case> kCases = {{1, 4, 256},   {1, 1, 5},      {3, 4, 33},     {17, 2, 24},  {40, 4, 64},
+                                  {2, 8, 16},    {67, 3, 7},     {1, 4, 4096},   {2, 4, 7168}, {9, 4, 4096},
+                                  {3, 4, 2048},  {2, 4, 8196},   {5, 5, 100},    {1, 6, 1000}, {1, 7, 64},
+                                  {131, 4, 128}, {300, 4, 1024}, {150, 4, 4096}, {90, 4, 7168}};
 
 TEST(CudaHcPre, MatchesReference) {
   DSV4_GPU_OR_SKIP();
@@ -155,11 +166,14 @@ TEST(CudaHcPost, MatchesReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d));
     GuardBuffer<float> y({c.t, c.d}, random.Normals(c.t * c.d)), post({c.t, c.h}, random.Normals(c.t * c.h)),
-        comb({c.t, c.h, c.h}, random.Normals(c.t * c.h * c.h)), want({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d)),
-        got({c.t, c.h, c.d}, want.values());
-    HcPost({.reference_ops = true}, {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = want.tensor()});
+        comb({c.t, c.h, c.h}, random.Normals(c.t * c.h * c.h)),
+        want({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d)), got({c.t, c.h, c.d}, want.values());
+    HcPost({.reference_ops = true},
+           {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = want.tensor()});
     Mirror gpu;
-    HcPostCuda(gpu.ctx(), {.y = gpu.In(y.tensor()), .post = gpu.In(post.tensor()), .comb = gpu.In(comb.tensor()),
+    HcPostCuda(gpu.ctx(), {.y = gpu.In(y.tensor()),
+                           .post = gpu.In(post.tensor()),
+                           .comb = gpu.In(comb.tensor()),
                            .streams = gpu.Out(got.tensor())});
     gpu.Finish();
     EXPECT_TRUE(Near(got.span(), want.span(), 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
@@ -174,11 +188,17 @@ TEST(CudaHcHead, MatchesReference) {
       SCOPED_TRACE(StrCat("R ", c.t, " H ", c.h, " D ", c.d));
       Site site(random, format, c, c.h, 1);
       GuardBuffer<float> want({c.t, c.d}), got({c.t, c.d});
-      HcHeadArgs a{.streams = site.streams.tensor(), .fn = site.fn.tensor(), .base = site.base.tensor(),
-                   .scale = site.scale.tensor(), .eps = 1e-6f, .norm_eps = 1e-6f, .out = want.tensor()};
+      HcHeadArgs a{.streams = site.streams.tensor(),
+                   .fn = site.fn.tensor(),
+                   .base = site.base.tensor(),
+                   .scale = site.scale.tensor(),
+                   .eps = 1e-6f,
+                   .norm_eps = 1e-6f,
+                   .out = want.tensor()};
       HcHead({.reference_ops = true}, a);
       Mirror gpu;
-      a.streams = gpu.In(a.streams), a.fn = gpu.Weight(a.fn, true), a.base = gpu.In(a.base), a.scale = gpu.In(a.scale);
+      a.streams = gpu.In(a.streams), a.fn = gpu.Weight(a.fn, true), a.base = gpu.In(a.base),
+      a.scale = gpu.In(a.scale);
       a.out = gpu.Out(got.tensor());
       HcHeadCuda(gpu.ctx(), a);
       gpu.Finish();
@@ -200,14 +220,24 @@ struct Bridge {
     std::copy_n(site.streams.data(), c.t * c.h * c.d, streams.data());
     std::copy_n(post.data(), c.t * c.h, out.post.data());
     std::copy_n(comb.data(), c.t * c.h * c.h, out.comb.data());
-    return {.streams = streams.tensor(), .y = first ? Tensor{} : Tensor{y.data(), DType::kF32, {c.t, c.d}}, .fn = site.fn.tensor(),
-            .base = site.base.tensor(), .scale = site.scale.tensor(), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f,
-            .norm = norm.tensor(), .x = out.x.tensor(), .post = out.post.tensor(), .comb = out.comb.tensor()};
+    return {.streams = streams.tensor(),
+            .y = first ? Tensor{} : Tensor{y.data(), DType::kF32, {c.t, c.d}},
+            .fn = site.fn.tensor(),
+            .base = site.base.tensor(),
+            .scale = site.scale.tensor(),
+            .iters = 20,
+            .eps = 1e-6f,
+            .norm_eps = 1e-6f,
+            .norm = norm.tensor(),
+            .x = out.x.tensor(),
+            .post = out.post.tensor(),
+            .comb = out.comb.tensor()};
   }
   void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out) {
     HcBridgeArgs a = Args(c, first, streams, out);
     Mirror gpu;
-    a.streams = gpu.Out(a.streams), a.y = gpu.In(a.y), a.fn = gpu.Weight(a.fn, /*rows=*/true), a.base = gpu.In(a.base);
+    a.streams = gpu.Out(a.streams), a.y = gpu.In(a.y), a.fn = gpu.Weight(a.fn, /*rows=*/true),
+    a.base = gpu.In(a.base);
     a.scale = gpu.In(a.scale), a.norm = gpu.In(a.norm);
     a.x = gpu.Out(a.x), a.post = gpu.Out(a.post), a.comb = gpu.Out(a.comb);
     HcBridgeCuda(gpu.ctx(), a);
@@ -231,7 +261,8 @@ TEST(CudaHcBridge, EqualsTheComposition) {
         HcBridge({.reference_ops = true}, bridge.Args(c, first, want_streams, want));
         bridge.Run(c, first, streams, got);
         const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
-        EXPECT_TRUE(Near(streams.span(), want_streams.span(), first ? 0 : 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
+        EXPECT_TRUE(Near(streams.span(), want_streams.span(),
+                         first ? 0 : 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
         EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
         EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
         EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * 20 * static_cast<double>(c.h) * tolerance));

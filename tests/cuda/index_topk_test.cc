@@ -43,7 +43,10 @@ std::vector<Step> Steps() {
 
 void ChooseOnGpu(const Tensor& q, const Tensor& weights, const CacheView& cache, GuardBuffer<int32_t>& out) {
   Mirror gpu;
-  IndexTopkCuda(gpu.ctx(), {.q = gpu.In(q), .weights = gpu.In(weights), .cache = gpu.Cache(cache), .topk_idxs = gpu.Out(out.tensor())});
+  IndexTopkCuda(gpu.ctx(), {.q = gpu.In(q),
+                            .weights = gpu.In(weights),
+                            .cache = gpu.Cache(cache),
+                            .topk_idxs = gpu.Out(out.tensor())});
   gpu.Finish();
 }
 
@@ -73,7 +76,9 @@ TEST(CudaIndexTopk, EqualsReferenceOnExactScores) {
     for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
     for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
     GuardBuffer<int32_t> want({t, step.k}), got({t, step.k}), again({t, step.k});
-    IndexTopk({.reference_ops = true}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+    IndexTopk(
+        {.reference_ops = true},
+        {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
     ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
     EXPECT_EQ(got.values(), want.values()) << "heads " << step.heads << " Di " << di;
     ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), again);
@@ -91,7 +96,8 @@ TEST(CudaIndexTopk, EqualsReferenceAtLongContext) {
   for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
   for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
   GuardBuffer<int32_t> want({1, 512}), got({1, 512});
-  IndexTopk({}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+  IndexTopk(
+      {}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
   ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
   EXPECT_EQ(got.values(), want.values());
 }
@@ -106,7 +112,8 @@ TEST(CudaIndexTopk, EqualsReferenceForManyTokensAtLongContext) {
   for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
   for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
   GuardBuffer<int32_t> want({130, 512}), got({130, 512});
-  IndexTopk({}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+  IndexTopk(
+      {}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
   ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
   EXPECT_EQ(got.values(), want.values());
 }
@@ -124,8 +131,10 @@ TEST(CudaIndexTopk, ChoosesTheLargestScores) {
     const int64_t t = cache.num_tokens(), di = keys.dim;
     GuardBuffer<float> q({t, step.heads, di}, random.Normals(t * step.heads * di));
     GuardBuffer<float> weights({t, step.heads}, random.Normals(t * step.heads));
-    if (di % 32 == 0) RoundIndexQuery({}, {.q = q.tensor(), .dtype = step.spec.index_dtype});
-    else for (float& v : q.span()) RoundRow({.kind = RowFormat::Kind::kBf16, .dim = 1, .data_bytes = 2}, &v);
+    if (di % 32 == 0)
+      RoundIndexQuery({}, {.q = q.tensor(), .dtype = step.spec.index_dtype});
+    else
+      for (float& v : q.span()) RoundRow({.kind = RowFormat::Kind::kBf16, .dim = 1, .data_bytes = 2}, &v);
     GuardBuffer<int32_t> got({t, step.k});
     const CacheView view = cache.View(0);
     ChooseOnGpu(q.tensor(), weights.tensor(), view, got);
@@ -147,7 +156,8 @@ TEST(CudaIndexTopk, ChoosesTheLargestScores) {
         for (int64_t h = 0; h < step.heads; ++h) {
           double dot = 0, sum = 0;
           for (int64_t i = 0; i < di; ++i) {
-            const double product = static_cast<double>(q[(token * step.heads + h) * di + i]) * key[static_cast<size_t>(i)];
+            const double product = static_cast<double>(q[(token * step.heads + h) * di + i]) *
+                                   key[static_cast<size_t>(i)];
             dot += product;
             sum += std::fabs(product);
           }
@@ -184,17 +194,23 @@ TEST(CudaIndexTopk, SelectsExactlyWhateverTheScores) {
           if (kind == 1) v = random.Chance(0.3) ? std::nanf("") : random.Normal();
           if (kind == 2) v = 1.0f;
           if (kind == 3) v = 1.0f + static_cast<float>(random.Index(64)) * 0x1p-23f;
-          if (kind == 4) v = random.Chance(0.5) ? std::numeric_limits<float>::infinity() : random.Chance(0.5) ? std::nanf("") : -random.Normal();
+          if (kind == 4)
+            v = random.Chance(0.5)   ? std::numeric_limits<float>::infinity()
+                : random.Chance(0.5) ? std::nanf("")
+                                     : -random.Normal();
           const RowSlot slot = EmittedRow(keys, seq, row);
           slot.rows.Write(slot.index, key.data());
         }
-        GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 0.0f)), weights({1, 1}, {kind % 2 ? -1.0f : 1.0f});
+        GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 0.0f)),
+            weights({1, 1}, {kind % 2 ? -1.0f : 1.0f});
         q[0] = 1;
         GuardBuffer<int32_t> want({1, k}), got({1, k});
         if (kind == 4) {  // 0 * inf in the other channels is not wanted
           for (int64_t i = 1; i < keys.dim; ++i) q[i] = 0;
         }
-        IndexTopk({.reference_ops = true}, {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+        IndexTopk(
+            {.reference_ops = true},
+            {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
         ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
         ASSERT_EQ(got.values(), want.values()) << context << " " << k << " " << kind;
       }
@@ -211,7 +227,8 @@ TEST(CudaIndexTopk, ATokenAloneChoosesTheSame) {
     CacheFixture batch(spec, {{.cached = 1600, .tokens = 64}});
     batch.FillRandom(random);
     const int64_t t = 64, heads = 64, di = spec.index_head_dim, k = 128;
-    GuardBuffer<float> q({t, heads, di}, random.Normals(t * heads * di)), weights({t, heads}, random.Normals(t * heads));
+    GuardBuffer<float> q({t, heads, di}, random.Normals(t * heads * di)),
+        weights({t, heads}, random.Normals(t * heads));
     RoundIndexQuery({}, {.q = q.tensor(), .dtype = dtype});
     GuardBuffer<int32_t> all({t, k});
     ChooseOnGpu(q.tensor(), weights.tensor(), batch.View(0), all);
@@ -227,7 +244,8 @@ TEST(CudaIndexTopk, ATokenAloneChoosesTheSame) {
       one.positions += i;
       one.num_tokens = 1;
       GuardBuffer<int32_t> got({1, k});
-      ChooseOnGpu({q.row(i).data(), DType::kF32, {1, heads, di}}, {weights.row(i).data(), DType::kF32, {1, heads}}, one, got);
+      ChooseOnGpu({q.row(i).data(), DType::kF32, {1, heads, di}},
+                  {weights.row(i).data(), DType::kF32, {1, heads}}, one, got);
       EXPECT_TRUE(std::equal(got.span().begin(), got.span().end(), all.row(i).begin())) << i;
     }
   }

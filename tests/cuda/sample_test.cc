@@ -19,21 +19,27 @@ namespace dsv4::test {
 namespace {
 
 // One step of several rows on the GPU; states and outputs come back.
-void SampleOnGpu(std::vector<std::unique_ptr<SampleState>>& states, const Tensor& logits, GuardBuffer<int32_t>& tokens, const Tensor& logprobs) {
+void SampleOnGpu(std::vector<std::unique_ptr<SampleState>>& states, const Tensor& logits,
+                 GuardBuffer<int32_t>& tokens, const Tensor& logprobs) {
   const int64_t v = logits.dim(1);
   Mirror gpu;
   std::vector<SampleRow> rows;
   for (auto& s : states) {
     SampleRow row = s->row;
-    const auto counts = [&](std::vector<uint16_t>& c) { return static_cast<uint16_t*>(gpu.Out({c.data(), DType::kBf16, {v}}).data); };
+    const auto counts = [&](std::vector<uint16_t>& c) {
+      return static_cast<uint16_t*>(gpu.Out({c.data(), DType::kBf16, {v}}).data);
+    };
     row.prompt_count = counts(s->prompt_count);
     row.output_count = counts(s->output_count);
     row.bias_ids = gpu.Array(s->bias_ids);
     row.bias = gpu.Array(s->biases);
     rows.push_back(row);
   }
-  Tensor device_rows = gpu.Out({rows.data(), DType::kU8, {static_cast<int64_t>(rows.size() * sizeof(SampleRow))}});
-  SampleCuda(gpu.ctx(), {.logits = gpu.In(logits), .rows = static_cast<SampleRow*>(device_rows.data), .tokens = gpu.Out(tokens.tensor()),
+  Tensor device_rows = gpu.Out(
+      {rows.data(), DType::kU8, {static_cast<int64_t>(rows.size() * sizeof(SampleRow))}});
+  SampleCuda(gpu.ctx(), {.logits = gpu.In(logits),
+                         .rows = static_cast<SampleRow*>(device_rows.data),
+                         .tokens = gpu.Out(tokens.tensor()),
                          .logprobs = gpu.Out(logprobs)});
   gpu.Finish();
   for (size_t i = 0; i < rows.size(); ++i) states[i]->row.num_outputs = rows[i].num_outputs;
@@ -57,10 +63,13 @@ void CompareSteps(Random& random, int64_t v, int64_t num_rows, int steps) {
     SampleOnGpu(on_gpu, logits.tensor(), got, step % 2 ? logprobs.tensor() : Tensor{});
     for (int64_t r = 0; r < num_rows; ++r) {
       SampleRow& row = on_cpu[static_cast<size_t>(r)]->row;
-      Sample({.reference_ops = true}, {.logits = {logits.row(r).data(), DType::kF32, {1, v}}, .rows = &row,
-                                       .tokens = {&want[r], DType::kI32, {1}}, .logprobs = {&want_logprobs[r], DType::kF32, {1}}});
-      ASSERT_EQ(got[r], want[r]) << "row " << r << " step " << step << " V " << v << " temperature " << row.temperature << " top_k "
-                                 << row.top_k << " top_p " << row.top_p << " min_p " << row.min_p;
+      Sample({.reference_ops = true}, {.logits = {logits.row(r).data(), DType::kF32, {1, v}},
+                                       .rows = &row,
+                                       .tokens = {&want[r], DType::kI32, {1}},
+                                       .logprobs = {&want_logprobs[r], DType::kF32, {1}}});
+      ASSERT_EQ(got[r], want[r]) << "row " << r << " step " << step << " V " << v << " temperature "
+                                 << row.temperature << " top_k " << row.top_k << " top_p " << row.top_p
+                                 << " min_p " << row.min_p;
       ASSERT_EQ(on_gpu[static_cast<size_t>(r)]->row.num_outputs, row.num_outputs);
       ASSERT_EQ(on_gpu[static_cast<size_t>(r)]->output_count, on_cpu[static_cast<size_t>(r)]->output_count);
     }
@@ -127,7 +136,8 @@ TEST(CudaSample, CutsLogitsThatAreAlike) {
         for (float& x : logits.span()) x = kind == 0 ? 1.0f : static_cast<float>(random.Uniform(1, 1.02));
         GuardBuffer<int32_t> want({1}), got({1});
         SampleOnGpu(on_gpu, logits.tensor(), got, {});
-        Sample({.reference_ops = true}, {.logits = logits.tensor(), .rows = &on_cpu.row, .tokens = want.tensor()});
+        Sample({.reference_ops = true},
+               {.logits = logits.tensor(), .rows = &on_cpu.row, .tokens = want.tensor()});
         ASSERT_EQ(got[0], want[0]);
       }
     }
@@ -140,7 +150,8 @@ TEST(CudaAdvance, EqualsReference) {
   for (const int64_t s : {1, 3, 130}) {
     for (const bool history : {false, true}) {
       const int64_t capacity = 5;
-      GuardBuffer<int32_t> sampled({s}), counts({s}), want_counts({s}), tokens({s}), want_tokens({s}), past({s, capacity}), want_past({s, capacity});
+      GuardBuffer<int32_t> sampled({s}), counts({s}), want_counts({s}), tokens({s}), want_tokens({s}),
+          past({s, capacity}), want_past({s, capacity});
       GuardBuffer<int64_t> positions({s}), want_positions({s});
       std::vector<SequenceView> views(static_cast<size_t>(s)), want_views;
       for (int64_t i = 0; i < s; ++i) {
@@ -150,18 +161,26 @@ TEST(CudaAdvance, EqualsReference) {
         views[static_cast<size_t>(i)] = {.start = positions[i], .begin = i, .end = i + 1};
       }
       want_views = views;
-      Advance({.reference_ops = true}, {.sampled = sampled.tensor(), .tokens = want_tokens.tensor(), .positions = want_positions.tensor(),
-                                        .sequences = want_views.data(), .history = history ? want_past.tensor() : Tensor{},
+      Advance({.reference_ops = true}, {.sampled = sampled.tensor(),
+                                        .tokens = want_tokens.tensor(),
+                                        .positions = want_positions.tensor(),
+                                        .sequences = want_views.data(),
+                                        .history = history ? want_past.tensor() : Tensor{},
                                         .counts = history ? want_counts.tensor() : Tensor{}});
       Mirror gpu;
-      const Tensor device_views = gpu.Out({views.data(), DType::kU8, {s * static_cast<int64_t>(sizeof(SequenceView))}});
-      AdvanceCuda(gpu.ctx(), {.sampled = gpu.In(sampled.tensor()), .tokens = gpu.Out(tokens.tensor()), .positions = gpu.Out(positions.tensor()),
-                              .sequences = static_cast<SequenceView*>(device_views.data), .history = history ? gpu.Out(past.tensor()) : Tensor{},
+      const Tensor device_views = gpu.Out(
+          {views.data(), DType::kU8, {s * static_cast<int64_t>(sizeof(SequenceView))}});
+      AdvanceCuda(gpu.ctx(), {.sampled = gpu.In(sampled.tensor()),
+                              .tokens = gpu.Out(tokens.tensor()),
+                              .positions = gpu.Out(positions.tensor()),
+                              .sequences = static_cast<SequenceView*>(device_views.data),
+                              .history = history ? gpu.Out(past.tensor()) : Tensor{},
                               .counts = history ? gpu.Out(counts.tensor()) : Tensor{}});
       gpu.Finish();
       EXPECT_EQ(tokens.values(), want_tokens.values());
       EXPECT_EQ(positions.values(), want_positions.values());
-      for (int64_t i = 0; i < s; ++i) EXPECT_EQ(views[static_cast<size_t>(i)].start, want_views[static_cast<size_t>(i)].start);
+      for (int64_t i = 0; i < s; ++i)
+        EXPECT_EQ(views[static_cast<size_t>(i)].start, want_views[static_cast<size_t>(i)].start);
       EXPECT_EQ(past.values(), want_past.values());
       EXPECT_EQ(counts.values(), want_counts.values());
     }

@@ -38,7 +38,9 @@ TEST(SampleOp, ChoosesWhatTheSamplerChooses) {
       const auto want = sampler.value()->Sample(logits);
       int32_t got = -7;
       float logprob = 0;
-      Sample({}, {.logits = {logits.data(), DType::kF32, {1, c.v}}, .rows = &state.row, .tokens = {&got, DType::kI32, {1}},
+      Sample({}, {.logits = {logits.data(), DType::kF32, {1, c.v}},
+                  .rows = &state.row,
+                  .tokens = {&got, DType::kI32, {1}},
                   .logprobs = {&logprob, DType::kF32, {1}}});
       if (!want.ok()) {
         ASSERT_LT(got, 0) << want.status().message();
@@ -59,7 +61,8 @@ TEST(SampleOp, NamesWhatIsWrongAndKeepsItsState) {
   SampleRow row{.num_bias = 1, .seed = 5, .output_count = counts, .bias_ids = &banned_id, .bias = &banned};
   const auto sample = [&](std::vector<float> logits) {
     int32_t id = 7;
-    Sample({}, {.logits = {logits.data(), DType::kF32, {1, 3}}, .rows = &row, .tokens = {&id, DType::kI32, {1}}});
+    Sample({},
+           {.logits = {logits.data(), DType::kF32, {1, 3}}, .rows = &row, .tokens = {&id, DType::kI32, {1}}});
     return id;
   };
   EXPECT_EQ(sample({0, std::nanf(""), 0}), kSampleNan);

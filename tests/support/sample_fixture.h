@@ -34,8 +34,9 @@ inline SampleCase RandomSampleCase(Random& random, int64_t v) {
     const std::vector<int32_t> ids = random.Permutation(v);
     for (int64_t i = 0; i < std::min<int64_t>(v, 1 + random.Index(5)); ++i) {
       const float infinity = std::numeric_limits<float>::infinity();
-      p.logit_bias.emplace_back(ids[static_cast<size_t>(i)],
-                                random.Chance(0.3) ? -infinity : random.Chance(0.05) ? infinity : 3 * random.Normal());
+      p.logit_bias.emplace_back(ids[static_cast<size_t>(i)], random.Chance(0.3)    ? -infinity
+                                                             : random.Chance(0.05) ? infinity
+                                                                                   : 3 * random.Normal());
     }
   }
   p.seed = random.Bits();
@@ -64,14 +65,23 @@ inline std::vector<float> RandomLogits(Random& random, int64_t v) {
 
 // A row of the op with its arrays, as the engine would make it for the case.
 struct SampleState {
-  explicit SampleState(const SampleCase& c) : prompt_count(static_cast<size_t>(c.v)), output_count(static_cast<size_t>(c.v)) {
+  explicit SampleState(const SampleCase& c)
+      : prompt_count(static_cast<size_t>(c.v)), output_count(static_cast<size_t>(c.v)) {
     for (const TokenId id : c.prompt) ++prompt_count[static_cast<size_t>(id)];
     for (const auto& [id, bias] : c.params.logit_bias) bias_ids.push_back(id), biases.push_back(bias);
-    row = {.temperature = c.params.temperature, .top_p = c.params.top_p, .min_p = c.params.min_p,
-           .repeat_penalty = c.params.repeat_penalty, .presence_penalty = c.params.presence_penalty,
-           .frequency_penalty = c.params.frequency_penalty, .top_k = static_cast<int32_t>(c.params.top_k),
-           .num_bias = static_cast<int32_t>(bias_ids.size()), .seed = *c.params.seed, .prompt_count = prompt_count.data(),
-           .output_count = output_count.data(), .bias_ids = bias_ids.data(), .bias = biases.data()};
+    row = {.temperature = c.params.temperature,
+           .top_p = c.params.top_p,
+           .min_p = c.params.min_p,
+           .repeat_penalty = c.params.repeat_penalty,
+           .presence_penalty = c.params.presence_penalty,
+           .frequency_penalty = c.params.frequency_penalty,
+           .top_k = static_cast<int32_t>(c.params.top_k),
+           .num_bias = static_cast<int32_t>(bias_ids.size()),
+           .seed = *c.params.seed,
+           .prompt_count = prompt_count.data(),
+           .output_count = output_count.data(),
+           .bias_ids = bias_ids.data(),
+           .bias = biases.data()};
   }
   SampleState(const SampleState&) = delete;
   SampleState& operator=(const SampleState&) = delete;

@@ -8,8 +8,7 @@ void AdvanceCuda(const ExecContext& ctx, const AdvanceArgs& a);
 namespace {
 
 constexpr Candidate<AdvanceArgs> kCandidates[] = {
-    DSV4_CUDA_ROW(AdvanceCuda)
-    {"ref", SupportsCpu, AdvanceRef},
+    DSV4_CUDA_ROW(AdvanceCuda){"ref", SupportsCpu, AdvanceRef},
 };
 
 }  // namespace

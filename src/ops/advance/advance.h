@@ -10,12 +10,12 @@
 namespace dsv4 {
 
 struct AdvanceArgs {
-  Tensor sampled;     // i32 [S]: ids, or the negative codes of sample.h, which are passed on
-  Tensor tokens;      // i32 [S], out; may be sampled
-  Tensor positions;   // i64 [S], in place
+  Tensor sampled;                     // i32 [S]: ids, or the negative codes of sample.h, which are passed on
+  Tensor tokens;                      // i32 [S], out; may be sampled
+  Tensor positions;                   // i64 [S], in place
   SequenceView* sequences = nullptr;  // [S], in place
-  Tensor history;     // i32 [S, C], or empty
-  Tensor counts;      // i32 [S], in place; with history
+  Tensor history;                     // i32 [S, C], or empty
+  Tensor counts;                      // i32 [S], in place; with history
 };
 void Advance(const ExecContext& ctx, const AdvanceArgs& args);
 OpImplementations DescribeAdvance(const ExecContext& ctx);

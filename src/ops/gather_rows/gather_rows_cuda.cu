@@ -11,8 +11,8 @@ namespace {
 constexpr int kThreads = 256, kPerThread = 4;
 
 // A row outside x gives NaN.
-__global__ void __launch_bounds__(kThreads) GatherRowsKernel(const float* x, const int32_t* rows, float* out, int64_t num_rows,
-                                                             int64_t width) {
+__global__ void __launch_bounds__(kThreads)
+    GatherRowsKernel(const float* x, const int32_t* rows, float* out, int64_t num_rows, int64_t width) {
   AllowNext();
   WaitForPrevious();
   const int64_t from = rows[blockIdx.y];
@@ -34,8 +34,8 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a) {
   for (int64_t done = 0; done < num_rows; done += kMostRows) {
     const dim3 grid(static_cast<unsigned>(CeilDiv(width, kThreads * kPerThread)),
                     static_cast<unsigned>(std::min(kMostRows, num_rows - done)));
-    Launch(ctx, GatherRowsKernel, grid, dim3(kThreads), 0, a.x.f32(), a.rows.i32() + done, a.out.f32() + done * width,
-           a.x.dim(0), width);
+    Launch(ctx, GatherRowsKernel, grid, dim3(kThreads), 0, a.x.f32(), a.rows.i32() + done,
+           a.out.f32() + done * width, a.x.dim(0), width);
   }
 }
 

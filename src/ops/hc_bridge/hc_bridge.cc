@@ -10,8 +10,7 @@ void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a);
 namespace {
 
 constexpr Candidate<HcBridgeArgs> kCandidates[] = {
-    DSV4_CUDA_ROW(HcBridgeCuda)
-    {"ref", SupportsCpu, HcBridgeRef},
+    DSV4_CUDA_ROW(HcBridgeCuda){"ref", SupportsCpu, HcBridgeRef},
 };
 
 }  // namespace
@@ -27,6 +26,8 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   Choose(kCandidates, ctx).run(ctx, a);
 }
 
-OpImplementations DescribeHcBridge(const ExecContext& ctx) { return DescribeOp("hc_bridge", kCandidates, ctx); }
+OpImplementations DescribeHcBridge(const ExecContext& ctx) {
+  return DescribeOp("hc_bridge", kCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -12,18 +12,18 @@
 namespace dsv4 {
 
 struct HcBridgeArgs {
-  Tensor streams;     // f32 [T, H, D], in place
-  Tensor y;           // f32 [T, D]: what the sublayer of the site before made; empty: no site before
-  QuantTensor fn;     // [(2+H)H, H*D] f32 | bf16, as in hc_pre.h
-  Tensor base;        // f32 [(2+H)H]
-  Tensor scale;       // f32 [3]
+  Tensor streams;  // f32 [T, H, D], in place
+  Tensor y;        // f32 [T, D]: what the sublayer of the site before made; empty: no site before
+  QuantTensor fn;  // [(2+H)H, H*D] f32 | bf16, as in hc_pre.h
+  Tensor base;     // f32 [(2+H)H]
+  Tensor scale;    // f32 [3]
   int64_t iters = 0;
   float eps = 0;
   float norm_eps = 0;  // of the streams' norm and of the norm of x
-  Tensor norm;        // f32 [D]
-  Tensor x;           // f32 [T, D], out; not y
-  Tensor post;        // f32 [T, H]: of the site before (read when y is there); becomes this site's
-  Tensor comb;        // f32 [T, H_src, H_dst]: likewise
+  Tensor norm;         // f32 [D]
+  Tensor x;            // f32 [T, D], out; not y
+  Tensor post;         // f32 [T, H]: of the site before (read when y is there); becomes this site's
+  Tensor comb;         // f32 [T, H_src, H_dst]: likewise
 };
 void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
 OpImplementations DescribeHcBridge(const ExecContext& ctx);

@@ -8,8 +8,16 @@ namespace dsv4 {
 // The composition; each op in the implementation that the context asks for.
 void HcBridgeRef(const ExecContext& ctx, const HcBridgeArgs& a) {
   if (a.y) HcPost(ctx, {.y = a.y, .post = a.post, .comb = a.comb, .streams = a.streams});
-  HcPre(ctx, {.streams = a.streams, .fn = a.fn, .base = a.base, .scale = a.scale, .iters = a.iters, .eps = a.eps,
-              .norm_eps = a.norm_eps, .x = a.x, .post = a.post, .comb = a.comb});
+  HcPre(ctx, {.streams = a.streams,
+              .fn = a.fn,
+              .base = a.base,
+              .scale = a.scale,
+              .iters = a.iters,
+              .eps = a.eps,
+              .norm_eps = a.norm_eps,
+              .x = a.x,
+              .post = a.post,
+              .comb = a.comb});
   RmsNorm(ctx, {.x = a.x, .weight = a.norm, .y = a.x, .eps = a.norm_eps});
 }
 

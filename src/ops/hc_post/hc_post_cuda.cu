@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(kThreads) HcPostKernel(const float* y, const f
   const int64_t t = blockIdx.y;
   if (static_cast<int>(threadIdx.x) < h) mixes[threadIdx.x] = post[t * h + threadIdx.x];
   if (static_cast<int>(threadIdx.x) < h * h) mixes[h + threadIdx.x] = comb[t * h * h + threadIdx.x];
-  const int column = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 4, count = d - column;
+  const int column = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 4,
+            count = d - column;
   float* at = streams + t * h * d + column;
   hc::Four in_y, old[kMost], out[kMost];
   if (count > 0) {
@@ -55,9 +56,10 @@ void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a) {
   const bool vector = d % 4 == 0 && hc::Aligned(a.y.data, 16) && hc::Aligned(a.streams.data, 16);
   const auto kernel = h == 4 ? HcPostKernel<4> : HcPostKernel<0>;
   for (int64_t done = 0; done < num_tokens; done += kMostRows) {
-    const dim3 grid(static_cast<unsigned>(CeilDiv(d, 4 * kThreads)), static_cast<unsigned>(std::min(kMostRows, num_tokens - done)));
-    Launch(ctx, kernel, grid, dim3(kThreads), 0, a.y.f32() + done * d, a.post.f32() + done * h, a.comb.f32() + done * h * h,
-           a.streams.f32() + done * h * d, h, d, vector);
+    const dim3 grid(static_cast<unsigned>(CeilDiv(d, 4 * kThreads)),
+                    static_cast<unsigned>(std::min(kMostRows, num_tokens - done)));
+    Launch(ctx, kernel, grid, dim3(kThreads), 0, a.y.f32() + done * d, a.post.f32() + done * h,
+           a.comb.f32() + done * h * h, a.streams.f32() + done * h * d, h, d, vector);
   }
 }
 

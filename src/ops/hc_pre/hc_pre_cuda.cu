@@ -10,7 +10,7 @@ namespace hc {
 namespace {
 
 constexpr int64_t kMaxClusterTokens = 4;  // an H200 places no more clusters of 16 at once
-constexpr int64_t kMaxFewTokens = 64;  // whose bits do not depend on their number
+constexpr int64_t kMaxFewTokens = 64;     // whose bits do not depend on their number
 
 template <int kStreams, typename Weight>
 void LaunchDots(const ExecContext& ctx, const Site& s) {
@@ -47,17 +47,24 @@ bool RunCluster(const ExecContext& ctx, const Site& s) {
   const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
   constexpr int kThreads = 32 * (kRun + 1);
   static const bool can = CanCluster(kernel, kThreads);
-  if (can) Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
+  if (can)
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
   return can;
 }
 
 // For the released models' shapes and few tokens: false where it does not run.
 bool RunCluster(const ExecContext& ctx, const Site& s) {
-  if (s.num_tokens > kMaxClusterTokens || s.num_streams != 4 || s.num_mixes != kClusterMixes || !s.vector || !Aligned(s.comb, 16)) return false;
+  if (s.num_tokens > kMaxClusterTokens || s.num_streams != 4 || s.num_mixes != kClusterMixes || !s.vector ||
+      !Aligned(s.comb, 16))
+    return false;
   const auto run = [&]<typename Weight, bool kPost>() {
-    return s.d == 4096 ? RunCluster<Weight, kPost, 8>(ctx, s) : s.d == 7168 ? RunCluster<Weight, kPost, 14>(ctx, s) : false;
+    return s.d == 4096   ? RunCluster<Weight, kPost, 8>(ctx, s)
+           : s.d == 7168 ? RunCluster<Weight, kPost, 14>(ctx, s)
+                         : false;
   };
-  if (s.bf16) return s.y ? run.template operator()<__nv_bfloat16, true>() : run.template operator()<__nv_bfloat16, false>();
+  if (s.bf16)
+    return s.y ? run.template operator()<__nv_bfloat16, true>()
+               : run.template operator()<__nv_bfloat16, false>();
   return s.y ? run.template operator()<float, true>() : run.template operator()<float, false>();
 }
 
@@ -84,8 +91,9 @@ void LaunchMix(const ExecContext& ctx, const Site& s) {
 }
 
 bool IsPrefill(const ExecContext& ctx, const Site& s) {
-  return s.num_tokens > kMaxFewTokens && !ctx.batch_invariant && s.num_streams == 4 && s.num_mixes == kPrefillMixes && s.vector &&
-         s.d % kPrefillColumns == 0 && s.d <= 16 * kMixThreads && Aligned(s.post_in, 16) && Aligned(s.comb_in, 16);
+  return s.num_tokens > kMaxFewTokens && !ctx.batch_invariant && s.num_streams == 4 &&
+         s.num_mixes == kPrefillMixes && s.vector && s.d % kPrefillColumns == 0 && s.d <= 16 * kMixThreads &&
+         Aligned(s.post_in, 16) && Aligned(s.comb_in, 16);
 }
 
 void RunPart(const ExecContext& ctx, const Site& s) {
@@ -116,14 +124,15 @@ void RunPart(const ExecContext& ctx, const Site& s) {
 
 void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
-  s.vector = s.d % 4 == 0 && Aligned(s.streams, 16) && Aligned(s.y, 16) && Aligned(s.x, 16) && Aligned(s.norm_weight, 16) &&
-             Aligned(s.fn, s.bf16 ? 8 : 16);
+  s.vector = s.d % 4 == 0 && Aligned(s.streams, 16) && Aligned(s.y, 16) && Aligned(s.x, 16) &&
+             Aligned(s.norm_weight, 16) && Aligned(s.fn, s.bf16 ? 8 : 16);
   if (IsPrefill(ctx, s)) s.block_columns = kPrefillColumns;
   s.partial = reinterpret_cast<float*>(ctx.scratch.data);
   const int64_t per_token = static_cast<int64_t>(s.blocks()) * s.padded_mixes() * 4;
   const int64_t most = ctx.scratch.bytes / per_token, total = s.num_tokens;
   DSV4_CHECK(most >= 1, "scratch of ", ctx.scratch.bytes, " bytes");
-  const int64_t width = static_cast<int64_t>(s.num_streams) * s.d, mixes = static_cast<int64_t>(s.num_streams) * s.num_streams;
+  const int64_t width = static_cast<int64_t>(s.num_streams) * s.d,
+                mixes = static_cast<int64_t>(s.num_streams) * s.num_streams;
   for (int64_t done = 0; done < total; done += most) {
     Site part = s;
     part.num_tokens = std::min(most, total - done);

@@ -17,6 +17,7 @@
 
 #include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
+#include "ops/hc_pre/mix.cuh"
 #include "ops/hc_pre/streams.h"
 #include "tensor/quant_tensor.h"
 
@@ -24,26 +25,28 @@ namespace dsv4::hc {
 
 // Everything that the two kernels read and write; device pointers.
 struct Site {
-  float* streams = nullptr;          // [T, H, D]; written when y is there
-  const float* y = nullptr;          // [T, D] of the site before this one, or null
-  const float* post_in = nullptr;    // [T, H] of the site before
-  const float* comb_in = nullptr;    // [T, H, H]
-  const void* fn = nullptr;          // [N, H*D]
-  const float* base = nullptr;       // [N]
-  const float* scale = nullptr;      // [3], the head: [1]
+  float* streams = nullptr;            // [T, H, D]; written when y is there
+  const float* y = nullptr;            // [T, D] of the site before this one, or null
+  const float* post_in = nullptr;      // [T, H] of the site before
+  const float* comb_in = nullptr;      // [T, H, H]
+  const void* fn = nullptr;            // [N, H*D]
+  const float* base = nullptr;         // [N]
+  const float* scale = nullptr;        // [3], the head: [1]
   const float* norm_weight = nullptr;  // [D] or null: x is not normed
-  float* x = nullptr;                // [T, D]
-  float* post = nullptr;             // [T, H]; null: a head, which has pre only
-  float* comb = nullptr;             // [T, H, H]
-  float* partial = nullptr;          // [T, blocks, Np]
+  float* x = nullptr;                  // [T, D]
+  float* post = nullptr;               // [T, H]; null: a head, which has pre only
+  float* comb = nullptr;               // [T, H, H]
+  float* partial = nullptr;            // [T, blocks, Np]
   int num_streams = 0, d = 0, num_mixes = 0, iters = 0;
-  int block_columns = 0;             // of the partial sums; 0: DotsKernel's
+  int block_columns = 0;  // of the partial sums; 0: DotsKernel's
   int64_t num_tokens = 0;
   float eps = 0, site_norm_eps = 0, x_norm_eps = 0;
-  bool bf16 = false;                 // of fn
-  bool vector = false;               // rows of four can be read at once everywhere
+  bool bf16 = false;    // of fn
+  bool vector = false;  // rows of four can be read at once everywhere
 
-  __host__ __device__ int width() const { return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4; }
+  __host__ __device__ int width() const {
+    return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4;
+  }
   __host__ __device__ int blocks() const { return (d + width() - 1) / width(); }
   __host__ __device__ int padded_mixes() const { return (num_mixes + 1 + 31) / 32 * 32; }
 };
@@ -111,7 +114,9 @@ __device__ __forceinline__ void AddScaled(float p, const float4& x, float4& sum)
   sum.w = fmaf(p, x.w, sum.w);
 }
 
-__device__ __forceinline__ float SquareOf(const float4& x) { return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, __fmul_rn(x.x, x.x)))); }
+__device__ __forceinline__ float SquareOf(const float4& x) {
+  return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, __fmul_rn(x.x, x.x))));
+}
 
 __device__ __forceinline__ float EightLaneSum(float x) {
 #pragma unroll
@@ -125,8 +130,8 @@ constexpr int kGroup = 8;        // tokens whose sums are made together
 
 // One column of the streams after a site: new[k] = post[k] * y + sum_j comb[j, k] * old[j], as hc_post does it.
 template <int kStreams>
-__device__ __forceinline__ void MixColumn(const float* post, const float* comb, float y, const float* old, float* out,
-                                          int h) {
+__device__ __forceinline__ void MixColumn(const float* post, const float* comb, float y, const float* old,
+                                          float* out, int h) {
   const int n = kStreams > 0 ? kStreams : h;
 #pragma unroll
   for (int k = 0; k < (kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams)); ++k) {
@@ -161,8 +166,9 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 #pragma unroll
     for (int i = 0; i < kRowsPerWarp; ++i) {
       const int n = first + i;
-      w[i] = LoadFour(static_cast<const Weight*>(s.fn) + n * k_row + static_cast<int64_t>(own_stream) * s.d + own_column,
-                      n < s.num_mixes ? own_count : 0, s.vector);
+      w[i] = LoadFour(
+          static_cast<const Weight*>(s.fn) + n * k_row + static_cast<int64_t>(own_stream) * s.d + own_column,
+          n < s.num_mixes ? own_count : 0, s.vector);
     }
   };
   load_rows(warp * kRowsPerWarp);
@@ -172,23 +178,30 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_block;
   const int64_t end = min(begin + tokens_per_block, s.num_tokens);
   // With kPost a thread mixes four columns of one token; what it reads for the next group is on its way meanwhile.
-  const int per_token = h + h * h, own_token = static_cast<int>(threadIdx.x) / quads, quad = static_cast<int>(threadIdx.x) % quads;
+  const int per_token = h + h * h, own_token = static_cast<int>(threadIdx.x) / quads,
+            quad = static_cast<int>(threadIdx.x) % quads;
   [[maybe_unused]] Four y, old[kMost];
-  [[maybe_unused]] float own_mixes[kPost ? (kGroup * (kMost + kMost * kMost) + kDotsThreads - 1) / kDotsThreads : 1];
+  [[maybe_unused]] float
+      own_mixes[kPost ? (kGroup * (kMost + kMost * kMost) + kDotsThreads - 1) / kDotsThreads : 1];
   const auto load_group = [&](int64_t t0) {
     if constexpr (kPost) {
       const int count = static_cast<int>(min(static_cast<int64_t>(kGroup), end - t0));
 #pragma unroll
       for (int k = 0; k < static_cast<int>(sizeof(own_mixes) / sizeof(float)); ++k) {
-        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x), token = i / per_token, m = i % per_token;
-        if (token < count) own_mixes[k] = m < h ? s.post_in[(t0 + token) * h + m] : s.comb_in[(t0 + token) * h * h + m - h];
+        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x), token = i / per_token,
+                  m = i % per_token;
+        if (token < count)
+          own_mixes[k] = m < h ? s.post_in[(t0 + token) * h + m] : s.comb_in[(t0 + token) * h * h + m - h];
       }
       const int columns = own_token < count ? s.d - d0 - quad * 4 : 0;
       if (columns <= 0) return;
       y = LoadFour(s.y + (t0 + own_token) * s.d + d0 + quad * 4, columns, s.vector);
 #pragma unroll
       for (int j = 0; j < kMost; ++j) {
-        if (j < h) old[j] = LoadFour(s.streams + (t0 + own_token) * k_row + static_cast<int64_t>(j) * s.d + d0 + quad * 4, columns, s.vector);
+        if (j < h)
+          old[j] = LoadFour(
+              s.streams + (t0 + own_token) * k_row + static_cast<int64_t>(j) * s.d + d0 + quad * 4, columns,
+              s.vector);
       }
     }
   };
@@ -225,14 +238,16 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
       if (t0 + kGroup < end) load_group(t0 + kGroup);
     } else {
       for (int token = warp; token < count; token += kDotsWarps) {
-        tile[token][lane] = LoadFour(s.streams + (t0 + token) * k_row + static_cast<int64_t>(own_stream) * s.d + own_column,
-                                     own_count, s.vector);
+        tile[token][lane] = LoadFour(
+            s.streams + (t0 + token) * k_row + static_cast<int64_t>(own_stream) * s.d + own_column, own_count,
+            s.vector);
       }
     }
     __syncthreads();
     float* out = s.partial + (t0 * blocks + blockIdx.x) * np;
     const int64_t out_stride = static_cast<int64_t>(blocks) * np;
-    for (int first = warp * kRowsPerWarp; first < s.num_mixes || first == warp * kRowsPerWarp; first += kDotsWarps * kRowsPerWarp) {
+    for (int first = warp * kRowsPerWarp; first < s.num_mixes || first == warp * kRowsPerWarp;
+         first += kDotsWarps * kRowsPerWarp) {
       if (s.num_mixes > kDotsWarps * kRowsPerWarp) load_rows(first);
       float v[32];
 #pragma unroll
@@ -245,14 +260,16 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 #pragma unroll
             for (int i = 0; i < kRowsPerWarp; ++i) {
 #pragma unroll
-              for (int e = 0; e < 4; ++e) v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
+              for (int e = 0; e < 4; ++e)
+                v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
             }
           }
         }
         if (warp < count) {
           const Four x = tile[warp][lane];
 #pragma unroll
-          for (int e = 0; e < 4; ++e) v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
+          for (int e = 0; e < 4; ++e)
+            v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
         }
       }
       const float sum = TransposeSum(v);
@@ -267,114 +284,12 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
   }
 }
 
-__device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-// 1 / x of a normal x > 0 within 2 ulp: a first guess from the exponent, within 13 %, cubed away twice. Four at a time take less
-// time than the special function unit would.
-__device__ __forceinline__ float Reciprocal(float x) {
-  float y = __uint_as_float(0x7EF311C3u - __float_as_uint(x));
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float error = fmaf(-x, y, 1.0f);
-    y = fmaf(y, fmaf(error, error, error), y);
-  }
-  return fmaf(y, fmaf(-x, y, 1.0f), y);
-}
-
-// comb = A scaled by rows and columns: A[j, k] / (row[j] * column[k]). Dividing by (sum + eps) multiplies a factor by
-// its sum + eps, which needs A and the factors only: row'[j] = sum_k A[j, k] / column[k] + eps * row[j].
-// One thread; A [H, H] (source, destination) holds logits and becomes comb.
-template <int kStreams>
-__device__ __forceinline__ void SinkhornInRegisters(float (&a)[kStreams][kStreams], int iters, float eps) {
-  float row[kStreams], column[kStreams], inverse_row[kStreams], inverse_column[kStreams];
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-    float largest = a[j][0], sum = 0;
-#pragma unroll
-    for (int k = 1; k < kStreams; ++k) largest = fmaxf(largest, a[j][k]);
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) sum += a[j][k] = expf(a[j][k] - largest);
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) a[j][k] = fmaf(a[j][k], Reciprocal(sum), eps);
-    row[j] = inverse_row[j] = column[j] = inverse_column[j] = 1;
-  }
-  for (int iter = 0; iter < iters; ++iter) {
-    if (iter > 0) {
-#pragma unroll
-      for (int j = 0; j < kStreams; ++j) {
-        float sum[2] = {eps * row[j], 0.0f};  // two short chains
-#pragma unroll
-        for (int k = 0; k < kStreams; ++k) sum[k % 2] = fmaf(a[j][k], inverse_column[k], sum[k % 2]);
-        row[j] = sum[0] + sum[1];
-        inverse_row[j] = Reciprocal(row[j]);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) {
-      float sum[2] = {eps * column[k], 0.0f};
-#pragma unroll
-      for (int j = 0; j < kStreams; ++j) sum[j % 2] = fmaf(a[j][k], inverse_row[j], sum[j % 2]);
-      column[k] = sum[0] + sum[1];
-      inverse_column[k] = Reciprocal(column[k]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) a[j][k] = a[j][k] * inverse_row[j] * inverse_column[k];
-  }
-}
-
-// The same by one warp for any H <= 8, in shared memory.
-__device__ __forceinline__ void SinkhornInShared(float* a, int h, int iters, float eps) {
-  const int lane = threadIdx.x % 32;
-  __syncwarp();
-  if (lane < h) {
-    float* row = a + lane * h;
-    float largest = row[0], sum = 0;
-    for (int k = 1; k < h; ++k) largest = fmaxf(largest, row[k]);
-    for (int k = 0; k < h; ++k) sum += row[k] = expf(row[k] - largest);
-    for (int k = 0; k < h; ++k) row[k] = row[k] / sum + eps;
-  }
-  __syncwarp();
-  for (int iter = 0; iter < iters; ++iter) {
-    if (iter > 0) {
-      if (lane < h) {
-        float sum = eps;
-        for (int k = 0; k < h; ++k) sum += a[lane * h + k];
-        for (int k = 0; k < h; ++k) a[lane * h + k] /= sum;
-      }
-      __syncwarp();
-    }
-    if (lane < h) {
-      float sum = eps;
-      for (int j = 0; j < h; ++j) sum += a[j * h + lane];
-      for (int j = 0; j < h; ++j) a[j * h + lane] /= sum;
-    }
-    __syncwarp();
-  }
-}
-
 // Mix n of a token from its product with fn and the streams' sum of squares: pre[n], post[n - H], or a logit of comb.
 __device__ __forceinline__ float MixOf(const Site& s, int n, int h, float product, float square) {
-  const float m = product * rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
+  const float m = product *
+                  rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
   const float logit = fmaf(m, s.scale[n < h ? 0 : n < 2 * h ? 1 : 2], s.base[n]);
   return n < h ? Sigmoid(logit) + s.eps : n < 2 * h ? 2.0f * Sigmoid(logit) : logit;
-}
-
-// The sum of 16 values a stride apart, in the order of a butterfly over 16 lanes.
-__device__ __forceinline__ float SixteenSum(const float* p, int stride) {
-  float v[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] = p[i * stride];
-#pragma unroll
-  for (int o = 8; o > 0; o /= 2) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < o) v[i] += v[i + o];
-    }
-  }
-  return v[0];
 }
 
 constexpr int kMixThreads = 512, kMixWarps = kMixThreads / 32;  // and one more warp, for Sinkhorn
@@ -414,7 +329,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
         const int i = (g * kMixThreads + static_cast<int>(threadIdx.x)) * 4;
 #pragma unroll
         for (int j = 0; j < kMost; ++j) {
-          if (i < s.d) own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
+          if (i < s.d)
+            own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
         }
       }
     }
@@ -443,7 +359,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
       if (lane >= h && lane < 2 * h) s.post[t * h + lane - h] = mix;
       float a[kMost][kMost];
 #pragma unroll
-      for (int i = 0; i < kMost * kMost; ++i) a[i / kMost][i % kMost] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kMost + i);
+      for (int i = 0; i < kMost * kMost; ++i)
+        a[i / kMost][i % kMost] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kMost + i);
       SinkhornInRegisters<kMost>(a, s.iters, s.eps);
       if (lane == 0) {
 #pragma unroll
@@ -453,7 +370,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
     }
   } else {
     for (int n = threadIdx.x; n < s.num_mixes; n += kMixThreads + 32) {
-      const float mix = MixOf(s, n, h, SixteenSum(&part[0][n], kPitch), SixteenSum(&part[0][s.num_mixes], kPitch));
+      const float mix = MixOf(s, n, h, SixteenSum(&part[0][n], kPitch),
+                              SixteenSum(&part[0][s.num_mixes], kPitch));
       (n < h ? shared_pre[n] : n < 2 * h ? s.post[t * h + n - h] : logits[n - 2 * h]) = mix;
     }
     __syncthreads();
@@ -484,7 +402,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
       if (i < s.d) {
         if constexpr (!kEarly) {
 #pragma unroll
-          for (int j = 0; j < kMost; ++j) own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
+          for (int j = 0; j < kMost; ++j)
+            own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
         }
 #pragma unroll
         for (int j = 0; j < kMost; ++j) AddScaled(pre[j], own[g][j], sum[g]);
@@ -509,8 +428,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
       float4 out = sum[g];
       if (s.norm_weight != nullptr) {
         if constexpr (!kEarly) weight[g] = *reinterpret_cast<const float4*>(s.norm_weight + i);
-        out = make_float4(out.x * scale * weight[g].x, out.y * scale * weight[g].y, out.z * scale * weight[g].z,
-                          out.w * scale * weight[g].w);
+        out = make_float4(out.x * scale * weight[g].x, out.y * scale * weight[g].y,
+                          out.z * scale * weight[g].z, out.w * scale * weight[g].w);
       }
       *reinterpret_cast<float4*>(x + i) = out;
     }

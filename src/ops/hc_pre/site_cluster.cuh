@@ -14,7 +14,8 @@ constexpr int kClusterMixes = 24;
 
 // kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T).
 template <typename Weight, bool kPost, int kRun>
-__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (kRun + 1)) ClusterSiteKernel(const Site s) {
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (kRun + 1))
+    ClusterSiteKernel(const Site s) {
   namespace cg = cooperative_groups;
   constexpr int kStreams = 4, kMixes = kClusterMixes;
   __shared__ float part[kRun][32];
@@ -76,7 +77,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kRun; ++i) sum += part[i][lane];
-    for (int r = warp; r < kClusterBlocks; r += kRun + 1) cluster.map_shared_rank(&cluster_part[rank][0], r)[lane] = sum;
+    for (int r = warp; r < kClusterBlocks; r += kRun + 1)
+      cluster.map_shared_rank(&cluster_part[rank][0], r)[lane] = sum;
   }
   cluster.sync();  // every block has read the old streams
   // Every warp makes the mixes it needs: lane n mix n.
@@ -90,12 +92,14 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       if (lane >= kStreams && lane < 2 * kStreams) s.post[t * kStreams + lane - kStreams] = mix;
       float a[kStreams][kStreams];
 #pragma unroll
-      for (int i = 0; i < kStreams * kStreams; ++i) a[i / kStreams][i % kStreams] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kStreams + i);
+      for (int i = 0; i < kStreams * kStreams; ++i)
+        a[i / kStreams][i % kStreams] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kStreams + i);
       SinkhornInRegisters<kStreams>(a, s.iters, s.eps);
 #pragma unroll
       for (int i = 0; i < kStreams; ++i) {
         if (lane == i) {
-          *reinterpret_cast<float4*>(s.comb + t * kStreams * kStreams + kStreams * i) = make_float4(a[i][0], a[i][1], a[i][2], a[i][3]);
+          *reinterpret_cast<float4*>(s.comb + t * kStreams * kStreams + kStreams * i) = make_float4(
+              a[i][0], a[i][1], a[i][2], a[i][3]);
         }
       }
     }
@@ -125,10 +129,12 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       *cluster.map_shared_rank(&cluster_square[rank], lane) = of_block;
     }
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
     const float all = WarpSum(lane < kClusterBlocks ? cluster_square[lane] : 0.0f);
     const float scale = rsqrtf(all / static_cast<float>(s.d) + s.x_norm_eps);
-    sum = make_float4(sum.x * scale * norm.v[0], sum.y * scale * norm.v[1], sum.z * scale * norm.v[2], sum.w * scale * norm.v[3]);
+    sum = make_float4(sum.x * scale * norm.v[0], sum.y * scale * norm.v[1], sum.z * scale * norm.v[2],
+                      sum.w * scale * norm.v[3]);
   }
   if (own_stream == 0) *reinterpret_cast<float4*>(s.x + t * s.d + column) = sum;
 }

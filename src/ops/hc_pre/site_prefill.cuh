@@ -26,13 +26,17 @@ __device__ __forceinline__ uint32_t ToTf32(float x) {
 }
 
 __device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from));
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from));
 }
 
 // grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and written by
@@ -43,8 +47,10 @@ template <typename Weight, bool kPost>
 __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Site s, int tokens_per_group) {
   extern __shared__ __align__(16) uint8_t memory[];
   PrefillShared& shared = *reinterpret_cast<PrefillShared*>(memory);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, a = lane / 8, q = lane % 8, g = lane / 4, c = lane % 4;
-  const int warp_column = static_cast<int>(blockIdx.x) * kPrefillColumns + warp * 32, column = warp_column + 4 * q;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, a = lane / 8, q = lane % 8, g = lane / 4,
+            c = lane % 4;
+  const int warp_column = static_cast<int>(blockIdx.x) * kPrefillColumns + warp * 32,
+            column = warp_column + 4 * q;
   const int64_t k_row = 4 * static_cast<int64_t>(s.d);
 #pragma unroll
   for (int n = 0; n < 3; ++n) {
@@ -52,15 +58,17 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row + static_cast<int64_t>(j) * s.d + warp_column +
-                                    16 * half + 4 * c, 4, true);
+        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row +
+                                    static_cast<int64_t>(j) * s.d + warp_column + 16 * half + 4 * c,
+                                4, true);
         shared.fn[warp][n][j][half][lane] = make_float4(w.v[0], w.v[1], w.v[2], w.v[3]);
       }
     }
   }
   AllowNext();
   WaitForPrevious();
-  const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_group, end = min(begin + tokens_per_group, s.num_tokens);
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_group,
+                end = min(begin + tokens_per_group, s.num_tokens);
   if (begin >= end) return;
 
   const auto load_mixes = [&](int64_t t0, int buffer) {
@@ -80,7 +88,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
       const int count = t < end ? 4 : 0;
       if constexpr (kPost) y[r] = LoadFour(s.y + t * s.d + column, count, true);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) x[r][j] = LoadFour(s.streams + t * k_row + static_cast<int64_t>(j) * s.d + column, count, true);
+      for (int j = 0; j < 4; ++j)
+        x[r][j] = LoadFour(s.streams + t * k_row + static_cast<int64_t>(j) * s.d + column, count, true);
     }
   };
   load_mixes(begin, 0);
@@ -101,11 +110,14 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
         const float* mixes = shared.mixes[buffer][4 * r + a];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k], comb3 = mixes[16 + k];
+          const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k],
+                      comb3 = mixes[16 + k];
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            now[r][k].v[e] = fmaf(comb3, x[r][3].v[e], fmaf(comb2, x[r][2].v[e], fmaf(comb1, x[r][1].v[e],
-                             fmaf(comb0, x[r][0].v[e], __fmul_rn(post, y[r].v[e])))));
+            now[r][k].v[e] = fmaf(
+                comb3, x[r][3].v[e],
+                fmaf(comb2, x[r][2].v[e],
+                     fmaf(comb1, x[r][1].v[e], fmaf(comb0, x[r][0].v[e], __fmul_rn(post, y[r].v[e])))));
           }
           if (t < end) {
             StoreFour(s.streams + t * k_row + static_cast<int64_t>(k) * s.d + column, now[r][k], 4, true);
@@ -131,7 +143,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
       for (int r = 0; r < 2; ++r) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e], sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
+          const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e],
+                      sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
           const float got = __shfl_xor_sync(0xFFFFFFFFu, sent, 4);
           rows[0][r].v[e] = odd ? got : kept;
           rows[1][r].v[e] = odd ? kept : got;
@@ -144,8 +157,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
         for (int n = 0; n < 3; ++n) w[n] = shared.fn[warp][n][j][half][lane];
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
-          const float values[4] = {rows[half][0].v[2 * pair], rows[half][1].v[2 * pair], rows[half][0].v[2 * pair + 1],
-                                   rows[half][1].v[2 * pair + 1]};
+          const float values[4] = {rows[half][0].v[2 * pair], rows[half][1].v[2 * pair],
+                                   rows[half][0].v[2 * pair + 1], rows[half][1].v[2 * pair + 1]};
           uint32_t high[4], low[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {

@@ -24,11 +24,14 @@ constexpr int kPlainThreads = 256;
 constexpr int kPlainKeys = 64;   // keys of a block's step
 constexpr int kPlainHeads = 16;  // heads in shared memory at a time
 
-inline size_t PlainSharedBytes(int64_t dim) { return static_cast<size_t>((kPlainKeys + kPlainHeads) * (dim + 1) + 4 * kPlainKeys) * 4; }
+inline size_t PlainSharedBytes(int64_t dim) {
+  return static_cast<size_t>((kPlainKeys + kPlainHeads) * (dim + 1) + 4 * kPlainKeys) * 4;
+}
 
 // Tokens that see no more than k rows need no scores. grid (key splits, tokens).
-__global__ void __launch_bounds__(kPlainThreads) PlainScoreKernel(const float* q, const float* weights, Keys keys, float* scores,
-                                                                  int64_t stride, int num_heads, int dim, int64_t k) {
+__global__ void __launch_bounds__(kPlainThreads)
+    PlainScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride,
+                     int num_heads, int dim, int64_t k) {
   extern __shared__ float shared[];
   const int pitch = dim + 1;
   float* key = shared;                        // [kPlainKeys, pitch]
@@ -40,7 +43,8 @@ __global__ void __launch_bounds__(kPlainThreads) PlainScoreKernel(const float* q
   if (visible <= k) return;
   const SequenceView& seq = keys.sequences[keys.sequence_of[t]];
   const int slot = threadIdx.x % kPlainKeys, group = threadIdx.x / kPlainKeys;
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kPlainKeys; first < visible; first += static_cast<int64_t>(gridDim.x) * kPlainKeys) {
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kPlainKeys; first < visible;
+       first += static_cast<int64_t>(gridDim.x) * kPlainKeys) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kPlainKeys), visible - first));
     for (int i = threadIdx.x; i < count * dim; i += kPlainThreads) {
       const gpu::RowPointer row = gpu::EmittedRowAt(keys.layout, seq, first + i / dim);
@@ -66,7 +70,8 @@ __global__ void __launch_bounds__(kPlainThreads) PlainScoreKernel(const float* q
     part[group * kPlainKeys + slot] = sum;
     __syncthreads();
     if (group == 0 && slot < count) {
-      scores[t * stride + first + slot] = (part[slot] + part[kPlainKeys + slot]) + (part[2 * kPlainKeys + slot] + part[3 * kPlainKeys + slot]);
+      scores[t * stride + first + slot] = (part[slot] + part[kPlainKeys + slot]) +
+                                          (part[2 * kPlainKeys + slot] + part[3 * kPlainKeys + slot]);
     }
   }
 }
@@ -80,12 +85,14 @@ __global__ void __launch_bounds__(kPlainThreads) PlainScoreKernel(const float* q
 
 constexpr int kDim = 128, kMaxHeads = 64, kColumnTiles = kMaxHeads / 8;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
-constexpr int kRowTiles = 2, kWarpKeys = kRowTiles * 16;    // a warp's keys of a step
-constexpr int kTileKeys = kScoreWarps * kWarpKeys;          // 256 keys of a block's step
-constexpr int kQueryWords = 4 * kColumnTiles * 32;          // 16-byte words of a token's queries in shared memory
+constexpr int kRowTiles = 2, kWarpKeys = kRowTiles * 16;  // a warp's keys of a step
+constexpr int kTileKeys = kScoreWarps * kWarpKeys;        // 256 keys of a block's step
+constexpr int kQueryWords = 4 * kColumnTiles * 32;  // 16-byte words of a token's queries in shared memory
 constexpr int kTokensPerBlock = 8;
 
-inline size_t ScoreSharedBytes(int tokens) { return static_cast<size_t>(tokens) * (kQueryWords * 16 + kMaxHeads * 4); }
+inline size_t ScoreSharedBytes(int tokens) {
+  return static_cast<size_t>(tokens) * (kQueryWords * 16 + kMaxHeads * 4);
+}
 
 __device__ __forceinline__ uint32_t Pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -93,14 +100,17 @@ __device__ __forceinline__ uint32_t Pack(float low, float high) {
 }
 
 __device__ __forceinline__ uint32_t Multiply(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                         *reinterpret_cast<const __nv_bfloat162*>(&b));
   return *reinterpret_cast<const uint32_t*>(&product);
 }
 
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // max(x, 0) that keeps a NaN.
@@ -133,7 +143,9 @@ __device__ __forceinline__ void LoadKey(const uint8_t* data, const uint8_t* scal
 template <bool kFp4>
 __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp4>& high, uint32_t (&a)[8][4]) {
   if constexpr (kFp4) {
-    const auto factor = [](uint32_t e8m0) { return (e8m0 == 255 ? 0x7FC0u : min(e8m0 + 62, 254u) << 7) * 0x00010001u; };
+    const auto factor = [](uint32_t e8m0) {
+      return (e8m0 == 255 ? 0x7FC0u : min(e8m0 + 62, 254u) << 7) * 0x00010001u;
+    };
     const uint32_t scale[2] = {factor(low.scale), factor(high.scale)};
     const uint32_t words[2][4] = {{low.codes[0].x, low.codes[0].y, low.codes[0].z, low.codes[0].w},
                                   {high.codes[0].x, high.codes[0].y, high.codes[0].z, high.codes[0].w}};
@@ -161,18 +173,20 @@ __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp
 
 // grid (key splits, token tiles of kTokens), the last tokens, which see most, first.
 template <bool kFp4, int kTokens>
-__global__ void __launch_bounds__(kScoreThreads, kFp4 && kTokens == 1 ? 2 : 1) ScoreKernel(const float* q, const float* weights, Keys keys, float* scores,
-                                                             int64_t stride, int num_heads, int64_t k, int64_t num_tokens) {
+__global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
+    ScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride, int num_heads,
+                int64_t k, int64_t num_tokens) {
   extern __shared__ uint4 queries[];  // [kTokens, 4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kTokens * kQueryWords);  // [kTokens, kMaxHeads]
-  __shared__ int visible[kTokens];    // rows to score
+  __shared__ int visible[kTokens];                                                  // rows to score
   __shared__ int sequence[kTokens];
   AllowNext();
   WaitForPrevious();
   const int64_t t0 = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * kTokens;
   const int count = static_cast<int>(min(static_cast<int64_t>(kTokens), num_tokens - t0));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int first_tile = static_cast<int>(blockIdx.x) * kTileKeys, tile_step = static_cast<int>(gridDim.x) * kTileKeys;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTileKeys,
+            tile_step = static_cast<int>(gridDim.x) * kTileKeys;
   if (threadIdx.x < kTokens) {
     int64_t rows = 0;
     if (static_cast<int>(threadIdx.x) < count) {
@@ -204,7 +218,8 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4 && kTokens == 1 ? 2 : 1) S
     const uint8_t* scale = data + per_page * (kFp4 ? kDim / 2 : 2 * kDim);
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      LoadKey<kFp4>(data + (row + 8 * i) * (kFp4 ? kDim / 2 : 2 * kDim), scale + (row + 8 * i) * (kDim / 32), c, raw[i / 2][i % 2]);
+      LoadKey<kFp4>(data + (row + 8 * i) * (kFp4 ? kDim / 2 : 2 * kDim), scale + (row + 8 * i) * (kDim / 32),
+                    c, raw[i / 2][i % 2]);
     }
   };
   bool more = next_run();
@@ -215,10 +230,12 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4 && kTokens == 1 ? 2 : 1) S
     const float* from = q + (t0 + token) * num_heads * kDim;
 #pragma unroll
     for (int j = 0; j < kMaxHeads * 16 / kScoreThreads; ++j) {  // eight channels of a head
-      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4, quarter = chunk / 4 % 4;
+      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
+                quarter = chunk / 4 % 4;
       uint4 word = make_uint4(0, 0, 0, 0);
       if (head < num_heads) {
-        const float4 x = *reinterpret_cast<const float4*>(from + chunk * 8), y = *reinterpret_cast<const float4*>(from + chunk * 8 + 4);
+        const float4 x = *reinterpret_cast<const float4*>(from + chunk * 8),
+                     y = *reinterpret_cast<const float4*>(from + chunk * 8 + 4);
         word = kFp4 ? make_uint4(Pack(x.x, y.x), Pack(x.y, y.y), Pack(x.z, y.z), Pack(x.w, y.w))
                     : make_uint4(Pack(x.x, x.y), Pack(x.z, x.w), Pack(y.x, y.y), Pack(y.z, y.w));
       }

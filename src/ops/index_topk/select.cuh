@@ -58,7 +58,8 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
   __shared__ int found_bin, found_above;
   int own[kPer], sum = 0;  // thread i has the highest bins that are not in a lower thread's hands
 #pragma unroll
-  for (int j = 0; j < kPer; ++j) sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
+  for (int j = 0; j < kPer; ++j)
+    sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
   int unused;
   int above = PrefixSum<kThreads>(sum, &unused);
 #pragma unroll
@@ -78,7 +79,8 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
 // score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are too many, or
 // when equal scores must be told apart by row: then nothing has been written.
 template <int kThreads>
-__device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k, int32_t* out) {
+__device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k,
+                                           int32_t* out) {
   constexpr int kWarps = kThreads / 32, kMaxCandidates = 256;
   __shared__ uint32_t extreme[2][kWarps];
   __shared__ uint32_t candidates[kMaxCandidates];
@@ -101,7 +103,8 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
     float4 x[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * 4 * kThreads + 3 < n) x[u] = *reinterpret_cast<const float4*>(score + first + u * 4 * kThreads);
+      if (first + u * 4 * kThreads + 3 < n)
+        x[u] = *reinterpret_cast<const float4*>(score + first + u * 4 * kThreads);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -110,7 +113,8 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
       *reinterpret_cast<uint4*>(cached + i) = make_uint4(add(x[u].x), add(x[u].y), add(x[u].z), add(x[u].w));
     }
   }
-  if (static_cast<int>(threadIdx.x) < n % 4) cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
+  if (static_cast<int>(threadIdx.x) < n % 4)
+    cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
   for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
   if (threadIdx.x == 0) num_candidates = 0, threshold_found = 0;
   smallest = __reduce_min_sync(0xFFFFFFFFu, smallest);
@@ -121,7 +125,8 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
   largest = __reduce_max_sync(0xFFFFFFFFu, lane < kWarps ? extreme[1][lane] : 0u);
   if (smallest >= largest) return false;
   // Never decreases with the score. Halves keep the difference finite.
-  const float low = 0.5f * ScoreOf(smallest), step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
+  const float low = 0.5f * ScoreOf(smallest),
+              step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
   if (!(step < 1e30f)) return false;
   const auto bin_of = [&](uint32_t key) {
     if (key < smallest) return 0;
@@ -158,23 +163,28 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
   uint32_t own = static_cast<int>(threadIdx.x) < words ? bits[threadIdx.x] : 0;
   int unused;
   int at = PrefixSum<kThreads>(__popc(own), &unused);
-  for (; own != 0; own &= own - 1) out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
+  for (; own != 0; own &= own - 1)
+    out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
   return true;
 }
 
 // Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they fit, else
 // made again from the scores in every pass.
 template <int kCluster, int kThreads>
-__device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys, uint32_t* cached,
-                                              int* histogram, int* total, int2* counts, int32_t* row_out) {
+__device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys,
+                                              uint32_t* cached, int* histogram, int* total, int2* counts,
+                                              int32_t* row_out) {
   namespace cg = cooperative_groups;
-  const int run = (n + kCluster * 32 - 1) / (kCluster * 32) * 32, begin = min(n, rank * run), count = min(run, n - begin);
+  const int run = (n + kCluster * 32 - 1) / (kCluster * 32) * 32, begin = min(n, rank * run),
+            count = min(run, n - begin);
   const float* score = scores + begin;
   const bool is_cached = run <= cached_keys;
   const auto key_at = [&](int i) { return is_cached ? cached[i] : KeyOf(score[i]); };
   const auto sync = [&] {
-    if constexpr (kCluster > 1) cg::this_cluster().sync();
-    else __syncthreads();
+    if constexpr (kCluster > 1)
+      cg::this_cluster().sync();
+    else
+      __syncthreads();
   };
 
   for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
@@ -189,7 +199,8 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
       for (int first = threadIdx.x; first < count; first += kUnroll * kThreads) {
         float x[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
+        for (int u = 0; u < kUnroll; ++u)
+          x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const int i = first + u * kThreads;
@@ -229,7 +240,8 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
 
   // Keys above `prefix` and the first `wanted` equal to it. A warp owns a run of rows.
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int per_warp = (count + kThreads - 1) / kThreads * 32, warp_begin = warp * per_warp, warp_end = min(count, warp_begin + per_warp);
+  const int per_warp = (count + kThreads - 1) / kThreads * 32, warp_begin = warp * per_warp,
+            warp_end = min(count, warp_begin + per_warp);
   int above = 0, equal = 0;
   for (int i = warp_begin; i < warp_end; i += 32) {
     const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
@@ -249,10 +261,13 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
   for (int i = warp_begin; i < warp_end; i += 32) {
     const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
     const bool is_above = i + lane < warp_end && key > prefix, is_equal = i + lane < warp_end && key == prefix;
-    const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above), equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
+    const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above),
+                   equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
     const uint32_t lower = (1u << lane) - 1;
-    const int rank_above = above_before + __popc(above_mask & lower), rank_equal = equal_before + __popc(equal_mask & lower);
-    if (is_above || (is_equal && rank_equal < wanted)) row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
+    const int rank_above = above_before + __popc(above_mask & lower),
+              rank_equal = equal_before + __popc(equal_mask & lower);
+    if (is_above || (is_equal && rank_equal < wanted))
+      row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
     above_before += __popc(above_mask);
     equal_before += __popc(equal_mask);
   }
@@ -260,8 +275,8 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
 
 // A token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.
 template <int kCluster, int kThreads>
-__device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions, int64_t ratio, int k,
-                                       int cached_keys, int32_t* out) {
+__device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions,
+                                       int64_t ratio, int k, int cached_keys, int32_t* out) {
   extern __shared__ uint32_t cached[];
   __shared__ int histogram[kBins], total[kCluster > 1 ? kBins : 1];
   __shared__ int2 counts[kCluster];
@@ -272,21 +287,25 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   const int n = static_cast<int>((positions[t] + 1) / ratio);
   int32_t* row_out = out + t * k;
   if (n <= k) {
-    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < k; i += kCluster * kThreads) row_out[i] = i < n ? i : -1;
+    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < k; i += kCluster * kThreads)
+      row_out[i] = i < n ? i : -1;
     return;
   }
   if (n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {  // few: a cluster would cost more than it saves
     if (rank == 0 && !SelectFast<kThreads>(scores + t * stride, cached, histogram, n, k, row_out)) {
       __syncthreads();
-      SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts, row_out);
+      SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts,
+                                 row_out);
     }
     return;
   }
-  SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total, counts, row_out);
+  SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total,
+                                    counts, row_out);
 }
 
-#define DSV4_SELECT_ARGS                                                                                             \
-  const float *scores, int64_t stride, const int64_t *positions, int64_t ratio, int k, int cached_keys, int32_t *out
+#define DSV4_SELECT_ARGS                                                                                \
+  const float *scores, int64_t stride, const int64_t *positions, int64_t ratio, int k, int cached_keys, \
+      int32_t *out
 __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(1024) SelectBy8Kernel(DSV4_SELECT_ARGS) {
   Select<8, 1024>(scores, stride, positions, ratio, k, cached_keys, out);
 }

@@ -8,8 +8,7 @@ void SampleCuda(const ExecContext& ctx, const SampleArgs& a);
 namespace {
 
 constexpr Candidate<SampleArgs> kCandidates[] = {
-    DSV4_CUDA_ROW(SampleCuda)
-    {"ref", SupportsCpu, SampleRef},
+    DSV4_CUDA_ROW(SampleCuda){"ref", SupportsCpu, SampleRef},
 };
 
 }  // namespace

@@ -25,29 +25,29 @@ struct SampleRow {
   float repeat_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  int32_t top_k = 0;         // 0: all
+  int32_t top_k = 0;  // 0: all
   int32_t num_bias = 0;
   uint64_t seed = 0;
-  uint64_t num_outputs = 0;  // tokens chosen so far; one more after each choice
+  uint64_t num_outputs = 0;                // tokens chosen so far; one more after each choice
   const uint16_t* prompt_count = nullptr;  // [V]: how often a token is in the prompt; null: never
-  uint16_t* output_count = nullptr;        // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
-  const int32_t* bias_ids = nullptr;       // [num_bias], each in [0, V) and once
-  const float* bias = nullptr;             // [num_bias], no NaN
+  uint16_t* output_count = nullptr;  // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
+  const int32_t* bias_ids = nullptr;  // [num_bias], each in [0, V) and once
+  const float* bias = nullptr;        // [num_bias], no NaN
 };
 
 // Tokens of a row that cannot be sampled; its state stays as it was.
-inline constexpr int32_t kSampleNan = -1;     // NaN among the logits
-inline constexpr int32_t kSampleNothing = -2; // every logit is -inf
-inline constexpr int32_t kSampleBanned = -3;  // the bias bans every token that the logits allow
+inline constexpr int32_t kSampleNan = -1;      // NaN among the logits
+inline constexpr int32_t kSampleNothing = -2;  // every logit is -inf
+inline constexpr int32_t kSampleBanned = -3;   // the bias bans every token that the logits allow
 
 inline constexpr int64_t kMaxSampleVocab = 131072;
 
 struct SampleArgs {
-  Tensor logits;             // f32 [R, V], V <= kMaxSampleVocab
-  SampleRow* rows = nullptr; // [R]
-  Tensor tokens;             // i32 [R], out
-  Tensor logprobs;           // f32 [R], out, or empty: ln of the chosen token's probability under the logits as they came;
-                             // NaN where there is no token
+  Tensor logits;              // f32 [R, V], V <= kMaxSampleVocab
+  SampleRow* rows = nullptr;  // [R]
+  Tensor tokens;              // i32 [R], out
+  Tensor logprobs;  // f32 [R], out, or empty: ln of the chosen token's probability under the logits as they came;
+                    // NaN where there is no token
 };
 void Sample(const ExecContext& ctx, const SampleArgs& args);
 OpImplementations DescribeSample(const ExecContext& ctx);

@@ -19,9 +19,9 @@ namespace cg = cooperative_groups;
 
 constexpr int kCluster = 16, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kMaxOwn = static_cast<int>(kMaxSampleVocab) / kCluster;  // tokens of a block
-constexpr int kNumBins = kThreads;     // of the distance from the largest logit
+constexpr int kNumBins = kThreads;  // of the distance from the largest logit
 constexpr float kBinsPerUnit = 32;
-constexpr int kMaxList = 2048;         // tokens of a bin that are put in order at once
+constexpr int kMaxList = 2048;  // tokens of a bin that are put in order at once
 
 using Bin = uint4;  // count, and the sum of masses in parts of 16, 16 and 15 bits
 
@@ -49,7 +49,9 @@ struct Shared {
   int flag;
 };
 
-__device__ __forceinline__ uint64_t ShuffleXor(uint64_t x, int o) { return __shfl_xor_sync(0xFFFFFFFFu, x, o); }
+__device__ __forceinline__ uint64_t ShuffleXor(uint64_t x, int o) {
+  return __shfl_xor_sync(0xFFFFFFFFu, x, o);
+}
 
 __device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {
 #pragma unroll
@@ -95,9 +97,9 @@ struct Row {
   int rank;          // of this block
   int first, count;  // its tokens
   float largest;
-  double inverse;    // of the temperature
-  float bin_scale;   // bins a logit
-  int turn = 0;      // of the exchanges
+  double inverse;   // of the temperature
+  float bin_scale;  // bins a logit
+  int turn = 0;     // of the exchanges
 
   __device__ Shared& of(int r) { return *cluster.map_shared_rank(&s, r); }
 
@@ -132,14 +134,15 @@ struct Row {
 
   // Its rank, and the mass up to it and with it. The mark is within the row's sum. All blocks call it.
   __device__ uint64_t Locate(Mark mark, uint64_t amount, double wanted, uint64_t* mass_with);
-  __device__ uint64_t LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before, uint64_t mass_before,
-                                    uint64_t* mass_with);
-  __device__ uint64_t LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before, uint64_t mass_before,
-                                   uint64_t* mass_with);
+  __device__ uint64_t LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
+                                    uint64_t mass_before, uint64_t* mass_with);
+  __device__ uint64_t LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
+                                   uint64_t mass_before, uint64_t* mass_with);
 };
 
 __device__ uint64_t Row::Locate(Mark mark, uint64_t amount, double wanted, uint64_t* mass_with) {
-  const uint64_t own_mass = s.bin_mass[threadIdx.x], own = mark == Mark::kCount ? static_cast<uint64_t>(s.bin_count[threadIdx.x]) : own_mass;
+  const uint64_t own_mass = s.bin_mass[threadIdx.x],
+                 own = mark == Mark::kCount ? static_cast<uint64_t>(s.bin_count[threadIdx.x]) : own_mass;
   uint64_t total, unused;
   const uint64_t before = BlockPrefix(s, own, &total), mass_before = BlockPrefix(s, own_mass, &unused);
   if (!Reached(mark, before, amount, wanted) && Reached(mark, before + own, amount, wanted)) {
@@ -156,8 +159,8 @@ __device__ uint64_t Row::Locate(Mark mark, uint64_t amount, double wanted, uint6
 }
 
 // Every block gets all of the bin's tokens; a warp counts what comes before one of them.
-__device__ uint64_t Row::LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before, uint64_t mass_before,
-                                       uint64_t* mass_with) {
+__device__ uint64_t Row::LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
+                                       uint64_t mass_before, uint64_t* mass_with) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) s.list_count = 0;
   __syncthreads();
@@ -185,7 +188,8 @@ __device__ uint64_t Row::LocateInOrder(Mark mark, uint64_t amount, double wanted
       if (other.rank > own.rank) ++number, mass += other.mass;
     }
     number = before + WarpAdd(number), mass = mass_before + WarpAdd(mass);
-    const uint64_t without = mark == Mark::kCount ? number : mass, with = mark == Mark::kCount ? number + 1 : mass + own.mass;
+    const uint64_t without = mark == Mark::kCount ? number : mass,
+                   with = mark == Mark::kCount ? number + 1 : mass + own.mass;
     if (lane < kCluster && !Reached(mark, without, amount, wanted) && Reached(mark, with, amount, wanted)) {
       of(lane).answer[0] = own.rank;
       of(lane).answer[1] = mass + own.mass;
@@ -199,8 +203,8 @@ __device__ uint64_t Row::LocateInOrder(Mark mark, uint64_t amount, double wanted
 }
 
 // A bin of very many tokens (logits that are all alike): the rank bit by bit, the largest at which the mark is reached.
-__device__ uint64_t Row::LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before, uint64_t mass_before,
-                                      uint64_t* mass_with) {
+__device__ uint64_t Row::LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
+                                      uint64_t mass_before, uint64_t* mass_with) {
   const auto sums = [&](uint64_t least, uint64_t* mass) {
     uint64_t own = 0, own_mass = 0;
     for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -265,9 +269,11 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   uint64_t best = 0;
   for (int i = threadIdx.x; i < row.count; i += kThreads) {
     if (penalties) {
-      const int outputs = p.output_count ? p.output_count[row.first + i] : 0, prompt = p.prompt_count ? p.prompt_count[row.first + i] : 0;
+      const int outputs = p.output_count ? p.output_count[row.first + i] : 0,
+                prompt = p.prompt_count ? p.prompt_count[row.first + i] : 0;
       if (outputs + prompt > 0) {
-        s.logit[i] = sample::Penalise(s.logit[i], p.repeat_penalty, p.presence_penalty, p.frequency_penalty, outputs);
+        s.logit[i] = sample::Penalise(s.logit[i], p.repeat_penalty, p.presence_penalty, p.frequency_penalty,
+                                      outputs);
       }
     }
     const uint64_t rank = row.RankOf(i);
@@ -298,7 +304,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   {
     uint64_t ranks[kCluster], flags[kCluster];
     row.cluster.sync();  // every block of the cluster runs: its memory may be written
-    row.Exchange(best, static_cast<uint64_t>(sample::Bits(raw_largest)) << 32 | static_cast<uint32_t>(s.flag), ranks, flags);
+    row.Exchange(best, static_cast<uint64_t>(sample::Bits(raw_largest)) << 32 | static_cast<uint32_t>(s.flag),
+                 ranks, flags);
     uint32_t all_flags = 0;
     best = 0;
     raw_largest = kMinusInfinity;
@@ -311,7 +318,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     nan = all_flags & 1, something = all_flags & 2;
   }
   row.largest = sample::LogitOf(static_cast<uint32_t>(best >> 32));
-  const int32_t error = nan ? kSampleNan : !something ? kSampleNothing : row.largest == kMinusInfinity ? kSampleBanned : 0;
+  const int32_t error = nan                             ? kSampleNan
+                        : !something                    ? kSampleNothing
+                        : row.largest == kMinusInfinity ? kSampleBanned
+                                                        : 0;
   if (error != 0) {
     if (row.rank == 0 && threadIdx.x == 0) {
       tokens[r] = error;
@@ -343,7 +353,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   }
   const auto choose = [&](int32_t id) {  // by one thread of the cluster
     tokens[r] = id;
-    if (logprobs != nullptr) logprobs[r] = static_cast<float>(sample::Exponent(row_logits[id], raw_largest, 1.0) - log_sum);
+    if (logprobs != nullptr)
+      logprobs[r] = static_cast<float>(sample::Exponent(row_logits[id], raw_largest, 1.0) - log_sum);
     rows[r].num_outputs = p.num_outputs + 1;
     if (p.output_count != nullptr && p.output_count[id] < 65535) ++p.output_count[id];
   };
@@ -386,9 +397,11 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     }
     row.cluster.sync();
     {  // block r adds up its share of the bins for all; a lane for each block
-      const int bin = row.rank * (kNumBins / kCluster) + static_cast<int>(threadIdx.x) / kCluster, from = lane % kCluster;
+      const int bin = row.rank * (kNumBins / kCluster) + static_cast<int>(threadIdx.x) / kCluster,
+                from = lane % kCluster;
       const Bin part = row.of(from).bins[bin];
-      uint64_t mass = part.y + (static_cast<uint64_t>(part.z) << 16) + (static_cast<uint64_t>(part.w) << 32), number = part.x;
+      uint64_t mass = part.y + (static_cast<uint64_t>(part.z) << 16) + (static_cast<uint64_t>(part.w) << 32),
+               number = part.x;
 #pragma unroll
       for (int o = kCluster / 2; o > 0; o /= 2) mass += ShuffleXor(mass, o), number += ShuffleXor(number, o);
       row.of(from).bin_mass[bin] = mass;
@@ -408,15 +421,18 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     BlockPrefix(s, s.bin_mass[threadIdx.x], &kept_mass);
     (void)unused;
   }
-  if (p.top_p < 1.0f) least = row.Locate(Row::Mark::kTopP, 0, sample::WantedMass(p.top_p, kept_mass), &kept_mass);
+  if (p.top_p < 1.0f)
+    least = row.Locate(Row::Mark::kTopP, 0, sample::WantedMass(p.top_p, kept_mass), &kept_mass);
 
   // What is left: a warp has a run of tokens.
-  const int run = (row.count + kWarps - 1) / kWarps, begin = min(row.count, warp * run), end = min(row.count, begin + run);
+  const int run = (row.count + kWarps - 1) / kWarps, begin = min(row.count, warp * run),
+            end = min(row.count, begin + run);
   uint64_t own = 0;
   for (int i = begin + lane; i < end; i += 32) {
     uint64_t mass = s.mass[i];
     if (mass == 0) continue;
-    if (row.RankOf(i) < least || (p.min_p > 0 && sample::IsBelowMinP(mass, row.ExponentOf(i), p.min_p))) s.mass[i] = mass = 0;
+    if (row.RankOf(i) < least || (p.min_p > 0 && sample::IsBelowMinP(mass, row.ExponentOf(i), p.min_p)))
+      s.mass[i] = mass = 0;
     own += mass;
   }
   own = WarpAdd(own);
@@ -462,10 +478,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
 }  // namespace
 
 void SampleCuda(const ExecContext& ctx, const SampleArgs& a) {
-  const cudaError_t allowed = cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  const cudaError_t allowed = cudaFuncSetAttribute(SampleKernel,
+                                                   cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (allowed != cudaSuccess) NoteCudaError(allowed, "clusters of 16 blocks");
-  Launch(ctx, SampleKernel, dim3(static_cast<unsigned>(a.logits.dim(0) * kCluster)), dim3(kThreads), sizeof(Shared), a.logits.f32(),
-         a.rows, a.tokens.i32(), a.logprobs ? a.logprobs.f32() : nullptr, static_cast<int>(a.logits.dim(1)));
+  Launch(ctx, SampleKernel, dim3(static_cast<unsigned>(a.logits.dim(0) * kCluster)), dim3(kThreads),
+         sizeof(Shared), a.logits.f32(), a.rows, a.tokens.i32(), a.logprobs ? a.logprobs.f32() : nullptr,
+         static_cast<int>(a.logits.dim(1)));
 }
 
 }  // namespace dsv4

@@ -34,7 +34,8 @@ DSV4_SAMPLE_FN double FromBits(uint64_t x) { return std::bit_cast<double>(x); }
 DSV4_SAMPLE_FN uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 DSV4_SAMPLE_FN float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
 DSV4_SAMPLE_FN uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>((static_cast<Wide>(a) * b) >> 64);
 }
 #endif
 
@@ -43,7 +44,8 @@ DSV4_SAMPLE_FN double ExpNonPositive(double x) {
   if (x < -708.0) return 0.0;
   const double shifted = Add(Multiply(x, 1.4426950408889634), 0x1.8p52);
   const double n = Add(shifted, -0x1.8p52);
-  const double r = Add(Add(x, -Multiply(n, 6.93147180369123816490e-01)), -Multiply(n, 1.90821492927058770002e-10));
+  const double r = Add(Add(x, -Multiply(n, 6.93147180369123816490e-01)),
+                       -Multiply(n, 1.90821492927058770002e-10));
   double p = 1.0 / 479001600;
   p = Add(Multiply(p, r), 1.0 / 39916800);
   p = Add(Multiply(p, r), 1.0 / 3628800);
@@ -101,7 +103,8 @@ DSV4_SAMPLE_FN int32_t IdOf(uint64_t rank) { return static_cast<int32_t>(~static
 
 DSV4_SAMPLE_FN float AddBias(float logit, float bias) {
   const float minus_infinity = FromBits(0xFF800000u);
-  if (bias == minus_infinity || logit == minus_infinity) return minus_infinity;  // also of +inf, where the sum would be NaN
+  if (bias == minus_infinity || logit == minus_infinity)
+    return minus_infinity;  // also of +inf, where the sum would be NaN
   return logit + bias;
 }
 
@@ -125,10 +128,16 @@ DSV4_SAMPLE_FN bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
 }
 
 // u * total with u = (bits >> 11) 2^-53, rounded down: what a whole number must exceed to exceed u * total.
-DSV4_SAMPLE_FN uint64_t Target(uint64_t random_bits, uint64_t total) { return MultiplyHigh(random_bits >> 11 << 11, total); }
+DSV4_SAMPLE_FN uint64_t Target(uint64_t random_bits, uint64_t total) {
+  return MultiplyHigh(random_bits >> 11 << 11, total);
+}
 
 // Whether a token with `before` in front of it is past the cut.
-DSV4_SAMPLE_FN bool ReachesTopP(uint64_t before, double wanted) { return static_cast<double>(before) >= wanted; }
-DSV4_SAMPLE_FN double WantedMass(float top_p, uint64_t total) { return Multiply(static_cast<double>(top_p), static_cast<double>(total)); }
+DSV4_SAMPLE_FN bool ReachesTopP(uint64_t before, double wanted) {
+  return static_cast<double>(before) >= wanted;
+}
+DSV4_SAMPLE_FN double WantedMass(float top_p, uint64_t total) {
+  return Multiply(static_cast<double>(top_p), static_cast<double>(total));
+}
 
 }  // namespace dsv4::sample

@@ -27,9 +27,11 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   }
   if (row.repeat_penalty != 1.0f || row.presence_penalty != 0 || row.frequency_penalty != 0) {
     for (int64_t i = 0; i < v; ++i) {
-      const int outputs = row.output_count ? row.output_count[i] : 0, prompt = row.prompt_count ? row.prompt_count[i] : 0;
+      const int outputs = row.output_count ? row.output_count[i] : 0,
+                prompt = row.prompt_count ? row.prompt_count[i] : 0;
       float& x = adjusted[static_cast<size_t>(i)];
-      if (outputs + prompt > 0) x = sample::Penalise(x, row.repeat_penalty, row.presence_penalty, row.frequency_penalty, outputs);
+      if (outputs + prompt > 0)
+        x = sample::Penalise(x, row.repeat_penalty, row.presence_penalty, row.frequency_penalty, outputs);
     }
   }
   const auto first = std::max_element(adjusted.begin(), adjusted.end());
@@ -42,7 +44,8 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   for (int64_t i = 0; i < v; ++i) {
     const float x = adjusted[static_cast<size_t>(i)];
     const double exponent = sample::Exponent(x, largest, inverse);
-    tokens.push_back({sample::RankOf(x, static_cast<int32_t>(i)), sample::Mass(exponent), sample::ExpNonPositive(exponent)});
+    tokens.push_back({sample::RankOf(x, static_cast<int32_t>(i)), sample::Mass(exponent),
+                      sample::ExpNonPositive(exponent)});
   }
   const bool is_top_k = row.top_k > 0 && row.top_k < v;
   if (is_top_k || row.top_p < 1.0f) {
@@ -57,9 +60,11 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
       tokens.resize(kept);
     }
   }
-  if (row.min_p > 0) std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
+  if (row.min_p > 0)
+    std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
   if (!is_top_k) {
-    std::sort(tokens.begin(), tokens.end(), [](const Token& a, const Token& b) { return sample::IdOf(a.rank) < sample::IdOf(b.rank); });
+    std::sort(tokens.begin(), tokens.end(),
+              [](const Token& a, const Token& b) { return sample::IdOf(a.rank) < sample::IdOf(b.rank); });
   }
   uint64_t total = 0, passed = 0;
   for (const Token& t : tokens) total += t.mass;
@@ -85,7 +90,8 @@ void SampleRef(const ExecContext&, const SampleArgs& a) {
       if (id >= 0) {
         const float largest = *std::max_element(logits, logits + v);
         double sum = 0;
-        for (int64_t i = 0; i < v; ++i) sum += sample::ExpNonPositive(sample::Exponent(logits[i], largest, 1.0));
+        for (int64_t i = 0; i < v; ++i)
+          sum += sample::ExpNonPositive(sample::Exponent(logits[i], largest, 1.0));
         logprob = static_cast<float>(sample::Exponent(logits[id], largest, 1.0) - std::log(sum));
       }
       a.logprobs.f32()[r] = logprob;
