@@ -4,247 +4,15 @@
 
 #include "base/check.h"
 #include "device/launch.cuh"
-#include "ops/linear/tile_linear.h"
-#include "ops/linear/tile_stream.cuh"
-#include "ops/tile_mma.cuh"
+#include "ops/linear/tile_linear.cuh"
 
 namespace dsv4 {
 
+namespace tile_linear {
+
 namespace {
 
-constexpr int kWarps = 16, kThreads = 32 * kWarps;
-constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight: 4 FP4 tiles, 2 FP8 or 1 BF16
-constexpr int kMaxClusters = 256;
 constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
-constexpr WeightFormat kMixed = WeightFormat::kF32;  // as a template argument: each matrix has its own format
-
-struct Matrix {
-  const uint8_t* codes;
-  const float* scales;  // FP8: [row tiles, ceil(K/128)]
-  float* y;
-  float factor;
-  int rows, first_item;
-  WeightFormat format;
-};
-
-struct Params {
-  const float* x;
-  int64_t x_stride;
-  int cols, tile_cols, num_tokens;
-  int log_segments, log_slices, log_parts;  // Q = S P
-  // Ranges of items, one for each cluster; of a matrix with groups [group][split].
-  int num_clusters, items, items_each, items_rest, num_matrices, groups, splits, rows_per_group, items_per_group;
-  int max_items;  // of a range
-  Matrix matrices[kMaxTileLinearMatrices];
-  int first_item[kMaxClusters + 1];  // several formats: equal bytes for each cluster
-};
-
-struct Range {
-  int group, begin, end;
-};
-
-template <WeightFormat F>
-__device__ __forceinline__ Range RangeAt(const Params& p, int i) {
-  if (p.groups > 1) {
-    const int group = i / p.splits, split = i - group * p.splits, first = group * p.items_per_group;
-    return {group, first + p.items_per_group * split / p.splits, first + p.items_per_group * (split + 1) / p.splits};
-  }
-  if constexpr (F == kMixed) return {0, p.first_item[i], p.first_item[i + 1]};
-  const int begin = i * p.items_each + min(i, p.items_rest);
-  return {0, begin, begin + p.items_each + (i < p.items_rest ? 1 : 0)};
-}
-
-__device__ __forceinline__ int MatrixOf(const Params& p, int item) {
-  if (p.num_matrices == 1) return 0;
-  int m = 0;
-  while (m + 1 < p.num_matrices && item >= p.matrices[m + 1].first_item) ++m;
-  return m;
-}
-
-// Where groups do not begin at row tiles, a tile belongs to two; the last item of a group may come twice.
-__device__ __forceinline__ int RowTile(const Params& p, int matrix, int group, int item) {
-  if (p.groups == 1) return item - p.matrices[matrix].first_item;
-  const int first_row = group * p.rows_per_group;
-  return min(first_row / 16 + item - group * p.items_per_group, (first_row + p.rows_per_group - 1) / 16);
-}
-
-// What a warp does: the items begin + offset, + step, .. of a range, in each of them the column tiles [first, first + count).
-struct Share {
-  int offset, step, first, count;
-};
-
-__device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
-  return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
-}
-
-// A warp's tiles of a range, in order, in chunks through its ring.
-template <WeightFormat F>
-class TileStream {
- public:
-  __device__ __forceinline__ TileStream(uint32_t ring, uint32_t barriers) : ring_(ring), barriers_(barriers) {}
-
-  __device__ __forceinline__ void Start(const Params& p, const Range& range, const Share& share) {
-    item_ = range.begin + share.offset;
-    Seek(p, range, share);
-#pragma unroll 1
-    for (int s = 0; s < kSlots; ++s) Fetch(p, range, share, s);
-  }
-
-  // The next chunk of the stream into a slot that nobody reads any more.
-  __device__ __forceinline__ void Fetch(const Params& p, const Range& range, const Share& share, int slot) {
-    if (item_ >= range.end) return;
-    const int count = min(left_, TilesOfChunk(format_)), bytes = count * static_cast<int>(TileBytes(format_));
-    if (ElectLane()) {
-      ExpectBytes(barriers_ + 8 * slot, static_cast<uint32_t>(bytes));
-      CopyBulk(ring_ + slot * kSlotBytes, tile_, static_cast<uint32_t>(bytes), barriers_ + 8 * slot);
-    }
-    tile_ += bytes;
-    left_ -= count;
-    if (left_ == 0) {
-      item_ += share.step;
-      Seek(p, range, share);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void Seek(const Params& p, const Range& range, const Share& share) {
-    if (item_ >= range.end) return;
-    const int m = MatrixOf(p, item_);
-    if constexpr (F == kMixed) format_ = p.matrices[m].format;
-    tile_ = p.matrices[m].codes + (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share.first) * TileBytes(format_);
-    left_ = share.count;
-  }
-
-  uint32_t ring_, barriers_;
-  const uint8_t* tile_ = nullptr;
-  int item_ = 0, left_ = 0;
-  WeightFormat format_ = F;
-};
-
-// The FP8 scales of one item: a lane holds those of columns 128 (2 lane + {0, 1}) .. from the warp's first column tile on.
-struct ItemScales {
-  float a, b;
-  __device__ __forceinline__ static ItemScales Load(const Params& p, int matrix, int row_tile, int first_tile, int lane) {
-    const int across = (p.cols + 127) / 128, at = first_tile / 2 + lane;
-    const float* scales = p.matrices[matrix].scales + static_cast<int64_t>(row_tile) * across;
-    return {at < across ? scales[at] : 0.0f, at + 32 < across ? scales[at + 32] : 0.0f};
-  }
-  __device__ __forceinline__ float Of(int block) const {
-    const float low = __shfl_sync(0xFFFFFFFFu, a, block & 31), high = __shfl_sync(0xFFFFFFFFu, b, block & 31);
-    return block < 32 ? low : high;
-  }
-};
-
-// The B fragments of a tile: part (NX = 3: lo, mid, hi), half, token, t (columns 16 t + 8 half ..) of 16 bytes.
-template <int NT, int NX>
-struct Inputs {
-  int offset[NT];   // of the lane's token in each n-tile
-  int half, part;   // strides
-  bool active;      // NT = 1: the lane has a token; what the others hold in `b` multiplies columns that nobody reads
-
-  __device__ __forceinline__ Inputs(int num_tokens, int lane) {
-    asm volatile("mov.u32 %0, %1;" : "=r"(half) : "r"(num_tokens * 64));  // kept in a register
-    part = 2 * half;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) offset[n] = min(8 * n + lane / 4, num_tokens - 1) * 64 + lane % 4 * 16;
-    active = lane / 4 < num_tokens;
-  }
-  __device__ __forceinline__ int tile() const { return NX * part; }
-};
-
-// acc += tile (16 x 64) * x
-template <WeightFormat F, int NT, int NX>
-__device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs, float scale, uint4 (&b)[2],
-                                             float (&acc)[NT][4]) {
-  uint32_t a[4][4];
-  DecodeTile<F>(LoadTile<F>(tile, lane), a);
-  float sum[NT][4];
-  if constexpr (F == WeightFormat::kFp8Block) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-      for (int part = 0; part < NX; ++part) {
-        const uint4* from = reinterpret_cast<const uint4*>(x + part * inputs.part + half * inputs.half + inputs.offset[n]);
-        if (NT > 1 || inputs.active) b[half] = *from;
-        float(&d)[4] = F == WeightFormat::kFp8Block ? sum[n] : acc[n];
-        MmaBf16(d, a[2 * half], b[half].x, b[half].y);
-        MmaBf16(d, a[2 * half + 1], b[half].z, b[half].w);
-      }
-    }
-  }
-  if constexpr (F == WeightFormat::kFp8Block) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[n][i] = fmaf(scale, sum[n][i], acc[n][i]);
-    }
-  }
-}
-
-// A chunk: even tiles into acc[0], odd ones into acc[1], two at a time.
-template <WeightFormat F, int NT, int NX>
-__device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs,
-                                              const ItemScales& scales, int scale_tile, uint4 (&b)[2][2], float (&acc)[2][NT][4]) {
-  constexpr int kTile = static_cast<int>(TileBytes(F));
-  float scale[2] = {1, 1};
-#pragma unroll 1
-  for (; count >= 2; count -= 2) {
-    if constexpr (F == WeightFormat::kFp8Block) scale[0] = scales.Of(scale_tile / 2), scale[1] = scales.Of((scale_tile + 1) / 2);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, scale[i], b[i], acc[i]);
-    tile += 2 * kTile;
-    x += 2 * inputs.tile();
-    scale_tile += 2;
-  }
-  if (count > 0) {
-    if constexpr (F == WeightFormat::kFp8Block) scale[0] = scales.Of(scale_tile / 2);
-    MultiplyTile<F, NT, NX>(tile, lane, x, inputs, scale[0], b[0], acc[0]);
-  }
-}
-
-// Columns [first, first + 64 tiles) of x in shared memory as B fragments of BF16, tile by tile.
-template <int NX>
-__device__ __forceinline__ void StageInputs(const Params& p, int group, int first, int tiles, uint8_t* shared) {
-  const int octets = tiles * 8;
-  const bool aligned = (reinterpret_cast<uintptr_t>(p.x) | static_cast<uintptr_t>(p.x_stride * 4) | static_cast<uintptr_t>(p.cols * 4)) % 16 == 0;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < p.num_tokens * octets; i += kThreads) {
-    const int token = p.num_tokens == 1 ? 0 : i / octets, octet = i - token * octets, k = first + 8 * octet;
-    const float* x = p.x + token * p.x_stride + static_cast<int64_t>(group) * p.cols + k;
-    float v[8];
-    if (aligned && k + 8 <= p.cols) {
-      const float4 low = reinterpret_cast<const float4*>(x)[0], high = reinterpret_cast<const float4*>(x)[1];
-      v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    } else {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = k + j < p.cols ? x[j] : 0.0f;
-    }
-    const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
-    uint8_t* out = shared + (tile * NX * 2 + half) * p.num_tokens * 64 + token * 64 + t * 16;
-    if constexpr (NX == 1) {
-      *reinterpret_cast<uint4*>(out) = make_uint4(PackBf16(v[0], v[1]), PackBf16(v[2], v[3]), PackBf16(v[4], v[5]), PackBf16(v[6], v[7]));
-    } else {
-      uint32_t words[3][4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const Bf16Parts a = SplitToBf16(v[2 * j]), b = SplitToBf16(v[2 * j + 1]);
-        words[0][j] = PackBf16(a.lo, b.lo);
-        words[1][j] = PackBf16(a.mid, b.mid);
-        words[2][j] = PackBf16(a.hi, b.hi);
-      }
-#pragma unroll
-      for (int part = 0; part < 3; ++part) {
-        *reinterpret_cast<uint4*>(out + part * p.num_tokens * 128) = make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
-      }
-    }
-  }
-}
-
 // y of four rows of an item's tile, from row `first` of the tile on.
 __device__ __forceinline__ void WriteRows(const Params& p, const Range& range, int item, int first, int token, float4 sum) {
   const int m = MatrixOf(p, item);
@@ -534,9 +302,7 @@ void LaunchFormat(const ExecContext& ctx, const Params& p) {
 
 float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
 
-}  // namespace
-
-void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count) {
+void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count) {
   DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
   Params p = {};
   p.num_matrices = count;
@@ -611,6 +377,13 @@ void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, cons
     }
     first += tokens;
   }
+}
+
+}  // namespace
+}  // namespace tile_linear
+
+void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count) {
+  tile_linear::Run(ctx, x, num_tokens, matrices, count);
 }
 
 }  // namespace dsv4
