@@ -95,6 +95,9 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
                         .shared = shared.tensor({t, s.d}), .y = y.tensor({t, s.d})});
     };
     const double us = gpu.MedianUs(kLaunches, run);
+    gpu.ctx().batch_invariant = true;  // the kernel of few tokens at every T
+    const double few_us = t > 64 ? gpu.MedianUs(kLaunches, run, 5) : us;
+    gpu.ctx().batch_invariant = false;
     const int64_t up = static_cast<int64_t>(distinct * static_cast<double>(experts.up_bytes())) / 256 * 256;
     const int64_t down = static_cast<int64_t>(distinct * static_cast<double>(experts.down_bytes())) / 256 * 256;
     const double limit = gpu.ReadLimitUs(up) + gpu.ReadLimitUs(down);
@@ -102,7 +105,7 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
     const double plain = gpu.MedianUs(kLaunches, run), limit_plain = gpu.ReadLimitUs(up) + gpu.ReadLimitUs(down);
     gpu.ctx().overlap = true;
     Line("experts").Add("model", s.name).Add("format", "NVFP4").Add("T", t).Add("distinct", distinct).Add("MB", static_cast<double>(up + down) * 1e-6)
-        .Add("us", us).Add("limit_us", limit).Add("over_limit", us / limit).Add("plain_us", plain).Add("limit_plain_us", limit_plain)
+        .Add("us", us).Add("few_tokens_kernel_us", few_us).Add("limit_us", limit).Add("over_limit", us / limit).Add("plain_us", plain).Add("limit_plain_us", limit_plain)
         .Add("over_limit_plain", us / limit_plain).Add("GBps", static_cast<double>(up + down) * 1e-3 / us).Print();
     for (int32_t* p : ids) cudaFree(p);
     cudaFree(weights);
@@ -133,7 +136,7 @@ int main(int argc, char** argv) {
     if (argc > 2) {
       Run(gpu, s, {std::atoi(argv[2])});
     } else {
-      Run(gpu, s, {1, 2, 4, 8, 32, 128});
+      Run(gpu, s, {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024});
     }
   }
 }

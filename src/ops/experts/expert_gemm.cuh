@@ -1,6 +1,6 @@
-// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), 1 to 16 tokens at a time.
+// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), up to 8 or 16 tokens at a time.
 //
-// Work is a list of (chunk, row pair): a chunk is an expert with up to 16 of its (token, slot) pairs, a row pair two tiles
+// Work is a list of (chunk, row pair): a chunk is an expert with some of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
 // list into equal contiguous parts. In a block eight warps cut K. Each streams its tiles through a ring of bulk copies of
 // its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (tile_mma.cuh) and
@@ -20,14 +20,17 @@
 namespace dsv4::experts {
 
 inline constexpr int kWarps = 8, kThreads = kWarps * 32;
-inline constexpr int kChunkTokens = 16;
 inline constexpr int kColumnStride = 20;                       // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;         // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;   // two sets, used in turn
 
 struct Chunk {
-  int32_t expert, begin, count, unused;  // pairs [begin, begin + count) of the sorted list
+  int32_t expert, begin, count;  // pairs [begin, begin + count) of the sorted list
+  int32_t cost;                  // of a row pair of all chunks in front, see ChunkCost
 };
+
+// A row pair's cost with this many columns, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
+__host__ __device__ constexpr int ChunkCost(int count) { return count > 8 ? 5 : 3; }
 
 struct GemmArgs {
   const ExpertMatrices* matrices;
@@ -35,7 +38,7 @@ struct GemmArgs {
   // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
   const int32_t* experts;
   int num_slots;
-  const int32_t* num_chunks;
+  const int32_t* plan;  // number of chunks, their cost together, 1 where there are costs of two kinds
   const Chunk* chunks;
   const int32_t* pairs;
   // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
@@ -57,8 +60,8 @@ struct GemmArgs {
 template <WeightFormat F>
 struct Ring {
   static constexpr int kTileBytes = static_cast<int>(TileBytes(F));
-  static constexpr int kStep = kTileBytes == 576 ? 2 : 1;                                // tiles in registers at a time
-  static constexpr int kTiles = kTileBytes == 576 ? 4 : kTileBytes == 1024 ? 2 : 1;      // of each stream in a stage
+  static constexpr int kStep = kTileBytes == 576 ? 2 : 1;           // tiles in registers at a time
+  static constexpr int kTiles = kTileBytes == 576 ? 4 : kTileBytes == 1024 ? 2 : 1;  // of each stream in a stage
   static constexpr int kStages = 2;
   static constexpr int kStreamBytes = kTiles * kTileBytes;
   static constexpr int kStageBytes = 2 * kStreamBytes;
@@ -87,7 +90,7 @@ __device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_
   c.scale0 = c.scale1 = 0;
   if (i >= num_chunks) return;
   if (a.experts != nullptr) {
-    c.chunk = {a.experts[i], i, 1, 0};
+    c.chunk = {a.experts[i], i, 1, 3 * i};
     c.chunk.expert = min(max(c.chunk.expert, 0), a.num_experts - 1);
   } else {
     c.chunk = a.chunks[i];
@@ -109,13 +112,6 @@ __device__ __forceinline__ float4 LoadRowPart(const float* x, int at, int k) {
   return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f, at + 3 < k ? x[at + 3] : 0.0f};
 }
 
-// True in one lane of the warp.
-__device__ __forceinline__ bool ElectOne() {
-  uint32_t elected;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
-  return elected != 0;
-}
-
 // Items of a block, in the order of the list.
 struct Cursor {
   int chunk, row;
@@ -123,6 +119,31 @@ struct Cursor {
     if (++row == rows) row = 0, ++chunk;
   }
 };
+
+// The first row pair at or behind position `at` of the costs; all lanes of a warp.
+__device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, int rows, unsigned at, int lane) {
+  int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
+  while (size > 1) {
+    const int step = (size + 31) / 32, i = low + lane * step;
+    const bool before = lane * step < size && static_cast<unsigned>(chunks[i].cost) * static_cast<unsigned>(rows) <= at;
+    const int last = max(__popc(__ballot_sync(0xFFFFFFFFu, before)) - 1, 0);
+    const int end = low + size;
+    low += last * step;
+    size = min(step, end - low);
+  }
+  const Chunk c = chunks[low];
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
+  Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
+  if (cursor.row >= rows) cursor = {low + 1, 0};
+  return cursor;
+}
+
+// True in one lane of the warp.
+__device__ __forceinline__ bool ElectOne() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
 
 // Block scales of one row of tiles; only FP8 has them outside its tiles.
 template <WeightFormat F>
@@ -165,6 +186,34 @@ __device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t s
   return raw;
 }
 
+// ExpandFp4 with two of its shifts as one multiplication: the pipe of logic and shifts is what decoding fills.
+// The fourth pair has its mantissa at bit 13 and its exponent at 11..10 of a half; >> 7 and >> 3 do not overlap.
+__device__ __forceinline__ void ExpandFp4ByMul(uint32_t q, uint32_t (&o)[4]) {
+  o[0] = q & 0x81C081C0u;
+  o[1] = (q << 3) & 0x81C081C0u;
+  o[2] = (q << 6) & 0x81C081C0u;
+  o[3] = ((q << 1) & 0x80008000u) | (__umulhi(q & 0x2C002C00u, (1u << 29) + (1u << 25)) & 0x01C001C0u);
+}
+
+// DecodeTile, the same values.
+template <WeightFormat F>
+__device__ __forceinline__ void DecodeByMul(const LaneTile<F>& raw, uint32_t (&a)[4][4]) {
+  if constexpr (F == WeightFormat::kNvfp4) {
+    uint32_t scale[2];
+    Nvfp4Scales(raw.scales, scale);
+    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      uint32_t o[4];
+      ExpandFp4ByMul(words[word], o);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) a[word % 2 * 2 + m / 2][word / 2 + m % 2 * 2] = MulBf16x2(o[m], scale[word / 2]);
+    }
+  } else {
+    DecodeTile<F>(raw, a);
+  }
+}
+
 // Four steps of one column: 16 BF16.
 struct Columns {
   uint32_t b[8];
@@ -175,12 +224,12 @@ __device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
 }
 
 // sum[stream][block] += the streams' tiles x the columns of that block; Planes terms of every column.
-template <WeightFormat F, int Blocks, int Planes>
+template <WeightFormat F, int Blocks, int Planes, int SumBlocks>
 __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Planes],
-                                              float (&sum)[2][2][4], const TileScales<F> (&scales)[2], int k_tile) {
+                                              float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
   uint32_t w[2][4][4];
-  DecodeTile<F>(raw[0], w[0]);
-  DecodeTile<F>(raw[1], w[1]);
+  DecodeByMul<F>(raw[0], w[0]);
+  DecodeByMul<F>(raw[1], w[1]);
   const auto multiply = [&](auto& to) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -212,9 +261,11 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
   }
 }
 
-template <WeightFormat F, int Planes, bool Up>
+// Wide: chunks of up to 16 columns, else up to 8.
+template <WeightFormat F, int Planes, bool Up, bool Wide>
 __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKernel(const GemmArgs a) {
   using R = Ring<F>;
+  constexpr int kMaxBlocks = Wide ? 2 : 1;
   extern __shared__ __align__(128) uint8_t shared[];
   float* partial = reinterpret_cast<float*>(shared + R::kBytes);
   uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + R::kBytes + kPartialFloats * 4);
@@ -253,14 +304,24 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
     for (int u = 0; u < kRowLoads; ++u) row_part[u] = LoadRowPart(a.x, 4 * (u * kThreads + static_cast<int>(threadIdx.x)), a.k);
   }
 
-  const int num_chunks = a.experts != nullptr ? a.num_slots : *a.num_chunks;
+  const int num_chunks = a.experts != nullptr ? a.num_slots : a.plan[0];
   const int row_tiles = (a.n + 15) / 16, rows = Up ? row_tiles : (row_tiles + 1) / 2;
   const int k_tiles = (a.k + 63) / 64;
-  const unsigned total = static_cast<unsigned>(num_chunks) * static_cast<unsigned>(rows);
-  const unsigned each = total / gridDim.x, more = total % gridDim.x;
-  const unsigned begin = each * blockIdx.x + min(blockIdx.x, more);
-  const int num_items = static_cast<int>(each + (blockIdx.x < more ? 1 : 0));
-  Cursor item{static_cast<int>(begin / static_cast<unsigned>(rows)), static_cast<int>(begin % static_cast<unsigned>(rows))};
+  Cursor item;
+  int num_items;
+  if (!Wide || a.experts != nullptr || a.plan[2] == 0) {  // all cost the same
+    const unsigned total = static_cast<unsigned>(num_chunks) * static_cast<unsigned>(rows);
+    const unsigned each = total / gridDim.x, more = total % gridDim.x;
+    const unsigned begin = each * blockIdx.x + min(blockIdx.x, more);
+    num_items = static_cast<int>(each + (blockIdx.x < more ? 1 : 0));
+    item = {static_cast<int>(begin / static_cast<unsigned>(rows)), static_cast<int>(begin % static_cast<unsigned>(rows))};
+  } else {
+    const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(rows), each = total / gridDim.x, more = total % gridDim.x;
+    const unsigned begin = each * blockIdx.x + min(blockIdx.x, more), end = begin + each + (blockIdx.x < more ? 1 : 0);
+    item = Locate(a.chunks, num_chunks, rows, begin, lane);
+    const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate(a.chunks, num_chunks, rows, end, lane);
+    num_items = (last.chunk - item.chunk) * rows + last.row - item.row;
+  }
   const int k_begin = k_tiles * warp / kWarps, k_end = k_tiles * (warp + 1) / kWarps;
 
   ChunkCache cache;
@@ -323,11 +384,61 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
   int known_chunk = -1, stage = 0, parity = 0, turn = 0;  // turn: blocks of eight columns summed so far
   Chunk chunk{};
   float scale0 = 0, scale1 = 0;
-  const uint8_t* row[2];  // the lane's column of each block of eight; zeros where there is none
-  int row_step[2];
-  int64_t plane_step[2];
+  const uint8_t* row[kMaxBlocks];  // the lane's column of each block of eight; zeros where there is none
+  int row_step[kMaxBlocks];
+  int64_t plane_step[kMaxBlocks];
   const int64_t plane_bytes = a.plane_elements * 2, row_bytes = PaddedColumns(a.k) * 2;
   const auto pair_of = [&](int column) { return a.experts != nullptr ? chunk.begin + column : a.pairs[chunk.begin + column]; };
+
+  // ---- the warps' sums, in order; by one warp, another one every turn ----
+  struct {
+    int turn, columns, begin, row;
+    float scale0, scale1;
+  } due = {-1, 0, 0, 0, 0, 0};
+  const auto add_up = [&] {
+    if (due.turn < 0) return;
+    const int set = due.turn % 2, phase = due.turn / 2 % 2, out_row = lane % 16;
+    due.turn = -1;
+    sm90::BarrierWait(sums_full + 8 * set, phase);
+    for (int column = lane / 16; column < due.columns; column += 2) {
+      const int pair = a.experts != nullptr ? due.begin + column : a.pairs[due.begin + column];
+      const float* from = partial + set * kWarps * kPartial + column * kColumnStride + out_row;
+      float first = 0, second = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        first += from[w * kPartial];
+        second += from[w * kPartial + 8 * kColumnStride];
+      }
+      first *= due.scale0;
+      second *= due.scale1;
+      if constexpr (Up) {
+        const int f = 16 * due.row + out_row;
+        const float h = f < a.n ? SwigluValue(first, second, a.limit) * a.weights[pair] : 0.0f;
+        if (a.hidden != nullptr) {
+          if (f < a.n) a.hidden[int64_t{pair} * 2 * a.n + f] = h;
+        } else {
+          const int padded = static_cast<int>(PaddedColumns(a.n));
+          uint16_t part[Planes];
+          SplitBf16<Planes>(h, part);
+#pragma unroll
+          for (int p = 0; p < Planes; ++p) {
+            uint16_t* to = a.hidden_planes + p * a.hidden_plane_elements + int64_t{pair} * padded;
+            to[f] = part[p];
+            if (due.row == rows - 1) {
+              for (int c = f + 16; c < padded; c += 16) to[c] = 0;
+            }
+          }
+        }
+      } else {
+        float* to = a.outputs + int64_t{pair} * a.n;
+        const int f = 32 * due.row + out_row;
+        if (f < a.n) to[f] = first;
+        if (f + 16 < a.n) to[f + 16] = second;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) sm90::BarrierArrive(sums_free + 8 * set);
+  };
 
   for (int i = 0; i < num_items; ++i, item.Next(rows)) {
     if (item.chunk != known_chunk) {
@@ -340,7 +451,7 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * kTileFactor<F>;
       scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * kTileFactor<F>;
 #pragma unroll
-      for (int b = 0; b < 2; ++b) {
+      for (int b = 0; b < kMaxBlocks; ++b) {
         row[b] = zeros + 32 * t;
         row_step[b] = 0, plane_step[b] = 0;
         if (8 * b + g >= chunk.count) continue;
@@ -352,7 +463,7 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       }
     }
 
-    float sum[2][2][4] = {};  // stream, block of columns
+    float sum[2][kMaxBlocks][4] = {};  // stream, block of columns
     TileScales<F> scales[2];
     if constexpr (F == WeightFormat::kFp8Block) {
       const ExpertMatrices& m = a.matrices[chunk.expert];
@@ -410,20 +521,19 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
         stage ^= 1;
       }
     };
-    const bool wide = chunk.count > 8;
+    const bool wide = Wide && chunk.count > 8;
     if (wide) {
-      multiply(std::integral_constant<int, 2>{});
+      multiply(std::integral_constant<int, kMaxBlocks>{});
     } else {
       multiply(std::integral_constant<int, 1>{});
     }
 
-    // ---- the warps' sums, in order ----
+    // ---- sums into shared memory; those of the turn before are complete by now, as a rule ----
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
+    for (int b = 0; b < kMaxBlocks; ++b) {
       if (b == 1 && !wide) break;
+      add_up();
       const int columns = min(chunk.count - 8 * b, 8), set = turn % 2, phase = turn / 2 % 2;
-      const bool adds = turn % kWarps == warp;
-      ++turn;
       sm90::BarrierWait(sums_free + 8 * set, phase ^ 1);
       float* mine = partial + (set * kWarps + warp) * kPartial + 2 * t * kColumnStride + g;
 #pragma unroll
@@ -438,49 +548,11 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       }
       __syncwarp();
       if (lane == 0) sm90::BarrierArrive(sums_full + 8 * set);
-      if (!adds) continue;
-      sm90::BarrierWait(sums_full + 8 * set, phase);
-      const int out_row = lane % 16;
-      for (int column = lane / 16; column < columns; column += 2) {
-        const int pair = pair_of(8 * b + column);
-        const float* from = partial + set * kWarps * kPartial + column * kColumnStride + out_row;
-        float first = 0, second = 0;
-#pragma unroll
-        for (int w = 0; w < kWarps; ++w) {
-          first += from[w * kPartial];
-          second += from[w * kPartial + 8 * kColumnStride];
-        }
-        first *= scale0;
-        second *= scale1;
-        if constexpr (Up) {
-          const int f = 16 * item.row + out_row;
-          const float h = f < a.n ? SwigluValue(first, second, a.limit) * a.weights[pair] : 0.0f;
-          if (a.hidden != nullptr) {
-            if (f < a.n) a.hidden[int64_t{pair} * 2 * a.n + f] = h;
-          } else {
-            const int padded = static_cast<int>(PaddedColumns(a.n));
-            uint16_t part[Planes];
-            SplitBf16<Planes>(h, part);
-#pragma unroll
-            for (int p = 0; p < Planes; ++p) {
-              uint16_t* to = a.hidden_planes + p * a.hidden_plane_elements + int64_t{pair} * padded;
-              to[f] = part[p];
-              if (item.row == rows - 1) {
-                for (int c = f + 16; c < padded; c += 16) to[c] = 0;
-              }
-            }
-          }
-        } else {
-          float* to = a.outputs + int64_t{pair} * a.n;
-          const int f = 32 * item.row + out_row;
-          if (f < a.n) to[f] = first;
-          if (f + 16 < a.n) to[f + 16] = second;
-        }
-      }
-      __syncwarp();
-      if (lane == 0) sm90::BarrierArrive(sums_free + 8 * set);
+      if (turn % kWarps == warp) due = {turn, columns, chunk.begin + 8 * b, item.row, scale0, scale1};
+      ++turn;
     }
   }
+  add_up();
 }
 
 }  // namespace dsv4::experts

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/experts_sm90.h"
 
 namespace dsv4 {
 
@@ -9,6 +10,8 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = 1024;
+constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T
+constexpr int64_t kFewPairs = 12;   // an expert, on average: up to here the kernels of this file are the faster ones
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -32,7 +35,7 @@ __device__ __forceinline__ int BlockScan(int x) {
 }
 
 // The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on it.
-__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int32_t* num_chunks, Chunk* chunks,
+__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, int32_t* plan, Chunk* chunks,
                          int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
   const int e = threadIdx.x;
@@ -41,12 +44,19 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
   __syncthreads();
   const int mine = count[e], begin = BlockScan(mine) - mine;
-  const int my_chunks = (mine + kChunkTokens - 1) / kChunkTokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
+  const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
+  int my_cost = 0;
+  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens));
+  const int last_cost = BlockScan(my_cost);
+  int cost = last_cost - my_cost;
   next[e] = begin;
   for (int i = 0; i < my_chunks; ++i) {
-    chunks[first_chunk + i] = {e, begin + i * kChunkTokens, min(mine - i * kChunkTokens, kChunkTokens), 0};
+    const int size = min(mine - i * chunk_tokens, chunk_tokens);
+    chunks[first_chunk + i] = {e, begin + i * chunk_tokens, size, cost};
+    cost += ChunkCost(size);
   }
-  if (threadIdx.x == kPlanThreads - 1) *num_chunks = last_chunk;
+  const int uneven = __syncthreads_or(mine > 8);
+  if (threadIdx.x == kPlanThreads - 1) plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
   __syncthreads();
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
     pairs[atomicAdd(&next[BoundedExpert(experts[i], num_experts)], 1)] = i;
@@ -72,14 +82,14 @@ __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDty
 
 // Block 0: the plan. Blocks 1 ..: a row of x each.
 template <int Planes>
-__global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* experts, int num_pairs, int num_experts,
-                                                           int32_t* num_chunks, Chunk* chunks, int32_t* pairs, const float* x,
+__global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens,
+                                                           int32_t* plan, Chunk* chunks, int32_t* pairs, const float* x,
                                                            int k, ActivationDtype mode, uint16_t* planes,
                                                            int64_t plane_elements) {
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
-    MakePlan(experts, num_pairs, num_experts, num_chunks, chunks, pairs);
+    MakePlan(experts, num_pairs, num_experts, chunk_tokens, plan, chunks, pairs);
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
@@ -135,29 +145,30 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
   if (lane == 0) a.outputs[int64_t{pair} * a.n + row] = sum;
 }
 
-template <WeightFormat F, int Planes, bool Up>
+template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   const int rows = Up ? DivUp(a.n, 16) : DivUp(a.n, 32);
   const int blocks = static_cast<int>(std::min<int64_t>(2 * NumSms(), max_chunks * rows));
-  Launch(ctx, ExpertGemmKernel<F, Planes, Up>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
          static_cast<size_t>(GemmSharedBytes<F>(a.x != nullptr, a.k)), a);
 }
 
-template <bool Up, int Planes>
+template <bool Up, int Planes, bool Wide>
 void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
   switch (format) {
-    case WeightFormat::kNvfp4: return Gemm<WeightFormat::kNvfp4, Planes, Up>(ctx, a, max_chunks);
-    case WeightFormat::kMxfp4: return Gemm<WeightFormat::kMxfp4, Planes, Up>(ctx, a, max_chunks);
-    case WeightFormat::kFp8Block: return Gemm<WeightFormat::kFp8Block, Planes, Up>(ctx, a, max_chunks);
-    case WeightFormat::kBf16: return Gemm<WeightFormat::kBf16, Planes, Up>(ctx, a, max_chunks);
+    case WeightFormat::kNvfp4: return Gemm<WeightFormat::kNvfp4, Planes, Up, Wide>(ctx, a, max_chunks);
+    case WeightFormat::kMxfp4: return Gemm<WeightFormat::kMxfp4, Planes, Up, Wide>(ctx, a, max_chunks);
+    case WeightFormat::kFp8Block: return Gemm<WeightFormat::kFp8Block, Planes, Up, Wide>(ctx, a, max_chunks);
+    case WeightFormat::kBf16: return Gemm<WeightFormat::kBf16, Planes, Up, Wide>(ctx, a, max_chunks);
     case WeightFormat::kF32: break;
   }
 }
 
 template <bool Up>
-void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
-  if (ctx.f32_inputs) return GemmOf<Up, 3>(ctx, format, a, max_chunks);
-  return GemmOf<Up, 1>(ctx, format, a, max_chunks);
+void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmArgs& a, int64_t max_chunks) {
+  if (ctx.f32_inputs) return GemmOf<Up, 3, true>(ctx, format, a, max_chunks);
+  if (wide) return GemmOf<Up, 1, true>(ctx, format, a, max_chunks);
+  return GemmOf<Up, 1, false>(ctx, format, a, max_chunks);
 }
 
 // Hands out the op's scratch memory.
@@ -189,6 +200,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
   if (t == 0) return;
+  if (t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) return ExpertsPrefillSm90(ctx, a);
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t < 65536);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
@@ -206,21 +218,24 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   // Hidden activations stay float32 between the launches where something other than BF16 is made of them.
   const bool hidden_f32 = round_hidden || !up_packed || !down_packed;
   const bool direct = t == 1 && planes == 1 && !round_x;
-  const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / kChunkTokens);
+  // Few tokens an expert: one block of columns is faster; an expert with more than 8 is then read again for the rest.
+  const bool wide = planes == 3 || pairs > 5 * num_experts;
+  const int64_t chunk_tokens = wide ? 16 : 8;
+  const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / chunk_tokens);
 
   down.plane_elements = pairs * PaddedColumns(f);
   uint16_t* hidden_planes = arena.Take<uint16_t>(planes * down.plane_elements);
   down.planes = hidden_planes;
   if (!direct && (up_packed || down_packed)) {
-    int32_t* num_chunks = arena.Take<int32_t>(1);
+    int32_t* plan = arena.Take<int32_t>(3);
     Chunk* chunks = arena.Take<Chunk>(max_chunks);
     int32_t* sorted = arena.Take<int32_t>(pairs);
     const int64_t x_elements = t * PaddedColumns(d);
     uint16_t* x_planes = arena.Take<uint16_t>(planes * x_elements);
     Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<1>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
-           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), num_chunks, chunks, sorted, a.x.f32(),
+           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), plan, chunks, sorted, a.x.f32(),
            static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
-    for (GemmArgs* args : {&up, &down}) args->num_chunks = num_chunks, args->chunks = chunks, args->pairs = sorted;
+    for (GemmArgs* args : {&up, &down}) args->plan = plan, args->chunks = chunks, args->pairs = sorted;
     if (up_packed) up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements, up.row_is_token = true;
     if (down_packed) down.experts = nullptr;
   }
@@ -231,7 +246,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
     up.hidden_planes = hidden_planes, up.hidden_plane_elements = down.plane_elements;
   }
   if (up_packed) {
-    GemmOf<true>(ctx, up_format, up, max_chunks);
+    GemmOf<true>(ctx, up_format, wide, up, max_chunks);
   } else {
     Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up, a.hidden.f32());
   }
@@ -240,7 +255,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
            static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes, down.plane_elements);
   }
   if (down_packed) {
-    GemmOf<false>(ctx, down_format, down, max_chunks);
+    GemmOf<false>(ctx, down_format, wide, down, max_chunks);
   } else {
     Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, down, a.hidden.f32());
   }
