@@ -1,6 +1,6 @@
 // Attention's kernels at the shapes of Flash (64 heads, 512 picks) and Pro (128 heads, 1,024): sparse attention in
 // decode and prefill, the compressor and the small ops. Buffers rotate, so that no launch finds its rows in L2.
-//   attention_bench [decode|prefill|small|one] ...        one JSON line a case
+//   attention_bench [decode|prefill|small|one|one_decode] ...        one JSON line a case
 #include <cstring>
 #include <string>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "bench/cuda/harness.cuh"
 #include "kv/layout.h"
 #include "ops/compress/compress.h"
+#include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/rope_angles/rope_angles.h"
@@ -181,6 +182,21 @@ void Small(Gpu& gpu) {
     line("round_index_query 64x128", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
            RoundIndexQuery(ctx, {.q = {q_at(i), DType::kF32, {t, 64, 128}}});
          }));
+    {
+      const Floats iq(gpu, t * 64 * 128), norm(gpu, kDim);
+      const Setup s(gpu, 4, 64, 0, t > 64 ? 1 : t, 1000, t > 64 ? t : 1, 1);
+      line("q_prepare", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
+             QPrepareArgs args;
+             args.q = {q_at(i), DType::kF32, {t, 64, kDim}};
+             args.kv = {s.kv, DType::kF32, {t, kDim}};
+             args.kv_norm = norm.tensor({kDim});
+             args.index_q = iq.tensor({t, 64, 128});
+             args.cos_sin = cs.tensor({t, 32, 2});
+             args.cache = s.Cache(0);
+             args.append = t <= 64;
+             QPrepare(ctx, args);
+           }));
+    }
     for (const int64_t ratio : {4, 128}) {
       const int64_t width = ratio == 4 ? 1024 : 512, batch = t > 64 ? 1 : t;
       const int rotate = t > 64 ? 1 : t == 1 ? 64 : 4;
@@ -214,6 +230,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "prefill") == 0) Prefill(gpu);
     if (std::strcmp(argv[i], "small") == 0) Small(gpu);
     if (std::strcmp(argv[i], "one") == 0) Attend(gpu, "flash", 4, 64, 512, 1, 2048, 512);  // for a profiler
+    if (std::strcmp(argv[i], "one_decode") == 0) Attend(gpu, "flash", 4, 64, 512, 1, 8191, 1);
   }
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/rope/rope.h"
 #include "ops/sparse_attention/rows.h"
 #include "support/cache_fixture.h"
 #include "support/compare.h"
@@ -34,7 +35,13 @@ struct Inputs {
         q({t, step.heads, step.spec.head_dim}, random.Normals(t * step.heads * step.spec.head_dim)),
         kv({t, step.spec.head_dim}, random.Normals(t * step.spec.head_dim)),
         sink({step.heads}, random.Normals(step.heads, 3)),
-        picks({t, std::max<int64_t>(step.picks, 1)}) {
+        picks({t, std::max<int64_t>(step.picks, 1)}),
+        cos_sin({t, step.spec.rope_dim / 2, 2}) {
+    for (int64_t i = 0; i < cos_sin.size(); i += 2) {
+      const double angle = random.Uniform(-10, 10);
+      cos_sin[i] = static_cast<float>(std::cos(angle));
+      cos_sin[i + 1] = static_cast<float>(std::sin(angle));
+    }
     const RowFormat& format = cache.layout().layers[0].window_row;
     for (int64_t i = 0; i < t; ++i) RoundRow(format, kv.row(i).data());
     for (int64_t i = 0; i < t && step.picks > 0; ++i) {
@@ -51,19 +58,22 @@ struct Inputs {
     return {.q = q.tensor(), .kv = kv.tensor(), .sink = sink.tensor(),
             .topk_idxs = step.picks > 0 ? picks.tensor() : Tensor{}, .cache = view, .out = out};
   }
-  void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, bool batch_invariant = false) {
+  void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, bool batch_invariant = false,
+           bool rotate_back = false) {
     Mirror gpu;
     gpu.ctx().f32_inputs = f32_inputs;
     gpu.ctx().batch_invariant = batch_invariant;
     const SparseAttentionArgs a = Args(step, view, out.tensor());
     SparseAttentionCuda(gpu.ctx(), {.q = gpu.In(a.q), .kv = gpu.In(a.kv), .sink = gpu.In(a.sink), .topk_idxs = gpu.In(a.topk_idxs),
-                                    .cache = gpu.Cache(view), .out = gpu.Out(a.out)});
+                                    .cache = gpu.Cache(view), .out = gpu.Out(a.out),
+                                    .cos_sin = rotate_back ? gpu.In(cos_sin.tensor()) : Tensor{}});
     gpu.Finish();
   }
 
   int64_t t;
   GuardBuffer<float> q, kv, sink;
   GuardBuffer<int32_t> picks;
+  GuardBuffer<float> cos_sin;
 };
 
 // A score s_i = scale (q . row_i) is off by at most gamma_(Dh + 6) scale sum |q| |row| in float32; with q in BF16 by
@@ -161,6 +171,10 @@ TEST(CudaSparseAttention, MatchesReference) {
       const std::vector<double> bounds = Bounds(args, f32);
       EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
       in.Run(step, cache.View(0), again, f32);
+      EXPECT_TRUE(BitEqual(again.span(), out.span()));
+      // Rotating back is what Rope does afterwards, bit for bit.
+      in.Run(step, cache.View(0), again, f32, false, true);
+      Rope({.reference_ops = true}, {.x = out.tensor(), .cos_sin = in.cos_sin.tensor(), .inverse = true});
       EXPECT_TRUE(BitEqual(again.span(), out.span()));
       if (f32) continue;
       in.Run(step, cache.View(0), invariant, false, true);

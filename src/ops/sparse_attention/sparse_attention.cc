@@ -1,5 +1,7 @@
 #include "ops/sparse_attention/sparse_attention.h"
 
+#include "ops/rope/rope.h"
+
 namespace dsv4 {
 
 void SparseAttentionRef(const ExecContext& ctx, const SparseAttentionArgs& a);
@@ -33,6 +35,7 @@ void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
   DSV4_CHECK_EQ(a.sink.dim(0), a.q.dim(1));
   DSV4_CHECK(a.q.data != a.out.data);
   Choose(kCandidates, ctx).run(ctx, a);
+  if (a.cos_sin && ctx.device == DeviceKind::kCpu) Rope(ctx, {.x = a.out, .cos_sin = a.cos_sin, .inverse = true});
 }
 
 OpImplementations DescribeSparseAttention(const ExecContext& ctx) { return DescribeOp("sparse_attention", kCandidates, ctx); }

@@ -19,6 +19,7 @@ struct SparseAttentionArgs {
   Tensor topk_idxs;  // i32 [T, K], ascending, -1 behind the last; empty: every visible compressed row
   CacheView cache;
   Tensor out;        // f32 [T, N, Dh]; not q
+  Tensor cos_sin;    // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
 };
 void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& args);
 OpImplementations DescribeSparseAttention(const ExecContext& ctx);

@@ -2,6 +2,7 @@
 
 #include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
+#include "ops/rope/rope.h"
 #include "ops/sparse_attention/rows.cuh"
 #include "ops/sparse_attention/sparse_attention_sm90.h"
 
@@ -124,6 +125,7 @@ void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a) {
     SparseAttentionSm90(ctx, a);
   } else {
     AttendAny(ctx, a);
+    if (a.cos_sin) Rope(ctx, {.x = a.out, .cos_sin = a.cos_sin, .inverse = true});
   }
 }
 

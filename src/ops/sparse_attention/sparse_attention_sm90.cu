@@ -19,6 +19,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "device/launch.cuh"
@@ -34,6 +35,7 @@ constexpr int kTile = 64;                   // rows
 constexpr int kBlockBytes = kTile * 128;    // 64 channels of a tile
 constexpr int kTileBytes = 8 * kBlockBytes;
 constexpr int kFp8Channels = 448;
+constexpr int kPairs = 32, kRotated = kDim - 2 * kPairs;  // RoPE
 constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
@@ -46,10 +48,12 @@ struct Params {
   const __nv_bfloat16* kv16;  // kv in BF16, or null
   const float* sink;
   float* out;
+  const float2* cos_sin;      // [T, kPairs], or null: out is not rotated back
   float* partial;             // [T, slots, N, 512]: sums of single tiles
   float2* partial_ml;         // [T, slots, N]: their maximum (times log2 e) and sum
   int slots;                  // 0: one block walks through all tiles
   int num_heads;
+  int ratio_shift, page_shift;  // log2 of the compression ratio and of the rows in a page
   float scale_log2;           // Dh^-1/2 log2 e
   gpu::AttentionView v;
 };
@@ -76,6 +80,47 @@ __device__ __forceinline__ float OutputFactor(float largest, float sum, float si
   return __fdiv_rn(w, __fmaf_rn(sum, w, Exp2(s - m)));
 }
 
+// The rows of one token, in few registers: positions and row numbers fit in 32 bits. A row is found in three steps, so
+// that a tile's loads of one step are under way while the tile before it takes the next.
+struct RowList {
+  const uint8_t* ring;
+  uint8_t* const* pages;
+  const int32_t* picks;
+  const uint8_t* own;  // the row of window entry 0, were it in this step
+  int first, num_window, num_own, size;
+
+  __device__ __forceinline__ RowList(const Params& a, int64_t t) {
+    const SequenceView* seq = a.v.sequences + a.v.sequence_of[t];
+    const int position = static_cast<int>(a.v.positions[t]), window = static_cast<int>(a.v.window);
+    ring = seq->fixed + a.v.layer.window_offset;
+    pages = seq->pages;
+    picks = a.v.topk_idxs != nullptr ? a.v.topk_idxs + t * a.v.num_picks : nullptr;
+    first = max(0, position - window + 1);
+    num_window = position - first + 1;
+    const int start = static_cast<int>(seq->start);
+    num_own = min(num_window, position + 1 - start);
+    size = num_window;
+    if (a.ratio_shift >= 0) {
+      const int visible = (position + 1) >> a.ratio_shift;
+      size += picks != nullptr ? min(visible, a.v.num_picks) : visible;
+    }
+    const int64_t row = seq->begin + first - start;
+    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim) : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
+  }
+  __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
+  // Step 1: the compressed row that list entry i names; -1: none.
+  __device__ __forceinline__ int RowOf(int i) const {
+    if (i >= size) return -1;
+    if (i < num_window) return 0;
+    return picks != nullptr ? picks[i - num_window] : i - num_window;
+  }
+  // Step 2: the memory that it lies in.
+  __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
+    if (row < 0 || i < num_window) return ring;
+    return pages[row >> a.page_shift];
+  }
+};
+
 // Offsets in shared memory.
 template <int kHeads>
 struct Shared {
@@ -87,9 +132,16 @@ struct Shared {
   static constexpr int kSum = kMax + 4 * kHeads * 4;
   static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
   static constexpr int kFlags = kValid + 2 * kTile;         // uint8 [2][2 warpgroups]
-  static constexpr int kBarriers = kFlags + 8;              // full[2], empty[2]
-  static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand
+  static constexpr int kOut = kFlags + 8;                   // float [kHeads]: factors of the output
+  static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2], q_full, q_empty
+  static constexpr int kBytes = kBarriers + 48 + 1024;      // the base is aligned to 1,024 by hand
 };
+
+// One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
+__device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_sin, bool odd) {
+  const float c = cos_sin.x, s = -cos_sin.y;
+  return odd ? __fadd_rn(__fmul_rn(other, s), __fmul_rn(x, c)) : __fsub_rn(__fmul_rn(x, c), __fmul_rn(other, s));
+}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -135,40 +187,6 @@ __device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
 
 enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
 
-// The rows of one token, in few registers: positions and row numbers fit in 32 bits. A row is found in three steps, so
-// that a tile's loads of one step are under way while the tile before it takes the next.
-struct RowList {
-  const uint8_t* ring;
-  uint8_t* const* pages;
-  const int32_t* picks;
-  const uint8_t* own;  // the row of window entry 0, were it in this step
-  int first, num_window, num_own, size;
-
-  __device__ __forceinline__ RowList(const Params& a, int64_t t) {
-    const gpu::AttendedRows list(a.v, t);
-    ring = list.seq->fixed + a.v.layer.window_offset;
-    pages = list.seq->pages;
-    picks = list.picks;
-    first = static_cast<int>(list.first);
-    num_window = list.num_window;
-    num_own = static_cast<int>(min(int64_t{num_window}, list.first + num_window - list.start));
-    size = list.size();
-    const int64_t row = list.begin + list.first - list.start;
-    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim) : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
-  }
-  // Step 1: the compressed row that list entry i names; -1: none.
-  __device__ __forceinline__ int RowOf(int i) const {
-    if (i >= size) return -1;
-    if (i < num_window) return 0;
-    return picks != nullptr ? picks[i - num_window] : i - num_window;
-  }
-  // Step 2: the memory that it lies in.
-  __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
-    if (row < 0 || i < num_window) return ring;
-    return pages[static_cast<uint32_t>(row) / static_cast<uint32_t>(a.v.layer.main.rows_per_page)];
-  }
-};
-
 struct Source {
   const uint8_t* data;
   const uint8_t* scale;
@@ -183,8 +201,8 @@ __device__ __forceinline__ Source Locate(const Params& a, const RowList& list, i
     return {list.own + static_cast<int64_t>(i) * (bf16 ? 2 * kDim : 4 * kDim), nullptr, bf16 ? kBf16Row : kF32Row};
   }
   const bool window = i < list.num_window;
-  const uint32_t capacity = static_cast<uint32_t>(window ? a.v.window : a.v.layer.main.rows_per_page);
-  const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) % capacity;
+  const uint32_t capacity = window ? static_cast<uint32_t>(a.v.window) : 1u << a.page_shift;
+  const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) & (capacity - 1);
   const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
   if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
   return {base + slot * kFp8RowBytes, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
@@ -235,21 +253,32 @@ struct RawRow {
   uint4 codes[7], tail[2];
   uint2 scales;
 
-  __device__ __forceinline__ void Load(const Source& s, int part) {
+  __device__ __forceinline__ void LoadCodes(const Source& s, int part, int b) {
+    if (s.kind == kFp8Row) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 16 * part + 64 * b));
+  }
+  __device__ __forceinline__ void LoadTail(const Source& s, int part) {
     if (s.kind != kFp8Row) return;
 #pragma unroll
-    for (int b = 0; b < 7; ++b) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 16 * part + 64 * b));
-#pragma unroll
     for (int i = 0; i < 2; ++i) tail[i] = __ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 16 * part + 64 * i));
-    scales = __ldcg(reinterpret_cast<const uint2*>(s.scale));
+  }
+  __device__ __forceinline__ void LoadScales(const Source& s) {
+    if (s.kind == kFp8Row) scales = __ldcg(reinterpret_cast<const uint2*>(s.scale));
+  }
+  __device__ __forceinline__ void Load(const Source& s, int part) {
+    LoadScales(s);
+#pragma unroll
+    for (int b = 0; b < 7; ++b) LoadCodes(s, part, b);
+    LoadTail(s, part);
   }
 };
 
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
 // channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
-__device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, int step, int num_tiles, uint32_t tiles, uint8_t* valid,
-                                       uint32_t full, uint32_t empty, int warp, int lane) {
-  const RowList list(a, t);
+// Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` loads the
+// queries while the first rows are under way.
+template <typename LoadQ>
+__device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
+                                      uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries) {
   const int r = lane / 4, part = lane % 4, stride = step * kTile;
   int i = first * kTile + warp * 8 + r;
   int row = list.RowOf(i), next_row = list.RowOf(i + stride);
@@ -260,18 +289,26 @@ __device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, in
   row = next_row;
   next_row = list.RowOf(i + 2 * stride);
   page = list.PageOf(a, i + stride, row);
+  queries();
   const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128);
   const uint32_t chunk0 = static_cast<uint32_t>((2 * part) ^ r) * 16, chunk1 = static_cast<uint32_t>((2 * part + 1) ^ r) * 16;
-  int n = 0;
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const uint32_t buffer = static_cast<uint32_t>(n) & 1;
     const uint32_t to0 = at + buffer * kTileBytes + chunk0, to1 = at + buffer * kTileBytes + chunk1;
+    i += stride;
+    const Source next = Locate(a, list, i, row, page);
+    row = next_row;
+    page = list.PageOf(a, i + stride, row);
+    next_row = list.RowOf(i + 2 * stride);
     if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
     if (source.kind == kFp8Row) {
+      const uint2 scales = raw.scales;
+      raw.LoadScales(next);
 #pragma unroll
       for (int b = 0; b < 7; ++b) {
         uint32_t x[8];
-        DecodeFp8x16(raw.codes[b], __byte_perm(raw.scales.x, raw.scales.y, b) & 0xFF, x);
+        DecodeFp8x16(raw.codes[b], __byte_perm(scales.x, scales.y, b) & 0xFF, x);
+        raw.LoadCodes(next, part, b);
         StoreShared16(to0 + b * kBlockBytes, x[0], x[1], x[2], x[3]);
         StoreShared16(to1 + b * kBlockBytes, x[4], x[5], x[6], x[7]);
       }
@@ -280,45 +317,45 @@ __device__ __forceinline__ void Gather(const Params& a, int64_t t, int first, in
         const uint32_t to = at + buffer * kTileBytes + 7 * kBlockBytes + static_cast<uint32_t>((part + 4 * j) ^ r) * 16;
         StoreShared16(to, raw.tail[j].x, raw.tail[j].y, raw.tail[j].z, raw.tail[j].w);
       }
-    } else if (source.kind == kBf16Row) {
-#pragma unroll
-      for (int b = 0; b < 8; ++b) {
-        CopyAsync16(to0 + b * kBlockBytes, source.data + 128 * b + 32 * part);
-        CopyAsync16(to1 + b * kBlockBytes, source.data + 128 * b + 32 * part + 16);
-      }
-      asm volatile("cp.async.wait_all;" ::: "memory");
+      raw.LoadTail(next, part);
     } else {
-#pragma unroll 2
-      for (int b = 0; b < 8; ++b) {
-        float4 x[4];
+      raw.Load(next, part);
+      if (source.kind == kBf16Row) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          x[j] = source.kind == kF32Row ? *reinterpret_cast<const float4*>(source.data + 256 * b + 64 * part + 16 * j) : make_float4(0, 0, 0, 0);
+        for (int b = 0; b < 8; ++b) {
+          CopyAsync16(to0 + b * kBlockBytes, source.data + 128 * b + 32 * part);
+          CopyAsync16(to1 + b * kBlockBytes, source.data + 128 * b + 32 * part + 16);
         }
-        StoreShared16(to0 + b * kBlockBytes, PackBf16(x[0].x, x[0].y), PackBf16(x[0].z, x[0].w), PackBf16(x[1].x, x[1].y), PackBf16(x[1].z, x[1].w));
-        StoreShared16(to1 + b * kBlockBytes, PackBf16(x[2].x, x[2].y), PackBf16(x[2].z, x[2].w), PackBf16(x[3].x, x[3].y), PackBf16(x[3].z, x[3].w));
+        asm volatile("cp.async.wait_all;" ::: "memory");
+      } else {
+#pragma unroll 1
+        for (int b = 0; b < 8; ++b) {
+          float4 x[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            x[j] = source.kind == kF32Row ? *reinterpret_cast<const float4*>(source.data + 256 * b + 64 * part + 16 * j) : make_float4(0, 0, 0, 0);
+          }
+          StoreShared16(to0 + b * kBlockBytes, PackBf16(x[0].x, x[0].y), PackBf16(x[0].z, x[0].w), PackBf16(x[1].x, x[1].y), PackBf16(x[1].z, x[1].w));
+          StoreShared16(to1 + b * kBlockBytes, PackBf16(x[2].x, x[2].y), PackBf16(x[2].z, x[2].w), PackBf16(x[3].x, x[3].y), PackBf16(x[3].z, x[3].w));
+        }
       }
     }
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
     sm90::FenceAsyncShared();
     __syncwarp();
     if (lane == 0) sm90::BarrierArrive(full + 8 * buffer);
-    i += stride;
-    source = Locate(a, list, i, row, page);
-    raw.Load(source, part);
-    row = next_row;
-    page = list.PageOf(a, i + stride, row);
-    next_row = list.RowOf(i + 2 * stride);
+    source = next;
   }
+  return n;
 }
 
 // ---- the kernel ----
 
-// Queries, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
-template <int kHeads>
+// Queries, by 256 threads, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+template <int kHeads, int kUnroll>
 __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head0, uint32_t base, int tid) {
   const float* q = a.q + (t * a.num_heads + head0) * kDim;
-#pragma unroll 8
+#pragma unroll kUnroll
   for (int j = 0; j < kHeads * kDim / 8 / kConsumers; ++j) {
     const int i = tid + j * kConsumers, head = i / (kDim / 8), c = i % (kDim / 8);
     const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
@@ -326,7 +363,6 @@ __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head
                   PackBf16(x.x, x.y), PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
   }
   sm90::FenceAsyncShared();
-  sm90::NamedBarrier(3, kConsumers);
 }
 
 // S^T of one tile for the heads of one warpgroup; not waited for.
@@ -360,7 +396,14 @@ __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head
     const int head = i / 4 * 8 + 2 * (lane % 4) + i % 2;
     const float f = factor[head];
 #pragma unroll
-    for (int block = 0; block < 4; ++block) out[head * kDim + block * 64 + i / 2 % 2 * 8] = total[block][i] * f;
+    for (int block = 0; block < 4; ++block) {
+      float y = total[block][i] * f;
+      if (block == 3 && wg == 1 && a.cos_sin != nullptr) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, y, 4);
+        y = RotatedBack(y, other, a.cos_sin[t * kPairs + warp * 8 + lane / 8 + i / 2 % 2 * 4], lane / 4 % 2 == 1);
+      }
+      out[head * kDim + block * 64 + i / 2 % 2 * 8] = y;
+    }
   }
 }
 
@@ -375,7 +418,8 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
   const uint32_t full = base + S::kBarriers, empty = full + 16;
 
-  LoadQueries<kHeads>(a, t, head0, base, tid);
+  LoadQueries<kHeads, 8>(a, t, head0, base, tid);
+  sm90::NamedBarrier(3, kConsumers);
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
   float total[4][kHeads / 2];
 #pragma unroll
@@ -387,16 +431,15 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
   const int mine = tid % 128;
   float largest = -INFINITY, sum = 0;
 
+  float s[kOwn / 2];
+  WaitFor(full, 0);
+  IssueScores<kHeads>(s, base + S::kTiles, q_rows);
+  sm90::WgmmaWait<0>();
   int n = 0;
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const int buffer = n & 1;
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
-    WaitFor(full + 8 * buffer, n / 2 & 1);
-
-    float s[kOwn / 2];
-    IssueScores<kHeads>(s, rows, q_rows);
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
-    sm90::WgmmaWait<0>();
 
     // s[4 b + 2 r + i]: row 16 warp + lane / 4 + 8 r, head 8 b + 2 quad + i. Maxima and sums over rows: lanes, then warps.
     float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
@@ -454,34 +497,45 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       if (kSplits && split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
     }
 
-    const uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
-    float* partial = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim;
+    uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    float o[4][kHeads / 2];
+    sm90::WgmmaFence();
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      float o[kHeads / 2];
       const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
-      sm90::WgmmaFence();
 #pragma unroll
-      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(o, v_rows + k * (2048 / 16), p + k * 2, k > 0);
-      sm90::WgmmaCommit();
+      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), p + k * 2, k > 0);
+    }
+    sm90::WgmmaCommit();
+    if (tile + step < num_tiles) {  // the next scores run while these sums are merged
+      WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
+      IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
+      sm90::WgmmaWait<1>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+    } else {
       sm90::WgmmaWait<0>();
-      if (block == 3 && lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
-      // o[4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of the block, head 8 b + 2 quad + i.
-      if (kSplits && split) {
-        float* to = partial + (wg * 4 + block) * 64 + warp * 16 + lane / 4;
+    }
+    // o[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+    if (kSplits && split) {
+      float* to = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
 #pragma unroll
-        for (int i = 0; i < kHeads / 2; ++i) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + i / 2 % 2 * 8] = o[i];
-      } else {
+      for (int i = 0; i < kHeads / 2; ++i) {
 #pragma unroll
-        for (int b = 0; b < kHeads / 8; ++b) {
-          const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
+        for (int block = 0; block < 4; ++block) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
+      }
+    } else {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total[block][4 * b + i] = Merge(total[block][4 * b + i], o[4 * b + i], i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w));
-          }
+      for (int b = 0; b < kHeads / 8; ++b) {
+        const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 of_head = i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w);
+#pragma unroll
+          for (int block = 0; block < 4; ++block) total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
         }
       }
     }
+    sm90::WgmmaWait<0>();
   }
   if (kSplits && split) return;
 
@@ -493,15 +547,16 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
 
 // The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
 // maximum; only when a score exceeds that by more than kHeadroom (in powers of two) are the sums rescaled. Bits differ
-// from Multiply's in the last place, but depend on the token's rows alone all the same.
+// from Multiply's in the last place, but depend on the token's rows alone all the same. A block takes many items (a
+// token and 64 heads) one after the other: queries and rows of the next are gathered while the last is written.
+// `count`: tiles of this block so far.
 template <int kHeads>
-__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int num_tiles, uint8_t* smem, uint32_t base, int tid) {
+__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int num_tiles, int item, int& count, uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
   constexpr int kOwn = kHeads / 2;
   constexpr float kHeadroom = 40;
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
-  const uint32_t full = base + S::kBarriers, empty = full + 16;
-  LoadQueries<kHeads>(a, t, head0, base, tid);
+  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
 
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
   float total[4][kHeads / 2], s[kOwn / 2];
@@ -509,11 +564,13 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
 #pragma unroll
   for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
   float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
-  WaitFor(full, 0);
-  IssueScores<kHeads>(s, base + S::kTiles, q_rows);
+  WaitFor(q_full, item & 1);
+  WaitFor(full + 8 * (count & 1), count / 2 & 1);
+  IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(count & 1) * kTileBytes, q_rows);
   sm90::WgmmaWait<0>();
-  for (int n = 0; n < num_tiles; ++n) {
-    const int buffer = n & 1;
+  for (int n = 0; n < num_tiles; ++n, ++count) {
+    const int buffer = count & 1;
+    if (n + 1 == num_tiles && lane == 0) sm90::BarrierArrive(q_empty);
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
@@ -575,12 +632,15 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
     }
     sm90::WgmmaCommit();
     if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
-      WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
+      WaitFor(full + 8 * (buffer ^ 1), (count + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
       if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      sm90::WgmmaWait<0>();
+    } else {
+      sm90::WgmmaWait<0>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
     }
-    sm90::WgmmaWait<0>();
   }
 
   float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
@@ -593,7 +653,7 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
     if (warp == 0 && lane < 4) warp_max[head] = reference[i];
   }
   sm90::NamedBarrier(1 + wg, 128);
-  float* factor = reinterpret_cast<float*>(smem + S::kFactors + (num_tiles & 1) * kHeads * 8);
+  float* factor = reinterpret_cast<float*>(smem + S::kOut);
   const int mine = tid % 128;
   if (mine < kOwn) {
     const float all = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
@@ -606,67 +666,134 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 template <int kHeads>
+__device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  base = (sm90::SharedAddress(raw) + 1023u) & ~1023u;
+  const uint32_t full = base + Shared<kHeads>::kBarriers;
+  if (threadIdx.x == 0) {
+    for (int b = 0; b < 2; ++b) {
+      sm90::BarrierInit(full + 8 * b, kProducers / 32);
+      sm90::BarrierInit(full + 16 + 8 * b, kConsumers / 32);
+    }
+    sm90::BarrierInit(full + 32, kProducers / 32);
+    sm90::BarrierInit(full + 40, kConsumers / 32);
+    sm90::BarrierInitFence();
+  }
+  return raw + (base - sm90::SharedAddress(raw));
+#else
+  base = 0;
+  return raw;
+#endif
+}
+
+template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constant__ Params a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t raw[];
   using S = Shared<kHeads>;
-  const uint32_t base = (sm90::SharedAddress(raw) + 1023u) & ~1023u;
-  uint8_t* smem = raw + (base - sm90::SharedAddress(raw));
-  const uint32_t full = base + S::kBarriers, empty = full + 16;
   AllowNext();
-  if (threadIdx.x == 0) {
-    for (int b = 0; b < 2; ++b) {
-      sm90::BarrierInit(full + 8 * b, kProducers / 32);
-      sm90::BarrierInit(empty + 8 * b, kConsumers / 32);
-    }
-    sm90::BarrierInitFence();
-  }
+  uint32_t base;
+  uint8_t* smem = PrepareShared<kHeads>(raw, base);
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
   WaitForPrevious();
   const int64_t t = blockIdx.x;
-  int num_tiles;
-  {
-    const gpu::AttendedRows list(a.v, t);
-    num_tiles = (list.size() + kTile - 1) / kTile;
-  }
+  const RowList list(a, t);
+  const int num_tiles = list.num_tiles();
   const bool split = a.slots > 0 && num_tiles <= a.slots;
   const int first = blockIdx.z, step = split ? gridDim.z : 1;
   if (first >= (split ? num_tiles : 1)) return;
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    if constexpr (kHeads == 64) sm90::FewerRegisters<72>();
-    Gather(a, t, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32);
+    if constexpr (kHeads > 16) sm90::FewerRegisters<80>();
+    Gather(a, list, first, step, num_tiles, 0, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32,
+           threadIdx.x % 32, [] {});
   } else {
-    if constexpr (kHeads == 64) sm90::MoreRegisters<184>();
-    if constexpr (kHeads == 64) {
-      MultiplyChain<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, num_tiles, smem, base, threadIdx.x);
-    } else {
-      Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+    if constexpr (kHeads > 16) sm90::MoreRegisters<176>();
+    Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+  }
+#endif
+}
+
+__global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_constant__ Params a, int num_items) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr int kHeads = 64;
+  extern __shared__ uint8_t raw[];
+  using S = Shared<kHeads>;
+  AllowNext();
+  uint32_t base;
+  uint8_t* smem = PrepareShared<kHeads>(raw, base);
+  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  __syncthreads();
+  const int groups = a.num_heads / kHeads;
+  int item = 0, count = 0;
+  if (threadIdx.x >= kConsumers) {
+    sm90::FewerRegisters<80>();
+    WaitForPrevious();
+    const int tid = threadIdx.x - kConsumers, lane = tid % 32;
+    for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
+      const int64_t t = w / groups;
+      const RowList list(a, t);
+      count = Gather(a, list, 0, 1, list.num_tiles(), count, base + S::kTiles, smem + S::kValid, full, empty, tid / 32, lane, [&] {
+        if (item > 0) WaitFor(q_empty, (item + 1) & 1);
+        LoadQueries<kHeads, 2>(a, t, w % groups * kHeads, base, tid);
+        __syncwarp();
+        if (lane == 0) sm90::BarrierArrive(q_full);
+      });
+    }
+  } else {
+    sm90::MoreRegisters<176>();
+    WaitForPrevious();
+    for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
+      const int64_t t = w / groups;
+      MultiplyChain<kHeads>(a, t, w % groups * kHeads, RowList(a, t).num_tiles(), item, count, smem, base, threadIdx.x);
     }
   }
 #endif
 }
 
-// Merges the tiles of one head of one token.
-__global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a) {
+// Merges the tiles of one head of one token. The first `ahead` tiles are requested before their number is known (what
+// lies behind the last is not used).
+__global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a, int ahead) {
+  constexpr int kAhead = 10;
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.y, head = blockIdx.x;
-  const gpu::AttendedRows list(a.v, t);
-  const int num_tiles = (list.size() + kTile - 1) / kTile;
+  const float sink = a.sink[head];
+  const int64_t first = t * a.slots * a.num_heads + head;
+  float2 ml[kAhead];
+  float4 o[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i >= ahead) continue;
+    ml[i] = a.partial_ml[first + i * a.num_heads];
+    o[i] = reinterpret_cast<const float4*>(a.partial + (first + i * a.num_heads) * kDim)[threadIdx.x];
+  }
+  const int num_tiles = RowList(a, t).num_tiles();
   if (num_tiles > a.slots) return;
   float4 total = make_float4(0, 0, 0, 0);
   float largest = -INFINITY, sum = 0;
-#pragma unroll 5
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    const int64_t at = (t * a.slots + tile) * a.num_heads + head;
-    const float2 ml = a.partial_ml[at];
-    const float4 o = reinterpret_cast<const float4*>(a.partial + at * kDim)[threadIdx.x];
-    const float2 f = MergeFactors(largest, ml.x);
-    sum = Merge(sum, ml.y, f);
-    total = make_float4(Merge(total.x, o.x, f), Merge(total.y, o.y, f), Merge(total.z, o.z, f), Merge(total.w, o.w, f));
+  const auto merge = [&](const float2& of_tile, const float4& v) {
+    const float2 f = MergeFactors(largest, of_tile.x);
+    sum = Merge(sum, of_tile.y, f);
+    total = make_float4(Merge(total.x, v.x, f), Merge(total.y, v.y, f), Merge(total.z, v.z, f), Merge(total.w, v.w, f));
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < ahead && i < num_tiles) merge(ml[i], o[i]);
   }
-  const float f = OutputFactor(largest, sum, a.sink[head]);
-  reinterpret_cast<float4*>(a.out + (t * a.num_heads + head) * kDim)[threadIdx.x] = make_float4(total.x * f, total.y * f, total.z * f, total.w * f);
+#pragma unroll 4
+  for (int tile = ahead; tile < num_tiles; ++tile) {
+    const int64_t at = first + static_cast<int64_t>(tile) * a.num_heads;
+    merge(a.partial_ml[at], reinterpret_cast<const float4*>(a.partial + at * kDim)[threadIdx.x]);
+  }
+  const float f = OutputFactor(largest, sum, sink);
+  float4 y = make_float4(total.x * f, total.y * f, total.z * f, total.w * f);
+  if (a.cos_sin != nullptr && threadIdx.x >= kRotated / 4) {
+    const float4 cs = reinterpret_cast<const float4*>(a.cos_sin + t * kPairs)[threadIdx.x - kRotated / 4];
+    y = make_float4(RotatedBack(y.x, y.y, make_float2(cs.x, cs.y), false), RotatedBack(y.y, y.x, make_float2(cs.x, cs.y), true),
+                    RotatedBack(y.z, y.w, make_float2(cs.z, cs.w), false), RotatedBack(y.w, y.z, make_float2(cs.z, cs.w), true));
+  }
+  reinterpret_cast<float4*>(a.out + (t * a.num_heads + head) * kDim)[threadIdx.x] = y;
 }
 
 __global__ void __launch_bounds__(256) ToBf16Kernel(const float4* x, uint2* y, int64_t n) {
@@ -690,6 +817,8 @@ bool GpuIsSm90() {
   return is;
 }
 
+int Log2(int64_t x) { return static_cast<int>(std::bit_width(static_cast<uint64_t>(x))) - 1; }  // -1 of 0
+
 template <int kHeads>
 void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits) {
   Launch(ctx, AttendKernel<kHeads>, dim3(static_cast<unsigned>(t), static_cast<unsigned>(p.num_heads / kHeads), static_cast<unsigned>(splits)),
@@ -699,14 +828,19 @@ void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits
 }  // namespace
 
 bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
-  const RowFormat& row = a.cache.layer->window_row;
-  const bool format = row.kind == RowFormat::Kind::kBf16 || (row.kind == RowFormat::Kind::kFp8 && row.rope_dim == kDim - kFp8Channels);
-  return a.q.dim(2) == kDim && a.q.dim(1) % 16 == 0 && format && GpuIsSm90();
+  const LayerLayout& l = *a.cache.layer;
+  const bool format = l.window_row.kind == RowFormat::Kind::kBf16 ||
+                      (l.window_row.kind == RowFormat::Kind::kFp8 && l.window_row.rope_dim == kDim - kFp8Channels);
+  const bool powers = std::has_single_bit(static_cast<uint64_t>(a.cache.window)) &&
+                      (l.main.ratio == 0 || (std::has_single_bit(static_cast<uint64_t>(l.main.ratio)) &&
+                                             std::has_single_bit(static_cast<uint64_t>(l.main.rows_per_page))));
+  return a.q.dim(2) == kDim && a.q.dim(1) % 16 == 0 && format && powers && (!a.cos_sin || a.cos_sin.dim(1) == kPairs) && GpuIsSm90();
 }
 
 void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t t = a.q.dim(0), heads = a.q.dim(1);
-  Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .num_heads = static_cast<int>(heads),
+  Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
+              .num_heads = static_cast<int>(heads), .ratio_shift = Log2(a.cache.layer->main.ratio), .page_shift = Log2(a.cache.layer->main.rows_per_page),
               .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(kDim))), .v = gpu::ViewOf(a)};
   if (t <= kMaxSplitTokens) {
     // A block a tile, up to what the scratch memory holds; longer lists (a million rows and more) are walked through.
@@ -715,9 +849,13 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     p.partial = reinterpret_cast<float*>(ctx.scratch.data);
     p.partial_ml = reinterpret_cast<float2*>(p.partial + t * p.slots * heads * kDim);
     const int64_t groups = t * heads / 16;
-    const int splits = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(32, 2 * NumSms() / groups)));
+    // Lists as long as their bound: the window and the picks, or a few tiles of a layer that reads everything.
+    const int64_t window = a.cache.window, longest = p.ratio_shift < 0 ? window : a.topk_idxs ? window + a.topk_idxs.dim(1) : window + 4 * kTile;
+    const int tiles = static_cast<int>((longest + kTile - 1) / kTile);
+    const int splits = static_cast<int>(std::clamp<int64_t>(NumSms() / groups, 1, p.ratio_shift >= 0 && !a.topk_idxs ? 32 : tiles));
     LaunchAttend<16>(ctx, p, t, splits);
-    Launch(ctx, AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(kDim / 4), 0, p);
+    Launch(ctx, AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(kDim / 4), 0, p,
+           std::min({tiles, 10, p.slots}));
     return;
   }
   if (t > kMaxExactTokens && t * kDim * 2 <= ctx.scratch.bytes) {
@@ -727,7 +865,8 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
   if (heads % 64 == 0 && t > kMaxExactTokens && !ctx.batch_invariant) {
-    LaunchAttend<64>(ctx, p, t, 1);
+    const int items = static_cast<int>(t * heads / 64);
+    Launch(ctx, AttendChainKernel, dim3(static_cast<unsigned>(std::min(items, NumSms()))), dim3(kThreads), Shared<64>::kBytes, p, items);
   } else if (heads % 32 == 0) {
     LaunchAttend<32>(ctx, p, t, 1);
   } else {
