@@ -1,0 +1,334 @@
+// Parts of sparse_attention_sm90.cu: shapes, a token's list of rows, and the warps that gather them into shared memory.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "ops/sparse_attention/rows.cuh"
+#include "ops/wgmma.cuh"
+
+namespace dsv4::attend {
+
+constexpr int kDim = 512;
+constexpr int kTile = 64;                   // rows
+constexpr int kBlockBytes = kTile * 128;    // 64 channels of a tile
+constexpr int kTileBytes = 8 * kBlockBytes;
+constexpr int kFp8Channels = 448;
+constexpr int kPairs = 32, kRotated = kDim - 2 * kPairs;  // RoPE
+constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
+constexpr int kFp8ScaleBytes = 8;
+constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
+constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
+constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do not depend on T
+
+struct Params {
+  const float* q;
+  const float* kv;
+  const __nv_bfloat16* kv16;  // kv in BF16, or null
+  const float* sink;
+  float* out;
+  const float2* cos_sin;      // [T, kPairs], or null: out is not rotated back
+  float* partial;             // [T, slots, N, 512]: sums of single tiles
+  float2* partial_ml;         // [T, slots, N]: their maximum (times log2 e) and sum
+  int slots;                  // 0: one block walks through all tiles
+  int num_heads;
+  int ratio_shift, page_shift;  // log2 of the compression ratio and of the rows in a page
+  float scale_log2;           // Dh^-1/2 log2 e
+  gpu::AttentionView v;
+};
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Factors of what was summed before and of a tile, for their common maximum.
+__device__ __forceinline__ float2 MergeFactors(float& largest, float of_tile) {
+  const float now = fmaxf(largest, of_tile);
+  const float2 f = make_float2(Exp2(largest - now), Exp2(of_tile - now));
+  largest = now;
+  return f;
+}
+__device__ __forceinline__ float Merge(float total, float of_tile, float2 f) {
+  return __fmaf_rn(of_tile, f.y, __fmul_rn(total, f.x));
+}
+// Factor that turns a head's sum into its output: the sink joins the denominator once, as a logit of its own.
+__device__ __forceinline__ float OutputFactor(float largest, float sum, float sink) {
+  const float s = sink * 1.44269504088896341f, m = fmaxf(largest, s), w = Exp2(largest - m);
+  return __fdiv_rn(w, __fmaf_rn(sum, w, Exp2(s - m)));
+}
+
+// The rows of one token, in few registers: positions and row numbers fit in 32 bits. A row is found in three steps, so
+// that a tile's loads of one step are under way while the tile before it takes the next.
+struct RowList {
+  const uint8_t* ring;
+  uint8_t* const* pages;
+  const int32_t* picks;
+  const uint8_t* own;  // the row of window entry 0, were it in this step
+  int first, num_window, num_own, size;
+
+  __device__ __forceinline__ RowList(const Params& a, int64_t t) {
+    const SequenceView* seq = a.v.sequences + a.v.sequence_of[t];
+    const int position = static_cast<int>(a.v.positions[t]), window = static_cast<int>(a.v.window);
+    ring = seq->fixed + a.v.layer.window_offset;
+    pages = seq->pages;
+    picks = a.v.topk_idxs != nullptr ? a.v.topk_idxs + t * a.v.num_picks : nullptr;
+    first = max(0, position - window + 1);
+    num_window = position - first + 1;
+    const int start = static_cast<int>(seq->start);
+    num_own = min(num_window, position + 1 - start);
+    size = num_window;
+    if (a.ratio_shift >= 0) {
+      const int visible = (position + 1) >> a.ratio_shift;
+      size += picks != nullptr ? min(visible, a.v.num_picks) : visible;
+    }
+    const int64_t row = seq->begin + first - start;
+    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim) : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
+  }
+  __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
+  // Step 1: the compressed row that list entry i names; -1: none.
+  __device__ __forceinline__ int RowOf(int i) const {
+    if (i >= size) return -1;
+    if (i < num_window) return 0;
+    return picks != nullptr ? picks[i - num_window] : i - num_window;
+  }
+  // Step 2: the memory that it lies in.
+  __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
+    if (row < 0 || i < num_window) return ring;
+    return pages[row >> a.page_shift];
+  }
+};
+
+// Offsets in shared memory.
+template <int kHeads>
+struct Shared {
+  static constexpr int kTiles = 0;
+  static constexpr int kQ = 2 * kTileBytes;
+  static constexpr int kP = kQ + kHeads * 2 * kDim;
+  static constexpr int kFactors = kP + 2 * kHeads * 128;    // float2 [2][kHeads]
+  static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
+  static constexpr int kSum = kMax + 4 * kHeads * 4;
+  static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
+  static constexpr int kFlags = kValid + 2 * kTile;         // uint8 [2][2 warpgroups]
+  static constexpr int kOut = kFlags + 8;                   // float [kHeads]: factors of the output
+  static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2], q_full, q_empty
+  static constexpr int kBytes = kBarriers + 48 + 1024;      // the base is aligned to 1,024 by hand
+};
+
+// One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
+__device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_sin, bool odd) {
+  const float c = cos_sin.x, s = -cos_sin.y;
+  return odd ? __fadd_rn(__fmul_rn(other, s), __fmul_rn(x, c)) : __fsub_rn(__fmul_rn(x, c), __fmul_rn(other, s));
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// d[64, kN] = A B + (add ? d : 0), both operands in shared memory; B is K-major, A is M-major when kMMajor.
+template <int kN>
+struct Product;
+#define DSV4_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define DSV4_PRODUCT(N, LIST, A, B, ADD, MAJOR, ...)                                                                   \
+  template <>                                                                                                         \
+  struct Product<N> {                                                                                                 \
+    template <int kMMajor>                                                                                            \
+    static __device__ __forceinline__ void Run(float* d, uint64_t a, uint64_t b, uint32_t add) {                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N             \
+                   "k16.f32.bf16.bf16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"                      \
+                   : __VA_ARGS__                                                                                      \
+                   : "l"(a), "l"(b), "r"(add), "n"(kMMajor));                                                         \
+    }                                                                                                                 \
+  };
+#define DSV4_L4 "%0, %1, %2, %3"
+#define DSV4_L8 DSV4_L4 ", %4, %5, %6, %7"
+#define DSV4_L16 DSV4_L8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define DSV4_L32 DSV4_L16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+DSV4_PRODUCT(8, DSV4_L4, 4, 5, 6, 7, DSV4_F4(0))
+DSV4_PRODUCT(16, DSV4_L8, 8, 9, 10, 11, DSV4_F4(0), DSV4_F4(4))
+DSV4_PRODUCT(32, DSV4_L16, 16, 17, 18, 19, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), DSV4_F4(12))
+DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), DSV4_F4(12), DSV4_F4(16), DSV4_F4(20),
+             DSV4_F4(24), DSV4_F4(28))
+#undef DSV4_PRODUCT
+#undef DSV4_F4
+#undef DSV4_L4
+#undef DSV4_L8
+#undef DSV4_L16
+#undef DSV4_L32
+
+// sm90::BarrierWait without its trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers of
+// the launch bound instead of setmaxnreg's. A barrier that never completes ends in wrong numbers, not in a hung GPU.
+__device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
+  for (uint32_t tries = 0; tries < (1u << 24) && !sm90::BarrierTryWait(bar, parity); ++tries) {
+  }
+}
+
+// ---- gathering ----
+
+enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
+
+struct Source {
+  const uint8_t* data;
+  const uint8_t* scale;
+  int kind;
+};
+
+// Step 3.
+__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page) {
+  if (row < 0) return {nullptr, nullptr, kNone};
+  if (i < list.num_window && i >= list.num_window - list.num_own) {
+    const bool bf16 = a.kv16 != nullptr;
+    return {list.own + static_cast<int64_t>(i) * (bf16 ? 2 * kDim : 4 * kDim), nullptr, bf16 ? kBf16Row : kF32Row};
+  }
+  const bool window = i < list.num_window;
+  const uint32_t capacity = window ? static_cast<uint32_t>(a.v.window) : 1u << a.page_shift;
+  const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) & (capacity - 1);
+  const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
+  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
+  return {base + slot * kFp8RowBytes, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
+}
+
+__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void StoreShared16(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+__device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
+// 16 E4M3 codes times 2^(scale - 127) as BF16 pairs, exactly. As exponent and mantissa of a BF16 a code is 2^-120 times
+// its value, subnormals included.
+__device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale, uint32_t (&out)[8]) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t nans = 0;  // adding 1 changes the sign bit of a NaN's byte only
+#pragma unroll
+  for (int i = 0; i < 4; ++i) nans |= (words[i] + 0x01010101u) ^ words[i];
+  if (((nans & 0x80808080u) != 0) | (scale > 134)) [[unlikely]] {  // a NaN, or a scale that 2^120 would carry beyond BF16
+    const float s = gpu::E8m0ToF32(static_cast<uint8_t>(scale));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t pair = words[i / 2] >> (16 * (i % 2));
+      out[i] = PackBf16(gpu::E4m3ToF32(static_cast<uint8_t>(pair & 0xFF)) * s, gpu::E4m3ToF32(static_cast<uint8_t>(pair >> 8 & 0xFF)) * s);
+    }
+    return;
+  }
+  const uint32_t factor = (scale + 120) * 0x00800080u;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t spread = __byte_perm(words[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+    out[i] = MultiplyBf16x2((spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u), factor);
+  }
+}
+
+// A quarter of an FP8 row: 7 times 16 codes, one of every scale's block, and two pieces of its BF16 tail.
+struct RawRow {
+  uint4 codes[7], tail[2];
+  uint2 scales;
+
+  __device__ __forceinline__ void LoadCodes(const Source& s, int part, int b) {
+    if (s.kind == kFp8Row) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 16 * part + 64 * b));
+  }
+  __device__ __forceinline__ void LoadTail(const Source& s, int part) {
+    if (s.kind != kFp8Row) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) tail[i] = __ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 16 * part + 64 * i));
+  }
+  __device__ __forceinline__ void LoadScales(const Source& s) {
+    if (s.kind == kFp8Row) scales = __ldcg(reinterpret_cast<const uint2*>(s.scale));
+  }
+  __device__ __forceinline__ void Load(const Source& s, int part) {
+    LoadScales(s);
+#pragma unroll
+    for (int b = 0; b < 7; ++b) LoadCodes(s, part, b);
+    LoadTail(s, part);
+  }
+};
+
+// Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
+// channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
+// Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` loads the
+// queries while the first rows are under way.
+template <typename LoadQ>
+__device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
+                                      uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries) {
+  const int r = lane / 4, part = lane % 4, stride = step * kTile;
+  int i = first * kTile + warp * 8 + r;
+  int row = list.RowOf(i), next_row = list.RowOf(i + stride);
+  const uint8_t* page = list.PageOf(a, i, row);
+  Source source = Locate(a, list, i, row, page);
+  RawRow raw;
+  raw.Load(source, part);
+  row = next_row;
+  next_row = list.RowOf(i + 2 * stride);
+  page = list.PageOf(a, i + stride, row);
+  queries();
+  const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128);
+  const uint32_t chunk0 = static_cast<uint32_t>((2 * part) ^ r) * 16, chunk1 = static_cast<uint32_t>((2 * part + 1) ^ r) * 16;
+  for (int tile = first; tile < num_tiles; tile += step, ++n) {
+    const uint32_t buffer = static_cast<uint32_t>(n) & 1;
+    const uint32_t to0 = at + buffer * kTileBytes + chunk0, to1 = at + buffer * kTileBytes + chunk1;
+    i += stride;
+    const Source next = Locate(a, list, i, row, page);
+    row = next_row;
+    page = list.PageOf(a, i + stride, row);
+    next_row = list.RowOf(i + 2 * stride);
+    if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
+    if (source.kind == kFp8Row) {
+      const uint2 scales = raw.scales;
+      raw.LoadScales(next);
+#pragma unroll
+      for (int b = 0; b < 7; ++b) {
+        uint32_t x[8];
+        DecodeFp8x16(raw.codes[b], __byte_perm(scales.x, scales.y, b) & 0xFF, x);
+        raw.LoadCodes(next, part, b);
+        StoreShared16(to0 + b * kBlockBytes, x[0], x[1], x[2], x[3]);
+        StoreShared16(to1 + b * kBlockBytes, x[4], x[5], x[6], x[7]);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const uint32_t to = at + buffer * kTileBytes + 7 * kBlockBytes + static_cast<uint32_t>((part + 4 * j) ^ r) * 16;
+        StoreShared16(to, raw.tail[j].x, raw.tail[j].y, raw.tail[j].z, raw.tail[j].w);
+      }
+      raw.LoadTail(next, part);
+    } else {
+      raw.Load(next, part);
+      if (source.kind == kBf16Row) {
+#pragma unroll
+        for (int b = 0; b < 8; ++b) {
+          CopyAsync16(to0 + b * kBlockBytes, source.data + 128 * b + 32 * part);
+          CopyAsync16(to1 + b * kBlockBytes, source.data + 128 * b + 32 * part + 16);
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+      } else {
+#pragma unroll 1
+        for (int b = 0; b < 8; ++b) {
+          float4 x[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            x[j] = source.kind == kF32Row ? *reinterpret_cast<const float4*>(source.data + 256 * b + 64 * part + 16 * j) : make_float4(0, 0, 0, 0);
+          }
+          StoreShared16(to0 + b * kBlockBytes, PackBf16(x[0].x, x[0].y), PackBf16(x[0].z, x[0].w), PackBf16(x[1].x, x[1].y), PackBf16(x[1].z, x[1].w));
+          StoreShared16(to1 + b * kBlockBytes, PackBf16(x[2].x, x[2].y), PackBf16(x[2].z, x[2].w), PackBf16(x[3].x, x[3].y), PackBf16(x[3].z, x[3].w));
+        }
+      }
+    }
+    if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
+    sm90::FenceAsyncShared();
+    __syncwarp();
+    if (lane == 0) sm90::BarrierArrive(full + 8 * buffer);
+    source = next;
+  }
+  return n;
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace dsv4::attend

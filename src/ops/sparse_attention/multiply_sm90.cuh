@@ -1,0 +1,324 @@
+// Parts of sparse_attention_sm90.cu: what the two multiplying warpgroups do.
+#pragma once
+
+#include "ops/sparse_attention/gather_sm90.cuh"
+
+namespace dsv4::attend {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Queries, by 256 threads, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+template <int kHeads, int kUnroll>
+__device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head0, uint32_t base, int tid) {
+  const float* q = a.q + (t * a.num_heads + head0) * kDim;
+#pragma unroll kUnroll
+  for (int j = 0; j < kHeads * kDim / 8 / kConsumers; ++j) {
+    const int i = tid + j * kConsumers, head = i / (kDim / 8), c = i % (kDim / 8);
+    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
+    StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16),
+                  PackBf16(x.x, x.y), PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
+  }
+  sm90::FenceAsyncShared();
+}
+
+// S^T of one tile for the heads of one warpgroup; not waited for.
+template <int kHeads>
+__device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t queries) {
+  asm volatile("" : "+l"(queries));  // not 32 descriptors kept across tiles
+  const uint64_t k_rows = sm90::SwizzledRows(rows);
+  sm90::WgmmaFence();
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    Product<kHeads / 2>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2, queries + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
+  }
+  sm90::WgmmaCommit();
+}
+
+// P [heads, 64 rows] in BF16, K-major: row r of head h lies in chunk r / 8 ^ h % 8.
+__device__ __forceinline__ void StoreP(uint8_t* p_rows, int head, int warp, int lane, float p0, float p1) {
+  uint8_t* at = p_rows + head * 128 + lane / 4 * 2;
+  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp) ^ (head % 8)) * 16) = __float2bfloat16_rn(p0);
+  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp + 1) ^ (head % 8)) * 16) = __float2bfloat16_rn(p1);
+}
+
+// O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
+// 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+template <int kHeads>
+__device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head0, const float (&total)[4][kHeads / 2], const float* factor,
+                                            int wg, int warp, int lane) {
+  float* out = a.out + (t * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kHeads / 2; ++i) {
+    const int head = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+    const float f = factor[head];
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      float y = total[block][i] * f;
+      if (block == 3 && wg == 1 && a.cos_sin != nullptr) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, y, 4);
+        y = RotatedBack(y, other, a.cos_sin[t * kPairs + warp * 8 + lane / 8 + i / 2 % 2 * 4], lane / 4 % 2 == 1);
+      }
+      out[head * kDim + block * 64 + i / 2 % 2 * 8] = y;
+    }
+  }
+}
+
+// Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
+template <int kHeads>
+__device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step, int num_tiles,
+                                         uint8_t* smem, uint32_t base, int tid) {
+  using S = Shared<kHeads>;
+  constexpr int kOwn = kHeads / 2;  // heads whose scores this warpgroup computes
+  constexpr bool kSplits = kHeads == 16;
+  // From lane 0, so that the compiler knows it for uniform; operand descriptors are.
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
+
+  LoadQueries<kHeads, 8>(a, t, head0, base, tid);
+  sm90::NamedBarrier(3, kConsumers);
+  const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
+  float total[4][kHeads / 2];
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+#pragma unroll
+    for (int i = 0; i < kHeads / 2; ++i) total[b][i] = 0;
+  }
+  // Threads 0 .. kOwn - 1 of a warpgroup keep the running maximum and sum of one head each.
+  const int mine = tid % 128;
+  float largest = -INFINITY, sum = 0;
+
+  float s[kOwn / 2];
+  WaitFor(full, 0);
+  IssueScores<kHeads>(s, base + S::kTiles, q_rows);
+  sm90::WgmmaWait<0>();
+  int n = 0;
+  for (int tile = first; tile < num_tiles; tile += step, ++n) {
+    const int buffer = n & 1;
+    const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
+    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
+
+    // s[4 b + 2 r + i]: row 16 warp + lane / 4 + 8 r, head 8 b + 2 quad + i. Maxima and sums over rows: lanes, then warps.
+    float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
+    float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; ++b) {
+      float m[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& top = s[4 * b + i];
+        float& bottom = s[4 * b + 2 + i];
+        top = valid0 ? top * a.scale_log2 : -INFINITY;
+        bottom = valid1 ? bottom * a.scale_log2 : -INFINITY;
+        m[i] = fmaxf(top, bottom);
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) m[i] = fmaxf(m[i], __shfl_xor_sync(0xFFFFFFFFu, m[i], o));
+      }
+      if (lane < 4) *reinterpret_cast<float2*>(warp_max + warp * kOwn + 8 * b + 2 * lane) = make_float2(m[0], m[1]);
+    }
+    sm90::NamedBarrier(1 + wg, 128);
+    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; ++b) {
+      float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
+#pragma unroll
+      for (int w = 1; w < 4; ++w) {
+        const float2 other = *reinterpret_cast<const float2*>(warp_max + w * kOwn + 8 * b + 2 * quad);
+        m = make_float2(fmaxf(m.x, other.x), fmaxf(m.y, other.y));
+      }
+      float of_warp[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float of_tile = i == 0 ? m.x : m.y, reference = of_tile == -INFINITY ? 0.0f : of_tile;
+        const float p0 = Exp2(s[4 * b + i] - reference), p1 = Exp2(s[4 * b + 2 + i] - reference);
+        of_warp[i] = p0 + p1;
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) of_warp[i] += __shfl_xor_sync(0xFFFFFFFFu, of_warp[i], o);
+        StoreP(p_rows, 8 * b + 2 * quad + i, warp, lane, p0, p1);
+      }
+      if (lane < 4) *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
+    }
+    float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;
+    float of_tile = 0;
+    float2 mine_factors;
+    if (mine < kOwn) {
+      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine]));
+      mine_factors = MergeFactors(largest, of_tile);
+      factors[wg * kOwn + mine] = mine_factors;
+    }
+    sm90::FenceAsyncShared();
+    sm90::NamedBarrier(3, kConsumers);
+    if (mine < kOwn) {
+      const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
+      sum = Merge(sum, sum_of_tile, mine_factors);
+      if (kSplits && split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
+    }
+
+    uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    float o[4][kHeads / 2];
+    sm90::WgmmaFence();
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), p + k * 2, k > 0);
+    }
+    sm90::WgmmaCommit();
+    if (tile + step < num_tiles) {  // the next scores run while these sums are merged
+      WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
+      IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
+      sm90::WgmmaWait<1>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+    } else {
+      sm90::WgmmaWait<0>();
+    }
+    // o[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+    if (kSplits && split) {
+      float* to = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
+#pragma unroll
+      for (int i = 0; i < kHeads / 2; ++i) {
+#pragma unroll
+        for (int block = 0; block < 4; ++block) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
+      }
+    } else {
+#pragma unroll
+      for (int b = 0; b < kHeads / 8; ++b) {
+        const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 of_head = i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w);
+#pragma unroll
+          for (int block = 0; block < 4; ++block) total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
+        }
+      }
+    }
+    sm90::WgmmaWait<0>();
+  }
+  if (kSplits && split) return;
+
+  float* factor = reinterpret_cast<float*>(smem + S::kFactors + (n & 1) * kHeads * 8);
+  if (mine < kOwn) factor[wg * kOwn + mine] = OutputFactor(largest, sum, a.sink[head0 + wg * kOwn + mine]);
+  sm90::NamedBarrier(3, kConsumers);
+  StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
+}
+
+// The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
+// maximum; only when a score exceeds that by more than kHeadroom (in powers of two) are the sums rescaled. Bits differ
+// from Multiply's in the last place, but depend on the token's rows alone all the same. A block takes many items (a
+// token and 64 heads) one after the other: queries and rows of the next are gathered while the last is written.
+// `count`: tiles of this block so far.
+template <int kHeads>
+__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int num_tiles, int item, int& count, uint8_t* smem, uint32_t base, int tid) {
+  using S = Shared<kHeads>;
+  constexpr int kOwn = kHeads / 2;
+  constexpr float kHeadroom = 40;
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+
+  const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
+  float total[4][kHeads / 2], s[kOwn / 2];
+  float sum[kOwn / 4], reference[kOwn / 4];  // of heads 8 b + 2 quad + i, at 2 b + i; sums over this thread's rows
+#pragma unroll
+  for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
+  float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
+  WaitFor(q_full, item & 1);
+  WaitFor(full + 8 * (count & 1), count / 2 & 1);
+  IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(count & 1) * kTileBytes, q_rows);
+  sm90::WgmmaWait<0>();
+  for (int n = 0; n < num_tiles; ++n, ++count) {
+    const int buffer = count & 1;
+    if (n + 1 == num_tiles && lane == 0) sm90::BarrierArrive(q_empty);
+    const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
+    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
+    float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
+    bool over = n == 0;
+#pragma unroll
+    for (int i = 0; i < kOwn / 2; ++i) {
+      s[i] = (i & 2 ? valid1 : valid0) ? s[i] * a.scale_log2 : -INFINITY;
+      over |= s[i] > reference[i / 4 * 2 + i % 2] + kHeadroom;
+    }
+    const bool rescale = sm90::NamedBarrierOr(1 + wg, 128, over);
+    if (rescale) {
+#pragma unroll
+      for (int i = 0; i < kOwn / 4; ++i) {
+        float m = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + 2 + i % 2]);
+#pragma unroll
+        for (int o = 4; o < 32; o *= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, o));
+        if (lane < 4) warp_max[warp * kOwn + i / 2 * 8 + 2 * quad + i % 2] = m;
+      }
+      sm90::NamedBarrier(1 + wg, 128);
+#pragma unroll
+      for (int i = 0; i < kOwn / 4; ++i) {
+        const int head = i / 2 * 8 + 2 * quad + i % 2;
+        const float m = fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]), fmaxf(warp_max[2 * kOwn + head], warp_max[3 * kOwn + head]));
+        float now = fmaxf(reference[i], m);
+        if (now == -INFINITY) now = 0;  // no score but NaNs
+        const float factor = Exp2(reference[i] - now);
+        reference[i] = now;
+        sum[i] *= factor;
+        if (tid % 128 < 4) factors[wg * kOwn + head].x = factor;
+      }
+    }
+    if (tid % 128 == 0) smem[S::kFlags + buffer * 2 + wg] = rescale;
+    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+#pragma unroll
+    for (int i = 0; i < kOwn / 4; ++i) {
+      const float p0 = Exp2(s[i / 2 * 4 + i % 2] - reference[i]), p1 = Exp2(s[i / 2 * 4 + 2 + i % 2] - reference[i]);
+      sum[i] += p0 + p1;
+      StoreP(p_rows, i / 2 * 8 + 2 * quad + i % 2, warp, lane, p0, p1);
+    }
+    sm90::FenceAsyncShared();
+    sm90::NamedBarrier(3, kConsumers);
+    const bool rescale0 = n > 0 && smem[S::kFlags + buffer * 2], rescale1 = n > 0 && smem[S::kFlags + buffer * 2 + 1];
+    if (rescale0 | rescale1) {
+#pragma unroll
+      for (int i = 0; i < kHeads / 2; ++i) {
+        const int head = i / 4 * 8 + 2 * quad + i % 2;
+        const float factor = (head < kOwn ? rescale0 : rescale1) ? factors[head].x : 1.0f;
+#pragma unroll
+        for (int block = 0; block < 4; ++block) total[block][i] *= factor;
+      }
+    }
+    uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    sm90::WgmmaFence();
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(total[block], v_rows + k * (2048 / 16), p + k * 2, k > 0 || n > 0);
+    }
+    sm90::WgmmaCommit();
+    if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
+      WaitFor(full + 8 * (buffer ^ 1), (count + 1) / 2 & 1);
+      IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
+      sm90::WgmmaWait<1>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      sm90::WgmmaWait<0>();
+    } else {
+      sm90::WgmmaWait<0>();
+      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+    }
+  }
+
+  float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
+#pragma unroll
+  for (int i = 0; i < kOwn / 4; ++i) {
+    const int head = i / 2 * 8 + 2 * quad + i % 2;
+#pragma unroll
+    for (int o = 4; o < 32; o *= 2) sum[i] += __shfl_xor_sync(0xFFFFFFFFu, sum[i], o);
+    if (lane < 4) warp_sum[warp * kOwn + head] = sum[i];
+    if (warp == 0 && lane < 4) warp_max[head] = reference[i];
+  }
+  sm90::NamedBarrier(1 + wg, 128);
+  float* factor = reinterpret_cast<float*>(smem + S::kOut);
+  const int mine = tid % 128;
+  if (mine < kOwn) {
+    const float all = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
+    factor[wg * kOwn + mine] = OutputFactor(warp_max[mine], all, a.sink[head0 + wg * kOwn + mine]);
+  }
+  sm90::NamedBarrier(3, kConsumers);
+  StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace dsv4::attend
