@@ -1,7 +1,7 @@
 // Matrix products of prefill, as ops (activations' conversion, sorting and combining included): TFLOP/s at the shapes of
-// Flash and Pro. One JSON line a case. Weights and activations are random, never zeros; every repetition starts with an
-// L2 that holds other data than its weights only where the case is larger than the L2. bench/cuda/prefill_cublas.py
-// prints the same products by cuBLAS in BF16.
+// Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
+// L2 is as the run before left it (activations and sums of 8192 tokens do not fit). prefill_cublas.py prints the same
+// products by cuBLAS in BF16.
 //   prefill_bench [linear|experts] [format]
 #include <cuda_runtime.h>
 
@@ -77,7 +77,7 @@ QuantTensor RandomWeight(std::vector<Buffer>& buffers, cudaStream_t stream, Weig
   FillTiles<<<1024, 256, 0, stream>>>(codes, bytes, static_cast<int>(format), static_cast<int>(TileBytes(format)), seed);
   w.codes = codes;
   if (scale_bytes > 0) {
-    uint8_t* scales = codes + CeilDiv(bytes, 256) * 256 - (bytes % 256 ? 0 : 0);
+    uint8_t* scales = codes + CeilDiv(bytes, 256) * 256;
     FillScales<<<64, 256, 0, stream>>>(reinterpret_cast<float*>(scales), scale_bytes / 4, seed + 1);
     w.block_scale = scales;
   }

@@ -5,6 +5,10 @@
 // them to wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a
 // row's bits do not depend on the number of tokens.
 //
+// Registers: the multiplying warps take 232 by setmaxnreg, the copying ones 40. The compiler plans with that only while
+// the roles are the two branches of one if, copying warps without a part return first, and nothing stands behind the
+// multiplying branch's loop over tiles. Otherwise it reports C7512 and waits after every wgmma.
+//
 // Activations are BF16 in blocks of 64 columns x 8 rows (1024 bytes), block (c, r) at number c * row_blocks + r: the
 // 128-byte swizzle and the column order of the weight tiles already applied (ActivationByte), so that any rows of one
 // column block are one contiguous copy.
@@ -23,11 +27,13 @@ inline constexpr int kRowTiles = 8;         // of 16 rows, a block
 inline constexpr int kTokenBytes = kMaxTokens * 128;
 inline constexpr int kStagingBytes = 32 * 1024;
 
-constexpr int NumStages(WeightFormat f) { return f == WeightFormat::kNvfp4 || f == WeightFormat::kMxfp4 ? 5 : 4; }
-constexpr int WeightStageBytes(WeightFormat f) { return kRowTiles * static_cast<int>(TileBytes(f)); }
-constexpr int GemmSharedBytes(WeightFormat f) {
-  return 1024 + NumStages(f) * (kTokenBytes + WeightStageBytes(f)) + kStagingBytes + 256;
-}
+inline constexpr int kStages = 4;           // of both rings
+
+// Slabs (64 columns) of weights that are copied together: 1 to 2 KiB a row tile.
+constexpr int ChunkSlabs(WeightFormat f) { return f == WeightFormat::kBf16 ? 1 : 2; }
+constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
+constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
+constexpr int GemmSharedBytes(WeightFormat f) { return 1024 + kStages * (kTokenBytes + ChunkBytes(f)) + kStagingBytes + 256; }
 
 // Where column `c` of row `r` lies in its block of 8 rows x 64 columns.
 __host__ __device__ constexpr int ActivationByte(int r, int c) {
@@ -37,64 +43,78 @@ __host__ __device__ constexpr int ActivationByte(int r, int c) {
 }
 
 struct GemmShared {
-  uint32_t tokens, weights, staging, full, empty;
+  uint32_t tokens, weights, staging;
+  uint32_t token_full, token_empty, weight_full, weight_empty;  // barriers, one a stage
   uint8_t* staging_memory;
 };
 
 template <WeightFormat kFormat>
 __device__ __forceinline__ GemmShared CarveShared(uint8_t* memory) {
-  constexpr int kStages = NumStages(kFormat);
   GemmShared s;
   const uint32_t raw = SharedAddress(memory);
   s.tokens = (raw + 1023) & ~1023u;
   s.weights = s.tokens + kStages * kTokenBytes;
-  s.staging = s.weights + kStages * WeightStageBytes(kFormat);
+  s.staging = s.weights + kStages * ChunkBytes(kFormat);
   s.staging_memory = memory + (s.staging - raw);
-  s.full = s.staging + kStagingBytes;
-  s.empty = s.full + 8 * kStages;
+  s.token_full = s.staging + kStagingBytes;
+  s.token_empty = s.token_full + 8 * kStages;
+  s.weight_full = s.token_empty + 8 * kStages;
+  s.weight_empty = s.weight_full + 8 * kStages;
   return s;
 }
 
-template <WeightFormat kFormat>
 __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < NumStages(kFormat); ++i) {
-      BarrierInit(s.full + 8 * i, 1);
-      BarrierInit(s.empty + 8 * i, 8);  // the multiplying warps
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(s.token_full + 8 * i, 1);
+      BarrierInit(s.token_empty + 8 * i, 8);  // the multiplying warps
+      BarrierInit(s.weight_full + 8 * i, 1);
+      BarrierInit(s.weight_empty + 8 * i, 8);
     }
     BarrierInitFence();
   }
   __syncthreads();
 }
 
-template <int kStages>
-struct RingPosition {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
-  }
+// A place in a ring: counts the stages passed.
+struct Ring {
+  uint32_t count = 0;
+  __device__ __forceinline__ uint32_t stage() const { return count % kStages; }
+  __device__ __forceinline__ uint32_t parity() const { return count / kStages % 2; }
 };
 
-// The copying warp's part of one tile. `row_tile`: lane i < 8's row tile (null: behind the end, left as it is).
+// Where a warp of a multiplying warpgroup is in both rings.
+struct Position {
+  Ring tokens, weights;
+};
+
+// One warp: the weights of one tile. `row_tile`: lane i < 8's row tile (null: behind the end, left as it is).
 template <WeightFormat kFormat>
-__device__ __forceinline__ void CopyTile(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const uint8_t* row_tile,
-                                         const uint8_t* tokens, uint32_t token_bytes, int64_t token_stride, int num_slabs) {
+__device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring& ring, const uint8_t* row_tile, int num_slabs) {
   constexpr uint32_t kTile = TileBytes(kFormat);
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t bytes = token_bytes + kTile * __popc(__ballot_sync(~0u, lane < kRowTiles && row_tile != nullptr));
-  for (int slab = 0; slab < num_slabs; ++slab, ring.Next()) {
-    const uint32_t full = s.full + 8 * ring.stage;
-    BarrierWait(s.empty + 8 * ring.stage, ring.phase ^ 1);
-    if (lane == 0) BarrierExpect(full, bytes);
+  const bool mine = lane < kRowTiles && row_tile != nullptr;
+  const uint32_t copies = __popc(__ballot_sync(~0u, mine));
+  for (int slab = 0; slab < num_slabs; slab += ChunkSlabs(kFormat), ++ring.count) {
+    const uint32_t bytes = static_cast<uint32_t>(min(ChunkSlabs(kFormat), num_slabs - slab)) * kTile;
+    const uint32_t full = s.weight_full + 8 * ring.stage();
+    BarrierWait(s.weight_empty + 8 * ring.stage(), ring.parity() ^ 1);
+    if (lane == 0) BarrierExpect(full, bytes * copies);
     __syncwarp();
-    if (lane < kRowTiles) {
-      if (row_tile != nullptr) {
-        BulkLoad(s.weights + ring.stage * WeightStageBytes(kFormat) + lane * kTile, row_tile + slab * kTile, kTile, full);
-      }
-    } else if (lane == kRowTiles) {
-      BulkLoad(s.tokens + ring.stage * kTokenBytes, tokens + slab * token_stride, token_bytes, full);
+    if (mine) {
+      BulkLoad(s.weights + ring.stage() * ChunkBytes(kFormat) + lane * ChunkTileBytes(kFormat), row_tile + slab * kTile, bytes, full);
     }
+  }
+}
+
+// One thread: the activations of one tile.
+__device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring& ring, const uint8_t* tokens, uint32_t bytes,
+                                           int64_t stride, int num_slabs) {
+  for (int slab = 0; slab < num_slabs; ++slab, ++ring.count, tokens += stride) {
+    const uint32_t full = s.token_full + 8 * ring.stage();
+    BarrierWait(s.token_empty + 8 * ring.stage(), ring.parity() ^ 1);
+    BarrierExpect(full, bytes);
+    BulkLoad(s.tokens + ring.stage() * kTokenBytes, tokens, bytes, full);
   }
 }
 
@@ -222,25 +242,28 @@ struct RawWeights<WeightFormat::kFp8Block> {
 
 template <>
 struct RawWeights<WeightFormat::kBf16> {
-  uint32_t v[16];
+  uint32_t low, high;
   template <bool kPaired>
   __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t) {
+    low = stage + r.low + (kPaired ? 4 * r.half : 0);
+    high = stage + r.high + (kPaired ? 4 * r.half : 0);
+    paired = kPaired;
+  }
+  // Straight into A registers, so not before.
+  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      if constexpr (kPaired) {
-        v[4 * s] = LoadShared32(stage + r.low + 512 * s + 4 * r.half);
-        v[4 * s + 1] = LoadShared32(stage + r.high + 512 * s + 4 * r.half);
-        v[4 * s + 2] = LoadShared32(stage + r.low + 512 * s + 8 + 4 * r.half);
-        v[4 * s + 3] = LoadShared32(stage + r.high + 512 * s + 8 + 4 * r.half);
+      if (paired) {
+        a[4 * s] = LoadShared32(low + 512 * s);
+        a[4 * s + 1] = LoadShared32(high + 512 * s);
+        a[4 * s + 2] = LoadShared32(low + 512 * s + 8);
+        a[4 * s + 3] = LoadShared32(high + 512 * s + 8);
       } else {
-        LoadShared128(stage + r.low + 512 * s, v + 4 * s);
+        LoadShared128(low + 512 * s, a + 4 * s);
       }
     }
   }
-  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) asm volatile("mov.b32 %0, %1;" : "=r"(a[i]) : "r"(v[i]));
-  }
+  bool paired;  // a constant
 };
 
 // ---- FP8's float32 scales, one for 16 rows x 128 columns ----
@@ -280,15 +303,15 @@ __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
 
 // acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
 template <WeightFormat kFormat, int kN, bool kPaired, bool kRescale>
-__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const WarpRows& rows,
+__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at, const WarpRows& rows,
                                               const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
   constexpr bool kFp8 = kFormat == WeightFormat::kFp8Block;
+  constexpr int kChunk = ChunkSlabs(kFormat);
   const uint32_t lane = threadIdx.x % 32;
   uint32_t fold[2] = {};
   float ratio[2] = {1, 1}, next_scale[2] = {};
   RawWeights<kFormat> raw;
   uint32_t a[2][16];
-  RingPosition<NumStages(kFormat)> ahead = ring, behind = ring;  // stage of the next slab to decode, to give back
 
   const auto load_scale = [&](int slab) {
     if constexpr (kFp8) {
@@ -298,19 +321,20 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, RingPosition<
       }
     }
   };
-  const auto load = [&] {
-    BarrierWait(s.full + 8 * ahead.stage, ahead.phase);
-    raw.template Load<kPaired>(s.weights + ahead.stage * WeightStageBytes(kFormat), rows, lane);
-    ahead.Next();
+  // `kOdd`: whether the slab is, for a chunk of two.
+  const auto load = [&]<int kOdd>() {
+    if (kOdd == 0 || kChunk == 1) BarrierWait(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
+    raw.template Load<kPaired>(
+        s.weights + at.weights.stage() * ChunkBytes(kFormat) + (kChunk == 1 ? 0 : kOdd * static_cast<int>(TileBytes(kFormat))), rows, lane);
   };
-  const auto decode = [&](int slab, uint32_t (&to)[16]) {
+  const auto decode = [&]<int kOdd>(int slab, uint32_t (&to)[16]) {
     if constexpr (kFp8) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if constexpr (kRescale) {
           const float scale = next_scale[r];
           const bool usable = scale != 0 && fabsf(scale) < __int_as_float(0x7F800000);
-          ratio[r] = usable && slab % 2 == 0 ? unit[r] / scale : 1.0f;
+          ratio[r] = usable && kOdd == 0 ? unit[r] / scale : 1.0f;
           unit[r] = usable ? scale : unit[r];
           fold[r] = usable ? 0x7B807B80u : (scale == 0 ? 0u : 0x7FC07FC0u);  // 2^120, 0, NaN
         } else {
@@ -319,36 +343,39 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, RingPosition<
       }
     }
     raw.Decode(fold, to);
-    load_scale(slab + 1);
-  };
-  const auto multiply = [&](int slab, uint32_t (&from)[16]) {
-    if constexpr (kRescale) {
-      if (slab % 2 == 0) {
-#pragma unroll
-        for (int i = 0; i < kN / 2; ++i) acc[i] *= ratio[i / 2 % 2];
-      }
+    if (kOdd == 1) load_scale(slab + 1);
+    if (kOdd == 1 || kChunk == 1 || slab + 1 == num_slabs) {
+      __syncwarp();
+      if (lane == 0) BarrierArrive(s.weight_empty + 8 * at.weights.stage());
+      ++at.weights.count;
     }
-    WgmmaFence();
-    const uint64_t b = SwizzledRows(s.tokens + ring.stage * kTokenBytes);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) Wgmma<kN>::Run(acc, from + 4 * k, b + 2 * k, slab > 0 || k > 0);
-    WgmmaCommit();
-    ring.Next();
   };
-  const auto give_back = [&] {
+  const auto multiply = [&]<int kOdd>(int slab, uint32_t (&from)[16]) {
+    if constexpr (kRescale && kOdd == 0) {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) acc[i] *= ratio[i / 2 % 2];
+    }
+    BarrierWait(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
+    WgmmaFence();
+    const uint64_t b = SwizzledRows(s.tokens + at.tokens.stage() * kTokenBytes);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) Wgmma<kN>::Run(acc, from + 4 * k, b + 2 * k, kOdd == 1 || slab > 0 || k > 0);
+    WgmmaCommit();
+    ++at.tokens.count;
+  };
+  const auto give_back = [&](uint32_t stages_ago) {
     __syncwarp();
-    if (lane == 0) BarrierArrive(s.empty + 8 * behind.stage);
-    behind.Next();
+    if (lane == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % kStages));
   };
   // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are free.
-  const auto step = [&](int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
+  const auto step = [&]<int kOdd>(int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
     const bool more = slab + 1 < num_slabs;
-    multiply(slab, now);
-    if (more) load();
+    multiply.template operator()<kOdd>(slab, now);
+    if (more) load.template operator()<1 - kOdd>();
     WgmmaWait<kRescale ? 0 : 1>();
     if constexpr (kRescale) HoldSums(acc);
-    if (kRescale || slab > 0) give_back();
-    if (more) decode(slab + 1, next);
+    if (kRescale || kOdd == 1 || slab > 0) give_back(kRescale ? 1 : 2);
+    if (more) decode.template operator()<1 - kOdd>(slab + 1, next);
     return more;
   };
 
@@ -356,27 +383,27 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, RingPosition<
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
   unit[0] = unit[1] = 1;
   load_scale(0);
-  load();
-  decode(0, a[0]);
+  load.template operator()<0>();
+  decode.template operator()<0>(0, a[0]);
   for (int slab = 0;; slab += 2) {
-    if (!step(slab, a[0], a[1])) break;
-    if (!step(slab + 1, a[1], a[0])) break;
+    if (!step.template operator()<0>(slab, a[0], a[1])) break;
+    if (!step.template operator()<1>(slab + 1, a[1], a[0])) break;
   }
   WgmmaWait<0>();
   HoldSums(acc);
-  if (!kRescale) give_back();
+  if (!kRescale) give_back(1);
 }
 
 template <WeightFormat kFormat, int kN, bool kPaired>
-__device__ __forceinline__ void MultiplyTile(const GemmShared& s, RingPosition<NumStages(kFormat)>& ring, const WarpRows& rows,
+__device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position& at, const WarpRows& rows,
                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
   if constexpr (kFormat == WeightFormat::kFp8Block) {
     if (!AllFold(scales, num_slabs, 1 + static_cast<int>(threadIdx.x / 128))) {
-      MultiplySlabs<kFormat, kN, kPaired, true>(s, ring, rows, scales, num_slabs, acc, unit);
+      MultiplySlabs<kFormat, kN, kPaired, true>(s, at, rows, scales, num_slabs, acc, unit);
       return;
     }
   }
-  MultiplySlabs<kFormat, kN, kPaired, false>(s, ring, rows, scales, num_slabs, acc, unit);
+  MultiplySlabs<kFormat, kN, kPaired, false>(s, at, rows, scales, num_slabs, acc, unit);
 }
 
 // What remains of a format's scaling at the end: decoded NVFP4 weights are 2^-8 of their value.
@@ -385,35 +412,87 @@ __device__ __forceinline__ float FormatScale() {
   return kFormat == WeightFormat::kNvfp4 ? 256.0f : 1.0f;
 }
 
+__device__ __forceinline__ void StoreIf(bool wanted, float* p, float v) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(p), "f"(v),
+               "r"(static_cast<uint32_t>(wanted))
+               : "memory");
+}
+
+// A warp's 16 rows of the sums, times scale[0] (rows g) and scale[1] (rows g + 8), for tokens < num_tokens: row r of token i
+// goes to row(i)[r] where first_row <= r < end_row; row may be null. Neighbouring lanes swap halves first, so that one
+// store of the warp writes 64 contiguous bytes of 2 tokens, not 32 of 4.
+template <int kN, typename Row>
+__device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const float (&scale)[2], int num_tokens, int first_row,
+                                          int end_row, const Row& row) {
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  const bool odd = t % 2 != 0;
+  const int r = g + (odd ? 8 : 0);
+  const bool inside = r >= first_row && r < end_row;
+#pragma unroll
+  for (int j = 0; j < kN / 8; ++j) {
+    const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]}, high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
+    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // tokens 8 j + 4 (t / 2) + i: the even lane's two, then the odd lane's
+      const int token = 8 * j + t / 2 * 4 + i;
+      float* const to = row(j, token);
+      const float v = i < 2 ? (odd ? other[i] : low[i]) : (odd ? high[i - 2] : other[i - 2]);
+      StoreIf(inside && to != nullptr && token < num_tokens, to + r, v);
+    }
+  }
+}
+
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   uint32_t d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
 }
 
-// One warp: 8 rows x 64 columns of activations from f32. Lane: row lane / 4, step lane % 4. `x`: the lane's row at the
-// first column (null: zeros), `columns` of it exist.
-__device__ __forceinline__ void ConvertBlock(const float* x, int64_t columns, bool aligned, uint8_t* block) {
-  const int lane = static_cast<int>(threadIdx.x % 32), r = lane / 4, s = lane % 4;
-  uint32_t low[4], high[4];
+// A lane's part of 8 rows x 64 columns of activations: row lane / 4, step lane % 4.
+struct BlockValues {
+  float4 v[4];
+
+  // `x`: the lane's row at the block's first column (null: zeros), `columns` of it exist.
+  __device__ __forceinline__ void Load(const float* x, int columns, bool aligned) {
 #pragma unroll
-  for (int t = 0; t < 4; ++t) {
-    const int c = 16 * t + 4 * s;
-    float4 v = {};
-    if (x != nullptr && aligned && c + 4 <= columns) {
-      v = *reinterpret_cast<const float4*>(x + c);
-    } else if (x != nullptr) {
-      v.x = c < columns ? x[c] : 0.0f;
-      v.y = c + 1 < columns ? x[c + 1] : 0.0f;
-      v.z = c + 2 < columns ? x[c + 2] : 0.0f;
-      v.w = c + 3 < columns ? x[c + 3] : 0.0f;
+    for (int t = 0; t < 4; ++t) {
+      const int c = 16 * t + static_cast<int>(threadIdx.x % 4) * 4;
+      v[t] = make_float4(0, 0, 0, 0);
+      if (x != nullptr && aligned && c + 4 <= columns) {
+        v[t] = __ldg(reinterpret_cast<const float4*>(x + c));
+      } else if (x != nullptr) {
+        if (c < columns) v[t].x = __ldg(x + c);
+        if (c + 1 < columns) v[t].y = __ldg(x + c + 1);
+        if (c + 2 < columns) v[t].z = __ldg(x + c + 2);
+        if (c + 3 < columns) v[t].w = __ldg(x + c + 3);
+      }
     }
-    low[t] = PackBf16(v.x, v.y);
-    high[t] = PackBf16(v.z, v.w);
   }
-  uint4* row = reinterpret_cast<uint4*>(block + r * 128);
-  row[(2 * s) ^ r] = make_uint4(low[0], low[1], low[2], low[3]);
-  row[(2 * s + 1) ^ r] = make_uint4(high[0], high[1], high[2], high[3]);
+  // As row r of `block`.
+  __device__ __forceinline__ void Store(uint8_t* block, int r) const {
+    const int s = static_cast<int>(threadIdx.x % 4);
+    uint4* row = reinterpret_cast<uint4*>(block + r * 128);
+    row[(2 * s) ^ r] = make_uint4(PackBf16(v[0].x, v[0].y), PackBf16(v[1].x, v[1].y), PackBf16(v[2].x, v[2].y), PackBf16(v[3].x, v[3].y));
+    row[(2 * s + 1) ^ r] = make_uint4(PackBf16(v[0].z, v[0].w), PackBf16(v[1].z, v[1].w), PackBf16(v[2].z, v[2].w), PackBf16(v[3].z, v[3].w));
+  }
+};
+
+// A warp's stores before this are seen by bulk copies that another block starts after WaitForCount has seen the count.
+__device__ __forceinline__ void SignalCount(int* count) {
+  __threadfence();
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
+}
+__device__ __forceinline__ void WaitForCount(const int* count, int wanted) {
+  for (uint32_t tries = 0;; ++tries) {
+    int now;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    if (now >= wanted) break;
+    __nanosleep(100);
+    if (tries > (1u << 22)) __trap();
+  }
+  asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 }  // namespace dsv4::sm90

@@ -23,17 +23,29 @@ bool IsHopper() {
   return hopper;
 }
 
-// Up to 256 sorted rows of one expert.
+// Up to 256 sorted rows of one expert. Tiles are in classes by the width of the instruction that they need, wide ones
+// first; each class has its own kernel (one with all widths is too much for the compiler's register allocation).
 struct ExpertTile {
-  int expert, row0, count, width;  // row0: a multiple of 8; width: tokens of the instruction
+  int expert, row0, count;  // row0: a multiple of 8
+};
+constexpr int kNumWidths = 6;
+__host__ __device__ constexpr int Width(int c) {
+  constexpr int kWidths[kNumWidths] = {256, 224, 192, 128, 64, 32};
+  return kWidths[c];
+}
+
+struct Totals {
+  int rows;
+  int class_end[kNumWidths];  // of `tiles`
 };
 
 // Pairs in the order of their experts. An expert's rows begin at a multiple of 8; the rows between are no pair (-1).
 struct Sorted {
   int* histogram;     // [sorting blocks, E]: pairs, then the first row of the block's pairs
-  int* totals;        // number of tiles, number of rows
+  Totals* totals;
   ExpertTile* tiles;
   int* pair;          // [rows]
+  int* row;           // [pairs]: of the pair
   float* weight;      // [rows]: of the pair; 0 for none
 };
 
@@ -76,6 +88,15 @@ __device__ __forceinline__ int BlockScan(int value, int* warp_sums) {
   return value;
 }
 
+// The value of the block's last thread.
+__device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
+  if (threadIdx.x == kSortThreads - 1) shared[0] = value;
+  __syncthreads();
+  value = shared[0];
+  __syncthreads();
+  return value;
+}
+
 // One block, one thread an expert.
 __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_blocks, int num_experts) {
   __shared__ int warp_sums[32];
@@ -88,8 +109,18 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
     for (int b = 0; b < num_blocks; ++b) count += s.histogram[b * num_experts + e];
   }
   const int padded = (count + 7) / 8 * 8, num_tiles = (count + kMaxTokens - 1) / kMaxTokens;
-  const int rows_end = BlockScan(padded, warp_sums), tiles_end = BlockScan(num_tiles, warp_sums);
-  if (e == kSortThreads - 1) s.totals[0] = tiles_end, s.totals[1] = rows_end;
+  const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
+  const int rows_end = BlockScan(padded, warp_sums);
+  if (e == kSortThreads - 1) s.totals->rows = rows_end;
+  int tile = 0, class_begin = 0;
+#pragma unroll
+  for (int c = 0; c < kNumWidths; ++c) {
+    const bool mine = each <= Width(c) && (c + 1 == kNumWidths || each > Width(min(c + 1, kNumWidths - 1)));
+    const int end = BlockScan(mine ? num_tiles : 0, warp_sums);
+    if (mine) tile = class_begin + end - num_tiles;
+    if (e == kSortThreads - 1) s.totals->class_end[c] = class_begin + end;
+    class_begin += BlockBroadcastLast(end, warp_sums);
+  }
   if (e >= num_experts) return;
   const int row0 = rows_end - padded;
   int row = row0;
@@ -100,10 +131,9 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
     row += in_block;
   }
   for (; row < rows_end; ++row) s.pair[row] = -1, s.weight[row] = 0;
-  const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
   for (int i = 0; i < num_tiles; ++i) {
-    const int begin = i * each, n = min(each, count - begin);
-    s.tiles[tiles_end - num_tiles + i] = {e, row0 + begin, n, (n + 31) / 32 * 32};
+    const int begin = i * each;
+    s.tiles[tile + i] = {e, row0 + begin, min(each, count - begin)};
   }
 }
 
@@ -124,23 +154,39 @@ __global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts
   for (int w = 0; w < warp; ++w) rank += count[w * num_experts + e];
   const int row = s.histogram[static_cast<int>(blockIdx.x) * num_experts + e] + rank;
   s.pair[row] = pair;
+  s.row[pair] = row;
   s.weight[row] = weights[pair];
 }
 
-// x rows in sorted order, as blocks of activations.
-__global__ void __launch_bounds__(256) GatherKernel(const float* x, Sorted s, uint8_t* out, int picked, int d, int slabs,
-                                                    int row_blocks8, bool aligned) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// x as blocks of activations in sorted order: every x is read once and written to the rows of its token's pairs. A warp
+// takes 8 tokens x 64 columns. The rows of no pair become zeros.
+__global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked, int d,
+                                                    int slabs, int row_blocks8, bool aligned) {
   AllowNext();
   WaitForPrevious();
-  const int64_t count = static_cast<int64_t>(s.totals[1] / 8) * slabs, stride = static_cast<int64_t>(gridDim.x) * 8;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32; i < count; i += stride) {
-    const int slab = static_cast<int>(i % slabs), block = static_cast<int>(i / slabs);
-    const int pair = s.pair[block * 8 + static_cast<int>(threadIdx.x % 32 / 4)];
-    const float* row = pair >= 0 ? x + static_cast<int64_t>(pair / picked) * d + slab * 64 : nullptr;
-    ConvertBlock(row, d - slab * 64, aligned, out + (static_cast<int64_t>(slab) * row_blocks8 + block) * 1024);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, stride = static_cast<int64_t>(gridDim.x) * 8;
+  const int64_t count = static_cast<int64_t>((num_tokens + 7) / 8) * slabs;
+  for (int64_t i = first; i < count; i += stride) {
+    const int slab = static_cast<int>(i % slabs), token = static_cast<int>(i / slabs) * 8 + lane / 4;
+    if (token >= num_tokens) continue;
+    BlockValues values;
+    values.Load(x + static_cast<int64_t>(token) * d + slab * 64, d - slab * 64, aligned);
+    for (int a = 0; a < picked; ++a) {
+      const int row = s.row[static_cast<int64_t>(token) * picked + a];
+      values.Store(out + (static_cast<int64_t>(slab) * row_blocks8 + row / 8) * 1024, row % 8);
+    }
   }
-#endif
+  for (int64_t i = first; i * 32 < s.totals->rows; i += stride) {
+    const int mine = static_cast<int>(i) * 32 + lane;
+    unsigned empty = __ballot_sync(~0u, mine < s.totals->rows && s.pair[mine] < 0);
+    for (; empty != 0; empty &= empty - 1) {
+      const int row = static_cast<int>(i) * 32 + __ffs(static_cast<int>(empty)) - 1;
+      for (int j = lane; j < slabs * 8; j += 32) {
+        reinterpret_cast<uint4*>(out + (static_cast<int64_t>(j / 8) * row_blocks8 + row / 8) * 1024 + row % 8 * 128)[j % 8] = uint4{};
+      }
+    }
+  }
 }
 
 struct ExpertsParams {
@@ -150,17 +196,18 @@ struct ExpertsParams {
   int row_blocks8;         // of all activation buffers
   int slabs, scale_stride; // of K
   int row_tiles, row_steps;
+  int width_class;
+  bool first;              // kernel of its product
   // Up
   uint8_t* hidden;
   float limit;
   // Down
   float* outputs;
   int d;
-  bool bulk;  // rows of `outputs` may be stored by bulk copies
 };
 
 // A NaN stays one, unlike with fminf.
-__device__ __forceinline__ float AtMost(float x, float limit) { return x > limit ? limit : x; }
+[[maybe_unused]] __device__ __forceinline__ float AtMost(float x, float limit) { return x > limit ? limit : x; }
 
 // h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
 template <WeightFormat kFormat, int kN>
@@ -223,73 +270,69 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
   float acc[kN / 2], unit[2];
   MultiplyTile<kFormat, kN, false>(s, at, rows, scales, p.slabs, acc, unit);
   const float scale = w.global_scale * FormatScale<kFormat>();
-  const int row = (step * kRowTiles + static_cast<int>(threadIdx.x / 128 - 1) * 4) * 16;
-  StoreSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, tile.count, 0, min(64, p.d - row), p.bulk, [&](int c, int) -> float* {
-    const int source = __shfl_sync(~0u, pair[c / 2], c % 2 * 16 + lane % 16);
+  const int row = row_tile * 16;
+  StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, tile.count, 0, p.d - row, [&](int j, int token) -> float* {
+    const int source = __shfl_sync(~0u, pair[j / 4], token % 32);
     return source < 0 ? nullptr : p.outputs + static_cast<int64_t>(source) * p.d + row;
   });
 }
 
-// Persistent over (tile of an expert's tokens, 64 rows of gate and up or 128 rows of down).
-template <WeightFormat kFormat, bool kUp>
+// Persistent over (tile of an expert's tokens, 64 rows of gate and up or 128 rows of down), for the tiles of one width.
+// The kernels of a product are independent: only the first waits for what is in front of it, and lets the next start
+// after that; the others fill the multiprocessors that it leaves, and wait at their end, so that what comes behind them
+// finds all done.
+template <WeightFormat kFormat, bool kUp, int kN>
 __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
   const GemmShared s = CarveShared<kFormat>(memory);
-  AllowNext();
   InitBarriers(s);
-  WaitForPrevious();
-  const int num_units = p.sorted.totals[0] * p.row_steps, stride = static_cast<int>(gridDim.x);
+  if (p.first) WaitForPrevious();
+  AllowNext();
+  const ExpertTile* const tiles = p.sorted.tiles;
+  const int tiles_begin = p.width_class == 0 ? 0 : p.sorted.totals->class_end[p.width_class - 1];
+  const int num_units = p.sorted.totals->class_end[p.width_class] * p.row_steps, stride = static_cast<int>(gridDim.x);
+  const int first_unit = tiles_begin * p.row_steps + static_cast<int>(blockIdx.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    FewerRegisters<32>();
+    FewerRegisters<40>();
+    if (warp > 1) return;
     if (warp == 0) {
       Ring ring;
-      for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
-        const ExpertMatrices& m = p.matrices[p.sorted.tiles[unit / p.row_steps].expert];
+      for (int unit = first_unit; unit < num_units; unit += stride) {
+        const ExpertMatrices& m = p.matrices[tiles[unit / p.row_steps].expert];
         const int row_tile = kUp ? unit % p.row_steps * 4 + lane % 4 : unit % p.row_steps * kRowTiles + lane;
         const uint8_t* codes = kUp ? (lane < 4 ? m.gate.codes : m.up.codes) : m.down.codes;
         codes = row_tile < p.row_tiles ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
         CopyWeights<kFormat>(s, ring, codes, p.slabs);
       }
-    } else if (warp == 1 && lane == 0) {
+      if (!p.first) WaitForPrevious();
+    } else if (lane == 0) {
       Ring ring;
-      for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
-        const ExpertTile tile = p.sorted.tiles[unit / p.row_steps];
+      for (int unit = first_unit; unit < num_units; unit += stride) {
+        const ExpertTile tile = tiles[unit / p.row_steps];
         CopyTokens(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
                    int64_t{1024} * p.row_blocks8, p.slabs);
       }
     }
   } else {
-    MoreRegisters<240>();
+    MoreRegisters<232>();
     constexpr uint32_t kTile = ChunkTileBytes(kFormat);
     const uint32_t w = static_cast<uint32_t>(warp), half = static_cast<uint32_t>(warpgroup - 1), l = 16 * static_cast<uint32_t>(lane);
     const WarpRows rows = kUp ? WarpRows{w * kTile + l, (4 + w) * kTile + l, half}
                               : WarpRows{(4 * half + w) * kTile + l, (4 * half + w) * kTile + l, 0};
     Position at;
-    for (int unit = static_cast<int>(blockIdx.x); unit < num_units; unit += stride) {
-      const ExpertTile tile = p.sorted.tiles[unit / p.row_steps];
-      const int step = unit % p.row_steps;
-      const auto run = [&]<int kN>() {
-        if constexpr (kUp) {
-          UpTile<kFormat, kN>(p, s, at, rows, tile, step);
-        } else {
-          DownTile<kFormat, kN>(p, s, at, rows, tile, step);
-        }
-      };
-      switch (tile.width) {
-        case 32: run.template operator()<32>(); break;
-        case 64: run.template operator()<64>(); break;
-        case 96: run.template operator()<96>(); break;
-        case 128: run.template operator()<128>(); break;
-        case 160: run.template operator()<160>(); break;
-        case 192: run.template operator()<192>(); break;
-        case 224: run.template operator()<224>(); break;
-        default: run.template operator()<256>(); break;
+    for (int unit = first_unit; unit < num_units; unit += stride) {
+      const ExpertTile tile = tiles[unit / p.row_steps];
+      if constexpr (kUp) {
+        UpTile<kFormat, kN>(p, s, at, rows, tile, unit % p.row_steps);
+      } else {
+        DownTile<kFormat, kN>(p, s, at, rows, tile, unit % p.row_steps);
       }
+      if (kUp && unit + stride >= num_units) BulkWait();
     }
-    BulkWait();
+    // No code here: see gemm_sm90.cuh about registers.
   }
 #endif
 }
@@ -318,17 +361,22 @@ __global__ void __launch_bounds__(256) CombineKernel(const float* outputs, const
   }
 }
 
+template <WeightFormat kFormat, bool kUp, int kClass = 0>
+void LaunchWidths(const ExecContext& ctx, ExpertsParams p) {
+  p.width_class = kClass;
+  p.first = kClass == 0;
+  Launch(ctx, ExpertsKernel<kFormat, kUp, Width(kClass)>, dim3(static_cast<unsigned>(NumSms())), dim3(kGemmThreads),
+         static_cast<size_t>(GemmSharedBytes(kFormat)), p);
+  if constexpr (kClass + 1 < kNumWidths) LaunchWidths<kFormat, kUp, kClass + 1>(ctx, p);
+}
+
 template <bool kUp>
 void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p) {
-  const auto launch = [&]<WeightFormat kFormat>() {
-    Launch(ctx, ExpertsKernel<kFormat, kUp>, dim3(static_cast<unsigned>(NumSms())), dim3(kGemmThreads),
-           static_cast<size_t>(GemmSharedBytes(kFormat)), p);
-  };
   switch (format) {
-    case WeightFormat::kNvfp4: launch.template operator()<WeightFormat::kNvfp4>(); break;
-    case WeightFormat::kMxfp4: launch.template operator()<WeightFormat::kMxfp4>(); break;
-    case WeightFormat::kFp8Block: launch.template operator()<WeightFormat::kFp8Block>(); break;
-    case WeightFormat::kBf16: launch.template operator()<WeightFormat::kBf16>(); break;
+    case WeightFormat::kNvfp4: LaunchWidths<WeightFormat::kNvfp4, kUp>(ctx, p); break;
+    case WeightFormat::kMxfp4: LaunchWidths<WeightFormat::kMxfp4, kUp>(ctx, p); break;
+    case WeightFormat::kFp8Block: LaunchWidths<WeightFormat::kFp8Block, kUp>(ctx, p); break;
+    case WeightFormat::kBf16: LaunchWidths<WeightFormat::kBf16, kUp>(ctx, p); break;
     case WeightFormat::kF32: break;
   }
 }
@@ -364,10 +412,11 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
     return p;
   };
   Sorted sorted;
-  sorted.totals = reinterpret_cast<int*>(take(8));
+  sorted.totals = reinterpret_cast<Totals*>(take(static_cast<int64_t>(sizeof(Totals))));
   sorted.histogram = reinterpret_cast<int*>(take(blocks * num_experts * 4));
   sorted.tiles = reinterpret_cast<ExpertTile*>(take(most_tiles * static_cast<int64_t>(sizeof(ExpertTile))));
   sorted.pair = reinterpret_cast<int*>(take(most_rows * 4));
+  sorted.row = reinterpret_cast<int*>(take(pairs * 4));
   sorted.weight = reinterpret_cast<float*>(take(most_rows * 4));
   // The op's own scratch tensors hold the activations where they are large enough: h in `hidden`; the sorted x in
   // `outputs`, which is written only after it has been read.
@@ -385,9 +434,9 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
          num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
-  Launch(ctx, GatherKernel, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(row_blocks8 * d_slabs, 8), NumSms() * 16))), dim3(256),
-         0, a.x.f32(), sorted, x, static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), row_blocks8,
-         d % 4 == 0 && Aligned16(a.x.data));
+  Launch(ctx, SpreadKernel, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16))),
+         dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d),
+         static_cast<int>(d_slabs), row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   ExpertsParams p = {};
   p.matrices = a.matrices.data();
   p.sorted = sorted;
@@ -396,7 +445,6 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.limit = a.limit;
   p.outputs = a.outputs.f32();
   p.d = static_cast<int>(d);
-  p.bulk = d % 4 == 0 && Aligned16(a.outputs.data);
 
   p.tokens = x;
   p.slabs = static_cast<int>(d_slabs);

@@ -21,7 +21,21 @@ bool IsHopper() {
   return hopper;
 }
 
+// Activations are converted while the product runs where that is faster: ConvertKernel does the first token tiles, two warps
+// of each of the product's blocks the rest, tile by tile; ready[tile] counts the warps that are through with it.
+struct Conversion {
+  const float* x;  // [T, groups * k]
+  uint8_t* out;    // blocks: block column c of group g is number g * slabs + c
+  int* ready;
+  int num_tokens, row_blocks8, groups, k, slabs;
+  int tile_blocks8;  // rows of a token tile / 8
+  int first_tiles;   // by ConvertKernel
+  bool aligned;
+};
+constexpr int kMaxTokenTiles = 1024;
+
 struct LinearParams {
+  Conversion conversion;
   const uint8_t* codes;
   const float* scales;   // FP8
   float global_scale;
@@ -44,35 +58,88 @@ struct LinearTile {
   }
 };
 
+struct BlockSource {
+  const float* x;
+  int columns;
+};
+
+// Row lane / 4 of block `column` of rows 8 block8 ..; x is null outside.
+__device__ __forceinline__ BlockSource SourceOf(const Conversion& c, int block8, int column) {
+  const int group = column / c.slabs, k0 = column % c.slabs * 64;
+  const int token = block8 * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+  return {token < c.num_tokens ? c.x + (static_cast<int64_t>(token) * c.groups + group) * c.k + k0 : nullptr, c.k - k0};
+}
+
+__device__ __forceinline__ uint8_t* BlockOf(const Conversion& c, int block8, int column) {
+  return c.out + (static_cast<int64_t>(column) * c.row_blocks8 + block8) * 1024;
+}
+
+// A warp converts blocks begin, begin + stride, ... of some token tiles, two at a time.
+__device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int num_tiles, int begin, int stride) {
+  const int block8 = tile * c.tile_blocks8, columns = c.groups * c.slabs;
+  const int count = min(num_tiles * c.tile_blocks8, c.row_blocks8 - block8) * columns;
+  for (int i = begin; i < count; i += 2 * stride) {
+    const int row[2] = {block8 + i / columns, block8 + (i + stride) / columns};
+    const int column[2] = {i % columns, (i + stride) % columns};
+    BlockValues values[2];
+    values[0].Load(SourceOf(c, row[0], column[0]).x, SourceOf(c, row[0], column[0]).columns, c.aligned);
+    if (i + stride < count) values[1].Load(SourceOf(c, row[1], column[1]).x, SourceOf(c, row[1], column[1]).columns, c.aligned);
+    const int r = static_cast<int>(threadIdx.x % 32 / 4);
+    values[0].Store(BlockOf(c, row[0], column[0]), r);
+    if (i + stride < count) values[1].Store(BlockOf(c, row[1], column[1]), r);
+  }
+}
+
 template <WeightFormat kFormat, int kN>
 __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
   const GemmShared s = CarveShared<kFormat>(memory);
   AllowNext();
-  InitBarriers<kFormat>(s);
-  WaitForPrevious();
-  RingPosition<NumStages(kFormat)> ring;
+  InitBarriers(s);
   const int num_tiles = p.row_steps * p.groups * p.token_steps;
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    FewerRegisters<40>();
-    if (warp != 0) return;
-    for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
-      const LinearTile at(p, tile, kN);
-      const int end = ((at.group + 1) * p.n + 15) / 16, row_tile = at.row_tile0 + lane;
-      const uint8_t* codes = lane < kRowTiles && row_tile < end
-                                 ? p.codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
-      const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
-      const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * p.row_blocks8 + block) * 1024;
-      CopyTile<kFormat>(s, ring, codes, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
+    FewerRegisters<56>();
+    if (warp == 0) {  // weights: no kernel writes them, so they need not wait
+      Ring ring;
+      for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+        const LinearTile at(p, tile, kN);
+        const int end = ((at.group + 1) * p.n + 15) / 16, row_tile = at.row_tile0 + lane;
+        const uint8_t* codes = row_tile < end ? p.codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
+        CopyWeights<kFormat>(s, ring, codes, p.slabs);
+      }
+      return;
+    }
+    WaitForPrevious();
+    if (warp == 1) {
+      if (lane != 0) return;
+      Ring ring;
+      for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+        const LinearTile at(p, tile, kN);
+        const int token_tile = at.token0 / kN;
+        if (token_tile >= p.conversion.first_tiles) {
+          WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
+        }
+        const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
+        const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * p.row_blocks8 + block) * 1024;
+        CopyTokens(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
+      }
+      return;
+    }
+    const int converter = 2 * static_cast<int>(blockIdx.x) + warp - 2;
+    for (int tile = p.conversion.first_tiles; tile < p.token_steps; ++tile) {
+      ConvertTiles(p.conversion, tile, 1, converter, 2 * static_cast<int>(gridDim.x));
+      SignalCount(p.conversion.ready + tile);
     }
   } else {
-    MoreRegisters<232>();
-    const int tile_of_block = 4 * (warpgroup - 1) + warp, g = lane / 4, t = lane % 4;
-    const uint32_t offset = static_cast<uint32_t>(tile_of_block * TileBytes(kFormat) + 16 * lane);
+    MoreRegisters<224>();
+    WaitForPrevious();
+    const int tile_of_block = 4 * (warpgroup - 1) + warp;
+    const uint32_t offset = static_cast<uint32_t>(tile_of_block * ChunkTileBytes(kFormat) + 16 * lane);
     const WarpRows rows = {offset, offset, 0};
+    Position position;
     for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
       const LinearTile at(p, tile, kN);
       const int row_tile = at.row_tile0 + tile_of_block;
@@ -81,51 +148,38 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
         scales.row[0] = scales.row[1] = p.scales + static_cast<int64_t>(row_tile) * p.scale_stride;
       }
       float acc[kN / 2], unit[2];
-      MultiplyTile<kFormat, kN, false>(s, ring, rows, scales, p.slabs, acc, unit);
+      MultiplyTile<kFormat, kN, false>(s, position, rows, scales, p.slabs, acc, unit);
       const float scale = p.global_scale * FormatScale<kFormat>();
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = row_tile * 16 + g + 8 * r - at.group * p.n;
-        if (row < 0 || row >= p.n) continue;
-        float* y = p.y + static_cast<int64_t>(at.token0 + 2 * t) * p.y_stride + at.group * p.n + row;
-#pragma unroll
-        for (int j = 0; j < kN / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (at.token0 + 8 * j + 2 * t + i < p.num_tokens) {
-              y[(8 * j + i) * p.y_stride] = acc[4 * j + 2 * r + i] * unit[r] * scale;
-            }
-          }
-        }
-      }
+      const int row = row_tile * 16 - at.group * p.n;  // negative when a group does not begin with a tile
+      float* y = p.y + static_cast<int64_t>(at.token0) * p.y_stride + at.group * p.n + row;
+      StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, p.num_tokens - at.token0, -row, p.n - row,
+                    [&](int, int token) { return y + token * p.y_stride; });
     }
   }
 #endif
 }
 
-// x [T, groups * k] to blocks: block column c of group g is number g * slabs + c.
-__global__ void __launch_bounds__(256) ConvertKernel(const float* x, uint8_t* out, int num_tokens, int row_blocks8, int groups,
-                                                     int k, int slabs, bool aligned) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
   AllowNext();
   WaitForPrevious();
-  const int64_t count = static_cast<int64_t>(row_blocks8) * groups * slabs;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * 8;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32; i < count; i += stride) {
-    const int column = static_cast<int>(i % (groups * slabs)), block = static_cast<int>(i / (groups * slabs));
-    const int group = column / slabs, k0 = column % slabs * 64;
-    const int token = block * 8 + static_cast<int>(threadIdx.x % 32 / 4);
-    const float* row = token < num_tokens ? x + (static_cast<int64_t>(token) * groups + group) * k + k0 : nullptr;
-    ConvertBlock(row, k - k0, aligned, out + (static_cast<int64_t>(column) * row_blocks8 + block) * 1024);
+  if (blockIdx.x == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTokenTiles; i += 256) c.ready[i] = 0;
   }
-#endif
+  ConvertTiles(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), static_cast<int>(gridDim.x) * 8);
 }
 
 template <WeightFormat kFormat, int kN>
 void LaunchTiles(const ExecContext& ctx, LinearParams p) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
-  const int tiles = p.row_steps * p.groups * p.token_steps;
-  Launch(ctx, LinearKernel<kFormat, kN>, dim3(static_cast<unsigned>(std::min(tiles, NumSms()))), dim3(kGemmThreads),
+  const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, NumSms());
+  p.conversion.tile_blocks8 = kN / 8;
+  // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 % faster
+  // on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted before.
+  constexpr int kOverlapRowSteps = 48;
+  p.conversion.first_tiles =
+      p.row_steps >= kOverlapRowSteps ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps) : p.token_steps;
+  Launch(ctx, ConvertKernel, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
+  Launch(ctx, LinearKernel<kFormat, kN>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat)), p);
 }
 
@@ -160,24 +214,31 @@ bool LinearPrefillSm90Supports(const LinearArgs& a) {
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a) {
   const int64_t num_tokens = a.x.dim(0), k = a.w.cols, n = a.w.rows / a.groups, slabs = CeilDiv(k, kTileCols64);
   const int64_t token_bytes = a.groups * slabs * 128;
-  const int64_t fit = ctx.scratch.bytes / token_bytes / kMaxTokens * kMaxTokens;
+  constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
+  const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
   DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
   const int64_t pieces = CeilDiv(num_tokens, fit);
   const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
   for (int64_t begin = 0; begin < num_tokens; begin += piece) {
     const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
     const float* x = a.x.f32() + begin * a.groups * k;
-    const bool aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
-    const int64_t warps = blocks8 * a.groups * slabs;
-    Launch(ctx, ConvertKernel, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(warps, 8), NumSms() * 16))), dim3(256), 0, x,
-           ctx.scratch.data, static_cast<int>(count), static_cast<int>(blocks8), static_cast<int>(a.groups), static_cast<int>(k),
-           static_cast<int>(slabs), aligned);
-    const int64_t first = 0, last = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
+    const int64_t row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
     const LinearParams p = {
+        .conversion = {.x = x,
+                       .out = ctx.scratch.data + kReadyBytes,
+                       .ready = reinterpret_cast<int*>(ctx.scratch.data),
+                       .num_tokens = static_cast<int>(count),
+                       .row_blocks8 = static_cast<int>(blocks8),
+                       .groups = static_cast<int>(a.groups),
+                       .k = static_cast<int>(k),
+                       .slabs = static_cast<int>(slabs),
+                       .tile_blocks8 = 0,
+                       .first_tiles = 0,
+                       .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0},
         .codes = a.w.codes,
         .scales = reinterpret_cast<const float*>(a.w.block_scale),
         .global_scale = a.w.global_scale,
-        .tokens = ctx.scratch.data,
+        .tokens = ctx.scratch.data + kReadyBytes,
         .y = a.y.f32() + begin * a.groups * n,
         .y_stride = a.groups * n,
         .num_tokens = static_cast<int>(count),
@@ -186,7 +247,7 @@ void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a) {
         .groups = static_cast<int>(a.groups),
         .slabs = static_cast<int>(slabs),
         .scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize)),
-        .row_steps = static_cast<int>(CeilDiv(last - first, kRowTiles)),
+        .row_steps = static_cast<int>(CeilDiv(row_tiles, kRowTiles)),
         .token_steps = 0,
     };
     switch (a.w.format) {
