@@ -1,3 +1,6 @@
+#include <array>
+#include <atomic>
+
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/site.cuh"
 #include "ops/hc_pre/site_cluster.cuh"
@@ -46,7 +49,12 @@ template <typename Weight, bool kPost, int kRun>
 bool RunCluster(const ExecContext& ctx, const Site& s) {
   const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
   constexpr int kThreads = 32 * (kRun + 1);
-  static const bool can = CanCluster(kernel, kThreads);
+  static std::array<std::atomic<int>, 64> known{};  // by device; 1: it can, 2: it cannot
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& answer = known[static_cast<size_t>(device) % known.size()];
+  if (answer == 0) answer = CanCluster(kernel, kThreads) ? 1 : 2;
+  const bool can = answer == 1;
   if (can)
     Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
   return can;
