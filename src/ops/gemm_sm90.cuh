@@ -102,7 +102,8 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring& ring, con
     if (lane == 0) BarrierExpect(full, bytes * copies);
     __syncwarp();
     if (mine) {
-      BulkLoad(s.weights + ring.stage() * ChunkBytes(kFormat) + lane * ChunkTileBytes(kFormat), row_tile + slab * kTile, bytes, full);
+      const uint32_t to = s.weights + ring.stage() * ChunkBytes(kFormat) + lane * ChunkTileBytes(kFormat);
+      BulkLoad(to, row_tile + slab * kTile, bytes, full);
     }
   }
 }
@@ -324,8 +325,8 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
   // `kOdd`: whether the slab is, for a chunk of two.
   const auto load = [&]<int kOdd>() {
     if (kOdd == 0 || kChunk == 1) BarrierWait(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
-    raw.template Load<kPaired>(
-        s.weights + at.weights.stage() * ChunkBytes(kFormat) + (kChunk == 1 ? 0 : kOdd * static_cast<int>(TileBytes(kFormat))), rows, lane);
+    const uint32_t in_chunk = kChunk == 1 ? 0 : kOdd * static_cast<uint32_t>(TileBytes(kFormat));
+    raw.template Load<kPaired>(s.weights + at.weights.stage() * ChunkBytes(kFormat) + in_chunk, rows, lane);
   };
   const auto decode = [&]<int kOdd>(int slab, uint32_t (&to)[16]) {
     if constexpr (kFp8) {
@@ -430,7 +431,8 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
   const bool inside = r >= first_row && r < end_row;
 #pragma unroll
   for (int j = 0; j < kN / 8; ++j) {
-    const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]}, high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
+    const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]};
+    const float high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
     const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // tokens 8 j + 4 (t / 2) + i: the even lane's two, then the odd lane's
@@ -472,8 +474,11 @@ struct BlockValues {
   __device__ __forceinline__ void Store(uint8_t* block, int r) const {
     const int s = static_cast<int>(threadIdx.x % 4);
     uint4* row = reinterpret_cast<uint4*>(block + r * 128);
-    row[(2 * s) ^ r] = make_uint4(PackBf16(v[0].x, v[0].y), PackBf16(v[1].x, v[1].y), PackBf16(v[2].x, v[2].y), PackBf16(v[3].x, v[3].y));
-    row[(2 * s + 1) ^ r] = make_uint4(PackBf16(v[0].z, v[0].w), PackBf16(v[1].z, v[1].w), PackBf16(v[2].z, v[2].w), PackBf16(v[3].z, v[3].w));
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) low[t] = PackBf16(v[t].x, v[t].y), high[t] = PackBf16(v[t].z, v[t].w);
+    row[(2 * s) ^ r] = make_uint4(low[0], low[1], low[2], low[3]);
+    row[(2 * s + 1) ^ r] = make_uint4(high[0], high[1], high[2], high[3]);
   }
 };
 

@@ -123,7 +123,9 @@ TEST(CudaLinearPrefill, EveryCodeDecodesExactly) {
     const bool nvfp4 = format == WeightFormat::kNvfp4;
     const int64_t block = nvfp4 ? 16 : 32, n = 253;  // a row per scale, NaN (127) and those that overflow excepted
     std::vector<uint8_t> codes(static_cast<size_t>(n * block / 2)), scales(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n * block / 2; ++i) codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i % 8 * 2 | (i % 8 * 2 + 1) << 4);
+    for (int64_t i = 0; i < n * block / 2; ++i) {
+      codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i % 8 * 2 | (i % 8 * 2 + 1) << 4);
+    }
     for (int64_t i = 0; i < n; ++i) {
       scales[static_cast<size_t>(i)] = static_cast<uint8_t>(nvfp4 && i >= 127 ? i + 1 : i);
     }

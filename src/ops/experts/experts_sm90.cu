@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
   }
 }
 
-__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, const float* weights, Sorted s, int num_pairs, int num_experts) {
+__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, const float* weights, Sorted s,
+                                                              int num_pairs, int num_experts) {
   extern __shared__ uint8_t memory[];
   uint8_t* count = memory;  // [32 warps][E]
   const int i = static_cast<int>(threadIdx.x), warp = i / 32, pair = static_cast<int>(blockIdx.x) * kSortThreads + i;
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, ui
     for (; empty != 0; empty &= empty - 1) {
       const int row = static_cast<int>(i) * 32 + __ffs(static_cast<int>(empty)) - 1;
       for (int j = lane; j < slabs * 8; j += 32) {
-        reinterpret_cast<uint4*>(out + (static_cast<int64_t>(j / 8) * row_blocks8 + row / 8) * 1024 + row % 8 * 128)[j % 8] = uint4{};
+        uint8_t* line = out + (static_cast<int64_t>(j / 8) * row_blocks8 + row / 8) * 1024 + row % 8 * 128;
+        reinterpret_cast<uint4*>(line)[j % 8] = uint4{};
       }
     }
   }
@@ -243,7 +245,8 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
       const float up = -AtMost(-AtMost(acc[4 * j + 2 + i] * up_scale, p.limit), p.limit);
       const float w = __shfl_sync(~0u, weight[j / 4], token % 32);
       const float h = inside ? __fdividef(gate, 1.0f + __expf(-gate)) * up * w : 0.0f;
-      *reinterpret_cast<__nv_bfloat16*>(s.staging_memory + token / 8 * 1024 + ActivationByte(token % 8, column)) = __float2bfloat16_rn(h);
+      uint8_t* to = s.staging_memory + token / 8 * 1024 + ActivationByte(token % 8, column);
+      *reinterpret_cast<__nv_bfloat16*>(to) = __float2bfloat16_rn(h);
     }
   }
   FenceAsyncShared();
@@ -319,7 +322,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
   } else {
     MoreRegisters<232>();
     constexpr uint32_t kTile = ChunkTileBytes(kFormat);
-    const uint32_t w = static_cast<uint32_t>(warp), half = static_cast<uint32_t>(warpgroup - 1), l = 16 * static_cast<uint32_t>(lane);
+    const uint32_t w = static_cast<uint32_t>(warp), half = static_cast<uint32_t>(warpgroup - 1);
+    const uint32_t l = 16 * static_cast<uint32_t>(lane);
     const WarpRows rows = kUp ? WarpRows{w * kTile + l, (4 + w) * kTile + l, half}
                               : WarpRows{(4 * half + w) * kTile + l, (4 * half + w) * kTile + l, 0};
     Position at;
@@ -338,7 +342,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
 }
 
 // y[t] = shared[t] + the outputs of its slots in order.
-__global__ void __launch_bounds__(256) CombineKernel(const float* outputs, const float* shared, float* y, int picked, int d, bool aligned) {
+__global__ void __launch_bounds__(256) CombineKernel(const float* outputs, const float* shared, float* y, int picked,
+                                                     int d, bool aligned) {
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x;

@@ -213,9 +213,11 @@ bool LinearPrefillSm90Supports(const LinearArgs& a) {
 
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a) {
   const int64_t num_tokens = a.x.dim(0), k = a.w.cols, n = a.w.rows / a.groups, slabs = CeilDiv(k, kTileCols64);
+  if (num_tokens == 0) return;
   const int64_t token_bytes = a.groups * slabs * 128;
   constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
-  const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
+  const int64_t fit =
+      std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
   DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
   const int64_t pieces = CeilDiv(num_tokens, fit);
   const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
