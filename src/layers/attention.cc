@@ -4,11 +4,9 @@
 #include "ops/compress/compress.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
+#include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
-#include "ops/rope/rope.h"
 #include "ops/round_activation/round_activation.h"
-#include "ops/round_index_query/round_index_query.h"
-#include "ops/round_kv/round_kv.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/window_append/window_append.h"
 
@@ -54,37 +52,35 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
                 {w.indexer.weights_proj, index_weights}},
                b.rounded);
 
-  // Queries: low rank, normed, expanded; every head normed without a weight; RoPE on the tail.
+  // Queries: low rank, normed, expanded; then every head normed without a weight, RoPE on the tail. The tokens' own rows
+  // likewise: one vector is key and value.
   RmsNorm(ctx, {.x = q_lora, .weight = w.q_a_norm, .y = q_lora, .eps = s.norm_eps});
   const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
   QuantLinears(ctx, s.activation, q_lora, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
-  RmsNorm(ctx, {.x = q.Reshaped({t * n, dh}), .y = q.Reshaped({t * n, dh}), .eps = s.norm_eps});
-  Rope(ctx, {.x = q.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin});
-
-  // The tokens' own rows: one vector is key and value.
-  RmsNorm(ctx, {.x = kv, .weight = w.kv_norm, .y = kv, .eps = s.norm_eps});
-  Rope(ctx, {.x = kv.Reshaped({t, 1, dh}), .cos_sin = rope.cos_sin});
-  RoundKv(ctx, {.kv = kv, .format = cache.layer->window_row});
+  // A decode step has one token a sequence: the window row then goes into the ring at once.
+  const bool decodes = cache.num_sequences == cache.num_tokens;
+  const Tensor q_heads = q.Reshaped({t, n, dh});
+  Tensor index_heads;
+  if (indexes) index_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
+  QPrepare(ctx, {.q = q_heads, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
+                 .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes});
 
   // Compressed rows, and which of them each token reads.
   Tensor topk_idxs;
   if (compresses) RunCompressor(ctx, main, cache.layer->main, false, s, rope, cache, values, gates);
   if (indexes) {
     RunCompressor(ctx, keys, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, index_values, index_gates);
-    const Tensor q_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
-    Rope(ctx, {.x = q_heads, .cos_sin = rope.cos_sin});
-    RoundIndexQuery(ctx, {.q = q_heads, .dtype = s.index_dtype});
     topk_idxs = b.topk_idxs.Head(t);
-    IndexTopk(ctx, {.q = q_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
+    IndexTopk(ctx, {.q = index_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }
 
   const Tensor heads = Rows(b.heads, t, n * dh);
-  SparseAttention(ctx, {.q = q.Reshaped({t, n, dh}), .kv = kv, .sink = w.sink, .topk_idxs = topk_idxs, .cache = cache,
-                        .out = heads.Reshaped({t, n, dh})});
-  WindowAppend(ctx, {.kv = kv, .cache = cache});
+  // Rotated back at the query's position.
+  SparseAttention(ctx, {.q = q_heads, .kv = kv, .sink = w.sink, .topk_idxs = topk_idxs, .cache = cache,
+                        .out = heads.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin});
+  if (!decodes) WindowAppend(ctx, {.kv = kv, .cache = cache});
 
-  // Output: rotate back at the query's position, grouped low rank, then dense.
-  Rope(ctx, {.x = heads.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin, .inverse = true});
+  // Output: grouped low rank, then dense.
   const Tensor o_lora = Rows(b.o_lora, t, w.o_a.rows);
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
   if (s.activation == ActivationDtype::kNvfp4 && w.o_a.quantised()) {
