@@ -193,6 +193,10 @@ class Server {
     const auto refuse = [&](ApiError error) { RespondError(*exchange, form, error); };
     if (request.path.starts_with("/health")) return Health(*exchange);
     if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return exchange->Respond(204, "", "");
+    if (!OriginMayAsk(request)) {
+      return refuse(ApiError(403, "pages of " + std::string(request.Header("origin")) +
+                                      " may not use this server; --cors-origin names the origin that may"));
+    }
     if (!HasKey(request))
       return refuse(ApiError(401,
                              "no valid API key: send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
@@ -254,6 +258,15 @@ class Server {
     const char* status = stuck ? "stuck" : draining_ ? "draining" : "ok";
     exchange.Respond(good ? 200 : 503, "application/json",
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
+  }
+
+  // A browser tells which page a request comes from, and sends some kinds of requests without asking first: pages of
+  // other origins could make this server work.
+  bool OriginMayAsk(const HttpRequest& request) const {
+    const std::string_view origin = request.Header("origin");
+    if (origin.empty() || options_.cors_origin == "*" || origin == options_.cors_origin) return true;
+    const size_t scheme = origin.find("://");
+    return scheme != std::string_view::npos && origin.substr(scheme + 3) == request.Header("host");
   }
 
   bool HasKey(const HttpRequest& request) const {

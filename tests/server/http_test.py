@@ -138,6 +138,10 @@ class Framing(ServerTestCase):
         reply = self.server.get("/health", Origin="http://elsewhere")
         self.assertFalse([h for h in reply.headers if h.startswith("access-control")])
         self.assertEqual(self.server.request("OPTIONS", "/v1/models").status, 405)
+        # A page of another origin may send simple requests without asking; they are refused.
+        self.refused(self.server.post("/tokenize", {"prompt": "a"}, Origin="http://elsewhere"), 403, "http://elsewhere")
+        same = "http://127.0.0.1:%d" % self.server.port
+        self.assertEqual(self.server.post("/tokenize", {"prompt": "a"}, Origin=same).status, 200)
 
     def test_health_answers_behind_many_idle_connections(self):
         socks = [self.server.socket() for _ in range(300)]
@@ -194,6 +198,7 @@ class Keys(ServerTestCase):
     def test_cors_where_it_is_asked_for(self):
         reply = self.server.request("OPTIONS", "/v1/models")
         self.assertEqual((reply.status, reply.headers["access-control-allow-origin"]), (204, "http://page"))
+        self.assertEqual(self.server.get("/v1/models", Origin="http://page", **{"X-Api-Key": "secret-1"}).status, 200)
 
 
 class Life(ServerTestCase):
