@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kMaxPrefillChunk = 1 << 16;
 constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
+constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
 constexpr int kMaxThreads = 1024;
 
 // What a device must hold before it can run a step of `chunk` tokens, with one row of logits, for one sequence.
@@ -49,8 +50,10 @@ Status CheckEngineOptions(const EngineOptions& o) {
 }
 
 int64_t PrefillChunk(const EngineOptions& options) {
-  if (options.prefill_chunk > 0) return options.prefill_chunk;
-  return options.device == "cpu" ? kHostPrefillChunk : kDevicePrefillChunk;
+  const bool on_host = options.device == "cpu";
+  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
+  const bool exact = options.activation_dtype == ActivationDtype::kF32;
+  return !on_host && exact ? std::min(chunk, kDeviceExactChunk) : chunk;
 }
 
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report) {
