@@ -461,10 +461,10 @@ class ExchangeImpl : public Exchange {
   ExchangeImpl(std::shared_ptr<Connection> connection, asio::io_context& context, uint64_t serial,
                HttpRequest request)
       : connection_(std::move(connection)), context_(context), serial_(serial), request_(std::move(request)) {}
+  // The connection goes along: whoever drops the exchange, a connection ends its life on the I/O thread.
   ~ExchangeImpl() override {
-    Do([serial = serial_](Connection& c) { c.Abandoned(serial); });
+    asio::post(context_, [connection = std::move(connection_), serial = serial_] { connection->Abandoned(serial); });
   }
-
   const HttpRequest& request() const override { return request_; }
   void Respond(int status, std::string_view type, std::string body, HeaderList headers) override {
     Do([serial = serial_, status, type = std::string(type), body = std::move(body),
