@@ -61,7 +61,7 @@ class LongSequence {
       step.sequence_of.assign(static_cast<size_t>(t), 0);
       step.sequences = {cache_->View(at, 0, t)};
       step.logit_rows = {static_cast<int32_t>(t - 1)};
-      Forward(ctx, model_, step, activations, {logits.data(), DType::kF32, {1, model_.config.vocab_size}});
+      Forward(ctx, model_, HostView(step), activations, {logits.data(), DType::kF32, {1, model_.config.vocab_size}});
     }
     return logits;
   }
