@@ -75,7 +75,7 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
   try {
     if (decode_buffers_ == nullptr) {
       auto buffers = std::make_unique<DecodeBuffers>();
-      buffers->device = device_.get();
+      buffers->device = device_;
       constexpr int64_t kMost = StepBuffers::kSmallStep;
       bool ok = buffers->rows.Allocate(*device_, kMost * static_cast<int64_t>(sizeof(SampleRow))) &&
                 buffers->tokens.Allocate(*device_, kMost * 4);

@@ -126,17 +126,18 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 
 EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
                        const EngineOptions& options)
-    : device_(std::move(device)), pool_(std::move(pool)), model_(std::move(model)), info_(std::move(info)),
+    : memory_(std::make_shared<SequenceMemory>(std::move(device), model.kv_layout)), device_(memory_->device.get()),
+      pool_(std::move(pool)), model_(std::move(model)), info_(std::move(info)),
       prefill_chunk_(PrefillChunk(options)),
       ctx_(device_->Context(pool_.get(), options.reference_ops)),
-      pages_(model_.kv_layout.page_bytes, device_.get()), step_buffers_(*device_) {
+      step_buffers_(*device_) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   ctx_.batch_invariant = options.batch_invariant;
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(model_.kv_layout, pages_));
-  return std::unique_ptr<Session>(new SessionImpl(*this, std::move(cache)));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->layout, memory_->pages));
+  return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(cache)));
 }
 
 Status EngineImpl::Check(const SessionImpl& session, std::span<const TokenId> tokens) const {
@@ -215,7 +216,7 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
   decode_steps_.clear();
   decode_loops_.clear();
   activations_.reset();
-  activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_.get());
+  activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_);
   step_buffers_.Reserve(tokens, rows);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -23,6 +24,16 @@ namespace dsv4 {
 Status CheckEngineOptions(const EngineOptions& options);
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
+
+// What sessions hold memory of: it lives as long as the last of them, as a session may be destroyed after its engine.
+struct SequenceMemory {
+  SequenceMemory(std::unique_ptr<Device> d, KvLayout l)
+      : device(std::move(d)), layout(std::move(l)), pages(layout.page_bytes, device.get()) {}
+
+  std::unique_ptr<Device> device;
+  KvLayout layout;
+  PagePool pages;
+};
 
 class SamplerImpl;
 class SessionImpl;
@@ -87,13 +98,13 @@ class EngineImpl : public Engine {
   // The forward pass of step_ into activations_->logits. A decode step of a device runs from its recording.
   void RunForward();
 
-  std::unique_ptr<Device> device_;  // outlives what is in its memory
+  std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory
+  Device* device_;                          // memory_'s
   std::unique_ptr<ThreadPool> pool_;
   Model model_;
   ModelInfo info_;
   int64_t prefill_chunk_;
   ExecContext ctx_;
-  PagePool pages_;
   std::unique_ptr<Activations> activations_;
   StepBuffers step_buffers_;
   dsv4::Step step_;
@@ -104,8 +115,8 @@ class EngineImpl : public Engine {
 
 class SessionImpl : public Session {
  public:
-  SessionImpl(EngineImpl& engine, std::unique_ptr<SequenceCache> cache)
-      : engine_(&engine), cache_(std::move(cache)) {}
+  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<SequenceCache> cache)
+      : engine_(&engine), memory_(std::move(memory)), cache_(std::move(cache)) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
@@ -124,6 +135,7 @@ class SessionImpl : public Session {
 
  private:
   EngineImpl* engine_;
+  std::shared_ptr<SequenceMemory> memory_;  // where cache_ lies
   std::unique_ptr<SequenceCache> cache_;
   std::vector<TokenId> tokens_;
 };

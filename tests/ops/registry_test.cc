@@ -29,8 +29,20 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
     ASSERT_FALSE(op.candidates.empty()) << op.op;
     EXPECT_EQ(op.candidates.back(), "ref") << op.op;
     EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
-    const bool skip_avx2 = op.candidates.front() == "avx2" && !CpuHasAvx2();
-    EXPECT_EQ(op.chosen, op.candidates[skip_avx2 ? 1 : 0]) << op.op;
+    const auto supported = [](const std::string& name) { return name != "cuda" && (name != "avx2" || CpuHasAvx2()); };
+    EXPECT_EQ(op.chosen, *std::find_if(op.candidates.begin(), op.candidates.end(), supported)) << op.op;
+  }
+}
+
+// On a GPU nothing falls back to the CPU.
+TEST(Registry, EveryOpHasAnImplementationForTheGpu) {
+  for (const OpImplementations& op : ListOps({})) {
+    const bool has = std::find(op.candidates.begin(), op.candidates.end(), "cuda") != op.candidates.end();
+#ifdef DSV4_HAVE_CUDA
+    EXPECT_TRUE(has) << op.op;
+#else
+    EXPECT_FALSE(has) << op.op;
+#endif
   }
 }
 

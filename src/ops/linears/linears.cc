@@ -9,7 +9,7 @@ namespace {
 
 constexpr Candidate<LinearsArgs> kCandidates[] = {
     DSV4_CUDA_ROW(LinearsCuda)
-    {"linear", SupportsCpu, LinearsRef},
+    {"ref", SupportsCpu, LinearsRef},
 };
 
 }  // namespace
