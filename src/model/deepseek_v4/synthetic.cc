@@ -10,16 +10,13 @@
 #include "base/str.h"
 #include "model/deepseek_v4/rope.h"
 #include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/weight_arena.h"
 #include "ops/fill_weight/fill_weight.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
 
 namespace {
-
-constexpr int64_t kAlignment = 256;
-
-int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
 
 // Marks what is there, before it has an address.
 uint8_t* Somewhere() {
@@ -104,16 +101,6 @@ class Shapes {
   WeightFormat dense_, compressor_;
 };
 
-int64_t ScaleBytes(const QuantTensor& m) {
-  switch (m.format) {
-    case WeightFormat::kNvfp4: return m.rows * (m.cols / kNvfp4BlockSize);
-    case WeightFormat::kMxfp4: return m.rows * (m.cols / kMxfp4BlockSize);
-    case WeightFormat::kFp8Block:
-      return CeilDiv(m.rows, kFp8BlockSize) * CeilDiv(m.cols, kFp8BlockSize) * SizeOf(m.scale_dtype);
-    default: return 0;
-  }
-}
-
 // Distinct experts for every token id.
 std::vector<int32_t> HashTable(const Config& c, uint64_t seed) {
   std::vector<int32_t> table;
@@ -128,10 +115,6 @@ std::vector<int32_t> HashTable(const Config& c, uint64_t seed) {
   }
   return table;
 }
-
-struct Storage {
-  DeviceBuffer arena;
-};
 
 }  // namespace
 
@@ -226,45 +209,39 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
       w,
       [&](const QuantTensor& m, bool keep_rows) {
         if (!m) return;
-        const int64_t rows_bytes = Aligned(m.rows * m.row_bytes()) + Aligned(ScaleBytes(m));
+        const int64_t rows_bytes = AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
         if (packs(m, keep_rows)) staging_bytes = std::max(staging_bytes, rows_bytes);
-        total += packs(m, keep_rows) ? Aligned(PackedCodeBytes(m)) + Aligned(PackedScaleBytes(m)) : rows_bytes;
+        total += packs(m, keep_rows) ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes;
       },
-      [&](const Tensor& t) { total += t ? Aligned(t.num_bytes()) : 0; });
+      [&](const Tensor& t) { total += t ? AlignedBytes(t.num_bytes()) : 0; });
   for (const LayerWeights& layer : w.layers) {
-    total += Aligned(static_cast<int64_t>(layer.moe.experts.size() * sizeof(ExpertWeights)));
+    total += AlignedBytes(ExpertTableBytes(layer.moe));
   }
 
-  auto storage = std::make_shared<Storage>();
+  auto arena = std::make_shared<WeightArena>();
   DeviceBuffer staging;
-  if (!storage->arena.Allocate(device, total) || !staging.Allocate(device, staging_bytes)) {
+  if (!arena->Allocate(device, total) || !staging.Allocate(device, staging_bytes)) {
     return ResourceExhausted(StrCat("synthetic weights take ", total + staging_bytes, " bytes of memory on ", device.name(),
                                     "; use fewer layers (--layers)"));
   }
-  uint8_t* next = storage->arena.data();
-  const auto take = [&next](int64_t n) {
-    uint8_t* p = next;
-    next += Aligned(n);
-    return p;
-  };
   const ExecContext ctx = device.Context(&pool, false);
   uint64_t number = 0;
   bool stopped = false;
   const auto finished_one = [&] {
-    if (++number % 256 == 0 && progress && !progress(next - storage->arena.data(), total)) stopped = true;
+    if (++number % 256 == 0 && progress && !progress(arena->taken(), total)) stopped = true;
   };
   VisitWeights(
       w,
       [&](QuantTensor& m, bool keep_rows) {
         if (!m || stopped) return;
-        const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = ScaleBytes(m);
+        const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
         uint8_t *codes, *scales;
         if (packs(m, keep_rows)) {
           codes = staging.data();
-          scales = staging.data() + Aligned(code_bytes);
+          scales = staging.data() + AlignedBytes(code_bytes);
         } else {
-          codes = take(code_bytes);
-          scales = take(scale_bytes);
+          codes = arena->Take(code_bytes);
+          scales = arena->Take(scale_bytes);
         }
         const bool embedding = m.rows == config.vocab_size && keep_rows;
         const float std = embedding ? 1.0f : 1.0f / std::sqrt(static_cast<float>(m.cols));
@@ -274,8 +251,8 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
         FillWeight(ctx, {.w = m, .codes = codes, .block_scale = scale_bytes > 0 ? scales : nullptr,
                          .seed = RandomBits(model.seed, number), .std = std});
         if (packs(m, keep_rows)) {
-          const PackWeightArgs args{.w = m, .codes = take(PackedCodeBytes(m)),
-                                    .block_scale = PackedScaleBytes(m) > 0 ? take(PackedScaleBytes(m)) : nullptr};
+          const PackWeightArgs args{.w = m, .codes = arena->Take(PackedCodeBytes(m)),
+                                    .block_scale = PackedScaleBytes(m) > 0 ? arena->Take(PackedScaleBytes(m)) : nullptr};
           PackWeight(ctx, args);
           m = PackedView(args);
         }
@@ -283,7 +260,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
       },
       [&](Tensor& t) {
         if (!t || stopped) return;
-        uint8_t* data = take(t.num_bytes());
+        uint8_t* data = arena->Take(t.num_bytes());
         const uint64_t seed = RandomBits(model.seed, number);
         if (t.dtype == DType::kI32) {
           const std::vector<int32_t> table = HashTable(config, seed);
@@ -304,13 +281,13 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   if (stopped) return Cancelled("making the synthetic weights was cancelled");
   for (LayerWeights& layer : w.layers) {
     if (!pack) continue;
-    const auto n = static_cast<int64_t>(layer.moe.experts.size() * sizeof(ExpertWeights));
-    uint8_t* table = take(n);
+    const int64_t n = ExpertTableBytes(layer.moe);
+    uint8_t* table = arena->Take(n);
     device.Upload(table, layer.moe.experts.data(), n);
     layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
   }
   DSV4_RETURN_IF_ERROR(device.Synchronize());
-  w.storage = std::move(storage);
+  w.storage = std::move(arena);
   return w;
 }
 

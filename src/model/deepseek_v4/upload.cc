@@ -8,18 +8,16 @@
 
 #include "base/str.h"
 #include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{96} << 20;
 constexpr int64_t kCopyPiece = int64_t{1} << 20;  // what a thread copies at a time
 constexpr int64_t kSliceRows = 128;               // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
-
-int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
 
 bool KeepsRows(const QuantTensor& m, bool keep_rows) { return keep_rows || m.format == WeightFormat::kF32; }
 
@@ -28,20 +26,6 @@ int64_t CodeBytes(const QuantTensor& m, bool keep_rows) {
   return KeepsRows(m, keep_rows) ? m.rows * m.row_bytes() : PackedCodeBytes(m);
 }
 int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, keep_rows) ? 0 : PackedScaleBytes(m); }
-
-// Bytes of block scales of one row (FP4), or of one row of the grid (FP8), in the file.
-int64_t FileScaleRowBytes(const QuantTensor& m) {
-  switch (m.format) {
-    case WeightFormat::kNvfp4: return m.cols / kNvfp4BlockSize;
-    case WeightFormat::kMxfp4: return m.cols / kMxfp4BlockSize;
-    case WeightFormat::kFp8Block: return CeilDiv(m.cols, kFp8BlockSize) * SizeOf(m.scale_dtype);
-    default: return 0;
-  }
-}
-
-struct DeviceWeights {
-  DeviceBuffer arena;
-};
 
 class Uploader {
  public:
@@ -98,7 +82,7 @@ class Uploader {
         scale_bytes = slice.rows * FileScaleRowBytes(m);
         scale_source += r * FileScaleRowBytes(m);
       }
-      DSV4_RETURN_IF_ERROR(Room(Aligned(code_bytes) + Aligned(scale_bytes)));
+      DSV4_RETURN_IF_ERROR(Room(AlignedBytes(code_bytes) + AlignedBytes(scale_bytes)));
       slice.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
       if (scale_bytes > 0) slice.block_scale = Stage(scale_source, scale_bytes);
       const int64_t row_tiles = r / kTileRows16;
@@ -138,7 +122,7 @@ class Uploader {
 
   Batch& current() { return batches_[number_ % 2]; }
 
-  Status Room(int64_t bytes) { return current().used + Aligned(bytes) > kStagingBytes ? Flush() : Status{}; }
+  Status Room(int64_t bytes) { return current().used + AlignedBytes(bytes) > kStagingBytes ? Flush() : Status{}; }
 
   // Where `bytes` from `src` will be on the device.
   const uint8_t* Stage(const uint8_t* src, int64_t bytes) {
@@ -147,7 +131,7 @@ class Uploader {
       b.sources.push_back({b.host + b.used + at, src + at, std::min(kCopyPiece, bytes - at)});
     }
     const uint8_t* on_device = b.device.data() + b.used;
-    b.used += Aligned(bytes);
+    b.used += AlignedBytes(bytes);
     done_ += bytes;
     return on_device;
   }
@@ -189,13 +173,13 @@ int64_t DeviceWeightBytes(const Weights& weights) {
   VisitWeights(
       weights,
       [&](const QuantTensor& m, bool keep_rows) {
-        if (m) bytes += Aligned(CodeBytes(m, keep_rows)) + Aligned(ScaleBytes(m, keep_rows));
+        if (m) bytes += AlignedBytes(CodeBytes(m, keep_rows)) + AlignedBytes(ScaleBytes(m, keep_rows));
       },
       [&](const Tensor& t) {
-        if (t) bytes += Aligned(t.num_bytes());
+        if (t) bytes += AlignedBytes(t.num_bytes());
       });
   for (const LayerWeights& layer : weights.layers) {
-    bytes += Aligned(static_cast<int64_t>(layer.moe.experts.size() * sizeof(ExpertWeights)));
+    bytes += AlignedBytes(ExpertTableBytes(layer.moe));
   }
   return bytes;
 }
@@ -211,18 +195,12 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
       },
       [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
 
-  auto owner = std::make_shared<DeviceWeights>();
+  auto arena = std::make_shared<WeightArena>();
   const int64_t bytes = DeviceWeightBytes(host);
-  if (!owner->arena.Allocate(device, bytes)) {
+  if (!arena->Allocate(device, bytes)) {
     return ResourceExhausted(StrCat("the weights take ", bytes, " bytes of GPU memory, of which ", device.free_bytes(),
                                     " are free; close other programs on the GPU or use --device cpu"));
   }
-  uint8_t* next = owner->arena.data();
-  const auto take = [&next](int64_t n) {
-    uint8_t* p = next;
-    next += Aligned(n);
-    return p;
-  };
   Uploader up(device, pool, progress, total);
   DSV4_RETURN_IF_ERROR(up.Prepare());
   Status status;
@@ -230,33 +208,33 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
       w,
       [&](QuantTensor& m, bool keep_rows) {
         if (!m || !status.ok()) return;
-        uint8_t* codes = take(CodeBytes(m, keep_rows));
+        uint8_t* codes = arena->Take(CodeBytes(m, keep_rows));
         if (KeepsRows(m, keep_rows)) {
           status = up.Copy(codes, m.codes, m.rows * m.row_bytes());
           m.codes = codes;
           return;
         }
-        uint8_t* scales = ScaleBytes(m, keep_rows) > 0 ? take(ScaleBytes(m, keep_rows)) : nullptr;
+        uint8_t* scales = ScaleBytes(m, keep_rows) > 0 ? arena->Take(ScaleBytes(m, keep_rows)) : nullptr;
         status = up.Pack(m, codes, scales);
         m = PackedView({.w = m, .codes = codes, .block_scale = scales});
       },
       [&](Tensor& t) {
         if (!t || !status.ok()) return;
-        uint8_t* data = take(t.num_bytes());
+        uint8_t* data = arena->Take(t.num_bytes());
         status = up.Copy(data, static_cast<const uint8_t*>(t.data), t.num_bytes());
         t.data = data;
       });
   // The experts' tables name addresses that are known only now.
   for (LayerWeights& layer : w.layers) {
     if (!status.ok()) break;
-    const auto n = static_cast<int64_t>(layer.moe.experts.size() * sizeof(ExpertWeights));
-    uint8_t* table = take(n);
+    const int64_t n = ExpertTableBytes(layer.moe);
+    uint8_t* table = arena->Take(n);
     status = up.Copy(table, reinterpret_cast<const uint8_t*>(layer.moe.experts.data()), n);
     layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
   }
   DSV4_RETURN_IF_ERROR(status);
   DSV4_RETURN_IF_ERROR(up.Finish());
-  w.storage = std::move(owner);
+  w.storage = std::move(arena);
   return w;
 }
 
