@@ -201,8 +201,10 @@ class Anthropic(ServerTestCase):
         with self.assertRaises(anthropic.BadRequestError) as caught:
             self.create([])
         self.assertIn("messages", str(caught.exception))
+        # Reading this takes longer than the time-out on any machine; the answer to SUM may not.
+        long = [{"role": "user", "content": "And it came to pass. " * 1500}]
         with self.assertRaises(anthropic.APITimeoutError):
-            self.client(timeout=0.05).messages.create(model="nano", max_tokens=5000, messages=SUM)
+            self.client(timeout=0.05).messages.create(model="nano", max_tokens=5000, messages=long)
 
     def create_with_key(self, key):
         return self.client(api_key=key).messages.create(model="nano", max_tokens=1, messages=SUM)
