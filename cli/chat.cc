@@ -1,5 +1,6 @@
 // dsv4 chat: a conversation in the terminal, or line by line through pipes.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -288,14 +289,22 @@ class Chat {
       }
     };
     const std::vector<TokenId> stop_ids = StopIds(options_.stops, engine_->info(), /*with_eos=*/true);
-    for (int64_t n = 0; options_.max_tokens < 0 || n < options_.max_tokens; ++n) {
-      if (Interrupted()) break;
-      const TokenId id = Must(sampler->Sample(logits)).id;
-      if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) break;
+    int64_t written = 0;
+    // Takes a drawn token; false when it is the last.
+    const auto accept = [&](TokenId id) {
+      if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) return false;
       show(parser.Push(Must(decoder.Push(id))));
-      if (stops.stopped() || parser.done()) break;
-      if (static_cast<int64_t>(session_->tokens().size()) >= engine_->info().max_context) break;
-      Must(session_->Append({&id, 1}, LogitRows::kLast, &logits));
+      if (stops.stopped() || parser.done() || ++written == options_.max_tokens) return false;
+      return static_cast<int64_t>(session_->tokens().size()) < engine_->info().max_context && !Interrupted();
+    };
+    if (!Interrupted() && options_.max_tokens != 0) {
+      const TokenId first = Must(sampler->Sample(logits)).id;
+      if (accept(first)) {
+        const int64_t left =
+            options_.max_tokens < 0 ? std::numeric_limits<int64_t>::max() : options_.max_tokens - written;
+        const DecodeItem item{.session = session_.get(), .sampler = sampler.get(), .first = first, .max_tokens = left};
+        Must(engine_->Decode({&item, 1}, [&](size_t, const SampledToken& token) { return accept(token.id); }));
+      }
     }
     show(parser.Push(decoder.Finish()));
     show(parser.Finish());
