@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Load by hand: many clients that stream, leave, read slowly or send too much, against a fresh server.
 
-    load.py BINARY [SECONDS] [CLIENTS]
+    load.py BINARY [SECONDS] [CLIENTS] [THREADS]
 
-Prints one line of JSON: what was answered, gaps between tokens, resident memory after the first quarter and at the end.
-Exit status 1 when something is left behind or a reply was neither complete nor refused.
+Always ends, at most 4 minutes after SECONDS: every wait is bounded, and what is open when the grace is over is cut and
+counted. Prints progress to standard error and one JSON object to standard output: what was answered, gaps between
+tokens, resident memory over time, what is left at the end. Exit status 1 when something is left behind or a reply was
+neither complete nor refused.
 """
 
+import collections
 import json
+import os
 import random
 import socket
 import sys
@@ -16,49 +20,63 @@ import time
 
 SECONDS = float(sys.argv.pop(2)) if len(sys.argv) > 2 else 60.0
 CLIENTS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 64
+THREADS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 2
+REQUEST_SECONDS = max(90.0, SECONDS / 2)  # for one request of a client that means to read it all
+GRACE = 140.0                              # for what is open at the end
 
 from support import Server
 
 STORY = "And it came to pass in the days of the king that "
+FLAGS = ["--max-queue", "64", "--max-body", "1MiB", "--max-concurrent", "64", "--kv-budget", "160MiB"]
 
 
 class Client(threading.Thread):
     def __init__(self, server, number, end):
-        super().__init__()
+        super().__init__(daemon=True)
         self.server, self.random, self.end = server, random.Random(number), end
-        self.counts, self.gaps, self.faults = {}, [], []
+        self.counts, self.gaps, self.faults = collections.Counter(), [], []
+        self.current = None
 
     def run(self):
-        while time.time() < self.end:
+        while time.monotonic() < self.end:
             kind = self.random.choice(["stream", "stream", "stream", "whole", "leave", "reset", "slow", "huge", "wrong"])
+            begin = time.monotonic()
             try:
                 result = getattr(self, kind)()
-            except (OSError, AssertionError) as error:
-                self.faults.append("%s: %r" % (kind, error))
-                result = "fault"
-            key = kind + ":" + str(result)
-            self.counts[key] = self.counts.get(key, 0) + 1
+            except (OSError, AssertionError, ValueError) as error:
+                result = "late" if time.monotonic() > self.end + GRACE else "fault"
+                if result == "fault":
+                    self.faults.append("%s after %.1f s: %r" % (kind, time.monotonic() - begin, error))
+            self.counts[kind + ":" + str(result)] += 1
 
     def body(self, **fields):
         r = self.random
         return {"prompt": STORY * r.choice([0, 1, 1, 5, 40]) + str(r.random()), "max_tokens": r.choice([1, 10, 40, 120]),
                 "seed": r.randrange(1000), "ignore_eos": True, **fields}
 
+    def open(self):
+        self.current = socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+        return self.current
+
     def send(self, body):
         data = json.dumps(body).encode()
-        sock = socket.create_connection(("127.0.0.1", self.server.port), timeout=120)
+        sock = self.open()
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
         return sock
 
     def read(self, sock, pause=0.0, timed=False):
         data, last = b"", None
         while True:
+            left = self.deadline - time.monotonic()
+            assert left > 0, "no end of the reply after %.0f s; %d bytes" % (REQUEST_SECONDS, len(data))
+            sock.settimeout(min(left, 30.0) + 0.001)
             piece = sock.recv(1 << 16)
             if not piece:
                 return data
             data += piece
             if timed and b"data: " in piece:
-                now = time.time()
+                now = time.monotonic()
                 if last is not None:
                     self.gaps.append(now - last)
                 last = now
@@ -81,7 +99,10 @@ class Client(threading.Thread):
 
     def leave(self):
         with self.send(self.body(stream=True, max_tokens=100000)) as sock:
-            sock.recv(1000)
+            try:
+                sock.recv(1000)
+            except socket.timeout:
+                return "left before the first byte"
             time.sleep(self.random.random())
         return "left"
 
@@ -94,11 +115,11 @@ class Client(threading.Thread):
     def slow(self):
         with self.send(self.body(stream=True, logprobs=20, max_tokens=60)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            self.read(sock, pause=0.02)
-        return "read"
+            data = self.read(sock, pause=0.02)
+        return 429 if data.startswith(b"HTTP/1.1 429 ") else "read"
 
     def huge(self):
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=120) as sock:
+        with self.open() as sock:
             sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n" + b"x" * 200000)
             assert self.read(sock).startswith(b"HTTP/1.1 413 ")
         return 413
@@ -109,32 +130,78 @@ class Client(threading.Thread):
         return 400
 
 
+def resident_mib(pid):
+    with open("/proc/%d/statm" % pid) as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def cpu_seconds(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def percentile(values, share):
+    return round(1000 * values[min(len(values) - 1, int(len(values) * share))]) if values else None
+
+
 def main():
-    server = Server("--max-queue", "64", "--max-body", "1MiB", "--max-concurrent", "64", "--kv-budget", "160MiB")
-    begin = time.time()
-    clients = [Client(server, i, begin + SECONDS) for i in range(CLIENTS)]
+    server = Server(*FLAGS, threads=THREADS)
+    pid, begin = server.process.pid, time.monotonic()
+    end = begin + SECONDS
+    clients = [Client(server, i, end) for i in range(CLIENTS)]
     for client in clients:
         client.start()
-    time.sleep(SECONDS / 4)
-    resident_early = server.metric("process_resident_memory_bytes")
+    resident = []
+    crashed = False
+    while time.monotonic() < end and not crashed:
+        time.sleep(min(SECONDS / 20, max(0.0, end - time.monotonic())) or 0.01)
+        crashed = server.process.poll() is not None
+        if not crashed:
+            resident.append(round(resident_mib(pid), 1))
+            done = sum(sum(client.counts.values()) for client in clients)
+            print("%4.0f s: %d requests, %.1f MiB, %.0f s of CPU" % (time.monotonic() - begin, done, resident[-1],
+                                                                     cpu_seconds(pid)), file=sys.stderr, flush=True)
     for client in clients:
-        client.join()
-    server.wait_until_idle(60)
-    counts = {}
-    for client in clients:
-        for key, n in client.counts.items():
-            counts[key] = counts.get(key, 0) + n
-    gaps = sorted(gap for client in clients for gap in client.gaps)
+        client.join(max(0.01, end + GRACE - time.monotonic()))
+    unfinished = [client for client in clients if client.is_alive()]
+    for client in unfinished:  # their reads end at once
+        try:
+            client.current.shutdown(socket.SHUT_RDWR)
+        except (OSError, AttributeError):
+            pass
+    for client in unfinished:
+        client.join(5)
+    counts = sum((client.counts for client in clients), collections.Counter())
+    gaps = sorted(gap for client in clients for gap in list(client.gaps))
     faults = [fault for client in clients for fault in client.faults]
-    report = {"seconds": SECONDS, "clients": CLIENTS, "requests": counts, "faults": faults[:5],
-              "tokens": server.metric("vllm:generation_tokens_total"), "preemptions": server.metric("vllm:num_preemptions_total"),
-              "gap_p50_ms": round(1000 * gaps[len(gaps) // 2]), "gap_p99_ms": round(1000 * gaps[len(gaps) * 99 // 100]),
-              "resident_early_mib": round(resident_early / 2**20, 1),
-              "resident_end_mib": round(server.metric("process_resident_memory_bytes") / 2**20, 1),
-              "kv_running_end": server.metric("dsv4:kv_bytes", use="running"), "connections_end": server.metric("dsv4:connections")}
-    status = server.stop()
-    print(json.dumps(report))
-    sys.exit(1 if faults or status != 0 or report["kv_running_end"] else 0)
+    report = {"seconds": SECONDS, "clients": CLIENTS, "threads": THREADS, "flags": FLAGS, "requests": dict(sorted(counts.items())),
+              "total": sum(counts.values()), "faults": len(faults), "first_faults": faults[:5], "unfinished": len(unfinished),
+              "crashed": crashed, "gaps": len(gaps), "gap_p50_ms": percentile(gaps, 0.5), "gap_p99_ms": percentile(gaps, 0.99),
+              "gap_max_ms": percentile(gaps, 1.0), "resident_mib": resident, "load_average": os.getloadavg()}
+    left = True
+    if not crashed:
+        report["cpu_share"] = round(cpu_seconds(pid) / (time.monotonic() - begin), 2)
+        try:
+            server.wait_until_idle(60)
+            time.sleep(0.5)
+            names = {"tokens": "vllm:generation_tokens_total", "preemptions": "vllm:num_preemptions_total",
+                     "running_end": "vllm:num_requests_running", "waiting_end": "vllm:num_requests_waiting",
+                     "connections_end": "dsv4:connections"}
+            report.update({key: server.metric(name) for key, name in names.items()})
+            report["kv_running_end"] = server.metric("dsv4:kv_bytes", use="running")
+            report["resident_end_mib"] = round(resident_mib(pid), 1)
+            # The connection that asks is one.
+            left = report["kv_running_end"] != 0 or report["connections_end"] > 1
+        except (AssertionError, OSError) as error:
+            report["end_fault"] = repr(error)
+        try:
+            report["exit_status"] = server.stop(timeout=60)
+        except Exception as error:  # a server that does not stop was killed
+            report["exit_status"] = repr(error)
+    print(json.dumps(report), flush=True)
+    good = not (crashed or faults or unfinished or left) and report["exit_status"] == 0
+    os._exit(0 if good else 1)
 
 
 if __name__ == "__main__":
