@@ -18,7 +18,10 @@ struct Scratch {
   std::vector<int64_t> first;  // [E + 1]
   std::vector<int64_t> pairs;  // [T*A] pair = token * A + slot, sorted by expert
   std::vector<Group> groups;
-  InputRows raw, rounded, hidden;
+  InputRows tokens[2][2];                  // [rounded][column order]: a row a token, where some expert wants it so
+  std::vector<const float*> rows[2][2];    // the same by pair, in the order of `pairs`
+  InputRows hidden[2];                     // [column order], by pair
+  std::vector<int64_t> place;              // [T*A] where a pair stands in `pairs`
   std::vector<float*> gate_rows, out_rows;  // in the order of `pairs`
   std::vector<int64_t> costs;               // running sum over groups
 };
@@ -61,6 +64,8 @@ void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t produ
               });
 }
 
+int OrderIndex(const QuantTensor& w) { return static_cast<int>(OrderOf(w.format)); }
+
 bool Rounds(const ExpertsArgs& a) {
   return a.activation == ActivationDtype::kFp8 || a.activation == ActivationDtype::kNvfp4;
 }
@@ -98,14 +103,35 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
   const float* x = a.x.f32();
   float* hidden = a.hidden.f32();
   const auto token_of = [&](int64_t i) { return s.pairs[static_cast<size_t>(i)] / slots; };
-  s.raw.Set(num_pairs, 1, d, [&](int64_t i) { return x + token_of(i) * d; });
   if (Rounds(a)) {
     float* rounded = a.rounded_x.f32();
     ParallelFor(ctx.pool, num_tokens, /*grain=*/4, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) RoundRow(a, x + t * d, rounded + t * d, d);
     });
-    s.rounded.Set(num_pairs, 1, d, [&](int64_t i) { return rounded + token_of(i) * d; });
   }
+  // Inputs in every form that an expert of this step wants; as a rule all want the same.
+  bool wanted[2][2] = {}, wanted_hidden[2] = {};
+  for (const Group& g : s.groups) {
+    const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
+    for (const QuantTensor* w : {&m.gate, &m.up}) wanted[Rounds(a) && w->quantised()][OrderIndex(*w)] = true;
+    wanted_hidden[OrderIndex(m.down)] = true;
+  }
+  for (int rounded = 0; rounded < 2; ++rounded) {
+    for (int order = 0; order < 2; ++order) {
+      if (!wanted[rounded][order]) continue;
+      InputRows& tokens = s.tokens[rounded][order];
+      const float* from = rounded ? a.rounded_x.f32() : x;
+      tokens.Set(ctx.pool, num_tokens, 1, d, static_cast<ColumnOrder>(order), [&](int64_t t) { return from + t * d; });
+      std::vector<const float*>& rows = s.rows[rounded][order];
+      rows.resize(static_cast<size_t>(num_pairs));
+      for (int64_t i = 0; i < num_pairs; ++i) rows[static_cast<size_t>(i)] = tokens.row(token_of(i));
+    }
+  }
+  for (int order = 0; order < 2; ++order) {
+    if (wanted_hidden[order]) s.hidden[order].Reserve(num_pairs, 1, f, static_cast<ColumnOrder>(order));
+  }
+  s.place.resize(static_cast<size_t>(num_pairs));
+  for (int64_t i = 0; i < num_pairs; ++i) s.place[static_cast<size_t>(s.pairs[static_cast<size_t>(i)])] = i;
   s.gate_rows.resize(static_cast<size_t>(num_pairs));
   s.out_rows.resize(static_cast<size_t>(num_pairs));
   for (int64_t i = 0; i < num_pairs; ++i) {
@@ -124,9 +150,9 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
           f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows);
       if (first >= last) continue;
       const QuantTensor& w = up ? m.up : m.gate;
-      const InputRows& in = Rounds(a) && w.quantised() ? shared.rounded : shared.raw;
+      const auto& rows = shared.rows[Rounds(a) && w.quantised()][OrderIndex(w)];
       MultiplyRows({.w = &w,
-                    .x = in.rows() + g.begin,
+                    .x = rows.data() + g.begin,
                     .y = shared.gate_rows.data() + g.begin,
                     .y_offset = (up ? f : 0) + first,
                     .num_tokens = g.end - g.begin},
@@ -139,18 +165,18 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
                 for (int64_t pair = begin; pair < end; ++pair) {
                   float* gate = hidden + pair * 2 * f;
                   SwigluRow(gate, gate + f, f, a.limit, a.weights.f32()[pair]);
-                  const int32_t e = a.experts.i32()[pair];
-                  if (Rounds(a) && a.matrices[static_cast<size_t>(e)].down.quantised())
-                    RoundRow(a, gate, gate, f);
+                  const QuantTensor& down = a.matrices[static_cast<size_t>(a.experts.i32()[pair])].down;
+                  if (Rounds(a) && down.quantised()) RoundRow(a, gate, gate, f);
+                  shared.hidden[OrderIndex(down)].SetRow(shared.place[static_cast<size_t>(pair)], gate);
                 }
               });
 
-  s.hidden.Set(num_pairs, 1, f, [&](int64_t i) { return s.gate_rows[static_cast<size_t>(i)]; });
   ForEachGroupTile(ctx.pool, s, CeilDiv(d, kTileRows), kTileRows * f,
                    [&](const Group& g, int64_t begin, int64_t end) {
                      const int64_t first = begin * kTileRows, last = std::min(d, end * kTileRows);
-                     MultiplyRows({.w = &a.matrices[static_cast<size_t>(g.expert)].down,
-                                   .x = shared.hidden.rows() + g.begin,
+                     const QuantTensor& down = a.matrices[static_cast<size_t>(g.expert)].down;
+                     MultiplyRows({.w = &down,
+                                   .x = shared.hidden[OrderIndex(down)].rows() + g.begin,
                                    .y = shared.out_rows.data() + g.begin,
                                    .y_offset = first,
                                    .num_tokens = g.end - g.begin},

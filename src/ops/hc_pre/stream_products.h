@@ -15,7 +15,7 @@ namespace dsv4::DSV4_ISA {
 class StreamProducts {
  public:
   const float* Multiply(ThreadPool* pool, const QuantTensor& fn, const float* x, int64_t num_tokens) {
-    inputs_.Set(num_tokens, 1, fn.cols, [&](int64_t t) { return x + t * fn.cols; });
+    inputs_.Set(pool, num_tokens, 1, fn.cols, OrderOf(fn.format), [&](int64_t t) { return x + t * fn.cols; });
     products_.resize(static_cast<size_t>(num_tokens * fn.rows));
     outputs_.resize(static_cast<size_t>(num_tokens));
     for (int64_t t = 0; t < num_tokens; ++t)

@@ -2,10 +2,12 @@
 //   Load(k)        weights k .. k+7, k a multiple of 8
 //   Load(k, x)     weights k .. k + 8 kVectors - 1, k a multiple of 8 kVectors
 //   LoadTail(k, n) the n < 8 weights at the end of a row, then zeros
+// E2M1 rows give their columns in the order of column_order.h instead: k counts positions there, and there is no tail.
 // Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
 // power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
 #pragma once
 
+#include "ops/linear/column_order.h"
 #include "ops/simd.h"
 #include "tensor/codec/weight.h"
 #include "tensor/quant_tensor.h"
@@ -17,6 +19,7 @@ template <Vec (*LoadVec)(const uint8_t*), int64_t Bytes>
 struct PlainRow {
   const uint8_t* codes;
 
+  static constexpr int64_t Whole(int64_t k_dim) { return k_dim / kLanes * kLanes; }  // columns in whole vectors
   DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
   DSV4_INLINE Vec Load(int64_t k) const { return LoadVec(codes + k * Bytes); }
   DSV4_INLINE void Load(int64_t k, Vec (&x)[1]) const { x[0] = Load(k); }
@@ -31,6 +34,7 @@ struct F32Row : PlainRow<LoadF32, 4> {
   static constexpr int kVectors = 1;
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
+  static constexpr int64_t kCodeBits = 32;
   static constexpr float kUnit = 1.0f;
   using PlainRow::PlainRow;
 };
@@ -39,6 +43,7 @@ struct Bf16Row : PlainRow<LoadBf16, 2> {
   static constexpr int kVectors = 1;
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
+  static constexpr int64_t kCodeBits = 16;
   static constexpr float kUnit = 1.0f;
   using PlainRow::PlainRow;
 };
@@ -47,24 +52,47 @@ struct Fp8Row : PlainRow<LoadE4m3, 1> {
   static constexpr int64_t kChunk = kFp8BlockSize;
   static constexpr bool kChunkScale = true;
   static constexpr int kVectors = 2;
+  static constexpr int64_t kCodeBits = 8;
   static constexpr float kUnit = kE4m3Unit;
   using PlainRow::Load;
   using PlainRow::PlainRow;
   DSV4_INLINE void Load(int64_t k, Vec (&x)[2]) const { LoadE4m3(codes + k, x); }
 };
 
-// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`.
+// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. Columns come in the order of column_order.h.
 template <int64_t Block, const std::array<float, 256>& Table>
 struct Fp4Row {
   static constexpr int64_t kChunk = 256;
   static constexpr bool kChunkScale = false;
-  static constexpr int kVectors = 4;
+  static constexpr int64_t kCodeBits = 4;
   static constexpr float kUnit = 1.0f;
   const uint8_t* codes;
   const uint8_t* scales;
 
+  static constexpr int64_t Whole(int64_t k_dim) { return NumPositions(k_dim, OrderOf(WeightFormat::kNvfp4)); }
   DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
       : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
+
+#ifdef DSV4_SIMD_AVX2
+  static constexpr int kVectors = 4;
+  // One vector of the 16 columns at k: only for a row's last 16 columns.
+  DSV4_INLINE Vec Load(int64_t k) const {
+    const int64_t at = k / kOrderedBlock * kOrderedBlock;
+    Vec x[2];
+    DecodeE2m1(codes + at / 2, x);
+    return Mul(x[(k - at) / kLanes], Set(Table[scales[at / Block]]));
+  }
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[4]) const {
+    DecodeE2m1(codes + k / 2, x);
+    const Vec first = Set(Table[scales[k / Block]]);
+    const Vec second = Block >= 32 ? first : Set(Table[scales[k / Block + 16 / Block]]);
+    x[0] = Mul(x[0], first);
+    x[1] = Mul(x[1], first);
+    x[2] = Mul(x[2], second);
+    x[3] = Mul(x[3], second);
+  }
+#else
+  static constexpr int kVectors = 4;
   DSV4_INLINE Vec Load(int64_t k) const {
     return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]]));
   }
@@ -72,9 +100,15 @@ struct Fp4Row {
     LoadE2m1(codes + k / 2, x);
     for (int64_t v = 0; v < 4; ++v) x[v] = Mul(x[v], Set(Table[scales[k / Block + v * kLanes / Block]]));
   }
+#endif
   DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
 };
+#ifdef DSV4_SIMD_AVX2
+using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0Table>;
+using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3Table>;
+#else
 using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0ScaleOfE2m1>;
 using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3ScaleOfE2m1>;
+#endif
 
 }  // namespace dsv4::DSV4_ISA

@@ -29,7 +29,7 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a) {
   static thread_local std::vector<float*> outputs;
   const float* x = a.x.f32();
   float* y = a.y.f32();
-  inputs.Set(num_tokens, a.groups, k_dim, [&](int64_t t) { return x + t * width; });
+  inputs.Set(ctx.pool, num_tokens, a.groups, k_dim, OrderOf(a.w.format), [&](int64_t t) { return x + t * width; });
   outputs.resize(static_cast<size_t>(num_tokens));
   for (int64_t t = 0; t < num_tokens; ++t) outputs[static_cast<size_t>(t)] = y + t * a.w.rows;
   RowProduct p{.w = &a.w, .x = inputs.rows(), .y = outputs.data(), .num_tokens = num_tokens};

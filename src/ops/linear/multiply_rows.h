@@ -2,7 +2,7 @@
 //
 // One order of summation per output element, whatever the number of tokens, rows or threads: K is cut into chunks
 // (Row::kChunk columns); within a chunk lane l of one 8-lane accumulator adds the products of columns k % 8 == l in
-// order of k; the chunk's accumulator (times its scale, for FP8) is added to an 8-lane total; at the end the lanes of
+// order of k (E2M1: k counts positions of column_order.h); the chunk's accumulator (times its scale, for FP8) is added to an 8-lane total; at the end the lanes of
 // the total are added (simd.h) and multiplied by the global scale. Zeros pad the last 8 columns.
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr int64_t kTokenBlock = 96;  // tokens that use one decoding
 
 struct RowProduct {
   const QuantTensor* w = nullptr;
-  const float* const* x = nullptr;  // [num_tokens] rows of K floats, readable up to PadToLanes(K), zeros behind K
+  const float* const* x = nullptr;  // [num_tokens] rows of NumPositions(K) floats, see column_order.h
   int64_t x_offset = 0;             // added to every x[t]
   float* const* y = nullptr;        // [num_tokens] rows
   int64_t y_offset = 0;             // row `begin` of W goes to y[t][y_offset]
@@ -64,11 +64,22 @@ DSV4_INLINE Vec AddChunk(const QuantTensor& w, int64_t n, int64_t k, Vec acc, Ve
   return Add(acc, total);
 }
 
+// Asks for the codes of the R rows behind the present R, `width` columns from k: rows follow one another in memory, and
+// the processor's own prefetch starts anew with every row, which matters for the short ones.
+template <typename Row, int R>
+DSV4_INLINE void PrefetchNextRows(const uint8_t* codes, int64_t row_bytes, int64_t k, int64_t width) {
+  for (int64_t r = R; r < 2 * R; ++r) {
+    const uint8_t* p = codes + r * row_bytes + k * Row::kCodeBits / 8;
+    for (int64_t i = 0; i < width * Row::kCodeBits / 8; i += 64) __builtin_prefetch(p + i);
+  }
+}
+
 // Few tokens: weights go from their codes into registers and into T products each.
 template <typename Row, int R, int T>
 void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
   const QuantTensor& w = *p.w;
-  const int64_t k_dim = w.cols, whole = k_dim / kLanes * kLanes;
+  const int64_t k_dim = w.cols, whole = Row::Whole(k_dim), row_bytes = w.row_bytes();
+  const uint8_t* codes = w.codes + n * row_bytes;
   const float* x[T];
   for (int t = 0; t < T; ++t) x[t] = p.x[t] + p.x_offset;
   const auto rows = [&]<size_t... I>(std::index_sequence<I...>) {
@@ -84,6 +95,7 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
     for (int r = 0; r < R; ++r) {
       for (int t = 0; t < T; ++t) acc[r][t] = Zero();
     }
+    if constexpr (Row::kCodeBits <= 8) PrefetchNextRows<Row, R>(codes, row_bytes, k, std::min(Row::kChunk, k_dim - k));
     AddProducts<R, T>(rows.data(), x, k, std::min(k + Row::kChunk, whole), acc);
     if (whole < k_dim && k + Row::kChunk > whole) {
       for (int r = 0; r < R; ++r) {
@@ -128,7 +140,7 @@ class BlockProduct {
     const QuantTensor& w = *p.w;
     const int64_t k_dim = w.cols;
     for (int64_t k = 0; k < k_dim; k += Row::kChunk) {
-      const int64_t width = std::min(Row::kChunk, k_dim - k);
+      const int64_t width = std::min(Row::kChunk, std::max(k_dim, Row::Whole(k_dim)) - k);
       for (int64_t r = 0; r < count; ++r) {
         Decode(Row(w, n + r), k, width, decoded_ + r * Row::kChunk);
         if constexpr (Row::kChunkScale) scale_[r] = BlockScale(w, n + r, k);
@@ -218,6 +230,14 @@ void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
       return MultiplyFewTokens<Row, 1>(p, begin, end);
     case 2:
       return MultiplyFewTokens<Row, 2>(p, begin, end);
+    case 3:
+      return MultiplyFewTokens<Row, 3>(p, begin, end);
+    case 4:
+      return MultiplyFewTokens<Row, 4>(p, begin, end);
+    case 5:
+      return MultiplyFewTokens<Row, 5>(p, begin, end);
+    case 6:
+      return MultiplyFewTokens<Row, 6>(p, begin, end);
     default: {
       BlockProduct<Row> block;
       return block.Run(p, begin, end);

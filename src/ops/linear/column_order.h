@@ -1,0 +1,93 @@
+// The order in which a row's columns are decoded, and its input arranged to match.
+//
+// Unpacking 4-bit codes leaves them in another order than the file's. Instead of sorting every weight back, the kernels
+// arrange the few inputs once: position p of a block of kOrderedBlock columns holds column OrderedColumn(p). The order is
+// part of the kernel's summation order (multiply_rows.h): the same for every number of tokens, rows and threads.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/simd.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4::DSV4_ISA {
+
+enum class ColumnOrder : uint8_t { kFile, kE2m1 };
+
+#ifdef DSV4_SIMD_AVX2
+
+inline constexpr int64_t kOrderedBlock = 16;
+
+// Low nibbles (even columns) go to the low half of a vector, high nibbles to the high half; a half takes every second
+// byte: columns 0 4 8 12 | 1 5 9 13 and 2 6 10 14 | 3 7 11 15.
+constexpr int64_t OrderedColumn(int64_t p) { return p % 4 * 4 + p / 8 * 2 + p / 4 % 2; }
+
+constexpr ColumnOrder OrderOf(WeightFormat f) {
+  return f == WeightFormat::kMxfp4 || f == WeightFormat::kNvfp4 ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
+}
+
+// x[p] = column OrderedColumn(p) of 32 codes (two blocks), or of 16 (one): a byte shuffle each for the low and the high
+// byte of the BF16 that equals the code, then the two halves of 32-bit lanes as float32.
+DSV4_INLINE void WidenE2m1(__m256i nibbles, __m256i& low, __m256i& high) {
+  const __m256i high_bytes = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+      0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
+  const __m256i low_bytes = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40));
+  const __m256i h = _mm256_shuffle_epi8(high_bytes, nibbles), l = _mm256_shuffle_epi8(low_bytes, nibbles);
+  low = _mm256_unpacklo_epi8(l, h);
+  high = _mm256_unpackhi_epi8(l, h);
+}
+DSV4_INLINE Vec EvenBf16(__m256i pairs) { return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))}; }
+DSV4_INLINE Vec OddBf16(__m256i pairs) {
+  return {_mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))))};
+}
+DSV4_INLINE __m256i Nibbles(__m128i bytes) {
+  const __m256i both = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), _mm256_setr_epi64x(0, 0, 4, 4));
+  return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+DSV4_INLINE void DecodeE2m1(const uint8_t* p, Vec (&x)[4]) {
+  __m256i first, second;
+  WidenE2m1(Nibbles(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), first, second);
+  x[0] = EvenBf16(first);
+  x[1] = OddBf16(first);
+  x[2] = EvenBf16(second);
+  x[3] = OddBf16(second);
+}
+DSV4_INLINE void DecodeE2m1(const uint8_t* p, Vec (&x)[2]) {
+  __m256i first, second;
+  WidenE2m1(Nibbles(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), first, second);
+  x[0] = EvenBf16(first);
+  x[1] = OddBf16(first);
+}
+
+#else
+
+inline constexpr int64_t kOrderedBlock = kLanes;
+constexpr int64_t OrderedColumn(int64_t p) { return p; }
+constexpr ColumnOrder OrderOf(WeightFormat) { return ColumnOrder::kFile; }
+
+#endif
+
+// Positions of K columns: whole vectors, and whole blocks where the order is not the file's.
+constexpr int64_t NumPositions(int64_t k, ColumnOrder order) {
+  return order == ColumnOrder::kFile ? PadToLanes(k) : CeilDiv(k, kOrderedBlock) * kOrderedBlock;
+}
+
+// out[p] for all positions of x's K columns; 0 where there is no column.
+inline void Arrange(const float* x, int64_t k, ColumnOrder order, float* out) {
+  int64_t i = 0;
+  if (order == ColumnOrder::kE2m1) {
+    for (; i + kOrderedBlock <= k; i += kOrderedBlock) {
+      for (int64_t p = 0; p < kOrderedBlock; ++p) out[i + p] = x[i + OrderedColumn(p)];
+    }
+    if (i == k) return;
+    for (int64_t p = 0; p < kOrderedBlock; ++p) {
+      out[i + p] = i + OrderedColumn(p) < k ? x[i + OrderedColumn(p)] : 0.0f;
+    }
+    return;
+  }
+  std::copy_n(x, k, out);
+  std::fill(out + k, out + NumPositions(k, order), 0.0f);
+}
+
+}  // namespace dsv4::DSV4_ISA
