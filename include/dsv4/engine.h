@@ -1,11 +1,11 @@
-// Engine: a loaded model on its device. Sessions (session.h) are timelines on it.
+// Engine: a loaded model on its device. Sessions (session.h) are timelines on it, snapshots (snapshot.h) their past.
 //
 //   auto engine = dsv4::Engine::Load({.model_dir = "models/nano"});
 //   auto session = (*engine)->NewSession();
 //   std::vector<float> logits;
 //   (*session)->Append(prompt_ids, dsv4::LogitRows::kLast, &logits);
 //
-// Threads: an Engine and its Sessions are used by one thread at a time; the engine runs its own workers inside a call.
+// Threads: an Engine, its Sessions and their snapshots are used by one thread at a time; the engine runs its own workers inside a call.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,11 @@
 
 namespace dsv4 {
 
+class KvSnapshot;
 class Sampler;
 struct SampledToken;
 class Session;
+struct SnapshotInfo;
 
 // Reported while weights load and while a long prompt is processed. Return false to stop: the call then ends
 // with StatusCode::kCancelled.
@@ -66,6 +68,8 @@ struct ModelInfo {
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass (mtp.*)
   int64_t weight_bytes;
+  int64_t kv_fixed_bytes;     // KV of a session, before its first token: window rings and compressor states
+  double kv_bytes_per_token;  // what it grows by, in whole pages: compressed rows and index keys
 };
 
 // Which rows of logits a step returns for a sequence.
@@ -104,6 +108,25 @@ class Engine {
 
   // An empty timeline. Its memory grows with use.
   virtual Result<std::unique_ptr<Session>> NewSession() = 0;
+
+  // A timeline that goes on from a snapshot of this engine (snapshot.h), which stays as it is. What follows has the bits
+  // that it would have had in the session that the snapshot was taken of. Errors: kInvalidArgument (a snapshot of
+  // another engine), kResourceExhausted.
+  virtual Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) = 0;
+
+  // A snapshot that KvSnapshot::Save has written. Errors, with one line that names the file: kNotFound, kDataLoss (cut
+  // off, changed, or no snapshot at all), kUnsupported (a newer form; another model, device, numerics or program version,
+  // whose bits would differ), kResourceExhausted.
+  virtual Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path) = 0;
+
+  // What such a file holds, from its head alone (same errors).
+  virtual Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) const = 0;
+
+  // KV memory that sessions and snapshots hold now; what several share counts once.
+  virtual int64_t kv_bytes() const = 0;
+
+  // Memory that the engine's device has free now (0: unknown).
+  virtual int64_t free_bytes() const = 0;
 
   // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
   // alone, bit for bit. A session may appear once. On an error no session has changed.

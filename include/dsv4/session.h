@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,8 +29,13 @@ class Session {
   // Forgets everything.
   virtual void Reset() = 0;
 
-  // Bytes of KV state now held.
+  // The state after tokens(), kept for other sessions to go on from (snapshot.h). Errors: kInvalidArgument (no tokens
+  // yet), kResourceExhausted.
+  virtual Result<std::shared_ptr<const KvSnapshot>> Snapshot() = 0;
+
+  // Bytes of KV state now held, and those of them that came from no snapshot and went into none.
   virtual int64_t memory_bytes() const = 0;
+  virtual int64_t own_bytes() const = 0;
 };
 
 }  // namespace dsv4

@@ -56,19 +56,21 @@ int64_t PrefillChunk(const EngineOptions& options) {
   return !on_host && exact ? std::min(chunk, kDeviceExactChunk) : chunk;
 }
 
-ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report) {
-  const int64_t limit = options.max_context > 0 ? options.max_context : config.max_positions;
-  return {.vocab_size = config.vocab_size, .num_layers = config.num_layers, .hidden_size = config.hidden_size,
-          .max_context = std::min(limit, config.max_positions), .bos_token_id = config.bos_token_id,
-          .eos_token_ids = config.eos_token_ids, .unused_tensors = report.unused_tensors,
-          .weight_bytes = report.weight_bytes};
-}
-
-namespace {
-
 NumericsModes ModesOf(const EngineOptions& o) {
   return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
 }
+
+ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report) {
+  const int64_t limit = options.max_context > 0 ? options.max_context : config.max_positions;
+  const KvLayout kv = MakeKvLayout(MakeKvSpec(config, ModesOf(options)));
+  return {.vocab_size = config.vocab_size, .num_layers = config.num_layers, .hidden_size = config.hidden_size,
+          .max_context = std::min(limit, config.max_positions), .bos_token_id = config.bos_token_id,
+          .eos_token_ids = config.eos_token_ids, .unused_tensors = report.unused_tensors,
+          .weight_bytes = report.weight_bytes, .kv_fixed_bytes = kv.fixed_bytes,
+          .kv_bytes_per_token = static_cast<double>(kv.page_bytes) / static_cast<double>(kv.page_tokens)};
+}
+
+namespace {
 
 struct Loaded {
   Model model;
@@ -109,6 +111,13 @@ Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, Threa
   return out;
 }
 
+// Everything among the options that may change a row's bits.
+std::string DescribeModes(const EngineOptions& o) {
+  return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
+                static_cast<int>(o.activation_dtype), o.batch_invariant ? ", batch-invariant" : "",
+                o.reference_ops ? ", reference ops" : "");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
@@ -124,11 +133,16 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                                                 std::move(loaded.info), options));
 }
 
+int64_t EngineImpl::free_bytes() const {
+  return device_->kind() == DeviceKind::kCpu ? AvailableMemory() : device_->free_bytes();
+}
+
 EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
                        const EngineOptions& options)
     : memory_(std::make_shared<SequenceMemory>(std::move(device), model.kv_layout)), device_(memory_->device.get()),
       pool_(std::move(pool)), model_(std::move(model)), info_(std::move(info)),
       prefill_chunk_(PrefillChunk(options)),
+      modes_(DescribeModes(options)),
       ctx_(device_->Context(pool_.get(), options.reference_ops)),
       step_buffers_(*device_) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
@@ -136,7 +150,7 @@ EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPoo
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->layout, memory_->pages));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
   return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(cache)));
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "device/device.h"
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
+#include "dsv4/snapshot.h"
 #include "engine/step_buffers.h"
 #include "kv/sequence_cache.h"
 #include "model/deepseek_v4/activations.h"
@@ -23,16 +25,16 @@ namespace dsv4 {
 // The checks that Engine::Load and Inspect share.
 Status CheckEngineOptions(const EngineOptions& options);
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
+NumericsModes ModesOf(const EngineOptions& options);
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
 
 // What sessions hold memory of: it lives as long as the last of them, as a session may be destroyed after its engine.
 struct SequenceMemory {
-  SequenceMemory(std::unique_ptr<Device> d, KvLayout l)
-      : device(std::move(d)), layout(std::move(l)), pages(layout.page_bytes, device.get()) {}
+  SequenceMemory(std::unique_ptr<Device> d, KvLayout layout) : device(std::move(d)), kv(std::move(layout), device.get()) {}
 
   std::unique_ptr<Device> device;
-  KvLayout layout;
-  PagePool pages;
+  KvMemory kv;
+  std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. Set by the first snapshot
 };
 
 class SamplerImpl;
@@ -53,12 +55,20 @@ class EngineImpl : public Engine {
 
   const ModelInfo& info() const override { return info_; }
   Result<std::unique_ptr<Session>> NewSession() override;
+  Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
+  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path) override;
+  Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) const override;
+  int64_t kv_bytes() const override { return memory_->kv.bytes_in_use(); }
+  int64_t free_bytes() const override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
   double StepBytes(int64_t batch, int64_t context) const override;
   Result<double> MeasureReadRate() override;
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
+
+  // Sets memory_->fingerprint (snapshot.cc).
+  void EnsureFingerprint() const;
 
   // Ids inside the vocabulary, and room in the context.
   Status Check(const SessionImpl& session, std::span<const TokenId> tokens) const;
@@ -104,6 +114,7 @@ class EngineImpl : public Engine {
   Model model_;
   ModelInfo info_;
   int64_t prefill_chunk_;
+  std::string modes_;  // numerics, for the fingerprint
   ExecContext ctx_;
   std::unique_ptr<Activations> activations_;
   StepBuffers step_buffers_;
@@ -115,14 +126,17 @@ class EngineImpl : public Engine {
 
 class SessionImpl : public Session {
  public:
-  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<SequenceCache> cache)
-      : engine_(&engine), memory_(std::move(memory)), cache_(std::move(cache)) {}
+  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<SequenceCache> cache,
+              std::vector<TokenId> tokens = {})
+      : engine_(&engine), memory_(std::move(memory)), cache_(std::move(cache)), tokens_(std::move(tokens)) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                 const ProgressFn& progress) override;
   void Reset() override;
+  Result<std::shared_ptr<const KvSnapshot>> Snapshot() override;
   int64_t memory_bytes() const override { return cache_->memory_bytes(); }
+  int64_t own_bytes() const override { return cache_->unforked_bytes(); }
 
   EngineImpl& engine() const { return *engine_; }
   SequenceCache& cache() const { return *cache_; }

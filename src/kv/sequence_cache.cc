@@ -1,7 +1,9 @@
 #include "kv/sequence_cache.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/check.h"
 #include "base/str.h"
 #include "tensor/quant_tensor.h"
 
@@ -15,11 +17,7 @@ constexpr int64_t kFirstTableEntries = 64;
 
 }  // namespace
 
-PagePool::PagePool(int64_t page_bytes, Device* device) : page_bytes_(page_bytes), device_(device) {
-  if (device_ != nullptr) return;
-  host_ = std::move(Device::Open("cpu")).value();
-  device_ = host_.get();
-}
+PagePool::PagePool(int64_t page_bytes, Device& device) : page_bytes_(page_bytes), device_(&device) {}
 
 PagePool::~PagePool() {
   for (void* slab : slabs_) device_->Free(slab);
@@ -37,59 +35,101 @@ uint8_t* PagePool::Allocate() {
   }
   uint8_t* page = free_.back();
   free_.pop_back();
+  ++num_in_use_;
   return page;
 }
 
-void PagePool::Free(uint8_t* page) { free_.push_back(page); }
+void PagePool::Free(uint8_t* page) {
+  if (const auto more = more_owners_.find(page); more != more_owners_.end()) {
+    if (--more->second == 0) more_owners_.erase(more);
+    return;
+  }
+  free_.push_back(page);
+  --num_in_use_;
+}
 
-Result<std::unique_ptr<SequenceCache>> SequenceCache::Create(const KvLayout& layout, PagePool& pool) {
-  auto* fixed = static_cast<uint8_t*>(pool.device().Allocate(layout.fixed_bytes));
+KvMemory::KvMemory(KvLayout l, Device* d)
+    : host(d == nullptr ? std::move(Device::Open("cpu")).value() : nullptr), layout(std::move(l)),
+      fixed(layout.fixed_bytes, d == nullptr ? *host : *d), pages(layout.page_bytes, d == nullptr ? *host : *d) {}
+
+Result<std::unique_ptr<SequenceCache>> SequenceCache::Create(KvMemory& memory) {
+  uint8_t* fixed = memory.fixed.Allocate();
   if (fixed == nullptr) {
-    return ResourceExhausted(StrCat("no memory for a sequence's ", layout.fixed_bytes, " bytes of window and compressor "
+    return ResourceExhausted(StrCat("no memory for a sequence's ", memory.layout.fixed_bytes, " bytes of window and compressor "
                                     "state; close other sessions"));
   }
-  return std::unique_ptr<SequenceCache>(new SequenceCache(layout, pool, fixed));
+  return std::unique_ptr<SequenceCache>(new SequenceCache(memory, fixed));
 }
 
 SequenceCache::~SequenceCache() {
   Reset();
-  pool_->device().Free(fixed_);
+  memory_->fixed.Free(fixed_);
+}
+
+Result<std::unique_ptr<SequenceCache>> SequenceCache::Fork(int64_t num_tokens) {
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> fork, Create(*memory_));
+  const KvLayout& layout = memory_->layout;
+  Device& device = memory_->pages.device();
+  if (layout.page_bytes > 0) {
+    // A row belongs to the page of its last token, so pages whose tokens are all there are not written again.
+    const int64_t whole = num_tokens / layout.page_tokens;
+    DSV4_CHECK(CeilDiv(num_tokens, layout.page_tokens) <= static_cast<int64_t>(pages_.size()));
+    if (num_tokens % layout.page_tokens != 0) {
+      uint8_t* last = memory_->pages.Allocate();
+      if (last == nullptr) return ResourceExhausted("no memory for a page of a copied sequence; close other sessions");
+      device.CopyWithin(last, pages_[static_cast<size_t>(whole)], layout.page_bytes);
+      fork->pages_.push_back(last);
+    }
+    fork->pages_.insert(fork->pages_.begin(), pages_.begin(), pages_.begin() + whole);
+    for (int64_t i = 0; i < whole; ++i) memory_->pages.AddOwner(pages_[static_cast<size_t>(i)]);
+    fork->num_forked_ = whole;
+    num_forked_ = std::max(num_forked_, whole);
+  }
+  device.CopyWithin(fork->fixed_, fixed_, layout.fixed_bytes);
+  return fork;
 }
 
 Status SequenceCache::Reserve(int64_t num_tokens) {
-  if (layout_->page_bytes == 0) return {};
-  const int64_t needed = CeilDiv(num_tokens, layout_->page_tokens);
-  const size_t had = pages_.size();
+  const KvLayout& layout = memory_->layout;
+  if (layout.page_bytes == 0) return {};
+  const int64_t needed = CeilDiv(num_tokens, layout.page_tokens);
   while (static_cast<int64_t>(pages_.size()) < needed) {
-    uint8_t* page = pool_->Allocate();
+    uint8_t* page = memory_->pages.Allocate();
     if (page == nullptr) {
-      (void)UpdatePageTable(had);
+      (void)UpdatePageTable();
       return ResourceExhausted(StrCat("no memory for KV pages at ", num_tokens, " tokens (", memory_bytes(),
                                       " bytes held); close other sessions or use a shorter context"));
     }
     pages_.push_back(page);
   }
-  if (!UpdatePageTable(had)) return ResourceExhausted("no memory for a page table; close other sessions");
+  if (!UpdatePageTable()) return ResourceExhausted("no memory for a page table; close other sessions");
   return {};
 }
 
-bool SequenceCache::UpdatePageTable(size_t first_new) {
-  if (OnHost() || first_new == pages_.size()) return true;
-  Device& device = pool_->device();
+bool SequenceCache::UpdatePageTable() {
+  if (OnHost() || num_in_table_ == pages_.size()) return true;
+  Device& device = memory_->pages.device();
   constexpr auto kEntry = static_cast<int64_t>(sizeof(uint8_t*));
   const auto count = static_cast<int64_t>(pages_.size());
   if (page_table_.bytes() < count * kEntry) {
+    num_in_table_ = 0;
     if (!page_table_.Allocate(device, std::max(2 * count, kFirstTableEntries) * kEntry)) return false;
-    first_new = 0;
   }
-  const auto first = static_cast<int64_t>(first_new);
+  const auto first = static_cast<int64_t>(num_in_table_);
   device.Upload(page_table_.data() + first * kEntry, pages_.data() + first, (count - first) * kEntry);
+  num_in_table_ = pages_.size();
   return true;
 }
 
 void SequenceCache::Reset() {
-  for (uint8_t* page : pages_) pool_->Free(page);
+  for (uint8_t* page : pages_) memory_->pages.Free(page);
   pages_.clear();
+  num_forked_ = 0;
+  num_in_table_ = 0;
+}
+
+int64_t SequenceCache::own_bytes() const {
+  return BytesOf(std::count_if(pages_.begin(), pages_.end(), [&](uint8_t* page) { return !memory_->pages.IsShared(page); }));
 }
 
 }  // namespace dsv4

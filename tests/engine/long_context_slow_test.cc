@@ -22,8 +22,8 @@ constexpr int64_t kDistinctRows = 499;  // prime: rows a power of two apart diff
 // A sequence of kStart tokens with random rows in its window, compressor states and pages.
 class LongSequence {
  public:
-  explicit LongSequence(const Model& model) : model_(model), pages_(model.kv_layout.page_bytes) {
-    auto cache = SequenceCache::Create(model.kv_layout, pages_);
+  explicit LongSequence(const Model& model) : model_(model), memory_(model.kv_layout) {
+    auto cache = SequenceCache::Create(memory_);
     EXPECT_TRUE(cache.ok() && (*cache)->Reserve(kContext).ok());
     cache_ = std::move(*cache);
     const SequenceView seq = cache_->View(kStart, 0, kTail);
@@ -114,7 +114,7 @@ class LongSequence {
 
   const Model& model_;
   Random random_{1};
-  PagePool pages_;
+  KvMemory memory_;
   std::unique_ptr<SequenceCache> cache_;
   std::vector<uint8_t> fixed_;
   std::vector<std::vector<uint8_t>> rows_, keys_;

@@ -14,8 +14,8 @@
 namespace dsv4 {
 namespace {
 
-std::unique_ptr<SequenceCache> NewCache(const KvLayout& layout, PagePool& pool) {
-  auto cache = SequenceCache::Create(layout, pool);
+std::unique_ptr<SequenceCache> NewCache(KvMemory& memory) {
+  auto cache = SequenceCache::Create(memory);
   EXPECT_TRUE(cache.ok());
   return std::move(cache).value();
 }
@@ -27,8 +27,8 @@ std::vector<uint8_t*> Pages(const SequenceCache& cache, int64_t count) {
 
 TEST(SequenceCache, GrowsByPagesAndNeverMovesThem) {
   const KvLayout layout = MakeKvLayout(test::TinyKvSpec({0, 4, 128}));
-  PagePool pool(layout.page_bytes);
-  const auto cache = NewCache(layout, pool);
+  KvMemory memory(layout);
+  const auto cache = NewCache(memory);
   EXPECT_EQ(cache->memory_bytes(), layout.fixed_bytes);
   ASSERT_TRUE(cache->Reserve(0).ok());
   EXPECT_EQ(cache->memory_bytes(), layout.fixed_bytes);
@@ -55,9 +55,9 @@ TEST(SequenceCache, GrowsByPagesAndNeverMovesThem) {
 
 TEST(SequenceCache, ResetGivesPagesToTheNextSequence) {
   const KvLayout layout = MakeKvLayout(test::TinyKvSpec({128}));
-  PagePool pool(layout.page_bytes);
-  const auto first = NewCache(layout, pool);
-  const auto second = NewCache(layout, pool);
+  KvMemory memory(layout);
+  const auto first = NewCache(memory);
+  const auto second = NewCache(memory);
   ASSERT_TRUE(first->Reserve(1000).ok());
   std::vector<uint8_t*> pages = Pages(*first, 4);
   first->Reset();
@@ -73,11 +73,11 @@ TEST(SequenceCache, ResetGivesPagesToTheNextSequence) {
 
 TEST(SequenceCache, ManySequencesShareNothing) {
   const KvLayout layout = MakeKvLayout(test::TinyKvSpec({4, 0}));
-  PagePool pool(layout.page_bytes);
+  KvMemory memory(layout);
   std::vector<std::unique_ptr<SequenceCache>> caches;
   std::set<uint8_t*> seen;
   for (int i = 0; i < 20; ++i) {
-    caches.push_back(NewCache(layout, pool));
+    caches.push_back(NewCache(memory));
     ASSERT_TRUE(caches.back()->Reserve(1 + 100 * i).ok());
     if (i % 3 == 2) caches[static_cast<size_t>(i) / 2]->Reset();
   }
@@ -90,20 +90,64 @@ TEST(SequenceCache, ManySequencesShareNothing) {
 
 TEST(SequenceCache, SlidingLayersNeedNoPages) {
   const KvLayout layout = MakeKvLayout(test::TinyKvSpec({0, 0}));
-  PagePool pool(layout.page_bytes);
-  const auto cache = NewCache(layout, pool);
+  KvMemory memory(layout);
+  const auto cache = NewCache(memory);
   ASSERT_TRUE(cache->Reserve(1'000'000).ok());
   EXPECT_EQ(cache->memory_bytes(), layout.fixed_bytes);
 }
 
+TEST(SequenceCache, ForksShareWholePagesAndCopyTheRest) {
+  const KvLayout layout = MakeKvLayout(test::TinyKvSpec({4, 128}));
+  KvMemory memory(layout);
+  auto first = NewCache(memory);
+  ASSERT_TRUE(first->Reserve(900).ok());
+  for (uint8_t* page : first->pages()) std::memset(page, 5, static_cast<size_t>(layout.page_bytes));
+  std::memset(first->fixed(), 6, static_cast<size_t>(layout.fixed_bytes));
+  const int64_t alone = memory.bytes_in_use();
+  EXPECT_EQ(alone, layout.fixed_bytes + 4 * layout.page_bytes);
+  auto at_page = std::move(first->Fork(512)).value();
+  EXPECT_EQ(at_page->pages(), Pages(*first, 2));
+  EXPECT_EQ(memory.bytes_in_use(), alone + layout.fixed_bytes);
+  EXPECT_EQ(at_page->own_bytes(), layout.fixed_bytes);
+  auto inside = std::move(first->Fork(600)).value();
+  ASSERT_EQ(inside->pages().size(), 3u);
+  EXPECT_EQ(Pages(*inside, 2), Pages(*first, 2));
+  EXPECT_NE(inside->pages()[2], first->pages()[2]);
+  EXPECT_EQ(inside->pages()[2][layout.page_bytes - 1], 5);
+  EXPECT_EQ(inside->fixed()[layout.fixed_bytes - 1], 6);
+  EXPECT_EQ(inside->own_bytes(), layout.fixed_bytes + layout.page_bytes);
+  EXPECT_EQ(first->unforked_bytes(), layout.fixed_bytes + 2 * layout.page_bytes);
+  // Neither sees what the other writes from here on.
+  ASSERT_TRUE(inside->Reserve(1000).ok());
+  std::memset(inside->pages()[2], 9, static_cast<size_t>(layout.page_bytes));
+  std::memset(inside->fixed(), 9, static_cast<size_t>(layout.fixed_bytes));
+  EXPECT_EQ(first->pages()[2][0], 5);
+  EXPECT_EQ(first->fixed()[0], 6);
+  // Pages outlive the sequence that wrote them, as long as anyone has them.
+  first.reset();
+  at_page.reset();
+  EXPECT_EQ(inside->pages()[0][0], 5);
+  EXPECT_EQ(inside->own_bytes(), memory.bytes_in_use());
+  inside->Reset();
+  EXPECT_EQ(memory.bytes_in_use(), layout.fixed_bytes);
+  inside.reset();
+  EXPECT_EQ(memory.bytes_in_use(), 0);
+}
+
 TEST(PagePool, KeepsWhatIsFreed) {
-  PagePool pool(1000);
+  const auto device = std::move(Device::Open("cpu")).value();
+  PagePool pool(1000, *device);
   uint8_t* a = pool.Allocate();
   uint8_t* b = pool.Allocate();
   EXPECT_NE(a, b);
   pool.Free(a);
+  EXPECT_EQ(pool.bytes_in_use(), 1000);
   EXPECT_EQ(pool.Allocate(), a);
+  pool.AddOwner(a);
   pool.Free(a);
+  EXPECT_EQ(pool.bytes_in_use(), 2000);  // the other owner still has it
+  pool.Free(a);
+  EXPECT_EQ(pool.bytes_in_use(), 1000);
   pool.Free(b);  // the pool frees both when it goes (AddressSanitizer watches)
 }
 
@@ -111,14 +155,16 @@ TEST(PagePool, KeepsWhatIsFreed) {
 
 TEST(SequenceCache, AFullMachineIsAnErrorAndKeepsWhatWasThere) {
   KvLayout layout = MakeKvLayout(test::TinyKvSpec({128}));
-  PagePool pool(int64_t{1} << 60);
-  const auto cache = NewCache(layout, pool);
+  layout.page_bytes = int64_t{1} << 60;
+  KvMemory memory(layout);
+  const auto cache = NewCache(memory);
   const Status status = cache->Reserve(100);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("100 tokens"), std::string::npos) << status.message();
   EXPECT_EQ(cache->memory_bytes(), layout.fixed_bytes);
   layout.fixed_bytes = int64_t{1} << 60;
-  EXPECT_EQ(SequenceCache::Create(layout, pool).status().code(), StatusCode::kResourceExhausted);
+  KvMemory none(layout);
+  EXPECT_EQ(SequenceCache::Create(none).status().code(), StatusCode::kResourceExhausted);
 }
 
 #endif

@@ -25,8 +25,8 @@ inline void RunForward(const std::string& dir, bool reference_ops, std::vector<s
   const Model model = MakeModel(*config, std::move(*weights), {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32});
   const Array ids = ReferenceArray(dir, "prompt_ids");
   const auto t = static_cast<int64_t>(ids.i32.size());
-  PagePool pages(model.kv_layout.page_bytes);
-  auto cache = std::move(SequenceCache::Create(model.kv_layout, pages)).value();
+  KvMemory memory(model.kv_layout);
+  auto cache = std::move(SequenceCache::Create(memory)).value();
   ASSERT_TRUE(cache->Reserve(t).ok());
   Step step;
   step.tokens = ids.i32;

@@ -13,6 +13,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
+#include "dsv4/snapshot.h"
 
 namespace dsv4::server {
 
@@ -20,29 +21,65 @@ constexpr TokenId kPoison = 13;    // Step fails for every batch that holds it
 constexpr TokenId kNanToken = 14;  // its logits are NaN
 constexpr int64_t kFakeFixedBytes = 1000, kFakeTokenBytes = 10;
 
+inline int64_t FakeBytes(size_t tokens) { return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(tokens); }
+
+// Shares nothing.
+class FakeSnapshot : public KvSnapshot {
+ public:
+  FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes) : ids_(std::move(ids)), bytes_(bytes) {
+    bytes_ += memory_bytes();
+  }
+  ~FakeSnapshot() override { bytes_ -= memory_bytes(); }
+  const std::vector<TokenId>& tokens() const override { return ids_; }
+  int64_t memory_bytes() const override { return FakeBytes(ids_.size()); }
+  int64_t own_bytes() const override { return memory_bytes(); }
+  Status Save(const std::string&, std::string_view) const override { return Unsupported("not here"); }
+
+ private:
+  const std::vector<TokenId> ids_;
+  std::atomic<int64_t>& bytes_;
+};
+
 class FakeSession : public Session {
  public:
-  explicit FakeSession(std::atomic<int64_t>& live) : live_(live) { ++live_; }
-  ~FakeSession() override { --live_; }
+  FakeSession(std::atomic<int64_t>& live, std::atomic<int64_t>& bytes, std::vector<TokenId> tokens = {})
+      : live_(live), bytes_(bytes) {
+    ++live_;
+    bytes_ += kFakeFixedBytes;
+    Add(tokens);
+  }
+  ~FakeSession() override {
+    --live_;
+    bytes_ -= memory_bytes();
+  }
   const std::vector<TokenId>& tokens() const override { return ids; }
   Status Append(std::span<const TokenId>, LogitRows, std::vector<float>*, const ProgressFn&) override {
     return Unsupported("not here");
   }
-  void Reset() override { ids.clear(); }
-  int64_t memory_bytes() const override {
-    return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(ids.size());
+  void Reset() override {
+    bytes_ -= memory_bytes() - kFakeFixedBytes;
+    ids.clear();
+  }
+  Result<std::shared_ptr<const KvSnapshot>> Snapshot() override {
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(ids, bytes_));
+  }
+  int64_t memory_bytes() const override { return FakeBytes(ids.size()); }
+  int64_t own_bytes() const override { return memory_bytes(); }
+  void Add(std::span<const TokenId> tokens) {
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+    bytes_ += kFakeTokenBytes * static_cast<int64_t>(tokens.size());
   }
 
   std::vector<TokenId> ids;
 
  private:
-  std::atomic<int64_t>& live_;
+  std::atomic<int64_t>&live_, &bytes_;
 };
 
 class FakeEngine : public Engine {
  public:
   // Token t is followed by t + 1, the last one by 100.
-  explicit FakeEngine(int64_t vocab) {
+  explicit FakeEngine(int64_t vocab) : info_{} {
     info_.vocab_size = vocab;
     info_.max_context = 100000;
     info_.bos_token_id = 0;
@@ -50,8 +87,15 @@ class FakeEngine : public Engine {
   }
   const ModelInfo& info() const override { return info_; }
   Result<std::unique_ptr<Session>> NewSession() override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions));
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_));
   }
+  Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override {
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens()));
+  }
+  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string&) override { return Unsupported("not here"); }
+  Result<SnapshotInfo> ReadSnapshotInfo(const std::string&) const override { return Unsupported("not here"); }
+  int64_t kv_bytes() const override { return bytes_; }
+  int64_t free_bytes() const override { return 0; }
   Status Step(std::span<const StepItem> items) override {
     if (before_step) before_step();
     const std::lock_guard lock(mutex);
@@ -66,8 +110,7 @@ class FakeEngine : public Engine {
     step_tokens.push_back(total);
     step_items.push_back(items.size());
     for (const StepItem& item : items) {
-      auto& ids = static_cast<FakeSession*>(item.session)->ids;
-      ids.insert(ids.end(), item.tokens.begin(), item.tokens.end());
+      static_cast<FakeSession*>(item.session)->Add(item.tokens);
       if (item.rows == LogitRows::kNone) continue;
       const size_t rows = item.rows == LogitRows::kAll ? item.tokens.size() : 1;
       const auto vocab = static_cast<size_t>(info_.vocab_size);
@@ -118,6 +161,7 @@ class FakeEngine : public Engine {
 
  private:
   ModelInfo info_;
+  std::atomic<int64_t> bytes_ = 0;
 };
 
 }  // namespace dsv4::server

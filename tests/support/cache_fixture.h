@@ -52,10 +52,10 @@ class CacheFixture {
  public:
   CacheFixture(const KvSpec& spec, std::vector<SequenceStep> steps)
       : layout_(MakeKvLayout(spec)),
-        pool_(std::make_unique<PagePool>(layout_.page_bytes)),
+        memory_(std::make_unique<KvMemory>(layout_)),
         steps_(std::move(steps)) {
     for (size_t s = 0; s < steps_.size(); ++s) {
-      auto cache = SequenceCache::Create(layout_, *pool_);
+      auto cache = SequenceCache::Create(*memory_);
       DSV4_CHECK(cache.ok());
       caches_.push_back(std::move(cache).value());
       std::memset(caches_.back()->View(0, 0, 0).fixed, 0xFF, static_cast<size_t>(layout_.fixed_bytes));
@@ -142,7 +142,7 @@ class CacheFixture {
   }
 
   KvLayout layout_;
-  std::unique_ptr<PagePool> pool_;  // outlives the caches
+  std::unique_ptr<KvMemory> memory_;  // outlives the caches
   std::vector<SequenceStep> steps_;
   std::vector<std::unique_ptr<SequenceCache>> caches_;
   std::vector<int64_t> pages_poisoned_;
