@@ -76,14 +76,16 @@ struct Inputs {
   GuardBuffer<float> cos_sin;
 };
 
-// A score s_i = scale (q . row_i) is off by at most gamma_(Dh + 6) scale sum |q| |row| in float32; with q in BF16 by
-// another 2^-9 of that. The argument of exp is off by two more roundings of |s| + |max|; exp is good to 2 ulp. With d the
-// largest of these, a weight is off by a factor within 1 +- 1.1 d, the quotient of two such sums by 2.2 d; their
-// additions and rescalings add gamma_(2 rows + 12), and weights in BF16 add 2^-9 (those of the numerator only). Hence
-//   |out - exact| <= (2.2 d + gamma) sum_i p_i |row_i| / den.
+// A score s_i = scale (q . row_i) is off by at most gamma_(Dh + 6) scale sum |q| |row| in float32. With FP16 operands q is
+// off by 2^-12 of itself or, below 2^-14, by 2^-25, and rows (FP8 or BF16 values, at most 8 significant bits) by at most
+// 2^-25. The argument of exp is off by two more roundings of |s| + |max|; exp is good to 2 ulp. With d the largest of
+// these, a weight is off by a factor within 1 +- 1.1 d, the quotient of two such sums by 2.2 d; their additions and
+// rescalings add gamma_(2 rows + 12). Weights in FP16 (those of the numerator only) add 2^-12 or, for those below 2^-14,
+// 2^-25 where the largest of a tile or the first tile is 2^7 or more: 2^-32 of it. Hence
+//   |out - exact| <= (2.2 d + gamma + 2^-12) sum_i p_i |row_i| / den + 2^-32 sum_i |row_i| / den + 2^-25.
 std::vector<double> Bounds(const SparseAttentionArgs& a, bool f32) {
   const int64_t heads = a.q.dim(1), dh = a.q.dim(2);
-  const double scale = 1 / std::sqrt(static_cast<double>(dh)), bf16 = f32 ? 0 : 0x1p-9;
+  const double scale = 1 / std::sqrt(static_cast<double>(dh)), f16 = f32 ? 0 : 0x1p-12, tiny = f32 ? 0 : 0x1p-25;
   std::vector<double> bounds;
   std::vector<float> buffer(static_cast<size_t>(dh));
   for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
@@ -95,29 +97,35 @@ std::vector<double> Bounds(const SparseAttentionArgs& a, bool f32) {
       std::vector<double> s;
       for (int64_t i = 0; i < rows.size(); ++i) {
         const float* row = rows.Get(i, buffer.data());
-        double dot = 0, square = 0, magnitude = 0;
+        double dot = 0, square = 0, magnitude = 0, plain = 0;
         for (int64_t c = 0; c < dh; ++c) {
           const double product = static_cast<double>(q[c]) * row[c];
           dot += product;
           magnitude += std::fabs(product);
           square += product * product;
+          plain += std::fabs(q[c]) + std::fabs(row[c]);
         }
         s.push_back(dot * scale);
         largest = std::max(largest, s.back());
         // Roundings of q are independent: 6 standard deviations instead of the worst case, which would say nothing.
-        relative = std::max(relative, Gamma(dh + 6) * scale * magnitude + bf16 * scale * 6 * std::sqrt(square) + Gamma(1) * std::fabs(s.back()));
+        relative = std::max(relative, Gamma(dh + 6) * scale * magnitude + f16 * scale * 6 * std::sqrt(square) + tiny * scale * plain + Gamma(1) * std::fabs(s.back()));
       }
       relative += Gamma(4) * (1 + std::fabs(largest)) + Gamma(1) * std::fabs(sink);
       relative += Gamma(1) * (largest - *std::min_element(s.begin(), s.end()));
-      std::vector<double> sum(static_cast<size_t>(dh));
+      std::vector<double> sum(static_cast<size_t>(dh)), all(static_cast<size_t>(dh));
       double den = std::exp(sink - largest);
       for (int64_t i = 0; i < rows.size(); ++i) {
         const float* row = rows.Get(i, buffer.data());
         const double p = std::exp(s[static_cast<size_t>(i)] - largest);
         den += p;
-        for (int64_t c = 0; c < dh; ++c) sum[static_cast<size_t>(c)] += p * std::fabs(row[c]);
+        for (int64_t c = 0; c < dh; ++c) {
+          sum[static_cast<size_t>(c)] += p * std::fabs(row[c]);
+          all[static_cast<size_t>(c)] += std::fabs(row[c]);
+        }
       }
-      for (const double v : sum) bounds.push_back((2.2 * relative + bf16 + Gamma(4 * rows.size() + 40)) * v / den + 1e-37);
+      for (size_t c = 0; c < sum.size(); ++c) {
+        bounds.push_back(((2.2 * relative + f16 + Gamma(4 * rows.size() + 40)) * sum[c] + 0x1p-7 * tiny * all[c]) / den + tiny + 1e-37);
+      }
     }
   }
   return bounds;
@@ -165,7 +173,7 @@ TEST(CudaSparseAttention, MatchesReference) {
     SparseAttention({.reference_ops = true}, args);
     for (const float v : want.span()) ASSERT_TRUE(std::isfinite(v));
     for (const bool f32 : {true, false}) {
-      SCOPED_TRACE(f32 ? "f32 inputs" : "bf16 inputs");
+      SCOPED_TRACE(f32 ? "f32 inputs" : "f16 inputs");
       GuardBuffer<float> out(shape), again(shape), invariant(shape);
       in.Run(step, cache.View(0), out, f32);
       const std::vector<double> bounds = Bounds(args, f32);
@@ -270,10 +278,81 @@ TEST(CudaSparseAttention, LargeScoresDoNotOverflow) {
     SparseAttention({.reference_ops = true}, args);
     in.Run(step, cache.View(0), out, false);
     for (const float v : out.span()) ASSERT_TRUE(std::isfinite(v));
-    // q is exact in BF16, so only float32 roundings and those of the weights are left.
+    // q is exact in FP16, so only float32 roundings and those of the weights are left.
     std::vector<double> bounds = Bounds(args, true);
-    for (size_t i = 0; i < bounds.size(); ++i) bounds[i] += 0x1p-8 * 6;
+    for (size_t i = 0; i < bounds.size(); ++i) bounds[i] += 0x1p-11 * 6;
     EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
+  }
+}
+
+// Rows up to FP16's limit keep their values: scales beyond 2^7 and channels up to 65,504.
+TEST(CudaSparseAttention, HugeRows) {
+  DSV4_GPU_OR_SKIP();
+  Random random(6);
+  for (const int64_t tokens : {1, 70}) {
+    const Step step{"", FullKvSpec({4}), {{300, tokens}, {40, 1}}, 64, 30};
+    CacheFixture cache(step.spec, step.sequences);
+    cache.FillRandom(random, 8000);
+    std::vector<float> row = random.Normals(512);
+    for (float& v : row) v *= 8000;
+    for (size_t i = 0; i < row.size(); i += 100) row[i] = i % 200 == 0 ? 61440.0f : -61440.0f;
+    cache.View(0).window_rows(cache.sequences()[1]).Write(17, row.data());
+    Inputs in(random, step, cache);
+    for (float& v : in.q.span()) v *= 0x1p-13f;
+    for (float& v : in.kv.span()) v *= 0x1p13f;
+    GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
+    const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
+    SparseAttention({.reference_ops = true}, args);
+    in.Run(step, cache.View(0), out, false);
+    EXPECT_TRUE(WithinBounds(out.span(), want.span(), Bounds(args, false))) << tokens;
+  }
+}
+
+// Beyond it they saturate: with q = 0 the output is the mean of the clamped rows.
+TEST(CudaSparseAttention, RowsBeyondFp16Saturate) {
+  DSV4_GPU_OR_SKIP();
+  for (const int64_t tokens : {1, 70}) {
+    const Step step{"", FullKvSpec({0}), {{50, tokens}}, 64, 0};
+    Random random(8);
+    CacheFixture cache(step.spec, step.sequences);
+    cache.FillRandom(random, 1e6f);
+    Inputs in(random, step, cache);
+    std::fill(in.q.span().begin(), in.q.span().end(), 0.0f);
+    std::fill(in.sink.span().begin(), in.sink.span().end(), 0.0f);
+    for (float& v : in.kv.span()) v *= 0x1p20f;
+    GuardBuffer<float> out(in.q.tensor().shape);
+    in.Run(step, cache.View(0), out, false);
+    const SparseAttentionArgs args = in.Args(step, cache.View(0), out.tensor());
+    std::vector<float> buffer(512);
+    for (int64_t t = 0; t < in.t; ++t) {
+      const AttendedRows rows(args, t);
+      std::vector<double> mean(512);
+      for (int64_t i = 0; i < rows.size(); ++i) {
+        const float* row = rows.Get(i, buffer.data());
+        for (size_t c = 0; c < 512; ++c) mean[c] += std::clamp(row[c], -65504.0f, 65504.0f) / static_cast<double>(rows.size() + 1);
+      }
+      for (int64_t i = 0; i < 64 * 512; ++i) ASSERT_NEAR(out[t * 64 * 512 + i], mean[static_cast<size_t>(i % 512)], 65504 * 0x1p-12) << t << " " << i;
+    }
+  }
+}
+
+// A NaN in a cached row reaches every head of the tokens that read it, and no other token.
+TEST(CudaSparseAttention, NanInARow) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16}) {
+    for (const int64_t channel : {3, 447, 500}) {
+      const Step step{"", FullKvSpec({0}, dtype), {{50, 1}, {50, 1}}, 64, 0};
+      CacheFixture cache(step.spec, step.sequences);
+      cache.FillRandom(random);
+      std::vector<float> row = random.Normals(512);
+      row[static_cast<size_t>(channel)] = std::numeric_limits<float>::quiet_NaN();
+      cache.View(0).window_rows(cache.sequences()[1]).Write(17, row.data());
+      Inputs in(random, step, cache);
+      GuardBuffer<float> out(in.q.tensor().shape);
+      in.Run(step, cache.View(0), out, false);
+      for (int64_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i >= out.size() / 2) << i;
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 // Parts of sparse_attention_sm90.cu: shapes, a token's list of rows, and the warps that gather them into shared memory.
 #pragma once
 
-#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -25,7 +25,7 @@ constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do
 struct Params {
   const float* q;
   const float* kv;
-  const __nv_bfloat16* kv16;  // kv in BF16, or null
+  const __half* kv16;         // kv in FP16, or null
   const float* sink;
   float* out;
   const float2* cos_sin;      // [T, kPairs], or null: out is not rotated back
@@ -112,9 +112,10 @@ struct Shared {
   static constexpr int kSum = kMax + 4 * kHeads * 4;
   static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
   static constexpr int kFlags = kValid + 2 * kTile;         // uint8 [2][2 warpgroups]
-  static constexpr int kOut = kFlags + 8;                   // float [kHeads]: factors of the output
-  static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2], q_full, q_empty
-  static constexpr int kBytes = kBarriers + 48 + 1024;      // the base is aligned to 1,024 by hand
+  static constexpr int kNumTiles = kFlags + 8;              // int [4]: of the last items
+  static constexpr int kOut = kNumTiles + 16;               // float [kHeads]: factors of the output
+  static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2]
+  static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand
 };
 
 // One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
@@ -135,7 +136,7 @@ struct Product;
     template <int kMMajor>                                                                                            \
     static __device__ __forceinline__ void Run(float* d, uint64_t a, uint64_t b, uint32_t add) {                       \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N             \
-                   "k16.f32.bf16.bf16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"                      \
+                   "k16.f32.f16.f16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"                      \
                    : __VA_ARGS__                                                                                      \
                    : "l"(a), "l"(b), "r"(add), "n"(kMMajor));                                                         \
     }                                                                                                                 \
@@ -165,27 +166,27 @@ __device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
 
 // ---- gathering ----
 
-enum Kind : int { kNone, kFp8Row, kBf16Row, kF32Row };
+enum Kind : int { kNone, kFp8Row, kBf16Row, kF16Row, kF32Row };
 
 struct Source {
-  const uint8_t* data;
+  const uint8_t* data;  // of the quarter's first 16 channels; the next ones lie 64 channels further
   const uint8_t* scale;
   int kind;
 };
 
 // Step 3.
-__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page) {
+__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page, int part) {
   if (row < 0) return {nullptr, nullptr, kNone};
   if (i < list.num_window && i >= list.num_window - list.num_own) {
-    const bool bf16 = a.kv16 != nullptr;
-    return {list.own + static_cast<int64_t>(i) * (bf16 ? 2 * kDim : 4 * kDim), nullptr, bf16 ? kBf16Row : kF32Row};
+    const bool f16 = a.kv16 != nullptr;
+    return {list.own + static_cast<int64_t>(i) * (f16 ? 2 * kDim : 4 * kDim) + part * (f16 ? 32 : 64), nullptr, f16 ? kF16Row : kF32Row};
   }
   const bool window = i < list.num_window;
   const uint32_t capacity = window ? static_cast<uint32_t>(a.v.window) : 1u << a.page_shift;
   const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) & (capacity - 1);
   const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
-  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim, nullptr, kBf16Row};
-  return {base + slot * kFp8RowBytes, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
+  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim + part * 32, nullptr, kBf16Row};
+  return {base + slot * kFp8RowBytes + part * 16, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
 }
 
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
@@ -194,37 +195,33 @@ __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
 __device__ __forceinline__ void StoreShared16(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
+__device__ __forceinline__ void Prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// ---- operands are FP16: beyond +-65,504 they saturate, a NaN stays NaN ----
+
+__device__ __forceinline__ uint32_t PackF16(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
 }
-__device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
+// A pair of BF16; exact from 2^-14 on.
+__device__ __forceinline__ uint32_t Bf16ToF16(uint32_t pair) {
+  return PackF16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+}
+__device__ __forceinline__ uint4 Bf16ToF16(const uint4& x) {
+  return make_uint4(Bf16ToF16(x.x), Bf16ToF16(x.y), Bf16ToF16(x.z), Bf16ToF16(x.w));
 }
 
-// 16 E4M3 codes times 2^(scale - 127) as BF16 pairs, exactly. As exponent and mantissa of a BF16 a code is 2^-120 times
-// its value, subnormals included.
+// 16 E4M3 codes times a power of two, as pairs.
 __device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale, uint32_t (&out)[8]) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t nans = 0;  // adding 1 changes the sign bit of a NaN's byte only
-#pragma unroll
-  for (int i = 0; i < 4; ++i) nans |= (words[i] + 0x01010101u) ^ words[i];
-  if (((nans & 0x80808080u) != 0) | (scale > 134)) [[unlikely]] {  // a NaN, or a scale that 2^120 would carry beyond BF16
-    const float s = gpu::E8m0ToF32(static_cast<uint8_t>(scale));
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t pair = words[i / 2] >> (16 * (i % 2));
-      out[i] = PackBf16(gpu::E4m3ToF32(static_cast<uint8_t>(pair & 0xFF)) * s, gpu::E4m3ToF32(static_cast<uint8_t>(pair >> 8 & 0xFF)) * s);
-    }
-    return;
-  }
-  const uint32_t factor = (scale + 120) * 0x00800080u;
+  const float s = __uint_as_float(scale << 23);
+  const uint32_t factor = PackF16(s, s);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint32_t spread = __byte_perm(words[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
-    out[i] = MultiplyBf16x2((spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u), factor);
+    asm("{\n.reg .b32 x;\ncvt.rn.f16x2.e4m3x2 x, %1;\nmul.rn.f16x2 %0, x, %2;\n}"
+        : "=r"(out[i])
+        : "h"(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))), "r"(factor));
   }
 }
 
@@ -233,29 +230,85 @@ struct RawRow {
   uint4 codes[7], tail[2];
   uint2 scales;
 
-  __device__ __forceinline__ void LoadCodes(const Source& s, int part, int b) {
-    if (s.kind == kFp8Row) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 16 * part + 64 * b));
+  // A scale beyond 2^7 (its largest values leave FP16's range) or below 2^-24 (it is none itself), or NaN.
+  __device__ __forceinline__ bool Unusual() const {
+    const uint32_t x = scales.x, y = scales.y, low_x = x & 0x7F7F7F7Fu, low_y = y & 0x7F7F7F7Fu;
+    const uint32_t above = ((low_x + 0x79797979u) & x) | ((low_y + 0x79797979u) & y);                      // 135 ..
+    const uint32_t below = ~((low_x + 0x19191919u) | x) | (~((low_y + 0x19191919u) | y) & 0x00FFFFFFu);    // .. 102
+    return ((above | below) & 0x80808080u) != 0;
   }
-  __device__ __forceinline__ void LoadTail(const Source& s, int part) {
+  __device__ __forceinline__ void LoadCodes(const Source& s, int b) {
+    if (s.kind == kFp8Row) codes[b] = __ldcg(reinterpret_cast<const uint4*>(s.data + 64 * b));
+  }
+  __device__ __forceinline__ void LoadTail(const Source& s) {
     if (s.kind != kFp8Row) return;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) tail[i] = __ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 16 * part + 64 * i));
+    for (int i = 0; i < 2; ++i) tail[i] = __ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 64 * i));
   }
   __device__ __forceinline__ void LoadScales(const Source& s) {
     if (s.kind == kFp8Row) scales = __ldcg(reinterpret_cast<const uint2*>(s.scale));
   }
-  __device__ __forceinline__ void Load(const Source& s, int part) {
+  __device__ __forceinline__ void Load(const Source& s) {
     LoadScales(s);
 #pragma unroll
-    for (int b = 0; b < 7; ++b) LoadCodes(s, part, b);
-    LoadTail(s, part);
+    for (int b = 0; b < 7; ++b) LoadCodes(s, b);
+    LoadTail(s);
   }
 };
 
+// Brings a row of the step itself (one in a decode step) to L1, for it will be read piece by piece.
+__device__ __forceinline__ void TouchF32(const Source& s) {
+  if (s.kind != kF32Row) return;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) asm volatile("{\n.reg .f32 x;\nld.global.ca.f32 x, [%0];\n}" ::"l"(s.data + 512 * j) : "memory");
+}
+
+// A quarter of a row of any kind, from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) + b blocks
+// (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64.
+__device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t to, uint32_t tail) {
+  if (s.kind == kF16Row) {
+#pragma unroll
+    for (int b = 0; b < 8; ++b) {
+      CopyAsync16(to + b * kBlockBytes, s.data + 128 * b);
+      CopyAsync16((to ^ 16) + b * kBlockBytes, s.data + 128 * b + 16);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    return;
+  }
+#pragma unroll 1
+  for (int b = 0; b < 8; ++b) {
+    uint4 x = make_uint4(0, 0, 0, 0), y = x;
+    uint32_t to0 = to + b * kBlockBytes, to1 = to0 ^ 16;
+    if (s.kind == kBf16Row) {
+      x = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + 128 * b)));
+      y = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + 128 * b + 16)));
+    } else if (s.kind == kF32Row) {
+      float4 v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = *reinterpret_cast<const float4*>(s.data + 256 * b + 16 * j);
+      x = make_uint4(PackF16(v[0].x, v[0].y), PackF16(v[0].z, v[0].w), PackF16(v[1].x, v[1].y), PackF16(v[1].z, v[1].w));
+      y = make_uint4(PackF16(v[2].x, v[2].y), PackF16(v[2].z, v[2].w), PackF16(v[3].x, v[3].y), PackF16(v[3].z, v[3].w));
+    } else if (s.kind == kFp8Row && b == 7) {
+      x = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels)));
+      y = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 64)));
+      to0 = tail, to1 = tail ^ 64;
+    } else if (s.kind == kFp8Row) {  // an unusual scale
+      const float scale = gpu::E8m0ToF32(static_cast<uint8_t>((b < 4 ? scales.x : scales.y) >> (b % 4 * 8)));
+      const auto pair = [&](int i) {
+        return PackF16(gpu::E4m3ToF32(s.data[64 * b + i]) * scale, gpu::E4m3ToF32(s.data[64 * b + i + 1]) * scale);
+      };
+      x = make_uint4(pair(0), pair(2), pair(4), pair(6));
+      y = make_uint4(pair(8), pair(10), pair(12), pair(14));
+    }
+    StoreShared16(to0, x.x, x.y, x.z, x.w);
+    StoreShared16(to1, y.x, y.y, y.z, y.w);
+  }
+}
+
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
 // channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
-// Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` loads the
-// queries while the first rows are under way.
+// Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` runs while the
+// first rows are under way.
 template <typename LoadQ>
 __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
                                       uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries) {
@@ -263,63 +316,50 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
   int i = first * kTile + warp * 8 + r;
   int row = list.RowOf(i), next_row = list.RowOf(i + stride);
   const uint8_t* page = list.PageOf(a, i, row);
-  Source source = Locate(a, list, i, row, page);
+  Source source = Locate(a, list, i, row, page, part);
   RawRow raw;
-  raw.Load(source, part);
+  raw.Load(source);
+  TouchF32(source);
   row = next_row;
   next_row = list.RowOf(i + 2 * stride);
   page = list.PageOf(a, i + stride, row);
   queries();
-  const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128);
-  const uint32_t chunk0 = static_cast<uint32_t>((2 * part) ^ r) * 16, chunk1 = static_cast<uint32_t>((2 * part + 1) ^ r) * 16;
+  const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128 + ((2 * part) ^ r) * 16);
+  const uint32_t at_tail = tiles + static_cast<uint32_t>(7 * kBlockBytes + warp * 1024 + r * 128 + (part ^ r) * 16);
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const uint32_t buffer = static_cast<uint32_t>(n) & 1;
-    const uint32_t to0 = at + buffer * kTileBytes + chunk0, to1 = at + buffer * kTileBytes + chunk1;
+    const uint32_t to = at + buffer * kTileBytes, tail = at_tail + buffer * kTileBytes;
     i += stride;
-    const Source next = Locate(a, list, i, row, page);
+    const uint2 scales = raw.scales;
+    const bool usual = !raw.Unusual();
+    const Source next = Locate(a, list, i, row, page, part);
+    raw.LoadScales(next);
     row = next_row;
     page = list.PageOf(a, i + stride, row);
     next_row = list.RowOf(i + 2 * stride);
     if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
-    if (source.kind == kFp8Row) {
-      const uint2 scales = raw.scales;
-      raw.LoadScales(next);
+    if (source.kind == kFp8Row && usual) {
 #pragma unroll
       for (int b = 0; b < 7; ++b) {
         uint32_t x[8];
         DecodeFp8x16(raw.codes[b], __byte_perm(scales.x, scales.y, b) & 0xFF, x);
-        raw.LoadCodes(next, part, b);
-        StoreShared16(to0 + b * kBlockBytes, x[0], x[1], x[2], x[3]);
-        StoreShared16(to1 + b * kBlockBytes, x[4], x[5], x[6], x[7]);
+        raw.LoadCodes(next, b);
+        StoreShared16(to + b * kBlockBytes, x[0], x[1], x[2], x[3]);
+        StoreShared16((to ^ 16) + b * kBlockBytes, x[4], x[5], x[6], x[7]);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const uint32_t to = at + buffer * kTileBytes + 7 * kBlockBytes + static_cast<uint32_t>((part + 4 * j) ^ r) * 16;
-        StoreShared16(to, raw.tail[j].x, raw.tail[j].y, raw.tail[j].z, raw.tail[j].w);
+        const uint4 x = Bf16ToF16(raw.tail[j]);
+        StoreShared16(tail ^ (64 * j), x.x, x.y, x.z, x.w);
       }
-      raw.LoadTail(next, part);
+      raw.LoadTail(next);
     } else {
-      raw.Load(next, part);
-      if (source.kind == kBf16Row) {
 #pragma unroll
-        for (int b = 0; b < 8; ++b) {
-          CopyAsync16(to0 + b * kBlockBytes, source.data + 128 * b + 32 * part);
-          CopyAsync16(to1 + b * kBlockBytes, source.data + 128 * b + 32 * part + 16);
-        }
-        asm volatile("cp.async.wait_all;" ::: "memory");
-      } else {
-#pragma unroll 1
-        for (int b = 0; b < 8; ++b) {
-          float4 x[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            x[j] = source.kind == kF32Row ? *reinterpret_cast<const float4*>(source.data + 256 * b + 64 * part + 16 * j) : make_float4(0, 0, 0, 0);
-          }
-          StoreShared16(to0 + b * kBlockBytes, PackBf16(x[0].x, x[0].y), PackBf16(x[0].z, x[0].w), PackBf16(x[1].x, x[1].y), PackBf16(x[1].z, x[1].w));
-          StoreShared16(to1 + b * kBlockBytes, PackBf16(x[2].x, x[2].y), PackBf16(x[2].z, x[2].w), PackBf16(x[3].x, x[3].y), PackBf16(x[3].z, x[3].w));
-        }
-      }
+      for (int b = 0; b < 7; ++b) raw.LoadCodes(next, b);
+      raw.LoadTail(next);
+      CopyRow(source, scales, to, tail);
     }
+    TouchF32(next);
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
     sm90::FenceAsyncShared();
     __syncwarp();

@@ -7,7 +7,7 @@ namespace dsv4::attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Queries, by 256 threads, in BF16, as [heads, 64 channels] blocks with the 128-byte swizzle.
+// Queries, by 256 threads, in FP16, as [heads, 64 channels] blocks with the 128-byte swizzle.
 template <int kHeads, int kUnroll>
 __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head0, uint32_t base, int tid) {
   const float* q = a.q + (t * a.num_heads + head0) * kDim;
@@ -16,7 +16,7 @@ __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head
     const int i = tid + j * kConsumers, head = i / (kDim / 8), c = i % (kDim / 8);
     const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
     StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16),
-                  PackBf16(x.x, x.y), PackBf16(x.z, x.w), PackBf16(y.x, y.y), PackBf16(y.z, y.w));
+                  PackF16(x.x, x.y), PackF16(x.z, x.w), PackF16(y.x, y.y), PackF16(y.z, y.w));
   }
   sm90::FenceAsyncShared();
 }
@@ -34,11 +34,11 @@ __device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t qu
   sm90::WgmmaCommit();
 }
 
-// P [heads, 64 rows] in BF16, K-major: row r of head h lies in chunk r / 8 ^ h % 8.
+// P [heads, 64 rows] in FP16, K-major: row r of head h lies in chunk r / 8 ^ h % 8.
 __device__ __forceinline__ void StoreP(uint8_t* p_rows, int head, int warp, int lane, float p0, float p1) {
   uint8_t* at = p_rows + head * 128 + lane / 4 * 2;
-  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp) ^ (head % 8)) * 16) = __float2bfloat16_rn(p0);
-  *reinterpret_cast<__nv_bfloat16*>(at + ((2 * warp + 1) ^ (head % 8)) * 16) = __float2bfloat16_rn(p1);
+  *reinterpret_cast<__half*>(at + ((2 * warp) ^ (head % 8)) * 16) = __float2half_rn(p0);
+  *reinterpret_cast<__half*>(at + ((2 * warp + 1) ^ (head % 8)) * 16) = __float2half_rn(p1);
 }
 
 // O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
@@ -62,6 +62,11 @@ __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head
     }
   }
 }
+
+// Weights are 2^(score - reference). FP16 holds them from 2^-24 to 2^16: so the reference lies below the largest score.
+constexpr float kTileBias = 14;   // a tile's own maximum gets the weight 2^14
+constexpr float kChainBias = 7;   // the first tile's maximum in a chain; there, scores may grow:
+constexpr float kHeadroom = 15;   // weights stay below 2^15
 
 // Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>
@@ -128,7 +133,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       float of_warp[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float of_tile = i == 0 ? m.x : m.y, reference = of_tile == -INFINITY ? 0.0f : of_tile;
+        const float largest = i == 0 ? m.x : m.y, reference = largest == -INFINITY ? 0.0f : largest - kTileBias;
         const float p0 = Exp2(s[4 * b + i] - reference), p1 = Exp2(s[4 * b + 2 + i] - reference);
         of_warp[i] = p0 + p1;
 #pragma unroll
@@ -141,7 +146,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     float of_tile = 0;
     float2 mine_factors;
     if (mine < kOwn) {
-      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine]));
+      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine])) - kTileBias;
       mine_factors = MergeFactors(largest, of_tile);
       factors[wg * kOwn + mine] = mine_factors;
     }
@@ -202,17 +207,15 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
 }
 
 // The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
-// maximum; only when a score exceeds that by more than kHeadroom (in powers of two) are the sums rescaled. Bits differ
-// from Multiply's in the last place, but depend on the token's rows alone all the same. A block takes many items (a
-// token and 64 heads) one after the other: queries and rows of the next are gathered while the last is written.
-// `count`: tiles of this block so far.
+// maximum; only when a score exceeds the headroom are the sums rescaled. Bits differ from Multiply's in the last place, but
+// depend on the token's rows alone all the same. A block takes many items (a token and 64 heads) one after the other: rows
+// of the next are gathered while the last is written. `count`: tiles of this block so far.
 template <int kHeads>
-__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int num_tiles, int item, int& count, uint8_t* smem, uint32_t base, int tid) {
+__device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int item, int& count, uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
   constexpr int kOwn = kHeads / 2;
-  constexpr float kHeadroom = 40;
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
-  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
 
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
   float total[4][kHeads / 2], s[kOwn / 2];
@@ -220,13 +223,14 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
 #pragma unroll
   for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
   float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
-  WaitFor(q_full, item & 1);
+  LoadQueries<kHeads, 8>(a, t, head0, base, tid);
+  sm90::NamedBarrier(3, kConsumers);
   WaitFor(full + 8 * (count & 1), count / 2 & 1);
+  const int num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
   IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(count & 1) * kTileBytes, q_rows);
   sm90::WgmmaWait<0>();
   for (int n = 0; n < num_tiles; ++n, ++count) {
     const int buffer = count & 1;
-    if (n + 1 == num_tiles && lane == 0) sm90::BarrierArrive(q_empty);
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
@@ -250,7 +254,7 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
       for (int i = 0; i < kOwn / 4; ++i) {
         const int head = i / 2 * 8 + 2 * quad + i % 2;
         const float m = fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]), fmaxf(warp_max[2 * kOwn + head], warp_max[3 * kOwn + head]));
-        float now = fmaxf(reference[i], m);
+        float now = fmaxf(reference[i], m - kChainBias);
         if (now == -INFINITY) now = 0;  // no score but NaNs
         const float factor = Exp2(reference[i] - now);
         reference[i] = now;

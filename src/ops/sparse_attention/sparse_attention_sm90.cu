@@ -1,10 +1,10 @@
 // SparseAttention on Hopper's tensor cores.
 //
 // A block takes one token and kHeads of its heads (all heads share the rows, and a row is key and value). Rows come in
-// tiles of 64, in the list's order: eight warps gather a tile by index, decode it to BF16 and lay it in shared memory;
+// tiles of 64, in the list's order: eight warps gather a tile by index, decode it to FP16 and lay it in shared memory;
 // two warpgroups multiply:
 //   S^T [64 rows, heads] = K Q^T        the warpgroups share the heads
-//   P = exp2(S - the tile's own maximum), in BF16
+//   P = exp2(S - the tile's own maximum + 14), in FP16
 //   O^T [512, heads]     = V^T P^T      the warpgroups share the channels; V is the same memory as K
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
@@ -39,8 +39,6 @@ __device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) 
       sm90::BarrierInit(full + 8 * b, kProducers / 32);
       sm90::BarrierInit(full + 16 + 8 * b, kConsumers / 32);
     }
-    sm90::BarrierInit(full + 32, kProducers / 32);
-    sm90::BarrierInit(full + 40, kConsumers / 32);
     sm90::BarrierInitFence();
   }
   return raw + (base - sm90::SharedAddress(raw));
@@ -86,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_co
   AllowNext();
   uint32_t base;
   uint8_t* smem = PrepareShared<kHeads>(raw, base);
-  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  const uint32_t full = base + S::kBarriers, empty = full + 16;
   __syncthreads();
   const int groups = a.num_heads / kHeads;
   int item = 0, count = 0;
@@ -97,19 +95,23 @@ __global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_co
     for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
       const int64_t t = w / groups;
       const RowList list(a, t);
+      // A slot's last reader has given back a tile since, and with it the slot.
+      if (tid == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = list.num_tiles();
       count = Gather(a, list, 0, 1, list.num_tiles(), count, base + S::kTiles, smem + S::kValid, full, empty, tid / 32, lane, [&] {
-        if (item > 0) WaitFor(q_empty, (item + 1) & 1);
-        LoadQueries<kHeads, 2>(a, t, w % groups * kHeads, base, tid);
-        __syncwarp();
-        if (lane == 0) sm90::BarrierArrive(q_full);
+        const int next = w + gridDim.x;  // its queries and picks, on their way to L2
+        if (next >= num_items) return;
+        const float* q = a.q + static_cast<int64_t>(next) * kHeads * kDim;
+#pragma unroll
+        for (int i = 0; i < kHeads * kDim / 32 / kProducers; ++i) Prefetch(q + (i * kProducers + tid) * 32);
+        if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + static_cast<int64_t>(next / groups) * a.v.num_picks + tid * 32);
+        if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + next / groups * kPairs + tid * 16);
       });
     }
   } else {
     sm90::MoreRegisters<176>();
     WaitForPrevious();
     for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
-      const int64_t t = w / groups;
-      MultiplyChain<kHeads>(a, t, w % groups * kHeads, RowList(a, t).num_tiles(), item, count, smem, base, threadIdx.x);
+      MultiplyChain<kHeads>(a, w / groups, w % groups * kHeads, item, count, smem, base, threadIdx.x);
     }
   }
 #endif
@@ -160,14 +162,15 @@ __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_co
   reinterpret_cast<float4*>(a.out + (t * a.num_heads + head) * kDim)[threadIdx.x] = y;
 }
 
-__global__ void __launch_bounds__(256) ToBf16Kernel(const float4* x, uint2* y, int64_t n) {
+__global__ void __launch_bounds__(256) ToF16Kernel(const float4* x, uint2* y, int64_t n) {
   AllowNext();
   WaitForPrevious();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (i >= n) return;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const float4 v = x[i];
-  const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y), high = __floats2bfloat162_rn(v.z, v.w);
-  y[i] = make_uint2(*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
+  y[i] = make_uint2(PackF16(v.x, v.y), PackF16(v.z, v.w));
+#endif
 }
 
 bool GpuIsSm90() {
@@ -225,9 +228,9 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     return;
   }
   if (t > attend::kMaxExactTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
-    p.kv16 = reinterpret_cast<const __nv_bfloat16*>(ctx.scratch.data);
+    p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = t * attend::kDim / 4;
-    Launch(ctx, attend::ToBf16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
+    Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
   if (heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant) {
