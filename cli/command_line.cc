@@ -478,9 +478,13 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddInteger(c, "--max-prompt", &s->max_prompt_tokens, 0, kMaxInt64, "tokens of a prompt (default 0: the context)");
   AddInteger(c, "--max-connections", &s->max_connections, 1, 1 << 20, "open connections (default 1024)");
   AddBytes(c, "--max-body", &o->max_body, "largest request body (default 32MiB)");
-  AddBytes(c, "--kv-budget", &s->kv_budget_bytes, "memory for KV, kept sessions included (default: half of what is free)");
-  AddInteger(c, "--max-kept-sessions", &s->max_kept_sessions, 0, 1 << 20,
-             "finished sessions kept for the next turn, within the KV budget (default 256; 0: none)");
+  AddBytes(c, "--kv-budget", &s->kv_budget_bytes, "memory for KV, the prefix cache included (default: half of what is free)");
+  AddChoice<bool>(c, "--prefix-cache", &s->prefix_cache, {{"on", true}, {"off", false}},
+                  "keeps KV for prompts that begin alike, within the KV budget (default on)");
+  AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
+             "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
+  c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")->type_name("DIR");
+  AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
   AddInteger(c, "--max-gap", &o->max_gap_ms, 0, 1000000,
              "aim in milliseconds of the time between two tokens of a stream while prompts are read (default 250; 0: none)");
   AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30, "seconds for one request (default 3600; 0: any)");

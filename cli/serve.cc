@@ -5,7 +5,6 @@
 #include <sstream>
 #include <string>
 
-#include "dsv4/inspect.h"
 #include "dsv4/server.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
@@ -55,20 +54,13 @@ int RunServe(const ServeOptions& options) {
   // As the engine chooses it (EngineOptions::prefill_chunk).
   server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : model.device == "cpu" ? 512 : 4096;
 
-  int64_t available = 0;
-  if (synthetic) {
-    model.model_dir.clear();
-  } else {
-    const ModelDescription description = Must(Inspect(model));
-    server.kv_fixed_bytes = description.plan.kv_fixed_bytes;
-    server.kv_bytes_per_token = description.plan.kv_bytes_per_1k_tokens / 1000;
-    available = description.plan.available_bytes - (model.device == "cpu" ? 0 : description.plan.weight_bytes);
-  }
+  if (synthetic) model.model_dir.clear();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
   if (server.kv_budget_bytes == 0) {
     constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30;
-    server.kv_budget_bytes = synthetic ? kUnknown : std::max(available / 2, kLeast);
+    const int64_t free = engine->free_bytes();
+    server.kv_budget_bytes = free == 0 ? kUnknown : std::max(free / 2, kLeast);
   }
   Must(Serve(*engine, *tokenizer, server));
   return kExitDone;

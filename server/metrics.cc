@@ -127,11 +127,21 @@ void Metrics::AddPreemption() {
   ++preemptions_;
 }
 
-void Metrics::AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* miss_reason) {
+void Metrics::AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* what) {
   const std::lock_guard lock(mutex_);
   prefix_queries_ += static_cast<uint64_t>(prompt_tokens);
   prefix_hits_ += static_cast<uint64_t>(hit_tokens);
-  if (hit_tokens == 0) ++misses_[miss_reason];
+  ++(hit_tokens > 0 ? hits_ : misses_)[what];
+}
+
+void Metrics::AddEviction() {
+  const std::lock_guard lock(mutex_);
+  ++evictions_;
+}
+
+void Metrics::AddKvDisk(const char* event) {
+  const std::lock_guard lock(mutex_);
+  ++kv_disk_[event];
 }
 
 void Metrics::AddRejection(const char* reason) {
@@ -159,7 +169,7 @@ std::string Metrics::Render(const Gauges& g) const {
            static_cast<double>(prompt_tokens_));
   page.One("vllm:generation_tokens_total", "counter", "Tokens generated.",
            static_cast<double>(generation_tokens_));
-  page.One("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in kept sessions.",
+  page.One("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
            static_cast<double>(prefix_queries_));
   page.One("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there.",
            static_cast<double>(prefix_hits_));
@@ -177,15 +187,20 @@ std::string Metrics::Render(const Gauges& g) const {
   request_prompt_.Render("vllm:request_prompt_tokens", "Prompt tokens of a sequence.", model_label_, &page.out);
   request_generated_.Render("vllm:request_generation_tokens", "Tokens generated for a sequence.",
                             model_label_, &page.out);
-  page.Counts("dsv4:prefix_miss_total", "Sequences that found no kept session, by reason.", "reason", misses_);
+  page.Counts("dsv4:prefix_hit_total", "Sequences that go on from the prefix cache, by place.", "place", hits_);
+  page.Counts("dsv4:prefix_miss_total", "Sequences that found nothing in the prefix cache, by reason.", "reason", misses_);
   page.Counts("dsv4:rejected_total", "Requests refused before they were queued, by reason.", "reason",
               rejections_);
   page.Head("dsv4:kv_bytes", "gauge", "Bytes of KV by use.");
   page.Value("dsv4:kv_bytes", ",use=\"running\"", static_cast<double>(g.kv_used_bytes));
   page.Value("dsv4:kv_bytes", ",use=\"kept\"", static_cast<double>(g.kv_kept_bytes));
   page.Value("dsv4:kv_bytes", ",use=\"budget\"", budget);
-  page.One("dsv4:kept_sessions", "gauge", "Finished sessions kept for reuse.",
-           static_cast<double>(g.kept_sessions));
+  page.Value("dsv4:kv_bytes", ",use=\"disk\"", static_cast<double>(g.kv_disk_bytes));
+  page.Head("dsv4:prefix_cuts", "gauge", "Points that prompts can go on from, by place.");
+  page.Value("dsv4:prefix_cuts", ",place=\"memory\"", static_cast<double>(g.cuts_in_memory));
+  page.Value("dsv4:prefix_cuts", ",place=\"disk\"", static_cast<double>(g.cuts_on_disk));
+  page.One("dsv4:prefix_evictions_total", "counter", "Cuts that made room in memory.", static_cast<double>(evictions_));
+  page.Counts("dsv4:kv_disk_total", "Files of KV by what happened to them.", "event", kv_disk_);
   page.One("dsv4:connections", "gauge", "Open connections.", static_cast<double>(g.connections));
   page.Head("dsv4:http_requests_total", "counter", "HTTP requests by route and status.");
   for (const auto& [key, count] : http_) {

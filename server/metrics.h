@@ -28,7 +28,8 @@ class Histogram {
 // What is true right now; read when a page is asked for.
 struct Gauges {
   int64_t running = 0, waiting = 0;
-  int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0, kept_sessions = 0;
+  int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0;
+  int64_t cuts_in_memory = 0, cuts_on_disk = 0, kv_disk_bytes = 0;  // of the prefix cache
   int64_t connections = 0;
 };
 
@@ -51,7 +52,10 @@ class Metrics {
   void AddRequest(const Request& request);
 
   void AddPreemption();
-  void AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* miss_reason);
+  // `what`: where a hit was found, or why there was none.
+  void AddPrefixLookup(int64_t prompt_tokens, int64_t hit_tokens, const char* what);
+  void AddEviction();
+  void AddKvDisk(const char* event);  // written, restored, removed, refused, foreign, failed
   void AddRejection(const char* reason);
   void AddHttp(const std::string& route, int status);
 
@@ -60,8 +64,9 @@ class Metrics {
  private:
   std::string model_label_;
   mutable std::mutex mutex_;
-  uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
-  std::map<std::string, uint64_t> success_, misses_, rejections_;
+  uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0,
+           evictions_ = 0;
+  std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
   Histogram first_token_, token_gap_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
       request_generated_;

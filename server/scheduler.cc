@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "logprobs.h"
-#include "output.h"
+#include "sequence.h"
 
 namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
-constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
-constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
@@ -49,50 +47,6 @@ const char* ReasonName(FinishReason reason) {
 
 }  // namespace
 
-struct Scheduler::Sequence {
-  Sequence(std::shared_ptr<Job> its_job, int its_index, const Tokenizer& tokenizer)
-      : job(std::move(its_job)),
-        index(its_index),
-        params(job->sequences[static_cast<size_t>(its_index)].params),
-        ids(*job->sequences[static_cast<size_t>(its_index)].prompt),
-        prompt_size(ids.size()),
-        writer(tokenizer, params) {
-    out.index = index;
-    out.counts.prompt = static_cast<int64_t>(prompt_size);
-  }
-
-  size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
-  size_t num_unread() const { return ids.size() - num_read(); }
-  bool generating() const { return ids.size() > prompt_size && num_unread() == 1; }
-  bool has_output() const {
-    return !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
-           out.finish != FinishReason::kNone;
-  }
-
-  const std::shared_ptr<Job> job;
-  const int index;
-  const GenerationParams& params;
-  std::vector<TokenId> ids;  // prompt, then what was chosen
-  const size_t prompt_size;
-  std::unique_ptr<Session> session;
-  std::unique_ptr<Sampler> sampler;            // of the content
-  std::unique_ptr<Sampler> reasoning_sampler;  // without penalties; null: `sampler` does both
-  OutputWriter writer;
-  std::optional<ChoiceConstraint> constraint;
-  bool call_forced = false;
-  bool end_think_forced = false;
-  size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out
-  std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
-
-  std::vector<float> logits;
-  size_t take = 0;  // tokens of this step
-  bool ended = false;
-  StepOutput out;
-  Clock::time_point admitted, first_token, last_token;
-  bool was_admitted = false, has_token = false;
-  FinishReason end_reason = FinishReason::kNone;
-};
-
 Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
                      Metrics& metrics, std::function<void(std::function<void()>)> post)
     : engine_(engine),
@@ -100,7 +54,7 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       options_(options),
       metrics_(metrics),
       post_(std::move(post)),
-      pool_(tokenizer, options.max_kept_sessions) {
+      cache_(engine, tokenizer, metrics, options.prefix_cache) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -190,8 +144,10 @@ void Scheduler::Fill(Gauges* g) const {
   g->running = num_running_;
   g->waiting = num_waiting_;
   g->kv_used_bytes = running_bytes_;
-  g->kv_kept_bytes = pool_.bytes();
-  g->kept_sessions = pool_.size();
+  g->kv_kept_bytes = std::max<int64_t>(kv_bytes_ - running_bytes_, 0);
+  g->cuts_in_memory = cache_.num_in_memory();
+  g->cuts_on_disk = cache_.num_on_disk();
+  g->kv_disk_bytes = cache_.disk_bytes();
   g->kv_budget_bytes = options_.kv_budget_bytes;
 }
 
@@ -215,7 +171,9 @@ void Scheduler::Run() {
   for (auto& s : running_) End(*s, FinishReason::kError, ResourceExhausted("the server is shutting down"));
   Deliver();
   Retire();
-  pool_.Clear();
+  const auto begin = Clock::now();
+  cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; });
+  kv_bytes_ = engine_.kv_bytes();
 }
 
 bool Scheduler::WaitForWork() {
@@ -259,153 +217,11 @@ void Scheduler::DropEnded() {
   Retire();
 }
 
-int64_t Scheduler::BytesAfter(const Sequence& s, size_t more_tokens) const {
-  const auto length = static_cast<double>(s.num_read() + more_tokens);
-  const auto planned = options_.kv_fixed_bytes +
-                       static_cast<int64_t>(std::ceil(length * options_.kv_bytes_per_token));
-  return std::max(planned, s.session == nullptr ? 0 : s.session->memory_bytes());
-}
-
-int64_t Scheduler::RunningBytes() const {
-  int64_t bytes = 0;
-  for (const SequencePtr& s : running_) {
-    if (s->session != nullptr) bytes += s->session->memory_bytes();
-  }
-  return bytes;
-}
-
-void Scheduler::Admit() {
-  // What the sequences in the batch will hold once their prompts are read.
-  int64_t planned = 0;
-  for (const SequencePtr& s : running_) planned += BytesAfter(*s, s->num_unread());
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    Sequence& s = *waiting_.front();
-    if (!running_.empty() && planned + BytesAfter(s, s.num_unread()) > options_.kv_budget_bytes) break;
-    SessionPool::Found found = pool_.Take(s.ids);
-    const size_t reused = found.session == nullptr ? 0 : found.session->tokens().size();
-    // Log-probabilities of a prompt need all of its rows.
-    if (s.params.prompt_logprobs >= 0 && s.prompt_rows_done < s.prompt_size && reused > 0) {
-      std::vector<TokenId> ids = found.session->tokens();
-      pool_.Put(std::move(found.session), std::move(ids));
-      found = {.session = nullptr, .miss_reason = "prompt_logprobs"};
-    }
-    if (!s.was_admitted) {
-      const int64_t hit = found.session == nullptr ? 0 : static_cast<int64_t>(reused);
-      s.out.counts.cached = std::min(hit, static_cast<int64_t>(s.prompt_size));
-      metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.miss_reason);
-      s.was_admitted = true;
-      s.admitted = Clock::now();
-    }
-    s.session = std::move(found.session);
-    if (s.session == nullptr) {
-      auto session = engine_.NewSession();
-      while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && pool_.EvictOldest()) {
-        session = engine_.NewSession();
-      }
-      if (!session.ok()) {
-        if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) break;
-        End(s, FinishReason::kError, session.status());
-        Deliver();
-        Retire();
-        continue;
-      }
-      s.session = std::move(*session);
-    }
-    planned += BytesAfter(s, s.num_unread());
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    --num_waiting_;
-    ++num_running_;
-    Sequence& admitted = *running_.back();
-    if (admitted.ids.size() == admitted.prompt_size && !admitted.params.thinking) Force(admitted, "");
-  }
-}
-
-int64_t Scheduler::PromptBudget(int64_t num_generating) const {
-  if (num_generating == 0) return options_.prefill_chunk;
-  int64_t budget = options_.prefill_chunk - num_generating;
-  if (options_.max_gap_s > 0 && seconds_per_prompt_token_ > 0) {
-    const double spare = options_.max_gap_s - seconds_per_generating_step_;
-    budget = std::min(budget, static_cast<int64_t>(std::max(spare, 0.0) / seconds_per_prompt_token_));
-  }
-  return std::max(budget, kMinPromptBudget);
-}
-
-std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
-  std::vector<Sequence*> batch, prompts;
-  for (const SequencePtr& s : running_) {
-    s->take = 0;
-    if (s->job->paused || s->ended) continue;
-    if (s->generating()) {
-      s->take = 1;
-      batch.push_back(s.get());
-    } else if (prompts.size() < kMaxPrefills) {
-      prompts.push_back(s.get());
-    }
-  }
-  // Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves.
-  std::stable_sort(prompts.begin(), prompts.end(),
-                   [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
-  int64_t budget = PromptBudget(static_cast<int64_t>(batch.size()));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Sequence& s = *prompts[i];
-    const auto sharers = static_cast<int64_t>(prompts.size() - i);
-    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
-    const bool all_rows = s.params.prompt_logprobs >= 0 && s.prompt_rows_done < s.prompt_size;
-    if (all_rows) {
-      const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
-      take = std::min(take, std::max<int64_t>(kMaxAllRowsBytes / row_bytes, 1));
-      // The rows of the prompt are not mixed with those of chosen tokens.
-      take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
-    }
-    budget = std::max<int64_t>(budget - take, 0);
-    s.take = static_cast<size_t>(take);
-    batch.push_back(&s);
-  }
-  return batch;
-}
-
-// Keeps the step within the KV budget: kept sessions go first, then the sequence that came last starts over later.
-void Scheduler::MakeRoom(std::vector<Sequence*>& batch) {
-  const auto needed = [&] {
-    int64_t bytes = pool_.bytes();
-    for (const SequencePtr& s : running_) bytes += s->session == nullptr ? 0 : BytesAfter(*s, s->take);
-    return bytes;
-  };
-  while (needed() > options_.kv_budget_bytes) {
-    if (pool_.EvictOldest()) continue;
-    if (running_.size() > 1 && Preempt(running_.front().get())) {
-      std::erase_if(batch, [](const Sequence* s) { return s->session == nullptr; });
-      for (const SequencePtr& s : waiting_) std::erase(batch, s.get());
-      continue;
-    }
-    if (batch.empty()) return;
-    // One sequence alone does not fit any more.
-    for (Sequence* s : batch) End(*s, FinishReason::kLength);
-    batch.clear();
-    return;
-  }
-}
-
-// Takes the KV of the sequence that was admitted last; it is read again, prompt and output, when there is room.
-bool Scheduler::Preempt(const Sequence* keep) {
-  if (running_.empty() || running_.back().get() == keep) return false;
-  SequencePtr victim = std::move(running_.back());
-  running_.pop_back();
-  victim->session.reset();
-  victim->take = 0;
-  --num_running_;
-  ++num_waiting_;
-  waiting_.push_front(std::move(victim));
-  metrics_.AddPreemption();
-  return true;
-}
-
 Status Scheduler::RunItems(std::span<Sequence* const> batch) {
   std::vector<StepItem> items;
   for (Sequence* s : batch) {
     const std::span<const TokenId> tokens(s->ids.data() + s->num_read(), s->take);
-    const bool all_rows = s->params.prompt_logprobs >= 0 && s->prompt_rows_done < s->prompt_size;
+    const bool all_rows = s->needs_prompt_rows();
     const bool last = s->take == s->num_unread();
     const LogitRows rows = all_rows ? LogitRows::kAll : last ? LogitRows::kLast : LogitRows::kNone;
     items.push_back({.session = s->session.get(),
@@ -424,7 +240,7 @@ void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
   Status status = RunItems(batch);
   // The machine has less memory than the budget says: free what can be freed and try again.
   while (status.code() == StatusCode::kResourceExhausted) {
-    if (!pool_.EvictOldest()) {
+    if (!cache_.Evict()) {
       if (running_.size() < 2 || !Preempt(running_.front().get())) break;
       std::erase(batch, waiting_.front().get());
       if (batch.empty()) return;
@@ -446,9 +262,9 @@ void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
 // Whether the next steps are known: one token of each sequence, chosen by its sampler alone.
 bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
   if (batch.empty() || interrupted_) return false;
-  int64_t bytes = pool_.bytes();
+  int64_t bytes = engine_.kv_bytes();
   for (const SequencePtr& s : running_) {
-    if (s->session != nullptr) bytes += BytesAfter(*s, s->take > 0 ? kDecodeTokens : 0);
+    if (s->session != nullptr && s->take > 0) bytes += Growth(*s, kDecodeTokens);
     if (s->take == 0 && !s->job->paused && !s->ended) return false;
   }
   return bytes <= options_.kv_budget_bytes && std::all_of(batch.begin(), batch.end(), [](const Sequence* s) {
@@ -469,6 +285,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
       item.stop_ids.insert(item.stop_ids.end(), eos.begin(), eos.end());
     }
     items.push_back(std::move(item));
+    if (s->num_read() < s->prompt_size) ++step_metrics_.prompt_tokens;  // the last one of a prompt
   }
   bool over = false;
   size_t last = 0;
@@ -501,10 +318,14 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   one_step_ = true;
   for (Sequence* s : batch) {
     if (s->ended) continue;
-    // One whose tokens do not follow from what was told is lost.
+    // One that has read all of its tokens lost the row behind them: it starts over. One whose tokens do not follow from
+    // what was told is lost.
     const std::vector<TokenId>& read = s->session->tokens();
-    const bool follows = read.size() < s->ids.size() && std::equal(read.begin(), read.end(), s->ids.begin());
-    if (!follows) End(*s, FinishReason::kError, status);
+    if (read == s->ids) {
+      StartOver(s);
+    } else if (read.size() > s->ids.size() || !std::equal(read.begin(), read.end(), s->ids.begin())) {
+      End(*s, FinishReason::kError, status);
+    }
   }
 }
 
@@ -523,13 +344,14 @@ void Scheduler::AfterStep(std::span<Sequence* const> batch, double seconds) {
     const size_t read_before = s->num_read() - s->take;
     const bool generated = s->take == 1 && read_before >= s->prompt_size;
     (generated ? generating : prompt_tokens) += static_cast<int64_t>(s->take);
-    if (s->params.prompt_logprobs >= 0 && s->prompt_rows_done < s->prompt_size) {
+    if (s->needs_prompt_rows()) {
       TakePromptRows(*s, read_before, s->take);
       if (s->num_unread() == 0) {
         const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
         s->logits.erase(s->logits.begin(), s->logits.end() - static_cast<ptrdiff_t>(vocab));
       }
     }
+    TakeCut(*s);
     if (s->num_unread() == 0) ChooseToken(*s);
   }
   step_metrics_.prompt_tokens = prompt_tokens;
@@ -679,7 +501,7 @@ void Scheduler::Deliver() {
   });
 }
 
-// Takes ended sequences out; their sessions are kept for the next turn.
+// Takes ended sequences out; what they read and wrote is kept for the next turn.
 void Scheduler::Retire() {
   const auto retire = [this](Sequence& s, bool ran) {
     const auto now = Clock::now();
@@ -693,14 +515,8 @@ void Scheduler::Retire() {
                          .prefill_s = s.has_token ? Seconds(s.first_token - s.admitted) : 0,
                          .decode_s = s.has_token ? Seconds(s.last_token - s.first_token) : 0,
                          .total_s = total});
-    if (s.end_reason == FinishReason::kError) s.session.reset();
-    if (s.session != nullptr && s.num_read() > 0) {
-      const bool complete = s.end_reason == FinishReason::kStop || s.end_reason == FinishReason::kToolCalls;
-      const auto reply = complete ? s.writer.Rendered() : std::nullopt;
-      const std::string& prompt_text = s.job->sequences[static_cast<size_t>(s.index)].prompt_text;
-      pool_.Put(std::move(s.session), std::move(s.ids),
-                reply && !prompt_text.empty() ? prompt_text + *reply : "");
-    }
+    if (s.end_reason != FinishReason::kError) KeepReply(s);
+    s.session.reset();
   };
   for (auto& s : waiting_) {
     if (s->ended) retire(*s, false);
@@ -711,6 +527,7 @@ void Scheduler::Retire() {
   std::erase_if(waiting_, [](const SequencePtr& s) { return s->ended; });
   std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
   running_bytes_ = RunningBytes();
+  kv_bytes_ = engine_.kv_bytes();
 }
 
 }  // namespace dsv4::server

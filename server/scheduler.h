@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,7 +17,7 @@
 #include "dsv4/tokenizer.h"
 #include "generation.h"
 #include "metrics.h"
-#include "session_pool.h"
+#include "prefix_cache.h"
 
 namespace dsv4::server {
 
@@ -25,10 +26,10 @@ struct SchedulerOptions {
   int64_t max_waiting = 256;      // sequences in the queue
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
   double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence while prompts are read
-  int64_t kv_budget_bytes = 0;    // of all sessions, kept ones included
+  int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
-  size_t max_kept_sessions = 256;
+  PrefixCacheOptions prefix_cache = {};
 };
 
 class Scheduler {
@@ -45,7 +46,7 @@ class Scheduler {
   void Cancel(const std::shared_ptr<Job>& job);
   void SetPaused(const std::shared_ptr<Job>& job, bool paused);
 
-  std::vector<TokenId> EncodePrompt(std::string_view text) const { return pool_.EncodePrompt(text); }
+  std::vector<TokenId> EncodePrompt(std::string_view text) const { return cache_.EncodePrompt(text); }
 
   // Seconds since the engine last finished a step that it began; 0 when there is nothing to do.
   double SecondsStuck() const;
@@ -67,6 +68,12 @@ class Scheduler {
   int64_t PromptBudget(int64_t num_generating) const;
   void MakeRoom(std::vector<Sequence*>& batch);
   bool Preempt(const Sequence* keep);
+  void StartOver(const Sequence* s);
+  bool ShouldWait(const Sequence& s, size_t cut);
+  void PlanCuts(Sequence& s, size_t common);
+  void TakeCut(Sequence& s);
+  void KeepReply(Sequence& s);
+  void KeepSnapshot(Sequence& s, size_t num_ids, const std::string& rendered);
   void RunBatch(std::vector<Sequence*>& batch);
   Status RunItems(std::span<Sequence* const> batch);
   bool CanDecodeOn(std::span<Sequence* const> batch) const;
@@ -82,13 +89,14 @@ class Scheduler {
   void Retire();
   int64_t RunningBytes() const;
   int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
+  int64_t Growth(const Sequence& s, size_t more_tokens) const;
 
   Engine& engine_;
   const Tokenizer& tokenizer_;
   const SchedulerOptions options_;
   Metrics& metrics_;
   const std::function<void(std::function<void()>)> post_;
-  SessionPool pool_;
+  PrefixCache cache_;
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
@@ -105,7 +113,7 @@ class Scheduler {
   double seconds_per_prompt_token_ = 0, seconds_per_generating_step_ = 0;
   Metrics::Step step_metrics_;
 
-  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0};
+  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0};
   std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
   std::atomic<int64_t> step_begin_ns_{0};  // 0: no step is being run
   std::thread thread_;                     // last: it uses all of the above

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -127,15 +128,24 @@ class Server {
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
                                      http_options, [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
+    if (!options_.kv_disk.empty()) {
+      std::error_code error;
+      std::filesystem::create_directories(options_.kv_disk, error);
+      if (error) return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
+    }
     const SchedulerOptions scheduler_options{
         .max_running = options_.max_running,
         .max_waiting = options_.max_waiting,
         .prefill_chunk = options_.prefill_chunk,
         .max_gap_s = options_.max_gap_s,
         .kv_budget_bytes = options_.kv_budget_bytes,
-        .kv_fixed_bytes = options_.kv_fixed_bytes,
-        .kv_bytes_per_token = options_.kv_bytes_per_token,
-        .max_kept_sessions = static_cast<size_t>(options_.max_kept_sessions)};
+        .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
+        .kv_bytes_per_token = engine_.info().kv_bytes_per_token,
+        .prefix_cache = {.enabled = options_.prefix_cache,
+                         .interval = static_cast<size_t>(options_.cut_interval),
+                         .disk = options_.kv_disk,
+                         .disk_bytes = options_.kv_disk_bytes,
+                         .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }}};
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     api_.emplace(Api{.options = options_,
@@ -146,6 +156,13 @@ class Server {
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
                      .created = UnixTime()});
     workers_.emplace(2, kMaxQueuedReads);
+    if (!options_.kv_disk.empty()) {
+      Gauges gauges;
+      scheduler_->Fill(&gauges);
+      log_.Line("kv-disk", {{"folder", options_.kv_disk},
+                            {"cuts", std::to_string(gauges.cuts_on_disk)},
+                            {"size", Mebibytes(gauges.kv_disk_bytes)}});
+    }
     http_->OnSignal([this](int signal) { OnSignal(signal); });
     Announce();
     http_->Run();
@@ -166,13 +183,13 @@ class Server {
                         {"context", std::to_string(info.max_context)},
                         {"encoder", std::string(ChatDialectName(options_.dialect))},
                         {"thinking", options_.default_thinking ? "on" : "off"}});
-    const double tokens = options_.kv_bytes_per_token > 0
-                              ? static_cast<double>(options_.kv_budget_bytes - options_.kv_fixed_bytes) /
-                                    options_.kv_bytes_per_token
+    const double tokens = info.kv_bytes_per_token > 0
+                              ? static_cast<double>(options_.kv_budget_bytes - info.kv_fixed_bytes) /
+                                    info.kv_bytes_per_token
                               : 0;
     log_.Line("memory", {{"kv_budget", Mebibytes(options_.kv_budget_bytes)},
-                         {"per_sequence", Mebibytes(options_.kv_fixed_bytes)},
-                         {"per_1k_tokens", Mebibytes(static_cast<int64_t>(options_.kv_bytes_per_token * 1000))},
+                         {"per_sequence", Mebibytes(info.kv_fixed_bytes)},
+                         {"per_1k_tokens", Mebibytes(static_cast<int64_t>(info.kv_bytes_per_token * 1000))},
                          {"tokens_of_one_sequence", Number(std::max(tokens, 0.0), 0)}});
     log_.Line("limits", {{"concurrent", std::to_string(options_.max_running)},
                          {"queue", std::to_string(options_.max_waiting)},

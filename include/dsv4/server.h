@@ -32,9 +32,10 @@ struct ServerOptions {
   int64_t prefill_chunk = 512;  // prompt tokens of one step
   double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound
   int64_t kv_budget_bytes = 0;
-  int64_t kv_fixed_bytes = 0;     // of one session (MemoryPlan)
-  double kv_bytes_per_token = 0;  // of one session (MemoryPlan)
-  int64_t max_kept_sessions = 256;
+  bool prefix_cache = true;
+  int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none
+  std::string kv_disk;          // folder for KV that leaves memory; "": none
+  int64_t kv_disk_bytes = int64_t{32} << 30;
 
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_connections = 1024;

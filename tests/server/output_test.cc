@@ -1,11 +1,10 @@
-// Tokens to what clients see, the constraint of names, and kept sessions.
+// Tokens to what clients see, the constraint of names, log-probabilities, and reading of JSON.
 #include "server/output.h"
 
 #include "fake_engine.h"
 #include "gtest/gtest.h"
 #include "server/json.h"
 #include "server/logprobs.h"
-#include "server/session_pool.h"
 
 namespace dsv4::server {
 namespace {
@@ -150,69 +149,6 @@ TEST(ChoiceConstraint, SpellsOneOfTheChoices) {
     }
     EXPECT_EQ(text, wanted);
   }
-}
-
-class Pool : public ::testing::Test {
- protected:
-  void Put(SessionPool& pool, const std::string& text, const std::string& rendered = "") {
-    auto session = std::make_unique<FakeSession>(live_);
-    const Ids ids = NanoTokenizer().Encode(text);
-    session->ids = ids;
-    pool.Put(std::move(session), ids, rendered);
-  }
-  std::atomic<int64_t> live_ = 0;
-};
-
-TEST_F(Pool, TheLongestBeginningIsFound) {
-  SessionPool pool(NanoTokenizer(), 10);
-  EXPECT_STREQ(pool.Take({1, 2, 3}).miss_reason, "empty");
-  for (const Ids& ids : {Ids{1, 2, 3}, Ids{1, 2, 9, 9}, Ids{7}}) {
-    auto session = std::make_unique<FakeSession>(live_);
-    session->ids = ids;
-    pool.Put(std::move(session), ids);
-  }
-  EXPECT_STREQ(pool.Take({1, 2}).miss_reason, "unrelated");
-  EXPECT_EQ(pool.Take({1, 2, 3}).session, nullptr);  // nothing would be left to read
-  EXPECT_EQ(pool.size(), 3);
-  const auto found = pool.Take({1, 2, 3, 4}).session;
-  ASSERT_NE(found, nullptr);
-  EXPECT_EQ(found->tokens(), (Ids{1, 2, 3}));
-  EXPECT_EQ(pool.size(), 2);
-}
-
-TEST_F(Pool, ALongerSessionReplacesItsBeginningAndTheOldestGoes) {
-  SessionPool pool(NanoTokenizer(), 2);
-  Put(pool, "one two");
-  Put(pool, "one two three four five");
-  EXPECT_EQ(pool.size(), 1);
-  Put(pool, "another");
-  Put(pool, "a third");
-  EXPECT_EQ(pool.size(), 2);
-  EXPECT_EQ(live_, 2);
-  EXPECT_EQ(pool.Take(NanoTokenizer().Encode("one two three four five six")).session, nullptr);
-  EXPECT_TRUE(pool.EvictOldest());
-  EXPECT_NE(pool.Take(NanoTokenizer().Encode("a third time")).session, nullptr);
-  EXPECT_FALSE(pool.EvictOldest());
-  EXPECT_EQ(pool.bytes(), 0);
-}
-
-TEST_F(Pool, IdsThatTheModelWroteAreUsedAgain) {
-  SessionPool pool(NanoTokenizer(), 4);
-  // "it" as two tokens, which the tokenizer would not do.
-  Ids ids = NanoTokenizer().Encode("<｜User｜>a<｜Assistant｜></think>");
-  for (const char* piece : {"i", "t"}) ids.push_back(*NanoTokenizer().FindToken(piece));
-  auto session = std::make_unique<FakeSession>(live_);
-  session->ids = ids;
-  pool.Put(std::move(session), ids, "<｜User｜>a<｜Assistant｜></think>other spelling");
-  Ids expected = ids;
-  const Ids tail = NanoTokenizer().Encode("<｜end▁of▁sentence｜><｜User｜>b");
-  expected.insert(expected.end(), tail.begin(), tail.end());
-  const std::string rest = "<｜end▁of▁sentence｜><｜User｜>b";
-  EXPECT_EQ(pool.EncodePrompt("<｜User｜>a<｜Assistant｜></think>it" + rest), expected);
-  EXPECT_EQ(pool.EncodePrompt("<｜User｜>a<｜Assistant｜></think>other spelling" + rest), expected);
-  // A text that goes on inside a word is split anew.
-  const std::string other = "<｜User｜>a<｜Assistant｜></think>item";
-  EXPECT_EQ(pool.EncodePrompt(other), NanoTokenizer().Encode(other));
 }
 
 TEST(Logprobs, SumToOneAndAreSorted) {

@@ -186,7 +186,7 @@ TEST_F(SchedulerTest, CancellingTakesOneStep) {
   EXPECT_EQ(client->finish[0], FinishReason::kCancelled);
   EXPECT_LE(steps, 2);
   WaitIdle();
-  EXPECT_EQ(Metric("dsv4:kept_sessions"), engine_.live_sessions);
+  EXPECT_EQ(engine_.live_sessions, 0);
 }
 
 TEST_F(SchedulerTest, APausedSequenceWaitsAndItsTimeRunsOn) {
@@ -220,7 +220,7 @@ TEST_F(SchedulerTest, TheQueueIsBounded) {
 
 TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
   // Room for two and a half of them.
-  Start({.kv_budget_bytes = 2 * (kFakeFixedBytes + 510 * kFakeTokenBytes) + 2000, .max_kept_sessions = 4});
+  Start({.kv_budget_bytes = 2 * (kFakeFixedBytes + 510 * kFakeTokenBytes) + 2000});
   const auto client = Submit({{100}, {1000}, {2000}, {3000}}, 500);
   Wait(client);
   for (int i = 0; i < 4; ++i) {
@@ -259,7 +259,79 @@ TEST_F(SchedulerTest, TheNextTurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(second->counts[0].cached, 249);
   EXPECT_EQ(second->tokens[0], Counting(903, 5));
   const std::lock_guard lock(engine_.mutex);
-  EXPECT_EQ(engine_.step_tokens[steps], 4);
+  EXPECT_EQ(engine_.step_tokens[steps], 3);  // the last token of a prompt goes with those that are written
+  EXPECT_EQ(engine_.step_tokens[steps + 1], 1);
+}
+
+TEST_F(SchedulerTest, SeveralRepliesReadTheirPromptOnce) {
+  Start();
+  const auto client = Submit(std::vector<Ids>(4, Counting(100, 300)), 3);
+  Wait(client);
+  for (const Ids& tokens : client->tokens) EXPECT_EQ(tokens, Counting(400, 3));
+  EXPECT_EQ(client->counts[0].cached, 0);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(client->counts[i].cached, 299);
+  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 299 + 4);
+}
+
+TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
+  std::mutex gate;
+  engine_.before_step = [&] { const std::lock_guard lock(gate); };
+  Start({.prefill_chunk = 100});
+  gate.lock();
+  // Several at once: the first one makes a cut where the others part from it.
+  std::vector<std::shared_ptr<Client>> clients;
+  for (TokenId i = 0; i < 5; ++i) {
+    Ids prompt = Counting(100, 1000);
+    for (TokenId k = 0; k < 10; ++k) prompt.push_back(3500 + 20 * i + k);
+    clients.push_back(Submit({prompt}, 2));
+  }
+  gate.unlock();
+  for (const auto& client : clients) Wait(client);
+  WaitIdle();
+  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 1000 + 5 * 10);
+  EXPECT_EQ(Metric("vllm:prefix_cache_hits_total"), 4 * 1000);
+  // One after the other: the second reads all and cuts where it left the first one's way, the third goes on from there.
+  std::vector<int64_t> cached;
+  for (TokenId i = 0; i < 3; ++i) {
+    Ids prompt = Counting(2000, 500);
+    for (TokenId k = 0; k < 10; ++k) prompt.push_back(3500 + 20 * i + k);
+    const auto client = Submit({prompt}, 2);
+    Wait(client);
+    WaitIdle();
+    cached.push_back(client->counts[0].cached);
+  }
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 500}));
+}
+
+TEST_F(SchedulerTest, ACancelledPromptIsNotReadAgain) {
+  std::atomic<int> steps = 0;
+  engine_.before_step = [&] { ++steps; };
+  Start({.prefill_chunk = 10, .prefix_cache = {.interval = 100}});
+  const auto client = Submit({Counting(100, 3900)}, 2);
+  while (steps < 50) std::this_thread::yield();
+  scheduler_->Cancel(client->job);
+  Wait(client);
+  WaitIdle();
+  const auto again = Submit({Counting(100, 3900)}, 2);
+  Wait(again);
+  EXPECT_GE(again->counts[0].cached, 400);
+  WaitIdle();
+  const auto part = Submit({Counting(100, 250)}, 2);  // from the cuts on the way
+  Wait(part);
+  EXPECT_EQ(part->counts[0].cached, 200);
+}
+
+TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
+  Start({.prefix_cache = {.enabled = false}});
+  for (int i = 0; i < 2; ++i) {
+    const auto client = Submit(std::vector<Ids>(2, Counting(100, 50)), 3);
+    Wait(client);
+    EXPECT_EQ(client->counts[1].cached, 0);
+    EXPECT_EQ(client->tokens[1], Counting(150, 3));
+  }
+  WaitIdle();
+  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 200);
+  EXPECT_EQ(engine_.kv_bytes(), 0);
 }
 
 TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {

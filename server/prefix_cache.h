@@ -1,0 +1,125 @@
+// KV snapshots of what was read and written lately ("cuts"), in a tree over token ids: a prompt goes on from the deepest
+// cut on its way instead of from token 0. Exact: a cut has the very tokens that the prompt begins with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/session.h"
+#include "dsv4/snapshot.h"
+#include "dsv4/tokenizer.h"
+#include "metrics.h"
+#include "radix_tree.h"
+
+namespace dsv4::server {
+
+struct PrefixCacheOptions {
+  bool enabled = true;
+  size_t interval = 4096;    // tokens between two cuts of a long prompt
+  std::string disk;          // folder; "": none
+  int64_t disk_bytes = 0;    // files there, together
+  std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
+};
+
+// EncodePrompt and the gauges may be called by any thread, everything else by the engine's.
+class PrefixCache {
+ public:
+  PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics, const PrefixCacheOptions& options);
+
+  const PrefixCacheOptions& options() const { return options_; }
+
+  // What is known of a prompt.
+  struct Known {
+    size_t cut = 0;     // tokens of the deepest cut that leaves one to read; 0: none
+    size_t common = 0;  // tokens that begin some conversation in the tree as well
+  };
+  Known Look(std::span<const TokenId> prompt) const;
+
+  struct Found {
+    std::shared_ptr<const KvSnapshot> snapshot;  // null: none
+    // memory, disk; or why there is none: off, empty, unrelated, diverged (a kept conversation
+    // goes another way), no_memory (to read it from disk)
+    const char* what = "";
+  };
+  // The cut that Look names, read from disk if it is there. A file that is refused is forgotten.
+  Found Find(std::span<const TokenId> prompt);
+
+  // Whether a cut of exactly these tokens is kept.
+  bool Has(std::span<const TokenId> tokens) const;
+
+  // Keeps a snapshot. `ids` are its tokens and those that were chosen but not read yet (at most a few). `rendered`: how
+  // the encoder writes the same conversation, where that may differ from what the model wrote (white space around calls,
+  // the form of their arguments); "" where there is no such text.
+  void Put(std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids, const std::string& rendered = "");
+
+  // The ids of a prompt. Where it repeats a kept conversation's text up to a token that cannot be merged with text before
+  // it, these are that conversation's ids, whatever way the model split its words; so its reply is found again.
+  std::vector<TokenId> EncodePrompt(std::string_view text) const;
+
+  // Frees the cut that is worth least: the oldest of those that later cuts of their conversation have replaced and that
+  // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the way, so
+  // leaves go before what they share). With a disk, the latter are written there first. False: there is none.
+  bool Evict();
+
+  // Writes what Evict would write, the latest first, until `until` has passed; then forgets all.
+  void SaveAndClear(const std::function<bool()>& until);
+
+  int64_t num_in_memory() const;
+  int64_t num_on_disk() const;
+  int64_t disk_bytes() const;
+
+ private:
+  struct Cut;
+  struct Text;
+  using Node = RadixNode<TokenId, Cut>;
+  using TextNode = RadixNode<char, Text>;
+  using Tree = RadixTree<TokenId, Cut>;
+  using TextTree = RadixTree<char, Text>;
+
+  struct Cut {
+    std::shared_ptr<const KvSnapshot> snapshot;
+    std::string file;  // "": none
+    int64_t file_bytes = 0;
+    int64_t hits = 0;
+    std::list<Node*>::iterator place, disk_place;  // in by_use_ where there is a snapshot, in files_ where a file
+    std::vector<TextNode*> texts;
+  };
+  // A text that stands for the tokens of `cut` and `more`.
+  struct Text {
+    Node* cut = nullptr;
+    std::vector<TokenId> more;
+  };
+
+  static bool Holds(const Cut& cut) { return cut.snapshot != nullptr || !cut.file.empty(); }
+  static bool Replaced(const Node& node);
+  const Node* Deepest(std::span<const TokenId> prompt, size_t* common) const;
+  void Touch(Node* node);
+  void AddText(Node* node, std::string_view text, std::span<const TokenId> more);
+  void DropSnapshot(Node* node);
+  void DropFile(Node* node, bool remove);
+  void PruneNode(Node* node);
+  bool Write(Node* node);
+  void ReadFolder();
+  void Error(const Status& status, const char* event);
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  Metrics& metrics_;
+  const PrefixCacheOptions options_;
+
+  mutable std::mutex mutex_;  // of all below; the engine's thread, which alone changes them, reads without it
+  Tree cuts_;
+  TextTree texts_;
+  std::list<Node*> by_use_, files_;  // the one used last first
+  int64_t disk_bytes_ = 0;
+};
+
+}  // namespace dsv4::server

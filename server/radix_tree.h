@@ -1,0 +1,120 @@
+// A radix tree: values at sequences of symbols, common beginnings stored once.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace dsv4::server {
+
+// Nodes keep their address until they are pruned.
+template <typename Symbol, typename Value>
+struct RadixNode {
+  RadixNode* parent = nullptr;
+  std::vector<Symbol> edge;  // from the parent to here
+  size_t depth = 0;          // symbols from the root to here
+  std::map<Symbol, std::unique_ptr<RadixNode>> children;  // by the first symbol of their edges
+  Value value{};
+};
+
+template <typename Symbol, typename Value>
+class RadixTree {
+ public:
+  using Node = RadixNode<Symbol, Value>;
+
+  Node& root() { return root_; }
+  const Node& root() const { return root_; }
+
+  // The node of `key`, made if there is none.
+  Node* Insert(std::span<const Symbol> key) {
+    Node* node = &root_;
+    while (node->depth < key.size()) {
+      const std::span<const Symbol> rest = key.subspan(node->depth);
+      auto& place = node->children[rest.front()];
+      if (place == nullptr) {
+        place = std::make_unique<Node>();
+        place->parent = node;
+        place->edge.assign(rest.begin(), rest.end());
+        place->depth = key.size();
+        return place.get();
+      }
+      const size_t common = Common(place->edge, rest);
+      if (common < place->edge.size()) Split(place, common);
+      node = place.get();
+    }
+    return node;
+  }
+
+  // Calls visit(node) for every node whose symbols begin `key`, from the root on. How many symbols of `key` the tree
+  // knows: the last of them may lie inside an edge.
+  template <typename Visit>
+  size_t Walk(std::span<const Symbol> key, const Visit& visit) const {
+    const Node* node = &root_;
+    for (;;) {
+      visit(*node);
+      if (node->depth == key.size()) return key.size();
+      const std::span<const Symbol> rest = key.subspan(node->depth);
+      const auto child = node->children.find(rest.front());
+      if (child == node->children.end()) return node->depth;
+      const size_t common = Common(child->second->edge, rest);
+      if (common < child->second->edge.size()) return node->depth + common;
+      node = child->second.get();
+    }
+  }
+
+  static std::vector<Symbol> Key(const Node& node) {
+    std::vector<Symbol> key(node.depth);
+    for (const Node* n = &node; n->parent != nullptr; n = n->parent) {
+      std::copy(n->edge.begin(), n->edge.end(), key.begin() + static_cast<std::ptrdiff_t>(n->parent->depth));
+    }
+    return key;
+  }
+
+  // Takes `node` out, and ancestors, as long as they hold nothing (`holds(node)`) and nothing depends on them.
+  template <typename Holds>
+  void Prune(Node* node, const Holds& holds) {
+    while (node->parent != nullptr && !holds(*node)) {
+      Node* parent = node->parent;
+      if (node->children.size() > 1) return;
+      if (node->children.empty()) {
+        parent->children.erase(parent->children.find(node->edge.front()));
+        node = parent;
+        continue;
+      }
+      std::unique_ptr<Node>& place = parent->children.find(node->edge.front())->second;
+      std::unique_ptr<Node> child = std::move(node->children.begin()->second);
+      child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
+      child->parent = parent;
+      place = std::move(child);
+      return;
+    }
+  }
+
+ private:
+  static size_t Common(std::span<const Symbol> a, std::span<const Symbol> b) {
+    const size_t limit = std::min(a.size(), b.size());
+    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(limit), b.begin()).first - a.begin());
+  }
+
+  // A new node `at` symbols down the edge to `place`.
+  static void Split(std::unique_ptr<Node>& place, size_t at) {
+    auto middle = std::make_unique<Node>();
+    std::unique_ptr<Node> below = std::move(place);
+    const auto cut = below->edge.begin() + static_cast<std::ptrdiff_t>(at);
+    middle->parent = below->parent;
+    middle->edge.assign(below->edge.begin(), cut);
+    middle->depth = below->depth - below->edge.size() + at;
+    below->edge.erase(below->edge.begin(), cut);
+    below->parent = middle.get();
+    middle->children.emplace(below->edge.front(), std::move(below));
+    place = std::move(middle);
+  }
+
+  Node root_;
+};
+
+}  // namespace dsv4::server

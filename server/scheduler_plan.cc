@@ -1,0 +1,244 @@
+// Which sequences run, how much of their prompts each step takes, and what is kept of them.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "sequence.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
+constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
+constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
+
+}  // namespace
+
+int64_t Scheduler::BytesAfter(const Sequence& s, size_t more_tokens) const {
+  const auto length = static_cast<double>(s.num_read() + more_tokens);
+  const auto planned = options_.kv_fixed_bytes +
+                       static_cast<int64_t>(std::ceil(length * options_.kv_bytes_per_token));
+  return std::max(planned, s.session == nullptr ? 0 : s.session->memory_bytes());
+}
+
+int64_t Scheduler::Growth(const Sequence& s, size_t more_tokens) const {
+  return std::max<int64_t>(BytesAfter(s, more_tokens) - s.session->memory_bytes(), 0);
+}
+
+int64_t Scheduler::RunningBytes() const {
+  int64_t bytes = 0;
+  for (const SequencePtr& s : running_) {
+    if (s->session != nullptr) bytes += s->session->own_bytes();
+  }
+  return bytes;
+}
+
+// Whether a sequence in the batch is about to make a cut from which `s` can go on much later than from what is there
+// now: then the prompt that they share is read once. Where two prompts part, a cut is asked for.
+bool Scheduler::ShouldWait(const Sequence& s, size_t cut) {
+  if (!cache_.options().enabled || s.needs_prompt_rows()) return false;
+  for (const SequencePtr& r : running_) {
+    if (r->cuts.empty() || r->ended || r->job->paused || r->job->cancelled) continue;
+    const size_t limit = std::min(r->ids.size(), s.ids.size() - 1);
+    const auto end = s.ids.begin() + static_cast<ptrdiff_t>(limit);
+    const auto common = static_cast<size_t>(std::mismatch(s.ids.begin(), end, r->ids.begin()).first - s.ids.begin());
+    const size_t worth = r->job == s.job ? 1 : kWorthWaiting;
+    if (common < cut + worth) continue;
+    auto next = std::upper_bound(r->cuts.begin(), r->cuts.end(), common);  // the first one that is too late
+    const size_t best = next == r->cuts.begin() ? 0 : *std::prev(next);
+    if (best > cut && best + worth > common) return true;
+    if (common > r->num_read() && common < r->prompt_size) {
+      r->cuts.insert(next, common);
+      return true;
+    }
+    if (best >= cut + worth) return true;
+  }
+  return false;
+}
+
+// The cuts that `s` makes while it reads: where another conversation left this one's way, every so many tokens, and
+// before the last token of the prompt. From there other replies to the same prompt start, and the next turn of a
+// conversation whose reasoning the encoder leaves out ("<think>" is that last token).
+void Scheduler::PlanCuts(Sequence& s, size_t common) {
+  s.cuts.clear();
+  if (!cache_.options().enabled || s.needs_prompt_rows()) return;
+  const size_t begin = s.num_read(), end = s.prompt_size - 1, interval = cache_.options().interval;
+  if (end <= begin) return;
+  if (interval > 0) {
+    for (size_t at = (begin / interval + 1) * interval; at + interval / 4 < end; at += interval) s.cuts.push_back(at);
+  }
+  if (common >= begin + kWorthWaiting && common < end) s.cuts.push_back(common);
+  s.cuts.push_back(end);
+  std::sort(s.cuts.begin(), s.cuts.end());
+  s.cuts.erase(std::unique(s.cuts.begin(), s.cuts.end()), s.cuts.end());
+}
+
+// Keeps the state of `s` where a cut was planned.
+void Scheduler::TakeCut(Sequence& s) {
+  if (s.cuts.empty() || s.cuts.front() != s.num_read()) return;
+  s.cuts.erase(s.cuts.begin());
+  KeepSnapshot(s, s.num_read(), "");
+}
+
+void Scheduler::KeepReply(Sequence& s) {
+  if (s.session == nullptr || s.num_read() == 0) return;
+  const bool complete = s.end_reason == FinishReason::kStop || s.end_reason == FinishReason::kToolCalls;
+  const auto reply = complete ? s.writer.Rendered() : std::nullopt;
+  const std::string& prompt_text = s.job->sequences[static_cast<size_t>(s.index)].prompt_text;
+  KeepSnapshot(s, s.ids.size(), reply && !prompt_text.empty() ? prompt_text + *reply : "");
+}
+
+// The first `num_ids` ids of `s` are those that its text stands for; the session has read all or nearly all of them.
+void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, const std::string& rendered) {
+  if (!cache_.options().enabled || (rendered.empty() && cache_.Has(s.session->tokens()))) return;
+  // As much as a snapshot may take: its fixed part and a page.
+  const int64_t page = options_.kv_fixed_bytes + static_cast<int64_t>(std::ceil(256 * options_.kv_bytes_per_token));
+  while (engine_.kv_bytes() + page > options_.kv_budget_bytes) {
+    if (!cache_.Evict()) return;
+  }
+  auto snapshot = s.session->Snapshot();
+  while (!snapshot.ok() && snapshot.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) {
+    snapshot = s.session->Snapshot();
+  }
+  if (snapshot.ok()) cache_.Put(std::move(*snapshot), std::span(s.ids).first(num_ids), rendered);
+}
+
+void Scheduler::Admit() {
+  // What the sequences in the batch will hold once their prompts are read; what several share counts once.
+  int64_t planned = 0, most_shared = 0;
+  const auto plan = [&](const Sequence& s) {
+    const int64_t shared = s.session->memory_bytes() - s.session->own_bytes();
+    planned += BytesAfter(s, s.num_unread()) - shared;
+    most_shared = std::max(most_shared, shared);
+  };
+  for (const SequencePtr& s : running_) plan(*s);
+  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < options_.max_running;) {
+    Sequence& s = **at;
+    const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
+    const PrefixCache::Known known = reuse ? cache_.Look(s.ids) : PrefixCache::Known{};
+    if (ShouldWait(s, known.cut)) {
+      ++at;
+      continue;
+    }
+    const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
+    if (!running_.empty() && planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
+      break;
+    PrefixCache::Found found = reuse ? cache_.Find(s.ids) : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
+    const auto open = [&] {
+      return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
+    };
+    auto session = open();
+    while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) session = open();
+    if (!session.ok()) {
+      if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) break;
+      End(s, FinishReason::kError, session.status());
+      ++at;
+      continue;
+    }
+    s.session = std::move(*session);
+    if (!s.was_admitted) {
+      s.out.counts.cached = std::min(static_cast<int64_t>(s.num_read()), static_cast<int64_t>(s.prompt_size));
+      metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.what);
+      s.was_admitted = true;
+      s.admitted = Clock::now();
+    }
+    PlanCuts(s, known.common);
+    plan(s);
+    running_.push_back(std::move(*at));
+    at = waiting_.erase(at);
+    --num_waiting_;
+    ++num_running_;
+    if (s.ids.size() == s.prompt_size && !s.params.thinking) Force(s, "");
+  }
+  Deliver();
+  Retire();
+}
+
+int64_t Scheduler::PromptBudget(int64_t num_generating) const {
+  if (num_generating == 0) return options_.prefill_chunk;
+  int64_t budget = options_.prefill_chunk - num_generating;
+  if (options_.max_gap_s > 0 && seconds_per_prompt_token_ > 0) {
+    const double spare = options_.max_gap_s - seconds_per_generating_step_;
+    budget = std::min(budget, static_cast<int64_t>(std::max(spare, 0.0) / seconds_per_prompt_token_));
+  }
+  return std::max(budget, kMinPromptBudget);
+}
+
+std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
+  std::vector<Sequence*> batch, prompts;
+  for (const SequencePtr& s : running_) {
+    s->take = 0;
+    if (s->job->paused || s->ended) continue;
+    if (s->generating()) {
+      s->take = 1;
+      batch.push_back(s.get());
+    } else if (prompts.size() < kMaxPrefills) {
+      prompts.push_back(s.get());
+    }
+  }
+  // Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves.
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
+  int64_t budget = PromptBudget(static_cast<int64_t>(batch.size()));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Sequence& s = *prompts[i];
+    const auto sharers = static_cast<int64_t>(prompts.size() - i);
+    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
+    if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
+    if (s.needs_prompt_rows()) {
+      const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
+      take = std::min(take, std::max<int64_t>(kMaxAllRowsBytes / row_bytes, 1));
+      // The rows of the prompt are not mixed with those of chosen tokens.
+      take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
+    }
+    budget = std::max<int64_t>(budget - take, 0);
+    s.take = static_cast<size_t>(take);
+    batch.push_back(&s);
+  }
+  return batch;
+}
+
+// Keeps the step within the KV budget: kept cuts go first, then the sequence that came last starts over later.
+void Scheduler::MakeRoom(std::vector<Sequence*>& batch) {
+  const auto needed = [&] {
+    int64_t bytes = engine_.kv_bytes();
+    for (const SequencePtr& s : running_) bytes += s->session == nullptr ? 0 : Growth(*s, s->take);
+    return bytes;
+  };
+  while (needed() > options_.kv_budget_bytes) {
+    if (cache_.Evict()) continue;
+    if (running_.size() > 1 && Preempt(running_.front().get())) {
+      std::erase_if(batch, [](const Sequence* s) { return s->session == nullptr; });
+      for (const SequencePtr& s : waiting_) std::erase(batch, s.get());
+      continue;
+    }
+    if (batch.empty()) return;
+    // One sequence alone does not fit any more.
+    for (Sequence* s : batch) End(*s, FinishReason::kLength);
+    batch.clear();
+    return;
+  }
+}
+
+// Takes the KV of the sequence that was admitted last; it is read again, prompt and output, when there is room.
+bool Scheduler::Preempt(const Sequence* keep) {
+  if (running_.empty() || running_.back().get() == keep) return false;
+  StartOver(running_.back().get());
+  metrics_.AddPreemption();
+  return true;
+}
+
+void Scheduler::StartOver(const Sequence* s) {
+  const auto at = std::find_if(running_.begin(), running_.end(), [s](const SequencePtr& r) { return r.get() == s; });
+  (*at)->session.reset();
+  (*at)->cuts.clear();
+  (*at)->take = 0;
+  --num_running_;
+  ++num_waiting_;
+  waiting_.push_front(std::move(*at));
+  running_.erase(at);
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,63 @@
+// One sequence of a request, from its prompt to its end.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "output.h"
+#include "scheduler.h"
+
+namespace dsv4::server {
+
+struct Scheduler::Sequence {
+  Sequence(std::shared_ptr<Job> its_job, int its_index, const Tokenizer& tokenizer)
+      : job(std::move(its_job)),
+        index(its_index),
+        params(job->sequences[static_cast<size_t>(its_index)].params),
+        ids(*job->sequences[static_cast<size_t>(its_index)].prompt),
+        prompt_size(ids.size()),
+        writer(tokenizer, params) {
+    out.index = index;
+    out.counts.prompt = static_cast<int64_t>(prompt_size);
+  }
+
+  size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
+  size_t num_unread() const { return ids.size() - num_read(); }
+  // Log-probabilities of its prompt are still asked for: every row of it must be computed.
+  bool needs_prompt_rows() const { return params.prompt_logprobs >= 0 && prompt_rows_done < prompt_size; }
+  // One token is left to read, and the next one follows from its row: like any step that writes.
+  bool generating() const { return num_unread() == 1 && params.max_tokens > 0 && !needs_prompt_rows(); }
+  bool has_output() const {
+    return !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
+           out.finish != FinishReason::kNone;
+  }
+
+  const std::shared_ptr<Job> job;
+  const int index;
+  const GenerationParams& params;
+  std::vector<TokenId> ids;  // prompt, then what was chosen
+  const size_t prompt_size;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Sampler> sampler;            // of the content
+  std::unique_ptr<Sampler> reasoning_sampler;  // without penalties; null: `sampler` does both
+  OutputWriter writer;
+  std::optional<ChoiceConstraint> constraint;
+  bool call_forced = false;
+  bool end_think_forced = false;
+  size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out
+  std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
+
+  std::vector<size_t> cuts;  // token counts ahead, in order, at which the prefix cache gets a snapshot
+
+  std::vector<float> logits;
+  size_t take = 0;  // tokens of this step
+  bool ended = false;
+  StepOutput out;
+  Clock::time_point admitted, first_token, last_token;
+  bool was_admitted = false, has_token = false;
+  FinishReason end_reason = FinishReason::kNone;
+};
+
+}  // namespace dsv4::server
