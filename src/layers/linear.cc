@@ -1,13 +1,27 @@
 #include "layers/linear.h"
 
+#include "ops/linear/block_scaled.h"
 #include "ops/linear/linear.h"
 #include "ops/linears/linears.h"
 #include "ops/round_activation/round_activation.h"
 
 namespace dsv4 {
 
+namespace {
+
+// Codes of inputs and weights multiplied as they are: Blackwell only (ops/linear/block_scaled.h; never executed yet).
+bool MultipliesCodes(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w) {
+  return mode == ActivationDtype::kNvfp4 && BlockScaledLinearSupports(ctx, x, w);
+}
+
+}  // namespace
+
 void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w, const Tensor& y,
                  const Tensor& scratch) {
+  if (MultipliesCodes(ctx, mode, x, w)) {
+    BlockScaledLinear(ctx, {.x = x, .w = w, .y = y});
+    return;
+  }
   Tensor input = x;
   if (RoundsInput(mode, w)) {
     DSV4_CHECK(scratch.num_elements() >= x.num_elements());
@@ -22,6 +36,10 @@ void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x,
   LinearsArgs plain{.x = x}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
+    if (call.rounds && MultipliesCodes(ctx, mode, x, call.w)) {
+      BlockScaledLinear(ctx, {.x = x, .w = call.w, .y = call.y});
+      continue;
+    }
     LinearsArgs& group = call.rounds && RoundsInput(mode, call.w) ? rounded : plain;
     group.parts[static_cast<size_t>(group.count++)] = {call.w, call.y};
   }

@@ -1,0 +1,74 @@
+// y = x w^T with NVFP4 inputs and NVFP4 weights on Blackwell's block-scaled tensor cores, through cuBLASLt (W4A4).
+// Compiled, never executed: no Blackwell GPU has been at hand. The conversions below have run on an H200.
+//
+// cuBLASLt is opened at run time (dlopen): the program starts without it, and linears then take their usual path.
+// It takes codes by rows (two a byte, low nibble first) and scales in its own order: atoms of 128 rows x 4 blocks of 16
+// columns, the atoms of a row one behind the other (NVIDIA, "cuBLAS Library", 1D block scaling factors layout; CUTLASS,
+// SfAtom ((32, 4), (16, 4)) : ((16, 4), (0, 1))). Weights stay packed as tiles in memory and are unpacked for each call
+// into scratch memory: worth it from some hundred tokens on, so decode steps keep their own kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "device/exec_context.h"
+#include "ops/linear/linear.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4 {
+
+inline constexpr int64_t kScaleAtomRows = 128, kScaleAtomBlocks = 4;
+
+// Byte of the scale of row `row`, columns 16 block .. 16 block + 15, of a matrix with `num_blocks` such blocks a row.
+constexpr int64_t BlockScaleOffset(int64_t row, int64_t block, int64_t num_blocks) {
+  const int64_t atoms_across = (num_blocks + kScaleAtomBlocks - 1) / kScaleAtomBlocks;
+  const int64_t atom = row / kScaleAtomRows * atoms_across + block / kScaleAtomBlocks;
+  return atom * (kScaleAtomRows * kScaleAtomBlocks) + row % 32 * 16 + row % kScaleAtomRows / 32 * 4 + block % kScaleAtomBlocks;
+}
+
+// Of all scales of `rows` rows: whole atoms. Bytes of no scale are zero.
+constexpr int64_t BlockScaleBytes(int64_t rows, int64_t num_blocks) {
+  return CeilDiv(rows, kScaleAtomRows) * CeilDiv(num_blocks, kScaleAtomBlocks) * (kScaleAtomRows * kScaleAtomBlocks);
+}
+
+// Four bytes of codes from a word of a tile: the inverse of the placement in ops/pack_weight/pack_weight.h.
+constexpr uint32_t UnplaceFp4(uint32_t word) {
+  uint32_t bytes = 0;
+  for (int odd = 0; odd < 2; ++odd) {
+    const uint32_t half = word >> (16 * odd) & 0xFFFFu;
+    for (int m = 0; m < 4; ++m) {
+      const uint32_t sign = m < 3 ? half >> (15 - 3 * m) & 1u : half >> 14 & 1u;
+      const uint32_t magnitude = m < 3 ? half >> (6 - 3 * m) & 7u : (half >> 10 & 3u) << 1 | (half >> 13 & 1u);
+      bytes |= (sign << 3 | magnitude) << (8 * m + 4 * odd);
+    }
+  }
+  return bytes;
+}
+
+// The two operands on the device, in cuBLASLt's order.
+struct BlockScaledOperand {
+  uint8_t* codes = nullptr;   // [rows, K/2]
+  uint8_t* scales = nullptr;  // BlockScaleBytes(rows, K/16)
+};
+
+#ifdef DSV4_HAVE_CUDA
+
+// Weights: kTiles, NVFP4, rows a multiple of 16, K of 64.
+void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const BlockScaledOperand& out);
+// Inputs x f32 [T, K], rounded as round_activation.h says for kNvfp4; row_scale f32 [T] gets the rows' global scales.
+void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,
+                         const BlockScaledOperand& out, float* row_scale);
+
+// Whether BlockScaledLinear runs here: a GPU of compute capability 10 or 12, a build for it, cuBLASLt, enough tokens, a
+// shape that it takes.
+bool BlockScaledLinearSupports(const ExecContext& ctx, const Tensor& x, const QuantTensor& w);
+// x is not rounded yet. y f32 [T, N].
+void BlockScaledLinear(const ExecContext& ctx, const LinearArgs& args);
+
+#else
+
+inline bool BlockScaledLinearSupports(const ExecContext&, const Tensor&, const QuantTensor&) { return false; }
+inline void BlockScaledLinear(const ExecContext&, const LinearArgs&) {}
+
+#endif  // DSV4_HAVE_CUDA
+
+}  // namespace dsv4
