@@ -6,6 +6,8 @@
 #include "support/quant_fixture.h"
 #include "tensor/codec/weight.h"
 
+DSV4_DECLARE_KERNELS(FillWeightCpu, FillWeightArgs)
+
 namespace dsv4::test {
 namespace {
 
@@ -52,6 +54,30 @@ TEST_P(FillWeightFormats, SeedsDifferAndRepeat) {
   const Filled a(GetParam(), 16, 64, 1), b(GetParam(), 16, 64, 1), c(GetParam(), 16, 64, 2);
   EXPECT_EQ(a.codes, b.codes);
   EXPECT_NE(a.codes, c.codes);
+}
+
+// The kernels give the reference's bits, whatever the columns behind the last run of 16 and the addresses.
+TEST_P(FillWeightFormats, KernelsGiveTheBitsOfTheReference) {
+  const QuantCase kind = GetParam();
+  const bool fp4 = kind.format == WeightFormat::kNvfp4 || kind.format == WeightFormat::kMxfp4;
+  ForEachKernel<FillWeightArgs>(DSV4_KERNELS(FillWeightCpu), [&](auto run) {
+    for (const int64_t cols : {int64_t{64}, int64_t{4096}, fp4 ? int64_t{96} : int64_t{77}}) {
+      for (const float std : {1.0f, 0.015625f, 3e-5f}) {
+        const auto filled = [&](auto fill, const ExecContext& ctx) {
+          QuantTensor w{.format = kind.format, .rows = 129, .cols = cols, .scale_dtype = kind.scale_dtype};
+          std::vector<uint8_t> bytes(static_cast<size_t>(1 + 129 * (w.row_bytes() + cols)), 0xEE);
+          uint8_t* codes = bytes.data() + 1;  // as unaligned as in a file
+          uint8_t* scales = codes + 129 * w.row_bytes();
+          w.codes = codes;
+          w.block_scale = scales;
+          if (kind.format == WeightFormat::kNvfp4) w.global_scale = FillGlobalScale(std);
+          fill(ctx, FillWeightArgs{.w = w, .codes = codes, .block_scale = scales, .seed = 11, .std = std});
+          return bytes;
+        };
+        EXPECT_TRUE(filled(run, TwoThreads()) == filled(FillWeight, Reference())) << "K " << cols << " std " << std;
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -4,11 +4,23 @@ namespace dsv4 {
 
 void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a);
 void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a);
+namespace generic {
+void FillWeightCpu(const ExecContext& ctx, const FillWeightArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void FillWeightCpu(const ExecContext& ctx, const FillWeightArgs& a);
+}
+#endif
 
 namespace {
 
 constexpr Candidate<FillWeightArgs> kCandidates[] = {
     DSV4_CUDA_ROW(FillWeightCuda)
+#ifdef DSV4_HAVE_AVX2
+    {"avx2", SupportsAvx2, avx2::FillWeightCpu},
+#endif
+    {"generic", SupportsCpu, generic::FillWeightCpu},
     {"ref", SupportsCpu, FillWeightRef},
 };
 
