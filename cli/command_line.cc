@@ -415,9 +415,17 @@ void AddBench(CLI::App* app, Command* chosen) {
   AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
+  c->add_flag("--first-token", o->first_token,
+              "measure one start instead: from the start of the process to the first token, by phases (prompt: the first of --prompts)");
+  AddText(c, "--disk", "DIR", "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
+          [o](const std::string& text) {
+            if (text.empty()) throw UsageError("--disk needs the name of a folder");
+            o->disk = text;
+          });
   c->add_flag("--json", o->json, "one JSON object per line");
   c->final_callback([=] {
     CheckSynthetic(o->model);
+    if (!o->disk.empty() && o->model.synthetic.shape.empty()) throw UsageError("--disk writes synthetic weights; add --synthetic flash");
     *chosen = [o] { return RunBench(*o); };
   });
 }

@@ -41,6 +41,9 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"kv_bytes_per_1k_tokens", p.kv_bytes_per_1k_tokens},
                {"kv_fixed_bytes", p.kv_fixed_bytes},
                {"activation_bytes", p.activation_bytes},
+               {"scratch_bytes", p.scratch_bytes},
+               {"loading_bytes", p.loading_bytes},
+               {"host_staging_bytes", p.host_staging_bytes},
                {"available_bytes", p.available_bytes},
                {"max_context_that_fits", p.max_context_that_fits}};
   j["ops"] = Json::array();
@@ -108,12 +111,15 @@ std::string Plan(const ModelDescription& d) {
   const MemoryPlan& p = d.plan;
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
   std::string out = "\nmemory\n" +
-                    Table({{"weights, mapped from the files", FormatBytes(p.weight_bytes)},
+                    Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
+                            FormatBytes(p.weight_bytes)},
                            {"small vectors as f32", FormatBytes(p.widened_bytes)},
                            {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
+                           {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
+                           {"while loading, before activations", FormatBytes(p.loading_bytes)},
                            {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
                            {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
-                           {"free on this machine",
+                           {p.host_staging_bytes > 0 ? "free on " + p.device : "free on this machine",
                             p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
                            {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
                           {false, true});

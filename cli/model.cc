@@ -4,8 +4,10 @@
 #include <system_error>
 #include <utility>
 
+#include "dsv4/inspect.h"
 #include "dsv4/json_text.h"
 #include "errors.h"
+#include "format.h"
 #include "io.h"
 
 namespace dsv4::cli {
@@ -41,8 +43,31 @@ bool HasTokenizer(const std::string& model_dir) {
   return fs::exists(fs::path(model_dir) / "tokenizer.json", error);
 }
 
-std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress) {
+namespace {
+
+// One line.
+std::string PlanLine(const MemoryPlan& p) {
+  const double context = static_cast<double>(p.max_context) * p.kv_bytes_per_1k_tokens / 1000;
+  const auto kv_per_token = static_cast<int64_t>(p.kv_bytes_per_1k_tokens / 1000);
+  std::string line = "memory on " + p.device + ": weights " + FormatBytes(p.weight_bytes + p.widened_bytes) + ", activations " +
+                     FormatBytes(p.activation_bytes) + ", scratch " + FormatBytes(p.scratch_bytes) + ", KV of a sequence " +
+                     FormatBytes(p.kv_fixed_bytes) + " and " + FormatBytes(kv_per_token) + " a token (" +
+                     FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " + FormatCount(p.max_context) + "); free " +
+                     (p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown");
+  if (p.max_context_that_fits < p.max_context) line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
+  if (p.loading_bytes > 0) {
+    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it and " + FormatBytes(p.host_staging_bytes) + " of the host";
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan) {
   options.progress = progress.Callback();
+  if (tell_plan || (options.device != "cpu" && StderrIsTerminal())) {
+    options.on_plan = [](const MemoryPlan& plan) { PrintError(PlanLine(plan)); };
+  }
   auto engine = Must(Engine::Load(options));
   progress.Clear();
   return engine;

@@ -97,6 +97,8 @@ struct BenchOptions {
   std::vector<int64_t> batches = {1, 8};
   int64_t tokens = 64;  // of a decode run
   int64_t repeat = 5;   // runs that count; one more warms up
+  bool first_token = false;  // the time to the first token by phases instead
+  std::string disk;     // write the synthetic weights into this folder instead of measuring
   bool json = false;
 };
 

@@ -56,7 +56,7 @@ int RunServe(const ServeOptions& options) {
 
   if (synthetic) model.model_dir.clear();
   ProgressLine progress;
-  const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
   if (server.kv_budget_bytes == 0) {
     constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30;
     const int64_t free = engine->free_bytes();

@@ -21,16 +21,17 @@
 namespace dsv4 {
 
 class KvSnapshot;
+struct MemoryPlan;  // inspect.h
 class Sampler;
 struct SampledToken;
 class Session;
 struct SnapshotInfo;
 
-// Reported while weights load and while a long prompt is processed. Return false to stop: the call then ends
-// with StatusCode::kCancelled.
+// Reported while weights load, while a long prompt is processed and while a checkpoint is written. Return false to stop:
+// the call then ends with StatusCode::kCancelled.
 struct Progress {
-  enum class Phase { kLoading, kPrefill } phase;
-  int64_t done;   // bytes (kLoading) or tokens (kPrefill)
+  enum class Phase { kLoading, kPrefill, kWriting } phase;
+  int64_t done;   // bytes (kLoading, kWriting) or tokens (kPrefill)
   int64_t total;
 };
 using ProgressFn = std::function<bool(const Progress&)>;
@@ -57,6 +58,19 @@ struct EngineOptions {
   bool batch_invariant = false;    // GPU: results that do not depend on chunks and batches, bit for bit; slower prefill
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
+  std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty
+};
+
+// Where the time of Engine::Load went, in seconds, one after the other.
+struct LoadTimes {
+  double open = 0;      // the device
+  double map = 0;       // config, headers, checks of names, shapes and scales
+  double allocate = 0;  // memory for weights and staging
+  double read = 0;      // files, with copying and packing behind the reads (synthetic weights: making them)
+  double pack = 0;      // what of that was left when the last byte had been read
+  int64_t bytes = 0;    // of the files, read; those that the page cache had included
+  int64_t cached_bytes = 0;
+  bool direct = false;  // past the page cache
 };
 
 struct ModelInfo {
@@ -105,6 +119,7 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual const ModelInfo& info() const = 0;
+  virtual const LoadTimes& load_times() const = 0;
 
   // An empty timeline. Its memory grows with use.
   virtual Result<std::unique_ptr<Session>> NewSession() = 0;
@@ -143,5 +158,11 @@ class Engine {
   // Bytes a second at which this device reads its memory, measured now.
   virtual Result<double> MeasureReadRate() = 0;
 };
+
+// Writes the weights of options.synthetic, the same values, as a checkpoint into the new folder `dir`: safetensors shards of
+// at most 5 GB with their index, NVFP4 in ModelOpt's layout, config.json; no tokenizer. options.device makes the values.
+// Errors: kInvalidArgument (`dir` exists), kResourceExhausted (the disk lacks room, known before anything is written),
+// kCancelled; nothing is left behind then.
+Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir);
 
 }  // namespace dsv4

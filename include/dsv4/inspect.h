@@ -20,13 +20,18 @@ struct FormatSummary {
 
 // Memory in bytes, for the KV and index dtypes of the options.
 struct MemoryPlan {
-  int64_t weight_bytes;           // mapped from the files
+  int64_t weight_bytes;           // mapped from the files; on a GPU, packed for its kernels
   int64_t widened_bytes;          // small vectors kept as f32
   double kv_bytes_per_1k_tokens;  // what grows, for 1,000 tokens: compressed rows and index keys
   int64_t kv_fixed_bytes;         // per sequence: window rings and compressor states
-  int64_t activation_bytes;       // for one prefill chunk
-  int64_t available_bytes;        // memory that this machine has free now (0: unknown)
-  int64_t max_context_that_fits;  // for one sequence, at most the model's limit
+  int64_t activation_bytes;       // for one prefill chunk, with the inputs of recorded decode steps
+  int64_t scratch_bytes;          // what ops use while they run; on the CPU at max_context tokens
+  int64_t loading_bytes;          // on a GPU, while weights load: what copies and packing go through
+  int64_t available_bytes;        // memory that this machine, or the GPU, has free now (0: unknown)
+  int64_t max_context;            // the model's limit, or the option's
+  int64_t max_context_that_fits;  // for one sequence, at most max_context
+  int64_t host_staging_bytes;     // on a GPU, while weights load: pinned memory of the host
+  std::string device;             // "CPU (...)", "NVIDIA H200, 132 SMs"
 };
 
 struct OpChoice {

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/str.h"
@@ -108,5 +109,49 @@ MappedFile::MappedFile(std::string path, const uint8_t* data, int64_t size)
     : path_(std::move(path)), data_(data), size_(size) {}
 
 MappedFile::~MappedFile() { ::munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_)); }
+
+Result<std::unique_ptr<NewMappedFile>> NewMappedFile::Create(const std::string& path, int64_t size) {
+  Descriptor d{::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+  if (d.fd < 0) return ErrnoStatus(path, "create");
+  const auto fail = [&](const char* doing) {
+    const Status status = ErrnoStatus(path, doing);
+    ::unlink(path.c_str());
+    return status;
+  };
+  errno = ::posix_fallocate(d.fd, 0, static_cast<off_t>(size));
+  if (errno != 0) return fail("take room on the disk for");
+  void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, 0);
+  if (data == MAP_FAILED) return fail("map");
+  const int fd = d.fd;
+  d.fd = -1;
+  return std::unique_ptr<NewMappedFile>(new NewMappedFile(path, fd, static_cast<uint8_t*>(data), size));
+}
+
+NewMappedFile::NewMappedFile(std::string path, int fd, uint8_t* data, int64_t size)
+    : path_(std::move(path)), fd_(fd), data_(data), size_(size) {}
+
+NewMappedFile::~NewMappedFile() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(size_));
+  ::close(fd_);
+}
+
+void NewMappedFile::StartWriting(int64_t begin, int64_t length) {
+  ::sync_file_range(fd_, static_cast<off_t>(begin), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+}
+
+Status NewMappedFile::Finish() {
+  const bool synced = ::msync(data_, static_cast<size_t>(size_), MS_SYNC) == 0 && ::fsync(fd_) == 0;
+  const Status status = synced ? Status{} : ErrnoStatus(path_, "write");
+  ::munmap(data_, static_cast<size_t>(size_));
+  data_ = nullptr;
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+  return status;
+}
+
+int64_t FreeDiskBytes(const std::string& dir) {
+  struct statvfs disk;
+  if (::statvfs(dir.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
 
 }  // namespace dsv4

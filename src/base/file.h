@@ -40,4 +40,33 @@ class MappedFile {
   int64_t size_;
 };
 
+// A new file of known size, written through a shared map: no copy, and the kernel writes back while it is filled. Its room
+// on the disk is taken when it is created, so filling cannot run out of it.
+class NewMappedFile {
+ public:
+  // kInvalidArgument when `path` is there already; kResourceExhausted when the disk is full.
+  static Result<std::unique_ptr<NewMappedFile>> Create(const std::string& path, int64_t size);
+  ~NewMappedFile();
+  NewMappedFile(const NewMappedFile&) = delete;
+  NewMappedFile& operator=(const NewMappedFile&) = delete;
+
+  uint8_t* data() { return data_; }
+  int64_t size() const { return size_; }
+
+  // Asks the kernel to begin writing these bytes to the disk.
+  void StartWriting(int64_t begin, int64_t length);
+  // Returns once everything is on the disk, and drops it from the page cache.
+  Status Finish();
+
+ private:
+  NewMappedFile(std::string path, int fd, uint8_t* data, int64_t size);
+  std::string path_;
+  int fd_;
+  uint8_t* data_;
+  int64_t size_;
+};
+
+// Bytes that this user may still write to the disk that `dir` lies on; -1: unknown.
+int64_t FreeDiskBytes(const std::string& dir);
+
 }  // namespace dsv4

@@ -1,10 +1,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/str.h"
@@ -75,8 +75,6 @@ class CudaDevice : public Device {
     cudaStreamDestroy(stream_);
   }
 
-  bool Prepare() { return Ok(cudaMalloc(&scratch_, kScratchBytes), "scratch memory"); }
-
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return name_; }
   int64_t free_bytes() const override {
@@ -84,6 +82,7 @@ class CudaDevice : public Device {
     Ok(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     return static_cast<int64_t>(free);
   }
+  int64_t scratch_bytes() const override { return scratch_ == nullptr ? kScratchBytes : 0; }
   void* Allocate(int64_t bytes) override {
     void* p = nullptr;
     if (cudaMalloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))) == cudaSuccess) return p;
@@ -163,7 +162,7 @@ class CudaDevice : public Device {
     float best = 1e30f;
     for (int run = 0; run < 5; ++run) {
       cudaEventRecord(start, stream_);
-      ReadKernel<<<NumSms() * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(scratch_));
+      ReadKernel<<<NumSms() * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(buffer));
       cudaEventRecord(end, stream_);
       Ok(cudaEventSynchronize(end), "read rate");
       float ms = 0;
@@ -177,6 +176,7 @@ class CudaDevice : public Device {
     return static_cast<double>(bytes) / (static_cast<double>(best) * 1e-3);
   }
   ExecContext Context(ThreadPool* pool, bool) override {
+    if (scratch_ == nullptr) Ok(cudaMalloc(&scratch_, kScratchBytes), "no memory for the ops' scratch space");
     return {.pool = pool, .device = DeviceKind::kCuda, .stream = stream_,
             .scratch = {static_cast<uint8_t*>(scratch_), kScratchBytes}};
   }
@@ -204,22 +204,31 @@ void NoteCudaError(cudaError_t error, const char* what) {
   first_error_at = what;
 }
 
+namespace {
+
+int CurrentDevice() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+}  // namespace
+
 int NumSms() {
-  static std::atomic<int> known{0};
-  if (known.load() == 0) {
-    int device = 0, count = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    known = count;
-  }
-  return known.load();
+  static std::mutex mutex;
+  static std::map<int, int> known;  // by device
+  const std::lock_guard lock(mutex);
+  const int device = CurrentDevice();
+  int& count = known[device];
+  if (count == 0) cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
 }
 
 void EnsureSharedMemory(const void* kernel, size_t bytes) {
   static std::mutex mutex;
-  static std::map<const void*, size_t> limits;
+  static std::map<std::pair<int, const void*>, size_t> limits;  // by device
   const std::lock_guard lock(mutex);
-  size_t& limit = limits[kernel];
+  size_t& limit = limits[{CurrentDevice(), kernel}];
   if (limit >= bytes) return;
   if (Ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
          "shared memory of a kernel")) {
@@ -263,11 +272,7 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
                               properties.minor, "): this build has kernels for ", CompiledGpuArchitectures(),
                               " only; use --device cpu, or build with -DCMAKE_CUDA_ARCHITECTURES"));
   }
-  auto device = std::make_unique<CudaDevice>(index, properties, stream);
-  if (!device->Prepare()) {
-    return ResourceExhausted(StrCat("device '", name, "' has no free memory for its scratch space"));
-  }
-  return std::unique_ptr<Device>(std::move(device));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, properties, stream));
 }
 
 std::string CompiledGpuArchitectures() { return DSV4_CUDA_ARCHITECTURES; }

@@ -22,6 +22,7 @@ class CpuDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string name() const override { return StrCat("CPU (", CpuFeatureList(), ")"); }
   int64_t free_bytes() const override { return 0; }
+  int64_t scratch_bytes() const override { return 0; }
   void* Allocate(int64_t bytes) override {
     const size_t rounded = (static_cast<size_t>(bytes > 0 ? bytes : 1) + kAlignment - 1) / kAlignment * kAlignment;
     return std::aligned_alloc(kAlignment, rounded);

@@ -31,6 +31,7 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
   virtual int64_t free_bytes() const = 0;        // 0: unknown
+  virtual int64_t scratch_bytes() const = 0;     // that the first Context() will take for ops
 
   // At least 256-byte aligned; null when there is no room. Free waits for queued work.
   virtual void* Allocate(int64_t bytes) = 0;

@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/sampler_impl.h"
 #include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/weight_arena.h"
 #include "ops/advance/advance.h"
 #include "ops/sample/sample.h"
 
@@ -229,11 +230,7 @@ double EngineImpl::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
   const auto matrix_bytes = [](const QuantTensor& m) {
     if (!m) return 0.0;
-    double scales = 0;
-    if (m.format == WeightFormat::kNvfp4) scales = static_cast<double>(m.cols) / kNvfp4BlockSize;
-    if (m.format == WeightFormat::kMxfp4) scales = static_cast<double>(m.cols) / kMxfp4BlockSize;
-    if (m.format == WeightFormat::kFp8Block) scales = static_cast<double>(m.cols) / (kFp8BlockSize * kFp8BlockSize);
-    return static_cast<double>(m.rows) * (static_cast<double>(m.row_bytes()) + scales);
+    return static_cast<double>(m.rows * m.row_bytes() + FileScaleBytes(m));
   };
   double all = 0, experts = 0;
   VisitWeights(

@@ -1,6 +1,7 @@
 #include "engine/engine_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/plan.h"
 #include "model/deepseek_v4/synthetic.h"
+#include "model/deepseek_v4/synthetic_disk.h"
 #include "model/deepseek_v4/upload.h"
 
 namespace dsv4 {
@@ -20,17 +22,6 @@ constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
 constexpr int kMaxThreads = 1024;
-
-// What a device must hold before it can run a step of `chunk` tokens, with one row of logits, for one sequence.
-Status CheckDeviceMemory(const Device& device, const Model& model, int64_t chunk) {
-  const int64_t weights = DeviceWeightBytes(model.weights), activations = Activations::Bytes(model.config, chunk, 1);
-  const int64_t needed = weights + activations + model.kv_layout.fixed_bytes + model.kv_layout.page_bytes;
-  if (needed <= device.free_bytes()) return {};
-  return ResourceExhausted(StrCat(
-      "the model does not fit the GPU: weights ", weights, " bytes + activations of a prefill chunk of ", chunk, " tokens ",
-      activations, " + one sequence's state ", model.kv_layout.fixed_bytes, " = ", needed, " bytes, ", device.free_bytes(),
-      " free on ", device.name(), "; use a smaller --prefill-chunk or --device cpu"));
-}
 
 }  // namespace
 
@@ -70,29 +61,70 @@ ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, cons
           .kv_bytes_per_token = static_cast<double>(kv.page_bytes) / static_cast<double>(kv.page_tokens)};
 }
 
+MemoryPlan PlanMemory(const EngineOptions& options, const Config& config, const Device& device, const Weights& weights,
+                      const BindReport& report) {
+  const bool on_host = device.kind() == DeviceKind::kCpu, synthetic = !options.synthetic.shape.empty();
+  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, config.max_positions) : config.max_positions;
+  const int64_t chunk = std::min(PrefillChunk(options), limit);
+  const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
+  MemoryPlan plan = MakeMemoryPlan({
+      .kv = MakeKvSpec(config, ModesOf(options)),
+      .weight_bytes = on_host || synthetic ? report.weight_bytes : DeviceWeightBytes(weights),
+      .widened_bytes = on_host ? report.widened_bytes : 0,
+      .activation_bytes = Activations::Bytes(config, chunk, 1) + (on_host ? 0 : StepBuffers::Bytes(chunk, 1)),
+      .scratch_bytes = on_host ? HostScratchBytes(config, limit, num_threads) : device.scratch_bytes(),
+      .loading_bytes = on_host || synthetic ? 0 : UploadStagingBytes(),
+      .available_bytes = on_host ? AvailableMemory() : device.free_bytes(),
+      .max_context = limit,
+  });
+  plan.host_staging_bytes = on_host || synthetic ? 0 : UploadStagingBytes();
+  plan.device = device.name();
+  return plan;
+}
+
 namespace {
+
+struct Stopwatch {
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+};
 
 struct Loaded {
   Model model;
   ModelInfo info;
+  LoadTimes times;
 };
+
+// What is told and checked before memory for the model is taken.
+Status AnnouncePlan(const EngineOptions& options, const MemoryPlan& plan, const KvLayout& kv) {
+  if (options.on_plan) options.on_plan(plan);
+  return CheckPlan(plan, kv.page_bytes);
+}
 
 Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPool& pool,
                          const std::function<bool(int64_t, int64_t)>& progress) {
+  const Stopwatch watch;
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(options.model_dir));
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source, TensorSource::Open(options.model_dir));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, source, &report));
-  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report)};
+  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report), .times = {}};
+  out.times.map = watch.Seconds();
+  const MemoryPlan plan = PlanMemory(options, config, device, weights, report);
   out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
   if (device.kind() != DeviceKind::kCpu) {
-    const int64_t chunk = std::min(PrefillChunk(options), out.info.max_context);
-    DSV4_RETURN_IF_ERROR(CheckDeviceMemory(device, out.model, chunk));
-    DSV4_ASSIGN_OR_RETURN(out.model.weights, UploadWeights(device, pool, out.model.weights, progress));
-  } else if (source->num_bytes() < AvailableMemory()) {
-    // A checkpoint that fits in memory is read now, in order; a larger one as its pages are needed.
-    if (!source->Preload(progress)) return Cancelled("loading was cancelled");
+    DSV4_RETURN_IF_ERROR(AnnouncePlan(options, plan, out.model.kv_layout));
+    DSV4_ASSIGN_OR_RETURN(out.model.weights,
+                          UploadWeights(device, pool, out.model.weights, source.get(), progress, &out.times));
+    return out;
   }
+  if (options.on_plan) options.on_plan(plan);  // what does not fit is read as its pages are needed
+  const Stopwatch reading;
+  if (source->num_bytes() < plan.available_bytes) {
+    if (!source->Preload(progress)) return Cancelled("loading was cancelled");
+    out.times.bytes = source->num_bytes();
+  }
+  out.times.read = reading.Seconds();
   return out;
 }
 
@@ -103,10 +135,14 @@ Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, Threa
                                   options.synthetic.shape, ") were named; use one"));
   }
   DSV4_ASSIGN_OR_RETURN(Config config, SyntheticConfig(options.synthetic));
-  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config, options.synthetic, progress));
   BindReport report;
-  report.weight_bytes = DeviceWeightBytes(weights);
-  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report)};
+  report.weight_bytes = SyntheticWeightBytes(device, config, options.synthetic);
+  const MemoryPlan plan = PlanMemory(options, config, device, {}, report);
+  DSV4_RETURN_IF_ERROR(AnnouncePlan(options, plan, MakeKvLayout(MakeKvSpec(config, ModesOf(options)))));
+  const Stopwatch making;
+  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config, options.synthetic, progress));
+  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report), .times = {}};
+  out.times.read = making.Seconds();
   out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
   return out;
 }
@@ -122,15 +158,29 @@ std::string DescribeModes(const EngineOptions& o) {
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  const Stopwatch opening;
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+  const double open_seconds = opening.Seconds();
   auto pool = std::make_unique<ThreadPool>(options.num_threads);
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
   DSV4_ASSIGN_OR_RETURN(Loaded loaded, options.synthetic.shape.empty() ? LoadFiles(options, *device, *pool, progress)
                                                                         : MakeSynthetic(options, *device, *pool, progress));
-  return std::unique_ptr<Engine>(new EngineImpl(std::move(device), std::move(pool), std::move(loaded.model),
-                                                std::move(loaded.info), options));
+  auto engine = std::make_unique<EngineImpl>(std::move(device), std::move(pool), std::move(loaded.model),
+                                             std::move(loaded.info), options);
+  loaded.times.open = open_seconds;
+  engine->set_load_times(loaded.times);
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
+  ThreadPool pool(options.num_threads);
+  return WriteSyntheticModel(*device, pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
+  });
 }
 
 int64_t EngineImpl::free_bytes() const {

@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
+#include "dsv4/inspect.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "engine/step_buffers.h"
@@ -27,6 +28,10 @@ Status CheckEngineOptions(const EngineOptions& options);
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
 NumericsModes ModesOf(const EngineOptions& options);
 ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
+
+// `weights` as bound to files; of a synthetic model, report.weight_bytes says all.
+MemoryPlan PlanMemory(const EngineOptions& options, const Config& config, const Device& device, const Weights& weights,
+                      const BindReport& report);
 
 // What sessions hold memory of: it lives as long as the last of them, as a session may be destroyed after its engine.
 struct SequenceMemory {
@@ -54,6 +59,8 @@ class EngineImpl : public Engine {
              const EngineOptions& options);
 
   const ModelInfo& info() const override { return info_; }
+  const LoadTimes& load_times() const override { return load_times_; }
+  void set_load_times(const LoadTimes& times) { load_times_ = times; }
   Result<std::unique_ptr<Session>> NewSession() override;
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path) override;
@@ -113,6 +120,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<ThreadPool> pool_;
   Model model_;
   ModelInfo info_;
+  LoadTimes load_times_;
   int64_t prefill_chunk_;
   std::string modes_;  // numerics, for the fingerprint
   ExecContext ctx_;

@@ -7,12 +7,8 @@
 #include "device/device.h"
 #include "engine/engine_impl.h"
 #include "io/tensor_source.h"
-#include "model/deepseek_v4/activations.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/config.h"
-#include "model/deepseek_v4/forward.h"
-#include "model/deepseek_v4/plan.h"
-#include "model/deepseek_v4/upload.h"
 #include "ops/registry.h"
 
 namespace dsv4 {
@@ -82,15 +78,7 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   d.formats = std::move(report.formats);
   d.files = source->files();
 
-  const bool on_host = device->kind() == DeviceKind::kCpu;
-  d.plan = MakeMemoryPlan({
-      .kv = MakeKvSpec(config, {options.kv_dtype, options.index_dtype, options.activation_dtype}),
-      .weight_bytes = on_host ? report.weight_bytes : DeviceWeightBytes(weights),
-      .widened_bytes = on_host ? report.widened_bytes : 0,
-      .activation_bytes = Activations::Bytes(config, PrefillChunk(options), 1),
-      .available_bytes = on_host ? AvailableMemory() : device->free_bytes(),
-      .max_context = d.info.max_context,
-  });
+  d.plan = PlanMemory(options, config, *device, weights, report);
   for (OpImplementations& op : ListOps(device->Context(nullptr, options.reference_ops))) {
     d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
   }

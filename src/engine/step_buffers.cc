@@ -9,8 +9,31 @@
 namespace dsv4 {
 
 namespace {
-constexpr int64_t kAlignment = 256;
+
+// Where the arrays of a step of that size begin, and how long all are. At most one sequence a token.
+struct Places {
+  int64_t positions, tokens, sequence_of, sequences, rows, bytes = 0;
+
+  Places(int64_t max_tokens, int64_t max_rows) {
+    const auto take = [this](int64_t n) {
+      constexpr int64_t kAlignment = 256;
+      const int64_t at = bytes;
+      bytes += CeilDiv(n, kAlignment) * kAlignment;
+      return at;
+    };
+    positions = take(max_tokens * 8);
+    tokens = take(max_tokens * 4);
+    sequence_of = take(max_tokens * 4);
+    sequences = take(max_tokens * static_cast<int64_t>(sizeof(SequenceView)));
+    rows = take(max_rows * 4);
+  }
+};
+
 }  // namespace
+
+int64_t StepBuffers::Bytes(int64_t max_tokens, int64_t max_rows) {
+  return Places(kSmallStep, kSmallStep).bytes + Places(max_tokens, max_rows).bytes;
+}
 
 void StepBuffers::Reserve(int64_t max_tokens, int64_t max_rows) {
   if (device_.kind() == DeviceKind::kCpu) return;
@@ -22,23 +45,17 @@ void StepBuffers::Reserve(Block& b, int64_t max_tokens, int64_t max_rows) {
   if (max_tokens <= b.max_tokens && max_rows <= b.max_rows) return;
   b.max_tokens = std::max(max_tokens, b.max_tokens);
   b.max_rows = std::max(max_rows, b.max_rows);
-  int64_t bytes = 0;
-  const auto take = [&bytes](int64_t n) {
-    const int64_t at = bytes;
-    bytes += CeilDiv(n, kAlignment) * kAlignment;
-    return at;
-  };
-  // At most one sequence a token.
-  b.positions_at = take(b.max_tokens * 8);
-  b.tokens_at = take(b.max_tokens * 4);
-  b.sequence_of_at = take(b.max_tokens * 4);
-  b.sequences_at = take(b.max_tokens * static_cast<int64_t>(sizeof(SequenceView)));
-  b.rows_at = take(b.max_rows * 4);
-  if (!b.memory.Allocate(device_, bytes)) {
+  const Places places(b.max_tokens, b.max_rows);
+  b.positions_at = places.positions;
+  b.tokens_at = places.tokens;
+  b.sequence_of_at = places.sequence_of;
+  b.sequences_at = places.sequences;
+  b.rows_at = places.rows;
+  if (!b.memory.Allocate(device_, places.bytes)) {
     b.max_tokens = b.max_rows = 0;
     throw std::bad_alloc();
   }
-  b.staged.assign(static_cast<size_t>(bytes), 0);
+  b.staged.assign(static_cast<size_t>(places.bytes), 0);
 }
 
 StepView StepBuffers::Place(const Step& step) {

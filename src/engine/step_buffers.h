@@ -18,6 +18,9 @@ class StepBuffers {
 
   explicit StepBuffers(Device& device) : device_(device) {}
 
+  // Of the device's memory, after Reserve(max_tokens, max_rows).
+  static int64_t Bytes(int64_t max_tokens, int64_t max_rows);
+
   // Room for steps of that size. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 

@@ -38,6 +38,19 @@ struct SafetensorsHeader {
 // `what` names the file in errors.
 Result<SafetensorsHeader> ParseSafetensors(std::span<const uint8_t> bytes, std::string_view what);
 
+// One tensor of a file's header.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+
+  int64_t num_bytes() const;
+};
+
+// What stands in front of the tensors' bytes: the header's length and the header, padded to 8 bytes. The bytes of `tensors`
+// follow in their order, without gaps.
+std::string SafetensorsPrologue(std::span<const TensorEntry> tensors);
+
 // One tensor to write; `bytes` is shape x dtype long.
 struct TensorToWrite {
   std::string name;

@@ -22,31 +22,43 @@ std::string QuoteJson(const std::string& s) {
 
 }  // namespace
 
-Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors) {
+int64_t TensorEntry::num_bytes() const {
+  int64_t bytes = SizeOf(dtype);
+  for (const int64_t d : shape) bytes *= d;
+  return bytes;
+}
+
+std::string SafetensorsPrologue(std::span<const TensorEntry> tensors) {
   std::string header = "{";
   int64_t offset = 0;
-  for (const TensorToWrite& t : tensors) {
-    int64_t elements = 1;
+  for (const TensorEntry& t : tensors) {
     std::string dims;
-    for (const int64_t d : t.shape) {
-      elements *= d;
-      dims += StrCat(dims.empty() ? "" : ",", d);
-    }
-    const auto num_bytes = static_cast<int64_t>(t.bytes.size());
-    if (elements * SizeOf(t.dtype) != num_bytes) {
-      return InvalidArgument(StrCat("cannot write '", path, "': tensor '", t.name, "' of shape [", dims,
-                                    "] has ", num_bytes, " bytes"));
-    }
+    for (const int64_t d : t.shape) dims += StrCat(dims.empty() ? "" : ",", d);
+    const int64_t end = offset + t.num_bytes();
     header += StrCat(header.size() > 1 ? "," : "", QuoteJson(t.name), ":{\"dtype\":\"", NameOf(t.dtype),
-                     "\",\"shape\":[", dims, "],\"data_offsets\":[", offset, ",", offset + num_bytes, "]}");
-    offset += num_bytes;
+                     "\",\"shape\":[", dims, "],\"data_offsets\":[", offset, ",", end, "]}");
+    offset = end;
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string prologue(8, '\0');
+  for (size_t i = 0; i < 8; ++i) prologue[i] = static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  return prologue + header;
+}
 
-  std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));
-  std::vector<std::string_view> pieces = {length, header};
+Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors) {
+  std::vector<TensorEntry> entries;
+  for (const TensorToWrite& t : tensors) {
+    entries.push_back({t.name, t.dtype, t.shape});
+    if (entries.back().num_bytes() != static_cast<int64_t>(t.bytes.size())) {
+      std::string dims;
+      for (const int64_t d : t.shape) dims += StrCat(dims.empty() ? "" : ",", d);
+      return InvalidArgument(StrCat("cannot write '", path, "': tensor '", t.name, "' of shape [", dims, "] has ",
+                                    t.bytes.size(), " bytes"));
+    }
+  }
+  const std::string prologue = SafetensorsPrologue(entries);
+  std::vector<std::string_view> pieces = {prologue};
   for (const TensorToWrite& t : tensors) {
     pieces.emplace_back(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
   }

@@ -31,6 +31,7 @@ class TensorSource {
   const FileTensor* Find(std::string_view name) const;  // null: not there
   const std::string& FileOf(const FileTensor& tensor) const;
   std::vector<std::string> files() const;
+  const std::vector<std::shared_ptr<const MappedFile>>& maps() const { return files_; }
   const std::string& where() const { return where_; }  // the folder or file that was opened
   int64_t num_bytes() const { return num_bytes_; }     // of all tensors
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Help, version, flags and their errors: no model needed."""
 
+import json
+import os
 import subprocess
+import tempfile
 
 from support import BINARY, COMMANDS, CliTestCase, main
 
@@ -84,6 +87,18 @@ class Usage(CliTestCase):
         self.fails(2, "-o", "logits", "--token-ids", "x")
         self.fails(2, "-f", "perplexity")
         self.fails(2, "--encoding", "encode", "--encoding", "v5")
+
+    def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):
+        self.fails(2, ["--disk", "--synthetic"], "bench", "--disk", "x")
+        with tempfile.TemporaryDirectory() as temp:
+            folder = os.path.join(temp, "m")
+            arguments = ["bench", "--synthetic", "nano", "--layers", "1", "--disk", folder, "--json"]
+            line = json.loads(self.ok(*arguments))
+            self.assertEqual(line["bytes"], sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)))
+            self.assertEqual(json.loads(self.ok("inspect", "-m", folder, "--json"))["num_layers"], 1)
+            self.fails(1, [folder, "there already"], *arguments)
+            start = json.loads(self.ok("bench", "-m", folder, "--first-token", "--prompts", "8", "--json"))
+            self.assertGreater(start["first_token_s"], start["loaded_s"])
 
     def test_model_folder(self):
         for command in [["generate", "-p", "x"], ["chat"], ["tokenize"], ["detokenize"], ["inspect"]]:

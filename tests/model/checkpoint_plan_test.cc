@@ -64,6 +64,42 @@ TEST(Plan, SlidingLayersAloneFitAnyContext) {
   EXPECT_EQ(MakeMemoryPlan(in).max_context_that_fits, 4096);
 }
 
+TEST(Plan, WhatDoesNotFitIsRefusedWithTheNumbers) {
+  PlanInputs in;
+  in.kv = Released(false, KvDtype::kFp8, IndexDtype::kFp4);
+  in.weight_bytes = 1000000;
+  in.scratch_bytes = 2000;
+  in.activation_bytes = 300;
+  in.max_context = 4096;
+  const int64_t needed = 1000000 + 2000 + 300 + KvFootprint(in.kv).fixed + 512;
+  in.available_bytes = needed;
+  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512).ok());
+  in.available_bytes = needed - 1;
+  MemoryPlan plan = MakeMemoryPlan(in);
+  plan.device = "a small GPU";
+  const Status status = CheckPlan(plan, 512);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  for (const std::string& part : {std::string("a small GPU"), std::to_string(needed), std::to_string(needed - 1)}) {
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(part));
+  }
+  in.available_bytes = needed;
+  in.loading_bytes = 300 + KvFootprint(in.kv).fixed + 513;  // the loader's buffers are gone before there are activations
+  EXPECT_FALSE(CheckPlan(MakeMemoryPlan(in), 512).ok());
+  in.available_bytes = 0;
+  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512).ok()) << "unknown memory";
+}
+
+// Flash at its longest context: 8 MiB of index scores for each of 16 threads, and 16,384 decoded rows of 512 channels.
+TEST(Plan, ScratchOfTheCpuKernels) {
+  Config c;
+  c.head_dim = 512;
+  c.window = 128;
+  c.compress_ratios = {0, 4, 128};
+  EXPECT_EQ(HostScratchBytes(c, 1048576, 16), int64_t{16} * (8 << 20) + (32 << 20));
+  c.compress_ratios = {0};
+  EXPECT_EQ(HostScratchBytes(c, 1048576, 16), 128 * 512 * 4);
+}
+
 // A made-up /proc and /sys.
 class AvailableMemoryTest : public ::testing::Test {
  protected:

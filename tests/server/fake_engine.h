@@ -86,6 +86,7 @@ class FakeEngine : public Engine {
     info_.eos_token_ids = {1};
   }
   const ModelInfo& info() const override { return info_; }
+  const LoadTimes& load_times() const override { return load_times_; }
   Result<std::unique_ptr<Session>> NewSession() override {
     return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_));
   }
@@ -162,6 +163,7 @@ class FakeEngine : public Engine {
  private:
   ModelInfo info_;
   std::atomic<int64_t> bytes_ = 0;
+  LoadTimes load_times_;
 };
 
 }  // namespace dsv4::server

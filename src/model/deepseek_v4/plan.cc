@@ -62,6 +62,18 @@ KvBytes KvFootprint(const KvSpec& spec) {
   return {static_cast<double>(rows_bytes) / static_cast<double>(layout.page_tokens), layout.fixed_bytes};
 }
 
+int64_t HostScratchBytes(const Config& config, int64_t max_context, int num_threads) {
+  constexpr int64_t kScoredTokens = 8;      // kTokenTile of ops/index_topk/index_topk_cpu.cc
+  constexpr int64_t kSharedRows = 16384;    // kMaxShared of ops/sparse_attention/sparse_attention_cpu.cc
+  int64_t scores = 0, rows = std::min(config.window, kSharedRows);
+  for (const int64_t ratio : config.compress_ratios) {
+    if (ratio == 0) continue;
+    if (ratio == 4) scores = kScoredTokens * (max_context / ratio) * 4;
+    rows = std::max(rows, std::min(config.window + max_context / ratio, kSharedRows));
+  }
+  return scores * num_threads + rows * config.head_dim * 4;
+}
+
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   const KvBytes kv = KvFootprint(inputs.kv);
   MemoryPlan plan{};
@@ -70,10 +82,12 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   plan.kv_bytes_per_1k_tokens = kv.per_token * 1000;
   plan.kv_fixed_bytes = kv.fixed;
   plan.activation_bytes = inputs.activation_bytes;
+  plan.scratch_bytes = inputs.scratch_bytes;
+  plan.loading_bytes = inputs.loading_bytes;
   plan.available_bytes = inputs.available_bytes;
-  plan.max_context_that_fits = inputs.max_context;
+  plan.max_context = plan.max_context_that_fits = inputs.max_context;
   if (inputs.available_bytes == 0) return plan;
-  const int64_t needed = inputs.weight_bytes + inputs.widened_bytes + inputs.activation_bytes + kv.fixed;
+  const int64_t needed = inputs.weight_bytes + inputs.widened_bytes + inputs.activation_bytes + inputs.scratch_bytes + kv.fixed;
   const auto left = static_cast<double>(inputs.available_bytes - needed);
   if (left < 0) {
     plan.max_context_that_fits = 0;
@@ -81,6 +95,18 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
     plan.max_context_that_fits = static_cast<int64_t>(left / kv.per_token);
   }
   return plan;
+}
+
+Status CheckPlan(const MemoryPlan& p, int64_t page_bytes) {
+  if (p.available_bytes == 0) return {};
+  const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
+  const int64_t needed = p.weight_bytes + p.widened_bytes + p.scratch_bytes + std::max(running, p.loading_bytes);
+  if (needed <= p.available_bytes) return {};
+  return ResourceExhausted(StrCat(
+      "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
+      p.scratch_bytes, " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
+      ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", needed, " bytes, ", p.available_bytes,
+      " are free; use a smaller --prefill-chunk, close other programs, or use --device cpu"));
 }
 
 int64_t AvailableMemory(const std::string& root) {

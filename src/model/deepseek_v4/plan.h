@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dsv4/inspect.h"
+#include "dsv4/status.h"
 #include "kv/layout.h"
 #include "model/deepseek_v4/config.h"
 
@@ -17,15 +18,25 @@ struct KvBytes {
 };
 KvBytes KvFootprint(const KvSpec& spec);
 
+// What the CPU's kernels keep between calls, once a sequence has `max_context` tokens: index scores of each thread, and the
+// cached rows that are decoded once for all tokens of a step.
+int64_t HostScratchBytes(const Config& config, int64_t max_context, int num_threads);
+
 struct PlanInputs {
   KvSpec kv;
   int64_t weight_bytes = 0;
   int64_t widened_bytes = 0;
   int64_t activation_bytes = 0;
+  int64_t scratch_bytes = 0;
+  int64_t loading_bytes = 0;       // beside the weights, before there are activations
   int64_t available_bytes = 0;  // 0: unknown, then everything fits
   int64_t max_context = 0;      // the model's or the user's limit
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
+
+// kResourceExhausted, with all numbers, when loading, or then a step of a prefill chunk for one sequence of one page, does
+// not fit; `page_bytes` of KV.
+Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes);
 
 // Memory that this process may still take: what the kernel calls available, and what the limits of its control groups
 // leave (both versions; page cache counts as free). 0: unknown. `root` stands before /proc and /sys.

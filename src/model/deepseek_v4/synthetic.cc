@@ -1,7 +1,6 @@
 #include "model/deepseek_v4/synthetic.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,114 +8,13 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "model/deepseek_v4/rope.h"
+#include "model/deepseek_v4/synthetic_values.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/fill_weight/fill_weight.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
-
-namespace {
-
-// Marks what is there, before it has an address.
-uint8_t* Somewhere() {
-  static uint8_t byte;
-  return &byte;
-}
-
-// Every tensor of `c` with its format and shape.
-class Shapes {
- public:
-  Shapes(const Config& c, const SyntheticModel& model)
-      : c_(c), dense_(model.fp8_dense ? WeightFormat::kFp8Block : WeightFormat::kNvfp4),
-        compressor_(model.fp8_dense ? WeightFormat::kBf16 : WeightFormat::kNvfp4) {}
-
-  Weights Make() const {
-    Weights w;
-    w.embed = Matrix(WeightFormat::kBf16, c_.vocab_size, c_.hidden_size);
-    for (int64_t l = 0; l < c_.num_layers; ++l) w.layers.push_back(Layer(l));
-    w.hc_head = {Matrix(WeightFormat::kF32, c_.hc_mult, c_.hc_mult * c_.hidden_size), Vector({c_.hc_mult}), Vector({1})};
-    w.norm = Vector({c_.hidden_size});
-    w.head = Matrix(dense_, c_.vocab_size, c_.hidden_size);
-    w.plain_frequencies = Vector({c_.rope_dim / 2});
-    w.compress_frequencies = Vector({c_.rope_dim / 2});
-    return w;
-  }
-
- private:
-  static QuantTensor Matrix(WeightFormat f, int64_t rows, int64_t cols) {
-    QuantTensor m{.format = f, .rows = rows, .cols = cols, .codes = Somewhere()};
-    if (m.quantised()) m.block_scale = Somewhere();
-    if (f == WeightFormat::kFp8Block) m.scale_dtype = DType::kF8E8M0;
-    return m;
-  }
-  static Tensor Vector(Shape shape, DType dtype = DType::kF32) { return {Somewhere(), dtype, shape}; }
-
-  HcWeights Hc() const {
-    const int64_t h = c_.hc_mult;
-    return {Matrix(WeightFormat::kF32, (2 + h) * h, h * c_.hidden_size), Vector({(2 + h) * h}), Vector({3})};
-  }
-  CompressorWeights Compressor(int64_t ratio, int64_t dim) const {
-    const int64_t width = (ratio == 4 ? 2 : 1) * dim;
-    return {Matrix(compressor_, width, c_.hidden_size), Matrix(compressor_, width, c_.hidden_size),
-            Vector({ratio, width}), Vector({dim})};
-  }
-  ExpertWeights Expert(WeightFormat f) const {
-    return {Matrix(f, c_.moe_intermediate, c_.hidden_size), Matrix(f, c_.moe_intermediate, c_.hidden_size),
-            Matrix(f, c_.hidden_size, c_.moe_intermediate)};
-  }
-  LayerWeights Layer(int64_t l) const {
-    const int64_t d = c_.hidden_size, heads_width = c_.num_heads * c_.head_dim, ratio = c_.compress_ratios[static_cast<size_t>(l)];
-    LayerWeights w;
-    w.hc_attn = Hc();
-    w.attn_norm = Vector({d});
-    w.attn.q_a = Matrix(dense_, c_.q_lora_rank, d);
-    w.attn.q_a_norm = Vector({c_.q_lora_rank});
-    w.attn.q_b = Matrix(dense_, heads_width, c_.q_lora_rank);
-    w.attn.kv_proj = Matrix(dense_, c_.head_dim, d);
-    w.attn.kv_norm = Vector({c_.head_dim});
-    w.attn.sink = Vector({c_.num_heads});
-    w.attn.o_a = Matrix(dense_, c_.o_groups * c_.o_lora_rank, heads_width / c_.o_groups);
-    w.attn.o_b = Matrix(dense_, d, c_.o_groups * c_.o_lora_rank);
-    if (ratio != 0) w.attn.compressor = Compressor(ratio, c_.head_dim);
-    if (ratio == 4) {
-      w.attn.indexer.q_b = Matrix(dense_, c_.index_heads * c_.index_head_dim, c_.q_lora_rank);
-      w.attn.indexer.weights_proj = Matrix(WeightFormat::kBf16, c_.index_heads, d);
-      w.attn.indexer.compressor = Compressor(ratio, c_.index_head_dim);
-    }
-    w.hc_ffn = Hc();
-    w.ffn_norm = Vector({d});
-    w.moe.router = Matrix(WeightFormat::kBf16, c_.num_experts, d);
-    if (c_.is_hash(l)) {
-      w.moe.hash_table = Vector({c_.vocab_size, c_.experts_per_token}, DType::kI32);
-    } else {
-      w.moe.router_bias = Vector({c_.num_experts});
-    }
-    w.moe.experts.assign(static_cast<size_t>(c_.num_experts), Expert(WeightFormat::kNvfp4));
-    w.moe.shared = Expert(dense_);
-    return w;
-  }
-
-  const Config& c_;
-  WeightFormat dense_, compressor_;
-};
-
-// Distinct experts for every token id.
-std::vector<int32_t> HashTable(const Config& c, uint64_t seed) {
-  std::vector<int32_t> table;
-  table.reserve(static_cast<size_t>(c.vocab_size * c.experts_per_token));
-  uint64_t counter = 0;
-  for (int64_t v = 0; v < c.vocab_size; ++v) {
-    const auto row = static_cast<int64_t>(table.size());
-    while (static_cast<int64_t>(table.size()) - row < c.experts_per_token) {
-      const auto e = static_cast<int32_t>(RandomBits(seed, counter++) % static_cast<uint64_t>(c.num_experts));
-      if (std::find(table.begin() + row, table.end(), e) == table.end()) table.push_back(e);
-    }
-  }
-  return table;
-}
-
-}  // namespace
 
 Result<Config> SyntheticConfig(const SyntheticModel& model) {
   Config c;
@@ -199,24 +97,47 @@ Result<Config> SyntheticConfig(const SyntheticModel& model) {
   return c;
 }
 
-Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 const std::function<bool(int64_t, int64_t)>& progress) {
-  Weights w = Shapes(config, model).Make();
-  const bool pack = device.kind() != DeviceKind::kCpu;
-  const auto packs = [&](const QuantTensor& m, bool keep_rows) { return pack && !keep_rows && m.format != WeightFormat::kF32; };
-  int64_t total = 0, staging_bytes = 0;
+namespace {
+
+bool Packs(const Device& device, const QuantTensor& m, bool keep_rows) {
+  return device.kind() != DeviceKind::kCpu && !keep_rows && m.format != WeightFormat::kF32;
+}
+
+struct Sizes {
+  int64_t total = 0;    // of the weights
+  int64_t staging = 0;  // of the largest matrix, before it is packed
+};
+
+Sizes MeasureSizes(const Device& device, const Weights& w) {
+  Sizes sizes;
   VisitWeights(
       w,
       [&](const QuantTensor& m, bool keep_rows) {
         if (!m) return;
         const int64_t rows_bytes = AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
-        if (packs(m, keep_rows)) staging_bytes = std::max(staging_bytes, rows_bytes);
-        total += packs(m, keep_rows) ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes;
+        const bool packs = Packs(device, m, keep_rows);
+        if (packs) sizes.staging = std::max(sizes.staging, rows_bytes);
+        sizes.total += packs ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes;
       },
-      [&](const Tensor& t) { total += t ? AlignedBytes(t.num_bytes()) : 0; });
-  for (const LayerWeights& layer : w.layers) {
-    total += AlignedBytes(ExpertTableBytes(layer.moe));
-  }
+      [&](const Tensor& t) { sizes.total += t ? AlignedBytes(t.num_bytes()) : 0; });
+  for (const LayerWeights& layer : w.layers) sizes.total += AlignedBytes(ExpertTableBytes(layer.moe));
+  return sizes;
+}
+
+}  // namespace
+
+int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model) {
+  const Sizes sizes = MeasureSizes(device, SyntheticShapes(config, model));
+  return sizes.total + sizes.staging;
+}
+
+Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
+                                 const std::function<bool(int64_t, int64_t)>& progress) {
+  Weights w = SyntheticShapes(config, model);
+  const bool pack = device.kind() != DeviceKind::kCpu;
+  const auto packs = [&](const QuantTensor& m, bool keep_rows) { return Packs(device, m, keep_rows); };
+  const Sizes sizes = MeasureSizes(device, w);
+  const int64_t total = sizes.total, staging_bytes = sizes.staging;
 
   auto arena = std::make_shared<WeightArena>();
   DeviceBuffer staging;
@@ -243,8 +164,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
           codes = arena->Take(code_bytes);
           scales = arena->Take(scale_bytes);
         }
-        const bool embedding = m.rows == config.vocab_size && keep_rows;
-        const float std = embedding ? 1.0f : 1.0f / std::sqrt(static_cast<float>(m.cols));
+        const float std = SyntheticStd(m, &m == &w.embed);
         m.codes = codes;
         m.block_scale = scale_bytes > 0 ? scales : nullptr;
         m.global_scale = m.format == WeightFormat::kNvfp4 ? FillGlobalScale(std) : 1.0f;
@@ -263,17 +183,12 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
         uint8_t* data = arena->Take(t.num_bytes());
         const uint64_t seed = RandomBits(model.seed, number);
         if (t.dtype == DType::kI32) {
-          const std::vector<int32_t> table = HashTable(config, seed);
-          device.Upload(data, table.data(), t.num_bytes());
-          (void)device.Synchronize();
+          device.Upload(data, SyntheticHashTable(config, seed).data(), t.num_bytes());
         } else {
-          std::vector<float> values(static_cast<size_t>(t.num_elements()));
-          // About 1: right for norms and gains, harmless for biases and sinks.
-          for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f + 0.1f * FillValue(seed, i);
+          std::vector<float> values = SyntheticVector(t.num_elements(), seed);
           if (&t == &w.plain_frequencies) values = PlainRopeFrequencies(config);
           if (&t == &w.compress_frequencies) values = CompressRopeFrequencies(config);
           device.Upload(data, values.data(), t.num_bytes());
-          (void)device.Synchronize();
         }
         t.data = data;
         finished_one();

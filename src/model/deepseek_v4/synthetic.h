@@ -17,6 +17,9 @@ namespace dsv4 {
 // The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model.
 Result<Config> SyntheticConfig(const SyntheticModel& model);
 
+// Bytes that SyntheticWeights takes of the device's memory at most, while it makes them included.
+int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model);
+
 // Weights in the layout that the device's kernels want, generated there (ops/fill_weight/fill_weight.h): every matrix
 // with variance 1 / K, so that activations keep their size through the layers; router and mHC mixes in BF16 and F32.
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,

@@ -1,12 +1,13 @@
 #include "model/deepseek_v4/upload.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/str.h"
+#include "io/parallel_reader.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
@@ -15,8 +16,8 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kStagingBytes = int64_t{96} << 20;
-constexpr int64_t kCopyPiece = int64_t{1} << 20;  // what a thread copies at a time
+constexpr int64_t kBatchBytes = int64_t{64} << 20;
+constexpr int64_t kBatches = 4;      // two are being read, one copied and packed, one is free for the next
 constexpr int64_t kSliceRows = 128;               // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
 
 bool KeepsRows(const QuantTensor& m, bool keep_rows) { return keep_rows || m.format == WeightFormat::kF32; }
@@ -27,33 +28,42 @@ int64_t CodeBytes(const QuantTensor& m, bool keep_rows) {
 }
 int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, keep_rows) ? 0 : PackedScaleBytes(m); }
 
+// Files to the device in batches: reader threads fill pinned memory of the host, one copy takes a batch to the device,
+// kernels there move its parts to their places or pack them. Reading never waits for the device unless it is slower.
 class Uploader {
  public:
-  Uploader(Device& device, ThreadPool& pool, const std::function<bool(int64_t, int64_t)>& progress, int64_t total)
-      : device_(device), ctx_(device.Context(&pool, false)), pool_(pool), progress_(progress), total_(total) {}
+  Uploader(Device& device, ThreadPool& pool, ParallelReader& reader, const std::function<bool(int64_t, int64_t)>& progress,
+           int64_t total)
+      : device_(device), ctx_(device.Context(&pool, false)), reader_(reader), progress_(progress), total_(total) {}
   ~Uploader() {
+    reader_.Stop();  // nothing is read into memory that is about to go
     (void)device_.Synchronize();
-    for (Batch& b : batches_) {
-      if (b.host != nullptr) device_.FreeStaging(b.host);
-    }
+    if (host_ != nullptr) device_.FreeStaging(host_);
   }
 
   Status Prepare() {
-    for (Batch& b : batches_) {
-      b.host = static_cast<uint8_t*>(device_.AllocateStaging(kStagingBytes));
-      if (b.host == nullptr || !b.device.Allocate(device_, kStagingBytes)) {
-        return ResourceExhausted(StrCat("no memory for a staging buffer of ", kStagingBytes, " bytes; free some memory"));
-      }
+    constexpr int64_t kBytes = kBatches * kBatchBytes;
+    host_ = device_.AllocateStaging(kBytes + ParallelReader::kBlock);
+    if (host_ == nullptr || !on_device_.Allocate(device_, kBytes)) {
+      return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes, " bytes pinned on the host and as many on ",
+                                      device_.name(), "; free some memory"));
+    }
+    const auto address = reinterpret_cast<uintptr_t>(host_);
+    auto* aligned = static_cast<uint8_t*>(host_) + (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
+    for (int64_t i = 0; i < kBatches; ++i) {
+      batches_[i].host = aligned + i * kBatchBytes;
+      batches_[i].device = on_device_.data() + i * kBatchBytes;
     }
     return {};
   }
 
   // Bytes as they are.
   Status Copy(uint8_t* dst, const uint8_t* src, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += kStagingBytes) {
-      const int64_t n = std::min(kStagingBytes, bytes - at);
+    for (int64_t at = 0; at < bytes; at += kLargest) {
+      const int64_t n = std::min(kLargest, bytes - at);
       DSV4_RETURN_IF_ERROR(Room(n));
-      current().copies.push_back({dst + at, Stage(src + at, n), n});
+      const uint8_t* staged = Stage(src + at, n);
+      current().copies.push_back({dst + at, staged, n});
     }
     return {};
   }
@@ -65,7 +75,7 @@ class Uploader {
                                 "that must be a multiple of ", kTileRows16, "; use --device cpu"));
     }
     const int64_t row_bytes = m.row_bytes() + CeilDiv(FileScaleRowBytes(m), m.format == WeightFormat::kFp8Block ? 128 : 1);
-    const int64_t fitting = (kStagingBytes / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
+    const int64_t fitting = (kLargest / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
     if (fitting == 0) return Unsupported(StrCat("a matrix of ", m.cols, " columns is too wide for the GPU loader"));
     for (int64_t r = 0; r < m.rows; r += fitting) {
       QuantTensor slice = m;
@@ -82,7 +92,7 @@ class Uploader {
         scale_bytes = slice.rows * FileScaleRowBytes(m);
         scale_source += r * FileScaleRowBytes(m);
       }
-      DSV4_RETURN_IF_ERROR(Room(AlignedBytes(code_bytes) + AlignedBytes(scale_bytes)));
+      DSV4_RETURN_IF_ERROR(Room(code_bytes, scale_bytes));
       slice.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
       if (scale_bytes > 0) slice.block_scale = Stage(scale_source, scale_bytes);
       const int64_t row_tiles = r / kTileRows16;
@@ -93,77 +103,95 @@ class Uploader {
     return {};
   }
 
-  Status Finish() {
-    DSV4_RETURN_IF_ERROR(Flush());
+  // `read_done`: when the last byte was there.
+  Status Finish(std::chrono::steady_clock::time_point* read_done) {
+    DSV4_RETURN_IF_ERROR(reader_.Wait(number_));
+    *read_done = std::chrono::steady_clock::now();
+    while (retired_ <= number_) DSV4_RETURN_IF_ERROR(Retire());
     return device_.Synchronize();
   }
 
  private:
+  // The largest part: with the blocks around it, it fits a batch.
+  static constexpr int64_t kLargest = kBatchBytes - 4 * ParallelReader::kBlock;
+
   struct DeviceCopy {
     uint8_t* dst;
     const uint8_t* src;  // in the batch's device memory
     int64_t bytes;
   };
-  struct HostCopy {
-    uint8_t* dst;
-    const uint8_t* src;
-    int64_t bytes;
-  };
   // What travels together: host staging, the same bytes on the device, and what is done with them there.
   struct Batch {
     uint8_t* host = nullptr;
-    DeviceBuffer device;
+    uint8_t* device = nullptr;
     int64_t used = 0;
+    int64_t bytes = 0;
     int64_t mark = 0;
-    std::vector<HostCopy> sources;
     std::vector<DeviceCopy> copies;
     std::vector<PackWeightArgs> packs;
   };
 
-  Batch& current() { return batches_[number_ % 2]; }
+  Batch& current() { return batches_[number_ % kBatches]; }
 
-  Status Room(int64_t bytes) { return current().used + AlignedBytes(bytes) > kStagingBytes ? Flush() : Status{}; }
-
-  // Where `bytes` from `src` will be on the device.
-  const uint8_t* Stage(const uint8_t* src, int64_t bytes) {
-    Batch& b = current();
-    for (int64_t at = 0; at < bytes; at += kCopyPiece) {
-      b.sources.push_back({b.host + b.used + at, src + at, std::min(kCopyPiece, bytes - at)});
-    }
-    const uint8_t* on_device = b.device.data() + b.used;
-    b.used += AlignedBytes(bytes);
-    done_ += bytes;
-    return on_device;
+  // Room for parts of these sizes, wherever in a block they begin.
+  Status Room(int64_t bytes, int64_t more = 0) {
+    const auto slot = [](int64_t n) { return CeilDiv(n, ParallelReader::kBlock) * ParallelReader::kBlock + ParallelReader::kBlock; };
+    return current().used + slot(bytes) + slot(more) > kBatchBytes ? Next() : Status{};
   }
 
-  Status Flush() {
+  // Where `bytes` from `src` will be on the device: 4-byte aligned, as kernels that pack take them.
+  const uint8_t* Stage(const uint8_t* src, int64_t bytes) {
     Batch& b = current();
-    ParallelFor(&pool_, static_cast<int64_t>(b.sources.size()), /*grain=*/1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const HostCopy& c = b.sources[static_cast<size_t>(i)];
-        std::memcpy(c.dst, c.src, static_cast<size_t>(c.bytes));
-      }
-    });
-    device_.Upload(b.device.data(), b.host, b.used);
+    FilePart part{.bytes = bytes};
+    int64_t pad = 0;
+    uint8_t* slot = b.host + b.used;
+    const uint8_t* on_device = b.device + b.used;
+    if (reader_.Locate(src, &part) && part.offset % 4 == 0) {
+      pad = ParallelReader::PadBytes(part);
+      reader_.Read(number_, part, slot);
+      b.used += ParallelReader::SlotBytes(part);
+    } else {
+      reader_.Copy(number_, slot, src, bytes);
+      b.used += CeilDiv(bytes, ParallelReader::kBlock) * ParallelReader::kBlock;
+    }
+    b.bytes += bytes;
+    return on_device + pad;
+  }
+
+  // Goes on to the next batch: whatever is in the way of it is finished first.
+  Status Next() {
+    ++number_;
+    while (retired_ + 2 <= number_) DSV4_RETURN_IF_ERROR(Retire());
+    Batch& b = current();
+    if (b.mark > 0) DSV4_RETURN_IF_ERROR(device_.Wait(b.mark));
+    b.mark = b.used = b.bytes = 0;
+    b.copies.clear();
+    b.packs.clear();
+    return {};
+  }
+
+  // The oldest batch that is only read: copied, and packed behind that.
+  Status Retire() {
+    Batch& b = batches_[retired_ % kBatches];
+    DSV4_RETURN_IF_ERROR(reader_.Wait(retired_));
+    device_.Upload(b.device, b.host, b.used);
     for (const DeviceCopy& c : b.copies) device_.CopyWithin(c.dst, c.src, c.bytes);
     for (const PackWeightArgs& p : b.packs) PackWeight(ctx_, p);
     b.mark = device_.Mark();
-    b.sources.clear();
-    b.copies.clear();
-    b.packs.clear();
-    b.used = 0;
-    ++number_;
-    if (progress_ && !progress_(done_, total_)) return Cancelled("loading was cancelled");
-    return current().mark > 0 ? device_.Wait(current().mark) : Status{};
+    ++retired_;
+    done_ += b.bytes;
+    return progress_ && !progress_(done_, total_) ? Cancelled("loading was cancelled") : Status{};
   }
 
   Device& device_;
   ExecContext ctx_;
-  ThreadPool& pool_;
+  ParallelReader& reader_;
   const std::function<bool(int64_t, int64_t)>& progress_;
   int64_t total_, done_ = 0;
-  Batch batches_[2];
-  size_t number_ = 0;
+  void* host_ = nullptr;
+  DeviceBuffer on_device_;
+  Batch batches_[kBatches];
+  int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the device
 };
 
 }  // namespace
@@ -184,8 +212,13 @@ int64_t DeviceWeightBytes(const Weights& weights) {
   return bytes;
 }
 
-Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host,
-                              const std::function<bool(int64_t, int64_t)>& progress) {
+int64_t UploadStagingBytes() { return kBatches * kBatchBytes; }
+
+Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const TensorSource* source,
+                              const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
+  auto seconds = [last = std::chrono::steady_clock::now()](auto now) mutable {
+    return std::chrono::duration<double>(now - std::exchange(last, now)).count();
+  };
   Weights w = host;
   int64_t total = 0;
   VisitWeights(
@@ -201,8 +234,10 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
     return ResourceExhausted(StrCat("the weights take ", bytes, " bytes of GPU memory, of which ", device.free_bytes(),
                                     " are free; close other programs on the GPU or use --device cpu"));
   }
-  Uploader up(device, pool, progress, total);
+  ParallelReader reader(source != nullptr ? source->maps() : std::vector<std::shared_ptr<const MappedFile>>{});
+  Uploader up(device, pool, reader, progress, total);
   DSV4_RETURN_IF_ERROR(up.Prepare());
+  const double allocate = seconds(std::chrono::steady_clock::now());
   Status status;
   VisitWeights(
       w,
@@ -233,7 +268,16 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
     layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
   }
   DSV4_RETURN_IF_ERROR(status);
-  DSV4_RETURN_IF_ERROR(up.Finish());
+  std::chrono::steady_clock::time_point read_done;
+  DSV4_RETURN_IF_ERROR(up.Finish(&read_done));
+  if (times != nullptr) {
+    times->allocate = allocate;
+    times->read = seconds(read_done);
+    times->pack = seconds(std::chrono::steady_clock::now());
+    times->bytes = reader.file_bytes();
+    times->cached_bytes = reader.cached_bytes();
+    times->direct = reader.direct();
+  }
   w.storage = std::move(arena);
   return w;
 }

@@ -1,0 +1,169 @@
+#include "io/parallel_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/str.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{2} << 20;  // of one request
+
+// mincore(2) tells the truth to those who could write the file, and calls every page present to others.
+bool MayAskForResidency(const std::string& path, int fd) {
+  struct stat st;
+  if (::fstat(fd, &st) != 0) return false;
+  return st.st_uid == ::geteuid() || ::geteuid() == 0 || ::access(path.c_str(), W_OK) == 0;
+}
+
+}  // namespace
+
+ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>> files, int num_threads) {
+  for (std::shared_ptr<const MappedFile>& map : files) {
+    File f;
+    f.plain = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC);
+    f.direct = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // fails where the file system has no such reads
+    f.residency_known = f.plain >= 0 && MayAskForResidency(map->path(), f.plain);
+    f.map = std::move(map);
+    files_.push_back(std::move(f));
+  }
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+void ParallelReader::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    queue_.clear();
+  }
+  work_.notify_all();
+  threads_.clear();  // joins
+}
+
+ParallelReader::~ParallelReader() {
+  Stop();
+  for (const File& f : files_) {
+    if (f.plain >= 0) ::close(f.plain);
+    if (f.direct >= 0) ::close(f.direct);
+  }
+}
+
+bool ParallelReader::Locate(const uint8_t* p, FilePart* part) const {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const MappedFile& map = *files_[i].map;
+    if (p < map.data() || p >= map.data() + map.size()) continue;
+    part->file = static_cast<int32_t>(i);
+    part->offset = p - map.data();
+    return true;
+  }
+  return false;
+}
+
+void ParallelReader::Read(int64_t group, const FilePart& part, uint8_t* slot) {
+  DSV4_CHECK(reinterpret_cast<uintptr_t>(slot) % kBlock == 0);
+  const int64_t begin = part.offset - PadBytes(part), end = begin + SlotBytes(part);
+  for (int64_t at = begin; at < end; at += kPieceBytes) {
+    const int64_t piece_end = std::min(at + kPieceBytes, end);
+    Add({.group = group, .file = part.file, .begin = at, .end = piece_end, .want_begin = std::max(at, part.offset),
+         .want_end = std::min(piece_end, part.offset + part.bytes), .dst = slot + (at - begin), .src = nullptr});
+  }
+}
+
+void ParallelReader::Copy(int64_t group, uint8_t* dst, const uint8_t* src, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    Add({.group = group, .file = -1, .begin = at, .end = std::min(at + kPieceBytes, bytes), .want_begin = 0, .want_end = 0,
+         .dst = dst + at, .src = src + at});
+  }
+}
+
+void ParallelReader::Add(Piece piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_CHECK(unfinished_.empty() || piece.group >= unfinished_.back().first);
+    if (unfinished_.empty() || piece.group > unfinished_.back().first) unfinished_.emplace_back(piece.group, 0);
+    ++unfinished_.back().second;
+    queue_.push_back(piece);
+  }
+  work_.notify_one();
+}
+
+Status ParallelReader::Wait(int64_t group) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return !error_.empty() || unfinished_.empty() || unfinished_.front().first > group; });
+  return error_.empty() ? Status{} : DataLoss(error_);
+}
+
+void ParallelReader::Work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const Piece piece = queue_.front();
+    queue_.pop_front();
+    lock.unlock();
+    std::string error = Run(piece);
+    lock.lock();
+    if (error_.empty()) error_ = std::move(error);
+    for (auto& [group, pieces] : unfinished_) {
+      if (group == piece.group) --pieces;
+    }
+    while (!unfinished_.empty() && unfinished_.front().second == 0) unfinished_.pop_front();
+    done_.notify_all();
+  }
+}
+
+bool ParallelReader::InPageCache(const File& file, int64_t begin, int64_t end) const {
+  if (!file.residency_known) return false;
+  static const int64_t page = ::sysconf(_SC_PAGESIZE);
+  end = std::min(end, file.map->size());
+  const int64_t first = begin / page, count = (end + page - 1) / page - first;
+  std::vector<unsigned char> resident(static_cast<size_t>(count));
+  void* address = const_cast<uint8_t*>(file.map->data()) + first * page;
+  if (::mincore(address, static_cast<size_t>(end - first * page), resident.data()) != 0) return false;
+  return std::all_of(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1) != 0; });
+}
+
+std::string ParallelReader::Run(const Piece& piece) {
+  if (piece.file < 0) {
+    std::memcpy(piece.dst, piece.src, static_cast<size_t>(piece.end - piece.begin));
+    return "";
+  }
+  const File& file = files_[static_cast<size_t>(piece.file)];
+  const bool cached = InPageCache(file, piece.begin, piece.end);
+  bool direct = !cached && file.direct >= 0 && direct_works_.load();
+  int64_t at = direct ? piece.begin : piece.want_begin;
+  while (at < piece.want_end) {
+    const int64_t end = direct ? piece.end : piece.want_end;
+    const ssize_t n = ::pread(direct ? file.direct : file.plain, piece.dst + (at - piece.begin), static_cast<size_t>(end - at),
+                              static_cast<off_t>(at));
+    if (n > 0 && (!direct || (at + n) % kBlock == 0 || at + n >= piece.want_end)) {
+      at += n;
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else if (direct) {  // refused, or a part of a block: the page cache serves from here on
+      if (n < 0) direct_works_ = false;
+      direct = false;
+      at = std::max(at, piece.want_begin);
+    } else {
+      return StrCat("cannot read '", file.map->path(), "' at byte ", at, ": ",
+                    n == 0 ? "it has become shorter" : std::strerror(errno));
+    }
+  }
+  if (direct) direct_ = true;
+  const int64_t bytes = piece.want_end - piece.want_begin;
+  file_bytes_ += bytes;
+  if (cached) cached_bytes_ += bytes;
+  return "";
+}
+
+}  // namespace dsv4

@@ -1,0 +1,291 @@
+#include "model/deepseek_v4/synthetic_disk.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "io/safetensors.h"
+#include "model/deepseek_v4/synthetic.h"
+#include "model/deepseek_v4/synthetic_values.h"
+#include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/weight_arena.h"
+#include "ops/fill_weight/fill_weight.h"
+
+namespace dsv4 {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A matrix or a vector, and the tensors of the file that it becomes: codes (or values), then block scales.
+struct Item {
+  QuantTensor matrix;
+  Tensor vector;  // of the two, the one that exists
+  uint64_t seed = 0;
+  float std = 1;
+  TensorEntry codes, block_scale, global_scale;  // those without a name do not exist
+  int64_t offset = 0;                            // of the codes, from the beginning of the tensors' bytes
+  int64_t global_offset = 0;
+
+  bool is_odd() const { return (codes.num_bytes() + scale_bytes()) % 16 != 0; }
+  int64_t scale_bytes() const { return block_scale.name.empty() ? 0 : block_scale.num_bytes(); }
+  int64_t num_bytes() const {
+    return codes.num_bytes() + scale_bytes() + (global_scale.name.empty() ? 0 : global_scale.num_bytes());
+  }
+};
+
+struct Shard {
+  std::vector<Item> items;
+  std::vector<TensorEntry> entries;
+  std::string name, prologue;
+  int64_t num_bytes = 0;  // of the tensors
+};
+
+Item MatrixItem(const std::string& name, const QuantTensor& m) {
+  Item item{.matrix = m, .vector = {}};
+  const std::string base = name.substr(0, name.rfind(".weight"));
+  const std::vector<int64_t> shape = {m.rows, m.cols}, packed = {m.rows, m.cols / 2};
+  switch (m.format) {
+    case WeightFormat::kF32: item.codes = {name, DType::kF32, shape}; break;
+    case WeightFormat::kBf16: item.codes = {name, DType::kBf16, shape}; break;
+    case WeightFormat::kFp8Block:
+      item.codes = {name, DType::kF8E4M3, shape};
+      item.block_scale = {base + ".scale", m.scale_dtype, {CeilDiv(m.rows, kFp8BlockSize), CeilDiv(m.cols, kFp8BlockSize)}};
+      break;
+    case WeightFormat::kMxfp4:
+      item.codes = {name, DType::kI8, packed};
+      item.block_scale = {base + ".scale", DType::kF8E8M0, {m.rows, m.cols / kMxfp4BlockSize}};
+      break;
+    case WeightFormat::kNvfp4:
+      item.codes = {name, DType::kU8, packed};
+      item.block_scale = {base + ".weight_scale", DType::kF8E4M3, {m.rows, m.cols / kNvfp4BlockSize}};
+      item.global_scale = {base + ".weight_scale_2", DType::kF32, {}};
+      break;
+  }
+  return item;
+}
+
+Item VectorItem(const std::string& name, const Tensor& t) {
+  Item item{.matrix = {}, .vector = t};
+  std::vector<int64_t> shape;
+  for (int i = 0; i < t.shape.rank(); ++i) shape.push_back(t.shape[i]);
+  item.codes = {name, t.dtype == DType::kI32 ? DType::kI64 : DType::kF32, shape};  // hash tables: I64, as published
+  return item;
+}
+
+std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model, int64_t shard_bytes) {
+  const Weights w = SyntheticShapes(config, model);
+  std::vector<Shard> shards(1);
+  uint64_t number = 0;
+  const auto add = [&](Item item) {
+    item.seed = RandomBits(model.seed, number);
+    if (!shards.back().items.empty() && shards.back().num_bytes + item.num_bytes() > shard_bytes) shards.emplace_back();
+    shards.back().num_bytes += item.num_bytes();
+    shards.back().items.push_back(std::move(item));
+  };
+  VisitNamedWeights(
+      w,
+      [&](const WeightName& name, const QuantTensor& m, bool) {
+        if (!m) return;
+        Item item = MatrixItem(name.ToString(), m);
+        item.std = SyntheticStd(m, &m == &w.embed);
+        if (m.format == WeightFormat::kNvfp4) item.matrix.global_scale = FillGlobalScale(item.std);
+        add(std::move(item));
+        ++number;
+      },
+      [&](const WeightName& name, const Tensor& t) {
+        if (!t) return;
+        if (name.part != nullptr) add(VectorItem(name.ToString(), t));
+        ++number;
+      });
+  for (size_t i = 0; i < shards.size(); ++i) {
+    Shard& s = shards[i];
+    std::string digits[2] = {StrCat(i + 1), StrCat(shards.size())};
+    for (std::string& d : digits) d.insert(0, 5 - std::min<size_t>(d.size(), 5), '0');
+    s.name = StrCat("model-", digits[0], "-of-", digits[1], ".safetensors");
+    int64_t offset = 0;
+    // Scalars and vectors of odd lengths stand at the end, so that matrices begin at multiples of 8.
+    for (const bool at_end : {false, true}) {
+      for (Item& item : s.items) {
+        if (item.is_odd() != at_end) continue;
+        item.offset = offset;
+        offset += item.codes.num_bytes() + item.scale_bytes();
+        s.entries.push_back(item.codes);
+        if (!item.block_scale.name.empty()) s.entries.push_back(item.block_scale);
+      }
+    }
+    for (Item& item : s.items) {
+      if (item.global_scale.name.empty()) continue;
+      item.global_offset = offset;
+      offset += item.global_scale.num_bytes();
+      s.entries.push_back(item.global_scale);
+    }
+    s.prologue = SafetensorsPrologue(s.entries);
+  }
+  return shards;
+}
+
+std::string IndexJson(const std::vector<Shard>& shards, int64_t total) {
+  std::string text = StrCat("{\n  \"metadata\": {\"total_size\": ", total, "},\n  \"weight_map\": {");
+  const char* separator = "\n";
+  for (const Shard& s : shards) {
+    for (const TensorEntry& t : s.entries) {
+      text += StrCat(separator, "    \"", t.name, "\": \"", s.name, "\"");
+      separator = ",\n";
+    }
+  }
+  return text + "\n  }\n}\n";
+}
+
+std::string ConfigJson(const Config& c, const SyntheticModel& model) {
+  Json j = {{"architectures", {"DeepseekV4ForCausalLM"}}, {"model_type", "deepseek_v4"},
+            {"vocab_size", c.vocab_size}, {"hidden_size", c.hidden_size}, {"num_hidden_layers", c.num_layers},
+            {"num_attention_heads", c.num_heads}, {"num_key_value_heads", 1}, {"head_dim", c.head_dim},
+            {"qk_rope_head_dim", c.rope_dim}, {"q_lora_rank", c.q_lora_rank}, {"o_groups", c.o_groups},
+            {"o_lora_rank", c.o_lora_rank}, {"sliding_window", c.window}, {"moe_intermediate_size", c.moe_intermediate},
+            {"n_routed_experts", c.num_experts}, {"n_shared_experts", c.num_shared_experts},
+            {"num_experts_per_tok", c.experts_per_token}, {"num_hash_layers", c.num_hash_layers},
+            {"scoring_func", "sqrtsoftplus"}, {"topk_method", "noaux_tc"}, {"norm_topk_prob", true}, {"hidden_act", "silu"},
+            {"routed_scaling_factor", c.routed_scaling_factor}, {"swiglu_limit", c.swiglu_limit},
+            {"index_n_heads", c.index_heads}, {"index_head_dim", c.index_head_dim}, {"index_topk", c.index_topk},
+            {"hc_mult", c.hc_mult}, {"hc_sinkhorn_iters", c.hc_sinkhorn_iters}, {"hc_eps", c.hc_eps},
+            {"rms_norm_eps", c.rms_norm_eps}, {"compress_ratios", c.compress_ratios}, {"rope_theta", c.rope_theta},
+            {"compress_rope_theta", c.compress_rope_theta},
+            {"rope_scaling", {{"type", "yarn"}, {"factor", c.yarn_factor},
+                              {"original_max_position_embeddings", c.yarn_original_positions},
+                              {"beta_fast", c.yarn_beta_fast}, {"beta_slow", c.yarn_beta_slow}}},
+            {"max_position_embeddings", c.max_positions}, {"bos_token_id", c.bos_token_id},
+            {"eos_token_id", c.eos_token_ids.front()}, {"tie_word_embeddings", false}, {"torch_dtype", "bfloat16"}};
+  j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense}, {"seed", model.seed}};
+  return j.dump(2) + "\n";
+}
+
+// Fills items, on the device or where they are to lie.
+class Filler {
+ public:
+  Filler(Device& device, ThreadPool& pool, const Config& config)
+      : device_(device), config_(config), ctx_(device.Context(&pool, false)) {}
+
+  // Memory for the largest item, where the device cannot write to the map.
+  Status Prepare(const std::vector<Shard>& shards) {
+    if (device_.kind() == DeviceKind::kCpu) return {};
+    int64_t largest = 0;
+    for (const Shard& s : shards) {
+      for (const Item& item : s.items) {
+        largest = std::max(largest, AlignedBytes(item.codes.num_bytes()) + AlignedBytes(item.scale_bytes()));
+      }
+    }
+    if (!buffer_.Allocate(device_, largest)) {
+      return ResourceExhausted(StrCat("no memory for the largest matrix, ", largest, " bytes, on ", device_.name()));
+    }
+    return {};
+  }
+
+  void Fill(const Item& item, uint8_t* tensors) {
+    uint8_t* codes = tensors + item.offset;
+    if (item.vector) {
+      FillVector(item, codes);
+      return;
+    }
+    uint8_t* scales = codes + item.codes.num_bytes();
+    const bool direct = device_.kind() == DeviceKind::kCpu;
+    FillWeightArgs args{.w = item.matrix, .codes = direct ? codes : buffer_.data(), .block_scale = nullptr,
+                        .seed = item.seed, .std = item.std};
+    if (item.scale_bytes() > 0) args.block_scale = direct ? scales : buffer_.data() + AlignedBytes(item.codes.num_bytes());
+    args.w.codes = args.codes;
+    args.w.block_scale = args.block_scale;
+    FillWeight(ctx_, args);
+    if (!direct) {
+      device_.Download(codes, args.codes, item.codes.num_bytes());
+      if (item.scale_bytes() > 0) device_.Download(scales, args.block_scale, item.scale_bytes());
+    }
+    if (!item.global_scale.name.empty()) std::memcpy(tensors + item.global_offset, &item.matrix.global_scale, 4);
+  }
+
+ private:
+  void FillVector(const Item& item, uint8_t* out) const {
+    if (item.vector.dtype == DType::kF32) {
+      std::memcpy(out, SyntheticVector(item.vector.num_elements(), item.seed).data(),
+                  static_cast<size_t>(item.codes.num_bytes()));
+      return;
+    }
+    for (const int64_t expert : SyntheticHashTable(config_, item.seed)) {
+      std::memcpy(out, &expert, 8);
+      out += 8;
+    }
+  }
+
+  Device& device_;
+  const Config& config_;
+  ExecContext ctx_;
+  DeviceBuffer buffer_;
+};
+
+}  // namespace
+
+Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+                           const std::function<bool(int64_t, int64_t)>& progress, const SyntheticDiskOptions& options) {
+  DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
+  const std::vector<Shard> shards = PlanShards(config, model, options.shard_bytes);
+  int64_t total = 0, on_disk = 0;
+  for (const Shard& s : shards) {
+    total += s.num_bytes;
+    on_disk += s.num_bytes + static_cast<int64_t>(s.prologue.size());
+  }
+  const std::string index = IndexJson(shards, total), config_text = ConfigJson(config, model);
+  on_disk += static_cast<int64_t>(index.size() + config_text.size());
+
+  const fs::path folder = fs::path(dir).lexically_normal();
+  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(path, error))) {
+    return InvalidArgument(StrCat("'", path.string(), "' is there already; name a folder that does not exist yet"));
+  }
+  const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
+  if (!fs::is_directory(parent, error)) return NotFound(StrCat("no folder '", parent, "' to write '", path.string(), "' in"));
+  const int64_t free = FreeDiskBytes(parent);
+  if (free >= 0 && free < on_disk) {
+    return ResourceExhausted(StrCat("the checkpoint takes ", on_disk, " bytes and the disk of '", parent, "' has ", free,
+                                    " free; use fewer layers (--layers) or another disk"));
+  }
+  Filler filler(device, pool, config);
+  DSV4_RETURN_IF_ERROR(filler.Prepare(shards));
+  if (::mkdir(path.c_str(), 0777) != 0) {
+    return InvalidArgument(StrCat("cannot make the folder '", path.string(), "': ", std::strerror(errno)));
+  }
+
+  const auto write = [&]() -> Status {
+    int64_t done = 0;
+    for (const Shard& s : shards) {
+      const auto prologue = static_cast<int64_t>(s.prologue.size());
+      DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<NewMappedFile> file,
+                            NewMappedFile::Create((path / s.name).string(), prologue + s.num_bytes));
+      std::memcpy(file->data(), s.prologue.data(), s.prologue.size());
+      for (const Item& item : s.items) {
+        filler.Fill(item, file->data() + prologue);
+        file->StartWriting(prologue + item.offset, item.codes.num_bytes() + item.scale_bytes());
+        done += item.num_bytes();
+        if (progress && !progress(done, total)) return Cancelled("writing the checkpoint was cancelled");
+      }
+      DSV4_RETURN_IF_ERROR(device.Synchronize());
+      DSV4_RETURN_IF_ERROR(file->Finish());
+    }
+    DSV4_RETURN_IF_ERROR(WriteFile((path / "model.safetensors.index.json").string(), index));
+    return WriteFile((path / "config.json").string(), config_text);
+  };
+  const Status status = write();
+  if (!status.ok()) fs::remove_all(path, error);
+  return status;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,26 @@
+// What a synthetic model's tensors hold: shared by making them on a device and writing them to files. Tensor number n of
+// VisitWeights (of those that exist) has the seed RandomBits(model.seed, n).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/weights.h"
+
+namespace dsv4 {
+
+// Every tensor with its format and shape; pointers only mark what exists.
+Weights SyntheticShapes(const Config& config, const SyntheticModel& model);
+
+// Of a matrix's values: 1 / sqrt(K), so that activations keep their size; embeddings have 1.
+float SyntheticStd(const QuantTensor& m, bool embedding);
+
+// About 1: right for norms and gains, harmless for biases and sinks.
+std::vector<float> SyntheticVector(int64_t count, uint64_t seed);
+
+// Distinct experts for every token id, [V, A].
+std::vector<int32_t> SyntheticHashTable(const Config& config, uint64_t seed);
+
+}  // namespace dsv4

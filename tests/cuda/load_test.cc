@@ -1,0 +1,58 @@
+// Loading from files to the GPU: the model that was written, whatever made the values.
+#include "dsv4/inspect.h"
+#include "io/test_files.h"
+#include "support/cuda_mirror.h"
+#include "support/fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+using dsv4::testing::TempDir;
+
+std::vector<float> Logits(EngineOptions options) {
+  options.device = "cuda";
+  const auto engine = LoadOrFail(options);
+  if (engine == nullptr) return {};
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 150; ++i) tokens.push_back(2 + i * 17 % 4000);
+  std::vector<float> logits;
+  const auto session = std::move(engine->NewSession()).value();
+  EXPECT_TRUE(session->Append(tokens, LogitRows::kAll, &logits).ok());
+  return logits;
+}
+
+TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
+  DSV4_GPU_OR_SKIP();
+  for (const bool fp8_dense : {false, true}) {
+    EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42}};
+    const std::vector<float> want = Logits(made);
+    for (const char* device : {"cpu", "cuda"}) {
+      const TempDir temp;
+      made.device = device;
+      const Status status = WriteSyntheticCheckpoint(made, temp / "m");
+      ASSERT_TRUE(status.ok()) << status.message();
+      const std::vector<float> got = Logits({.model_dir = temp / "m"});
+      EXPECT_FALSE(got.empty());
+      EXPECT_TRUE(got == want) << "written by " << device << ", fp8_dense " << fp8_dense;
+    }
+  }
+}
+
+TEST(CudaLoad, ThePlanIsToldBeforeAnythingIsTakenAndWhatDoesNotFitIsRefused) {
+  DSV4_GPU_OR_SKIP();
+  EngineOptions options{.model_dir = "", .synthetic = {.shape = "pro"}, .device = "cuda"};
+  int64_t weights = 0, free = 0;
+  options.on_plan = [&](const MemoryPlan& plan) {
+    weights = plan.weight_bytes;
+    free = plan.available_bytes;
+    EXPECT_LE(std::abs(Gpu()->free_bytes() - free), int64_t{2} << 30);  // other users of the GPU aside
+  };
+  const auto engine = Engine::Load(options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_GT(weights, free);
+  EXPECT_NE(engine.status().message().find(std::to_string(free)), std::string::npos) << engine.status().message();
+}
+
+}  // namespace
+}  // namespace dsv4::test

@@ -1,0 +1,87 @@
+// Synthetic weights on disk: the same model as in memory, and nothing half-written.
+#include <filesystem>
+
+#include "base/file.h"
+#include "io/test_files.h"
+#include "model/deepseek_v4/synthetic_disk.h"
+#include "support/fixture.h"
+
+namespace dsv4::test {
+namespace {
+
+using dsv4::testing::TempDir;
+
+std::vector<float> Logits(const EngineOptions& options) {
+  const auto engine = LoadOrFail(options);
+  if (engine == nullptr) return {};
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 150; ++i) tokens.push_back(2 + i * 17 % 4000);
+  std::vector<float> logits;
+  const auto session = std::move(engine->NewSession()).value();
+  EXPECT_TRUE(session->Append(tokens, LogitRows::kAll, &logits).ok());
+  return logits;
+}
+
+TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
+  for (const bool fp8_dense : {false, true}) {
+    const TempDir temp;
+    EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42}, .num_threads = 2};
+    const std::string dir = temp / "model";
+    const Status status = WriteSyntheticCheckpoint(made, dir);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> from_disk = Logits({.model_dir = dir, .num_threads = 2}), want = Logits(made);
+    ASSERT_FALSE(want.empty());
+    EXPECT_EQ(from_disk, want) << "fp8_dense " << fp8_dense;  // bits: both are finite
+    made.synthetic.seed = 43;
+    EXPECT_NE(from_disk, Logits(made));
+  }
+}
+
+TEST(SyntheticDisk, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
+  const TempDir temp;
+  const auto device = std::move(Device::Open("cpu")).value();
+  ThreadPool pool(2);
+  const SyntheticModel model{.shape = "nano", .num_layers = 2, .seed = 7};
+  constexpr int64_t kLimit = 600'000;  // the embedding alone has 2 MiB
+  ASSERT_TRUE(WriteSyntheticModel(*device, pool, model, temp / "m", {}, {.shard_bytes = kLimit}).ok());
+  int64_t shards = 0, larger = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(temp / "m")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    ++shards;
+    larger += static_cast<int64_t>(entry.file_size()) > kLimit + 65536 ? 1 : 0;  // beside the header
+  }
+  EXPECT_GT(shards, 3);
+  EXPECT_EQ(larger, 1);
+  EXPECT_EQ(Logits({.model_dir = temp / "m"}), Logits({.model_dir = "", .synthetic = model}));
+}
+
+TEST(SyntheticDisk, RefusesAFolderThatIsThere) {
+  const TempDir temp;
+  const EngineOptions options{.model_dir = "", .synthetic = {.shape = "nano", .num_layers = 1}};
+  const Status status = WriteSyntheticCheckpoint(options, temp.path());
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(temp.path()), std::string::npos) << status.message();
+  EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
+  EXPECT_EQ(WriteSyntheticCheckpoint(options, temp / "no/such").code(), StatusCode::kNotFound);
+}
+
+TEST(SyntheticDisk, ADiskThatIsTooSmallIsRefusedWithTheNumbers) {
+  const TempDir temp;
+  const EngineOptions options{.model_dir = "", .synthetic = {.shape = "pro"}};  // 0.9 TB
+  const Status status = WriteSyntheticCheckpoint(options, temp / "pro");
+  if (FreeDiskBytes(temp.path()) > 1'000'000'000'000) GTEST_SKIP() << "this disk has room for 0.9 TB";
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("free"), std::string::npos) << status.message();
+  EXPECT_FALSE(std::filesystem::exists(temp / "pro"));
+}
+
+TEST(SyntheticDisk, ACancelledWriteLeavesNothing) {
+  const TempDir temp;
+  EngineOptions options{.model_dir = "", .synthetic = {.shape = "nano"}};
+  options.progress = [](const Progress& p) { return p.done < p.total / 2; };
+  EXPECT_EQ(WriteSyntheticCheckpoint(options, temp / "m").code(), StatusCode::kCancelled);
+  EXPECT_FALSE(std::filesystem::exists(temp / "m"));
+}
+
+}  // namespace
+}  // namespace dsv4::test

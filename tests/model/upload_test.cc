@@ -1,0 +1,88 @@
+// Uploading checkpoints: what arrives on the device is what is in the files, packed. The CPU stands for the device here;
+// tests/cuda covers the kernels.
+#include "model/deepseek_v4/upload.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/checkpoint_builder.h"
+#include "model/deepseek_v4/bind.h"
+#include "model/deepseek_v4/visit_weights.h"
+#include "model/deepseek_v4/weight_arena.h"
+#include "ops/pack_weight/pack_weight.h"
+
+namespace dsv4 {
+namespace {
+
+using testing::Dialect;
+using testing::TempDir;
+using testing::TestFormat;
+
+class Upload : public ::testing::Test {
+ protected:
+  void Load(const Dialect& dialect) {
+    std::filesystem::create_directories(temp_ / "model");
+    testing::WriteModel(temp_ / "model", testing::TinyConfigJson(), testing::MakeCheckpoint(testing::TinyConfig(), dialect));
+    source_ = std::move(TensorSource::Open(temp_ / "model")).value();
+    host_ = std::move(BindWeights(testing::TinyConfig(), source_)).value();
+  }
+  TempDir temp_;
+  std::unique_ptr<Device> device_ = std::move(Device::Open("cpu")).value();
+  ThreadPool pool_{2};
+  std::shared_ptr<const TensorSource> source_;
+  Weights host_;
+};
+
+TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
+  for (const TestFormat format : {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
+    Load({format, format});
+    for (const bool from_files : {true, false}) {
+      LoadTimes times;
+      auto uploaded = UploadWeights(*device_, pool_, host_, from_files ? source_.get() : nullptr, {}, &times);
+      ASSERT_TRUE(uploaded.ok()) << uploaded.status().message();
+      EXPECT_EQ(times.bytes > 0, from_files);
+      std::vector<const QuantTensor*> got;
+      std::vector<const Tensor*> got_vectors;
+      VisitWeights(*uploaded, [&](const QuantTensor& m, bool) { got.push_back(&m); }, [&](const Tensor& t) { got_vectors.push_back(&t); });
+      size_t i = 0, v = 0;
+      VisitWeights(
+          host_,
+          [&](const QuantTensor& m, bool keep_rows) {
+            const QuantTensor& have = *got[i++];
+            ASSERT_EQ(static_cast<bool>(have), static_cast<bool>(m));
+            if (!m) return;
+            if (keep_rows || m.format == WeightFormat::kF32) {
+              EXPECT_EQ(std::memcmp(have.codes, m.codes, static_cast<size_t>(m.rows * m.row_bytes())), 0);
+              return;
+            }
+            std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(m))), scales(static_cast<size_t>(PackedScaleBytes(m)) + 4);
+            PackWeight({}, {.w = m, .codes = codes.data(), .block_scale = scales.data()});
+            EXPECT_EQ(have.layout, WeightLayout::kTiles);
+            EXPECT_EQ(have.global_scale, m.global_scale);
+            EXPECT_EQ(std::memcmp(have.codes, codes.data(), codes.size()), 0) << i;
+            if (PackedScaleBytes(m) > 0) {
+              EXPECT_EQ(std::memcmp(have.block_scale, scales.data(), static_cast<size_t>(PackedScaleBytes(m))), 0) << i;
+            }
+          },
+          [&](const Tensor& t) {
+            const Tensor& have = *got_vectors[v++];
+            ASSERT_EQ(static_cast<bool>(have), static_cast<bool>(t));
+            if (t) {
+              EXPECT_EQ(std::memcmp(have.data, t.data, static_cast<size_t>(t.num_bytes())), 0);
+            }
+          });
+    }
+  }
+}
+
+TEST_F(Upload, CancellingStops) {
+  Load({TestFormat::kNvfp4, TestFormat::kNvfp4});
+  const auto uploaded = UploadWeights(*device_, pool_, host_, source_.get(), [](int64_t, int64_t) { return false; }, nullptr);
+  EXPECT_EQ(uploaded.status().code(), StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace dsv4
