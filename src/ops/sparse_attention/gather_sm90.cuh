@@ -111,8 +111,7 @@ struct Shared {
   static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
   static constexpr int kSum = kMax + 4 * kHeads * 4;
   static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
-  static constexpr int kFlags = kValid + 2 * kTile;         // uint8 [2][2 warpgroups]
-  static constexpr int kNumTiles = kFlags + 8;              // int [4]: of the last items
+  static constexpr int kNumTiles = kValid + 2 * kTile;      // int [4]: of the last items
   static constexpr int kOut = kNumTiles + 16;               // float [kHeads]: factors of the output
   static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2]
   static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand

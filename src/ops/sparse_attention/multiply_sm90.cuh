@@ -34,11 +34,12 @@ __device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t qu
   sm90::WgmmaCommit();
 }
 
-// P [heads, 64 rows] in FP16, K-major: row r of head h lies in chunk r / 8 ^ h % 8.
-__device__ __forceinline__ void StoreP(uint8_t* p_rows, int head, int warp, int lane, float p0, float p1) {
-  uint8_t* at = p_rows + head * 128 + lane / 4 * 2;
-  *reinterpret_cast<__half*>(at + ((2 * warp) ^ (head % 8)) * 16) = __float2half_rn(p0);
-  *reinterpret_cast<__half*>(at + ((2 * warp + 1) ^ (head % 8)) * 16) = __float2half_rn(p1);
+// P lies in FP16 as [heads, 64 rows], K-major: row r of head h in chunk r / 8 ^ h % 8. Four 8 x 8 blocks of FP16 in mma's layout, each transposed, to the rows that lanes 8 m .. 8 m + 7 name for block m.
+__device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_t y) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
 }
 
 // O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
@@ -121,7 +122,10 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       if (lane < 4) *reinterpret_cast<float2*>(warp_max + warp * kOwn + 8 * b + 2 * lane) = make_float2(m[0], m[1]);
     }
     sm90::NamedBarrier(1 + wg, 128);
-    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+    // Lane 8 m + h names head 8 (m / 2) + h's chunk of rows 16 warp + 8 (m % 2) ...
+    const uint32_t p_to = base + static_cast<uint32_t>(S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128) + (lane / 16 * 8 + lane % 8) * 128 +
+                                                       ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16);
+    uint32_t pairs[kOwn / 8][2];  // of head block b: rows lane / 4, lane / 4 + 8
 #pragma unroll
     for (int b = 0; b < kOwn / 8; ++b) {
       float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
@@ -130,17 +134,24 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
         const float2 other = *reinterpret_cast<const float2*>(warp_max + w * kOwn + 8 * b + 2 * quad);
         m = make_float2(fmaxf(m.x, other.x), fmaxf(m.y, other.y));
       }
-      float of_warp[2];
+      float of_warp[2], p0[2], p1[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float largest = i == 0 ? m.x : m.y, reference = largest == -INFINITY ? 0.0f : largest - kTileBias;
-        const float p0 = Exp2(s[4 * b + i] - reference), p1 = Exp2(s[4 * b + 2 + i] - reference);
-        of_warp[i] = p0 + p1;
+        p0[i] = Exp2(s[4 * b + i] - reference), p1[i] = Exp2(s[4 * b + 2 + i] - reference);
+        of_warp[i] = p0[i] + p1[i];
 #pragma unroll
         for (int o = 4; o < 32; o *= 2) of_warp[i] += __shfl_xor_sync(0xFFFFFFFFu, of_warp[i], o);
-        StoreP(p_rows, 8 * b + 2 * quad + i, warp, lane, p0, p1);
       }
+      pairs[b][0] = PackF16(p0[0], p0[1]);
+      pairs[b][1] = PackF16(p1[0], p1[1]);
       if (lane < 4) *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
+    }
+    if constexpr (kOwn == 8) {
+      StoreTransposed(p_to, pairs[0][0], pairs[0][1]);
+    } else {
+#pragma unroll
+      for (int b = 0; b < kOwn / 8; b += 2) StoreTransposed(p_to + b * 1024, pairs[b][0], pairs[b][1], pairs[b + 1][0], pairs[b + 1][1]);
     }
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;
     float of_tile = 0;
@@ -206,25 +217,48 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
   StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
 }
 
+// Queries of one warpgroup's heads, as LoadQueries lays them; `tid` counts within the warpgroup.
+template <int kHeads>
+__device__ __forceinline__ void LoadOwnQueries(const Params& a, int64_t t, int first_head, int wg, uint32_t base, int tid) {
+  constexpr int kOwn = kHeads / 2;
+  const float* q = a.q + (t * a.num_heads + first_head) * kDim;
+#pragma unroll 8
+  for (int j = 0; j < kOwn * kDim / 8 / 128; ++j) {
+    const int i = tid + j * 128, head = i / (kDim / 8), c = i % (kDim / 8);
+    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
+    StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + (wg * kOwn + head) * 128 + ((c % 8) ^ (head % 8)) * 16),
+                  PackF16(x.x, x.y), PackF16(x.z, x.w), PackF16(y.x, y.y), PackF16(y.z, y.w));
+  }
+  sm90::FenceAsyncShared();
+}
+
 // The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
 // maximum; only when a score exceeds the headroom are the sums rescaled. Bits differ from Multiply's in the last place, but
-// depend on the token's rows alone all the same. A block takes many items (a token and 64 heads) one after the other: rows
-// of the next are gathered while the last is written. `count`: tiles of this block so far.
+// depend on the token's rows alone all the same. A warpgroup has half of the heads and all channels, so that the two meet
+// nowhere but at the tiles: while one computes weights, the other multiplies. A block takes many items (a token and 64
+// heads) one after the other: rows of the next are gathered while the last is written. `count`: tiles of this block so far.
 template <int kHeads>
 __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int head0, int item, int& count, uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
-  constexpr int kOwn = kHeads / 2;
-  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4;
+  constexpr int kOwn = kHeads / 2, kBlocks = kDim / 64;
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4, mine = tid % 128;
   const uint32_t full = base + S::kBarriers, empty = full + 16;
+  const int first_head = head0 + wg * kOwn;
 
+  float* references = reinterpret_cast<float*>(smem + S::kFactors) + wg * kOwn;
+  if (mine < kOwn) references[mine] = 0;
+  LoadOwnQueries<kHeads>(a, t, first_head, wg, base, mine);
+  sm90::NamedBarrier(1 + wg, 128);
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ + static_cast<uint32_t>(wg) * kOwn * 128);
-  float total[4][kHeads / 2], s[kOwn / 2];
-  float sum[kOwn / 4], reference[kOwn / 4];  // of heads 8 b + 2 quad + i, at 2 b + i; sums over this thread's rows
-#pragma unroll
-  for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0, reference[i] = -INFINITY;
+  const uint32_t p_base = base + S::kP + static_cast<uint32_t>(wg) * (kOwn * 128);
+  // Lane 8 m + h names head 8 (m / 2) + h's chunk of rows 16 warp + 8 (m % 2) ...
+  const uint32_t p_to = p_base + static_cast<uint32_t>((lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16);
   float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
-  LoadQueries<kHeads, 8>(a, t, head0, base, tid);
-  sm90::NamedBarrier(3, kConsumers);
+  float* factor = reinterpret_cast<float*>(smem + S::kOut) + wg * kOwn;
+  float total[kBlocks][kOwn / 2], s[kOwn / 2];  // index 4 b + 2 r + i: head 8 b + 2 quad + i
+  float sum[kOwn / 4];                          // index 2 b + i, over this thread's rows
+#pragma unroll
+  for (int i = 0; i < kOwn / 4; ++i) sum[i] = 0;
   WaitFor(full + 8 * (count & 1), count / 2 & 1);
   const int num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
   IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(count & 1) * kTileBytes, q_rows);
@@ -233,14 +267,17 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
     const int buffer = count & 1;
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
     const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
-    float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;  // of a head: {rescale, -}
-    bool over = n == 0;
+    float excess[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-    for (int i = 0; i < kOwn / 2; ++i) {
-      s[i] = (i & 2 ? valid1 : valid0) ? s[i] * a.scale_log2 : -INFINITY;
-      over |= s[i] > reference[i / 4 * 2 + i % 2] + kHeadroom;
+    for (int b = 0; b < kOwn / 8; ++b) {
+      const float2 reference = *reinterpret_cast<const float2*>(references + 8 * b + 2 * quad);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[4 * b + i] = (i & 2 ? valid1 : valid0) ? s[4 * b + i] * a.scale_log2 : -INFINITY;
+        excess[i % 2] = fmaxf(excess[i % 2], s[4 * b + i] - (i % 2 == 0 ? reference.x : reference.y));
+      }
     }
-    const bool rescale = sm90::NamedBarrierOr(1 + wg, 128, over);
+    const bool rescale = sm90::NamedBarrierOr(1 + wg, 128, n == 0 || fmaxf(excess[0], excess[1]) > kHeadroom);
     if (rescale) {
 #pragma unroll
       for (int i = 0; i < kOwn / 4; ++i) {
@@ -250,45 +287,49 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
         if (lane < 4) warp_max[warp * kOwn + i / 2 * 8 + 2 * quad + i % 2] = m;
       }
       sm90::NamedBarrier(1 + wg, 128);
-#pragma unroll
-      for (int i = 0; i < kOwn / 4; ++i) {
-        const int head = i / 2 * 8 + 2 * quad + i % 2;
-        const float m = fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]), fmaxf(warp_max[2 * kOwn + head], warp_max[3 * kOwn + head]));
-        float now = fmaxf(reference[i], m - kChainBias);
+      if (mine < kOwn) {
+        float now = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine])) - kChainBias;
+        const float before = references[mine];
+        if (n > 0) now = fmaxf(now, before);
         if (now == -INFINITY) now = 0;  // no score but NaNs
-        const float factor = Exp2(reference[i] - now);
-        reference[i] = now;
-        sum[i] *= factor;
-        if (tid % 128 < 4) factors[wg * kOwn + head].x = factor;
+        references[mine] = now;
+        factor[mine] = n > 0 ? Exp2(before - now) : 1.0f;
       }
-    }
-    if (tid % 128 == 0) smem[S::kFlags + buffer * 2 + wg] = rescale;
-    uint8_t* p_rows = smem + S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128);
+      sm90::NamedBarrier(1 + wg, 128);
 #pragma unroll
-    for (int i = 0; i < kOwn / 4; ++i) {
-      const float p0 = Exp2(s[i / 2 * 4 + i % 2] - reference[i]), p1 = Exp2(s[i / 2 * 4 + 2 + i % 2] - reference[i]);
-      sum[i] += p0 + p1;
-      StoreP(p_rows, i / 2 * 8 + 2 * quad + i % 2, warp, lane, p0, p1);
+      for (int i = 0; i < kOwn / 4; ++i) sum[i] *= factor[i / 2 * 8 + 2 * quad + i % 2];
+    }
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; b += 2) {
+      uint32_t p[4];  // of head block b: rows lane / 4, then lane / 4 + 8; of b + 1
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = 4 * (b + k / 2) + k % 2 * 2;
+        const float2 reference = *reinterpret_cast<const float2*>(references + i / 4 * 8 + 2 * quad);
+        const float p0 = Exp2(s[i] - reference.x), p1 = Exp2(s[i + 1] - reference.y);
+        sum[i / 4 * 2] += p0;
+        sum[i / 4 * 2 + 1] += p1;
+        p[k] = PackF16(p0, p1);
+      }
+      StoreTransposed(p_to + b * 1024, p[0], p[1], p[2], p[3]);
     }
     sm90::FenceAsyncShared();
-    sm90::NamedBarrier(3, kConsumers);
-    const bool rescale0 = n > 0 && smem[S::kFlags + buffer * 2], rescale1 = n > 0 && smem[S::kFlags + buffer * 2 + 1];
-    if (rescale0 | rescale1) {
+    sm90::NamedBarrier(1 + wg, 128);
+    if (rescale && n > 0) {
 #pragma unroll
-      for (int i = 0; i < kHeads / 2; ++i) {
-        const int head = i / 4 * 8 + 2 * quad + i % 2;
-        const float factor = (head < kOwn ? rescale0 : rescale1) ? factors[head].x : 1.0f;
+      for (int i = 0; i < kOwn / 2; ++i) {
+        const float f = factor[i / 4 * 8 + 2 * quad + i % 2];
 #pragma unroll
-        for (int block = 0; block < 4; ++block) total[block][i] *= factor;
+        for (int block = 0; block < kBlocks; ++block) total[block][i] *= f;
       }
     }
-    uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
+    uint64_t p = sm90::SwizzledRows(p_base);
     sm90::WgmmaFence();
 #pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(block) * kBlockBytes);
 #pragma unroll
-      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(total[block], v_rows + k * (2048 / 16), p + k * 2, k > 0 || n > 0);
+      for (int k = 0; k < kTile / 16; ++k) Product<kOwn>::template Run<1>(total[block], v_rows + k * (2048 / 16), p + k * 2, k > 0 || n > 0);
     }
     sm90::WgmmaCommit();
     if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
@@ -310,17 +351,28 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
 #pragma unroll
     for (int o = 4; o < 32; o *= 2) sum[i] += __shfl_xor_sync(0xFFFFFFFFu, sum[i], o);
     if (lane < 4) warp_sum[warp * kOwn + head] = sum[i];
-    if (warp == 0 && lane < 4) warp_max[head] = reference[i];
   }
   sm90::NamedBarrier(1 + wg, 128);
-  float* factor = reinterpret_cast<float*>(smem + S::kOut);
-  const int mine = tid % 128;
   if (mine < kOwn) {
     const float all = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
-    factor[wg * kOwn + mine] = OutputFactor(warp_max[mine], all, a.sink[head0 + wg * kOwn + mine]);
+    factor[mine] = OutputFactor(references[mine], all, a.sink[first_head + mine]);
   }
-  sm90::NamedBarrier(3, kConsumers);
-  StoreOutput<kHeads>(a, t, head0, total, factor, wg, warp, lane);
+  sm90::NamedBarrier(1 + wg, 128);
+  float* out = a.out + (t * a.num_heads + first_head) * kDim + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kOwn / 2; ++i) {
+    const int head = i / 4 * 8 + 2 * quad + i % 2;
+    const float f = factor[head];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      float y = total[block][i] * f;
+      if (block == kBlocks - 1 && a.cos_sin != nullptr) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, y, 4);
+        y = RotatedBack(y, other, a.cos_sin[t * kPairs + warp * 8 + lane / 8 + i / 2 % 2 * 4], lane / 4 % 2 == 1);
+      }
+      out[head * kDim + block * 64 + i / 2 % 2 * 8] = y;
+    }
+  }
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

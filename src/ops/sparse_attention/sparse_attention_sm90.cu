@@ -5,7 +5,7 @@
 // two warpgroups multiply:
 //   S^T [64 rows, heads] = K Q^T        the warpgroups share the heads
 //   P = exp2(S - the tile's own maximum + 14), in FP16
-//   O^T [512, heads]     = V^T P^T      the warpgroups share the channels; V is the same memory as K
+//   O^T [512, heads]     = V^T P^T      they share the channels (prompts: the heads again); V is the same memory as K
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
 // all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on how
