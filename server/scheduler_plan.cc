@@ -95,6 +95,8 @@ void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, const std::string& ren
   if (!cache_.options().enabled || (rendered.empty() && cache_.Has(s.session->tokens()))) return;
   // As much as a snapshot may take: its fixed part and a page.
   const int64_t page = options_.kv_fixed_bytes + static_cast<int64_t>(std::ceil(256 * options_.kv_bytes_per_token));
+  // Where running sequences leave no room for it, nothing else needs to go.
+  if (RunningBytes() - (s.ended ? s.session->own_bytes() : 0) + page > options_.kv_budget_bytes) return;
   while (engine_.kv_bytes() + page > options_.kv_budget_bytes) {
     if (!cache_.Evict()) return;
   }

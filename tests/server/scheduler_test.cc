@@ -334,6 +334,39 @@ TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
   EXPECT_EQ(engine_.kv_bytes(), 0);
 }
 
+// Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered, right.
+TEST_F(SchedulerTest, AStormOfCommonBeginningsIsAnswered) {
+  Start({.max_running = 12, .max_waiting = 10000, .prefill_chunk = 40, .max_gap_s = 0, .kv_budget_bytes = 60000,
+         .prefix_cache = {.interval = 50}});
+  uint64_t state = 1;
+  const auto random = [&state](uint64_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % n;
+  };
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 400; ++i) {
+    Ids prompt = Counting(200, 1 + random(300));
+    for (uint64_t k = random(3); k > 0; --k) {
+      const Ids more = Counting(static_cast<TokenId>(1000 * k + random(3)), 1 + random(120));
+      prompt.insert(prompt.end(), more.begin(), more.end());
+    }
+    clients.push_back(Submit(std::vector<Ids>(1 + random(3), prompt), static_cast<int64_t>(1 + random(20))));
+    if (random(10) == 0) scheduler_->Cancel(clients[random(clients.size())]->job);
+    if (random(4) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const auto& client : clients) {
+    Wait(client);
+    for (size_t s = 0; s < client->tokens.size(); ++s) {
+      if (client->job->cancelled) continue;
+      EXPECT_EQ(client->finish[s], FinishReason::kLength);
+      EXPECT_EQ(client->tokens[s], Counting(client->job->sequences[s].prompt->back() + 1, client->tokens[s].size()));
+    }
+  }
+  WaitIdle();
+  EXPECT_EQ(engine_.live_sessions, 0);
+  EXPECT_LE(engine_.kv_bytes(), 60000);
+}
+
 TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {
   Start({.prefill_chunk = 7});
   GenerationParams params;
