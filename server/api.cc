@@ -205,16 +205,35 @@ void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params
       params->stop_ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
     }
   }
-  for (const char* name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
-    fields.RefuseUnlessEmpty(name, "this server does not constrain output by a grammar");
-  }
   fields.RefuseUnlessEmpty("use_beam_search", "sample, with n for several choices");
   fields.RefuseUnlessEmpty("logits_processors", "use logit_bias");
   fields.RefuseUnlessEmpty("bad_words", "use logit_bias");
   fields.RefuseUnlessEmpty("truncate_prompt_tokens", "send a prompt that fits");
   const Status status = ValidateSampling(s, api.model.vocab_size);
   if (!status.ok()) throw ApiError(400, status.message());
+}
+
+ReplyOptions ReadReplyOptions(const Fields& fields) {
+  ReplyOptions options;
+  options.stream = fields.Bool("stream").value_or(false);
+  if (const Json* stream = fields.Object("stream_options")) {
+    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
+    const Fields in(*stream, "stream_options");
+    options.include_usage = in.Bool("include_usage").value_or(false);
+    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
+  }
+  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
+  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
+    Refuse("best_of", "best_of other than n is not supported");
+  }
+  return options;
+}
+
+void AddSequences(Job* job, const SequenceSpec& first, int n) {
+  for (int i = 0; i < n; ++i) {
+    job->sequences.push_back(first);
+    if (auto& seed = job->sequences.back().params.sampling.seed) *seed += static_cast<uint64_t>(i);
+  }
 }
 
 void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params) {
@@ -313,6 +332,7 @@ Reasoning DefaultReasoning(const Api& api) {
 ChatRequest ToChatRequest(const ChatInput& input) {
   Json request = {{"messages", input.messages}};
   if (!input.tools.empty()) request["tools"] = input.tools;
+  if (input.schema.is_object()) request["response_format"] = input.schema;
   auto parsed = ParseChatRequest(Dump(request));
   if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");
   parsed->thinking = input.reasoning.thinking;

@@ -20,6 +20,8 @@
 
 namespace dsv4::server {
 
+class GrammarCompiler;
+
 // The form of a route's errors.
 enum class ErrorForm { kOpenAi, kAnthropic };
 
@@ -29,6 +31,7 @@ struct Api {
   const Tokenizer& tokenizer;
   Scheduler& scheduler;
   Metrics& metrics;
+  GrammarCompiler* grammars;        // null: this build has none
   SamplingParams default_sampling;  // generation_config.json
   int64_t created;                  // seconds since 1970
 };
@@ -45,6 +48,16 @@ int64_t UnixTime();
 
 // Reads the sampling fields and stops that the OpenAI routes have in common, vLLM's additions included.
 void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params);
+// How the OpenAI routes send a reply.
+struct ReplyOptions {
+  bool stream = false;
+  bool include_usage = false;     // a last chunk without choices
+  bool continuous_usage = false;  // in every chunk
+  int n = 1;                      // choices of each prompt
+};
+ReplyOptions ReadReplyOptions(const Fields& fields);
+// One sequence for each of `n` choices, each with a seed of its own.
+void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
 // max_tokens where the request names none or more than the context holds: what is left.
 void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params);
@@ -84,6 +97,7 @@ struct ChatInput {
   Json tools = Json::array();     // [{"type": "function", "function": {...}}]
   Reasoning reasoning;
   bool continue_last = false;  // the last message is the beginning of the reply
+  Json schema;                 // of the reply, as the model is told; null: none
 };
 
 struct ChatPrompt {

@@ -4,18 +4,14 @@
 #include <utility>
 
 #include "reply.h"
+#include "structured/output_form.h"
 
 namespace dsv4::server {
 
 namespace {
 
-struct ChatOptions {
-  bool stream = false;
-  bool include_usage = false;     // a last chunk without choices
-  bool continuous_usage = false;  // in every chunk
+struct ChatOptions : ReplyOptions {
   bool logprobs = false;
-  bool return_token_ids = false;
-  int n = 1;
 };
 
 class ChatReply : public Reply {
@@ -374,17 +370,6 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
   return r;
 }
 
-void RefuseFormat(const Fields& fields) {
-  const Json* format = fields.Object("response_format");
-  if (format == nullptr) return;
-  const std::string type = Fields(*format, "response_format").Text("type").value_or("");
-  if (type != "text") {
-    Refuse("response_format", "response_format of type \"" + type +
-                                  "\" is not supported: this server does not constrain "
-                                  "output by a grammar; describe the format in a message, or use a tool");
-  }
-}
-
 }  // namespace
 
 void ServeChat(const Api& api, const ExchangePtr& exchange) {
@@ -395,15 +380,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   GenerationParams params;
   ReadSampling(api, fields, &params);
   params.chat = true;
-  ChatOptions options;
-  options.stream = fields.Bool("stream").value_or(false);
-  if (const Json* stream = fields.Object("stream_options")) {
-    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
-    const Fields in(*stream, "stream_options");
-    options.include_usage = in.Bool("include_usage").value_or(false);
-    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
-  }
-  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
+  ChatOptions options{ReadReplyOptions(fields)};
   options.logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
   if (top && *top > 0 && !options.logprobs)
@@ -414,21 +391,19 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   if (max_tokens && max_completion && *max_tokens != *max_completion) {
     Refuse("max_tokens", "max_tokens and max_completion_tokens contradict each other; send one of them");
   }
-  RefuseFormat(fields);
   fields.RefuseUnlessEmpty("functions", "use tools");
   fields.RefuseUnlessEmpty("function_call", "use tool_choice");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use /v1/completions with echo and logprobs");
   fields.RefuseUnlessEmpty("audio", "this model reads and writes text only");
-  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
-    Refuse("best_of", "best_of other than n is not supported");
-  }
   if (!fields.Bool("add_generation_prompt").value_or(true) &&
       !fields.Bool("continue_final_message").value_or(false)) {
     Refuse("add_generation_prompt",
            "add_generation_prompt: false is supported with continue_final_message: true only");
   }
 
+  const OutputForm form = ReadResponseFormat(fields);
   ChatInput input;
+  input.schema = form.shown;
   input.continue_last = fields.Bool("continue_final_message").value_or(false);
   input.messages = ReadMessages(fields, &input.continue_last);
   input.tools = ReadTools(fields);
@@ -441,16 +416,16 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
     params.calls_allowed = choice == nullptr || *choice != "none";
   }
 
+  if (!form.format.is_null() && input.continue_last) {
+    Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
+  }
+  ApplyForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, &params);
 
   const auto job = std::make_shared<Job>();
-  for (int i = 0; i < options.n; ++i) {
-    job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
-    if (params.sampling.seed)
-      job->sequences.back().params.sampling.seed = *params.sampling.seed + static_cast<uint64_t>(i);
-  }
+  AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .prompt_text = prompt.text}, options.n);
   std::make_shared<ChatReply>(api, exchange, options)->Run(job);
 }
 

@@ -4,16 +4,15 @@
 #include <utility>
 
 #include "reply.h"
+#include "structured/output_form.h"
 
 namespace dsv4::server {
 
 namespace {
 
-struct CompletionOptions {
-  bool stream = false, include_usage = false, continuous_usage = false;
+struct CompletionOptions : ReplyOptions {
   bool echo = false;
   bool logprobs = false;
-  int n = 1;
 };
 
 int64_t CodePoints(std::string_view text) {
@@ -215,18 +214,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
 
   GenerationParams params;
   ReadSampling(api, fields, &params);
-  CompletionOptions options;
-  options.stream = fields.Bool("stream").value_or(false);
-  if (const Json* stream = fields.Object("stream_options")) {
-    if (!options.stream) Refuse("stream_options", "stream_options is given, but stream is not true");
-    const Fields in(*stream, "stream_options");
-    options.include_usage = in.Bool("include_usage").value_or(false);
-    options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
-  }
-  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
-  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
-    Refuse("best_of", "best_of other than n is not supported");
-  }
+  CompletionOptions options{ReadReplyOptions(fields)};
   options.echo = fields.Bool("echo").value_or(false);
   const auto logprobs = fields.Integer("logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
   if (logprobs) {
@@ -236,7 +224,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   }
   fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
-  fields.RefuseUnlessEmpty("response_format", "this server does not constrain output by a grammar");
+  ApplyForm(api, ReadResponseFormat(fields), Json::array(), &params);
   const auto max_tokens = fields.Integer("max_tokens", 0);
 
   std::vector<Ids> prompts = ReadPrompts(api, fields);
@@ -252,12 +240,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
       texts.push_back(text.ok() ? std::move(*text) : "");
     }
     LimitTokens(api, ids.size(), max_tokens.value_or(16), &params);
-    const auto shared = std::make_shared<const Ids>(std::move(ids));
-    for (int i = 0; i < options.n; ++i) {
-      job->sequences.push_back({.prompt = shared, .params = params});
-      if (params.sampling.seed)
-        job->sequences.back().params.sampling.seed = *params.sampling.seed + static_cast<uint64_t>(i);
-    }
+    AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(ids)), .params = params}, options.n);
   }
   std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
                                     params.skip_special)

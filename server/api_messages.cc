@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "reply.h"
+#include "structured/output_form.h"
 
 namespace dsv4::server {
 
@@ -293,6 +294,7 @@ void ReadTools(const Fields& fields, ChatInput* input) {
     Json function = {{"name", *name}};
     if (const auto description = tool.Text("description")) function["description"] = *description;
     if (const Json* schema = tool.Object("input_schema")) function["parameters"] = *schema;
+    if (const auto strict = tool.Bool("strict")) function["strict"] = *strict;
     input->tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
 }
@@ -342,7 +344,6 @@ void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, Gener
   // Claude Code sends an effort with thinking disabled, too.
   if (const auto effort = in.Text("effort"); effort && *effort != "none")
     r.effort = MapEffort(api, *effort, "output_config.effort");
-  in.RefuseUnlessEmpty("format", "this server does not constrain output by a grammar");
 }
 
 }  // namespace
@@ -362,13 +363,18 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   params.stops = ReadStops(fields, "stop_sequences");
   const auto max_tokens = fields.Integer("max_tokens", 1);
   if (!max_tokens) Refuse("max_tokens", "max_tokens is missing");
-  fields.RefuseUnlessEmpty("output_format", "this server does not constrain output by a grammar");
 
   ChatInput input;
   ReadMessages(fields, &input);
   ReadTools(fields, &input);
   ReadToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
+  const OutputForm form = ReadMessagesFormat(fields);
+  input.schema = form.shown;
+  if (!form.format.is_null() && input.continue_last) {
+    Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
+  }
+  ApplyForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens, &params);
@@ -389,6 +395,7 @@ void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
   ReadTools(fields, &input);
   ReadToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
+  input.schema = ReadMessagesFormat(fields).shown;
   const ChatPrompt prompt = MakeChatPrompt(api, input);
   exchange->Respond(200, "application/json", Dump({{"input_tokens", prompt.ids->size()}}),
                     {{"request-id", exchange->request().id}});

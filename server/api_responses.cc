@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reply.h"
+#include "structured/output_form.h"
 
 namespace dsv4::server {
 
@@ -298,6 +299,7 @@ void AddTool(const Json& json, const std::string& path, const std::string& space
   Json function = {{"name", full}};
   if (const auto description = tool.Text("description")) function["description"] = *description;
   if (const Json* parameters = tool.Object("parameters")) function["parameters"] = *parameters;
+  if (const auto strict = tool.Bool("strict")) function["strict"] = *strict;
   input->tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   (*names)[full] = {space, *name};
 }
@@ -349,15 +351,6 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   fields.RefuseUnlessEmpty("background", "responses are made while the client waits");
   fields.RefuseUnlessEmpty("conversation", "this server keeps none; send the whole input");
   fields.RefuseUnlessEmpty("prompt", "this server keeps no prompt templates");
-  if (const Json* text = fields.Object("text")) {
-    if (const Json* format = Fields(*text, "text").Object("format")) {
-      const std::string type = Fields(*format, "text.format").Text("type").value_or("text");
-      if (type != "text")
-        Refuse("text.format", "text.format of type \"" + type +
-                                  "\" is not supported: this server does not "
-                                  "constrain output by a grammar");
-    }
-  }
   GenerationParams params;
   ReadSampling(api, fields, &params);
   params.chat = true;
@@ -394,6 +387,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
       AddTool((*tools)[i], "tools[" + std::to_string(i) + "]", "", &input, &names);
   }
   ReadToolChoice(fields, input, &params);
+  const OutputForm form = ReadTextFormat(fields);
+  input.schema = form.shown;
+  ApplyForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), &params);
@@ -414,7 +410,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
                    {"store", false},
                    {"temperature", FloatToJson(params.sampling.temperature)},
-                   {"text", {{"format", {{"type", "text"}}}}},
+                   {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
                    {"tool_choice", Echo(fields, "tool_choice", "auto")},
                    {"tools", Echo(fields, "tools", Json::array())},
                    {"top_p", FloatToJson(params.sampling.top_p)},

@@ -17,6 +17,8 @@
 
 namespace dsv4::server {
 
+class Grammar;
+
 using Clock = std::chrono::steady_clock;
 
 struct GenerationParams {
@@ -38,6 +40,12 @@ struct GenerationParams {
   int64_t thinking_budget = -1;  // reasoning tokens after which "</think>" is put in
   // Calls are required: each of these is the name of a function that may be called; one of them will be.
   std::vector<std::string> required_calls;
+
+  // Structured output. What the content is, from its first token on; reasoning before it is free.
+  std::shared_ptr<const Grammar> content_grammar;
+  // Calls that the model begins by itself, from the "<" of their first tag on.
+  std::shared_ptr<const Grammar> call_grammar;
+  bool plain_content = false;  // tags in the content are text, unless the content begins with calls
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };

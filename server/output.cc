@@ -14,6 +14,7 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
       calls_allowed_(params.calls_allowed),
       parallel_calls_(params.parallel_calls),
       thinking_(params.thinking),
+      content_(params.plain_content ? Content::kUndecided : Content::kParsed),
       in_reasoning_(params.thinking),
       reasoning_closed_(!params.thinking) {
   if (!params.stops.empty()) {
@@ -26,6 +27,17 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
 bool OutputWriter::Push(TokenId id, StepOutput* out) {
   const Result<std::string> text = decoder_.Push(id);
   if (!text.ok() || text->empty()) return false;
+  if (parser_ && content_ != Content::kParsed && parser_->in_content()) {
+    // A grammar's calls begin with a newline or a tag, its JSON with neither.
+    if (content_ == Content::kUndecided) {
+      content_ = text->front() == '\n' || text->front() == '<' ? Content::kParsed : Content::kPlain;
+    }
+    if (content_ == Content::kPlain) {
+      plain_text_ += *text;
+      TakeContent(*text, out);
+      return finish_ != FinishReason::kNone;
+    }
+  }
   if (parser_) return Take(parser_->Push(*text), out);
   TakeText(*text, out);
   return finish_ != FinishReason::kNone;
@@ -39,7 +51,13 @@ void OutputWriter::Finish(StepOutput* out) {
     if (stops_ && finish_ == FinishReason::kNone) out->text += stops_->Finish();
     return;
   }
-  if (!rest.empty() && Take(parser_->Push(rest), out)) return;
+  if (content_ == Content::kPlain) {
+    plain_text_ += rest;
+    TakeContent(rest, out);
+    if (finish_ != FinishReason::kNone) return;
+  } else if (!rest.empty() && Take(parser_->Push(rest), out)) {
+    return;
+  }
   std::vector<OutputDelta> deltas = parser_->Finish();
   if (call_open_) std::erase_if(deltas, [](const OutputDelta& d) { return d.index >= 0; });
   if (Take(std::move(deltas), out)) return;
@@ -54,7 +72,7 @@ std::optional<std::string> OutputWriter::Rendered() const {
   request.messages.push_back({.role = Role::kUser});
   const auto before = RenderPrompt(request, ChatDialect::kV4Preview);  // replies look the same in all dialects
   request.messages.push_back({.role = Role::kAssistant,
-                              .content = parsed.content,
+                              .content = parsed.content + plain_text_,
                               .reasoning_content = parsed.reasoning_content,
                               .tool_calls = parsed.tool_calls,
                               .wo_eos = true});

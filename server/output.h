@@ -43,6 +43,9 @@ class OutputWriter {
   std::optional<OutputParser> parser_;
   bool include_stop_, calls_allowed_, parallel_calls_;
   const bool thinking_;
+  // What tags in the content are: for the parser, plain text, or for its first character to say.
+  enum class Content : uint8_t { kParsed, kPlain, kUndecided } content_;
+  std::string plain_text_;
   bool in_reasoning_;
   bool reasoning_closed_;
   int num_calls_ = 0;  // complete ones

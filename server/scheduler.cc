@@ -54,7 +54,8 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       options_(options),
       metrics_(metrics),
       post_(std::move(post)),
-      cache_(engine, tokenizer, metrics, options.prefix_cache) {
+      cache_(engine, tokenizer, metrics, options.prefix_cache),
+      dsml_marker_(tokenizer.FindToken(kDsmlMarker)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -87,13 +88,18 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
   for (int i = 0; i < static_cast<int>(count); ++i) {
     auto s = std::make_unique<Sequence>(job, i, tokenizer_);
     SamplingParams sampling = s->params.sampling;
-    const bool apart = s->params.thinking && HasPenalties(sampling);
+    // A grammar is for what follows the reasoning: no call may begin in there.
+    const bool formed = s->params.content_grammar != nullptr;
+    const bool apart = s->params.thinking && (HasPenalties(sampling) || formed);
     DSV4_ASSIGN_OR_RETURN(s->sampler, Sampler::Create(sampling, engine_.info().vocab_size));
     s->sampler->AddPrompt(*job->sequences[static_cast<size_t>(i)].prompt);
     if (apart) {
       sampling.presence_penalty = 0;
       sampling.frequency_penalty = 0;
       sampling.repeat_penalty = 1.0f;
+      if (formed && dsml_marker_) {
+        sampling.logit_bias.emplace_back(*dsml_marker_, -std::numeric_limits<float>::infinity());
+      }
       // Another seed: both samplers count their own tokens, and equal numbers would be drawn twice.
       sampling.seed = s->sampler->seed() ^ 0x9E3779B97F4A7C15u;
       DSV4_ASSIGN_OR_RETURN(s->reasoning_sampler, Sampler::Create(sampling, engine_.info().vocab_size));
@@ -268,7 +274,8 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
     if (s->take == 0 && !s->job->paused && !s->ended) return false;
   }
   return bytes <= options_.kv_budget_bytes && std::all_of(batch.begin(), batch.end(), [](const Sequence* s) {
-           return s->generating() && !s->constraint && s->out.counts.completion >= s->params.min_tokens;
+           return s->generating() && !s->constraint && s->matcher == nullptr &&
+                  s->out.counts.completion >= s->params.min_tokens;
          });
 }
 
@@ -308,7 +315,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     // A place that became free is for those that wait.
     over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
            (s.job->deadline && Clock::now() > *s.job->deadline);
-    const bool as_planned = s.ids.size() == length + 1 &&
+    const bool as_planned = s.ids.size() == length + 1 && s.matcher == nullptr &&
                             (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
     return !over && !s.ended && as_planned;
   });
@@ -385,16 +392,26 @@ void Scheduler::TakePromptRows(Sequence& s, size_t begin, size_t count) {
 
 void Scheduler::ChooseToken(Sequence& s) {
   if (s.params.max_tokens == 0) return End(s, FinishReason::kLength);
-  if (s.out.counts.completion < s.params.min_tokens) {
+  // A text that is complete may have nothing but its end left.
+  const bool complete = s.matcher != nullptr && s.matcher->complete();
+  if (s.out.counts.completion < s.params.min_tokens && !complete) {
     constexpr float kNever = -std::numeric_limits<float>::infinity();
     for (const TokenId id : engine_.info().eos_token_ids) s.logits[static_cast<size_t>(id)] = kNever;
     for (const TokenId id : s.params.stop_ids) s.logits[static_cast<size_t>(id)] = kNever;
   }
+  std::vector<float> unmasked;
+  const int num_top = s.params.sampling.top_logprobs;
+  if ((s.constraint || s.matcher != nullptr) && num_top >= 0) unmasked = s.logits;
   if (s.constraint) s.constraint->Mask(&s.logits);
+  if (s.matcher != nullptr && !s.matcher->Mask(s.logits)) {
+    return End(s, FinishReason::kError, Internal("the grammar of the output allows no token here"));
+  }
   Sampler& sampler = s.reasoning_sampler != nullptr && s.writer.in_reasoning() ? *s.reasoning_sampler
                                                                                : *s.sampler;
   Result<SampledToken> sampled = sampler.Sample(s.logits);
   if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
+  // Log-probabilities are the model's own.
+  if (!unmasked.empty()) return AcceptToken(s, TokenLogprobs(unmasked, sampled->id, num_top));
   AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
 }
 
@@ -416,8 +433,11 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
 
   const auto& eos = engine_.info().eos_token_ids;
   const auto& stop_ids = s.params.stop_ids;
-  if (!s.params.ignore_eos && std::find(eos.begin(), eos.end(), id) != eos.end())
+  if (std::find(eos.begin(), eos.end(), id) != eos.end() && (!s.params.ignore_eos || s.matcher != nullptr)) {
+    // What the grammar is for comes after the reasoning.
+    if (reasoned && s.params.content_grammar != nullptr) return Force(s, std::string(kEndThink));
     return End(s, FinishReason::kStop);
+  }
   if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
     s.out.matched_id = id;
     return End(s, FinishReason::kStop);
@@ -428,6 +448,10 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
     s.constraint->Accept(id);
     if (s.constraint->done()) s.constraint.reset();
   }
+  if (s.matcher != nullptr && !s.matcher->Accept(id)) {
+    return End(s, FinishReason::kError, Internal("the grammar of the output does not allow its next token"));
+  }
+  if (s.matcher == nullptr && s.params.call_grammar != nullptr && id == dsml_marker_) BeginCall(s);
   const bool ended = s.writer.Push(id, &s.out);
   if (ended) {
     s.out.matched_stop = s.writer.matched_stop();
@@ -436,12 +460,27 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
   if (s.out.counts.completion >= s.params.max_tokens) return End(s, FinishReason::kLength);
   if (static_cast<int64_t>(s.ids.size()) >= engine_.info().max_context) return End(s, FinishReason::kLength);
   if (reasoned && s.writer.in_content()) {
-    Force(s, "");
+    BeginContent(s);
   } else if (reasoned && s.params.thinking_budget >= 0 && !s.end_think_forced &&
              s.out.counts.reasoning >= s.params.thinking_budget) {
     s.end_think_forced = true;
     Force(s, std::string(kEndThink));
   }
+}
+
+// The first token of the content comes next.
+void Scheduler::BeginContent(Sequence& s) {
+  if (s.matcher == nullptr && s.params.content_grammar != nullptr) {
+    s.matcher = s.params.content_grammar->NewMatcher();
+  }
+  Force(s, "");
+}
+
+// The model has written the marker of a tag: with "<" before it, its grammar holds from here on.
+void Scheduler::BeginCall(Sequence& s) {
+  if (s.ids.size() < 2 || !tokenizer_.TokenBytes(s.ids[s.ids.size() - 2]).ends_with('<')) return;
+  s.matcher = s.params.call_grammar->NewMatcher();
+  if (!s.matcher->AcceptText(std::string("<").append(kDsmlMarker))) s.matcher.reset();
 }
 
 // Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call
@@ -459,7 +498,7 @@ void Scheduler::Force(Sequence& s, const std::string& text) {
   for (const TokenId id : tokenizer_.Encode(forced)) {
     if (!s.ended) AcceptToken(s, {.id = id});
   }
-  if (text.empty() && !s.ended && s.params.required_calls.size() > 1) {
+  if (text.empty() && !s.ended && s.params.required_calls.size() > 1 && s.matcher == nullptr) {
     std::vector<std::string> choices;
     for (const std::string& name : s.params.required_calls) choices.push_back(name + "\">\n");
     s.constraint.emplace(tokenizer_, std::move(choices));

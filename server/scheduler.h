@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,6 +84,8 @@ class Scheduler {
   void TakePromptRows(Sequence& s, size_t begin, size_t count);
   void ChooseToken(Sequence& s);
   void AcceptToken(Sequence& s, OutputToken token);
+  void BeginContent(Sequence& s);
+  void BeginCall(Sequence& s);
   void Force(Sequence& s, const std::string& text);
   void End(Sequence& s, FinishReason reason, Status error = {});
   void Deliver();
@@ -97,6 +100,7 @@ class Scheduler {
   Metrics& metrics_;
   const std::function<void(std::function<void()>)> post_;
   PrefixCache cache_;
+  const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -152,7 +152,7 @@ void Scheduler::Admit() {
     at = waiting_.erase(at);
     --num_waiting_;
     ++num_running_;
-    if (s.ids.size() == s.prompt_size && !s.params.thinking) Force(s, "");
+    if (s.ids.size() == s.prompt_size && !s.params.thinking) BeginContent(s);
   }
   Deliver();
   Retire();

@@ -8,6 +8,7 @@
 
 #include "output.h"
 #include "scheduler.h"
+#include "structured/grammar.h"
 
 namespace dsv4::server {
 
@@ -44,6 +45,7 @@ struct Scheduler::Sequence {
   std::unique_ptr<Sampler> reasoning_sampler;  // without penalties; null: `sampler` does both
   OutputWriter writer;
   std::optional<ChoiceConstraint> constraint;
+  std::unique_ptr<GrammarMatcher> matcher;  // what is written now follows a grammar
   bool call_forced = false;
   bool end_think_forced = false;
   size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out

@@ -15,6 +15,7 @@
 #include "http.h"
 #include "log.h"
 #include "page.h"
+#include "structured/grammar.h"
 #include "workers.h"
 
 namespace dsv4::server {
@@ -148,11 +149,14 @@ class Server {
                          .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }}};
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
+    std::vector<TokenId> ends = engine_.info().eos_token_ids;
+    grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, std::move(ends));
     api_.emplace(Api{.options = options_,
                      .model = engine_.info(),
                      .tokenizer = tokenizer_,
                      .scheduler = *scheduler_,
                      .metrics = metrics_,
+                     .grammars = grammars_.get(),
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
                      .created = UnixTime()});
     workers_.emplace(2, kMaxQueuedReads);
@@ -368,6 +372,7 @@ class Server {
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
   std::optional<Scheduler> scheduler_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   std::optional<Api> api_;
   std::optional<Workers> workers_;
   bool draining_ = false;

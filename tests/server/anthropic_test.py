@@ -144,7 +144,7 @@ class Messages(ServerTestCase):
              "messages[0].content[0]"),
             ({"max_tokens": 5, "messages": SUM, "thinking": {"type": "deep"}}, 400, "invalid_request_error", "thinking"),
             ({"max_tokens": 5, "messages": SUM, "tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice"),
-            ({"max_tokens": 5, "messages": SUM, "output_format": {"type": "json_schema"}}, 400, "invalid_request_error", "grammar"),
+            ({"max_tokens": 5, "messages": SUM, "output_format": {"type": "json_schema"}}, 400, "invalid_request_error", "schema"),
         ]:
             with self.subTest(body=body):
                 reply = self.server.post("/v1/messages", body)

@@ -2,35 +2,9 @@
 """The official openai and anthropic packages against a live server. They are installed into build/clients-venv from PyPI
 once; without network and without them the test is skipped."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-import unittest
-from pathlib import Path
+import clients_venv
 
-ROOT = Path(__file__).resolve().parents[2]
-VENV = ROOT / "build" / "clients-venv"
-PACKAGES = ["openai==3.52.0", "anthropic==2.11.0"]
-
-
-def enter_venv():
-    """Starts this script again inside the venv, which it makes first where it is missing."""
-    python = VENV / "bin" / "python"
-    if not (VENV / ".complete").exists():
-        try:
-            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True, capture_output=True, timeout=120)
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "15",
-                            "--retries", "1", *PACKAGES], check=True, capture_output=True, timeout=300)
-        except (subprocess.SubprocessError, OSError):
-            print("skipped: the packages openai and anthropic are not there and cannot be fetched")
-            sys.exit(77)
-        (VENV / ".complete").touch()
-    os.execv(python, [str(python), "-B", *sys.argv])
-
-
-if importlib.util.find_spec("openai") is None or importlib.util.find_spec("anthropic") is None:
-    enter_venv()
+clients_venv.enter()
 
 import anthropic
 import openai

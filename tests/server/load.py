@@ -70,7 +70,7 @@ class Client(threading.Thread):
         while True:
             left = self.deadline - time.monotonic()
             assert left > 0, "no end of the reply after %.0f s; %d bytes" % (REQUEST_SECONDS, len(data))
-            sock.settimeout(min(left, 30.0) + 0.001)
+            sock.settimeout(left)
             piece = sock.recv(1 << 16)
             if not piece:
                 return data

@@ -1,0 +1,23 @@
+# The grammars of structured output: XGrammar's C++ core, from the source package that scripts/setup unpacks into
+# build/deps. Where it is missing everything else is built, and the server refuses structured output.
+set(DSV4_XGRAMMAR_DIR ${PROJECT_SOURCE_DIR}/build/deps/xgrammar CACHE PATH "XGrammar's source package")
+set(DSV4_HAVE_XGRAMMAR OFF)
+if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
+  set(DSV4_HAVE_XGRAMMAR ON)
+  # Its own CMake project asks for Python bindings, -Werror and link-time optimisation.
+  file(GLOB xgrammar_sources ${DSV4_XGRAMMAR_DIR}/cpp/*.cc ${DSV4_XGRAMMAR_DIR}/cpp/converter_ext/*.cc
+    ${DSV4_XGRAMMAR_DIR}/cpp/support/*.cc)
+  add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources})
+  target_include_directories(xgrammar SYSTEM PUBLIC ${DSV4_XGRAMMAR_DIR}/include
+    ${DSV4_XGRAMMAR_DIR}/3rdparty/dlpack/include)
+  target_include_directories(xgrammar SYSTEM PRIVATE ${DSV4_XGRAMMAR_DIR}/3rdparty/picojson)
+  target_compile_features(xgrammar PRIVATE cxx_std_17)
+  target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
+    XGRAMMAR_LOG_CUSTOMIZE=1)
+  target_compile_options(xgrammar PRIVATE -w)
+  if(DSV4_SANITIZE)
+    target_compile_options(xgrammar PRIVATE -fsanitize=${DSV4_SANITIZE} -fno-omit-frame-pointer)
+  endif()
+else()
+  message(STATUS "Structured output: off. ${DSV4_XGRAMMAR_DIR} has no XGrammar; scripts/setup fetches it.")
+endif()

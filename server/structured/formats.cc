@@ -1,0 +1,61 @@
+#include "formats.h"
+
+#include <utility>
+
+#include "grammar.h"
+#include "schema.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int kMaxWhitespace = 20;  // characters between two tokens of JSON: room for indentation, no endless blanks
+constexpr const char* kCallsEnd = "</｜DSML｜tool_calls>";
+constexpr const char* kInvokeEnd = "</｜DSML｜invoke>\n";
+
+Json CallTag(const Json& tool, bool follow_schema) {
+  const Json& function = tool["function"];
+  const auto parameters = function.find("parameters");
+  const bool given = parameters != function.end() && parameters->is_object() && !parameters->empty();
+  Json schema = given ? OpenFreeObjects(*parameters)
+                      : Json({{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}});
+  if (!follow_schema) schema = {{"type", "object"}, {"additionalProperties", true}};
+  Json content = {{"type", "json_schema"}, {"style", "deepseek_xml"}, {"max_whitespace_cnt", kMaxWhitespace}};
+  // A marker inside a text would end it for whoever reads the call.
+  content["excludes"] = Json::array({kDsmlMarker});
+  content["json_schema"] = std::move(schema);
+  return {{"type", "tag"},
+          {"begin", "<｜DSML｜invoke name=\"" + function["name"].get<std::string>() + "\">\n"},
+          {"content", std::move(content)},
+          {"end", kInvokeEnd}};
+}
+
+}  // namespace
+
+Json JsonFormat(const Json& schema) {
+  return {{"type", "json_schema"}, {"json_schema", OpenFreeObjects(schema)}, {"max_whitespace_cnt", kMaxWhitespace}};
+}
+
+Json AnyObjectFormat() { return JsonFormat({{"type", "object"}}); }
+
+bool IsStrict(const Json& tool) {
+  const Json& function = tool["function"];
+  const auto strict = function.find("strict");
+  return strict != function.end() && *strict == true;
+}
+
+Json CallsFormat(const std::string& begin, const Json& tools, bool parallel, bool follow_all) {
+  Json tags = Json::array();
+  for (const Json& tool : tools) tags.push_back(CallTag(tool, follow_all || IsStrict(tool)));
+  return {{"type", "sequence"},
+          {"elements",
+           Json::array({{{"type", "const_string"}, {"value", begin}},
+                        {{"type", "tags_with_separator"},
+                         {"tags", std::move(tags)},
+                         {"separator", ""},
+                         {"at_least_one", true},
+                         {"stop_after_first", !parallel}},
+                        {{"type", "const_string"}, {"value", kCallsEnd}}})}};
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,10 @@
+// A build without XGrammar.
+#include "grammar.h"
+
+namespace dsv4::server {
+
+std::unique_ptr<GrammarCompiler> GrammarCompiler::Create(const Tokenizer&, int64_t, std::vector<TokenId>) {
+  return nullptr;
+}
+
+}  // namespace dsv4::server

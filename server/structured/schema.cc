@@ -1,0 +1,129 @@
+#include "schema.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr std::array<std::string_view, 13> kNotEnforced = {
+    "not",           "if",       "then",        "else",        "dependentRequired", "dependentSchemas",
+    "dependencies",  "contains", "minContains", "maxContains", "unevaluatedItems",  "$dynamicRef",
+    "$recursiveRef"};
+// Where one of these stands, the grammar looks at nothing else.
+constexpr std::array<std::string_view, 6> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+// What narrows a value down.
+constexpr std::array<std::string_view, 22> kNarrowing = {
+    "$ref",          "const",      "enum",             "anyOf",            "oneOf",         "allOf",
+    "properties",    "required",   "patternProperties", "propertyNames",   "minProperties", "maxProperties",
+    "items",         "prefixItems", "minItems",        "maxItems",         "minLength",     "maxLength",
+    "pattern",       "minimum",    "maximum",          "additionalProperties"};
+constexpr std::array<std::string_view, 7> kKnownFormats = {"email",    "date",     "time", "date-time",
+                                                           "duration", "hostname", "uuid"};
+constexpr double kMaxMultipleOf = 1024;
+
+template <size_t N>
+bool Contains(const std::array<std::string_view, N>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+[[noreturn]] void RefuseKeyword(const std::string& path, const std::string& what) {
+  Refuse(path, path + ": " + what + " cannot be enforced; leave it out, or do without strict");
+}
+
+// Calls visit(schema, path) for every schema right inside this one.
+template <typename Visit>
+void ForEachInner(const Json& schema, const std::string& path, const Visit& visit) {
+  for (const char* name : {"properties", "patternProperties", "$defs", "definitions"}) {
+    const auto it = schema.find(name);
+    if (it == schema.end() || !it->is_object()) continue;
+    for (const auto& [key, inner] : it->items()) visit(inner, path + "." + name + "." + key);
+  }
+  for (const char* name : {"items", "additionalProperties", "propertyNames", "unevaluatedProperties"}) {
+    const auto it = schema.find(name);
+    if (it != schema.end() && it->is_object()) visit(*it, path + "." + name);
+  }
+  for (const char* name : {"prefixItems", "anyOf", "oneOf", "allOf"}) {
+    const auto it = schema.find(name);
+    if (it == schema.end() || !it->is_array()) continue;
+    for (size_t i = 0; i < it->size(); ++i) {
+      visit((*it)[i], path + "." + name + "[" + std::to_string(i) + "]");
+    }
+  }
+}
+
+void CheckMultipleOf(const Json& schema, const std::string& path) {
+  const Json& step = schema["multipleOf"];
+  const auto type = schema.find("type");
+  const bool whole = step.is_number() && step.get<double>() >= 1 && step.get<double>() <= kMaxMultipleOf &&
+                     step.get<double>() == std::floor(step.get<double>());
+  bool bounded = false;
+  for (const char* name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+    bounded = bounded || schema.contains(name);
+  }
+  if (!whole || bounded || type == schema.end() || *type != "integer") {
+    RefuseKeyword(path, "multipleOf other than a whole number up to 1024 of an integer without bounds");
+  }
+}
+
+}  // namespace
+
+void CheckSchema(const Json& schema, const std::string& path) {
+  if (schema.is_boolean()) return;
+  if (!schema.is_object()) Refuse(path, path + " must be a JSON schema: an object");
+  std::string_view alone;
+  for (const std::string_view name : kAlone) {
+    if (alone.empty() && schema.contains(name)) alone = name;
+  }
+  for (const auto& [key, value] : schema.items()) {
+    if (Contains(kNotEnforced, key)) RefuseKeyword(path, "\"" + key + "\"");
+    if (key == "uniqueItems" && value == true) RefuseKeyword(path, "\"uniqueItems\"");
+    if (key == "allOf" && value.is_array() && value.size() > 1) {
+      RefuseKeyword(path, "\"allOf\" of several schemas");
+    }
+    if (key == "$ref" && (!value.is_string() || !value.get_ref<const std::string&>().starts_with('#'))) {
+      RefuseKeyword(path, "a \"$ref\" to another document");
+    }
+    if (!alone.empty() && key != alone && Contains(kNarrowing, key)) {
+      RefuseKeyword(path, "\"" + key + "\" beside \"" + std::string(alone) + "\"");
+    }
+  }
+  if (schema.contains("multipleOf")) CheckMultipleOf(schema, path);
+  if (schema.contains("minLength") || schema.contains("maxLength")) {
+    const auto format = schema.find("format");
+    const bool known = format != schema.end() && format->is_string() &&
+                       Contains(kKnownFormats, format->get_ref<const std::string&>());
+    if (schema.contains("pattern") || known) {
+      RefuseKeyword(path, std::string("\"") + (schema.contains("minLength") ? "minLength" : "maxLength") +
+                              "\" beside \"" + (schema.contains("pattern") ? "pattern" : "format") + "\"");
+    }
+  }
+  ForEachInner(schema, path, [](const Json& inner, const std::string& inner_path) {
+    CheckSchema(inner, inner_path);
+  });
+}
+
+Json OpenFreeObjects(Json schema) {
+  if (schema.is_array()) {
+    for (Json& item : schema) item = OpenFreeObjects(std::move(item));
+    return schema;
+  }
+  if (!schema.is_object()) return schema;
+  const auto type = schema.find("type");
+  if (type != schema.end() && *type == "object" && !schema.contains("properties") &&
+      !schema.contains("patternProperties") && !schema.contains("additionalProperties") &&
+      !schema.contains("unevaluatedProperties")) {
+    schema["additionalProperties"] = true;
+  }
+  for (auto& [key, value] : schema.items()) {
+    if (key != "const" && key != "enum" && key != "default" && key != "examples") {
+      value = OpenFreeObjects(std::move(value));
+    }
+  }
+  return schema;
+}
+
+}  // namespace dsv4::server

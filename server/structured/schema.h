@@ -1,0 +1,18 @@
+// JSON schemas as they come with requests, before a grammar is made of them.
+#pragma once
+
+#include <string>
+
+#include "../json.h"
+
+namespace dsv4::server {
+
+// Throws ApiError 400 that names the first keyword that the grammar would not hold the output to: for schemas that are
+// to be followed strictly. Unknown keywords are annotations.
+void CheckSchema(const Json& schema, const std::string& path);
+
+// The schema with objects that say nothing of their properties open to any: {"type": "object"} is any object, while
+// {"type": "object", "properties": {...}} holds these only.
+Json OpenFreeObjects(Json schema);
+
+}  // namespace dsv4::server

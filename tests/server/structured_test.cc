@@ -1,0 +1,279 @@
+// Grammars of structured output: masks against the grammar itself, random texts that never run into a dead end, schemas
+// that cannot be enforced.
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "dsv4/output_parser.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/structured/formats.h"
+#include "server/structured/grammar.h"
+#include "server/structured/schema.h"
+
+namespace dsv4::server {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+const Tokenizer& NanoTokenizer() {
+  static const auto tokenizer = [] {
+    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
+    return loaded.ok() ? std::move(*loaded) : nullptr;
+  }();
+  return *tokenizer;
+}
+
+TokenId Eos() { return NanoTokenizer().eos_token_id(); }
+
+class Structured : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    static const auto compiler =
+        GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size() + 3, {Eos()});
+    if (compiler == nullptr) GTEST_SKIP() << "this build has no XGrammar";
+    compiler_ = compiler.get();
+  }
+
+  std::shared_ptr<const Grammar> Compile(const Json& format) {
+    auto grammar = compiler_->Compile(Dump(format));
+    EXPECT_TRUE(grammar.ok()) << grammar.status().message();
+    return grammar.ok() ? *grammar : nullptr;
+  }
+
+  static std::vector<TokenId> Allowed(GrammarMatcher& matcher) {
+    std::vector<float> logits(static_cast<size_t>(NanoTokenizer().vocab_size()) + 3, 0.0f);
+    const bool any = matcher.Mask(logits);
+    std::vector<TokenId> ids;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] != kNever) ids.push_back(static_cast<TokenId>(i));
+    }
+    EXPECT_EQ(any, !ids.empty());
+    return ids;
+  }
+
+  static bool Accepts(const Grammar& grammar, std::string_view text) {
+    const auto matcher = grammar.NewMatcher();
+    return matcher->AcceptText(text) && matcher->complete();
+  }
+
+  // A random text of the grammar, nullopt where it was not over after `max_tokens`. Long tokens and the end are
+  // preferred, so that most texts end.
+  static std::optional<std::string> RandomText(const Grammar& grammar, std::mt19937& random, int max_tokens = 400) {
+    const auto matcher = grammar.NewMatcher();
+    std::string text;
+    for (int i = 0; i < max_tokens; ++i) {
+      const std::vector<TokenId> ids = Allowed(*matcher);
+      if (ids.empty()) {
+        ADD_FAILURE() << "a dead end after " << text;
+        return std::nullopt;
+      }
+      EXPECT_EQ(matcher->complete(), std::find(ids.begin(), ids.end(), Eos()) != ids.end()) << text;
+      if (matcher->complete() && random() % 2 == 0) return text;
+      std::vector<TokenId> choice;  // closing ones first, now and then
+      if (random() % 3 == 0) {
+        std::copy_if(ids.begin(), ids.end(), std::back_inserter(choice), [](TokenId id) {
+          const std::string_view bytes = id == Eos() ? "" : NanoTokenizer().TokenBytes(id);
+          return bytes.find_first_of("\"}]<") != std::string_view::npos;
+        });
+      }
+      if (choice.empty()) choice = ids;
+      const TokenId id = choice[random() % choice.size()];
+      if (id == Eos()) return text;
+      text += NanoTokenizer().TokenBytes(id);
+      EXPECT_TRUE(matcher->Accept(id)) << text;
+    }
+    return std::nullopt;
+  }
+
+  GrammarCompiler* compiler_ = nullptr;
+};
+
+const Json& Person() {
+  static const Json schema = Json::parse(R"({
+    "type": "object",
+    "properties": {
+      "name": {"type": "string"},
+      "age": {"type": "integer", "minimum": 0, "maximum": 150},
+      "size": {"type": "number"},
+      "mood": {"enum": ["gut", "schlecht", "größer", 7, null]},
+      "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 3},
+      "home": {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}},
+               "required": ["zip"], "additionalProperties": false},
+      "child": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
+    },
+    "required": ["name", "age", "size", "mood", "tags", "home", "child"],
+    "additionalProperties": false,
+    "$defs": {"node": {"type": "object", "properties": {"v": {"type": "boolean"}}, "required": ["v"],
+                       "additionalProperties": false}}
+  })");
+  return schema;
+}
+
+TEST_F(Structured, RandomTextsFollowTheSchemaAndNeverEndInADeadEnd) {
+  const auto grammar = Compile(JsonFormat(Person()));
+  ASSERT_NE(grammar, nullptr);
+  std::mt19937 random(1);
+  int whole = 0;
+  for (int i = 0; i < 30; ++i) {
+    const auto text = RandomText(*grammar, random);
+    if (!text) continue;
+    ++whole;
+    const Json value = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(value.is_object()) << *text;
+    EXPECT_EQ(value.size(), 7u) << *text;
+    EXPECT_TRUE(value["name"].is_string()) << *text;
+    EXPECT_TRUE(value["age"].is_number_integer() && value["age"] >= 0 && value["age"] <= 150) << *text;
+    EXPECT_TRUE(value["size"].is_number()) << *text;
+    const Json& moods = Person()["properties"]["mood"]["enum"];
+    EXPECT_NE(std::find(moods.begin(), moods.end(), value["mood"]), moods.end()) << *text;
+    EXPECT_TRUE(value["tags"].is_array() && !value["tags"].empty() && value["tags"].size() <= 3) << *text;
+    EXPECT_EQ(value["home"]["zip"].get<std::string>().size(), 5u) << *text;
+    EXPECT_TRUE(value["child"].is_null() || value["child"]["v"].is_boolean()) << *text;
+  }
+  EXPECT_GE(whole, 5);
+}
+
+TEST_F(Structured, MaskIsWhatTheGrammarAccepts) {
+  const auto grammar = Compile(JsonFormat(Person()));
+  ASSERT_NE(grammar, nullptr);
+  for (const char* prefix : {"", "{", R"({"name": ")", R"({"name": "gr\u)", R"({"name":"größe","age":15)",
+                             R"({"name":"","age":1,"size":-0.)", R"({"name":"","age":1,"size":1,"mood":"g)"}) {
+    const auto matcher = grammar->NewMatcher();
+    ASSERT_TRUE(*prefix == '\0' || matcher->AcceptText(prefix)) << prefix;
+    const std::vector<TokenId> allowed = Allowed(*matcher);
+    for (TokenId id = 0; id < NanoTokenizer().vocab_size(); id += 1 + id % 3) {
+      if (NanoTokenizer().IsAdded(id)) continue;
+      const auto other = grammar->NewMatcher();
+      ASSERT_TRUE(*prefix == '\0' || other->AcceptText(prefix));
+      const bool masked_in = std::binary_search(allowed.begin(), allowed.end(), id);
+      EXPECT_EQ(masked_in, other->AcceptText(NanoTokenizer().TokenBytes(id)))
+          << prefix << " + " << NanoTokenizer().TokenBytes(id);
+    }
+  }
+}
+
+TEST_F(Structured, NoAddedTokenIsAllowedInText) {
+  const auto grammar = Compile(AnyObjectFormat());
+  ASSERT_NE(grammar, nullptr);
+  const auto matcher = grammar->NewMatcher();
+  ASSERT_TRUE(matcher->AcceptText(R"({"a": ")"));
+  for (const TokenId id : Allowed(*matcher)) {
+    ASSERT_LT(id, NanoTokenizer().vocab_size());
+    EXPECT_TRUE(!NanoTokenizer().IsAdded(id) || NanoTokenizer().TokenBytes(id) == kDsmlMarker)
+        << NanoTokenizer().TokenBytes(id);
+  }
+}
+
+TEST_F(Structured, JsonBeginsWithoutBlanksAndFreeObjectsTakeAnything) {
+  const auto grammar = Compile(AnyObjectFormat());
+  ASSERT_NE(grammar, nullptr);
+  for (const char* text : {"{}", R"({"a": 1})", R"({"a": {"b": [1, "\u00e9", null]}, "c": -1.5e3})", "{\n  \"a\": true\n}"})
+    EXPECT_TRUE(Accepts(*grammar, text)) << text;
+  for (const char* text : {" {}", "\n{}", "[]", "1", "{\"a\": 01}", "{\"a\": 1,}", "{a: 1}"})
+    EXPECT_FALSE(Accepts(*grammar, text)) << text;
+  const auto bounded = Compile(JsonFormat(Json::parse(R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})")));
+  EXPECT_TRUE(Accepts(*bounded, R"({"a": "größ"})") == false && Accepts(*bounded, R"({"a": "grö"})"));
+  for (const char* text : {"{\"a\": \"\x12\"}", "{\"a\": \"\n\"}", R"({"a": "\"})", R"({"a": """})"})
+    EXPECT_FALSE(Accepts(*bounded, text)) << text;
+  const auto inner = Compile(JsonFormat({{"type", "object"}, {"properties", {{"x", {{"type", "object"}}}}}}));
+  EXPECT_TRUE(Accepts(*inner, R"({"x": {"y": 1}})"));
+  EXPECT_FALSE(Accepts(*inner, R"({"z": 1})"));
+}
+
+Json Tool(const std::string& name, Json parameters, bool strict = true) {
+  return {{"type", "function"}, {"function", {{"name", name}, {"strict", strict}, {"parameters", std::move(parameters)}}}};
+}
+
+TEST_F(Structured, RandomCallsParseAndFollowTheirSchemas) {
+  const Json tools = Json::array(
+      {Tool("weather", Json::parse(R"({"type": "object", "properties": {"city": {"type": "string"},
+                                       "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                                       "days": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+                                       "required": ["city", "unit", "days"], "additionalProperties": false})")),
+       Tool("now", Json::parse(R"({"type": "object", "properties": {}})"))});
+  for (const bool parallel : {true, false}) {
+    const auto grammar = Compile(CallsFormat(std::string("\n\n") + kCallsBegin, tools, parallel, true));
+    ASSERT_NE(grammar, nullptr);
+    std::mt19937 random(parallel ? 2 : 3);
+    int whole = 0;
+    for (int i = 0; i < 20; ++i) {
+      const auto text = RandomText(*grammar, random);
+      if (!text) continue;
+      ++whole;
+      const ParsedMessage parsed = ParseOutput(*text, /*thinking=*/false);
+      EXPECT_EQ(parsed.content, "") << *text;
+      EXPECT_FALSE(parsed.cut_off) << *text;
+      ASSERT_GE(parsed.tool_calls.size(), 1u) << *text;
+      EXPECT_TRUE(parallel || parsed.tool_calls.size() == 1) << *text;
+      for (const ToolCall& call : parsed.tool_calls) {
+        const Json arguments = Json::parse(call.arguments, nullptr, false);
+        ASSERT_TRUE(arguments.is_object()) << *text;
+        if (call.name == "now") {
+          EXPECT_EQ(arguments.size(), 0u) << *text;
+          continue;
+        }
+        EXPECT_EQ(call.name, "weather");
+        EXPECT_TRUE(arguments["city"].is_string()) << *text;
+        EXPECT_TRUE(arguments["unit"] == "celsius" || arguments["unit"] == "fahrenheit") << *text;
+        EXPECT_TRUE(arguments["days"].is_array() && arguments["days"].size() <= 2) << *text;
+      }
+    }
+    EXPECT_GE(whole, 5);
+  }
+}
+
+TEST_F(Structured, TheEncodersOwnCallsAreAllowed) {
+  const Json tools = Json::array({Tool("f", Json::parse(R"({"type": "object", "properties": {
+      "s": {"type": "string"}, "n": {"type": "number"}, "o": {"type": "object"}}})"))});
+  const auto grammar = Compile(CallsFormat(std::string("\n\n") + kCallsBegin, tools, true, true));
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(Accepts(*grammar,
+                      "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n"
+                      "<｜DSML｜parameter name=\"s\" string=\"true\">a \"b\"\n</x></｜DSML｜parameter>\n"
+                      "<｜DSML｜parameter name=\"n\" string=\"false\">1.5</｜DSML｜parameter>\n"
+                      "<｜DSML｜parameter name=\"o\" string=\"false\">{\"a\": [1]}</｜DSML｜parameter>\n"
+                      "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
+  EXPECT_FALSE(Accepts(*grammar,
+                       "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"s\" string=\"true\">"
+                       "<｜DSML｜parameter name=</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
+  EXPECT_FALSE(Accepts(*grammar,
+                       "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
+}
+
+TEST_F(Structured, WhatIsNoFormatIsAnError) {
+  EXPECT_FALSE(compiler_->Compile(R"({"type": "regex", "pattern": "a("})").ok());
+  EXPECT_FALSE(compiler_->Compile(R"({"type": "grammar", "grammar": "root ::= nothing"})").ok());
+  EXPECT_FALSE(compiler_->Compile(R"({"type": "json_schema", "json_schema": {"type": "purple"}})").ok());
+  EXPECT_FALSE(compiler_->Compile(R"({"type": "json_schema", "json_schema": {"type": 5}})").ok());
+  EXPECT_FALSE(compiler_->Compile("{").ok());
+}
+
+TEST(Schema, StrictOnesThatCannotBeEnforcedAreRefusedByKeyword) {
+  CheckSchema(Person(), "schema");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"not": {"type": "string"}})", "\"not\""},
+      {R"({"properties": {"a": {"items": {"if": {}}}}})", "schema.properties.a.items: \"if\""},
+      {R"({"type": "array", "uniqueItems": true})", "\"uniqueItems\""},
+      {R"({"allOf": [{}, {}]})", "\"allOf\""},
+      {R"({"anyOf": [{"type": "number", "multipleOf": 2}]})", "schema.anyOf[0]: multipleOf"},
+      {R"({"anyOf": [{}], "properties": {}})", "\"properties\" beside \"anyOf\""},
+      {R"({"type": "string", "pattern": "a", "maxLength": 3})", "\"maxLength\" beside \"pattern\""},
+      {R"({"$ref": "http://x/y"})", "another document"},
+      {R"({"$defs": {"a": {"contains": {}}}})", "\"contains\""},
+      {R"(5)", "must be a JSON schema"},
+  };
+  for (const auto& [text, words] : cases) {
+    try {
+      CheckSchema(Json::parse(text), "schema");
+      ADD_FAILURE() << text;
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status, 400);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(words));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::server
