@@ -20,11 +20,10 @@ Tensor Rows(const Tensor& buffer, int64_t num_tokens, int64_t width) {
   return {buffer.data, buffer.dtype, {num_tokens, width}};
 }
 
-void RunCompressor(const ExecContext& ctx, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard,
-                   const AttentionSettings& s, const RopeAnglesView& rope, const CacheView& cache, const Tensor& values,
-                   const Tensor& gates) {
-  Compress(ctx, {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = s.norm_eps,
-                 .frequencies = rope.frequencies, .hadamard = hadamard, .cache = cache, .layout = &layout});
+CompressArgs CompressorCall(const CompressorWeights& w, const CompressorLayout& layout, bool hadamard, const AttentionSettings& s,
+                            const RopeAnglesView& rope, const CacheView& cache, const Tensor& values, const Tensor& gates) {
+  return {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = s.norm_eps,
+          .frequencies = rope.frequencies, .hadamard = hadamard, .cache = cache, .layout = &layout};
 }
 
 }  // namespace
@@ -62,14 +61,24 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   const Tensor q_heads = q.Reshaped({t, n, dh});
   Tensor index_heads;
   if (indexes) index_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
-  QPrepare(ctx, {.q = q_heads, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
-                 .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes});
+  QPrepareArgs prepare{.q = q_heads, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
+                       .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes};
 
-  // Compressed rows, and which of them each token reads.
-  Tensor topk_idxs;
-  if (compresses) RunCompressor(ctx, main, cache.layer->main, false, s, rope, cache, values, gates);
+  // Compressed rows, in a decode step by the same launch; and which of them each token reads.
+  const auto compress = [&](const CompressArgs& call) {
+    if (decodes) {
+      prepare.compress[static_cast<size_t>(prepare.num_compress++)] = call;
+    } else {
+      Compress(ctx, call);
+    }
+  };
+  if (compresses) compress(CompressorCall(main, cache.layer->main, false, s, rope, cache, values, gates));
   if (indexes) {
-    RunCompressor(ctx, keys, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, index_values, index_gates);
+    compress(CompressorCall(keys, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, index_values, index_gates));
+  }
+  QPrepare(ctx, prepare);
+  Tensor topk_idxs;
+  if (indexes) {
     topk_idxs = b.topk_idxs.Head(t);
     IndexTopk(ctx, {.q = index_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }

@@ -18,7 +18,7 @@ struct MoeWeights {
   Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
   Tensor hash_table;     // i32 [V, A]: expert ids by token; empty in learned layers
   std::vector<ExpertWeights> experts;  // [E]
-  const ExpertWeights* table = nullptr;  // the same array in the device's memory; null: on the host
+  const ExpertWeights* table = nullptr;  // the same array in the device's memory, `shared` behind it; null: on the host
   ExpertWeights shared;
 };
 
@@ -32,12 +32,12 @@ struct MoeSettings {
 struct MoeBuffers {
   Tensor rounded;          // f32 [T, max(D, F)]: a linear's rounded input
   Tensor router_logits;    // f32 [T, E]
-  Tensor expert_ids;       // i32 [T, A]
-  Tensor routing_weights;  // f32 [T, A]
+  Tensor expert_ids;       // i32 [T, 1 + A]: room for the shared expert
+  Tensor routing_weights;  // f32 [T, 1 + A]
   Tensor shared_gate;      // f32 [T, F]
   Tensor shared_up;        // f32 [T, F]
-  Tensor hidden;           // f32 [T*A, 2F]
-  Tensor outputs;          // f32 [T*A, D]
+  Tensor hidden;           // f32 [T*(1 + A), 2F]
+  Tensor outputs;          // f32 [T*(1 + A), D]
 };
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/q_prepare/q_prepare.h"
 #include "support/cache_fixture.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
@@ -10,6 +11,7 @@
 
 namespace dsv4 {
 void CompressCuda(const ExecContext& ctx, const CompressArgs& args);
+void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& args);
 }
 
 namespace dsv4::test {
@@ -38,7 +40,7 @@ struct Compressed {
 // Feeds the tokens of `prompt` to sequence 0 in steps of the given sizes, beside a second sequence that gets `beside`
 // tokens a step (its content is the same prompt's).
 Compressed Feed(bool cuda, const KvSpec& spec, bool index, Prompt& prompt, int64_t num_tokens, const std::vector<int64_t>& sizes,
-                int64_t first_position = 0, int64_t beside = 0) {
+                int64_t first_position = 0, int64_t beside = 0, bool by_prepare = false) {
   std::vector<SequenceStep> steps = {{.cached = first_position, .tokens = 0}};
   if (beside > 0) steps.push_back({.cached = 0, .tokens = 0});
   CacheFixture cache(spec, steps);
@@ -73,8 +75,17 @@ Compressed Feed(bool cuda, const KvSpec& spec, bool index, Prompt& prompt, int64
       on_gpu.norm = gpu.In(args.norm);
       on_gpu.frequencies = gpu.In(args.frequencies);
       on_gpu.cache = gpu.Cache(args.cache);
-      CompressCuda(gpu.ctx(), on_gpu);
-      gpu.Finish();
+      if (by_prepare) {
+        const int64_t rows = t + beside, dh = spec.head_dim, pairs = spec.rope_dim / 2;
+        GuardBuffer<float> kv({rows, dh}, std::vector<float>(static_cast<size_t>(rows * dh), 1.0f)), norm({dh}, std::vector<float>(static_cast<size_t>(dh), 1.0f));
+        GuardBuffer<float> cos_sin({rows, pairs, 2}, std::vector<float>(static_cast<size_t>(2 * rows * pairs), 0.5f));
+        QPrepareCuda(gpu.ctx(), {.kv = gpu.Out(kv.tensor()), .kv_norm = gpu.In(norm.tensor()), .cos_sin = gpu.In(cos_sin.tensor()),
+                                 .norm_eps = 1e-6f, .cache = on_gpu.cache, .append = true, .compress = {on_gpu}, .num_compress = 1});
+        gpu.Finish();
+      } else {
+        CompressCuda(gpu.ctx(), on_gpu);
+        gpu.Finish();
+      }
     } else {
       Compress({.reference_ops = true}, args);
     }
@@ -215,6 +226,27 @@ TEST(CudaCompress, AsManyTokensAsSequences) {
     slot.rows.Read(slot.index, rows[cuda].data());
   }
   EXPECT_TRUE(Near(rows[1], rows[0], Tolerance(8)));
+}
+
+// q_prepare compresses a decode step's tokens to the same bits.
+TEST(CudaCompress, QPrepareDoesTheSame) {
+  DSV4_GPU_OR_SKIP();
+  Random random(11);
+  for (const bool full : {false, true}) {
+    for (const int64_t ratio : {4, 128}) {
+      for (const bool index : {false, true}) {
+        if (index && ratio != 4) continue;
+        const KvSpec spec = full ? FullKvSpec({ratio}) : TinyKvSpec({ratio});
+        const KvLayout layout = MakeKvLayout(spec);
+        const int64_t tokens = ratio == 4 ? 13 : 130;
+        Prompt prompt(random, index ? layout.layers[0].index : layout.layers[0].main, tokens);
+        const Compressed want = Feed(true, spec, index, prompt, tokens, {1}, 0, 1), got = Feed(true, spec, index, prompt, tokens, {1}, 0, 1, true);
+        EXPECT_EQ(got.bytes, want.bytes);
+        EXPECT_TRUE(BitEqual(got.state, want.state));
+        EXPECT_TRUE(BitEqual(got.gates, want.gates));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -271,5 +271,32 @@ TEST(CudaExperts, NoTokens) {
   EXPECT_TRUE(Output(layer, {}, 0, 0).empty());
 }
 
+// On a device an empty `shared` is zeros.
+TEST(CudaExperts, WithoutSharedItIsZeros) {
+  DSV4_GPU_OR_SKIP();
+  Random random(31);
+  for (const int64_t t : {1, 9}) {
+    Layer layer(random, {WeightFormat::kNvfp4}, 5, 64, 96, t, 3);
+    std::fill_n(layer.shared.data(), t * layer.d, 0.0f);
+    const std::vector<float> want = Output(layer, {}, 0, t);
+    GuardBuffer<float> y({t, layer.d});
+    Mirror gpu;
+    std::vector<ExpertMatrices> matrices;
+    for (const ExpertMatrices& m : layer.matrices) matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
+    ExpertsCuda(gpu.ctx(), {.x = gpu.In(layer.x.tensor()),
+                            .experts = gpu.In(layer.experts.tensor()),
+                            .weights = gpu.In(layer.weights.tensor()),
+                            .matrices = {gpu.Array(matrices), matrices.size()},
+                            .first = matrices[0],
+                            .limit = kLimit,
+                            .hidden = gpu.Temp({t * 3, 2 * layer.f}),
+                            .outputs = gpu.Temp({t * 3, layer.d}),
+                            .rounded_x = gpu.Temp({t, layer.d}),
+                            .y = gpu.Out(y.tensor())});
+    gpu.Finish();
+    EXPECT_TRUE(BitEqual(y.values(), want));
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::test

@@ -181,7 +181,7 @@ TEST(CudaIndexTopk, ChoosesTheLargestScores) {
 TEST(CudaIndexTopk, SelectsExactlyWhateverTheScores) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
-  for (const int64_t context : {40, 4099, 33000}) {
+  for (const int64_t context : {40, 4099, 33000, 141234}) {
     for (const int64_t k : {1, 7, 512, 1024}) {
       for (int kind = 0; kind < 5; ++kind) {
         CacheFixture cache(TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{context, 1}});

@@ -155,5 +155,32 @@ TEST(CudaRouter, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// An expert that every token has stands first with weight 1 and changes nothing else.
+TEST(CudaRouter, AlwaysPutsAnExpertInFront) {
+  DSV4_GPU_OR_SKIP();
+  Random random(5);
+  const int64_t t = 7, e = 256, a = 6;
+  const std::vector<float> logits = random.Normals(t * e), bias = random.Normals(e);
+  const Routed plain = Learned(logits, bias, a, 1.5f);
+  GuardBuffer<float> z(Shape{t, e}, logits), b(Shape{e}, bias), weights(Shape{t, a + 1}), want_weights(Shape{t, a + 1});
+  GuardBuffer<int32_t> experts(Shape{t, a + 1}), want(Shape{t, a + 1});
+  Mirror gpu;
+  RouterCuda(gpu.ctx(), {.logits = gpu.In(z.tensor()), .bias = gpu.In(b.tensor()), .scaling_factor = 1.5f, .always = 256,
+                         .experts = gpu.Out(experts.tensor()), .weights = gpu.Out(weights.tensor())});
+  gpu.Finish();
+  Router({.reference_ops = true}, {.logits = z.tensor(), .bias = b.tensor(), .scaling_factor = 1.5f, .always = 256,
+                                   .experts = want.tensor(), .weights = want_weights.tensor()});
+  EXPECT_EQ(experts.values(), want.values());
+  for (int64_t row = 0; row < t; ++row) {
+    EXPECT_EQ(experts[row * (a + 1)], 256);
+    EXPECT_EQ(weights[row * (a + 1)], 1.0f);
+    EXPECT_EQ(want_weights[row * (a + 1)], 1.0f);
+    for (int64_t i = 0; i < a; ++i) {
+      EXPECT_EQ(experts[row * (a + 1) + 1 + i], plain.experts[static_cast<size_t>(row * a + i)]);
+      EXPECT_EQ(weights[row * (a + 1) + 1 + i], plain.weights[static_cast<size_t>(row * a + i)]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::test

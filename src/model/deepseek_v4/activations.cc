@@ -41,12 +41,12 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
 
   place(moe.rounded, f32, Shape{t, std::max(d, f)});
   place(moe.router_logits, f32, Shape{t, c.num_experts});
-  place(moe.expert_ids, DType::kI32, Shape{t, a});
-  place(moe.routing_weights, f32, Shape{t, a});
+  place(moe.expert_ids, DType::kI32, Shape{t, 1 + a});
+  place(moe.routing_weights, f32, Shape{t, 1 + a});
   place(moe.shared_gate, f32, Shape{t, f});
   place(moe.shared_up, f32, Shape{t, f});
-  place(moe.hidden, f32, Shape{t * a, 2 * f});
-  place(moe.outputs, f32, Shape{t * a, d});
+  place(moe.hidden, f32, Shape{t * (1 + a), 2 * f});
+  place(moe.outputs, f32, Shape{t * (1 + a), d});
 
   place(out_streams, f32, Shape{r, h, d});
   place(out, f32, Shape{r, d});

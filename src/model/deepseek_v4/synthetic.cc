@@ -198,7 +198,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
     if (!pack) continue;
     const int64_t n = ExpertTableBytes(layer.moe);
     uint8_t* table = arena->Take(n);
-    device.Upload(table, layer.moe.experts.data(), n);
+    device.Upload(table, ExpertTable(layer.moe).data(), n);
     layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
   }
   DSV4_RETURN_IF_ERROR(device.Synchronize());

@@ -260,11 +260,13 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
         t.data = data;
       });
   // The experts' tables name addresses that are known only now.
+  std::vector<std::vector<ExpertWeights>> tables;  // read until the upload has finished
   for (LayerWeights& layer : w.layers) {
     if (!status.ok()) break;
+    tables.push_back(ExpertTable(layer.moe));
     const int64_t n = ExpertTableBytes(layer.moe);
     uint8_t* table = arena->Take(n);
-    status = up.Copy(table, reinterpret_cast<const uint8_t*>(layer.moe.experts.data()), n);
+    status = up.Copy(table, reinterpret_cast<const uint8_t*>(tables.back().data()), n);
     layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
   }
   DSV4_RETURN_IF_ERROR(status);

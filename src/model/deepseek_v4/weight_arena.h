@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/device.h"
 #include "layers/moe.h"
@@ -26,9 +27,14 @@ constexpr int64_t FileScaleBytes(const QuantTensor& m) {
   return (m.format == WeightFormat::kFp8Block ? CeilDiv(m.rows, kFp8BlockSize) : m.rows) * FileScaleRowBytes(m);
 }
 
-// The copy of a layer's table of experts that kernels read.
+// The copy of a layer's table of experts that kernels read: the shared expert is its last.
 inline int64_t ExpertTableBytes(const MoeWeights& moe) {
-  return static_cast<int64_t>(moe.experts.size() * sizeof(ExpertWeights));
+  return static_cast<int64_t>((moe.experts.size() + 1) * sizeof(ExpertWeights));
+}
+inline std::vector<ExpertWeights> ExpertTable(const MoeWeights& moe) {
+  std::vector<ExpertWeights> table = moe.experts;
+  table.push_back(moe.shared);
+  return table;
 }
 
 class WeightArena {

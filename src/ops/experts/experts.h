@@ -33,7 +33,7 @@ struct ExpertsArgs {
   Tensor hidden;     // f32 [T*A, 2F]: scratch
   Tensor outputs;    // f32 [T*A, D]: scratch
   Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
-  Tensor shared;     // f32 [T, D]; may be y
+  Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
   Tensor y;          // f32 [T, D]
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);

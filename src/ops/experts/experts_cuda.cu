@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(256) CombineKernel(const float* shared, const 
   const int c = blockIdx.x * 256 + threadIdx.x;
   const int64_t t = blockIdx.y;
   if (c >= d) return;
-  float sum = shared[t * d + c];
+  float sum = shared != nullptr ? shared[t * d + c] : 0.0f;
   for (int a = 0; a < slots; ++a) sum += outputs[(t * slots + a) * d + c];
   y[t * d + c] = sum;
 }
@@ -200,7 +200,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
   if (t == 0) return;
-  if (t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) return ExpertsPrefillSm90(ctx, a);
+  if (a.shared && t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) return ExpertsPrefillSm90(ctx, a);
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t < 65536);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
@@ -259,7 +259,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   } else {
     Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, down, a.hidden.f32());
   }
-  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared.f32(),
+  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared ? a.shared.f32() : nullptr,
          a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
 }
 

@@ -1,5 +1,6 @@
-// Exact top-k of a row of scores, select.h's choice: by one block with a histogram and a few candidates (SelectFast), or by a
-// cluster of blocks with radix selection (three histograms of 11, 11 and 10 bits of an order-preserving integer).
+// Exact top-k of a row of scores, select.h's choice: by a block or a cluster of blocks with one histogram and a few candidates
+// (SelectFast), or where that does not decide by radix selection (three histograms of 11, 11 and 10 bits of an order-preserving
+// integer).
 #pragma once
 
 #include <cooperative_groups.h>
@@ -75,19 +76,11 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
   *above_bin = found_above;
 }
 
-// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest finite
-// score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are too many, or
-// when equal scores must be told apart by row: then nothing has been written.
+// The keys of a block's rows into shared memory, and a thread's smallest and largest key of a finite score. The scores are
+// aligned to 16 bytes.
 template <int kThreads>
-__device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k,
-                                           int32_t* out) {
-  constexpr int kWarps = kThreads / 32, kMaxCandidates = 256;
-  __shared__ uint32_t extreme[2][kWarps];
-  __shared__ uint32_t candidates[kMaxCandidates];
-  __shared__ uint32_t bits[kThreads];
-  __shared__ int num_candidates, threshold_found;
-  __shared__ uint32_t threshold;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+__device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* cached, uint32_t* smallest_key,
+                                         uint32_t* largest_key) {
   uint32_t smallest = 0xFFFFFFFFu, largest = 0;
   const auto add = [&](float x) {
     const uint32_t key = KeyOf(x);
@@ -115,24 +108,71 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
   }
   if (static_cast<int>(threadIdx.x) < n % 4)
     cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
-  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
-  if (threadIdx.x == 0) num_candidates = 0, threshold_found = 0;
-  smallest = __reduce_min_sync(0xFFFFFFFFu, smallest);
-  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
-  if (lane == 0) extreme[0][warp] = smallest, extreme[1][warp] = largest;
+  *smallest_key = smallest;
+  *largest_key = largest;
+}
+
+// Of all threads; holds a barrier.
+template <int kThreads>
+__device__ __forceinline__ void BlockExtremes(uint32_t* smallest, uint32_t* largest) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ uint32_t extreme[2][kWarps];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  *smallest = __reduce_min_sync(0xFFFFFFFFu, *smallest);
+  *largest = __reduce_max_sync(0xFFFFFFFFu, *largest);
+  if (lane == 0) extreme[0][warp] = *smallest, extreme[1][warp] = *largest;
   __syncthreads();
-  smallest = __reduce_min_sync(0xFFFFFFFFu, lane < kWarps ? extreme[0][lane] : 0xFFFFFFFFu);
-  largest = __reduce_max_sync(0xFFFFFFFFu, lane < kWarps ? extreme[1][lane] : 0u);
-  if (smallest >= largest) return false;
-  // Never decreases with the score. Halves keep the difference finite.
-  const float low = 0.5f * ScoreOf(smallest),
-              step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
-  if (!(step < 1e30f)) return false;
-  const auto bin_of = [&](uint32_t key) {
+  *smallest = __reduce_min_sync(0xFFFFFFFFu, lane < kWarps ? extreme[0][lane] : 0xFFFFFFFFu);
+  *largest = __reduce_max_sync(0xFFFFFFFFu, lane < kWarps ? extreme[1][lane] : 0u);
+}
+
+// Bins of equal steps between two finite scores; never decreasing with the score. Halves keep the difference finite.
+struct Steps {
+  __device__ Steps(uint32_t smallest_key, uint32_t largest_key)
+      : smallest(smallest_key), largest(largest_key) {
+    low = 0.5f * ScoreOf(smallest);
+    step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
+  }
+  __device__ bool ok() const { return step < 1e30f; }
+  __device__ int operator()(uint32_t key) const {
     if (key < smallest) return 0;
     if (key > largest) return kBins - 1;
     return min(static_cast<int>((0.5f * ScoreOf(key) - low) * step), kBins - 1);
-  };
+  }
+  uint32_t smallest, largest;
+  float low, step;
+};
+
+// A word for each 32 keys, bit by bit whether it is at least `least`; then the rows of the set bits, from out[at + ..] on.
+template <int kThreads>
+__device__ __forceinline__ void MarkChosen(const uint32_t* cached, int n, uint32_t least, uint32_t* bits) {
+  for (int w = threadIdx.x / 32; w < (n + 31) / 32; w += kThreads / 32) {
+    const int i = 32 * w + static_cast<int>(threadIdx.x % 32);
+    const uint32_t chosen = __ballot_sync(0xFFFFFFFFu, i < n && cached[i] >= least);
+    if (threadIdx.x % 32 == 0) bits[w] = chosen;
+  }
+  __syncthreads();
+}
+
+// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest finite
+// score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are too many, or
+// when equal scores must be told apart by row: then nothing has been written.
+template <int kThreads>
+__device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k,
+                                           int32_t* out) {
+  constexpr int kMaxCandidates = 256;
+  __shared__ uint32_t candidates[kMaxCandidates];
+  __shared__ uint32_t bits[kThreads];
+  __shared__ int num_candidates, threshold_found;
+  __shared__ uint32_t threshold;
+  uint32_t smallest, largest;
+  LoadKeys<kThreads>(score, n, cached, &smallest, &largest);
+  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
+  if (threadIdx.x == 0) num_candidates = 0, threshold_found = 0;
+  BlockExtremes<kThreads>(&smallest, &largest);
+  if (smallest >= largest) return false;
+  const Steps bin_of(smallest, largest);
+  if (!bin_of.ok()) return false;
   for (int i = threadIdx.x; i < n; i += kThreads) atomicAdd(&histogram[bin_of(cached[i])], 1);
   __syncthreads();
   int bin, above;
@@ -152,19 +192,97 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
   }
   __syncthreads();
   if (!threshold_found) return false;
-  const uint32_t least = threshold;
   const int words = (n + 31) / 32;
-  for (int w = warp; w < words; w += kWarps) {
-    const int i = 32 * w + lane;
-    const uint32_t chosen = __ballot_sync(0xFFFFFFFFu, i < n && cached[i] >= least);
-    if (lane == 0) bits[w] = chosen;
-  }
-  __syncthreads();
+  MarkChosen<kThreads>(cached, n, threshold, bits);
   uint32_t own = static_cast<int>(threadIdx.x) < words ? bits[threadIdx.x] : 0;
   int unused;
   int at = PrefixSum<kThreads>(__popc(own), &unused);
   for (; own != 0; own &= own - 1)
     out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
+  return true;
+}
+
+// SelectFast by a cluster: block `rank` has rows [rank * run, ...), run <= 32 kThreads, which fit its shared memory.
+template <int kCluster, int kThreads>
+__device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_t* cached, int* histogram,
+                                                    int* total, int n, int k, int rank, int32_t* out) {
+  namespace cg = cooperative_groups;
+  constexpr int kMaxOfBlock = 64;
+  __shared__ uint2 extremes[kCluster];
+  __shared__ uint32_t candidates[kCluster][kMaxOfBlock];
+  __shared__ int candidate_counts[kCluster], chosen_counts[kCluster];
+  __shared__ uint32_t bits[kThreads];
+  __shared__ int num_own, threshold_found;
+  __shared__ uint32_t threshold;
+  cg::cluster_group cluster = cg::this_cluster();
+  const int run = (n + kCluster * 128 - 1) / (kCluster * 128) * 128, begin = min(n, rank * run),
+            count = min(run, n - begin);
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::
+                   : "memory");  // the blocks run: their memory may be written
+  uint32_t smallest, largest;
+  LoadKeys<kThreads>(scores + begin, count, cached, &smallest, &largest);
+  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
+  if (threadIdx.x == 0) num_own = 0, threshold_found = 0;
+  BlockExtremes<kThreads>(&smallest, &largest);
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  if (threadIdx.x < kCluster)
+    *cluster.map_shared_rank(&extremes[rank], threadIdx.x) = make_uint2(smallest, largest);
+  cluster.sync();
+#pragma unroll
+  for (int r = 0; r < kCluster; ++r)
+    smallest = min(smallest, extremes[r].x), largest = max(largest, extremes[r].y);
+  if (smallest >= largest) return false;
+  const Steps bin_of(smallest, largest);
+  if (!bin_of.ok()) return false;
+  for (int i = threadIdx.x; i < count; i += kThreads) atomicAdd(&histogram[bin_of(cached[i])], 1);
+  cluster.sync();
+  constexpr int kShare = kBins / kCluster;
+  for (int i = rank * kShare + static_cast<int>(threadIdx.x); i < (rank + 1) * kShare; i += kThreads) {
+    int sum = 0;
+#pragma unroll
+    for (int r = 0; r < kCluster; ++r) sum += cluster.map_shared_rank(histogram, r)[i];
+#pragma unroll
+    for (int r = 0; r < kCluster; ++r) cluster.map_shared_rank(total, r)[i] = sum;
+  }
+  cluster.sync();
+  int bin, above;
+  FindBin<kThreads>(total, k, &bin, &above);
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const uint32_t key = cached[i];
+    if (bin_of(key) != bin) continue;
+    const int slot = atomicAdd(&num_own, 1);
+    if (slot >= kMaxOfBlock) continue;
+    for (int r = 0; r < kCluster; ++r) *cluster.map_shared_rank(&candidates[rank][slot], r) = key;
+  }
+  __syncthreads();
+  if (threadIdx.x < kCluster) *cluster.map_shared_rank(&candidate_counts[rank], threadIdx.x) = num_own;
+  cluster.sync();
+  bool too_many = false;
+#pragma unroll
+  for (int r = 0; r < kCluster; ++r) too_many = too_many || candidate_counts[r] > kMaxOfBlock;
+  if (too_many) return false;
+  const int own_block = static_cast<int>(threadIdx.x) / kMaxOfBlock,
+            own_slot = static_cast<int>(threadIdx.x) % kMaxOfBlock;
+  if (own_block < kCluster && own_slot < candidate_counts[own_block]) {
+    const uint32_t own = candidates[own_block][own_slot];
+    int greater = 0, not_less = 0;
+    for (int r = 0; r < kCluster; ++r) {
+      for (int i = 0; i < candidate_counts[r]; ++i)
+        greater += candidates[r][i] > own, not_less += candidates[r][i] >= own;
+    }
+    if (greater < k - above && k - above == not_less) threshold = own, threshold_found = 1;
+  }
+  __syncthreads();
+  if (!threshold_found) return false;
+  MarkChosen<kThreads>(cached, count, threshold, bits);
+  uint32_t own = static_cast<int>(threadIdx.x) < (count + 31) / 32 ? bits[threadIdx.x] : 0;
+  int of_block;
+  int at = PrefixSum<kThreads>(__popc(own), &of_block);
+  if (threadIdx.x < kCluster) *cluster.map_shared_rank(&chosen_counts[rank], threadIdx.x) = of_block;
+  cluster.sync();  // the last look at another block's memory
+  for (int r = 0; r < rank; ++r) at += chosen_counts[r];
+  for (; own != 0; own &= own - 1)
+    out[at++] = begin + 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
   return true;
 }
 
@@ -298,6 +416,13 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
                                  row_out);
     }
     return;
+  }
+  if constexpr (kCluster > 1) {
+    if (n <= kCluster * min(cached_keys, 32 * kThreads) - 128 * kCluster &&
+        SelectFastByCluster<kCluster, kThreads>(scores + t * stride, cached, histogram, total, n, k, rank,
+                                                row_out)) {
+      return;
+    }
   }
   SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total,
                                     counts, row_out);

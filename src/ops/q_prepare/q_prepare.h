@@ -2,12 +2,16 @@
 //   q        every head: RmsNorm without a weight, Rope
 //   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
 //   index_q  every head: Rope, RoundIndexQuery
+//   compress Compress: only with `append`, and nothing above reads or writes what it does
 // `append` needs that no sequence has more than one token in this step: then the slot that is overwritten holds the row
 // that has just left the window, and attention, which comes later, does not read it.
 #pragma once
 
+#include <array>
+
 #include "dsv4/types.h"
 #include "kv/layout.h"
+#include "ops/compress/compress.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
@@ -23,6 +27,8 @@ struct QPrepareArgs {
   IndexDtype index_dtype = IndexDtype::kFp4;
   CacheView cache;  // its layer says the window's row format
   bool append = false;
+  std::array<CompressArgs, 2> compress;
+  int num_compress = 0;
 };
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
 OpImplementations DescribeQPrepare(const ExecContext& ctx);

@@ -1,8 +1,6 @@
 #include <algorithm>
 
-#include "device/launch.cuh"
-#include "kv/row_codec.cuh"
-#include "ops/block_reduce.cuh"
+#include "ops/compress/compress.cuh"
 #include "ops/q_prepare/q_prepare.h"
 
 namespace dsv4 {
@@ -28,6 +26,8 @@ struct Params {
   const SequenceView* sequences;
   const int32_t* sequence_of;
   const int64_t* positions;
+  int num_compress, num_sequences;
+  compress::Params compress[2];
 };
 
 // A warp holds a head: channels 64 j + 2 lane and the next in x[j], n channels in all. Pairs of RoPE never straddle lanes,
@@ -152,13 +152,20 @@ struct Head {
 };
 
 template <int Parts>
-__global__ void __launch_bounds__(kThreads) QPrepareKernel(const __grid_constant__ Params a) {
+__global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(const __grid_constant__ Params a) {
   AllowNext();
   WaitForPrevious();
-  int64_t task = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int first_block = a.num_compress * a.num_sequences;  // first: they take longest
+  if (static_cast<int>(blockIdx.x) < first_block) {
+    extern __shared__ float pooled[];
+    const int i = static_cast<int>(blockIdx.x);
+    compress::CompressStep<kThreads>(a.compress[i / a.num_sequences], i % a.num_sequences, pooled);
+    return;
+  }
+  int64_t task = static_cast<int64_t>(static_cast<int>(blockIdx.x) - first_block) * (kThreads / 32) + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   Head<Parts> head;
-  if (task < a.num_kv) {  // first: the longest
+  if (task < a.num_kv) {
     float* at = a.kv + task * a.dh;
     gpu::RowPointer to = {nullptr, nullptr};
     if (a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
@@ -220,12 +227,21 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
     DSV4_CHECK(p.row.kind != RowFormat::Kind::kFp8 || p.row.rope_dim % 2 == 0);
   }
   if (a.append) p.window = a.cache.window, p.sequences = a.cache.sequences, p.sequence_of = a.cache.sequence_of, p.positions = a.cache.positions;
+  p.num_compress = a.num_compress;
+  p.num_sequences = static_cast<int>(a.cache.num_sequences);
+  int64_t shared_floats = 0;
+  for (int i = 0; i < a.num_compress; ++i) {
+    p.compress[i] = compress::MakeParams(a.compress[static_cast<size_t>(i)]);
+    shared_floats = std::max(shared_floats, compress::SharedFloats(p.compress[i].c));
+    DSV4_CHECK(p.compress[i].pairs <= kThreads);
+  }
   const int64_t warps = p.num_q + p.num_kv + p.num_index;
-  const dim3 grid(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads));
+  const dim3 grid(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads + p.num_compress * p.num_sequences));
+  const size_t shared = static_cast<size_t>(shared_floats) * sizeof(float);
   if (std::max(p.dh, p.di) <= 512) {
-    Launch(ctx, QPrepareKernel<8>, grid, dim3(kThreads), 0, p);
+    Launch(ctx, QPrepareKernel<8>, grid, dim3(kThreads), shared, p);
   } else {
-    Launch(ctx, QPrepareKernel<16>, grid, dim3(kThreads), 0, p);
+    Launch(ctx, QPrepareKernel<16>, grid, dim3(kThreads), shared, p);
   }
 }
 

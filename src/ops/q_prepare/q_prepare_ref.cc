@@ -24,6 +24,7 @@ void QPrepareRef(const ExecContext& ctx, const QPrepareArgs& a) {
     Rope(ctx, {.x = a.index_q, .cos_sin = a.cos_sin});
     RoundIndexQuery(ctx, {.q = a.index_q, .dtype = a.index_dtype});
   }
+  for (int i = 0; i < a.num_compress; ++i) Compress(ctx, a.compress[static_cast<size_t>(i)]);
 }
 
 }  // namespace dsv4

@@ -15,8 +15,9 @@ struct RouterArgs {
   Tensor hash_table;   // i32 [V, A]; empty in learned layers
   Tensor tokens;       // i32 [T]; read in hash layers
   float scaling_factor = 1;
-  Tensor experts;      // i32 [T, A], best first (table order in hash layers)
-  Tensor weights;      // f32 [T, A]
+  int32_t always = -1; // an expert that every token has besides the chosen ones, with weight 1; -1: none
+  Tensor experts;      // i32 [T, A], best first (table order in hash layers); with `always` [T, 1 + A], that one first
+  Tensor weights;      // f32, likewise
 };
 void Router(const ExecContext& ctx, const RouterArgs& args);
 OpImplementations DescribeRouter(const ExecContext& ctx);

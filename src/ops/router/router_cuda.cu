@@ -46,7 +46,7 @@ __device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&inde
 template <int PerThread, int PerLane>
 __global__ void __launch_bounds__(kThreads) RouterKernel(const float* logits, const float* bias, const int32_t* hash_table,
                                                          const int32_t* tokens, float scaling, int32_t* experts, float* weights,
-                                                         int num_experts, int count, int64_t vocabulary) {
+                                                         int num_experts, int count, int64_t vocabulary, int always) {
   __shared__ uint32_t keys[PerLane * 32];
   __shared__ int indices[PerLane * 32];
   AllowNext();
@@ -88,26 +88,29 @@ __global__ void __launch_bounds__(kThreads) RouterKernel(const float* logits, co
   const float score = lane < count ? SqrtSoftplus(z[mine]) : 0.0f;
   float sum = 0;
   for (int a = 0; a < count; ++a) sum += __shfl_sync(kAll, score, a);
+  const int first = always >= 0 ? 1 : 0;
+  const int64_t out = int64_t{t} * (first + count);
+  if (first == 1 && lane == 0) experts[out] = always, weights[out] = 1;
   if (lane < count) {
-    experts[int64_t{t} * count + lane] = mine;
+    experts[out + first + lane] = mine;
     // 1e-20: scores that all underflow to 0 would give 0/0 (docs/model.md).
-    weights[int64_t{t} * count + lane] = score / (sum + 1e-20f) * scaling;
+    weights[out + first + lane] = score / (sum + 1e-20f) * scaling;
   }
 }
 
 template <int PerThread>
 void Run(const ExecContext& ctx, const RouterArgs& a) {
-  const int64_t count = a.experts.dim(1);
+  const int64_t count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0);
   Launch(ctx, count <= 8 ? RouterKernel<PerThread, 2> : RouterKernel<PerThread, 8>, dim3(static_cast<unsigned>(a.logits.dim(0))),
          dim3(kThreads), 0, a.logits.f32(), a.bias ? a.bias.f32() : nullptr, a.hash_table ? a.hash_table.i32() : nullptr,
          a.tokens ? a.tokens.i32() : nullptr, a.scaling_factor, a.experts.i32(), a.weights.f32(), static_cast<int>(a.logits.dim(1)),
-         static_cast<int>(count), a.hash_table ? a.hash_table.dim(0) : 0);
+         static_cast<int>(count), a.hash_table ? a.hash_table.dim(0) : 0, static_cast<int>(a.always));
 }
 
 }  // namespace
 
 void RouterCuda(const ExecContext& ctx, const RouterArgs& a) {
-  const int64_t e = a.logits.dim(1), count = a.experts.dim(1);
+  const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0);
   DSV4_CHECK(e <= kMaxExperts && count <= kMaxChosen, e, " experts, ", count, " chosen");
   if (e <= 256) return Run<1>(ctx, a);
   if (e <= 512) return Run<2>(ctx, a);

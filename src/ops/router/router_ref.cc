@@ -29,14 +29,16 @@ void PickLearned(const float* s, const float* bias, int64_t num_experts, int64_t
 }  // namespace
 
 void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
-  const int64_t num_experts = a.logits.dim(1), count = a.experts.dim(1);
+  const int64_t num_experts = a.logits.dim(1), first = a.always >= 0 ? 1 : 0, count = a.experts.dim(1) - first;
   ParallelFor(ctx.pool, a.logits.dim(0), /*grain=*/8, [&](int64_t begin, int64_t end, int) {
     std::vector<float> s(static_cast<size_t>(num_experts));
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t e = 0; e < num_experts; ++e) {
         s[static_cast<size_t>(e)] = SqrtSoftplus(a.logits.f32()[t * num_experts + e]);
       }
-      int32_t* picked = a.experts.i32() + t * count;
+      int32_t* picked = a.experts.i32() + t * (first + count) + first;
+      float* weights = a.weights.f32() + t * (first + count) + first;
+      if (first == 1) picked[-1] = a.always, weights[-1] = 1;
       if (a.hash_table) {
         const int64_t token = a.tokens.i32()[t];
         DSV4_CHECK(token >= 0 && token < a.hash_table.dim(0), "token ", token);
@@ -52,7 +54,7 @@ void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
       for (int64_t i = 0; i < count; ++i) sum += s[static_cast<size_t>(picked[i])];
       for (int64_t i = 0; i < count; ++i) {
         // Scores that all underflow to 0 would give 0/0: 1e-20 is what transformers adds (docs/model.md).
-        a.weights.f32()[t * count + i] = s[static_cast<size_t>(picked[i])] / (sum + 1e-20f) * a.scaling_factor;
+        weights[i] = s[static_cast<size_t>(picked[i])] / (sum + 1e-20f) * a.scaling_factor;
       }
     }
   });

@@ -1,0 +1,170 @@
+// The compressor on the device: what the kernels of compress and q_prepare share.
+#pragma once
+
+#include "device/launch.cuh"
+#include "kv/row_codec.cuh"
+#include "ops/block_reduce.cuh"
+#include "ops/compress/compress.h"
+#include "ops/round_index_query/hadamard.cuh"
+
+namespace dsv4::compress {
+
+constexpr int kGroup = 16;  // slots that one thread pools
+
+struct Params {
+  float* values;
+  float* gates;
+  const float* slot_bias;
+  const float* norm;
+  const float* frequencies;
+  int pairs;
+  float norm_eps;
+  bool hadamard;
+  CompressorLayout c;
+  const SequenceView* sequences;
+  const int32_t* sequence_of;
+  const int64_t* positions;
+};
+
+// Floats of shared memory: the pooled row, then maximum, sum and weighted sum of every group of slots.
+inline int64_t SharedFloats(const CompressorLayout& c) {
+  return c.dim * (1 + 3 * ((c.num_slots() + kGroup - 1) / kGroup));
+}
+
+// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot, channel)
+// read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
+template <int kThreads, typename Gate, typename Value>
+__device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float* pooled, const Gate& gate_at,
+                                        const Value& value_at) {
+  const CompressorLayout& c = a.c;
+  const int m = static_cast<int>(c.ratio), d = static_cast<int>(c.dim), width = static_cast<int>(c.overlap) * d;
+  const int slots = static_cast<int>(c.overlap) * m, groups = (slots + kGroup - 1) / kGroup;
+  const int64_t row = position / m, first = position + 1 - slots;
+  float* group_max = pooled + d;
+  float* group_sum = group_max + groups * d;
+  float* group_weighted = group_sum + groups * d;
+  for (int task = threadIdx.x; task < groups * d; task += kThreads) {
+    const int group = task / d, i = task - group * d;
+    float gate[kGroup], value[kGroup], largest = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const int slot = group * kGroup + j;
+      // Slots before the last window use the first d channels (series Ca), the last window the last d (series Cb).
+      const int channel = slot < slots - m ? i : width - d + i;
+      const bool there = slot < slots && first + slot >= 0;
+      gate[j] = there ? gate_at(slot, channel) : -INFINITY;
+      value[j] = there ? value_at(slot, channel) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) largest = fmaxf(largest, gate[j]);
+    float sum = 0, weighted = 0;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) {
+      const float e = gate[j] == -INFINITY ? 0.0f : expf(__fsub_rn(gate[j], largest));
+      sum = __fadd_rn(sum, e);
+      weighted = __fmaf_rn(e, value[j], weighted);
+    }
+    group_max[task] = largest;
+    group_sum[task] = sum;
+    group_weighted[task] = weighted;
+  }
+  float sine = 0, cosine = 1;  // of pair threadIdx.x
+  if (static_cast<int>(threadIdx.x) < a.pairs) {
+    const float angle = __fmul_rn(static_cast<float>(row * m), a.frequencies[threadIdx.x]);
+    double s, co;
+    sincos(static_cast<double>(angle), &s, &co);
+    sine = static_cast<float>(s), cosine = static_cast<float>(co);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < d; i += kThreads) {
+    float largest = group_max[i];
+    for (int g = 1; g < groups; ++g) largest = fmaxf(largest, group_max[g * d + i]);
+    float sum = 0, weighted = 0;
+    for (int g = 0; g < groups; ++g) {
+      const float of_group = group_max[g * d + i];
+      const float e = of_group == -INFINITY ? 0.0f : expf(__fsub_rn(of_group, largest));
+      sum = __fmaf_rn(e, group_sum[g * d + i], sum);
+      weighted = __fmaf_rn(e, group_weighted[g * d + i], weighted);
+    }
+    pooled[i] = __fdiv_rn(weighted, sum);
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float square = 0;  // every warp sums for itself
+  for (int i = lane; i < d; i += 32) square = __fmaf_rn(pooled[i], pooled[i], square);
+  square = WarpSum(square);
+  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(square, static_cast<float>(d)), a.norm_eps)));
+  __syncthreads();
+  const int plain = d - 2 * a.pairs;
+  for (int i = threadIdx.x; i < plain; i += kThreads) pooled[i] = __fmul_rn(__fmul_rn(pooled[i], scale), a.norm[i]);
+  if (static_cast<int>(threadIdx.x) < a.pairs) {
+    const int at = plain + 2 * threadIdx.x;
+    const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]), odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
+    pooled[at] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
+    pooled[at + 1] = __fadd_rn(__fmul_rn(even, sine), __fmul_rn(odd, cosine));
+  }
+  __syncthreads();
+  if (a.hadamard) {
+    if (warp == 0) gpu::HadamardWarp(pooled, d, lane);
+    __syncthreads();
+  }
+  const gpu::RowPointer to = gpu::EmittedRowAt(c, seq, row);
+  gpu::EncodeRowWarp(c.row, pooled, to.data, to.scale, lane, warp, kThreads / 32);
+  __syncthreads();  // `pooled` may be used again
+}
+
+// State rows of the tokens of the window that ends at `position`, oldest first.
+struct StateSlots {
+  const float* base;
+  int first, slots, stride;
+
+  __device__ __forceinline__ StateSlots(const CompressorLayout& c, const SequenceView& seq, int64_t position)
+      : base(reinterpret_cast<const float*>(seq.fixed + c.state_offset)),
+        first(static_cast<int>((position + 1) % (c.overlap * c.ratio))),
+        slots(static_cast<int>(c.overlap * c.ratio)),
+        stride(static_cast<int>(2 * c.overlap * c.dim)) {}
+  __device__ __forceinline__ const float* operator[](int slot) const {
+    const int at = first + slot;
+    return base + (at < slots ? at : at - slots) * stride;
+  }
+};
+
+// The tokens of a sequence, in order, by a block: into the state first, then out of it. Made for one token a sequence.
+template <int kThreads>
+__device__ __forceinline__ void CompressStep(const Params& a, int sequence, float* pooled) {
+  const SequenceView& seq = a.sequences[sequence];
+  const int64_t m = a.c.ratio, width = a.c.overlap * a.c.dim;
+  for (int64_t t = seq.begin; t < seq.end; ++t) {
+    const int64_t position = a.positions[t];
+    float* state = gpu::StateRowAt(a.c, seq, position);
+    const float* bias = a.slot_bias + position % m * width;
+    for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+      const float gate = __fadd_rn(a.gates[t * width + i], bias[i]);
+      a.gates[t * width + i] = gate;
+      state[i] = a.values[t * width + i];
+      state[width + i] = gate;
+    }
+    if ((position + 1) % m != 0) continue;
+    __syncthreads();
+    const StateSlots kept(a.c, seq, position);
+    EmitRow<kThreads>(
+        a, seq, position, pooled, [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
+  }
+}
+
+inline Params MakeParams(const CompressArgs& a) {
+  return {.values = a.values.f32(),
+          .gates = a.gates.f32(),
+          .slot_bias = a.slot_bias.f32(),
+          .norm = a.norm.f32(),
+          .frequencies = a.frequencies.f32(),
+          .pairs = static_cast<int>(a.frequencies.dim(0)),
+          .norm_eps = a.norm_eps,
+          .hadamard = a.hadamard,
+          .c = *a.layout,
+          .sequences = a.cache.sequences,
+          .sequence_of = a.cache.sequence_of,
+          .positions = a.cache.positions};
+}
+
+}  // namespace dsv4::compress
