@@ -61,13 +61,14 @@ PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& me
 }
 
 const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, size_t* common) const {
-  const Node* deepest = nullptr;
+  const Node *deepest = nullptr, *in_memory = nullptr;
   *common = cuts_.Walk(prompt, [&](const Node& node) {
     if (!Holds(node.value) || node.depth == prompt.size()) return;
-    const bool in_memory = node.value.snapshot != nullptr;
-    if (in_memory || node.depth >= (deepest == nullptr ? 0 : deepest->depth) + kWorthReading) deepest = &node;
+    deepest = &node;
+    if (node.value.snapshot != nullptr) in_memory = &node;
   });
-  return deepest;
+  const bool worth_it = deepest != nullptr && deepest->depth >= (in_memory == nullptr ? 0 : in_memory->depth) + kWorthReading;
+  return worth_it ? deepest : in_memory;
 }
 
 PrefixCache::Known PrefixCache::Look(std::span<const TokenId> prompt) const {
