@@ -2,7 +2,7 @@
 // Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
 // L2 is as the run before left it (activations and sums of 8192 tokens do not fit). prefill_cublas.py prints the same
 // products by cuBLAS in BF16.
-//   prefill_bench [linear|experts] [format]
+//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,6 +24,7 @@ namespace dsv4 {
 namespace {
 
 Device* device = nullptr;
+int parts = 1;
 
 __device__ uint32_t Hash(uint64_t i, uint32_t seed) {
   uint64_t z = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
@@ -129,10 +130,10 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1), y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
   const LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
   if (!LinearPrefillSm90Supports(a)) return;
-  const Times us = Measure(stream, 15, [&] { LinearPrefillSm90(ctx, a); });
+  const Times us = Measure(stream, 15, [&] { LinearPrefillSm90(ctx, a, parts); });
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
-  std::printf("{\"bench\":\"linear_prefill\",\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
-              c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
+  std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
+              parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
               static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
   std::fflush(stdout);
 }
@@ -176,10 +177,10 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
                       .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
   if (!ExpertsPrefillSm90Supports(a)) return;
-  const Times us = Measure(stream, 9, [&] { ExpertsPrefillSm90(ctx, a); });
+  const Times us = Measure(stream, 9, [&] { ExpertsPrefillSm90(ctx, a, parts); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
-  std::printf("{\"bench\":\"experts_prefill\",\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
-              c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),
+  std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
+              parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),
               static_cast<long long>(c.d), static_cast<long long>(c.f), *std::min_element(counts.begin(), counts.end()),
               *std::max_element(counts.begin(), counts.end()), us.median, us.best, flop / us.median * 1e-6);
   std::fflush(stdout);
@@ -192,6 +193,7 @@ int Main(int argc, char** argv) {
   device = owner.get();
   const std::string what = argc > 1 ? argv[1] : "";
   const std::string only = argc > 2 ? argv[2] : "";
+  if (argc > 3) parts = std::atoi(argv[3]);
   const auto wanted = [&](WeightFormat f) { return only.empty() || NameOf(f) == only; };
   const WeightFormat formats[] = {WeightFormat::kNvfp4, WeightFormat::kFp8Block, WeightFormat::kMxfp4, WeightFormat::kBf16};
   const LinearCase flash[] = {{"q_b", 1, 32768, 1024}, {"o_b", 1, 4096, 8192},   {"o_a", 8, 1024, 4096}, {"in_proj", 1, 1536, 4096},
@@ -204,17 +206,18 @@ int Main(int argc, char** argv) {
       for (const LinearCase& c : flash) BenchLinear(f, c, 8192);
       if (f == WeightFormat::kNvfp4) {
         for (const LinearCase& c : pro) BenchLinear(f, c, 8192);
-        for (const int64_t t : {128, 512, 2048}) {
+        for (const int64_t t : {128, 512, 1024, 2048}) {
           for (const LinearCase& c : {flash[0], flash[1], flash[4], flash[5]}) BenchLinear(f, c, t);
         }
       }
     }
     if ((what.empty() || what == "experts") && f != WeightFormat::kBf16) {
-      BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 8192);
+      if (parts == 1) BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 8192);  // two parts: more than the scratch memory
       if (f == WeightFormat::kNvfp4) {
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 2048);
+        BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 1024);
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 512);
-        BenchExperts(f, {"pro_half", 192, 6, 7168, 3072}, 4096);
+        if (parts == 1) BenchExperts(f, {"pro_half", 192, 6, 7168, 3072}, 4096);
       }
     }
   }

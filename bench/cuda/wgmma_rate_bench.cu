@@ -15,14 +15,14 @@ template <int kN, bool kDecodes>
 __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t seed, float* out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t b[];
-  for (int i = threadIdx.x; i < kN * 128 / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(b)[i] = 0x3F803F80u;
+  for (int i = threadIdx.x; i < kN * 128 / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(b)[i] = 0x3C003C00u;
   sm90::FenceAsyncShared();
   __syncthreads();
   const uint64_t rows = sm90::SwizzledRows(sm90::SharedAddress(b));
   float d[kN / 2] = {};
   uint32_t a[2][16], word = seed + threadIdx.x;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) a[i / 16][i % 16] = 0x3F803F80u;
+  for (int i = 0; i < 32; ++i) a[i / 16][i % 16] = 0x3C003C00u;
   sm90::WgmmaFence();
   for (int step = 0; step < kSteps; step += 2) {
 #pragma unroll
@@ -32,13 +32,13 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
         // Columns of a lane: 16 of row g and 16 of row g + 8, two words each.
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          sm90::DecodeFp4Word(word, scale, a[half] + w % 2 * 8 + w / 2);
+          sm90::DecodeFp4WordHalf(word, scale, a[half] + w % 2 * 8 + w / 2);
           word = word * 5 + 0x9E3779B9u;
         }
       }
       sm90::WgmmaFence();
 #pragma unroll
-      for (int s = 0; s < 4; ++s) sm90::Wgmma<kN>::Run(d, a[half] + 4 * s, rows + static_cast<uint64_t>(2 * s), 1);
+      for (int s = 0; s < 4; ++s) sm90::Wgmma<kN, true>::Run(d, a[half] + 4 * s, rows + static_cast<uint64_t>(2 * s), 1);
       sm90::WgmmaCommit();
       sm90::WgmmaWait<1>();
     }

@@ -1,25 +1,33 @@
 // Products of packed weights with many activations, for Hopper: D[weight rows, tokens] = W[rows, K] X[tokens, K]^T.
 //
 // A block multiplies 128 weight rows with up to 256 tokens. One warp copies weight tiles (src/ops/pack_weight) and
-// activations into a ring of shared memory; two warpgroups decode 64 rows each into registers, exactly as BF16, and feed
-// them to wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a
+// activations into a ring of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a
 // row's bits do not depend on the number of tokens.
 //
 // Registers: the multiplying warps take 232 by setmaxnreg, the copying ones 40. The compiler plans with that only while
 // the roles are the two branches of one if, copying warps without a part return first, and nothing stands behind the
 // multiplying branch's loop over tiles. Otherwise it reports C7512 and waits after every wgmma.
 //
-// Activations are BF16 in blocks of 64 columns x 8 rows (1024 bytes), block (c, r) at number c * row_blocks + r: the
+// NVFP4 and FP8 codes times a power of two are exact in FP16, so their activations are FP16, too: 10 fraction bits, and
+// +-65504 beyond. MXFP4's scales and BF16 weights have BF16's range: there activations are BF16.
+//
+// Activations lie in blocks of 64 columns x 8 rows (1024 bytes), block (c, r) at number c * row_blocks + r: the
 // 128-byte swizzle and the column order of the weight tiles already applied (ActivationByte), so that any rows of one
-// column block are one contiguous copy.
+// column block are one contiguous copy. In two parts (the rest of the rounding is rounded, too) the column blocks of the
+// second part lie behind those of the first, c = 2 slab + part, and decoded weights multiply both.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/wgmma.cuh"
 
 namespace dsv4::sm90 {
+
+// Whether weights and activations enter as FP16.
+template <WeightFormat kFormat>
+inline constexpr bool kHalf = kFormat == WeightFormat::kNvfp4 || kFormat == WeightFormat::kFp8Block;
 
 inline constexpr int kGemmThreads = 384;    // warpgroup 0 copies, 1 and 2 multiply
 inline constexpr int kMaxTokens = 256;      // of a block's tile
@@ -108,14 +116,18 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring& ring, con
   }
 }
 
-// One thread: the activations of one tile.
+// One thread: the activations of one tile. Both parts share a stage: two parts are for tiles of up to 128 tokens.
+template <int kParts>
 __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring& ring, const uint8_t* tokens, uint32_t bytes,
                                            int64_t stride, int num_slabs) {
-  for (int slab = 0; slab < num_slabs; ++slab, ++ring.count, tokens += stride) {
+  for (int slab = 0; slab < num_slabs; ++slab, ++ring.count) {
     const uint32_t full = s.token_full + 8 * ring.stage();
     BarrierWait(s.token_empty + 8 * ring.stage(), ring.parity() ^ 1);
-    BarrierExpect(full, bytes);
-    BulkLoad(s.tokens + ring.stage() * kTokenBytes, tokens, bytes, full);
+    BarrierExpect(full, bytes * kParts);
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part, tokens += stride) {
+      BulkLoad(s.tokens + ring.stage() * kTokenBytes + part * (kTokenBytes / kParts), tokens, bytes, full);
+    }
   }
 }
 
@@ -129,6 +141,21 @@ __device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
+__device__ __forceinline__ uint32_t MultiplyHalf2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// 8 codes as FP16 pairs times 2^-14, times `scale`. Sign, exponent and mantissa of a pair lie as pack_weight.h says.
+__device__ __forceinline__ void DecodeFp4WordHalf(uint32_t v, uint32_t scale, uint32_t* a) {
+  constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x0E000E00u;
+  a[0] = MultiplyHalf2((v & kSign) | (v << 3 & kMagnitude), scale);
+  a[2] = MultiplyHalf2((v << 3 & kSign) | (v << 6 & kMagnitude), scale);
+  a[4] = MultiplyHalf2((v << 6 & kSign) | (v << 9 & kMagnitude), scale);
+  a[6] = MultiplyHalf2((v << 1 & kSign) | (v & 0x0C000C00u) | (v >> 4 & 0x02000200u), scale);
+}
+
 // 8 codes as BF16 pairs times 2^-126 (see pack_weight.h), times `scale`.
 __device__ __forceinline__ void DecodeFp4Word(uint32_t v, uint32_t scale, uint32_t* a) {
   constexpr uint32_t kMask = 0x81C081C0u;
@@ -139,10 +166,10 @@ __device__ __forceinline__ void DecodeFp4Word(uint32_t v, uint32_t scale, uint32
   a[6] = MultiplyBf16x2(last, scale);
 }
 
-// E4M3 scale byte as a BF16 pair times 2^118. The product with a code is then weight * 2^-8, exact.
+// E4M3 scale byte as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
 __device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) {
-  const uint32_t bits = ((byte & 0x7Fu) << 4 | (byte & 0x80u) << 8) * 0x00010001u;  // scale * 2^-120
-  return MultiplyBf16x2(MultiplyBf16x2(bits, 0x7B807B80u), 0x7A807A80u);
+  const uint32_t bits = ((byte & 0x7Fu) << 7 | (byte & 0x80u) << 8) * 0x00010001u;  // scale * 2^-8
+  return MultiplyHalf2(bits, 0x74007400u);
 }
 
 // E8M0 scale byte as a BF16 pair. 2^-127 is a subnormal; 255 is NaN.
@@ -150,10 +177,10 @@ __device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t byte) {
   return (byte << 7 | (byte == 0 || byte == 255 ? 0x40u : 0u)) * 0x00010001u;
 }
 
-// Four E4M3 codes times 2^-120 as BF16 pairs, times `scale`.
+// Four E4M3 codes times 2^-8 as FP16 pairs, times `scale`.
 __device__ __forceinline__ void DecodeFp8Word(uint32_t v, uint32_t scale, uint32_t* a) {
-  a[0] = MultiplyBf16x2(((v << 8) & 0x80008000u) | ((v << 4) & 0x07F007F0u), scale);
-  a[2] = MultiplyBf16x2((v & 0x80008000u) | ((v >> 4) & 0x07F007F0u), scale);
+  a[0] = MultiplyHalf2((v << 8 & 0x80008000u) | (v << 7 & 0x3F803F80u), scale);
+  a[2] = MultiplyHalf2((v & 0x80008000u) | (v >> 1 & 0x3F803F80u), scale);
 }
 
 __device__ __forceinline__ uint32_t LoadShared8(uint32_t a) {
@@ -206,8 +233,8 @@ struct RawWeights<WeightFormat::kNvfp4> {
   }
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     const uint32_t low = Nvfp4Scale(scale[0]), high = Nvfp4Scale(scale[1]);
-    DecodeFp4Word(v[0], low, a), DecodeFp4Word(v[1], low, a + 8);
-    DecodeFp4Word(v[2], high, a + 1), DecodeFp4Word(v[3], high, a + 9);
+    DecodeFp4WordHalf(v[0], low, a), DecodeFp4WordHalf(v[1], low, a + 8);
+    DecodeFp4WordHalf(v[2], high, a + 1), DecodeFp4WordHalf(v[3], high, a + 9);
   }
 };
 
@@ -268,18 +295,18 @@ struct RawWeights<WeightFormat::kBf16> {
 };
 
 // ---- FP8's float32 scales, one for 16 rows x 128 columns ----
-// A power of two in [2^-100, 2^7] (or 0) goes into the decode, exactly. Otherwise the sums are kept in units of the
+// A power of two in [2^-22, 1] (or 0) goes into the decode, exactly. Otherwise the sums are kept in units of the
 // current scale: whenever it changes they are multiplied with old / new, in float32.
 
 __device__ __forceinline__ bool FoldsExactly(float scale) {
   const uint32_t bits = __float_as_uint(scale);
-  return bits == 0 || ((bits & 0x7FFFFFu) == 0 && bits >= (27u << 23) && bits <= (134u << 23));
+  return bits == 0 || ((bits & 0x7FFFFFu) == 0 && bits >= (105u << 23) && bits <= (127u << 23));
 }
 
-// Scale * 2^120 as a BF16 pair, for a scale that folds.
+// Scale * 2^15 as an FP16 pair, for a scale that folds: decoded weights are 2^7 of their value then.
 __device__ __forceinline__ uint32_t FoldedScale(float scale) {
-  const uint32_t bits = __float_as_uint(scale) >> 16;
-  return bits == 0 ? 0 : (bits + (120u << 7)) * 0x00010001u;
+  const uint32_t bits = __float_as_uint(scale) >> 23;
+  return bits == 0 ? 0 : ((bits - 97u) << 10) * 0x00010001u;
 }
 
 struct Fp8Scales {
@@ -303,9 +330,11 @@ __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
 }
 
 // acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
-template <WeightFormat kFormat, int kN, bool kPaired, bool kRescale>
+template <WeightFormat kFormat, int kN, int kParts, bool kPaired, bool kRescale>
 __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at, const WarpRows& rows,
-                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
+                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
+                                              float (&unit)[2]) {
+  static_assert(kN * kParts <= kMaxTokens);
   constexpr bool kFp8 = kFormat == WeightFormat::kFp8Block;
   constexpr int kChunk = ChunkSlabs(kFormat);
   const uint32_t lane = threadIdx.x % 32;
@@ -337,7 +366,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
           const bool usable = scale != 0 && fabsf(scale) < __int_as_float(0x7F800000);
           ratio[r] = usable && kOdd == 0 ? unit[r] / scale : 1.0f;
           unit[r] = usable ? scale : unit[r];
-          fold[r] = usable ? 0x7B807B80u : (scale == 0 ? 0u : 0x7FC07FC0u);  // 2^120, 0, NaN
+          fold[r] = usable ? 0x78007800u : (scale == 0 ? 0u : 0x7E007E00u);  // 2^15, 0, NaN
         } else {
           fold[r] = FoldedScale(next_scale[r]);
         }
@@ -358,9 +387,14 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
     }
     BarrierWait(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
     WgmmaFence();
-    const uint64_t b = SwizzledRows(s.tokens + at.tokens.stage() * kTokenBytes);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) Wgmma<kN>::Run(acc, from + 4 * k, b + 2 * k, kOdd == 1 || slab > 0 || k > 0);
+    for (uint32_t part = 0; part < kParts; ++part) {
+      const uint64_t b = SwizzledRows(s.tokens + at.tokens.stage() * kTokenBytes + part * (kTokenBytes / kParts));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        Wgmma<kN, kHalf<kFormat>>::Run(acc, from + 4 * k, b + 2 * k, kOdd == 1 || slab > 0 || k > 0 || part > 0);
+      }
+    }
     WgmmaCommit();
     ++at.tokens.count;
   };
@@ -395,22 +429,23 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
   if (!kRescale) give_back(1);
 }
 
-template <WeightFormat kFormat, int kN, bool kPaired>
+template <WeightFormat kFormat, int kN, int kParts, bool kPaired>
 __device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position& at, const WarpRows& rows,
-                                             const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2], float (&unit)[2]) {
+                                             const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
+                                             float (&unit)[2]) {
   if constexpr (kFormat == WeightFormat::kFp8Block) {
     if (!AllFold(scales, num_slabs, 1 + static_cast<int>(threadIdx.x / 128))) {
-      MultiplySlabs<kFormat, kN, kPaired, true>(s, at, rows, scales, num_slabs, acc, unit);
+      MultiplySlabs<kFormat, kN, kParts, kPaired, true>(s, at, rows, scales, num_slabs, acc, unit);
       return;
     }
   }
-  MultiplySlabs<kFormat, kN, kPaired, false>(s, at, rows, scales, num_slabs, acc, unit);
+  MultiplySlabs<kFormat, kN, kParts, kPaired, false>(s, at, rows, scales, num_slabs, acc, unit);
 }
 
-// What remains of a format's scaling at the end: decoded NVFP4 weights are 2^-8 of their value.
+// What remains of a format's scaling at the end: decoded NVFP4 weights are 2^-8 of their value, FP8's 2^7.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float FormatScale() {
-  return kFormat == WeightFormat::kNvfp4 ? 256.0f : 1.0f;
+  return kFormat == WeightFormat::kNvfp4 ? 0x1p8f : kFormat == WeightFormat::kFp8Block ? 0x1p-7f : 1.0f;
 }
 
 __device__ __forceinline__ void StoreIf(bool wanted, float* p, float v) {
@@ -444,10 +479,30 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
   }
 }
 
-__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+// +-65504 at most; a NaN stays one.
+__device__ __forceinline__ float Saturated(float x) {
+  float y;
+  asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(65504.0f));
+  return y;
+}
+
+// Two activations as they enter, `low` in the low half; to nearest, ties to even.
+template <bool kHalf>
+__device__ __forceinline__ uint32_t PackInputs(float low, float high) {
   uint32_t d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  if constexpr (kHalf) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(Saturated(high)), "f"(Saturated(low)));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  }
   return d;
+}
+
+// What rounding leaves of an activation: its second part. Nothing of infinities, NaNs and what BF16 has no number for.
+template <bool kHalf>
+__device__ __forceinline__ float InputRest(float x) {
+  if constexpr (kHalf) return fabsf(x) <= 65504.0f ? x - __half2float(__float2half_rn(x)) : 0.0f;
+  return fabsf(x) < 0x1p127f ? x - __bfloat162float(__float2bfloat16_rn(x)) : 0.0f;
 }
 
 // A lane's part of 8 rows x 64 columns of activations: row lane / 4, step lane % 4.
@@ -471,14 +526,23 @@ struct BlockValues {
     }
   }
   // As row r of `block`.
+  template <bool kHalf>
   __device__ __forceinline__ void Store(uint8_t* block, int r) const {
     const int s = static_cast<int>(threadIdx.x % 4);
     uint4* row = reinterpret_cast<uint4*>(block + r * 128);
     uint32_t low[4], high[4];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) low[t] = PackBf16(v[t].x, v[t].y), high[t] = PackBf16(v[t].z, v[t].w);
+    for (int t = 0; t < 4; ++t) low[t] = PackInputs<kHalf>(v[t].x, v[t].y), high[t] = PackInputs<kHalf>(v[t].z, v[t].w);
     row[(2 * s) ^ r] = make_uint4(low[0], low[1], low[2], low[3]);
     row[(2 * s + 1) ^ r] = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+  // What rounding leaves.
+  template <bool kHalf>
+  __device__ __forceinline__ void KeepRest() {
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      v[t] = {InputRest<kHalf>(v[t].x), InputRest<kHalf>(v[t].y), InputRest<kHalf>(v[t].z), InputRest<kHalf>(v[t].w)};
+    }
   }
 };
 

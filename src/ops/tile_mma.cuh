@@ -62,6 +62,18 @@ __device__ __forceinline__ Bf16Parts SplitToBf16(float x) {
   return {hi, mid, rest - mid};
 }
 
+// Two floats as sums of two BF16 numbers each, `low` in the low halves: hi to nearest, lo the rest to nearest, together
+// within 2^-17 of the value. Nothing is left of infinities, NaNs and what BF16 has no finite number for.
+struct Bf16Pairs {
+  uint32_t hi, lo;
+};
+__device__ __forceinline__ Bf16Pairs SplitPairs(float low, float high) {
+  const uint32_t hi = PackBf16(low, high);
+  const float low_rest = fabsf(low) < 0x1p127f ? low - __uint_as_float(hi << 16) : 0.0f;
+  const float high_rest = fabsf(high) < 0x1p127f ? high - __uint_as_float(hi & 0xFFFF0000u) : 0.0f;
+  return {hi, PackBf16(low_rest, high_rest)};
+}
+
 // What a lane holds of a tile.
 template <WeightFormat F>
 struct LaneTile;

@@ -100,8 +100,8 @@ __device__ __forceinline__ uint64_t SwizzledRows(uint32_t address) {
 }
 
 // d[64, kN] = a[64, 16] b[16, kN] + (add ? d : 0). Of each warp's 16 rows, lane L = 4 g + t holds a as mma.m16n8k16 does
-// and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i].
-template <int kN>
+// and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i]. a and b are BF16, or FP16.
+template <int kN, bool kHalf = false>
 struct Wgmma;
 
 // Operand lists: registers %0 .. %15 and so on, "+f" of 16 elements.
@@ -132,17 +132,20 @@ struct Wgmma;
 #define DSV4_OUT7 DSV4_OUT6, DSV4_F16(96)
 #define DSV4_OUT8 DSV4_OUT7, DSV4_F16(112)
 
-#define DSV4_WGMMA(N, BLOCKS, A0, A1, A2, A3, B, ADD)                                                                  \
+#define DSV4_WGMMA_OF(HALF, TYPE, N, BLOCKS, A0, A1, A2, A3, B, ADD)                                                                \
   template <>                                                                                                         \
-  struct Wgmma<N> {                                                                                                   \
+  struct Wgmma<N, HALF> {                                                                                                 \
     static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b, uint32_t add) {                \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                                                 \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" DSV4_LIST##BLOCKS "}, "                \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" DSV4_LIST##BLOCKS "}, "          \
                    "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}"                                 \
                    : DSV4_OUT##BLOCKS                                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                    \
     }                                                                                                                 \
   };
+#define DSV4_WGMMA(...)                      \
+  DSV4_WGMMA_OF(false, "bf16", __VA_ARGS__) \
+  DSV4_WGMMA_OF(true, "f16", __VA_ARGS__)
 DSV4_WGMMA(32, 1, 16, 17, 18, 19, 20, 21)
 DSV4_WGMMA(64, 2, 32, 33, 34, 35, 36, 37)
 DSV4_WGMMA(96, 3, 48, 49, 50, 51, 52, 53)
@@ -153,6 +156,7 @@ DSV4_WGMMA(224, 7, 112, 113, 114, 115, 116, 117)
 DSV4_WGMMA(256, 8, 128, 129, 130, 131, 132, 133)
 
 #undef DSV4_WGMMA
+#undef DSV4_WGMMA_OF
 #undef DSV4_F4
 #undef DSV4_F16
 #undef DSV4_D0

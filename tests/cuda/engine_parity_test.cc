@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaFixture, testing::Values("mini-bf16", "flash-n
                            return name;
                          });
 
-// Nothing rounded but the inputs of matrix products (BF16).
+// Nothing rounded but the inputs of matrix products (docs/numerics.md, 3.1) and of attention.
 EngineOptions GpuOptions(const std::string& dir) {
   EngineOptions options = ExactOptions(dir);
   options.device = "cuda";

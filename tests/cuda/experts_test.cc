@@ -92,7 +92,7 @@ std::vector<float> Reference(Layer& l, ActivationDtype activation) {
 
 // As in tests/ops/experts_test.cc: the error of h = silu(min(g, L)) clamp(u) w from those of g and u, plus 12 roundings,
 // through the down projection, plus the down projection's own, plus one addition a slot. `input`: relative error of a
-// product's input, 2^-9 for a BF16. A tensor core adds with at least 24 bits but cuts instead of rounding: twice the
+// product's input, 2^-17 for two BF16 numbers. A tensor core adds with at least 24 bits but cuts instead of rounding: twice the
 // unit; its additions are those of 4 steps a tile, of a warp's tiles, of eight warps.
 std::vector<double> Bounds(Layer& l, const std::vector<float>& want, double input) {
   const auto gamma = [&](int64_t k) { return 2 * Gamma(CeilDiv(k, 16) + 24) + input; };
@@ -152,7 +152,7 @@ TEST_P(CudaExpertsFormats, MatchesReference) {
     Layer layer(random, GetParam(), c.experts, c.d, c.f, c.t, c.slots, c.hot);
     const std::vector<float> want = Reference(layer, ActivationDtype::kNative);
     const std::vector<float> got = Output(layer, {}, 0, c.t);
-    EXPECT_TRUE(WithinBounds(got, want, Bounds(layer, want, f32 ? 0 : 0x1p-9)));
+    EXPECT_TRUE(WithinBounds(got, want, Bounds(layer, want, f32 ? 0 : 0x1p-17)));
     EXPECT_TRUE(BitEqual(Output(layer, {}, 0, c.t, /*in_place=*/true), got));
     const std::vector<float> exact = Output(layer, {.f32_inputs = true}, 0, c.t);
     EXPECT_TRUE(WithinBounds(exact, want, Bounds(layer, want, 0)));
@@ -233,7 +233,7 @@ TEST(CudaExperts, AnExpertTwiceInOneTokenCountsTwice) {
     Layer layer(random, {WeightFormat::kNvfp4}, 3, 64, 32, t, 2);
     for (int32_t& e : layer.experts.span()) e = 1;
     const std::vector<float> want = Reference(layer, ActivationDtype::kNative);
-    EXPECT_TRUE(WithinBounds(Output(layer, {}, 0, t), want, Bounds(layer, want, 0x1p-9)));
+    EXPECT_TRUE(WithinBounds(Output(layer, {}, 0, t), want, Bounds(layer, want, 0x1p-17)));
   }
 }
 

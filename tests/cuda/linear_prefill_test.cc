@@ -1,10 +1,12 @@
 #include "ops/linear/linear_sm90.h"
 
 #include <cmath>
+#include <limits>
 
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
+#include "support/input_parts.h"
 #include "support/quant_fixture.h"
 #include "support/random.h"
 #include "tensor/codec/bf16.h"
@@ -18,20 +20,22 @@ std::vector<QuantCase> PackedCases() {
   return cases;
 }
 
+bool HalfInputs(WeightFormat f) { return f == WeightFormat::kNvfp4 || f == WeightFormat::kFp8Block; }
+
 struct Product {
   std::vector<float> want;
   std::vector<double> bound;
 };
 
-// The product of exact weights with activations rounded to BF16, and what float32 sums may miss it by. A tensor core adds
+// The product of exact weights with activations as one or two FP16 (NVFP4, FP8) or BF16 numbers, and what float32 sums may miss it by. A tensor core adds
 // the 16 products of a step to the running sum with all addends cut at the largest one's last bit or a few below it: at
 // most 17 * 2^-23 of the sum of magnitudes a step, far less on average; FP8 with odd scales adds two roundings per 128
 // columns. 2^-23 (K / 16 + 8) of the sum of magnitudes holds with a margin of several.
-Product Reference(const LinearArgs& a, const std::vector<double>& w) {
+Product Reference(const LinearArgs& a, const std::vector<double>& w, int parts) {
   const int64_t tokens = a.x.dim(0), k = a.w.cols, n = a.w.rows / a.groups;
   Product p;
   std::vector<double> x(static_cast<size_t>(a.x.num_elements()));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(Bf16ToF32(F32ToBf16(a.x.f32()[i])));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = InParts(a.x.f32()[i], a.w.format == WeightFormat::kBf16 ? 2 : parts, HalfInputs(a.w.format));
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t r = 0; r < a.w.rows; ++r) {
       const double* xs = x.data() + (t * a.groups + r / n) * k;
@@ -48,12 +52,12 @@ Product Reference(const LinearArgs& a, const std::vector<double>& w) {
   return p;
 }
 
-std::vector<float> OnGpu(const LinearArgs& a) {
+std::vector<float> OnGpu(const LinearArgs& a, int parts) {
   GuardBuffer<float> y({a.x.dim(0), a.w.rows});
   Mirror gpu;
   const LinearArgs device{.x = gpu.In(a.x), .w = gpu.Weight(a.w), .y = gpu.Out(y.tensor()), .groups = a.groups};
   if (!LinearPrefillSm90Supports(device)) return {};
-  LinearPrefillSm90(gpu.ctx(), device);
+  LinearPrefillSm90(gpu.ctx(), device, parts);
   gpu.Finish();
   return {y.span().begin(), y.span().end()};
 }
@@ -68,11 +72,14 @@ void Check(Random& random, QuantCase kind, Sizes s, QuantOptions options = {}) {
   QuantFixture w(random, kind, s.groups * s.n, s.k, options);
   GuardBuffer<float> x({s.tokens, s.groups * s.k}, random.Normals(s.tokens * s.groups * s.k));
   const LinearArgs a{.x = x.tensor(), .w = w.tensor(), .y = {}, .groups = s.groups};
-  const std::vector<float> got = OnGpu(a);
-  if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
-  const Product p = Reference(a, w.Decoded());
-  EXPECT_TRUE(WithinBounds(got, p.want, p.bound))
-      << kind.name() << " T " << s.tokens << " G " << s.groups << " N " << s.n << " K " << s.k;
+  const std::vector<double> weights = w.Decoded();
+  for (const int parts : {1, 2}) {
+    const std::vector<float> got = OnGpu(a, parts);
+    if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
+    const Product p = Reference(a, weights, parts);
+    EXPECT_TRUE(WithinBounds(got, p.want, p.bound))
+        << kind.name() << " T " << s.tokens << " G " << s.groups << " N " << s.n << " K " << s.k << " parts " << parts;
+  }
 }
 
 TEST(CudaLinearPrefill, OneTile) {
@@ -133,7 +140,7 @@ TEST(CudaLinearPrefill, EveryCodeDecodesExactly) {
     GuardBuffer<float> x({65, block});
     for (float& v : x.span()) v = 0;
     for (int64_t t = 0; t < block; ++t) x.span()[static_cast<size_t>(t * block + t)] = 1;
-    const std::vector<float> got = OnGpu({.x = x.tensor(), .w = w, .y = {}});
+    const std::vector<float> got = OnGpu({.x = x.tensor(), .w = w, .y = {}}, 1);
     if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
     for (int64_t t = 0; t < block; ++t) {
       for (int64_t r = 0; r < n; ++r) {
@@ -150,15 +157,17 @@ TEST(CudaLinearPrefill, SameBitsTwiceAndAtEveryTokenCount) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
   for (const QuantCase& kind : PackedCases()) {
-    const int64_t n = 300, k = 1024;
-    QuantFixture w(random, kind, n, k);
-    GuardBuffer<float> x({1100, k}, random.Normals(1100 * k));
-    const std::vector<float> all = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}});
-    if (all.empty()) GTEST_SKIP() << "not a Hopper GPU";
-    EXPECT_TRUE(BitEqual(OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}), all));
-    for (const int64_t tokens : {1, 65, 190, 513}) {
-      const std::vector<float> head = OnGpu({.x = x.tensor().Head(tokens), .w = w.tensor(), .y = {}});
-      EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * n)))) << kind.name() << " " << tokens;
+    for (const int parts : {1, 2}) {
+      const int64_t n = 300, k = 1024;
+      QuantFixture w(random, kind, n, k);
+      GuardBuffer<float> x({1100, k}, random.Normals(1100 * k));
+      const std::vector<float> all = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}, parts);
+      if (all.empty()) GTEST_SKIP() << "not a Hopper GPU";
+      EXPECT_TRUE(BitEqual(OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}, parts), all));
+      for (const int64_t tokens : {1, 65, 190, 513}) {
+        const std::vector<float> head = OnGpu({.x = x.tensor().Head(tokens), .w = w.tensor(), .y = {}}, parts);
+        EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * n)))) << kind.name() << " " << tokens << " " << parts;
+      }
     }
   }
 }
@@ -170,12 +179,23 @@ TEST(CudaLinearPrefill, TokensDoNotMix) {
   for (const QuantCase& kind : PackedCases()) {
     QuantFixture w(random, kind, 64, 128);
     GuardBuffer<float> x({70, 128}, random.Normals(70 * 128));
-    const std::vector<float> clean = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}});
-    if (clean.empty()) GTEST_SKIP() << "not a Hopper GPU";
-    x.span()[69 * 128 + 3] = std::nanf("");
-    const std::vector<float> got = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}});
-    EXPECT_TRUE(BitEqual(std::span(got).first(69 * 64), std::span(clean).first(69 * 64))) << kind.name();
-    EXPECT_TRUE(std::isnan(got.back()));
+    for (const int parts : {1, 2}) {
+      x.span()[69 * 128 + 3] = 1;
+      const std::vector<float> clean = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}, parts);
+      if (clean.empty()) GTEST_SKIP() << "not a Hopper GPU";
+      for (const float special : {std::nanf(""), std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()}) {
+        x.span()[69 * 128 + 3] = special;
+        const std::vector<float> got = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}, parts);
+        EXPECT_TRUE(BitEqual(std::span(got).first(69 * 64), std::span(clean).first(69 * 64))) << kind.name();
+        if (HalfInputs(kind.format) && !std::isnan(special)) {  // saturates
+          x.span()[69 * 128 + 3] = static_cast<float>(InParts(special, 1, true));
+          const std::vector<float> most = OnGpu({.x = x.tensor(), .w = w.tensor(), .y = {}}, 1);
+          EXPECT_TRUE(parts == 2 || BitEqual(got, most)) << kind.name() << " " << special;
+        } else {
+          EXPECT_FALSE(std::isfinite(got.back())) << kind.name() << " " << special;
+        }
+      }
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
+#include "support/input_parts.h"
 #include "support/quant_fixture.h"
 
 namespace dsv4 {
@@ -15,7 +16,7 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& args);
 namespace dsv4::test {
 namespace {
 
-// What the kernels compute, in double: x rounded to BF16 (`f32_inputs`: as it is) times the exact weights. Products of
+// What the kernels compute, in double: x as two BF16 numbers (`f32_inputs`: as it is) times the exact weights. Products of
 // BF16 numbers are exact in float32; a tensor core adds 16 of them and the accumulator with at worst one truncation
 // (2^-23 relative to the largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay within
 // 2 gamma_(17 K/16 + 140) of the sum of magnitudes; F32 weights (FMA, K/32 + 5 additions) within less.
@@ -32,7 +33,7 @@ Expected Exact(const std::vector<float>& x, const QuantFixture& w, int64_t num_t
       double sum = 0, magnitude = 0;
       for (int64_t k = 0; k < k_dim; ++k) {
         const float in = x[static_cast<size_t>((t * groups + n / per_group) * k_dim + k)];
-        const double product = static_cast<double>(rounds ? RoundToBf16(in) : in) * weights[static_cast<size_t>(n * k_dim + k)];
+        const double product = (rounds ? InParts(in, 2) : static_cast<double>(in)) * weights[static_cast<size_t>(n * k_dim + k)];
         sum += product;
         magnitude += std::fabs(product);
       }

@@ -5,6 +5,7 @@
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
+#include "support/input_parts.h"
 #include "support/quant_fixture.h"
 
 namespace dsv4 {
@@ -63,7 +64,7 @@ TEST(CudaLinears, MatchesExactProducts) {
             double sum = 0, magnitude = 0;
             for (int64_t k = 0; k < c.k; ++k) {
               const float in = x[token * c.k + k];
-              const double product = static_cast<double>(c.kinds[i].format == WeightFormat::kF32 ? in : RoundToBf16(in)) * w[static_cast<size_t>(n * c.k + k)];
+              const double product = (c.kinds[i].format == WeightFormat::kF32 ? static_cast<double>(in) : InParts(in, 2)) * w[static_cast<size_t>(n * c.k + k)];
               sum += product;
               magnitude += std::fabs(product);
             }

@@ -1,10 +1,14 @@
-// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), up to 8 or 16 tokens at a time.
+// Products of grouped tokens with their experts' packed tiles (ops/pack_weight/pack_weight.h), up to 4 or 8 tokens at a time.
+//
+// Inputs are two BF16 planes each. Both are columns of the product, added at its end: of up to four tokens columns 0..3 are
+// the first planes and 4..7 the second ones, of up to eight there are two blocks of eight columns. With three planes
+// (ExecContext::f32_inputs) up to 8 or 16 tokens' planes are multiplied one after the other.
 //
 // Work is a list of (chunk, row pair): a chunk is an expert with some of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
 // list into equal contiguous parts. In a block eight warps cut K. Each streams its tiles through a ring of bulk copies of
 // its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (tile_mma.cuh) and
-// multiplies with mma.m16n8k16, weights as the 16 rows, tokens as the 8 columns. One warp, another for every item, adds
+// multiplies with mma.m16n8k16, weights as the 16 rows, inputs as the 8 columns. One warp, another for every item, adds
 // the warps' sums in order, so a result depends on K and nothing else: not on T, the grouping, or the grid.
 #pragma once
 
@@ -29,8 +33,11 @@ struct Chunk {
   int32_t cost;                  // of a row pair of all chunks in front, see ChunkCost
 };
 
-// A row pair's cost with this many columns, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
-__host__ __device__ constexpr int ChunkCost(int count) { return count > 8 ? 5 : 3; }
+// Tokens of a block of eight columns.
+__host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
+
+// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
+__host__ __device__ constexpr int ChunkCost(int count, int planes) { return count > BlockTokens(planes) ? 5 : 3; }
 
 struct GemmArgs {
   const ExpertMatrices* matrices;
@@ -70,7 +77,7 @@ struct Ring {
 
 template <WeightFormat F>
 inline int64_t GemmSharedBytes(bool x_in_shared, int k) {
-  return Ring<F>::kBytes + kPartialFloats * 4 + 512 + (x_in_shared ? PaddedColumns(k) * 2 : 0);
+  return Ring<F>::kBytes + kPartialFloats * 4 + 512 + (x_in_shared ? PaddedColumns(k) * 4 : 0);
 }
 
 // One lane's view of the chunk `first + lane`; the others' by shuffles.
@@ -121,6 +128,7 @@ struct Cursor {
 };
 
 // The first row pair at or behind position `at` of the costs; all lanes of a warp.
+template <int Planes>
 __device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, int rows, unsigned at, int lane) {
   int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
   while (size > 1) {
@@ -132,7 +140,7 @@ __device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, in
     size = min(step, end - low);
   }
   const Chunk c = chunks[low];
-  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
   Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
   if (cursor.row >= rows) cursor = {low + 1, 0};
   return cursor;
@@ -223,9 +231,9 @@ __device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
   return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
-// sum[stream][block] += the streams' tiles x the columns of that block; Planes terms of every column.
-template <WeightFormat F, int Blocks, int Planes, int SumBlocks>
-__device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Planes],
+// sum[stream][block] += the streams' tiles x the columns of that block; `Terms` of every column.
+template <WeightFormat F, int Blocks, int Terms, int SumBlocks>
+__device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Terms],
                                               float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
   uint32_t w[2][4][4];
   DecodeByMul<F>(raw[0], w[0]);
@@ -234,7 +242,7 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
-      for (int p = 0; p < Planes; ++p) {
+      for (int p = 0; p < Terms; ++p) {
 #pragma unroll
         for (int block = 0; block < Blocks; ++block) {
           const Columns& c = columns[block][p];
@@ -261,11 +269,13 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
   }
 }
 
-// Wide: chunks of up to 16 columns, else up to 8.
+// Wide: chunks of up to two blocks of columns, else of one.
 template <WeightFormat F, int Planes, bool Up, bool Wide>
-__global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKernel(const GemmArgs a) {
+__global__ void __launch_bounds__(kThreads, Planes == 2 ? 2 : 1) ExpertGemmKernel(const GemmArgs a) {
   using R = Ring<F>;
-  constexpr int kMaxBlocks = Wide ? 2 : 1;
+  constexpr int kMaxBlocks = Wide ? 2 : 1, kTokens = BlockTokens(Planes);
+  constexpr bool kPair = Planes == 2;
+  constexpr int kTerms = kPair ? 1 : Planes;
   extern __shared__ __align__(128) uint8_t shared[];
   float* partial = reinterpret_cast<float*>(shared + R::kBytes);
   uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + R::kBytes + kPartialFloats * 4);
@@ -318,8 +328,8 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
   } else {
     const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(rows), each = total / gridDim.x, more = total % gridDim.x;
     const unsigned begin = each * blockIdx.x + min(blockIdx.x, more), end = begin + each + (blockIdx.x < more ? 1 : 0);
-    item = Locate(a.chunks, num_chunks, rows, begin, lane);
-    const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate(a.chunks, num_chunks, rows, end, lane);
+    item = Locate<Planes>(a.chunks, num_chunks, rows, begin, lane);
+    const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate<Planes>(a.chunks, num_chunks, rows, end, lane);
     num_items = (last.chunk - item.chunk) * rows + last.row - item.row;
   }
   const int k_begin = k_tiles * warp / kWarps, k_end = k_tiles * (warp + 1) / kWarps;
@@ -374,7 +384,8 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       for (int u = 0; u < kRowLoads; ++u) {
         const int at = first + 4 * (u * kThreads + static_cast<int>(threadIdx.x));
         const float4 v = first == 0 ? row_part[u] : LoadRowPart(a.x, at, a.k);
-        if (at < padded) to[at / 4] = make_uint2(PackBf16(v.x, v.y), PackBf16(v.z, v.w));
+        const Bf16Pairs low = SplitPairs(v.x, v.y), high = SplitPairs(v.z, v.w);
+        if (at < padded) to[at / 4] = make_uint2(low.hi, high.hi), to[(padded + at) / 4] = make_uint2(low.lo, high.lo);
       }
     }
     __syncthreads();
@@ -450,16 +461,19 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
       chunk.count = __shfl_sync(0xFFFFFFFFu, cache.chunk.count, at);
       scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * kTileFactor<F>;
       scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * kTileFactor<F>;
+      const bool one_block = chunk.count <= kTokens;
 #pragma unroll
       for (int b = 0; b < kMaxBlocks; ++b) {
         row[b] = zeros + 32 * t;
         row_step[b] = 0, plane_step[b] = 0;
-        if (8 * b + g >= chunk.count) continue;
+        const int column = !kPair ? 8 * b + g : one_block ? g % 4 : g, plane = !kPair ? 0 : one_block ? g / 4 : b;
+        if (column >= chunk.count) continue;
         row_step[b] = R::kStep * 128, plane_step[b] = plane_bytes;
-        const int pair = pair_of(8 * b + g);
+        const int pair = pair_of(column);
         const int64_t r = a.row_is_token ? pair / a.num_slots : pair;
-        row[b] = (Up && a.x != nullptr ? reinterpret_cast<const uint8_t*>(shared_x)
-                                       : reinterpret_cast<const uint8_t*>(a.planes) + r * row_bytes) + 32 * t + k_begin * 128;
+        row[b] = (Up && a.x != nullptr ? reinterpret_cast<const uint8_t*>(shared_x) + plane * row_bytes
+                                       : reinterpret_cast<const uint8_t*>(a.planes) + plane * plane_bytes + r * row_bytes) +
+                 32 * t + k_begin * 128;
       }
     }
 
@@ -481,17 +495,17 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
 #pragma unroll
         for (int first = 0; first < R::kTiles; first += R::kStep) {
           if (first > 0 && k + first >= k_end) break;
-          Columns columns[R::kStep][kBlocks][Planes];
+          Columns columns[R::kStep][kBlocks][kTerms];
           LaneTile<F> raw[R::kStep][2];
           const auto load_columns = [&](int j) {
 #pragma unroll
             for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-              for (int p = 0; p < Planes; ++p) columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
+              for (int p = 0; p < kTerms; ++p) columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
             }
           };
           // One block: the columns of all tiles are on their way before the wait.
-          constexpr bool kEarly = kBlocks * Planes == 1;
+          constexpr bool kEarly = kBlocks * kTerms == 1;
           if (kEarly) {
 #pragma unroll
             for (int j = 0; j < R::kStep; ++j) {
@@ -509,7 +523,7 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
           for (int j = 0; j < R::kStep; ++j) {
             if (j == 0 || k + first + j < k_end) {
               if (!kEarly) load_columns(j);
-              MultiplyTiles<F, kBlocks, Planes>(raw[j], columns[j], sum, scales, k + first + j);
+              MultiplyTiles<F, kBlocks, kTerms>(raw[j], columns[j], sum, scales, k + first + j);
             }
           }
 #pragma unroll
@@ -521,17 +535,27 @@ __global__ void __launch_bounds__(kThreads, Planes == 1 ? 2 : 1) ExpertGemmKerne
         stage ^= 1;
       }
     };
-    const bool wide = Wide && chunk.count > 8;
+    const bool wide = Wide && chunk.count > kTokens;
     if (wide) {
       multiply(std::integral_constant<int, kMaxBlocks>{});
     } else {
       multiply(std::integral_constant<int, 1>{});
     }
 
+    if constexpr (kPair) {  // the first planes' columns: plus the second ones'
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          sum[s][0][q] += wide ? sum[s][kMaxBlocks - 1][q] : __shfl_xor_sync(0xFFFFFFFFu, sum[s][0][q], 2);
+        }
+      }
+    }
+
     // ---- sums into shared memory; those of the turn before are complete by now, as a rule ----
 #pragma unroll
     for (int b = 0; b < kMaxBlocks; ++b) {
-      if (b == 1 && !wide) break;
+      if (b == 1 && (kPair || !wide)) break;
       add_up();
       const int columns = min(chunk.count - 8 * b, 8), set = turn % 2, phase = turn / 2 % 2;
       sm90::BarrierWait(sums_free + 8 * set, phase ^ 1);

@@ -1,5 +1,5 @@
 // Input rows of the expert products: rounded as the activation mode says, then as BF16 planes that the tensor cores take.
-// One plane is the BF16 rounding of a row; three (ExecContext::f32_inputs) have the row itself as their sum.
+// The sum of two planes is within 2^-17 of the row; three (ExecContext::f32_inputs) have the row itself as their sum.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,9 +16,11 @@ __host__ __device__ constexpr int64_t PaddedColumns(int64_t k) { return (k + 63)
 // x as `Planes` BF16 numbers.
 template <int Planes>
 __device__ __forceinline__ void SplitBf16(float x, uint16_t (&plane)[Planes]) {
-  static_assert(Planes == 1 || Planes == 3);
-  if constexpr (Planes == 1) {
-    plane[0] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  static_assert(Planes == 2 || Planes == 3);
+  if constexpr (Planes == 2) {
+    const Bf16Pairs pairs = SplitPairs(x, 0.0f);
+    plane[0] = static_cast<uint16_t>(pairs.hi);
+    plane[1] = static_cast<uint16_t>(pairs.lo);
   } else {
     const Bf16Parts parts = SplitToBf16(x);
     plane[0] = static_cast<uint16_t>(__float_as_uint(parts.hi) >> 16);

@@ -2,6 +2,7 @@
 
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/experts_sm90.h"
+#include "ops/two_part_tokens.h"
 
 namespace dsv4 {
 
@@ -11,7 +12,7 @@ namespace {
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = 1024;
 constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T
-constexpr int64_t kFewPairs = 12;   // an expert, on average: up to here the kernels of this file are the faster ones
+constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -35,6 +36,7 @@ __device__ __forceinline__ int BlockScan(int x) {
 }
 
 // The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on it.
+template <int Planes>
 __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, int32_t* plan, Chunk* chunks,
                          int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
@@ -46,16 +48,16 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
   const int mine = count[e], begin = BlockScan(mine) - mine;
   const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
   int my_cost = 0;
-  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens));
+  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes);
   const int last_cost = BlockScan(my_cost);
   int cost = last_cost - my_cost;
   next[e] = begin;
   for (int i = 0; i < my_chunks; ++i) {
     const int size = min(mine - i * chunk_tokens, chunk_tokens);
     chunks[first_chunk + i] = {e, begin + i * chunk_tokens, size, cost};
-    cost += ChunkCost(size);
+    cost += ChunkCost(size, Planes);
   }
-  const int uneven = __syncthreads_or(mine > 8);
+  const int uneven = __syncthreads_or(mine > BlockTokens(Planes));
   if (threadIdx.x == kPlanThreads - 1) plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
   __syncthreads();
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* expert
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
-    MakePlan(experts, num_pairs, num_experts, chunk_tokens, plan, chunks, pairs);
+    MakePlan<Planes>(experts, num_pairs, num_experts, chunk_tokens, plan, chunks, pairs);
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
@@ -167,8 +169,8 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int6
 template <bool Up>
 void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmArgs& a, int64_t max_chunks) {
   if (ctx.f32_inputs) return GemmOf<Up, 3, true>(ctx, format, a, max_chunks);
-  if (wide) return GemmOf<Up, 1, true>(ctx, format, a, max_chunks);
-  return GemmOf<Up, 1, false>(ctx, format, a, max_chunks);
+  if (wide) return GemmOf<Up, 2, true>(ctx, format, a, max_chunks);
+  return GemmOf<Up, 2, false>(ctx, format, a, max_chunks);
 }
 
 // Hands out the op's scratch memory.
@@ -200,7 +202,9 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
   if (t == 0) return;
-  if (a.shared && t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) return ExpertsPrefillSm90(ctx, a);
+  if (a.shared && t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) {
+    return ExpertsPrefillSm90(ctx, a, t <= kTwoPartTokens ? 2 : 1);
+  }
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t < 65536);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
@@ -212,15 +216,15 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 
   Arena arena(ctx.scratch);
-  const int planes = ctx.f32_inputs ? 3 : 1;
+  const int planes = ctx.f32_inputs ? 3 : 2;
   const bool up_packed = up_format != WeightFormat::kF32, down_packed = down_format != WeightFormat::kF32;
   const bool round_x = Rounds(a.activation, a.first.gate), round_hidden = Rounds(a.activation, a.first.down);
-  // Hidden activations stay float32 between the launches where something other than BF16 is made of them.
+  // Hidden activations stay float32 between the launches where they are rounded or multiplied in float32.
   const bool hidden_f32 = round_hidden || !up_packed || !down_packed;
-  const bool direct = t == 1 && planes == 1 && !round_x;
-  // Few tokens an expert: one block of columns is faster; an expert with more than 8 is then read again for the rest.
-  const bool wide = planes == 3 || pairs > 5 * num_experts;
-  const int64_t chunk_tokens = wide ? 16 : 8;
+  const bool direct = t == 1 && planes == 2 && !round_x;
+  // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
+  const bool wide = planes == 3 || pairs > 2 * num_experts;
+  const int64_t chunk_tokens = BlockTokens(planes) * (wide ? 2 : 1);
   const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / chunk_tokens);
 
   down.plane_elements = pairs * PaddedColumns(f);
@@ -232,7 +236,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
     int32_t* sorted = arena.Take<int32_t>(pairs);
     const int64_t x_elements = t * PaddedColumns(d);
     uint16_t* x_planes = arena.Take<uint16_t>(planes * x_elements);
-    Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<1>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
+    Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
            a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), plan, chunks, sorted, a.x.f32(),
            static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
     for (GemmArgs* args : {&up, &down}) args->plan = plan, args->chunks = chunks, args->pairs = sorted;
@@ -251,7 +255,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
     Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up, a.hidden.f32());
   }
   if (hidden_f32 && down_packed) {
-    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<1>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0, a.hidden.f32(),
+    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0, a.hidden.f32(),
            static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes, down.plane_elements);
   }
   if (down_packed) {

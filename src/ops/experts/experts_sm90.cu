@@ -23,7 +23,7 @@ bool IsHopper() {
   return hopper;
 }
 
-// Up to 256 sorted rows of one expert. Tiles are in classes by the width of the instruction that they need, wide ones
+// Up to 256 sorted rows of one expert, 128 with activations in two parts. Tiles are in classes by the width of the instruction that they need, wide ones
 // first; each class has its own kernel (one with all widths is too much for the compiler's register allocation).
 struct ExpertTile {
   int expert, row0, count;  // row0: a multiple of 8
@@ -98,7 +98,7 @@ __device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
 }
 
 // One block, one thread an expert.
-__global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_blocks, int num_experts) {
+__global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens) {
   __shared__ int warp_sums[32];
   AllowNext();
   WaitForPrevious();
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_bl
 #pragma unroll 8
     for (int b = 0; b < num_blocks; ++b) count += s.histogram[b * num_experts + e];
   }
-  const int padded = (count + 7) / 8 * 8, num_tiles = (count + kMaxTokens - 1) / kMaxTokens;
+  const int padded = (count + 7) / 8 * 8, num_tiles = (count + most_tokens - 1) / most_tokens;
   const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
   const int rows_end = BlockScan(padded, warp_sums);
   if (e == kSortThreads - 1) s.totals->rows = rows_end;
@@ -161,8 +161,9 @@ __global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts
 
 // x as blocks of activations in sorted order: every x is read once and written to the rows of its token's pairs. A warp
 // takes 8 tokens x 64 columns. The rows of no pair become zeros.
+template <bool kHalf>
 __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked, int d,
-                                                    int slabs, int row_blocks8, bool aligned) {
+                                                    int slabs, int parts, int row_blocks8, bool aligned) {
   AllowNext();
   WaitForPrevious();
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -173,9 +174,12 @@ __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, ui
     if (token >= num_tokens) continue;
     BlockValues values;
     values.Load(x + static_cast<int64_t>(token) * d + slab * 64, d - slab * 64, aligned);
-    for (int a = 0; a < picked; ++a) {
-      const int row = s.row[static_cast<int64_t>(token) * picked + a];
-      values.Store(out + (static_cast<int64_t>(slab) * row_blocks8 + row / 8) * 1024, row % 8);
+    for (int part = 0; part < parts; ++part) {
+      for (int a = 0; a < picked; ++a) {
+        const int row = s.row[static_cast<int64_t>(token) * picked + a];
+        values.Store<kHalf>(out + ((static_cast<int64_t>(slab) * parts + part) * row_blocks8 + row / 8) * 1024, row % 8);
+      }
+      if (parts > 1) values.KeepRest<kHalf>();
     }
   }
   for (int64_t i = first; i * 32 < s.totals->rows; i += stride) {
@@ -183,7 +187,7 @@ __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, ui
     unsigned empty = __ballot_sync(~0u, mine < s.totals->rows && s.pair[mine] < 0);
     for (; empty != 0; empty &= empty - 1) {
       const int row = static_cast<int>(i) * 32 + __ffs(static_cast<int>(empty)) - 1;
-      for (int j = lane; j < slabs * 8; j += 32) {
+      for (int j = lane; j < slabs * parts * 8; j += 32) {
         uint8_t* line = out + (static_cast<int64_t>(j / 8) * row_blocks8 + row / 8) * 1024 + row % 8 * 128;
         reinterpret_cast<uint4*>(line)[j % 8] = uint4{};
       }
@@ -198,7 +202,7 @@ struct ExpertsParams {
   int row_blocks8;         // of all activation buffers
   int slabs, scale_stride; // of K
   int row_tiles, row_steps;
-  int width_class;
+  int first_class, last_class;  // of the kernel's tiles
   bool first;              // kernel of its product
   // Up
   uint8_t* hidden;
@@ -212,7 +216,7 @@ struct ExpertsParams {
 [[maybe_unused]] __device__ __forceinline__ float AtMost(float x, float limit) { return x > limit ? limit : x; }
 
 // h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
-template <WeightFormat kFormat, int kN>
+template <WeightFormat kFormat, int kN, int kParts>
 __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, Position& at,
                                        const WarpRows& rows, const ExpertTile& tile, int step) {
   const ExpertMatrices& m = p.matrices[tile.expert];
@@ -229,13 +233,11 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
     weight[i] = 32 * i + lane < (tile.count + 7) / 8 * 8 ? p.sorted.weight[tile.row0 + 32 * i + lane] : 0.0f;
   }
   float acc[kN / 2], unit[2];
-  MultiplyTile<kFormat, kN, true>(s, at, rows, scales, p.slabs, acc, unit);
+  MultiplyTile<kFormat, kN, kParts, true>(s, at, rows, scales, p.slabs, acc, unit);
   const float gate_scale = m.gate.global_scale * FormatScale<kFormat>() * unit[0];
   const float up_scale = m.up.global_scale * FormatScale<kFormat>() * unit[1];
   const int column = 16 * warp + 8 * static_cast<int>(rows.half) + g;  // of the 64
   const bool inside = step * 64 + column < static_cast<int>(m.gate.rows);
-  if (threadIdx.x == 128) BulkWaitRead<0>();  // the tile before has left the staging memory
-  NamedBarrier(3, 256);
 #pragma unroll
   for (int j = 0; j < kN / 8; ++j) {
 #pragma unroll
@@ -244,21 +246,33 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
       const float gate = AtMost(acc[4 * j + i] * gate_scale, p.limit);
       const float up = -AtMost(-AtMost(acc[4 * j + 2 + i] * up_scale, p.limit), p.limit);
       const float w = __shfl_sync(~0u, weight[j / 4], token % 32);
-      const float h = inside ? __fdividef(gate, 1.0f + __expf(-gate)) * up * w : 0.0f;
-      uint8_t* to = s.staging_memory + token / 8 * 1024 + ActivationByte(token % 8, column);
-      *reinterpret_cast<__nv_bfloat16*>(to) = __float2bfloat16_rn(h);
+      acc[4 * j + i] = inside ? __fdividef(gate, 1.0f + __expf(-gate)) * up * w : 0.0f;
     }
   }
-  FenceAsyncShared();
-  NamedBarrier(3, 256);
-  if (threadIdx.x == 128) {
-    BulkStore(p.hidden + (static_cast<int64_t>(step) * p.row_blocks8 + tile.row0 / 8) * 1024, s.staging,
-              static_cast<uint32_t>((tile.count + 7) / 8 * 1024));
-    BulkCommit();
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (threadIdx.x == 128) BulkWaitRead<0>();  // what was there has left the staging memory
+    NamedBarrier(3, 256);
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint8_t* to = s.staging_memory + j * 1024 + ActivationByte(2 * t + i, column);
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(PackInputs<kHalf<kFormat>>(acc[4 * j + i], 0.0f));
+        if (part + 1 < kParts) acc[4 * j + i] = InputRest<kHalf<kFormat>>(acc[4 * j + i]);
+      }
+    }
+    FenceAsyncShared();
+    NamedBarrier(3, 256);
+    if (threadIdx.x == 128) {
+      const int64_t block = (static_cast<int64_t>(step) * kParts + part) * p.row_blocks8 + tile.row0 / 8;
+      BulkStore(p.hidden + block * 1024, s.staging, static_cast<uint32_t>((tile.count + 7) / 8 * 1024));
+      BulkCommit();
+    }
   }
 }
 
-template <WeightFormat kFormat, int kN>
+template <WeightFormat kFormat, int kN, int kParts>
 __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, Position& at,
                                          const WarpRows& rows, const ExpertTile& tile, int step) {
   const QuantTensor& w = p.matrices[tile.expert].down;
@@ -271,7 +285,7 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
 #pragma unroll
   for (int i = 0; i < (kN + 31) / 32; ++i) pair[i] = 32 * i + lane < tile.count ? p.sorted.pair[tile.row0 + 32 * i + lane] : -1;
   float acc[kN / 2], unit[2];
-  MultiplyTile<kFormat, kN, false>(s, at, rows, scales, p.slabs, acc, unit);
+  MultiplyTile<kFormat, kN, kParts, false>(s, at, rows, scales, p.slabs, acc, unit);
   const float scale = w.global_scale * FormatScale<kFormat>();
   const int row = row_tile * 16;
   StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, tile.count, 0, p.d - row, [&](int j, int token) -> float* {
@@ -284,7 +298,7 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
 // The kernels of a product are independent: only the first waits for what is in front of it, and lets the next start
 // after that; the others fill the multiprocessors that it leaves, and wait at their end, so that what comes behind them
 // finds all done.
-template <WeightFormat kFormat, bool kUp, int kN>
+template <WeightFormat kFormat, bool kUp, int kN, int kParts>
 __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
@@ -293,8 +307,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
   if (p.first) WaitForPrevious();
   AllowNext();
   const ExpertTile* const tiles = p.sorted.tiles;
-  const int tiles_begin = p.width_class == 0 ? 0 : p.sorted.totals->class_end[p.width_class - 1];
-  const int num_units = p.sorted.totals->class_end[p.width_class] * p.row_steps, stride = static_cast<int>(gridDim.x);
+  const int tiles_begin = p.first_class == 0 ? 0 : p.sorted.totals->class_end[p.first_class - 1];
+  const int num_units = p.sorted.totals->class_end[p.last_class] * p.row_steps, stride = static_cast<int>(gridDim.x);
   const int first_unit = tiles_begin * p.row_steps + static_cast<int>(blockIdx.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -315,7 +329,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
       Ring ring;
       for (int unit = first_unit; unit < num_units; unit += stride) {
         const ExpertTile tile = tiles[unit / p.row_steps];
-        CopyTokens(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
+        CopyTokens<kParts>(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
                    int64_t{1024} * p.row_blocks8, p.slabs);
       }
     }
@@ -330,9 +344,9 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
     for (int unit = first_unit; unit < num_units; unit += stride) {
       const ExpertTile tile = tiles[unit / p.row_steps];
       if constexpr (kUp) {
-        UpTile<kFormat, kN>(p, s, at, rows, tile, unit % p.row_steps);
+        UpTile<kFormat, kN, kParts>(p, s, at, rows, tile, unit % p.row_steps);
       } else {
-        DownTile<kFormat, kN>(p, s, at, rows, tile, unit % p.row_steps);
+        DownTile<kFormat, kN, kParts>(p, s, at, rows, tile, unit % p.row_steps);
       }
       if (kUp && unit + stride >= num_units) BulkWait();
     }
@@ -366,25 +380,43 @@ __global__ void __launch_bounds__(256) CombineKernel(const float* outputs, const
   }
 }
 
-template <WeightFormat kFormat, bool kUp, int kClass = 0>
-void LaunchWidths(const ExecContext& ctx, ExpertsParams p) {
-  p.width_class = kClass;
-  p.first = kClass == 0;
-  Launch(ctx, ExpertsKernel<kFormat, kUp, Width(kClass)>, dim3(static_cast<unsigned>(NumSms())), dim3(kGemmThreads),
+template <WeightFormat kFormat, bool kUp, int kParts, int kFirst, int kLast>
+void LaunchClasses(const ExecContext& ctx, ExpertsParams p) {
+  p.first_class = kFirst;
+  p.last_class = kLast;
+  p.first = kFirst == (kParts == 1 ? 0 : 3);
+  Launch(ctx, ExpertsKernel<kFormat, kUp, Width(kFirst), kParts>, dim3(static_cast<unsigned>(NumSms())), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat)), p);
-  if constexpr (kClass + 1 < kNumWidths) LaunchWidths<kFormat, kUp, kClass + 1>(ctx, p);
+}
+
+template <WeightFormat kFormat, bool kUp>
+void LaunchFormat(const ExecContext& ctx, const ExpertsParams& p, int parts) {
+  if (parts == 2) {  // no wider tiles: see CopyTokens
+    LaunchClasses<kFormat, kUp, 2, 3, 3>(ctx, p);
+    LaunchClasses<kFormat, kUp, 2, 4, 4>(ctx, p);
+    LaunchClasses<kFormat, kUp, 2, 5, 5>(ctx, p);
+  } else if constexpr (kFormat != WeightFormat::kBf16) {
+    LaunchClasses<kFormat, kUp, 1, 0, 0>(ctx, p);
+    LaunchClasses<kFormat, kUp, 1, 1, 1>(ctx, p);
+    LaunchClasses<kFormat, kUp, 1, 2, 2>(ctx, p);
+    LaunchClasses<kFormat, kUp, 1, 3, 3>(ctx, p);
+    LaunchClasses<kFormat, kUp, 1, 4, 4>(ctx, p);
+    LaunchClasses<kFormat, kUp, 1, 5, 5>(ctx, p);
+  }
 }
 
 template <bool kUp>
-void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p) {
+void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p, int parts) {
   switch (format) {
-    case WeightFormat::kNvfp4: LaunchWidths<WeightFormat::kNvfp4, kUp>(ctx, p); break;
-    case WeightFormat::kMxfp4: LaunchWidths<WeightFormat::kMxfp4, kUp>(ctx, p); break;
-    case WeightFormat::kFp8Block: LaunchWidths<WeightFormat::kFp8Block, kUp>(ctx, p); break;
-    case WeightFormat::kBf16: LaunchWidths<WeightFormat::kBf16, kUp>(ctx, p); break;
+    case WeightFormat::kNvfp4: return LaunchFormat<WeightFormat::kNvfp4, kUp>(ctx, p, parts);
+    case WeightFormat::kMxfp4: return LaunchFormat<WeightFormat::kMxfp4, kUp>(ctx, p, parts);
+    case WeightFormat::kFp8Block: return LaunchFormat<WeightFormat::kFp8Block, kUp>(ctx, p, parts);
+    case WeightFormat::kBf16: return LaunchFormat<WeightFormat::kBf16, kUp>(ctx, p, parts);
     case WeightFormat::kF32: break;
   }
 }
+
+bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -398,16 +430,18 @@ bool SupportsMatrix(const QuantTensor& w, ActivationDtype activation) {
 bool ExpertsPrefillSm90Supports(const ExpertsArgs& a) {
   return SupportsMatrix(a.first.gate, a.activation) && SupportsMatrix(a.first.up, a.activation) &&
          SupportsMatrix(a.first.down, a.activation) && a.first.gate.format == a.first.up.format &&
+         HalfInputs(a.first.gate) == HalfInputs(a.first.down) &&
          a.matrices.size() <= kSortThreads && a.experts.num_elements() < (int64_t{1} << 30) && IsHopper();
 }
 
-void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
+void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts) {
+  if (a.first.gate.format == WeightFormat::kBf16 || a.first.down.format == WeightFormat::kBf16) parts = 2;
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
   const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
   const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64);
   const int64_t blocks = CeilDiv(pairs, kSortThreads), most_rows = (pairs + 7 * std::min(num_experts, pairs) + 7) / 8 * 8;
-  const int64_t most_tiles = std::min(num_experts, pairs) + pairs / kMaxTokens;
+  const int64_t most_tiles = std::min(num_experts, pairs) + pairs / (kMaxTokens / parts);
 
   uint8_t* next = ctx.scratch.data;
   const auto take = [&](int64_t bytes) {
@@ -428,20 +462,20 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const auto room = [&](const Tensor& tensor, int64_t bytes) {
     return tensor && tensor.num_bytes() >= bytes && Aligned16(tensor.data) ? static_cast<uint8_t*>(tensor.data) : take(bytes);
   };
-  uint8_t* x = room(a.outputs, most_rows * d_slabs * 128);
-  uint8_t* hidden = room(a.hidden, most_rows * f_slabs * 128);
+  uint8_t* x = room(a.outputs, most_rows * d_slabs * parts * 128);
+  uint8_t* hidden = room(a.hidden, most_rows * f_slabs * parts * 128);
 
   const auto* experts = a.experts.i32();
   const int num_pairs = static_cast<int>(pairs), e = static_cast<int>(num_experts);
   const dim3 sort_grid(static_cast<unsigned>(blocks)), sort_block(kSortThreads);
   Launch(ctx, CountKernel, sort_grid, sort_block, 0, experts, sorted, num_pairs, e);
-  Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e);
+  Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts);
   Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
          num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
-  Launch(ctx, SpreadKernel, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16))),
+  Launch(ctx, HalfInputs(a.first.gate) ? SpreadKernel<true> : SpreadKernel<false>, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16))),
          dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d),
-         static_cast<int>(d_slabs), row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
+         static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   ExpertsParams p = {};
   p.matrices = a.matrices.data();
   p.sorted = sorted;
@@ -456,14 +490,14 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.scale_stride = static_cast<int>(CeilDiv(d, kFp8BlockSize));
   p.row_tiles = static_cast<int>(CeilDiv(f, kTileRows16));
   p.row_steps = static_cast<int>(CeilDiv(f, 64));
-  LaunchProduct<true>(ctx, a.first.gate.format, p);
+  LaunchProduct<true>(ctx, a.first.gate.format, p, parts);
 
   p.tokens = hidden;
   p.slabs = static_cast<int>(f_slabs);
   p.scale_stride = static_cast<int>(CeilDiv(f, kFp8BlockSize));
   p.row_tiles = static_cast<int>(CeilDiv(d, kTileRows16));
   p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
-  LaunchProduct<false>(ctx, a.first.down.format, p);
+  LaunchProduct<false>(ctx, a.first.down.format, p, parts);
 
   Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, a.outputs.f32(), a.shared.f32(), a.y.f32(),
          static_cast<int>(picked), static_cast<int>(d),

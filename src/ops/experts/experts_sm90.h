@@ -1,6 +1,7 @@
 // The routed experts for many tokens on Hopper. Pairs (token, slot) are sorted by expert on the device, stably; each
-// expert's weights are decoded to BF16 in registers and multiplied with its tokens by wgmma. Inputs of both products are
-// BF16: x rounded once, and h = Swiglu(gate, up) * weight computed in float32 and rounded once.
+// expert's weights are decoded to FP16 (NVFP4, FP8) or BF16 in registers and multiplied with its tokens by wgmma. Inputs of
+// both products, x and h = Swiglu(gate, up) * weight computed in float32, are one or two such numbers each: rounded, or a sum
+// within 2^-22 (2^-17) of them; with FP16 in +-65504.
 #pragma once
 
 #include "ops/experts/experts.h"
@@ -9,6 +10,6 @@ namespace dsv4 {
 
 // Packed weights (kTiles), activations not rounded further, on a GPU of compute capability 9.0; made for T > 64.
 bool ExpertsPrefillSm90Supports(const ExpertsArgs& args);
-void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& args);
+void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& args, int parts);
 
 }  // namespace dsv4

@@ -6,6 +6,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear/linear_sm90.h"
 #include "ops/linear/tile_linear.h"
+#include "ops/two_part_tokens.h"
 
 namespace dsv4 {
 
@@ -46,7 +47,7 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
   if (num_tokens == 0 || a.w.rows == 0) return;
   if (a.w.format != WeightFormat::kF32) {
     if (num_tokens >= kPrefillTokens && !ctx.batch_invariant && !ctx.f32_inputs && LinearPrefillSm90Supports(a)) {
-      LinearPrefillSm90(ctx, a);
+      LinearPrefillSm90(ctx, a, num_tokens <= kTwoPartTokens ? 2 : 1);
       return;
     }
     const TileLinearMatrix matrix{.w = a.w, .y = a.y.f32(), .groups = a.groups};

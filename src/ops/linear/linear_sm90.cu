@@ -27,7 +27,7 @@ struct Conversion {
   const float* x;  // [T, groups * k]
   uint8_t* out;    // blocks: block column c of group g is number g * slabs + c
   int* ready;
-  int num_tokens, row_blocks8, groups, k, slabs;
+  int num_tokens, row_blocks8, groups, k, slabs, parts;
   int tile_blocks8;  // rows of a token tile / 8
   int first_tiles;   // by ConvertKernel
   bool aligned;
@@ -63,18 +63,24 @@ struct BlockSource {
   int columns;
 };
 
-// Row lane / 4 of block `column` of rows 8 block8 ..; x is null outside.
+// Row lane / 4 of block `column`, parts not counted, of rows 8 block8 ..; x is null outside.
 __device__ __forceinline__ BlockSource SourceOf(const Conversion& c, int block8, int column) {
   const int group = column / c.slabs, k0 = column % c.slabs * 64;
   const int token = block8 * 8 + static_cast<int>(threadIdx.x % 32 / 4);
   return {token < c.num_tokens ? c.x + (static_cast<int64_t>(token) * c.groups + group) * c.k + k0 : nullptr, c.k - k0};
 }
 
-__device__ __forceinline__ uint8_t* BlockOf(const Conversion& c, int block8, int column) {
-  return c.out + (static_cast<int64_t>(column) * c.row_blocks8 + block8) * 1024;
+template <bool kHalf>
+__device__ __forceinline__ void StoreBlocks(const Conversion& c, int block8, int column, BlockValues& values) {
+  const int r = static_cast<int>(threadIdx.x % 32 / 4);
+  for (int part = 0; part < c.parts; ++part) {
+    values.Store<kHalf>(c.out + ((static_cast<int64_t>(column) * c.parts + part) * c.row_blocks8 + block8) * 1024, r);
+    if (c.parts > 1) values.KeepRest<kHalf>();
+  }
 }
 
 // A warp converts blocks begin, begin + stride, ... of some token tiles, two at a time.
+template <bool kHalf>
 __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int num_tiles, int begin, int stride) {
   const int block8 = tile * c.tile_blocks8, columns = c.groups * c.slabs;
   const int count = min(num_tiles * c.tile_blocks8, c.row_blocks8 - block8) * columns;
@@ -84,13 +90,12 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
     BlockValues values[2];
     values[0].Load(SourceOf(c, row[0], column[0]).x, SourceOf(c, row[0], column[0]).columns, c.aligned);
     if (i + stride < count) values[1].Load(SourceOf(c, row[1], column[1]).x, SourceOf(c, row[1], column[1]).columns, c.aligned);
-    const int r = static_cast<int>(threadIdx.x % 32 / 4);
-    values[0].Store(BlockOf(c, row[0], column[0]), r);
-    if (i + stride < count) values[1].Store(BlockOf(c, row[1], column[1]), r);
+    StoreBlocks<kHalf>(c, row[0], column[0], values[0]);
+    if (i + stride < count) StoreBlocks<kHalf>(c, row[1], column[1], values[1]);
   }
 }
 
-template <WeightFormat kFormat, int kN>
+template <WeightFormat kFormat, int kN, int kParts>
 __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
@@ -123,14 +128,14 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
           WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
         }
         const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
-        const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * p.row_blocks8 + block) * 1024;
-        CopyTokens(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
+        const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
+        CopyTokens<kParts>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
       }
       return;
     }
     const int converter = 2 * static_cast<int>(blockIdx.x) + warp - 2;
     for (int tile = p.conversion.first_tiles; tile < p.token_steps; ++tile) {
-      ConvertTiles(p.conversion, tile, 1, converter, 2 * static_cast<int>(gridDim.x));
+      ConvertTiles<kHalf<kFormat>>(p.conversion, tile, 1, converter, 2 * static_cast<int>(gridDim.x));
       SignalCount(p.conversion.ready + tile);
     }
   } else {
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
         scales.row[0] = scales.row[1] = p.scales + static_cast<int64_t>(row_tile) * p.scale_stride;
       }
       float acc[kN / 2], unit[2];
-      MultiplyTile<kFormat, kN, false>(s, position, rows, scales, p.slabs, acc, unit);
+      MultiplyTile<kFormat, kN, kParts, false>(s, position, rows, scales, p.slabs, acc, unit);
       const float scale = p.global_scale * FormatScale<kFormat>();
       const int row = row_tile * 16 - at.group * p.n;  // negative when a group does not begin with a tile
       float* y = p.y + static_cast<int64_t>(at.token0) * p.y_stride + at.group * p.n + row;
@@ -159,16 +164,17 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
 #endif
 }
 
+template <bool kHalf>
 __global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
   AllowNext();
   WaitForPrevious();
   if (blockIdx.x == 0) {
     for (int i = static_cast<int>(threadIdx.x); i < kMaxTokenTiles; i += 256) c.ready[i] = 0;
   }
-  ConvertTiles(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), static_cast<int>(gridDim.x) * 8);
+  ConvertTiles<kHalf>(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), static_cast<int>(gridDim.x) * 8);
 }
 
-template <WeightFormat kFormat, int kN>
+template <WeightFormat kFormat, int kN, int kParts>
 void LaunchTiles(const ExecContext& ctx, LinearParams p) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
   const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, NumSms());
@@ -178,16 +184,17 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p) {
   constexpr int kOverlapRowSteps = 48;
   p.conversion.first_tiles =
       p.row_steps >= kOverlapRowSteps ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps) : p.token_steps;
-  Launch(ctx, ConvertKernel, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
-  Launch(ctx, LinearKernel<kFormat, kN>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
+  Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
+  Launch(ctx, LinearKernel<kFormat, kN, kParts>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat)), p);
 }
 
 // Tokens of a tile: the width that takes the fewest rounds of the whole GPU, wide tiles first.
 int TileTokens(const LinearParams& p) {
-  int best = 256;
+  int best = p.conversion.parts == 1 ? 256 : 128;
   double best_cost = 1e30;
   for (const int n : {256, 192, 128, 64}) {
+    if (p.conversion.parts == 1 ? n < 128 : n > 128) continue;  // many tokens; two parts share a stage
     const int64_t tiles = p.row_steps * p.groups * CeilDiv(p.num_tokens, n);
     const double cost = static_cast<double>(CeilDiv(tiles, NumSms())) * (n + 24);
     if (cost < best_cost * 0.97) best = n, best_cost = cost;
@@ -197,11 +204,15 @@ int TileTokens(const LinearParams& p) {
 
 template <WeightFormat kFormat>
 void LaunchFormat(const ExecContext& ctx, const LinearParams& p) {
-  switch (TileTokens(p)) {
-    case 64: return LaunchTiles<kFormat, 64>(ctx, p);
-    case 128: return LaunchTiles<kFormat, 128>(ctx, p);
-    case 192: return LaunchTiles<kFormat, 192>(ctx, p);
-    default: return LaunchTiles<kFormat, 256>(ctx, p);
+  const int tokens = TileTokens(p);
+  if (p.conversion.parts == 2) {
+    if (tokens == 64) return LaunchTiles<kFormat, 64, 2>(ctx, p);
+    return LaunchTiles<kFormat, 128, 2>(ctx, p);
+  }
+  if constexpr (kFormat != WeightFormat::kBf16) {
+    if (tokens == 128) return LaunchTiles<kFormat, 128, 1>(ctx, p);
+    if (tokens == 192) return LaunchTiles<kFormat, 192, 1>(ctx, p);
+    LaunchTiles<kFormat, 256, 1>(ctx, p);
   }
 }
 
@@ -211,10 +222,11 @@ bool LinearPrefillSm90Supports(const LinearArgs& a) {
   return a.w.layout == WeightLayout::kTiles && a.w.format != WeightFormat::kF32 && IsHopper();
 }
 
-void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a) {
+void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a, int parts) {
+  if (a.w.format == WeightFormat::kBf16) parts = 2;
   const int64_t num_tokens = a.x.dim(0), k = a.w.cols, n = a.w.rows / a.groups, slabs = CeilDiv(k, kTileCols64);
   if (num_tokens == 0) return;
-  const int64_t token_bytes = a.groups * slabs * 128;
+  const int64_t token_bytes = a.groups * slabs * parts * 128;
   constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
   const int64_t fit =
       std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
@@ -234,6 +246,7 @@ void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a) {
                        .groups = static_cast<int>(a.groups),
                        .k = static_cast<int>(k),
                        .slabs = static_cast<int>(slabs),
+                       .parts = parts,
                        .tile_blocks8 = 0,
                        .first_tiles = 0,
                        .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0},

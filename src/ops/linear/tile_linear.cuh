@@ -9,7 +9,7 @@
 namespace dsv4::tile_linear {
 
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
-constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight: 4 FP4 tiles, 2 FP8 or 1 BF16
+constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight, at most: 4 FP4 tiles, 2 FP8 or 1 BF16
 constexpr int kMaxClusters = 256;
 constexpr WeightFormat kMixed = WeightFormat::kF32;  // as a template argument: each matrix has its own format
 
@@ -26,6 +26,7 @@ struct Params {
   const float* x;
   int64_t x_stride;
   int cols, tile_cols, num_tokens;
+  int slots;  // of a warp's ring: 2 where x needs the memory
   int log_segments, log_slices, log_parts;  // Q = S P
   // Ranges of items, one for each cluster; of a matrix with groups [group][split].
   int num_clusters, items, items_each, items_rest, num_matrices, groups, splits, rows_per_group, items_per_group;
@@ -82,7 +83,7 @@ class TileStream {
     item_ = range.begin + share.offset;
     Seek(p, range, share);
 #pragma unroll 1
-    for (int s = 0; s < kSlots; ++s) Fetch(p, range, share, s);
+    for (int s = 0; s < p.slots; ++s) Fetch(p, range, share, s);
   }
 
   // The next chunk of the stream into a slot that nobody reads any more.
@@ -130,21 +131,51 @@ struct ItemScales {
   }
 };
 
-// The B fragments of a tile: part (NX = 3: lo, mid, hi), half, token, t (columns 16 t + 8 half ..) of 16 bytes.
+// How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
+constexpr int kPair = 2, kExact = 3;
+
+// kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first parts
+// and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile are [half]
+// [first parts of all tokens, then second][t] (columns 16 t + 8 half ..) of 16 bytes.
+// kExact: three products one after the other; the fragments are [part: lo, mid, hi][half][token][t].
 template <int NT, int NX>
 struct Inputs {
-  int offset[NT];   // of the lane's token in each n-tile
+  static constexpr int kParts = NX == kPair ? 1 : NX;               // products a column
+  static constexpr int kTokenTiles = NX == kPair && NT > 1 ? NT / 2 : NT;
+  int offset[NT];   // of the lane's column in each n-tile
   int half, part;   // strides
   bool active;      // NT = 1: the lane has a token; what the others hold in `b` multiplies columns that nobody reads
 
   __device__ __forceinline__ Inputs(int num_tokens, int lane) {
-    asm volatile("mov.u32 %0, %1;" : "=r"(half) : "r"(num_tokens * 64));  // kept in a register
+    const int rows = NX == kPair ? 2 * num_tokens : num_tokens;
+    asm volatile("mov.u32 %0, %1;" : "=r"(half) : "r"(rows * 64));  // kept in a register
     part = 2 * half;
+    const int g = lane / 4, token = NX == kPair && NT == 1 ? g % 4 : g;
 #pragma unroll
-    for (int n = 0; n < NT; ++n) offset[n] = min(8 * n + lane / 4, num_tokens - 1) * 64 + lane % 4 * 16;
-    active = lane / 4 < num_tokens;
+    for (int n = 0; n < NT; ++n) {
+      const bool second = NX == kPair && (NT == 1 ? g >= 4 : n >= kTokenTiles);
+      offset[n] = (min(8 * (n % kTokenTiles) + token, num_tokens - 1) + (second ? num_tokens : 0)) * 64 + lane % 4 * 16;
+    }
+    active = token < num_tokens;
   }
-  __device__ __forceinline__ int tile() const { return NX * part; }
+  __device__ __forceinline__ int tile() const { return kParts * part; }
+
+  // Both parts' sums together. NT = 1: in the lanes of the first ones.
+  __device__ __forceinline__ static void Join(const float (&acc)[NT][4], float (&sum)[kTokenTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (NX != kPair) {
+          sum[n][j] = acc[n][j];
+        } else if constexpr (NT == 1) {
+          sum[n][j] = acc[n][j] + __shfl_xor_sync(0xFFFFFFFFu, acc[n][j], 2);
+        } else {
+          sum[n][j] = acc[n][j] + acc[n + kTokenTiles][j];
+        }
+      }
+    }
+  }
 };
 
 // acc += tile (16 x 64) * x
@@ -153,30 +184,23 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
                                              float (&acc)[NT][4]) {
   uint32_t a[4][4];
   DecodeTile<F>(LoadTile<F>(tile, lane), a);
-  float sum[NT][4];
-  if constexpr (F == WeightFormat::kFp8Block) {
 #pragma unroll
-    for (int n = 0; n < NT; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
-  }
+  for (int n = 0; n < NT; ++n) {
+    float sum[4] = {};
+    float(&d)[4] = F == WeightFormat::kFp8Block ? sum : acc[n];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-      for (int part = 0; part < NX; ++part) {
+      for (int part = 0; part < Inputs<NT, NX>::kParts; ++part) {
         const uint4* from = reinterpret_cast<const uint4*>(x + part * inputs.part + half * inputs.half + inputs.offset[n]);
         if (NT > 1 || inputs.active) b[half] = *from;
-        float(&d)[4] = F == WeightFormat::kFp8Block ? sum[n] : acc[n];
         MmaBf16(d, a[2 * half], b[half].x, b[half].y);
         MmaBf16(d, a[2 * half + 1], b[half].z, b[half].w);
       }
     }
-  }
-  if constexpr (F == WeightFormat::kFp8Block) {
+    if constexpr (F == WeightFormat::kFp8Block) {
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[n][i] = fmaf(scale, sum[n][i], acc[n][i]);
+      for (int i = 0; i < 4; ++i) acc[n][i] = fmaf(scale, sum[i], acc[n][i]);
     }
   }
 }
@@ -202,7 +226,7 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   }
 }
 
-// Columns [first, first + 64 tiles) of x in shared memory as B fragments of BF16, tile by tile.
+// Columns [first, first + 64 tiles) of x in shared memory as B fragments, tile by tile.
 template <int NX>
 __device__ __forceinline__ void StageInputs(const Params& p, int group, int first, int tiles, uint8_t* shared) {
   const int octets = tiles * 8;
@@ -220,10 +244,13 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
       for (int j = 0; j < 8; ++j) v[j] = k + j < p.cols ? x[j] : 0.0f;
     }
     const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
-    uint8_t* out = shared + (tile * NX * 2 + half) * p.num_tokens * 64 + token * 64 + t * 16;
-    if constexpr (NX == 1) {
-      *reinterpret_cast<uint4*>(out) = make_uint4(PackBf16(v[0], v[1]), PackBf16(v[2], v[3]), PackBf16(v[4], v[5]), PackBf16(v[6], v[7]));
+    if constexpr (NX == kPair) {
+      uint8_t* out = shared + ((tile * 2 + half) * 2 * p.num_tokens + token) * 64 + t * 16;
+      const Bf16Pairs w[4] = {SplitPairs(v[0], v[1]), SplitPairs(v[2], v[3]), SplitPairs(v[4], v[5]), SplitPairs(v[6], v[7])};
+      *reinterpret_cast<uint4*>(out) = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
+      *reinterpret_cast<uint4*>(out + p.num_tokens * 64) = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
     } else {
+      uint8_t* out = shared + ((tile * NX * 2 + half) * p.num_tokens + token) * 64 + t * 16;
       uint32_t words[3][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

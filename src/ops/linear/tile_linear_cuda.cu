@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
   share.step = kWarps >> p.log_parts;
   share.first = p.tile_cols * segment >> p.log_segments;
   share.count = (p.tile_cols * (segment + 1) >> p.log_segments) - share.first;
-  const uint32_t ring = SharedAddress(shared) + warp * (kSlots * kSlotBytes), full = SharedAddress(barriers) + warp * (kSlots * 8);
+  const uint32_t ring = SharedAddress(shared) + warp * (p.slots * kSlotBytes), full = SharedAddress(barriers) + warp * (kSlots * 8);
 
   Range range = RangeAt<F>(p, cluster);
   TileStream<F> stream(ring, full);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
   if constexpr (F == WeightFormat::kFp8Block || F == kMixed) load_scales(range.begin + share.offset);
  WaitForPrevious();
 
-  uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
+  uint8_t* const inputs = shared + kWarps * p.slots * kSlotBytes;
   const Inputs<NT, NX> tokens(p.num_tokens, lane);
   const uint8_t* const warp_inputs = inputs + (share.first - first_tile) * tokens.tile();
   Exchange exchange;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
       do {
         const int count = min(TilesOfChunk(format), left);
         WaitBarrier(full + 8 * slot, phase);
-        const uint8_t* tile = shared + (warp * kSlots + slot) * kSlotBytes;
+        const uint8_t* tile = shared + (warp * p.slots + slot) * kSlotBytes;
         const auto multiply = [&]<WeightFormat G>() { MultiplyChunk<G, NT, NX>(tile, count, lane, x, tokens, scales, scale_tile, b, acc); };
         if constexpr (F != kMixed) {
           multiply.template operator()<F>();
@@ -189,9 +189,17 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
         left -= count;
         __syncwarp();
         stream.Fetch(p, range, share, slot);
-        if (++slot == kSlots) slot = 0, phase ^= 1;
+        if (++slot == p.slots) slot = 0, phase ^= 1;
       } while (left > 0);
       // Rows g and g + 8, tokens 8 n + 2 t + {0, 1}.
+      using X = Inputs<NT, NX>;
+      float sum[X::kTokenTiles][4];
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) acc[0][n][j] += acc[1][n][j];
+      }
+      X::Join(acc[0], sum);
       const int row = lane / 4, n = direct ? RowTile(p, m, range.group, item) * 16 + row : (item - range.begin) * 16 + row;
       const int begin = direct ? range.group * p.rows_per_group : 0;
       const int end = !direct ? n + 16 : p.groups == 1 ? a.rows : begin + p.rows_per_group;
@@ -199,12 +207,12 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
       float* const to = direct ? a.y : exchange.partials + part * p.num_tokens * stride;
       const int64_t token_stride = direct ? a.rows : stride;
 #pragma unroll
-      for (int j = 0; j < 2 * NT; ++j) {
+      for (int j = 0; j < 2 * X::kTokenTiles; ++j) {
         const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
-        if (token >= p.num_tokens) continue;
+        if (token >= p.num_tokens) continue;  // NT = 1: the lanes of the second parts have none
         float* y = to + token * token_stride + n;
-        if (n >= begin && n < end) y[0] = (acc[0][j / 2][j % 2] + acc[1][j / 2][j % 2]) * factor;
-        if (n + 8 >= begin && n + 8 < end) y[8] = (acc[0][j / 2][2 + j % 2] + acc[1][j / 2][2 + j % 2]) * factor;
+        if (n >= begin && n < end) y[0] = sum[j / 2][j % 2] * factor;
+        if (n + 8 >= begin && n + 8 < end) y[8] = sum[j / 2][2 + j % 2] * factor;
       }
     }
     if (direct) continue;
@@ -238,7 +246,7 @@ Cut ChooseCut(int tile_cols, int items, int groups, int64_t num_tokens) {
 
 size_t SharedBytes(const Params& p, int num_tokens, int nx) {
   const int slices = 1 << p.log_slices;
-  size_t bytes = static_cast<size_t>(kWarps * kSlots * kSlotBytes) + static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
+  size_t bytes = static_cast<size_t>(kWarps * p.slots * kSlotBytes) + static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
   if (p.log_segments > 0) bytes += static_cast<size_t>((num_tokens << p.log_parts) * Exchange::Stride(p.max_items)) * 4;
   if (p.log_slices > 0) bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
   return bytes;
@@ -251,7 +259,7 @@ int MaxClusters(int slices) {
   const std::lock_guard lock(mutex);
   int& count = known[slices];
   if (count == 0) {
-    const auto kernel = TileLinearKernel<WeightFormat::kNvfp4, 1, 1>;
+    const auto kernel = TileLinearKernel<WeightFormat::kNvfp4, 1, kPair>;
     constexpr int kOnePerMultiprocessor = 160 * 1024;
     EnsureSharedMemory(reinterpret_cast<const void*>(kernel), kOnePerMultiprocessor);
     cudaLaunchAttribute attribute;
@@ -295,9 +303,10 @@ void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
 
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p) {
-  if (p.num_tokens <= 8) return LaunchTileLinear<F, 1, 1>(ctx, p);
-  if (p.num_tokens <= 16) return LaunchTileLinear<F, 2, 1>(ctx, p);
-  LaunchTileLinear<F, 4, 1>(ctx, p);
+  if (p.num_tokens <= 4) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  if (p.num_tokens <= 8) return LaunchTileLinear<F, 2, kPair>(ctx, p);
+  if (p.num_tokens <= 16) return LaunchTileLinear<F, 4, kPair>(ctx, p);
+  LaunchTileLinear<F, 8, kPair>(ctx, p);
 }
 
 float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
@@ -329,11 +338,11 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     if (w.format != format) format = kMixed;
   }
   if (p.items == 0 || num_tokens == 0) return;
-  const int nx = ctx.f32_inputs ? 3 : 1;
-  if (nx == 3) format = kMixed;
+  const int nx = ctx.f32_inputs ? kExact : kPair;
+  if (nx == kExact) format = kMixed;
 
   const auto cut_for = [&](int64_t tokens) {
-    const Cut cut = ChooseCut(p.tile_cols, p.items, p.groups, tokens * nx);
+    const Cut cut = ChooseCut(p.tile_cols, p.items, p.groups, nx == kExact ? 3 * tokens : tokens);
     p.log_segments = cut.log_segments;
     p.log_slices = cut.log_slices;
     p.log_parts = cut.log_segments - cut.log_slices;
@@ -357,15 +366,23 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
   };
 
   for (int64_t first = 0; first < num_tokens;) {
-    int64_t tokens = std::min<int64_t>(num_tokens - first, nx == 3 ? 8 : 32);
-    cut_for(tokens);
-    while (tokens > 1 && SharedBytes(p, static_cast<int>(tokens), nx) > 227 * 1024) cut_for(tokens = (tokens + 1) / 2);
-    DSV4_CHECK(SharedBytes(p, static_cast<int>(tokens), nx) <= 227 * 1024, "K ", p.cols);
+    int64_t tokens = std::min<int64_t>(num_tokens - first, nx == kExact ? 8 : 32);
+    const auto fits = [&] {
+      cut_for(tokens);
+      for (p.slots = kSlots; p.slots >= 2; --p.slots) {
+        if (SharedBytes(p, static_cast<int>(tokens), nx) <= 227 * 1024) return true;
+      }
+      return false;
+    };
+    while (!fits()) {
+      DSV4_CHECK(tokens > 1, "K ", p.cols);
+      tokens = (tokens + 1) / 2;
+    }
     p.num_tokens = static_cast<int>(tokens);
     p.x = x + first * p.x_stride;
     for (int i = 0; i < count; ++i) p.matrices[i].y = matrices[i].y + first * matrices[i].w.rows;
-    if (nx == 3) {
-      LaunchTileLinear<kMixed, 1, 3>(ctx, p);
+    if (nx == kExact) {
+      LaunchTileLinear<kMixed, 1, kExact>(ctx, p);
     } else {
       switch (format) {
         case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p); break;
