@@ -14,7 +14,8 @@ void Linear(benchmark::State& state, WeightFormat format) {
   Buffer x({t, k}), y({t, n});
   const ExecContext ctx = Context();
   for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
-  Report(state, n * w.tensor().row_bytes(), t * n * k);
+  const int64_t scales = format == WeightFormat::kNvfp4 ? n * k / 16 : format == WeightFormat::kMxfp4 ? n * k / 32 : 0;
+  Report(state, n * w.tensor().row_bytes() + scales, t * n * k);
 }
 void Shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"T", "N", "K"})->UseRealTime();

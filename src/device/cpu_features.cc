@@ -21,6 +21,11 @@ bool HasF16c() {
 
 bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c(); }
 
+bool CpuHasAvx512() {
+  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
 std::string CpuFeatureList() {
   std::string list;
   const auto add = [&list](bool has, const char* name) {
@@ -41,6 +46,7 @@ std::string CpuFeatureList() {
 #else
 
 bool CpuHasAvx2() { return false; }
+bool CpuHasAvx512() { return false; }
 std::string CpuFeatureList() { return "generic"; }
 
 #endif

@@ -8,6 +8,9 @@ namespace dsv4 {
 // AVX2, FMA and F16C together (x86-64-v3): what the "avx2" kernels are compiled for.
 bool CpuHasAvx2();
 
+// AVX-512 F, BW, VL and DQ besides (x86-64-v4 without CD): what the "avx512" kernels are compiled for.
+bool CpuHasAvx512();
+
 // "avx2 fma f16c avx512f ...": those known to this build, for --version.
 std::string CpuFeatureList();
 

@@ -23,6 +23,10 @@ inline bool SupportsAvx2(const ExecContext& ctx) {
   static const bool has = CpuHasAvx2();
   return has && ctx.device == DeviceKind::kCpu;
 }
+inline bool SupportsAvx512(const ExecContext& ctx) {
+  static const bool has = CpuHasAvx512();
+  return has && ctx.device == DeviceKind::kCpu;
+}
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 

@@ -1,7 +1,7 @@
-// Eight float32 lanes: the vector code of the *_cpu.cc kernels, written once and compiled per instruction set.
-// Everything lives in namespace DSV4_ISA. With AVX2 a lane is one of a ymm register and Fma rounds once; the generic
-// build uses pairs of GCC vectors (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic:
-// the sum of the lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken.
+// Float32 lanes, eight or (AVX-512) sixteen: the vector code of the *_cpu.cc kernels, written once and compiled per
+// instruction set. Everything lives in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build uses
+// pairs of GCC vectors (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the sum of
+// eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken; sixteen are first folded to eight.
 #pragma once
 
 #include <array>
@@ -11,7 +11,9 @@
 
 #include "tensor/codec/fp4.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define DSV4_SIMD_AVX512 1
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define DSV4_SIMD_AVX2 1
 #include <immintrin.h>
 #endif
@@ -20,7 +22,11 @@
 
 namespace dsv4::DSV4_ISA {
 
+#ifdef DSV4_SIMD_AVX512
+inline constexpr int64_t kLanes = 16;
+#else
 inline constexpr int64_t kLanes = 8;
+#endif
 
 constexpr int64_t PadToLanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
@@ -47,7 +53,16 @@ constexpr std::array<float, 256> MakeE8m0Table(float unit) {
 alignas(64) inline constexpr std::array<float, 256> kE4m3Table = MakeE4m3Table(1.0f);
 alignas(64) inline constexpr std::array<float, 256> kE8m0Table = MakeE8m0Table(1.0f);
 
-#ifdef DSV4_SIMD_AVX2
+}  // namespace dsv4::DSV4_ISA
+
+#ifdef DSV4_SIMD_AVX512
+#include "ops/simd_avx512.h"
+#endif
+
+namespace dsv4::DSV4_ISA {
+
+#if defined(DSV4_SIMD_AVX512)
+#elif defined(DSV4_SIMD_AVX2)
 
 struct Vec {
   __m256 v;
@@ -218,7 +233,7 @@ DSV4_INLINE void LoadE2m1(const uint8_t* p, Vec (&x)[4]) {
   for (int i = 0; i < 4; ++i) x[i] = LoadE2m1(p + i * kLanes / 2);
 }
 
-#endif  // DSV4_SIMD_AVX2
+#endif
 
 // Block scales of E2M1 codes, for what LoadE2m1 gives.
 alignas(64) inline constexpr std::array<float, 256> kE4m3ScaleOfE2m1 = MakeE4m3Table(kE2m1Unit);
@@ -230,7 +245,7 @@ DSV4_INLINE float Sum(Vec a) {
   return sums[0];
 }
 
-// The first n < 8 floats at p; the other lanes are 0.
+// The first n < kLanes floats at p; the other lanes are 0.
 DSV4_INLINE Vec LoadPartial(const float* p, int64_t n) {
   float x[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) x[i] = p[i];

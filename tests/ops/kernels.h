@@ -10,19 +10,22 @@
 #include "device/cpu_features.h"
 #include "device/exec_context.h"
 
-// Declares dsv4::generic::NAME and dsv4::avx2::NAME.
+// Declares dsv4::generic::NAME, dsv4::avx2::NAME and dsv4::avx512::NAME.
 #define DSV4_DECLARE_KERNELS(NAME, ARGS)               \
   namespace dsv4::generic {                            \
   void NAME(const ExecContext& ctx, const ARGS& args); \
   }                                                    \
   namespace dsv4::avx2 {                               \
   void NAME(const ExecContext& ctx, const ARGS& args); \
+  }                                                    \
+  namespace dsv4::avx512 {                             \
+  void NAME(const ExecContext& ctx, const ARGS& args); \
   }
 
 #if defined(__x86_64__)
-#define DSV4_KERNELS(NAME)                             \
-  {                                                    \
-    {"generic", generic::NAME}, { "avx2", avx2::NAME } \
+#define DSV4_KERNELS(NAME)                                                          \
+  {                                                                                 \
+    {"generic", generic::NAME}, {"avx2", avx2::NAME}, { "avx512", avx512::NAME }    \
   }
 #else
 #define DSV4_KERNELS(NAME)       \
@@ -44,6 +47,7 @@ template <typename Args, typename Fn>
 void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
   for (const Kernel<Args>& kernel : kernels) {
     if (kernel.name == "avx2" && !CpuHasAvx2()) continue;
+    if (kernel.name == "avx512" && !CpuHasAvx512()) continue;
     SCOPED_TRACE(kernel.name);
     fn(kernel.run);
   }

@@ -29,7 +29,9 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
     ASSERT_FALSE(op.candidates.empty()) << op.op;
     EXPECT_EQ(op.candidates.back(), "ref") << op.op;
     EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
-    const auto supported = [](const std::string& name) { return name != "cuda" && (name != "avx2" || CpuHasAvx2()); };
+    const auto supported = [](const std::string& name) { 
+      return name != "cuda" && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512());
+    };
     EXPECT_EQ(op.chosen, *std::find_if(op.candidates.begin(), op.candidates.end(), supported)) << op.op;
   }
 }

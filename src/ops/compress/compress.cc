@@ -11,6 +11,9 @@ void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
 namespace avx2 {
 void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
 }
+namespace avx512 {
+void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
+}
 #endif
 
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr Candidate<CompressArgs> kCandidates[] = {
     DSV4_CUDA_ROW(CompressCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::CompressCpu},
     {"avx2", SupportsAvx2, avx2::CompressCpu},
 #endif
     {"generic", SupportsCpu, generic::CompressCpu},

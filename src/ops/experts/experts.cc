@@ -11,6 +11,9 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 namespace avx2 {
 void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 }
+namespace avx512 {
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
+}
 #endif
 
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr Candidate<ExpertsArgs> kCandidates[] = {
     DSV4_CUDA_ROW(ExpertsCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::ExpertsCpu},
     {"avx2", SupportsAvx2, avx2::ExpertsCpu},
 #endif
     {"generic", SupportsCpu, generic::ExpertsCpu},

@@ -13,6 +13,9 @@ void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
 namespace avx2 {
 void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
 }
+namespace avx512 {
+void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
+}
 #endif
 
 namespace {
@@ -20,6 +23,7 @@ namespace {
 constexpr Candidate<HcHeadArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcHeadCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::HcHeadCpu},
     {"avx2", SupportsAvx2, avx2::HcHeadCpu},
 #endif
     {"generic", SupportsCpu, generic::HcHeadCpu},

@@ -13,6 +13,9 @@ void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
 namespace avx2 {
 void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
 }
+namespace avx512 {
+void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
+}
 #endif
 
 namespace {
@@ -20,6 +23,7 @@ namespace {
 constexpr Candidate<HcPreArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcPreCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::HcPreCpu},
     {"avx2", SupportsAvx2, avx2::HcPreCpu},
 #endif
     {"generic", SupportsCpu, generic::HcPreCpu},

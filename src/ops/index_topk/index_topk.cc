@@ -11,6 +11,9 @@ void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
 namespace avx2 {
 void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
 }
+namespace avx512 {
+void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
+}
 #endif
 
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr Candidate<IndexTopkArgs> kCandidates[] = {
     DSV4_CUDA_ROW(IndexTopkCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::IndexTopkCpu},
     {"avx2", SupportsAvx2, avx2::IndexTopkCpu},
 #endif
     {"generic", SupportsCpu, generic::IndexTopkCpu},

@@ -41,14 +41,14 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
     q = s.q.data();
   }
   const float* weights = a.weights.f32() + t * num_heads;
-  for (int64_t i = 0; i < count; i += 2 * kTileRows) {
+  for (int64_t i = 0; i < count; i += kLanes) {
     Vec sum = Zero();
     for (int64_t h = 0; h < num_heads; h += kTileTokens) {
-      float dots[kTileTokens][2 * kTileRows];
+      float dots[kTileTokens][kLanes];
       const float* x[kTileTokens];
       for (int64_t j = 0; j < kTileTokens; ++j) x[j] = q + std::min(h + j, num_heads - 1) * dp;
-      for (int64_t half = 0; half < 2 * kTileRows; half += kTileRows) {
-        const auto key = [&](int64_t r) { return BufferRow{keys + std::min(i + half + r, count - 1) * dp}; };
+      for (int64_t part = 0; part < kLanes; part += kTileRows) {
+        const auto key = [&](int64_t r) { return BufferRow{keys + std::min(i + part + r, count - 1) * dp}; };
         const BufferRow tile[kTileRows] = {key(0), key(1), key(2), key(3)};
         Vec acc[kTileRows][kTileTokens];
         for (auto& of_key : acc) {
@@ -56,7 +56,7 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
         }
         AddProducts<kTileRows, kTileTokens>(tile, x, 0, dp, acc);
         for (int64_t j = 0; j < kTileTokens; ++j) {
-          StoreSums(dots[j] + half, acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
+          StoreSums(dots[j] + part, acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
         }
       }
       for (int64_t j = 0; j < std::min(kTileTokens, num_heads - h); ++j) {

@@ -14,7 +14,16 @@ namespace dsv4::DSV4_ISA {
 
 enum class ColumnOrder : uint8_t { kFile, kE2m1 };
 
-#ifdef DSV4_SIMD_AVX2
+#if defined(DSV4_SIMD_AVX512)
+
+// Lane j takes the eight codes of the j-th four bytes, one a vector.
+inline constexpr int64_t kOrderedBlock = 128;
+constexpr int64_t OrderedColumn(int64_t p) { return p % 16 * 8 + p / 16; }
+constexpr ColumnOrder OrderOf(WeightFormat f) {
+  return f == WeightFormat::kMxfp4 || f == WeightFormat::kNvfp4 ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
+}
+
+#elif defined(DSV4_SIMD_AVX2)
 
 inline constexpr int64_t kOrderedBlock = 16;
 

@@ -1,7 +1,7 @@
 // One weight row of a QuantTensor as a source of decoded vectors:
-//   Load(k)        weights k .. k+7, k a multiple of 8
-//   Load(k, x)     weights k .. k + 8 kVectors - 1, k a multiple of 8 kVectors
-//   LoadTail(k, n) the n < 8 weights at the end of a row, then zeros
+//   Load(k)        weights k .. k + kLanes - 1, k a multiple of kLanes
+//   Load(k, x)     weights k .. k + kLanes kVectors - 1, k a multiple of kLanes kVectors
+//   LoadTail(k, n) the n < kLanes weights at the end of a row, then zeros
 // E2M1 rows give their columns in the order of column_order.h instead: k counts positions there, and there is no tail.
 // Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
 // power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
@@ -70,11 +70,53 @@ struct Fp4Row {
   const uint8_t* scales;
 
   static constexpr int64_t Whole(int64_t k_dim) { return NumPositions(k_dim, OrderOf(WeightFormat::kNvfp4)); }
+
+#if defined(DSV4_SIMD_AVX512)
+  static constexpr int kVectors = 8;
+  int64_t cols;
+
+  DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
+      : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)), cols(w.cols) {}
+  DSV4_INLINE Vec Load(int64_t k) const {
+    Vec x[8];
+    Load(k / kOrderedBlock * kOrderedBlock, x);
+    return x[k % kOrderedBlock / kLanes];
+  }
+  // 128 weights; zeros where the row ends before.
+  DSV4_INLINE void Load(int64_t k, Vec (&x)[8]) const {
+    __m512i packed;
+    uint64_t scale = 0;
+    if (k + kOrderedBlock <= cols) {
+      packed = _mm512_loadu_si512(codes + k / 2);
+      std::memcpy(&scale, scales + k / Block, kOrderedBlock / Block);
+    } else {
+      packed = _mm512_maskz_loadu_epi8((__mmask64{1} << ((cols - k) / 2)) - 1, codes + k / 2);
+      std::memcpy(&scale, scales + k / Block, static_cast<size_t>((cols - k) / Block));
+    }
+    const __m512 factors = Scales(scale);
+    for (int v = 0; v < 8; ++v) {
+      const __m512i codes_of_lane = _mm512_srli_epi32(packed, static_cast<unsigned>(4 * v));
+      x[v] = {_mm512_mul_ps(LookUpE2m1(codes_of_lane).v, factors)};
+    }
+  }
+  // The scale of every lane's eight columns.
+  static DSV4_INLINE __m512 Scales(uint64_t scale) {
+    const __m128i bytes = _mm_cvtsi64_si128(static_cast<int64_t>(scale));
+    if constexpr (Block == kNvfp4BlockSize) {
+      return _mm512_mul_ps(E4m3ToVec(_mm_unpacklo_epi8(bytes, bytes)).v, _mm512_set1_ps(kE4m3Unit));
+    } else {
+      const __m512i code = _mm512_cvtepu8_epi32(
+          _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)));
+      __m512i bits = _mm512_slli_epi32(code, 23);
+      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()), _mm512_set1_epi32(0x00400000));
+      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x7FC00000));
+      return _mm512_castsi512_ps(bits);
+    }
+  }
+#elif defined(DSV4_SIMD_AVX2)
+  static constexpr int kVectors = 4;
   DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
       : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
-
-#ifdef DSV4_SIMD_AVX2
-  static constexpr int kVectors = 4;
   // One vector of the 16 columns at k: only for a row's last 16 columns.
   DSV4_INLINE Vec Load(int64_t k) const {
     const int64_t at = k / kOrderedBlock * kOrderedBlock;
@@ -93,6 +135,8 @@ struct Fp4Row {
   }
 #else
   static constexpr int kVectors = 4;
+  DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
+      : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
   DSV4_INLINE Vec Load(int64_t k) const {
     return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]]));
   }
@@ -103,7 +147,7 @@ struct Fp4Row {
 #endif
   DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
 };
-#ifdef DSV4_SIMD_AVX2
+#if defined(DSV4_SIMD_AVX2) || defined(DSV4_SIMD_AVX512)
 using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0Table>;
 using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3Table>;
 #else

@@ -11,6 +11,9 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 namespace avx2 {
 void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 }
+namespace avx512 {
+void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
+}
 #endif
 
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr Candidate<LinearArgs> kCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::LinearCpu},
     {"avx2", SupportsAvx2, avx2::LinearCpu},
 #endif
     {"generic", SupportsCpu, generic::LinearCpu},

@@ -11,6 +11,9 @@ void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
 namespace avx2 {
 void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
 }
+namespace avx512 {
+void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
+}
 #endif
 
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr Candidate<RmsNormArgs> kCandidates[] = {
     DSV4_CUDA_ROW(RmsNormCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::RmsNormCpu},
     {"avx2", SupportsAvx2, avx2::RmsNormCpu},
 #endif
     {"generic", SupportsCpu, generic::RmsNormCpu},

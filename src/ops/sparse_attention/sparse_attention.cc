@@ -13,6 +13,9 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
 namespace avx2 {
 void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
 }
+namespace avx512 {
+void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
+}
 #endif
 
 namespace {
@@ -20,6 +23,7 @@ namespace {
 constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
     DSV4_CUDA_ROW(SparseAttentionCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::SparseAttentionCpu},
     {"avx2", SupportsAvx2, avx2::SparseAttentionCpu},
 #endif
     {"generic", SupportsCpu, generic::SparseAttentionCpu},
