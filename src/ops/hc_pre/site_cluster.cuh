@@ -28,6 +28,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   const int own_stream = lane / 8, column = (rank * kRun + warp) * 32 + lane % 8 * 4;
   const bool has_columns = warp < kRun;
   AllowNext();
+  // "I run": nothing may be written into a block's shared memory before it has begun.
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 
   Four w[kMixes], norm;
   if (has_columns) {
@@ -73,6 +75,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     part[warp][lane] = TransposeSum(v);
   }
   __syncthreads();
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // every block runs
   {  // the block's sums, to every block
     float sum = 0;
 #pragma unroll

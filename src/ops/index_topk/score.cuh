@@ -213,13 +213,14 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   const auto load = [&](int tile) {
     const uint32_t own = static_cast<uint32_t>(tile + warp * kWarpKeys);
     if (static_cast<int>(own) >= rows) return;
-    const uint32_t page = own / per_page, row = own - page * per_page + g;
+    const uint32_t page = own / per_page, first = own - page * per_page;
+    const uint32_t last = first + static_cast<uint32_t>(rows) - 1 - own;  // rows behind it may never have been written
     const uint8_t* data = pages[page] + keys.layout.rows_offset;
     const uint8_t* scale = data + per_page * (kFp4 ? kDim / 2 : 2 * kDim);
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      LoadKey<kFp4>(data + (row + 8 * i) * (kFp4 ? kDim / 2 : 2 * kDim), scale + (row + 8 * i) * (kDim / 32),
-                    c, raw[i / 2][i % 2]);
+      const uint32_t row = min(first + g + 8 * i, last);
+      LoadKey<kFp4>(data + row * (kFp4 ? kDim / 2 : 2 * kDim), scale + row * (kDim / 32), c, raw[i / 2][i % 2]);
     }
   };
   bool more = next_run();
