@@ -389,7 +389,7 @@ class Responses(ServerTestCase):
         for body, param in [({"input": 1}, "input"), ({"input": [{"type": "telepathy"}]}, "input[0].type"),
                             ({"previous_response_id": "resp_1", "input": "x"}, "previous_response_id"),
                             ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
-                            ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format"),
+                            ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
                             ({"input": "x", "background": True}, "background")]:
             self.assertEqual(self.refused(self.server.post("/v1/responses", body), 400)["param"], param)
 
