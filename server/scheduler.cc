@@ -544,7 +544,6 @@ void Scheduler::Deliver() {
 void Scheduler::Retire() {
   const auto retire = [this](Sequence& s, bool ran) {
     const auto now = Clock::now();
-    --(ran ? num_running_ : num_waiting_);
     const double total = Seconds(now - s.job->submitted);
     const double queued = s.was_admitted ? Seconds(s.admitted - s.job->submitted) : total;
     metrics_.AddRequest({.reason = ReasonName(s.end_reason),
@@ -556,6 +555,7 @@ void Scheduler::Retire() {
                          .total_s = total});
     if (s.end_reason != FinishReason::kError) KeepReply(s);
     s.session.reset();
+    --(ran ? num_running_ : num_waiting_);  // idle() says that nothing is held
   };
   for (auto& s : waiting_) {
     if (s->ended) retire(*s, false);
