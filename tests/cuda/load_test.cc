@@ -2,36 +2,25 @@
 #include "dsv4/inspect.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
-#include "support/fixture.h"
+#include "support/sessions.h"
 
 namespace dsv4::test {
 namespace {
 
 using dsv4::testing::TempDir;
 
-std::vector<float> Logits(EngineOptions options) {
-  options.device = "cuda";
-  const auto engine = LoadOrFail(options);
-  if (engine == nullptr) return {};
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < 150; ++i) tokens.push_back(2 + i * 17 % 4000);
-  std::vector<float> logits;
-  const auto session = std::move(engine->NewSession()).value();
-  EXPECT_TRUE(session->Append(tokens, LogitRows::kAll, &logits).ok());
-  return logits;
-}
-
 TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
   DSV4_GPU_OR_SKIP();
   for (const bool fp8_dense : {false, true}) {
     EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42}};
-    const std::vector<float> want = Logits(made);
+    made.device = "cuda";
+    const std::vector<float> want = LogitsOfModel(made);
     for (const char* device : {"cpu", "cuda"}) {
       const TempDir temp;
       made.device = device;
       const Status status = WriteSyntheticCheckpoint(made, temp / "m");
       ASSERT_TRUE(status.ok()) << status.message();
-      const std::vector<float> got = Logits({.model_dir = temp / "m"});
+      const std::vector<float> got = LogitsOfModel({.model_dir = temp / "m", .device = "cuda"});
       EXPECT_FALSE(got.empty());
       EXPECT_TRUE(got == want) << "written by " << device << ", fp8_dense " << fp8_dense;
     }

@@ -1,12 +1,8 @@
 // KV snapshots on a GPU: under the same steps the same bits, also from a file.
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-
 #include "dsv4/sampling.h"
 #include "dsv4/snapshot.h"
+#include "io/test_files.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
 
@@ -43,8 +39,7 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
   const std::vector<TokenId> ids = Repeated(ReferenceArray(dir, "prompt_ids").i32, 700);
   const auto engine = LoadOrFail(GpuOptions(dir, false));
   ASSERT_NE(engine, nullptr);
-  char name[] = "/tmp/dsv4_snapshot_XXXXXX";
-  const std::string folder = ::mkdtemp(name);
+  const dsv4::testing::TempDir folder;
   for (const size_t cut : {1, 3, 4, 127, 128, 131, 255, 256, 257, 300, 512, 600}) {
     const std::span<const TokenId> tail = std::span(ids).subspan(cut, 20);
     auto session = std::move(engine->NewSession()).value();
@@ -56,14 +51,13 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
     auto first = std::move(engine->NewSession(**snapshot)).value(), second = std::move(engine->NewSession(**snapshot)).value();
     EXPECT_EQ(Steps(*first, std::span(ids).subspan(0, 20)).size(), expected.size());  // goes elsewhere
     EXPECT_EQ(Steps(*second, tail), expected) << "cut at " << cut;
-    const std::string path = folder + "/a";
+    const std::string path = folder / "a";
     ASSERT_TRUE((*snapshot)->Save(path, "note").ok());
     const auto loaded = engine->LoadSnapshot(path);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     EXPECT_EQ(Steps(*std::move(engine->NewSession(**loaded)).value(), tail), expected) << "cut at " << cut << ", from a file";
   }
   EXPECT_EQ(engine->kv_bytes(), 0);
-  std::filesystem::remove_all(folder);
 }
 
 // Decode leaves a step behind the last token in the cache; a snapshot after it must not mind.

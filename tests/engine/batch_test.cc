@@ -2,19 +2,10 @@
 
 #include <memory>
 
-#include "support/fixture.h"
+#include "support/sessions.h"
 
 namespace dsv4::test {
 namespace {
-
-std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) {
-  std::vector<TokenId> ids;
-  for (int64_t i = 0; i < n; ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    ids.push_back(static_cast<TokenId>((seed >> 33) % static_cast<uint64_t>(vocab)));
-  }
-  return ids;
-}
 
 // As trained: all roundings on.
 EngineOptions DefaultOptions(const std::string& dir, int threads) {

@@ -1,28 +1,17 @@
 // KV snapshots: going on from one gives the bits of the session that it was taken of; saved ones too, or they are refused.
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "dsv4/snapshot.h"
-#include "support/fixture.h"
+#include "io/test_files.h"
+#include "support/sessions.h"
 
 namespace dsv4::test {
 namespace {
 
-std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) {
-  std::vector<TokenId> ids;
-  for (int64_t i = 0; i < n; ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    ids.push_back(static_cast<TokenId>((seed >> 33) % static_cast<uint64_t>(vocab)));
-  }
-  return ids;
-}
-
-class Snapshot : public testing::Test {
+class Snapshot : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string dir = FixtureDir("flash-nvfp4");
@@ -172,17 +161,11 @@ class SnapshotFile : public Snapshot {
   void SetUp() override {
     Snapshot::SetUp();
     if (IsSkipped()) return;
-    char name[] = "/tmp/dsv4_snapshot_XXXXXX";
-    folder_ = ::mkdtemp(name);
-    path_ = folder_ + "/a.dsv4kv";
     ids_ = SomeTokens(280, 5, static_cast<int64_t>(vocab_));
     snapshot_ = SnapshotOf(std::span(ids_).first(kCut));
     ASSERT_TRUE(snapshot_->Save(path_, "a note").ok());
     std::ifstream file(path_, std::ios::binary);
     bytes_.assign(std::istreambuf_iterator<char>(file), {});
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
   // The file must be refused by one line that names it.
@@ -194,7 +177,9 @@ class SnapshotFile : public Snapshot {
   }
 
   static constexpr size_t kCut = 259;
-  std::string folder_, path_, bytes_;
+  const dsv4::testing::TempDir folder_;
+  const std::string path_ = folder_ / "a.dsv4kv";
+  std::string bytes_;
   std::vector<TokenId> ids_;
   std::shared_ptr<const KvSnapshot> snapshot_;
 };
@@ -209,16 +194,16 @@ TEST_F(SnapshotFile, ComesBackWithTheSameBits) {
   EXPECT_EQ(info->file_bytes, static_cast<int64_t>(bytes_.size()));
   // In another engine of the same kind, as after a restart; saved by a snapshot that has outlived its own.
   engine_.reset();
-  ASSERT_TRUE(snapshot_->Save(folder_ + "/b.dsv4kv").ok());
+  ASSERT_TRUE(snapshot_->Save(folder_ / "b.dsv4kv").ok());
   snapshot_.reset();
   engine_ = LoadOrFail(options_);
-  for (const std::string& path : {path_, folder_ + "/b.dsv4kv"}) {
+  for (const std::string& path : {path_, folder_ / "b.dsv4kv"}) {
     const auto loaded = engine_->LoadSnapshot(path);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     EXPECT_EQ(GoOn(*engine_, **loaded, tail), expected);
   }
   EXPECT_EQ(engine_->kv_bytes(), 0);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary files
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);  // no temporary files
 }
 
 TEST_F(SnapshotFile, CutOffFilesAreRefused) {

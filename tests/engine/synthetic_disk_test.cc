@@ -4,23 +4,12 @@
 #include "base/file.h"
 #include "io/test_files.h"
 #include "model/deepseek_v4/synthetic_disk.h"
-#include "support/fixture.h"
+#include "support/sessions.h"
 
 namespace dsv4::test {
 namespace {
 
 using dsv4::testing::TempDir;
-
-std::vector<float> Logits(const EngineOptions& options) {
-  const auto engine = LoadOrFail(options);
-  if (engine == nullptr) return {};
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < 150; ++i) tokens.push_back(2 + i * 17 % 4000);
-  std::vector<float> logits;
-  const auto session = std::move(engine->NewSession()).value();
-  EXPECT_TRUE(session->Append(tokens, LogitRows::kAll, &logits).ok());
-  return logits;
-}
 
 TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
   for (const bool fp8_dense : {false, true}) {
@@ -29,11 +18,11 @@ TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
     const std::string dir = temp / "model";
     const Status status = WriteSyntheticCheckpoint(made, dir);
     ASSERT_TRUE(status.ok()) << status.message();
-    const std::vector<float> from_disk = Logits({.model_dir = dir, .num_threads = 2}), want = Logits(made);
+    const std::vector<float> from_disk = LogitsOfModel({.model_dir = dir, .num_threads = 2}), want = LogitsOfModel(made);
     ASSERT_FALSE(want.empty());
     EXPECT_EQ(from_disk, want) << "fp8_dense " << fp8_dense;  // bits: both are finite
     made.synthetic.seed = 43;
-    EXPECT_NE(from_disk, Logits(made));
+    EXPECT_NE(from_disk, LogitsOfModel(made));
   }
 }
 
@@ -52,7 +41,7 @@ TEST(SyntheticDisk, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
   }
   EXPECT_GT(shards, 3);
   EXPECT_EQ(larger, 1);
-  EXPECT_EQ(Logits({.model_dir = temp / "m"}), Logits({.model_dir = "", .synthetic = model}));
+  EXPECT_EQ(LogitsOfModel({.model_dir = temp / "m"}), LogitsOfModel({.model_dir = "", .synthetic = model}));
 }
 
 TEST(SyntheticDisk, RefusesAFolderThatIsThere) {
