@@ -21,7 +21,8 @@ class ChatReply : public Reply {
         options_(options),
         choices_(static_cast<size_t>(options.n)),
         id_(NewId("chatcmpl-")),
-        created_(UnixTime()) {}
+        created_(UnixTime()),
+        chunk_head_(Dump(Head("chat.completion.chunk"))) {}
 
  private:
   struct Choice {
@@ -152,14 +153,13 @@ class ChatReply : public Reply {
     if (tokens != nullptr) choice["logprobs"] = {{"content", Logprobs(*tokens)}, {"refusal", nullptr}};
     choice["finish_reason"] = finish == nullptr ? Json(nullptr) : Json(finish);
     if (!stop_reason.is_null()) choice["stop_reason"] = stop_reason;
-    Json chunk = Head("chat.completion.chunk");
-    chunk["choices"] = Json::array({std::move(choice)});
+    Json chunk = {{"choices", Json::array({std::move(choice)})}};
     if (options_.continuous_usage) {
       chunk["usage"] = UsageToJson(usage_.Total(options_.n));
     } else if (options_.include_usage) {
       chunk["usage"] = nullptr;
     }
-    Event(chunk);
+    EventBehind(chunk_head_, chunk);
   }
 
   void End() override {
@@ -198,6 +198,7 @@ class ChatReply : public Reply {
   std::vector<Choice> choices_;
   const std::string id_;
   const int64_t created_;
+  const std::string chunk_head_;
   UsageSum usage_;
 };
 

@@ -28,7 +28,8 @@ class CompletionReply : public Reply {
         options_(options),
         choices_(num_sequences),
         id_(NewId("cmpl-")),
-        created_(UnixTime()) {
+        created_(UnixTime()),
+        head_(Dump(Head())) {
     for (Choice& choice : choices_)
       choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
     if (!options.echo) return;
@@ -115,8 +116,7 @@ class CompletionReply : public Reply {
     const bool ended = output.finish != FinishReason::kNone;
     const bool counted = options_.continuous_usage && !output.tokens.empty();
     if (text.empty() && logprobs.tokens.empty() && !ended && !counted) return;
-    Json chunk = Head();
-    Json one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
+    Json chunk, one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
     if (!logprobs.tokens.empty()) one["logprobs"] = ToJson(std::move(logprobs));
     one["finish_reason"] = ended ? Json(FinishReasonName(output.finish)) : Json(nullptr);
     if (ended && !choice.stop_reason.is_null()) one["stop_reason"] = choice.stop_reason;
@@ -126,7 +126,7 @@ class CompletionReply : public Reply {
     } else if (options_.include_usage) {
       chunk["usage"] = nullptr;
     }
-    Event(chunk);
+    EventBehind(head_, chunk);
   }
 
   void End() override {
@@ -156,6 +156,7 @@ class CompletionReply : public Reply {
   std::vector<Choice> choices_;
   const std::string id_;
   const int64_t created_;
+  const std::string head_;
   UsageSum usage_;
 };
 

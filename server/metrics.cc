@@ -9,8 +9,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr std::array kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,   0.25,  0.5,
-                                 0.75,  1.0,    2.5,   5.0,  7.5,  10.0, 30.0, 60.0, 300.0, 1800.0};
+constexpr std::array kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2,  0.25,  0.3,
+                                 0.4,   0.5,    0.75,  1.0,  2.5,  5.0,  7.5,  10.0, 30.0, 60.0, 300.0, 1800.0};
 constexpr std::array kTokens = {1.0,     2.0,      5.0,      10.0,     20.0,     50.0,    100.0,
                                 200.0,   500.0,    1000.0,   2000.0,   5000.0,   10000.0, 20000.0,
                                 50000.0, 100000.0, 200000.0, 500000.0, 1000000.0};
@@ -94,6 +94,7 @@ Metrics::Metrics(std::string model_name)
       success_{{"abort", 0}, {"error", 0}, {"length", 0}, {"stop", 0}, {"tool_calls", 0}},
       first_token_(kSeconds),
       token_gap_(kSeconds),
+      decode_step_(kSeconds),
       total_(kSeconds),
       queue_(kSeconds),
       prefill_(kSeconds),
@@ -109,6 +110,8 @@ void Metrics::AddStep(const Step& step) {
   step_tokens_.Add(static_cast<double>(step.prompt_tokens + step.generated_tokens));
   for (const double s : step.first_token_s) first_token_.Add(s);
   for (const double s : step.token_gaps_s) token_gap_.Add(s);
+  if (step.decode_s > 0) decode_step_.Add(step.decode_s);
+  gaps_over_bound_ += static_cast<uint64_t>(step.gaps_over_bound);
 }
 
 void Metrics::AddRequest(const Request& r) {
@@ -187,6 +190,11 @@ std::string Metrics::Render(const Gauges& g) const {
   request_prompt_.Render("vllm:request_prompt_tokens", "Prompt tokens of a sequence.", model_label_, &page.out);
   request_generated_.Render("vllm:request_generation_tokens", "Tokens generated for a sequence.",
                             model_label_, &page.out);
+  decode_step_.Render("dsv4:decode_step_seconds", "Steps without prompts.", model_label_, &page.out);
+  page.One("dsv4:max_gap_seconds", "gauge", "The bound of the time between two tokens (0: none).", g.max_gap_s);
+  page.One("dsv4:gaps_over_bound_total", "counter", "Times between two tokens beyond it.", static_cast<double>(gaps_over_bound_));
+  page.One("dsv4:admission_limit", "gauge", "Sequences that may run within it, by the measured times.",
+           static_cast<double>(g.admission_limit));
   page.Counts("dsv4:prefix_hit_total", "Sequences that go on from the prefix cache, by place.", "place", hits_);
   page.Counts("dsv4:prefix_miss_total", "Sequences that found nothing in the prefix cache, by reason.", "reason", misses_);
   page.Counts("dsv4:rejected_total", "Requests refused before they were queued, by reason.", "reason",

@@ -31,6 +31,8 @@ struct Gauges {
   int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0;
   int64_t cuts_in_memory = 0, cuts_on_disk = 0, kv_disk_bytes = 0;  // of the prefix cache
   int64_t connections = 0;
+  double max_gap_s = 0;
+  int64_t admission_limit = 0;
 };
 
 class Metrics {
@@ -41,6 +43,8 @@ class Metrics {
   struct Step {
     int64_t prompt_tokens = 0, generated_tokens = 0;
     std::vector<double> first_token_s, token_gaps_s;
+    double decode_s = 0;  // of a step without prompts
+    int64_t gaps_over_bound = 0;
   };
   void AddStep(const Step& step);
 
@@ -65,10 +69,10 @@ class Metrics {
   std::string model_label_;
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0,
-           evictions_ = 0;
+           evictions_ = 0, gaps_over_bound_ = 0;
   std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
-  Histogram first_token_, token_gap_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
+  Histogram first_token_, token_gap_, decode_step_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
       request_generated_;
 };
 

@@ -1,7 +1,6 @@
 #include "output.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "dsv4/chat.h"
@@ -149,17 +148,17 @@ void OutputWriter::TakeText(const std::string& text, StepOutput* out) {
   if (include_stop_) out->text += matched_stop_;
 }
 
-void ChoiceConstraint::Mask(std::vector<float>* logits) const {
-  const auto vocab = std::min<int64_t>(tokenizer_->vocab_size(), static_cast<int64_t>(logits->size()));
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  for (TokenId id = 0; id < static_cast<TokenId>(logits->size()); ++id) {
-    const bool possible = id < vocab && !tokenizer_->IsAdded(id) && [&] {
-      const std::string_view bytes = tokenizer_->TokenBytes(id);
-      return !bytes.empty() && std::any_of(rest_.begin(), rest_.end(),
-                                           [&](const std::string& rest) { return rest.starts_with(bytes); });
-    }();
-    if (!possible) (*logits)[static_cast<size_t>(id)] = kNever;
+std::span<const uint32_t> ChoiceConstraint::Allowed() {
+  std::fill(allowed_.begin(), allowed_.end(), 0);
+  const auto vocab = std::min<int64_t>(tokenizer_->vocab_size(), 32 * static_cast<int64_t>(allowed_.size()));
+  for (TokenId id = 0; id < static_cast<TokenId>(vocab); ++id) {
+    if (tokenizer_->IsAdded(id)) continue;
+    const std::string_view bytes = tokenizer_->TokenBytes(id);
+    const bool possible = !bytes.empty() && std::any_of(rest_.begin(), rest_.end(),
+                                                        [&](const std::string& rest) { return rest.starts_with(bytes); });
+    if (possible) allowed_[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   }
+  return allowed_;
 }
 
 void ChoiceConstraint::Accept(TokenId id) {

@@ -57,17 +57,19 @@ class OutputWriter {
 // The next tokens must spell one of several texts.
 class ChoiceConstraint {
  public:
-  ChoiceConstraint(const Tokenizer& tokenizer, std::vector<std::string> choices)
-      : tokenizer_(&tokenizer), rest_(std::move(choices)) {}
+  // `vocab_size` is the model's.
+  ChoiceConstraint(const Tokenizer& tokenizer, int64_t vocab_size, std::vector<std::string> choices)
+      : tokenizer_(&tokenizer), rest_(std::move(choices)), allowed_(static_cast<size_t>(vocab_size + 31) / 32) {}
 
   bool done() const { return rest_.empty(); }
-  // Sets the logits of tokens that cannot come next to -inf.
-  void Mask(std::vector<float>* logits) const;
+  // The tokens that can come next, a bit each; good until the next call.
+  std::span<const uint32_t> Allowed();
   void Accept(TokenId id);
 
  private:
   const Tokenizer* tokenizer_;
   std::vector<std::string> rest_;  // what each choice that is still possible lacks
+  std::vector<uint32_t> allowed_;
 };
 
 }  // namespace dsv4::server

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr size_t kRelated = 16;  // tokens: BOS and a role are common to all
 constexpr size_t kWorthReading = 64;  // tokens that a file must save
-constexpr std::string_view kSuffix = ".dsv4kv";
+const std::string kSuffix = ".dsv4kv";
+constexpr std::chrono::minutes kUnfinished{10};  // what is younger may be another process's
 
 // Whether `text` starts with the spelling of an added token: text before one is encoded apart from it.
 bool StartsWithAddedToken(const Tokenizer& tokenizer, std::string_view text) {
@@ -57,10 +59,17 @@ bool TakeNumber(std::string_view* in, size_t* n) {
 
 PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics, const PrefixCacheOptions& options)
     : engine_(engine), tokenizer_(tokenizer), metrics_(metrics), options_(options) {
-  if (options_.enabled && !options_.disk.empty()) ReadFolder();
+  if (!options_.enabled || options_.disk.empty()) return;
+  if (const auto fingerprint = engine_.SnapshotFingerprint(); !fingerprint.ok()) {
+    Error(fingerprint.status(), "failed");
+    return;
+  }
+  ReadFolder();
+  disk_ = std::make_unique<KvFiles>(engine_, options_.disk_queue_bytes,
+                                    [this] { if (options_.on_disk_done) options_.on_disk_done(); });
 }
 
-const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, size_t* common) const {
+const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const {
   const Node *deepest = nullptr, *in_memory = nullptr;
   *common = cuts_.Walk(prompt, [&](const Node& node) {
     if (!Holds(node.value) || node.depth == prompt.size()) return;
@@ -68,13 +77,14 @@ const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, s
     if (node.value.snapshot != nullptr) in_memory = &node;
   });
   const bool worth_it = deepest != nullptr && deepest->depth >= (in_memory == nullptr ? 0 : in_memory->depth) + kWorthReading;
-  return worth_it ? deepest : in_memory;
+  return worth_it && !in_memory_only ? deepest : in_memory;
 }
 
 PrefixCache::Known PrefixCache::Look(std::span<const TokenId> prompt) const {
   Known known;
-  const Node* node = Deepest(prompt, &known.common);
+  const Node* node = Deepest(prompt, &known.common, /*in_memory_only=*/false);
   known.cut = node == nullptr ? 0 : node->depth;
+  known.on_disk = node != nullptr && node->value.snapshot == nullptr;
   return known;
 }
 
@@ -86,39 +96,82 @@ bool PrefixCache::Has(std::span<const TokenId> tokens) const {
 
 PrefixCache::Found PrefixCache::Find(std::span<const TokenId> prompt) {
   if (!options_.enabled) return {.snapshot = nullptr, .what = "off"};
-  for (;;) {
-    size_t common = 0;
-    auto* node = const_cast<Node*>(Deepest(prompt, &common));
-    if (node == nullptr) {
-      if (cuts_.root().children.empty()) return {.snapshot = nullptr, .what = "empty"};
-      return {.snapshot = nullptr, .what = common >= kRelated ? "diverged" : "unrelated"};
-    }
-    const char* what = "memory";
-    if (node->value.snapshot == nullptr) {
-      auto loaded = engine_.LoadSnapshot(node->value.file);
-      if (!loaded.ok() && loaded.status().code() == StatusCode::kResourceExhausted) {
-        if (Evict()) continue;  // which may have changed the tree
-        return {.snapshot = nullptr, .what = "no_memory"};
-      }
-      const bool right = loaded.ok() && (*loaded)->tokens() == Tree::Key(*node);
-      if (!right) {
-        Error(loaded.ok() ? DataLoss("'" + node->value.file + "': holds other tokens than its name says") : loaded.status(), "refused");
+  size_t common = 0;
+  auto* node = const_cast<Node*>(Deepest(prompt, &common, /*in_memory_only=*/true));
+  if (node == nullptr) {
+    if (cuts_.root().children.empty()) return {.snapshot = nullptr, .what = "empty"};
+    if (Deepest(prompt, &common, /*in_memory_only=*/false) != nullptr) return {.snapshot = nullptr, .what = "no_memory"};
+    return {.snapshot = nullptr, .what = common >= kRelated ? "diverged" : "unrelated"};
+  }
+  const std::lock_guard lock(mutex_);
+  ++node->value.hits;
+  Touch(node);
+  return {.snapshot = node->value.snapshot, .what = std::exchange(node->value.from_disk, false) ? "disk" : "memory"};
+}
+
+PrefixCache::Fetched PrefixCache::Fetch(std::span<const TokenId> prompt) {
+  size_t common = 0;
+  auto* node = const_cast<Node*>(Deepest(prompt, &common, /*in_memory_only=*/false));
+  if (disk_ == nullptr || node == nullptr || node->value.snapshot != nullptr) return Fetched::kHere;
+  if (const auto image = node->value.image; image != nullptr) {
+    (void)Restore(node, *image);
+    return Fetched::kHere;
+  }
+  if (node->value.is_read || !disk_->Read(node->value.file)) return Fetched::kUnderWay;
+  node->value.is_read = true;
+  return Fetched::kBegun;
+}
+
+void PrefixCache::Poll() {
+  if (disk_ == nullptr) return;
+  for (const KvFiles::Done& done : disk_->TakeDone()) {
+    const bool written = done.kind == KvFiles::Done::Kind::kWritten;
+    if (written && done.status.ok()) metrics_.AddKvDisk("written");
+    Node* node = NodeOfFile(done.path);
+    const bool current = node != nullptr && (written ? node->value.image == done.image : node->value.is_read);
+    if (!done.status.ok() && (written || current)) Error(done.status, written ? "failed" : "refused");
+    if (!current) continue;  // removed meanwhile
+    if (!done.status.ok()) {
+      const std::lock_guard lock(mutex_);
+      DropFile(node, /*remove=*/false);
+      PruneNode(node);
+    } else if (written) {
+      node->value.image.reset();
+    } else {
+      node->value.is_read = false;
+      if (done.image->info().tokens != Tree::Key(*node)) {
+        Error(DataLoss("'" + done.path + "': holds other tokens than its name says"), "refused");
         const std::lock_guard lock(mutex_);
         DropFile(node, /*remove=*/false);
         PruneNode(node);
-        continue;
+      } else if (node->value.snapshot == nullptr) {
+        (void)Restore(node, *done.image);
       }
-      const std::lock_guard lock(mutex_);
-      node->value.snapshot = std::move(*loaded);
-      node->value.place = by_use_.insert(by_use_.begin(), node);
-      metrics_.AddKvDisk("restored");
-      what = "disk";
     }
-    const std::lock_guard lock(mutex_);
-    ++node->value.hits;
-    Touch(node);
-    return {.snapshot = node->value.snapshot, .what = what};
   }
+}
+
+PrefixCache::Node* PrefixCache::NodeOfFile(const std::string& path) {
+  const auto at = std::find_if(files_.begin(), files_.end(), [&](const Node* n) { return n->value.file == path; });
+  return at == files_.end() ? nullptr : *at;
+}
+
+// False: there is no memory for it.
+bool PrefixCache::Restore(Node* node, const SnapshotImage& image) {
+  const std::string path = node->value.file;
+  auto loaded = engine_.LoadSnapshot(image);
+  while (!loaded.ok() && loaded.status().code() == StatusCode::kResourceExhausted && Evict()) {
+    if (NodeOfFile(path) != node) return false;  // what was evicted took its place on the disk
+    loaded = engine_.LoadSnapshot(image);
+  }
+  if (!loaded.ok()) return false;
+  const std::lock_guard lock(mutex_);
+  node->value.snapshot = std::move(*loaded);
+  node->value.place = by_use_.insert(by_use_.begin(), node);
+  node->value.from_disk = true;
+  Touch(node);
+  metrics_.AddKvDisk("restored");
+  return true;
 }
 
 // Everything on the way to `node` was used now.
@@ -203,11 +256,12 @@ void PrefixCache::DropSnapshot(Node* node) {
 }
 
 void PrefixCache::DropFile(Node* node, bool remove) {
-  std::error_code ignored;
-  if (remove) fs::remove(node->value.file, ignored);
+  if (remove && disk_ != nullptr) disk_->Remove(node->value.file);
   files_.erase(node->value.disk_place);
   disk_bytes_ -= std::exchange(node->value.file_bytes, 0);
   node->value.file.clear();
+  node->value.image.reset();
+  node->value.is_read = false;
 }
 
 // Texts are kept as long as there are cuts at or behind their node.
@@ -222,7 +276,7 @@ void PrefixCache::PruneNode(Node* node) {
 }
 
 bool PrefixCache::Write(Node* node) {
-  if (options_.disk.empty() || !node->value.file.empty()) return false;
+  if (disk_ == nullptr || !node->value.file.empty()) return false;
   std::string note;
   for (const TextNode* at : node->value.texts) {
     const std::vector<char> text = TextTree::Key(*at);
@@ -232,18 +286,18 @@ bool PrefixCache::Write(Node* node) {
     note.append(reinterpret_cast<const char*>(at->value.more.data()), at->value.more.size() * sizeof(TokenId));
   }
   const std::string path = (fs::path(options_.disk) / FileName(node->value.snapshot->tokens())).string();
-  if (const Status status = node->value.snapshot->Save(path, note); !status.ok()) {
-    Error(status, "failed");
+  auto image = node->value.snapshot->MakeImage(note);
+  if (!image.ok()) {
+    Error(image.status(), "failed");
     return false;
   }
-  metrics_.AddKvDisk("written");
-  std::error_code ignored;
-  const auto bytes = static_cast<int64_t>(fs::file_size(path, ignored));
+  disk_->Write(*image, path);
   const std::lock_guard lock(mutex_);
   node->value.file = path;
-  node->value.file_bytes = bytes;
+  node->value.file_bytes = (*image)->info().file_bytes;
+  node->value.image = std::move(*image);
   node->value.disk_place = files_.insert(files_.begin(), node);
-  disk_bytes_ += bytes;
+  disk_bytes_ += node->value.file_bytes;
   while (disk_bytes_ > options_.disk_bytes && files_.size() > 1) {
     Node* oldest = files_.back();
     DropFile(oldest, /*remove=*/true);
@@ -256,8 +310,13 @@ bool PrefixCache::Write(Node* node) {
 void PrefixCache::ReadFolder() {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, std::string>> files;
+  const auto now = fs::file_time_type::clock::now();
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.disk, error)) {
-    if (entry.path().extension() == kSuffix) files.emplace_back(entry.last_write_time(error), entry.path().string());
+    const auto time = entry.last_write_time(error);
+    if (entry.path().extension() == kSuffix) files.emplace_back(time, entry.path().string());
+    // Left by a program that ended in the middle of a file.
+    const bool unfinished = entry.path().filename().string().find(kSuffix + ".tmp.") != std::string::npos;
+    if (unfinished && now - time > kUnfinished) fs::remove(entry.path(), error);
   }
   std::sort(files.begin(), files.end());
   for (const auto& [time, path] : files) {
@@ -286,13 +345,16 @@ void PrefixCache::ReadFolder() {
 }
 
 void PrefixCache::SaveAndClear(const std::function<bool()>& until) {
-  if (!options_.disk.empty()) {
+  if (disk_ != nullptr) {
     const std::vector<Node*> latest_first(by_use_.begin(), by_use_.end());
     for (Node* node : latest_first) {
       if (until()) break;
       if (disk_bytes_ + node->value.snapshot->memory_bytes() > options_.disk_bytes) break;
       if (!Replaced(*node)) (void)Write(node);
     }
+    disk_->Drain(until);
+    Poll();
+    disk_.reset();
   }
   const std::lock_guard lock(mutex_);
   by_use_.clear();

@@ -16,6 +16,7 @@
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "dsv4/tokenizer.h"
+#include "kv_files.h"
 #include "metrics.h"
 #include "radix_tree.h"
 
@@ -26,6 +27,8 @@ struct PrefixCacheOptions {
   size_t interval = 4096;    // tokens between two cuts of a long prompt
   std::string disk;          // folder; "": none
   int64_t disk_bytes = 0;    // files there, together
+  int64_t disk_queue_bytes = int64_t{512} << 20;  // of memory, at most, for what waits to be written
+  std::function<void()> on_disk_done = {};        // Poll has something to take; called by another thread
   std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
 };
 
@@ -38,18 +41,27 @@ class PrefixCache {
 
   // What is known of a prompt.
   struct Known {
-    size_t cut = 0;     // tokens of the deepest cut that leaves one to read; 0: none
-    size_t common = 0;  // tokens that begin some conversation in the tree as well
+    size_t cut = 0;        // tokens of the deepest cut that leaves one to read; 0: none
+    size_t common = 0;     // tokens that begin some conversation in the tree as well
+    bool on_disk = false;  // that cut is not in memory
   };
   Known Look(std::span<const TokenId> prompt) const;
 
+  // Brings the cut that Look names from disk into memory: a read was begun, or one is under way (Look again after the next
+  // Poll that takes something), or Find has all that there will be.
+  enum class Fetched { kBegun, kUnderWay, kHere };
+  Fetched Fetch(std::span<const TokenId> prompt);
+
+  // Takes what was written and read meanwhile. A file that is refused is forgotten.
+  void Poll();
+
   struct Found {
     std::shared_ptr<const KvSnapshot> snapshot;  // null: none
-    // memory, disk; or why there is none: off, empty, unrelated, diverged (a kept conversation
-    // goes another way), no_memory (to read it from disk)
+    // memory, disk (where it came from); or why there is none: off, empty, unrelated, diverged (a kept conversation
+    // goes another way), no_memory (for what is on disk)
     const char* what = "";
   };
-  // The cut that Look names, read from disk if it is there. A file that is refused is forgotten.
+  // The deepest cut in memory.
   Found Find(std::span<const TokenId> prompt);
 
   // Whether a cut of exactly these tokens is kept.
@@ -66,7 +78,7 @@ class PrefixCache {
 
   // Frees the cut that is worth least: the oldest of those that later cuts of their conversation have replaced and that
   // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the way, so
-  // leaves go before what they share). With a disk, the latter are written there first. False: there is none.
+  // leaves go before what they share). With a disk, the latter are queued to be written there. False: there is none.
   bool Evict();
 
   // Writes what Evict would write, the latest first, until `until` has passed; then forgets all.
@@ -88,6 +100,9 @@ class PrefixCache {
     std::shared_ptr<const KvSnapshot> snapshot;
     std::string file;  // "": none
     int64_t file_bytes = 0;
+    std::shared_ptr<const SnapshotImage> image;  // what the file will hold, while it waits to be written
+    bool is_read = false;                        // the file is being read
+    bool from_disk = false;                      // the snapshot came from there, and nobody has used it
     int64_t hits = 0;
     std::list<Node*>::iterator place, disk_place;  // in by_use_ where there is a snapshot, in files_ where a file
     std::vector<TextNode*> texts;
@@ -100,7 +115,9 @@ class PrefixCache {
 
   static bool Holds(const Cut& cut) { return cut.snapshot != nullptr || !cut.file.empty(); }
   static bool Replaced(const Node& node);
-  const Node* Deepest(std::span<const TokenId> prompt, size_t* common) const;
+  const Node* Deepest(std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const;
+  Node* NodeOfFile(const std::string& path);
+  bool Restore(Node* node, const SnapshotImage& image);
   void Touch(Node* node);
   void AddText(Node* node, std::string_view text, std::span<const TokenId> more);
   void DropSnapshot(Node* node);
@@ -120,6 +137,7 @@ class PrefixCache {
   TextTree texts_;
   std::list<Node*> by_use_, files_;  // the one used last first
   int64_t disk_bytes_ = 0;
+  std::unique_ptr<KvFiles> disk_;  // null: none
 };
 
 }  // namespace dsv4::server

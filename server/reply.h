@@ -35,6 +35,10 @@ class Reply : public std::enable_shared_from_this<Reply> {
   virtual std::string Ping() const { return ": ping\n\n"; }
 
   void Event(const Json& data) { pending_ += "data: " + Dump(data) + "\n\n"; }
+  // The members of `rest` behind those of an object that was dumped before.
+  void EventBehind(const std::string& head, const Json& rest) {
+    pending_.append("data: ").append(head, 0, head.size() - 1).append(",").append(Dump(rest), 1).append("\n\n");
+  }
   void NamedEvent(const std::string& name, const Json& data) {
     pending_ += "event: " + name + "\ndata: " + Dump(data) + "\n\n";
   }

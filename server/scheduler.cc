@@ -6,7 +6,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "logprobs.h"
 #include "sequence.h"
 
 namespace dsv4::server {
@@ -14,9 +13,6 @@ namespace dsv4::server {
 namespace {
 
 constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
-constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
-constexpr std::string_view kEndThink = "</think>";
-constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -24,10 +20,6 @@ int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
 
 bool HasPenalties(const SamplingParams& s) {
   return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
-}
-
-void Blend(double* average, double value) {
-  *average = *average == 0 ? value : 0.75 * *average + 0.25 * value;
 }
 
 const char* ReasonName(FinishReason reason) {
@@ -54,12 +46,29 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       options_(options),
       metrics_(metrics),
       post_(std::move(post)),
-      cache_(engine, tokenizer, metrics, options.prefix_cache),
+      cache_(engine, tokenizer, metrics, WithWake(options.prefix_cache)),
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)) {
+  step_begin_ = Clock::now();
+  admission_limit_ = options_.max_running;
   thread_ = std::thread([this] { Run(); });
 }
 
 Scheduler::~Scheduler() { Stop(); }
+
+PrefixCacheOptions Scheduler::WithWake(PrefixCacheOptions options) {
+  options.on_disk_done = [this] { Wake(); };
+  return options;
+}
+
+// Something changed that the engine's thread should look at.
+void Scheduler::Wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    changed_ = true;
+    interrupted_ = true;
+  }
+  wake_.notify_all();
+}
 
 void Scheduler::Stop() {
   {
@@ -123,22 +132,12 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
 
 void Scheduler::Cancel(const std::shared_ptr<Job>& job) {
   job->cancelled = true;
-  {
-    const std::lock_guard lock(mutex_);
-    changed_ = true;
-    interrupted_ = true;
-  }
-  wake_.notify_all();
+  Wake();
 }
 
 void Scheduler::SetPaused(const std::shared_ptr<Job>& job, bool paused) {
   job->paused = paused;
-  {
-    const std::lock_guard lock(mutex_);
-    changed_ = true;
-    interrupted_ = true;
-  }
-  wake_.notify_all();
+  Wake();
 }
 
 double Scheduler::SecondsStuck() const {
@@ -155,6 +154,8 @@ void Scheduler::Fill(Gauges* g) const {
   g->cuts_on_disk = cache_.num_on_disk();
   g->kv_disk_bytes = cache_.disk_bytes();
   g->kv_budget_bytes = options_.kv_budget_bytes;
+  g->max_gap_s = options_.max_gap_s;
+  g->admission_limit = admission_limit_;
 }
 
 // ---- The engine's thread
@@ -162,6 +163,7 @@ void Scheduler::Fill(Gauges* g) const {
 void Scheduler::Run() {
   while (WaitForWork()) {
     DropEnded();
+    cache_.Poll();
     Admit();
     std::vector<Sequence*> batch = PlanStep();
     MakeRoom(batch);
@@ -188,7 +190,8 @@ bool Scheduler::WaitForWork() {
     return std::any_of(running_.begin(), running_.end(), [](const SequencePtr& s) { return !s->job->paused; });
   };
   const auto ready = [&] { return stop_ || changed_ || !submitted_.empty() || can_step(); };
-  const bool room = running_.empty() && !waiting_.empty();
+  const bool room = running_.empty() && std::any_of(waiting_.begin(), waiting_.end(),
+                                                    [](const SequencePtr& s) { return !s->waits_for_disk; });
   if (!room && !ready()) {
     std::optional<Clock::time_point> deadline;
     const auto note = [&](const SequencePtr& s) {
@@ -196,12 +199,15 @@ bool Scheduler::WaitForWork() {
     };
     std::for_each(running_.begin(), running_.end(), note);
     std::for_each(waiting_.begin(), waiting_.end(), note);
+    step_begin_ns_ = 0;
     if (deadline) {
       wake_.wait_until(lock, *deadline, ready);
     } else {
       wake_.wait(lock, ready);
     }
+    step_begin_ = Clock::now();
   }
+  step_begin_ns_ = NowNs();
   changed_ = false;
   interrupted_ = false;
   for (SequencePtr& s : submitted_) waiting_.push_back(std::move(s));
@@ -221,301 +227,6 @@ void Scheduler::DropEnded() {
   for (auto& s : running_) check(*s);
   Deliver();
   Retire();
-}
-
-Status Scheduler::RunItems(std::span<Sequence* const> batch) {
-  std::vector<StepItem> items;
-  for (Sequence* s : batch) {
-    const std::span<const TokenId> tokens(s->ids.data() + s->num_read(), s->take);
-    const bool all_rows = s->needs_prompt_rows();
-    const bool last = s->take == s->num_unread();
-    const LogitRows rows = all_rows ? LogitRows::kAll : last ? LogitRows::kLast : LogitRows::kNone;
-    items.push_back({.session = s->session.get(),
-                     .tokens = tokens,
-                     .rows = rows,
-                     .logits = rows == LogitRows::kNone ? nullptr : &s->logits});
-  }
-  step_begin_ns_ = NowNs();
-  const Status status = engine_.Step(items);
-  step_begin_ns_ = 0;
-  return status;
-}
-
-void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
-  const auto begin = Clock::now();
-  Status status = RunItems(batch);
-  // The machine has less memory than the budget says: free what can be freed and try again.
-  while (status.code() == StatusCode::kResourceExhausted) {
-    if (!cache_.Evict()) {
-      if (running_.size() < 2 || !Preempt(running_.front().get())) break;
-      std::erase(batch, waiting_.front().get());
-      if (batch.empty()) return;
-    }
-    status = RunItems(batch);
-  }
-  if (status.ok()) return AfterStep(batch, Seconds(Clock::now() - begin));
-  // No session has changed. Each alone, so that only the one at fault ends.
-  for (Sequence* s : batch) {
-    const Status alone = batch.size() == 1 ? status : RunItems({&s, 1});
-    if (alone.ok()) {
-      AfterStep({&s, 1}, Seconds(Clock::now() - begin));
-    } else {
-      End(*s, FinishReason::kError, alone);
-    }
-  }
-}
-
-// Whether the next steps are known: one token of each sequence, chosen by its sampler alone.
-bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
-  if (batch.empty() || interrupted_) return false;
-  int64_t bytes = engine_.kv_bytes();
-  for (const SequencePtr& s : running_) {
-    if (s->session != nullptr && s->take > 0) bytes += Growth(*s, kDecodeTokens);
-    if (s->take == 0 && !s->job->paused && !s->ended) return false;
-  }
-  return bytes <= options_.kv_budget_bytes && std::all_of(batch.begin(), batch.end(), [](const Sequence* s) {
-           return s->generating() && !s->constraint && s->matcher == nullptr &&
-                  s->out.counts.completion >= s->params.min_tokens;
-         });
-}
-
-void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
-  std::vector<DecodeItem> items;
-  for (Sequence* s : batch) {
-    Sampler* sampler = s->reasoning_sampler != nullptr && s->writer.in_reasoning() ? s->reasoning_sampler.get()
-                                                                                   : s->sampler.get();
-    DecodeItem item{.session = s->session.get(), .sampler = sampler, .first = s->ids.back()};
-    item.max_tokens = std::min(kDecodeTokens, s->params.max_tokens - s->out.counts.completion);
-    item.stop_ids = s->params.stop_ids;
-    if (!s->params.ignore_eos) {
-      const auto& eos = engine_.info().eos_token_ids;
-      item.stop_ids.insert(item.stop_ids.end(), eos.begin(), eos.end());
-    }
-    items.push_back(std::move(item));
-    if (s->num_read() < s->prompt_size) ++step_metrics_.prompt_tokens;  // the last one of a prompt
-  }
-  bool over = false;
-  size_t last = 0;
-  const auto end_step = [&] {
-    AfterGeneratingStep();
-    Deliver();
-  };
-  step_begin_ = Clock::now();
-  step_begin_ns_ = NowNs();
-  const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
-    if (step_metrics_.generated_tokens > 0 && i <= last) {  // the next round of tokens has begun
-      end_step();
-      step_begin_ns_ = NowNs();
-    }
-    last = i;
-    Sequence& s = *batch[i];
-    const size_t length = s.ids.size();
-    const bool reasoned = s.writer.in_reasoning();
-    AcceptToken(s, {.id = token.id, .logprob = token.logprob, .top = token.top});
-    // A place that became free is for those that wait.
-    over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
-           (s.job->deadline && Clock::now() > *s.job->deadline);
-    const bool as_planned = s.ids.size() == length + 1 && s.matcher == nullptr &&
-                            (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
-    return !over && !s.ended && as_planned;
-  });
-  step_begin_ns_ = 0;
-  end_step();
-  if (status.ok()) return;
-  one_step_ = true;
-  for (Sequence* s : batch) {
-    if (s->ended) continue;
-    // One that has read all of its tokens lost the row behind them: it starts over. One whose tokens do not follow from
-    // what was told is lost.
-    const std::vector<TokenId>& read = s->session->tokens();
-    if (read == s->ids) {
-      StartOver(s);
-    } else if (read.size() > s->ids.size() || !std::equal(read.begin(), read.end(), s->ids.begin())) {
-      End(*s, FinishReason::kError, status);
-    }
-  }
-}
-
-void Scheduler::AfterGeneratingStep() {
-  if (step_metrics_.generated_tokens == 0) return;
-  metrics_.AddStep(step_metrics_);
-  step_metrics_ = {};
-  const auto now = Clock::now();
-  Blend(&seconds_per_generating_step_, Seconds(now - step_begin_));
-  step_begin_ = now;
-}
-
-void Scheduler::AfterStep(std::span<Sequence* const> batch, double seconds) {
-  int64_t prompt_tokens = 0, generating = 0;
-  for (Sequence* s : batch) {
-    const size_t read_before = s->num_read() - s->take;
-    const bool generated = s->take == 1 && read_before >= s->prompt_size;
-    (generated ? generating : prompt_tokens) += static_cast<int64_t>(s->take);
-    if (s->needs_prompt_rows()) {
-      TakePromptRows(*s, read_before, s->take);
-      if (s->num_unread() == 0) {
-        const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
-        s->logits.erase(s->logits.begin(), s->logits.end() - static_cast<ptrdiff_t>(vocab));
-      }
-    }
-    TakeCut(*s);
-    if (s->num_unread() == 0) ChooseToken(*s);
-  }
-  step_metrics_.prompt_tokens = prompt_tokens;
-  metrics_.AddStep(step_metrics_);
-  step_metrics_ = {};
-  // Moving averages, for the prompt budget.
-  if (prompt_tokens == 0) {
-    Blend(&seconds_per_generating_step_, seconds);
-  } else {
-    const double of_prompts = generating > 0 ? seconds - seconds_per_generating_step_ : seconds;
-    if (of_prompts > 0) Blend(&seconds_per_prompt_token_, of_prompts / static_cast<double>(prompt_tokens));
-  }
-}
-
-void Scheduler::TakePromptRows(Sequence& s, size_t begin, size_t count) {
-  const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
-  for (size_t i = begin; i < begin + count && i < s.prompt_size; ++i) {
-    if (i < s.prompt_rows_done) continue;  // read again after a preemption
-    // Row i - 1 says how likely token i was.
-    const std::span<const float> row = i == begin ? std::span<const float>(s.prompt_row)
-                                                  : std::span<const float>(
-                                                        s.logits.data() + (i - 1 - begin) * vocab, vocab);
-    OutputToken token{.id = s.ids[i]};
-    if (i > 0) token = TokenLogprobs(row, s.ids[i], s.params.prompt_logprobs);
-    s.out.prompt.push_back(std::move(token));
-    s.prompt_rows_done = i + 1;
-  }
-  s.prompt_row.assign(s.logits.end() - static_cast<ptrdiff_t>(vocab), s.logits.end());
-  if (s.prompt_rows_done == s.prompt_size) s.prompt_row = {};
-}
-
-void Scheduler::ChooseToken(Sequence& s) {
-  if (s.params.max_tokens == 0) return End(s, FinishReason::kLength);
-  // A text that is complete may have nothing but its end left.
-  const bool complete = s.matcher != nullptr && s.matcher->complete();
-  if (s.out.counts.completion < s.params.min_tokens && !complete) {
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
-    for (const TokenId id : engine_.info().eos_token_ids) s.logits[static_cast<size_t>(id)] = kNever;
-    for (const TokenId id : s.params.stop_ids) s.logits[static_cast<size_t>(id)] = kNever;
-  }
-  std::vector<float> unmasked;
-  const int num_top = s.params.sampling.top_logprobs;
-  if ((s.constraint || s.matcher != nullptr) && num_top >= 0) unmasked = s.logits;
-  if (s.constraint) s.constraint->Mask(&s.logits);
-  if (s.matcher != nullptr && !s.matcher->Mask(s.logits)) {
-    return End(s, FinishReason::kError, Internal("the grammar of the output allows no token here"));
-  }
-  Sampler& sampler = s.reasoning_sampler != nullptr && s.writer.in_reasoning() ? *s.reasoning_sampler
-                                                                               : *s.sampler;
-  Result<SampledToken> sampled = sampler.Sample(s.logits);
-  if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
-  // Log-probabilities are the model's own.
-  if (!unmasked.empty()) return AcceptToken(s, TokenLogprobs(unmasked, sampled->id, num_top));
-  AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
-}
-
-void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
-  const auto now = Clock::now();
-  const TokenId id = token.id;
-  const bool reasoned = s.writer.in_reasoning();
-  ++s.out.counts.completion;
-  ++step_metrics_.generated_tokens;
-  if (reasoned) ++s.out.counts.reasoning;
-  if (!s.has_token) {
-    s.has_token = true;
-    s.first_token = now;
-    step_metrics_.first_token_s.push_back(Seconds(now - s.job->submitted));
-  } else {
-    step_metrics_.token_gaps_s.push_back(Seconds(now - s.last_token));
-  }
-  s.last_token = now;
-
-  const auto& eos = engine_.info().eos_token_ids;
-  const auto& stop_ids = s.params.stop_ids;
-  if (std::find(eos.begin(), eos.end(), id) != eos.end() && (!s.params.ignore_eos || s.matcher != nullptr)) {
-    // What the grammar is for comes after the reasoning.
-    if (reasoned && s.params.content_grammar != nullptr) return Force(s, std::string(kEndThink));
-    return End(s, FinishReason::kStop);
-  }
-  if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
-    s.out.matched_id = id;
-    return End(s, FinishReason::kStop);
-  }
-  s.ids.push_back(id);
-  s.out.tokens.push_back(std::move(token));
-  if (s.constraint) {
-    s.constraint->Accept(id);
-    if (s.constraint->done()) s.constraint.reset();
-  }
-  if (s.matcher != nullptr && !s.matcher->Accept(id)) {
-    return End(s, FinishReason::kError, Internal("the grammar of the output does not allow its next token"));
-  }
-  if (s.matcher == nullptr && s.params.call_grammar != nullptr && id == dsml_marker_) BeginCall(s);
-  const bool ended = s.writer.Push(id, &s.out);
-  if (ended) {
-    s.out.matched_stop = s.writer.matched_stop();
-    return End(s, s.writer.finish());
-  }
-  if (s.out.counts.completion >= s.params.max_tokens) return End(s, FinishReason::kLength);
-  if (static_cast<int64_t>(s.ids.size()) >= engine_.info().max_context) return End(s, FinishReason::kLength);
-  if (reasoned && s.writer.in_content()) {
-    BeginContent(s);
-  } else if (reasoned && s.params.thinking_budget >= 0 && !s.end_think_forced &&
-             s.out.counts.reasoning >= s.params.thinking_budget) {
-    s.end_think_forced = true;
-    Force(s, std::string(kEndThink));
-  }
-}
-
-// The first token of the content comes next.
-void Scheduler::BeginContent(Sequence& s) {
-  if (s.matcher == nullptr && s.params.content_grammar != nullptr) {
-    s.matcher = s.params.content_grammar->NewMatcher();
-  }
-  Force(s, "");
-}
-
-// The model has written the marker of a tag: with "<" before it, its grammar holds from here on.
-void Scheduler::BeginCall(Sequence& s) {
-  if (s.ids.size() < 2 || !tokenizer_.TokenBytes(s.ids[s.ids.size() - 2]).ends_with('<')) return;
-  s.matcher = s.params.call_grammar->NewMatcher();
-  if (!s.matcher->AcceptText(std::string("<").append(kDsmlMarker))) s.matcher.reset();
-}
-
-// Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call
-// that the request requires, if it does.
-void Scheduler::Force(Sequence& s, const std::string& text) {
-  std::string forced = text;
-  if (text.empty()) {
-    if (s.params.required_calls.empty() || s.call_forced) return;
-    s.call_forced = true;
-    forced = kCallBegin;
-    if (s.params.required_calls.size() == 1) {
-      forced += s.params.required_calls.front() + "\">\n";
-    }
-  }
-  for (const TokenId id : tokenizer_.Encode(forced)) {
-    if (!s.ended) AcceptToken(s, {.id = id});
-  }
-  if (text.empty() && !s.ended && s.params.required_calls.size() > 1 && s.matcher == nullptr) {
-    std::vector<std::string> choices;
-    for (const std::string& name : s.params.required_calls) choices.push_back(name + "\">\n");
-    s.constraint.emplace(tokenizer_, std::move(choices));
-  }
-}
-
-void Scheduler::End(Sequence& s, FinishReason reason, Status error) {
-  if (s.ended) return;
-  s.ended = true;
-  s.writer.Finish(&s.out);
-  if (reason == FinishReason::kStop && s.writer.finish() == FinishReason::kToolCalls)
-    reason = FinishReason::kToolCalls;
-  if (reason == FinishReason::kStop && s.out.matched_stop.empty())
-    s.out.matched_stop = s.writer.matched_stop();
-  s.out.finish = reason;
-  s.end_reason = reason;
-  s.out.error = std::move(error);
 }
 
 void Scheduler::Deliver() {

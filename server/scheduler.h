@@ -19,6 +19,7 @@
 #include "generation.h"
 #include "metrics.h"
 #include "prefix_cache.h"
+#include "step_times.h"
 
 namespace dsv4::server {
 
@@ -26,11 +27,12 @@ struct SchedulerOptions {
   int64_t max_running = 64;       // sequences in the batch
   int64_t max_waiting = 256;      // sequences in the queue
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
-  double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence while prompts are read
+  double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
   int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
+  std::function<void(const std::string&)> on_warning = {};  // one line, by the engine's thread; may be empty
 };
 
 class Scheduler {
@@ -49,7 +51,7 @@ class Scheduler {
 
   std::vector<TokenId> EncodePrompt(std::string_view text) const { return cache_.EncodePrompt(text); }
 
-  // Seconds since the engine last finished a step that it began; 0 when there is nothing to do.
+  // Seconds since the engine's thread last got a step further, or began to wait for one; 0 when there is nothing to do.
   double SecondsStuck() const;
   bool idle() const { return num_running_ == 0 && num_waiting_ == 0; }
   void Fill(Gauges* gauges) const;
@@ -61,6 +63,8 @@ class Scheduler {
   struct Sequence;
   using SequencePtr = std::unique_ptr<Sequence>;
 
+  PrefixCacheOptions WithWake(PrefixCacheOptions options);
+  void Wake();
   void Run();
   bool WaitForWork();  // false: stop
   void DropEnded();
@@ -80,9 +84,13 @@ class Scheduler {
   bool CanDecodeOn(std::span<Sequence* const> batch) const;
   void DecodeOn(std::span<Sequence* const> batch);
   void AfterGeneratingStep();
-  void AfterStep(std::span<Sequence* const> batch, double seconds);
+  void AfterStep(std::span<Sequence* const> batch);
+  void TakeTime(int64_t generating, int64_t prompt_tokens);
   void TakePromptRows(Sequence& s, size_t begin, size_t count);
   void ChooseToken(Sequence& s);
+  static Sampler& SamplerOf(const Sequence& s);
+  static bool IsHeld(const Sequence& s);
+  std::span<const uint32_t> Allowed(Sequence& s) const;
   void AcceptToken(Sequence& s, OutputToken token);
   void BeginContent(Sequence& s);
   void BeginCall(Sequence& s);
@@ -112,14 +120,15 @@ class Scheduler {
   // Of the engine's thread.
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in the order of admission
-  Clock::time_point step_begin_;
+  Clock::time_point step_begin_;  // of the step that is under way: when the one before it was over
+  Clock::time_point next_warning_;
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
-  double seconds_per_prompt_token_ = 0, seconds_per_generating_step_ = 0;
+  StepTimes step_times_;
   Metrics::Step step_metrics_;
 
-  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0};
+  std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
-  std::atomic<int64_t> step_begin_ns_{0};  // 0: no step is being run
+  std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
   std::thread thread_;                     // last: it uses all of the above
 };
 

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr int kMaxReads = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
 constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
 
 }  // namespace
@@ -116,7 +117,10 @@ void Scheduler::Admit() {
     most_shared = std::max(most_shared, shared);
   };
   for (const SequencePtr& s : running_) plan(*s);
-  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < options_.max_running;) {
+  for (const SequencePtr& s : waiting_) s->waits_for_disk = false;
+  // As many as generate within the bound.
+  admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running) : options_.max_running;
+  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < admission_limit_;) {
     Sequence& s = **at;
     const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
     const PrefixCache::Known known = reuse ? cache_.Look(s.ids) : PrefixCache::Known{};
@@ -127,6 +131,15 @@ void Scheduler::Admit() {
     const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
     if (!running_.empty() && planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
       break;
+    if (known.on_disk && s.num_reads < kMaxReads) {
+      const auto fetched = cache_.Fetch(s.ids);
+      if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
+      s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;
+      if (s.waits_for_disk) {
+        ++at;
+        continue;
+      }
+    }
     PrefixCache::Found found = reuse ? cache_.Find(s.ids) : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
     const auto open = [&] {
       return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
@@ -160,12 +173,9 @@ void Scheduler::Admit() {
 
 int64_t Scheduler::PromptBudget(int64_t num_generating) const {
   if (num_generating == 0) return options_.prefill_chunk;
-  int64_t budget = options_.prefill_chunk - num_generating;
-  if (options_.max_gap_s > 0 && seconds_per_prompt_token_ > 0) {
-    const double spare = options_.max_gap_s - seconds_per_generating_step_;
-    budget = std::min(budget, static_cast<int64_t>(std::max(spare, 0.0) / seconds_per_prompt_token_));
-  }
-  return std::max(budget, kMinPromptBudget);
+  const int64_t most = std::max(options_.prefill_chunk - num_generating, kMinPromptBudget);
+  if (options_.max_gap_s <= 0) return most;
+  return std::max(step_times_.PromptTokens(num_generating, options_.max_gap_s, most), kMinPromptBudget);
 }
 
 std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {

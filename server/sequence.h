@@ -46,12 +46,16 @@ struct Scheduler::Sequence {
   OutputWriter writer;
   std::optional<ChoiceConstraint> constraint;
   std::unique_ptr<GrammarMatcher> matcher;  // what is written now follows a grammar
+  std::vector<uint32_t> allowed;            // Scheduler::Allowed's, where nothing else holds it
   bool call_forced = false;
   bool end_think_forced = false;
   size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out
   std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
 
   std::vector<size_t> cuts;  // token counts ahead, in order, at which the prefix cache gets a snapshot
+
+  bool waits_for_disk = false;  // what it goes on from is being read
+  int num_reads = 0;            // that were begun for it
 
   std::vector<float> logits;
   size_t take = 0;  // tokens of this step

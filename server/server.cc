@@ -146,7 +146,8 @@ class Server {
                          .interval = static_cast<size_t>(options_.cut_interval),
                          .disk = options_.kv_disk,
                          .disk_bytes = options_.kv_disk_bytes,
-                         .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }}};
+                         .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
+        .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); }};
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     std::vector<TokenId> ends = engine_.info().eos_token_ids;

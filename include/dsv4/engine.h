@@ -25,6 +25,7 @@ struct MemoryPlan;  // inspect.h
 class Sampler;
 struct SampledToken;
 class Session;
+class SnapshotImage;
 struct SnapshotInfo;
 
 // Reported while weights load, while a long prompt is processed and while a checkpoint is written. Return false to stop:
@@ -100,6 +101,10 @@ struct StepItem {
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
 };
 
+// Asked before each draw of an item: which tokens may be drawn, as Sampler::Sample takes it (a bit each; empty: all). Good until
+// the item's next draw.
+using AllowedFn = std::function<std::span<const uint32_t>()>;
+
 // One sequence of Decode.
 struct DecodeItem {
   Session* session = nullptr;
@@ -107,6 +112,7 @@ struct DecodeItem {
   TokenId first = -1;                 // appended before the first draw
   int64_t max_tokens = 0;             // draws at most; at least 1
   std::vector<TokenId> stop_ids = {}; // a draw of one of these ends the item
+  AllowedFn allowed = {};             // empty: always all
 };
 // Called with every draw, in order within an item. Return false to end that item.
 using TokenFn = std::function<bool(size_t item, const SampledToken& token)>;
@@ -129,13 +135,21 @@ class Engine {
   // another engine), kResourceExhausted.
   virtual Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) = 0;
 
+  // One line that files of this engine's snapshots carry: what computes their bits (weights, sizes, numerics, device and the
+  // outcome of a few tokens). Another line, other bits. Computed when first asked for.
+  virtual Result<std::string> SnapshotFingerprint() = 0;
+
   // A snapshot that KvSnapshot::Save has written. Errors, with one line that names the file: kNotFound, kDataLoss (cut
-  // off, changed, or no snapshot at all), kUnsupported (a newer form; another model, device, numerics or program version,
-  // whose bits would differ), kResourceExhausted.
-  virtual Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path) = 0;
+  // off, changed, or no snapshot at all), kUnsupported (a newer form; another fingerprint, whose bits would differ),
+  // kResourceExhausted.
+  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path);
+
+  // Its two halves. Any thread may read, beside the one that uses the engine, once SnapshotFingerprint has returned.
+  virtual Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) = 0;
+  virtual Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) = 0;
 
   // What such a file holds, from its head alone (same errors).
-  virtual Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) const = 0;
+  virtual Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) = 0;
 
   // KV memory that sessions and snapshots hold now; what several share counts once.
   virtual int64_t kv_bytes() const = 0;

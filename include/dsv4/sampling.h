@@ -53,10 +53,12 @@ class Sampler {
   // Tokens of the prompt: they count for repeat_penalty only. Ids outside the vocabulary have no effect.
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
-  // Chooses the next token from logits [V] and counts it as output. Errors, after which nothing has been counted:
-  // kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when logit_bias bans every token that
-  // the logits allow, or when there are not V logits.
-  virtual Result<SampledToken> Sample(std::span<const float> logits) = 0;
+  // Chooses the next token from logits [V] and counts it as output. `allowed`, where it is not empty, has a bit for each token
+  // (bit id % 32 of word id / 32): what has none is banned, as by logit_bias. Errors, after which nothing has been counted:
+  // kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when every token that the logits allow is
+  // banned, or when there are not V logits.
+  virtual Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint32_t> allowed) = 0;
+  Result<SampledToken> Sample(std::span<const float> logits) { return Sample(logits, {}); }
 
   virtual uint64_t seed() const = 0;
 };

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,26 @@
 #include "dsv4/types.h"
 
 namespace dsv4 {
+
+// What a saved snapshot says about itself.
+struct SnapshotInfo {
+  std::vector<TokenId> tokens;
+  std::string note;
+  int64_t file_bytes = 0;
+};
+
+// A snapshot as the bytes of its file, in the host's memory: what can be written and read while the engine works. Immutable;
+// any thread.
+class SnapshotImage {
+ public:
+  virtual ~SnapshotImage() = default;
+
+  virtual const SnapshotInfo& info() const = 0;
+
+  // To a file that Engine::LoadSnapshot reads: with checksums, in a temporary file first, which is renamed when it is on the
+  // disk, so that `path` never holds half of it. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
+  virtual Status Write(const std::string& path) const = 0;
+};
 
 // Immutable. May outlive its session; also its engine, though nothing can then go on from it.
 class KvSnapshot {
@@ -29,16 +50,15 @@ class KvSnapshot {
   virtual int64_t memory_bytes() const = 0;
   virtual int64_t own_bytes() const = 0;
 
-  // Writes everything to a file that Engine::LoadSnapshot reads: with checksums, in a temporary file first, so that
-  // `path` never holds half of it. `note` is the caller's. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
-  virtual Status Save(const std::string& path, std::string_view note = {}) const = 0;
-};
+  // A copy in the form of its file. `note` is the caller's. Errors: kResourceExhausted; kInvalidArgument, when its engine is
+  // gone and Engine::SnapshotFingerprint was never asked for.
+  virtual Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note = {}) const = 0;
 
-// What a saved snapshot says about itself.
-struct SnapshotInfo {
-  std::vector<TokenId> tokens;
-  std::string note;
-  int64_t file_bytes = 0;
+  // MakeImage and Write.
+  Status Save(const std::string& path, std::string_view note = {}) const {
+    DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const SnapshotImage> image, MakeImage(note));
+    return image->Write(path);
+  }
 };
 
 }  // namespace dsv4

@@ -2,6 +2,7 @@
 // tags" (JSON objects with a "type"); server/structured/output_form.h writes them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,8 +20,9 @@ class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
-  // Sets the logits of tokens that cannot come next to -inf, EOS among them until the text may end. False: none is left.
-  virtual bool Mask(std::span<float> logits) = 0;
+  // The tokens that may come next, a bit each (bit id % 32 of word id / 32), EOS among them where the text may end; empty: all.
+  // Good until the next call.
+  virtual std::span<const uint32_t> Allowed() = 0;
 
   // The token or text that comes next. False: the grammar does not allow it, and nothing has changed.
   virtual bool Accept(TokenId id) = 0;

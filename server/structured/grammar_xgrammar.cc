@@ -2,8 +2,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -41,8 +40,7 @@ class XgMatcher : public GrammarMatcher {
       : matcher_(grammar), mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(
                                grammar.GetTokenizerInfo().GetVocabSize()))) {}
 
-  bool Mask(std::span<float> logits) override {
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
+  std::span<const uint32_t> Allowed() override {
     int64_t shape = static_cast<int64_t>(mask_.size());
     DLTensor tensor{.data = mask_.data(),
                     .device = {.device_type = kDLCPU, .device_id = 0},
@@ -51,29 +49,12 @@ class XgMatcher : public GrammarMatcher {
                     .shape = &shape,
                     .strides = nullptr,
                     .byte_offset = 0};
-    bool any = false;
     try {
-      if (!matcher_.FillNextTokenBitmask(&tensor)) return true;  // all are allowed
+      if (!matcher_.FillNextTokenBitmask(&tensor)) return {};
     } catch (const std::exception&) {  // the text is over
       std::fill(mask_.begin(), mask_.end(), 0);
     }
-    for (size_t word = 0; word * 32 < logits.size(); ++word) {
-      const auto bits = word < mask_.size() ? static_cast<uint32_t>(mask_[word]) : 0;
-      const size_t end = std::min(logits.size(), word * 32 + 32);
-      if (bits == 0) {
-        std::fill(logits.begin() + static_cast<ptrdiff_t>(word * 32), logits.begin() + static_cast<ptrdiff_t>(end),
-                  kNever);
-        continue;
-      }
-      for (size_t i = word * 32; i < end; ++i) {
-        if ((bits >> (i % 32) & 1) == 0) {
-          logits[i] = kNever;
-        } else {
-          any = any || logits[i] != kNever;
-        }
-      }
-    }
-    return any;
+    return {reinterpret_cast<const uint32_t*>(mask_.data()), mask_.size()};
   }
 
   bool Accept(TokenId id) override {

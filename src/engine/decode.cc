@@ -19,6 +19,7 @@ EngineImpl::DecodeBuffers::~DecodeBuffers() {
   for (int32_t* p : arrived) {
     if (p != nullptr) device->FreeStaging(p);
   }
+  if (staged_masks != nullptr) device->FreeStaging(staged_masks);
 }
 
 Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_token) {
@@ -51,7 +52,8 @@ Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn
     DSV4_RETURN_IF_ERROR(Step(step));
     for (Waiting& l : live) {
       const DecodeItem& item = items[l.item];
-      DSV4_ASSIGN_OR_RETURN(const SampledToken token, item.sampler->Sample(l.logits));
+      const std::span<const uint32_t> allowed = item.allowed ? item.allowed() : std::span<const uint32_t>();
+      DSV4_ASSIGN_OR_RETURN(const SampledToken token, item.sampler->Sample(l.logits, allowed));
       l.next = token.id;
       const bool stop = std::find(item.stop_ids.begin(), item.stop_ids.end(), token.id) != item.stop_ids.end();
       if (!on_token(l.item, token) || stop || ++l.drawn >= item.max_tokens) l.next = -1;
@@ -84,6 +86,13 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
       if (!ok) return ResourceExhausted("no memory for the buffers of a decode loop");
       decode_buffers_ = std::move(buffers);
     }
+    if (std::any_of(items.begin(), items.end(), [](const DecodeItem& item) { return static_cast<bool>(item.allowed); }) &&
+        decode_buffers_->staged_masks == nullptr) {
+      const int64_t bytes = StepBuffers::kSmallStep * mask_words() * 4;
+      if (!decode_buffers_->masks.Allocate(*device_, bytes)) return ResourceExhausted("no memory for the tokens that are allowed");
+      decode_buffers_->staged_masks = static_cast<uint32_t*>(device_->AllocateStaging(bytes));
+      if (decode_buffers_->staged_masks == nullptr) return ResourceExhausted("no memory for the tokens that are allowed");
+    }
     while (!live.empty()) {
       DSV4_RETURN_IF_ERROR(DecodeRun(live, items, on_token));
       std::erase_if(live, [](const Live& l) { return l.ended; });
@@ -94,8 +103,9 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
   }
 }
 
-Status EngineImpl::PlaceSampleRows(std::vector<Live>& live) {
+Status EngineImpl::PlaceSampleRows(std::vector<Live>& live, std::span<const DecodeItem> items) {
   std::vector<SampleRow> rows;
+  int64_t num_masks = 0;
   const int64_t v = info_.vocab_size;
   for (Live& l : live) {
     const SamplingParams& p = l.sampler->params();
@@ -126,15 +136,36 @@ Status EngineImpl::PlaceSampleRows(std::vector<Live>& live) {
       row.bias_ids = reinterpret_cast<const int32_t*>(l.bias.data());
       row.bias = reinterpret_cast<const float*>(l.bias.data() + 4 * n);
     }
+    if (items[l.item].allowed) {
+      row.allowed = reinterpret_cast<const uint32_t*>(decode_buffers_->masks.data()) + num_masks++ * mask_words();
+    }
     rows.push_back(row);
   }
   device_->Upload(decode_buffers_->rows.data(), rows.data(), static_cast<int64_t>(rows.size() * sizeof(SampleRow)));
   return {};
 }
 
+// Brings the tokens that may be drawn now to the device: a row for each sequence that asks, in order.
+void EngineImpl::PlaceMasks(const std::vector<Live>& live, std::span<const DecodeItem> items) {
+  int64_t num_masks = 0;
+  for (const Live& l : live) {
+    if (!items[l.item].allowed) continue;
+    uint32_t* row = decode_buffers_->staged_masks + num_masks++ * mask_words();
+    const std::span<const uint32_t> allowed = l.ended ? std::span<const uint32_t>() : items[l.item].allowed();
+    if (allowed.empty()) {
+      std::fill(row, row + mask_words(), ~0u);
+    } else {
+      std::copy_n(allowed.begin(), static_cast<size_t>(mask_words()), row);
+    }
+  }
+  device_->Upload(decode_buffers_->masks.data(), decode_buffers_->staged_masks, num_masks * mask_words() * 4);
+}
+
 // One step is always queued behind the one whose tokens are awaited, so the device never waits for the host. What such a
 // step appends for a sequence that turns out to have ended is not committed and does no harm: it overwrites the one
 // window row and the one compressor slot that no later token reads, and a row that is written again when its position is.
+// Where some sequence asks which tokens it may draw, the model runs ahead in the same way, and only the draw waits for the
+// answer, which follows from the token before.
 Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem> items, const TokenFn& on_token) {
   const auto n = static_cast<int64_t>(live.size());
   EnsureActivations(n, n);
@@ -158,28 +189,46 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
     step_.logit_rows.push_back(static_cast<int32_t>(i));
   }
   const StepView view = step_buffers_.Place(step_);
-  DSV4_RETURN_IF_ERROR(PlaceSampleRows(live));
-  const Tensor sampled{decode_buffers_->tokens.data(), DType::kI32, {n}};
-  std::unique_ptr<Recording>& recording = decode_loops_[n];
-  if (recording == nullptr) {
-    recording = device_->Record([&] {
-      const Tensor logits = activations_->logits.Head(n);
-      Forward(ctx_, model_, view, *activations_, logits);
-      Sample(ctx_, {.logits = logits, .rows = reinterpret_cast<SampleRow*>(decode_buffers_->rows.data()), .tokens = sampled});
-      Advance(ctx_, {.sampled = sampled, .tokens = view.tokens, .positions = view.positions,
-                     .sequences = const_cast<SequenceView*>(view.sequences)});
-    });
+  DSV4_RETURN_IF_ERROR(PlaceSampleRows(live, items));
+  const Tensor sampled{decode_buffers_->tokens.data(), DType::kI32, {n}}, logits = activations_->logits.Head(n);
+  const auto forward = [&] { Forward(ctx_, model_, view, *activations_, logits); };
+  const auto draw = [&] {
+    Sample(ctx_, {.logits = logits, .rows = reinterpret_cast<SampleRow*>(decode_buffers_->rows.data()), .tokens = sampled});
+    Advance(ctx_, {.sampled = sampled, .tokens = view.tokens, .positions = view.positions,
+                   .sequences = const_cast<SequenceView*>(view.sequences)});
+  };
+  const bool masked = std::any_of(live.begin(), live.end(), [&](const Live& l) { return static_cast<bool>(items[l.item].allowed); });
+  Recording *model = nullptr, *rest = nullptr;  // of a step; the second one is started when the tokens before are known
+  const auto record = [&](std::map<int64_t, std::unique_ptr<Recording>>& of, const std::function<void()>& work) {
+    std::unique_ptr<Recording>& recording = of[n];
+    if (recording == nullptr) recording = device_->Record(work);
+    return recording.get();
+  };
+  if (masked) {
+    model = record(decode_steps_, forward);
+    rest = record(decode_draws_, draw);
+  } else {
+    model = record(decode_loops_, [&] { forward(), draw(); });
   }
-  if (recording == nullptr) {
+  if (model == nullptr || (masked && rest == nullptr)) {
     DSV4_RETURN_IF_ERROR(device_->Synchronize());
     return Internal("a decode step could not be recorded");
   }
 
   int64_t marks[2] = {};
-  const auto launch = [&](int64_t step) {
-    recording->Launch();
+  const auto fetch = [&](int64_t step) {
     device_->DownloadLater(decode_buffers_->arrived[step % 2], sampled.data, 4 * n);
     marks[step % 2] = device_->Mark();
+  };
+  const auto launch = [&](int64_t step) {
+    model->Launch();
+    if (!masked) fetch(step);
+  };
+  const auto finish = [&](int64_t step) {
+    if (!masked) return;
+    PlaceMasks(live, items);
+    rest->Launch();
+    fetch(step);
   };
   // Takes the tokens of a step: true while every sequence goes on.
   const auto collect = [&](int64_t step) -> Result<bool> {
@@ -191,7 +240,7 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
       l.session->ReserveTokens(2);
       l.session->Commit({&l.next, 1});
       const SampledToken token{.id = decode_buffers_->arrived[step % 2][i]};
-      if (token.id == kSampleBanned) return InvalidArgument("logit_bias bans every token that is left; allow at least one");
+      if (token.id == kSampleBanned) return InvalidArgument(kBannedAll);
       if (token.id < 0) return Internal("sampler: the logits are NaN or all -inf; the model's weights or output are damaged");
       l.sampler->Count(token.id);
       l.next = token.id;
@@ -205,6 +254,7 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
   };
 
   launch(0);
+  finish(0);
   for (int64_t step = 0;; ++step) {
     bool more = true;
     for (Live& l : live) {
@@ -220,6 +270,7 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
       (void)device_->Synchronize();
       return go_on.status();
     }
+    if (more) finish(step + 1);
     if (*go_on && more) continue;
     if (more) DSV4_RETURN_IF_ERROR(collect(step + 1).status());
     return {};

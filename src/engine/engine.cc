@@ -195,6 +195,7 @@ EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPoo
       modes_(DescribeModes(options)),
       ctx_(device_->Context(pool_.get(), options.reference_ops)),
       step_buffers_(*device_) {
+  memory_->engine = this;
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   ctx_.batch_invariant = options.batch_invariant;
 }
@@ -279,6 +280,7 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
   const int64_t rows = std::max(max_rows, activations_ ? activations_->max_rows() : 0);
   decode_steps_.clear();
   decode_loops_.clear();
+  decode_draws_.clear();
   activations_.reset();
   activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_);
   step_buffers_.Reserve(tokens, rows);

@@ -33,13 +33,16 @@ ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, cons
 MemoryPlan PlanMemory(const EngineOptions& options, const Config& config, const Device& device, const Weights& weights,
                       const BindReport& report);
 
+class EngineImpl;
+
 // What sessions hold memory of: it lives as long as the last of them, as a session may be destroyed after its engine.
 struct SequenceMemory {
   SequenceMemory(std::unique_ptr<Device> d, KvLayout layout) : device(std::move(d)), kv(std::move(layout), device.get()) {}
 
   std::unique_ptr<Device> device;
   KvMemory kv;
-  std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. Set by the first snapshot
+  EngineImpl* engine = nullptr;  // null once it is gone
+  std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
 };
 
 class SamplerImpl;
@@ -57,14 +60,17 @@ class EngineImpl : public Engine {
 
   EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
              const EngineOptions& options);
+  ~EngineImpl() override { memory_->engine = nullptr; }
 
   const ModelInfo& info() const override { return info_; }
   const LoadTimes& load_times() const override { return load_times_; }
   void set_load_times(const LoadTimes& times) { load_times_ = times; }
   Result<std::unique_ptr<Session>> NewSession() override;
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
-  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string& path) override;
-  Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) const override;
+  Result<std::string> SnapshotFingerprint() override;
+  Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override;
+  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override;
+  Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override;
   int64_t kv_bytes() const override { return memory_->kv.bytes_in_use(); }
   int64_t free_bytes() const override;
   Status Step(std::span<const StepItem> items) override;
@@ -73,9 +79,6 @@ class EngineImpl : public Engine {
   Result<double> MeasureReadRate() override;
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
-
-  // Sets memory_->fingerprint (snapshot.cc).
-  void EnsureFingerprint() const;
 
   // Ids inside the vocabulary, and room in the context.
   Status Check(const SessionImpl& session, std::span<const TokenId> tokens) const;
@@ -103,6 +106,8 @@ class EngineImpl : public Engine {
   struct DecodeBuffers {
     DeviceBuffer rows, tokens;
     int32_t* arrived[2] = {};
+    DeviceBuffer masks;                // of sequences that may not draw every token; with the first of these
+    uint32_t* staged_masks = nullptr;  // on their way there
     ~DecodeBuffers();
     Device* device = nullptr;
   };
@@ -110,7 +115,13 @@ class EngineImpl : public Engine {
   Status DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token);
   // Steps with the same sequences until one ends or must be set up anew; marks what has ended.
   Status DecodeRun(std::vector<Live>& live, std::span<const DecodeItem> items, const TokenFn& on_token);
-  Status PlaceSampleRows(std::vector<Live>& live);
+  Status PlaceSampleRows(std::vector<Live>& live, std::span<const DecodeItem> items);
+  void PlaceMasks(const std::vector<Live>& live, std::span<const DecodeItem> items);
+  int64_t mask_words() const { return (info_.vocab_size + 31) / 32; }
+
+  // Of samples of the weights, and of what a few tokens leave behind (snapshot.cc).
+  uint64_t WeightDigest() const;
+  Result<uint64_t> ProbeDigest();
 
   // The forward pass of step_ into activations_->logits. A decode step of a device runs from its recording.
   void RunForward();
@@ -129,6 +140,7 @@ class EngineImpl : public Engine {
   dsv4::Step step_;
   std::map<int64_t, std::unique_ptr<Recording>> decode_steps_;  // by number of sequences
   std::map<int64_t, std::unique_ptr<Recording>> decode_loops_;  // the same with sampling and the next step's input
+  std::map<int64_t, std::unique_ptr<Recording>> decode_draws_;  // of these, sampling and the next step's input alone
   std::unique_ptr<DecodeBuffers> decode_buffers_;
 };
 

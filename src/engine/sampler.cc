@@ -167,9 +167,12 @@ void SamplerImpl::AddPrompt(std::span<const TokenId> tokens) {
   }
 }
 
-Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits) {
+Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits, std::span<const uint32_t> allowed) {
   if (static_cast<int64_t>(logits.size()) != vocab_size_) {
     return InvalidArgument(StrCat("sampler: ", logits.size(), " logits for a vocabulary of ", vocab_size_));
+  }
+  if (!allowed.empty() && static_cast<int64_t>(allowed.size()) * 32 < vocab_size_) {
+    return InvalidArgument(StrCat("sampler: ", allowed.size(), " words of allowed tokens for a vocabulary of ", vocab_size_));
   }
   bool has_nan = false;
   const float largest = Largest(logits, &has_nan);
@@ -177,10 +180,10 @@ Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits) {
   if (largest == kNegativeInfinity) {
     return Internal("sampler: every logit is -inf; the model's output is damaged");
   }
-  Adjust(logits);
+  Adjust(logits, allowed);
   const float adjusted_largest = Largest(adjusted_, &has_nan);
   if (adjusted_largest == kNegativeInfinity) {
-    return InvalidArgument("logit_bias bans every token that is left; allow at least one");
+    return InvalidArgument(kBannedAll);
   }
 
   SampledToken out;
@@ -218,13 +221,19 @@ void SamplerImpl::Count(TokenId id) {
 }
 
 // adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
-void SamplerImpl::Adjust(std::span<const float> logits) {
+void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t> allowed) {
   adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [id, bias] : params_.logit_bias) {
     if (bias == kNegativeInfinity || adjusted_[id] == kNegativeInfinity) {
       adjusted_[id] = kNegativeInfinity;  // also of +inf, where the sum would be NaN
     } else {
       adjusted_[id] += bias;
+    }
+  }
+  for (size_t word = 0; word * 32 < adjusted_.size() && !allowed.empty(); ++word) {
+    const size_t end = std::min(adjusted_.size(), word * 32 + 32);
+    for (size_t id = word * 32; id < end && allowed[word] != ~0u; ++id) {
+      if ((allowed[word] >> (id % 32) & 1) == 0) adjusted_[id] = kNegativeInfinity;
     }
   }
   if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0)

@@ -9,13 +9,16 @@
 
 namespace dsv4 {
 
+inline constexpr char kBannedAll[] = "logit_bias, or what the output must be, bans every token that is left; allow at least one";
+
 class SamplerImpl : public Sampler {
  public:
   SamplerImpl(const SamplingParams& params, int64_t vocab_size, uint64_t seed)
       : params_(params), vocab_size_(vocab_size), seed_(seed) {}
 
   void AddPrompt(std::span<const TokenId> tokens) override;
-  Result<SampledToken> Sample(std::span<const float> logits) override;
+  using Sampler::Sample;
+  Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint32_t> allowed) override;
   uint64_t seed() const override { return seed_; }
 
   const SamplingParams& params() const { return params_; }
@@ -32,7 +35,8 @@ class SamplerImpl : public Sampler {
  private:
   static Status NanError(std::span<const float> logits);
   void MarkSeen(TokenId id);
-  void Adjust(std::span<const float> logits);  // adjusted_ = logits with bias and penalties
+  // adjusted_ = logits with bias and penalties, and without what is not allowed
+  void Adjust(std::span<const float> logits, std::span<const uint32_t> allowed);
   TokenId FirstEqual(float value) const;
   TokenId DrawOne(float largest);
   TokenId DrawOfTopK(float largest, double u);

@@ -3,10 +3,10 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <new>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "dsv4/version.h"
 #include "model/deepseek_v4/visit_weights.h"
@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
 constexpr uint32_t kVersion = 1;
+// Raised by changes of a row's bits that ProbeDigest does not see.
+constexpr int kNumericsVersion = 1;
 constexpr int64_t kMaxFingerprint = 4096;
 constexpr int64_t kSampleBytes = 256;  // of a tensor, at each of two places
 
@@ -43,9 +45,52 @@ std::string_view Bytes(const auto& values) {
 }
 
 // Anything's 64-bit digest (FNV-1a).
+constexpr uint64_t kDigestBegin = 0xCBF29CE484222325u;
 void Digest(uint64_t& digest, const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; ++i) digest = (digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
 }
+
+std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const Head& h) {
+  std::vector<uint32_t> sums = {Checksum(body, h.fixed_bytes)};
+  for (int64_t i = 0; i < h.num_pages; ++i) sums.push_back(Checksum(body + h.fixed_bytes + i * h.page_bytes, h.page_bytes));
+  sums.push_back(Checksum(sums.data(), static_cast<int64_t>(sums.size() * 4)));
+  return sums;
+}
+
+class ImageImpl : public SnapshotImage {
+ public:
+  ImageImpl(const Head& head, std::string head_bytes, SnapshotInfo info)
+      : head_(head), head_bytes_(std::move(head_bytes)), info_(std::move(info)),
+        body_(std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(body_size()))) {
+    info_.file_bytes = static_cast<int64_t>(head_bytes_.size()) + body_size() + (head_.num_pages + 2) * 4;
+  }
+
+  const SnapshotInfo& info() const override { return info_; }
+  Status Write(const std::string& path) const override {
+    try {
+      const std::vector<uint32_t> sums = ChecksumsOf(body_.get(), head_);
+      const std::string_view body(reinterpret_cast<const char*>(body_.get()), static_cast<size_t>(body_size()));
+      const std::string_view pieces[] = {head_bytes_, body, Bytes(sums)};
+      return WriteFile(path, pieces);
+    } catch (const std::bad_alloc&) {
+      return ResourceExhausted(StrCat("no memory to write '", path, "'"));
+    }
+  }
+
+  int64_t num_pages() const { return head_.num_pages; }
+  int64_t body_size() const { return head_.fixed_bytes + head_.num_pages * head_.page_bytes; }
+  uint8_t* body() const { return body_.get(); }
+  uint8_t* page(int64_t i) const { return body_.get() + head_.fixed_bytes + i * head_.page_bytes; }
+  std::string_view fingerprint() const {
+    return std::string_view(head_bytes_).substr(kHeadBytes, static_cast<size_t>(head_.fingerprint_bytes));
+  }
+
+ private:
+  const Head head_;
+  const std::string head_bytes_;  // with its checksum
+  SnapshotInfo info_;
+  const std::unique_ptr<uint8_t[]> body_;  // the fixed block, then the pages
+};
 
 // A file whose head has been checked.
 struct OpenedFile {
@@ -117,9 +162,21 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
 
 }  // namespace
 
-void EngineImpl::EnsureFingerprint() const {
-  if (!memory_->fingerprint.empty()) return;
-  uint64_t digest = 0xCBF29CE484222325u;
+Result<std::string> EngineImpl::SnapshotFingerprint() {
+  if (!memory_->fingerprint.empty()) return memory_->fingerprint;
+  DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
+  const Config& c = model_.config;
+  std::string ratios;
+  for (const int64_t r : c.compress_ratios) ratios += StrCat(ratios.empty() ? "" : ",", r);
+  memory_->fingerprint =
+      StrCat("numerics ", kNumericsVersion, "; ", device_->kind() == DeviceKind::kCpu ? GetBuildInfo().cpu_features : device_->name(),
+             "; ", c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size, ", weights ",
+             WeightDigest(), ", probe ", probe, "; ", modes_);
+  return memory_->fingerprint;
+}
+
+uint64_t EngineImpl::WeightDigest() const {
+  uint64_t digest = kDigestBegin;
   const auto sample = [&](const void* data, int64_t bytes) {
     uint8_t buffer[kSampleBytes];
     const int64_t n = std::min(bytes, kSampleBytes);
@@ -141,20 +198,29 @@ void EngineImpl::EnsureFingerprint() const {
       [&](const Tensor& t) {
         if (t) sample(t.data, t.num_bytes());
       });
-  const Config& c = model_.config;
-  std::string ratios;
-  for (const int64_t r : c.compress_ratios) ratios += StrCat(ratios.empty() ? "" : ",", r);
-  const BuildInfo build = GetBuildInfo();
-  memory_->fingerprint =
-      StrCat("dsv4 ", build.version, " ", build.commit, "; ", device_->kind() == DeviceKind::kCpu ? build.cpu_features : device_->name(),
-             "; ", c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size, ", weights ", digest,
-             "; ", modes_);
+  return digest;
+}
+
+// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics in all
+// likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
+Result<uint64_t> EngineImpl::ProbeDigest() {
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
+  const int64_t length = std::min<int64_t>(device_->kind() == DeviceKind::kCpu ? 9 : 300, info_.max_context - 2);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
+  uint64_t digest = kDigestBegin;
+  std::vector<float> logits;
+  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; ++step) {
+    DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));
+    Digest(digest, logits.data(), static_cast<int64_t>(logits.size() * sizeof(float)));
+    tokens = {static_cast<TokenId>((step + 5) % info_.vocab_size)};
+  }
+  return digest;
 }
 
 Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   if (tokens_.empty()) return InvalidArgument("a session without tokens has nothing to keep; append some first");
   try {
-    engine_->EnsureFingerprint();
     std::vector<TokenId> tokens = tokens_;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> copy, cache_->Fork(static_cast<int64_t>(tokens.size())));
     return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens)));
@@ -175,10 +241,14 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   }
 }
 
-Status SnapshotImpl::Save(const std::string& path, std::string_view note) const {
+Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string_view note) const {
+  if (memory_->fingerprint.empty()) {
+    if (memory_->engine == nullptr) return InvalidArgument("the snapshot's engine is gone, and nobody has asked for its fingerprint");
+    DSV4_RETURN_IF_ERROR(memory_->engine->SnapshotFingerprint().status());
+  }
   const KvLayout& layout = memory_->kv.layout;
   Device& device = *memory_->device;
-  Head h{.version = kVersion, .token_bytes = sizeof(TokenId), .num_tokens = static_cast<int64_t>(tokens_.size()),
+  Head h{.magic = {}, .version = kVersion, .token_bytes = sizeof(TokenId), .num_tokens = static_cast<int64_t>(tokens_.size()),
          .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()), .note_bytes = static_cast<int64_t>(note.size()),
          .fixed_bytes = layout.fixed_bytes, .page_bytes = layout.page_bytes,
          .num_pages = static_cast<int64_t>(cache_->pages().size())};
@@ -188,67 +258,58 @@ Status SnapshotImpl::Save(const std::string& path, std::string_view note) const 
     head.append(memory_->fingerprint).append(Bytes(tokens_)).append(note);
     const uint32_t head_sum = Checksum(head.data(), static_cast<int64_t>(head.size()));
     head.append(reinterpret_cast<const char*>(&head_sum), 4);
-    std::vector<std::string_view> pieces = {head};
-    std::vector<uint32_t> sums;
-    std::string copies;  // of what the host cannot read
-    int64_t copied = 0;
-    if (device.kind() != DeviceKind::kCpu) copies.resize(static_cast<size_t>(layout.fixed_bytes + h.num_pages * layout.page_bytes));
-    const auto add = [&](const uint8_t* block, int64_t bytes) {
-      const char* data = reinterpret_cast<const char*>(block);
-      if (device.kind() != DeviceKind::kCpu) {
-        device.Download(copies.data() + copied, block, bytes);
-        data = copies.data() + copied;
-        copied += bytes;
-      }
-      pieces.emplace_back(data, static_cast<size_t>(bytes));
-      sums.push_back(Checksum(data, bytes));
-    };
-    add(cache_->fixed(), layout.fixed_bytes);
-    for (const uint8_t* page : cache_->pages()) add(page, layout.page_bytes);
-    sums.push_back(Checksum(sums.data(), static_cast<int64_t>(sums.size() * 4)));
-    pieces.push_back(Bytes(sums));
-    return WriteFile(path, pieces);
+    auto image = std::make_shared<ImageImpl>(h, std::move(head), SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
+    device.Download(image->body(), cache_->fixed(), layout.fixed_bytes);
+    for (int64_t i = 0; i < h.num_pages; ++i) device.Download(image->page(i), cache_->pages()[static_cast<size_t>(i)], layout.page_bytes);
+    return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
-    return ResourceExhausted(StrCat("no memory to write '", path, "'"));
+    return ResourceExhausted("no memory for a snapshot's file");
   }
 }
 
-Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) const {
-  EnsureFingerprint();
+Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
+  DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->kv.layout, memory_->fingerprint, info_));
   return std::move(opened.info);
 }
 
-Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const std::string& path) {
-  EnsureFingerprint();
-  const KvLayout& layout = memory_->kv.layout;
+// Everything is checked before anything is used.
+Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std::string& path) {
+  DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   try {
-    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, layout, memory_->fingerprint, info_));
-    // Everything is checked before anything is used.
-    const int64_t blocks = 1 + opened.head.num_pages;
-    std::vector<uint32_t> sums(static_cast<size_t>(blocks) + 1);
-    std::memcpy(sums.data(), opened.checksums, sums.size() * 4);
-    const auto block = [&](int64_t i) { return opened.fixed + (i == 0 ? 0 : layout.fixed_bytes + (i - 1) * layout.page_bytes); };
-    std::atomic<bool> good = sums.back() == Checksum(sums.data(), blocks * 4);
-    pool_->ParallelFor(blocks, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const uint32_t sum = Checksum(block(i), i == 0 ? layout.fixed_bytes : layout.page_bytes);
-        if (sum != sums[static_cast<size_t>(i)]) good = false;
-      }
-    });
-    if (!good) return Damaged(path, "a checksum is wrong");
-
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
-    DSV4_RETURN_IF_ERROR(cache->Reserve(opened.head.num_tokens));
-    device_->Upload(cache->fixed(), block(0), layout.fixed_bytes);
-    for (int64_t i = 0; i < opened.head.num_pages; ++i) {
-      device_->Upload(cache->pages()[static_cast<size_t>(i)], block(1 + i), layout.page_bytes);
-    }
-    DSV4_RETURN_IF_ERROR(device_->Synchronize());  // before the file is unmapped
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(cache), std::move(opened.info.tokens)));
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->kv.layout, memory_->fingerprint, info_));
+    const auto head_bytes = static_cast<size_t>(opened.fixed - opened.file->data());
+    auto image = std::make_shared<ImageImpl>(opened.head, std::string(reinterpret_cast<const char*>(opened.file->data()), head_bytes),
+                                             std::move(opened.info));
+    std::memcpy(image->body(), opened.fixed, static_cast<size_t>(image->body_size()));
+    const std::vector<uint32_t> sums = ChecksumsOf(image->body(), opened.head);
+    if (std::memcmp(sums.data(), opened.checksums, sums.size() * 4) != 0) return Damaged(path, "a checksum is wrong");
+    return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted(StrCat("no memory to read '", path, "'"));
   }
+}
+
+Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const SnapshotImage& image) {
+  const auto* from = dynamic_cast<const ImageImpl*>(&image);
+  if (from == nullptr || from->fingerprint() != memory_->fingerprint) return InvalidArgument("the snapshot belongs to another engine");
+  try {
+    std::vector<TokenId> tokens = image.info().tokens;
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
+    DSV4_RETURN_IF_ERROR(cache->Reserve(static_cast<int64_t>(tokens.size())));
+    device_->Upload(cache->fixed(), from->body(), memory_->kv.layout.fixed_bytes);
+    for (int64_t i = 0; i < from->num_pages(); ++i) {
+      device_->Upload(cache->pages()[static_cast<size_t>(i)], from->page(i), memory_->kv.layout.page_bytes);
+    }
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(cache), std::move(tokens)));
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory for a snapshot");
+  }
+}
+
+Result<std::shared_ptr<const KvSnapshot>> Engine::LoadSnapshot(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const SnapshotImage> image, ReadSnapshot(path));
+  return LoadSnapshot(*image);
 }
 
 }  // namespace dsv4

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
 #include "dsv4/snapshot.h"
 #include "engine/engine_impl.h"
 
@@ -21,7 +20,7 @@ class SnapshotImpl : public KvSnapshot {
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   int64_t memory_bytes() const override { return cache_->memory_bytes(); }
   int64_t own_bytes() const override { return cache_->own_bytes(); }
-  Status Save(const std::string& path, std::string_view note) const override;
+  Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override;
 
   SequenceCache& cache() const { return *cache_; }
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }

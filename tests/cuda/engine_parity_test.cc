@@ -6,6 +6,7 @@
 
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
+#include "support/decode_masks.h"
 #include "support/fixture.h"
 
 namespace dsv4::test {
@@ -190,6 +191,18 @@ TEST_P(CudaFixture, DecodeDoesNotDependOnTheBatch) {
     together.insert(together.end(), rows[5].begin(), rows[5].end());
   }
   EXPECT_EQ(together, alone);
+}
+
+TEST_P(CudaFixture, DecodeDrawsWhatIsAllowed) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids");
+  EngineOptions options;
+  options.model_dir = dir;
+  options.device = "cuda";
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  ExpectMaskedDecodeIsStepAndSample(*engine, ids.i32);
 }
 
 }  // namespace

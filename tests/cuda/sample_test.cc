@@ -33,6 +33,7 @@ void SampleOnGpu(std::vector<std::unique_ptr<SampleState>>& states, const Tensor
     row.output_count = counts(s->output_count);
     row.bias_ids = gpu.Array(s->bias_ids);
     row.bias = gpu.Array(s->biases);
+    row.allowed = s->allowed.empty() ? nullptr : gpu.Array(s->allowed);
     rows.push_back(row);
   }
   Tensor device_rows = gpu.Out(
@@ -107,7 +108,7 @@ TEST(CudaSample, ChoosesWhatTheSamplerChooses) {
       GuardBuffer<float> logits({1, v}, RandomLogits(random, v));
       GuardBuffer<int32_t> got({1});
       SampleOnGpu(state, logits.tensor(), got, {});
-      const auto want = sampler.value()->Sample(logits.span());
+      const auto want = sampler.value()->Sample(logits.span(), c.allowed);
       if (want.ok()) {
         ASSERT_EQ(got[0], want.value().id);
       } else {

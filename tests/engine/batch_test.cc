@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "support/decode_masks.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -66,6 +67,13 @@ TEST(Batch, ThreadCountsGiveTheSameBits) {
     if (expected.empty()) expected = logits;
     EXPECT_EQ(logits, expected) << threads << " threads";
   }
+}
+
+TEST(Batch, DecodeDrawsWhatIsAllowed) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
+  auto engine = LoadOrFail(DefaultOptions(dir, 2));
+  ASSERT_NE(engine, nullptr);
+  ExpectMaskedDecodeIsStepAndSample(*engine, SomeTokens(60, 8, engine->info().vocab_size));
 }
 
 TEST(Batch, AResetSessionIsLikeANewOne) {

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,27 +27,52 @@ constexpr int64_t kFakeFixedBytes = 1000, kFakeTokenBytes = 10;
 
 inline int64_t FakeBytes(size_t tokens) { return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(tokens); }
 
+// A file of tokens. `before_io`, where there is one, is called by the thread that reads or writes.
+class FakeImage : public SnapshotImage {
+ public:
+  FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io) : before_io_(before_io) {
+    info_.file_bytes = FakeBytes(ids.size());
+    info_.tokens = std::move(ids);
+  }
+  const SnapshotInfo& info() const override { return info_; }
+  Status Write(const std::string& path) const override {
+    if (before_io_) before_io_();
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(info_.tokens.data()), static_cast<std::streamsize>(4 * info_.tokens.size()));
+    return file ? Status() : NotFound("'" + path + "' cannot be written");
+  }
+
+ private:
+  const std::function<void()> before_io_;
+  SnapshotInfo info_;
+};
+
 // Shares nothing.
 class FakeSnapshot : public KvSnapshot {
  public:
-  FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes) : ids_(std::move(ids)), bytes_(bytes) {
+  FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes, const std::function<void()>& before_io = {})
+      : ids_(std::move(ids)), bytes_(bytes), before_io_(before_io) {
     bytes_ += memory_bytes();
   }
   ~FakeSnapshot() override { bytes_ -= memory_bytes(); }
   const std::vector<TokenId>& tokens() const override { return ids_; }
   int64_t memory_bytes() const override { return FakeBytes(ids_.size()); }
   int64_t own_bytes() const override { return memory_bytes(); }
-  Status Save(const std::string&, std::string_view) const override { return Unsupported("not here"); }
+  Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view) const override {
+    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(ids_, before_io_));
+  }
 
  private:
   const std::vector<TokenId> ids_;
   std::atomic<int64_t>& bytes_;
+  const std::function<void()> before_io_;
 };
 
 class FakeSession : public Session {
  public:
-  FakeSession(std::atomic<int64_t>& live, std::atomic<int64_t>& bytes, std::vector<TokenId> tokens = {})
-      : live_(live), bytes_(bytes) {
+  FakeSession(std::atomic<int64_t>& live, std::atomic<int64_t>& bytes, std::vector<TokenId> tokens = {},
+              const std::function<void()>& before_io = {})
+      : live_(live), bytes_(bytes), before_io_(before_io) {
     ++live_;
     bytes_ += kFakeFixedBytes;
     Add(tokens);
@@ -61,7 +90,7 @@ class FakeSession : public Session {
     ids.clear();
   }
   Result<std::shared_ptr<const KvSnapshot>> Snapshot() override {
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(ids, bytes_));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(ids, bytes_, before_io_));
   }
   int64_t memory_bytes() const override { return FakeBytes(ids.size()); }
   int64_t own_bytes() const override { return memory_bytes(); }
@@ -74,6 +103,7 @@ class FakeSession : public Session {
 
  private:
   std::atomic<int64_t>&live_, &bytes_;
+  const std::function<void()> before_io_;
 };
 
 class FakeEngine : public Engine {
@@ -88,13 +118,28 @@ class FakeEngine : public Engine {
   const ModelInfo& info() const override { return info_; }
   const LoadTimes& load_times() const override { return load_times_; }
   Result<std::unique_ptr<Session>> NewSession() override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_));
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, std::vector<TokenId>(), before_io));
   }
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens()));
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens(), before_io));
   }
-  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const std::string&) override { return Unsupported("not here"); }
-  Result<SnapshotInfo> ReadSnapshotInfo(const std::string&) const override { return Unsupported("not here"); }
+  Result<std::string> SnapshotFingerprint() override { return std::string("fake"); }
+  Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override {
+    if (before_io) before_io();
+    DSV4_ASSIGN_OR_RETURN(SnapshotInfo info, ReadSnapshotInfo(path));
+    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(std::move(info.tokens), before_io));
+  }
+  Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override {
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(image.info().tokens, bytes_, before_io));
+  }
+  Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    if (bytes.empty() || bytes.size() % 4 != 0) return DataLoss("'" + path + "' is damaged");
+    SnapshotInfo info{.tokens = std::vector<TokenId>(bytes.size() / 4), .note = "", .file_bytes = static_cast<int64_t>(bytes.size())};
+    std::memcpy(info.tokens.data(), bytes.data(), bytes.size());
+    return info;
+  }
   int64_t kv_bytes() const override { return bytes_; }
   int64_t free_bytes() const override { return 0; }
   Status Step(std::span<const StepItem> items) override {
@@ -118,17 +163,17 @@ class FakeEngine : public Engine {
       item.logits->assign(rows * vocab, 0.0f);
       for (size_t r = 0; r < rows; ++r) {
         const TokenId token = item.tokens[item.tokens.size() - rows + r];
-        const auto next = static_cast<size_t>(token + 1 < info_.vocab_size ? token + 1 : 100);
-        (*item.logits)[r * vocab + next] = token == kNanToken ? std::numeric_limits<float>::quiet_NaN() : 20.0f;
+        const auto following = next ? next(*item.session) : token + 1 < info_.vocab_size ? token + 1 : 100;
+        (*item.logits)[r * vocab + static_cast<size_t>(following)] = token == kNanToken ? std::numeric_limits<float>::quiet_NaN() : 20.0f;
       }
     }
     return {};
   }
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override {
-    std::vector<TokenId> next;
+    std::vector<TokenId> newest;
     std::vector<int64_t> left;
     for (const DecodeItem& item : items) {
-      next.push_back(item.first);
+      newest.push_back(item.first);
       left.push_back(item.max_tokens);
     }
     while (std::any_of(left.begin(), left.end(), [](int64_t n) { return n > 0; })) {
@@ -136,13 +181,13 @@ class FakeEngine : public Engine {
       std::vector<std::vector<float>> logits(items.size());
       for (size_t i = 0; i < items.size(); ++i) {
         if (left[i] > 0)
-          step.push_back({.session = items[i].session, .tokens = {&next[i], 1}, .logits = &logits[i]});
+          step.push_back({.session = items[i].session, .tokens = {&newest[i], 1}, .logits = &logits[i]});
       }
       DSV4_RETURN_IF_ERROR(Step(step));
       for (size_t i = 0; i < items.size(); ++i) {
         if (left[i] <= 0) continue;
-        DSV4_ASSIGN_OR_RETURN(const SampledToken token, items[i].sampler->Sample(logits[i]));
-        next[i] = token.id;
+        DSV4_ASSIGN_OR_RETURN(const SampledToken token, items[i].sampler->Sample(logits[i], items[i].allowed ? items[i].allowed() : std::span<const uint32_t>()));
+        newest[i] = token.id;
         const auto& stops = items[i].stop_ids;
         const bool stop = std::find(stops.begin(), stops.end(), token.id) != stops.end();
         left[i] = on_token(i, token) && !stop ? left[i] - 1 : 0;
@@ -150,6 +195,7 @@ class FakeEngine : public Engine {
     }
     return {};
   }
+  ModelInfo& mutable_info() { return info_; }
   double StepBytes(int64_t, int64_t) const override { return 0; }
   Result<double> MeasureReadRate() override { return Unsupported("not here"); }
 
@@ -159,6 +205,8 @@ class FakeEngine : public Engine {
   std::atomic<int64_t> max_tokens_held = std::numeric_limits<int64_t>::max();  // in one step
   std::atomic<int64_t> live_sessions = 0;
   std::function<void()> before_step;  // set before the first step
+  std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead
+  std::function<void()> before_io;    // of a snapshot's file; set before the first session
 
  private:
   ModelInfo info_;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Load by hand: many clients that stream, leave, read slowly or send too much, against a fresh server.
 
-    load.py BINARY [SECONDS] [CLIENTS] [THREADS]
+    load.py BINARY [SECONDS] [CLIENTS] [THREADS] [FLAGS OF dsv4 serve ...]
 
 Always ends, at most 4 minutes after SECONDS: every wait is bounded, and what is open when the grace is over is cut and
-counted. Prints progress to standard error and one JSON object to standard output: what was answered, gaps between
-tokens, resident memory over time, what is left at the end. Exit status 1 when something is left behind or a reply was
-neither complete nor refused.
+counted. Prints progress to standard error and one JSON object to standard output: what was answered, gaps between tokens as
+the server and as the clients saw them, resident memory and KV over time, what is left at the end. Exit status 1 when something
+is left behind or a reply was neither complete nor refused.
 """
 
 import collections
@@ -21,13 +21,14 @@ import time
 SECONDS = float(sys.argv.pop(2)) if len(sys.argv) > 2 else 60.0
 CLIENTS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 64
 THREADS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 2
+MORE_FLAGS = [sys.argv.pop(2) for _ in sys.argv[2:]]
 REQUEST_SECONDS = max(90.0, SECONDS / 2)  # for one request of a client that means to read it all
 GRACE = 140.0                              # for what is open at the end
 
 from support import Server
 
 STORY = "And it came to pass in the days of the king that "
-FLAGS = ["--max-queue", "64", "--max-body", "1MiB", "--max-concurrent", "64", "--kv-budget", "160MiB"]
+FLAGS = ["--max-queue", "64", "--max-body", "1MiB", "--max-concurrent", "64", "--kv-budget", "160MiB"] + MORE_FLAGS
 
 
 class Client(threading.Thread):
@@ -141,6 +142,27 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def histogram(page, name):
+    """[(upper bound, number of values up to it)] of a Prometheus histogram."""
+    found = []
+    for line in page.splitlines():
+        if line.startswith(name + "_bucket{"):
+            found.append((float(line.split('le="')[1].split('"')[0].replace("+Inf", "inf")), int(line.rsplit(" ", 1)[1])))
+    return found
+
+
+def quantile_ms(buckets, share):
+    """Between the bounds of its bucket, as Prometheus does it."""
+    below, before = 0.0, 0
+    for bound, count in buckets:
+        if count >= share * buckets[-1][1] and count > 0:
+            if bound == float("inf"):
+                return round(1000 * below)
+            return round(1000 * (below + (bound - below) * (share * buckets[-1][1] - before) / (count - before)))
+        below, before = bound, count
+    return None
+
+
 def percentile(values, share):
     return round(1000 * values[min(len(values) - 1, int(len(values) * share))]) if values else None
 
@@ -152,16 +174,18 @@ def main():
     clients = [Client(server, i, end) for i in range(CLIENTS)]
     for client in clients:
         client.start()
-    resident = []
+    resident, kv = [], []
     crashed = False
     while time.monotonic() < end and not crashed:
         time.sleep(min(SECONDS / 20, max(0.0, end - time.monotonic())) or 0.01)
         crashed = server.process.poll() is not None
         if not crashed:
             resident.append(round(resident_mib(pid), 1))
+            kv.append(round((server.metric("dsv4:kv_bytes", use="running") + server.metric("dsv4:kv_bytes", use="kept")) / 2**20, 1))
             done = sum(sum(client.counts.values()) for client in clients)
-            print("%4.0f s: %d requests, %.1f MiB, %.0f s of CPU" % (time.monotonic() - begin, done, resident[-1],
-                                                                     cpu_seconds(pid)), file=sys.stderr, flush=True)
+            print("%4.0f s: %d requests, %.1f MiB, of them %.1f of KV, %.0f s of CPU, clients %.0f s"
+                  % (time.monotonic() - begin, done, resident[-1], kv[-1], cpu_seconds(pid), time.process_time()),
+                  file=sys.stderr, flush=True)
     for client in clients:
         client.join(max(0.01, end + GRACE - time.monotonic()))
     unfinished = [client for client in clients if client.is_alive()]
@@ -178,11 +202,19 @@ def main():
     report = {"seconds": SECONDS, "clients": CLIENTS, "threads": THREADS, "flags": FLAGS, "requests": dict(sorted(counts.items())),
               "total": sum(counts.values()), "faults": len(faults), "first_faults": faults[:5], "unfinished": len(unfinished),
               "crashed": crashed, "gaps": len(gaps), "gap_p50_ms": percentile(gaps, 0.5), "gap_p99_ms": percentile(gaps, 0.99),
-              "gap_max_ms": percentile(gaps, 1.0), "resident_mib": resident, "load_average": os.getloadavg()}
+              "gap_max_ms": percentile(gaps, 1.0), "resident_mib": resident, "kv_mib": kv,
+              "clients_cpu_share": round(time.process_time() / (time.monotonic() - begin), 2), "load_average": os.getloadavg()}
     left = True
     if not crashed:
         report["cpu_share"] = round(cpu_seconds(pid) / (time.monotonic() - begin), 2)
         try:
+            page = server.get("/metrics").body.decode()
+            inside = histogram(page, "vllm:inter_token_latency_seconds")
+            report.update({"server_gaps": inside[-1][1], "server_gap_p50_ms": quantile_ms(inside, 0.5),
+                           "server_gap_p99_ms": quantile_ms(inside, 0.99), "server_gap_p999_ms": quantile_ms(inside, 0.999)})
+            decode = histogram(page, "dsv4:decode_step_seconds")
+            if decode:
+                report["decode_step_p99_ms"] = quantile_ms(decode, 0.99)
             server.wait_until_idle(60)
             time.sleep(0.5)
             names = {"tokens": "vllm:generation_tokens_total", "preemptions": "vllm:num_preemptions_total",

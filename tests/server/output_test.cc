@@ -130,15 +130,14 @@ TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
 TEST(ChoiceConstraint, SpellsOneOfTheChoices) {
   const std::vector<std::string> choices = {"get_weather\">", "get_time\">", "x\">"};
   for (const std::string& wanted : choices) {
-    ChoiceConstraint constraint(NanoTokenizer(), choices);
+    ChoiceConstraint constraint(NanoTokenizer(), NanoTokenizer().vocab_size(), choices);
     std::string text;
     while (!constraint.done()) {
-      std::vector<float> logits(static_cast<size_t>(NanoTokenizer().vocab_size()), 0.0f);
-      constraint.Mask(&logits);
+      const std::span<const uint32_t> allowed = constraint.Allowed();
       TokenId next = -1;  // the longest allowed token on the way to the wanted text
       for (TokenId id = 0; id < NanoTokenizer().vocab_size(); ++id) {
         const std::string_view bytes = NanoTokenizer().TokenBytes(id);
-        if (logits[static_cast<size_t>(id)] != 0 ||
+        if ((allowed[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0 ||
             !std::string_view(wanted).substr(text.size()).starts_with(bytes))
           continue;
         if (next < 0 || bytes.size() > NanoTokenizer().TokenBytes(next).size()) next = id;

@@ -2,12 +2,15 @@
 #include "server/scheduler.h"
 
 #include <condition_variable>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <thread>
 
 #include "fake_engine.h"
 #include "gtest/gtest.h"
+#include "io/test_files.h"
+#include "server/structured/grammar.h"
 
 namespace dsv4::server {
 namespace {
@@ -90,11 +93,13 @@ class SchedulerTest : public ::testing::Test {
   void Wait(const std::shared_ptr<Client>& client) {
     WaitFor([&] { return client->open == 0; });
   }
-  double Metric(const std::string& name) {
+  // The first series whose labels end like this.
+  double Metric(const std::string& name, const std::string& labels = "") {
     Gauges gauges;
     scheduler_->Fill(&gauges);
     const std::string page = metrics_.Render(gauges);
-    const size_t at = page.find("\n" + name + "{");
+    size_t at = page.find("\n" + name + "{");
+    if (!labels.empty()) at = page.find("\n" + name + "{model_name=\"fake\"," + labels + "}");
     return at == std::string::npos ? -1 : std::stod(page.substr(page.find("} ", at) + 2));
   }
   void WaitIdle() {
@@ -334,10 +339,19 @@ TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
   EXPECT_EQ(engine_.kv_bytes(), 0);
 }
 
+class Storm : public SchedulerTest, public ::testing::WithParamInterface<bool> {};
+
 // Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered, right.
-TEST_F(SchedulerTest, AStormOfCommonBeginningsIsAnswered) {
+TEST_P(Storm, OfCommonBeginningsIsAnswered) {
+  const dsv4::testing::TempDir folder;
+  PrefixCacheOptions cache{.interval = 50};
+  if (GetParam()) {
+    cache.disk = folder.path();
+    cache.disk_bytes = 100000;
+    cache.disk_queue_bytes = 10000;
+  }
   Start({.max_running = 12, .max_waiting = 10000, .prefill_chunk = 40, .max_gap_s = 0, .kv_budget_bytes = 60000,
-         .prefix_cache = {.interval = 50}});
+         .prefix_cache = cache});
   uint64_t state = 1;
   const auto random = [&state](uint64_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -365,6 +379,161 @@ TEST_F(SchedulerTest, AStormOfCommonBeginningsIsAnswered) {
   WaitIdle();
   EXPECT_EQ(engine_.live_sessions, 0);
   EXPECT_LE(engine_.kv_bytes(), 60000);
+  if (GetParam()) {
+    EXPECT_GT(Metric("dsv4:kv_disk_total", "event=\"restored\""), 0);
+    EXPECT_EQ(Metric("dsv4:kv_disk_total", "event=\"refused\""), -1);
+  }
+  scheduler_->Stop();
+  scheduler_.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(, Storm, ::testing::Bool(), [](const auto& p) { return p.param ? "disk" : "memory"; });
+
+class SchedulerDisk : public SchedulerTest {
+ protected:
+  // Room for about 1,900 tokens; files are read and written while the gate is open.
+  void StartWithDisk() {
+    engine_.before_io = [this] {
+      ++num_io_;
+      while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30}});
+  }
+  ~SchedulerDisk() override {
+    open_ = true;
+    scheduler_.reset();  // before what its files need
+  }
+  void WaitForIo(int number) {
+    for (int i = 0; i < 10000 && num_io_ < number; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_GE(num_io_, number);
+  }
+  void WaitForTokens(const std::shared_ptr<Client>& client, size_t more) {
+    size_t wanted = 0;
+    WaitFor([&] { return (wanted = client->tokens[0].size() + more) > 0; });
+    WaitFor([&] { return client->tokens[0].size() >= wanted || client->open == 0; });
+  }
+
+  const dsv4::testing::TempDir folder_;
+  std::atomic<bool> open_ = true;
+  std::atomic<int> num_io_ = 0;
+};
+
+TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsWritten) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1700);  // needs nearly all of the memory
+  WaitForIo(1);
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0], Counting(2001, 1700));
+  EXPECT_EQ(Metric("dsv4:kv_disk_total", "event=\"written\""), -1);
+  WaitIdle();
+  // What waits to be written can be gone on from.
+  const auto again = Submit({Counting(100, 300)}, 5);
+  Wait(again);
+  EXPECT_EQ(again->counts[0].cached, 299);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  open_ = true;
+  WaitIdle();
+  scheduler_->Stop();
+  EXPECT_GE(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
+}
+
+TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();  // writes it
+  StartWithDisk();
+  EXPECT_GE(Metric("dsv4:prefix_cuts", "place=\"disk\""), 1);
+  num_io_ = 0;
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1500);
+  const auto again = Submit({Counting(100, 300)}, 5), too = Submit({Counting(100, 300)}, 3);
+  WaitForIo(1);
+  WaitForTokens(stream, 100);
+  EXPECT_EQ(num_io_, 1);
+  {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(again->tokens[0].empty() && too->tokens[0].empty());
+  }
+  open_ = true;
+  Wait(again);
+  Wait(too);
+  EXPECT_EQ(again->counts[0].cached, 299);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  EXPECT_EQ(too->tokens[0], Counting(400, 3));
+  EXPECT_EQ(Metric("dsv4:prefix_hit_total", "place=\"disk\""), 1);
+  scheduler_->Cancel(stream->job);
+  // Alone, a prompt that waits for its file keeps nobody busy.
+  WaitIdle();
+}
+
+TEST_F(SchedulerDisk, AFileThatIsDamagedIsReadAgainFromItsPrompt) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();
+  StartWithDisk();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) std::filesystem::resize_file(entry.path(), 3);
+  const auto again = Submit({Counting(100, 300)}, 5);
+  Wait(again);
+  EXPECT_EQ(again->counts[0].cached, 0);
+  EXPECT_EQ(again->tokens[0], Counting(400, 5));
+  EXPECT_GT(Metric("dsv4:kv_disk_total", "event=\"refused\""), 0);
+}
+
+TEST_F(SchedulerDisk, AFolderThatVanishesCostsTheCacheOnly) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  std::filesystem::remove_all(folder_.path());
+  const auto stream = Submit({{2000}}, 1700);
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0].size(), 1700u);
+  for (int i = 0; i < 10000 && Metric("dsv4:kv_disk_total", "event=\"failed\"") < 1; ++i) {
+    Wait(Submit({{3000}}, 1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(Metric("dsv4:kv_disk_total", "event=\"failed\""), 0);
+}
+
+// A text that must be "ab"s, in the midst of sequences that may say anything.
+TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
+  struct EvenOnly : GrammarMatcher {
+    explicit EvenOnly(int64_t vocab) : bits(static_cast<size_t>(vocab + 31) / 32, 0x55555555u) {}
+    std::span<const uint32_t> Allowed() override { return bits; }
+    bool Accept(TokenId id) override { return id % 2 == 0; }
+    bool AcceptText(std::string_view) override { return true; }
+    bool complete() const override { return false; }
+    const std::vector<uint32_t> bits;
+  };
+  struct Even : Grammar {
+    explicit Even(int64_t v) : vocab(v) {}
+    std::unique_ptr<GrammarMatcher> NewMatcher() const override { return std::make_unique<EvenOnly>(vocab); }
+    int64_t vocab;
+  };
+  Start();
+  GenerationParams params;
+  params.content_grammar = std::make_shared<Even>(NanoTokenizer().vocab_size());
+  params.sampling.logit_bias = {{402, 5.0f}};  // what is left of 401, 403, ... is the first even id, but for this one
+  params.sampling.top_logprobs = 1;
+  auto held = Make({{400}}, 40, params);
+  std::vector<OutputToken> tokens;
+  const auto inner = held->job->on_output;
+  held->job->on_output = [&](std::vector<StepOutput>& outputs) {
+    for (const StepOutput& o : outputs) tokens.insert(tokens.end(), o.tokens.begin(), o.tokens.end());
+    inner(outputs);
+  };
+  const auto free = Submit({{600}}, 40);
+  ASSERT_TRUE(scheduler_->Submit(held->job).ok());
+  Wait(free);
+  Wait(held);
+  EXPECT_EQ(free->tokens[0], Counting(601, 40));
+  EXPECT_EQ(held->tokens[0], Ids(40, 402));
+  for (const OutputToken& t : tokens) EXPECT_LT(t.logprob, -10);  // the model's own: it would say 401, 403
+  for (const OutputToken& t : tokens) EXPECT_EQ(t.top[0].id % 2, 1);
 }
 
 TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {

@@ -16,6 +16,7 @@ struct SampleCase {
   int64_t v = 0;
   SamplingParams params;
   std::vector<TokenId> prompt;
+  std::vector<uint32_t> allowed;  // empty: all
 };
 
 inline SampleCase RandomSampleCase(Random& random, int64_t v) {
@@ -38,6 +39,11 @@ inline SampleCase RandomSampleCase(Random& random, int64_t v) {
                                                              : random.Chance(0.05) ? infinity
                                                                                    : 3 * random.Normal());
     }
+  }
+  if (random.Chance(0.3)) {
+    const double share = random.Chance(0.5) ? 0.5 : 0.02;
+    c.allowed.resize(static_cast<size_t>(v + 31) / 32);
+    for (int64_t id = 0; id < v; ++id) c.allowed[static_cast<size_t>(id / 32)] |= random.Chance(share) ? 1u << (id % 32) : 0u;
   }
   p.seed = random.Bits();
   p.top_logprobs = 0;
@@ -66,7 +72,7 @@ inline std::vector<float> RandomLogits(Random& random, int64_t v) {
 // A row of the op with its arrays, as the engine would make it for the case.
 struct SampleState {
   explicit SampleState(const SampleCase& c)
-      : prompt_count(static_cast<size_t>(c.v)), output_count(static_cast<size_t>(c.v)) {
+      : prompt_count(static_cast<size_t>(c.v)), output_count(static_cast<size_t>(c.v)), allowed(c.allowed) {
     for (const TokenId id : c.prompt) ++prompt_count[static_cast<size_t>(id)];
     for (const auto& [id, bias] : c.params.logit_bias) bias_ids.push_back(id), biases.push_back(bias);
     row = {.temperature = c.params.temperature,
@@ -81,7 +87,8 @@ struct SampleState {
            .prompt_count = prompt_count.data(),
            .output_count = output_count.data(),
            .bias_ids = bias_ids.data(),
-           .bias = biases.data()};
+           .bias = biases.data(),
+           .allowed = allowed.empty() ? nullptr : allowed.data()};
   }
   SampleState(const SampleState&) = delete;
   SampleState& operator=(const SampleState&) = delete;
@@ -89,6 +96,7 @@ struct SampleState {
   std::vector<uint16_t> prompt_count, output_count;
   std::vector<int32_t> bias_ids;
   std::vector<float> biases;
+  std::vector<uint32_t> allowed;
   SampleRow row;
 };
 

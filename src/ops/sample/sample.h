@@ -1,6 +1,6 @@
 // The next token of every row from its logits: what engine/sampler.cc chooses (dsv4/sampling.h says what each parameter does and
 // in which order), on any device.
-//   adjusted  logits + bias, then the penalties, each in float64 and rounded once
+//   adjusted  logits + bias, then the penalties, each in float64 and rounded once; -inf where a token is not allowed
 //   weight[i] = exp((adjusted[i] - largest) / temperature), float64; its mass is round(2^46 weight)
 //   top_k     keeps the k first tokens in order of (adjusted, falling; id, rising)
 //   top_p     of these, in that order, keeps a token while the mass before it is below top_p * the kept mass
@@ -33,12 +33,13 @@ struct SampleRow {
   uint16_t* output_count = nullptr;  // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
   const int32_t* bias_ids = nullptr;  // [num_bias], each in [0, V) and once
   const float* bias = nullptr;        // [num_bias], no NaN
+  const uint32_t* allowed = nullptr;  // [ceil(V / 32)]: bit id % 32 of word id / 32; null: all
 };
 
 // Tokens of a row that cannot be sampled; its state stays as it was.
 inline constexpr int32_t kSampleNan = -1;      // NaN among the logits
 inline constexpr int32_t kSampleNothing = -2;  // every logit is -inf
-inline constexpr int32_t kSampleBanned = -3;   // the bias bans every token that the logits allow
+inline constexpr int32_t kSampleBanned = -3;   // every token that the logits allow is banned or not allowed
 
 inline constexpr int64_t kMaxSampleVocab = 131072;
 

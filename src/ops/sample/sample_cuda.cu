@@ -276,6 +276,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
                                       outputs);
       }
     }
+    const int id = row.first + i;
+    if (p.allowed != nullptr && (p.allowed[id / 32] >> (id % 32) & 1) == 0) s.logit[i] = kMinusInfinity;
     const uint64_t rank = row.RankOf(i);
     best = rank > best ? rank : best;
   }

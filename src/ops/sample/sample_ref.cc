@@ -25,6 +25,9 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
     float& x = adjusted[static_cast<size_t>(row.bias_ids[i])];
     x = sample::AddBias(x, row.bias[i]);
   }
+  for (int64_t i = 0; i < v && row.allowed != nullptr; ++i) {
+    if ((row.allowed[i / 32] >> (i % 32) & 1) == 0) adjusted[static_cast<size_t>(i)] = kMinusInfinity;
+  }
   if (row.repeat_penalty != 1.0f || row.presence_penalty != 0 || row.frequency_penalty != 0) {
     for (int64_t i = 0; i < v; ++i) {
       const int outputs = row.output_count ? row.output_count[i] : 0,

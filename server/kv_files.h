@@ -1,0 +1,65 @@
+// The thread that writes, reads and removes files of KV snapshots, so that no stream waits for a disk.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/snapshot.h"
+
+namespace dsv4::server {
+
+class KvFiles {
+ public:
+  struct Done {
+    enum class Kind { kWritten, kRead } kind;
+    std::string path;
+    Status status;
+    std::shared_ptr<const SnapshotImage> image;  // what was written; what was read, where that went well
+  };
+
+  // `engine`'s fingerprint has been asked for. Images that wait to be written take at most `max_bytes` of memory, or are one.
+  // `on_done` is called by the thread whenever TakeDone has something new.
+  KvFiles(Engine& engine, int64_t max_bytes, std::function<void()> on_done);
+  ~KvFiles();  // what is queued is dropped, the file that is being written is finished
+
+  // Queued; waits for room in the queue. Of the same path, calls are carried out in order, but that reads overtake.
+  void Write(std::shared_ptr<const SnapshotImage> image, const std::string& path);
+  void Remove(const std::string& path);
+  // False: too many are being read.
+  bool Read(const std::string& path);
+
+  std::vector<Done> TakeDone();
+
+  // Waits until everything is written, or until `until` says so, which is asked now and then.
+  void Drain(const std::function<bool()>& until);
+
+ private:
+  struct Task {
+    std::string path;
+    std::shared_ptr<const SnapshotImage> image;  // null: remove
+  };
+  void Run();
+
+  Engine& engine_;
+  const int64_t max_bytes_;
+  const std::function<void()> on_done_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable wake_, changed_;
+  std::deque<Task> tasks_;  // the one that is being carried out included, and so are reads_
+  std::deque<std::string> reads_;
+  int64_t queued_bytes_ = 0;
+  std::vector<Done> done_;
+  bool stop_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,153 @@
+// Tokens: which may come, what each means for its sequence, and the end of it.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "sequence.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
+
+void Scheduler::ChooseToken(Sequence& s) {
+  if (s.params.max_tokens == 0) return End(s, FinishReason::kLength);
+  Result<SampledToken> sampled = SamplerOf(s).Sample(s.logits, Allowed(s));
+  if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
+  AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
+}
+
+Sampler& Scheduler::SamplerOf(const Sequence& s) {
+  return s.reasoning_sampler != nullptr && s.writer.in_reasoning() ? *s.reasoning_sampler : *s.sampler;
+}
+
+// Whether Allowed may say anything for the next token.
+bool Scheduler::IsHeld(const Sequence& s) {
+  return s.constraint || s.matcher != nullptr || s.out.counts.completion < s.params.min_tokens;
+}
+
+// The tokens that may come next, a bit each; empty: all.
+std::span<const uint32_t> Scheduler::Allowed(Sequence& s) const {
+  std::span<const uint32_t> allowed;
+  if (s.constraint) allowed = s.constraint->Allowed();
+  if (s.matcher != nullptr) allowed = s.matcher->Allowed();
+  // A text that is complete may have nothing but its end left.
+  if (s.out.counts.completion >= s.params.min_tokens || (s.matcher != nullptr && s.matcher->complete())) return allowed;
+  s.allowed.assign(static_cast<size_t>(engine_.info().vocab_size + 31) / 32, ~0u);
+  std::copy(allowed.begin(), allowed.end(), s.allowed.begin());
+  const auto forbid = [&](TokenId id) { s.allowed[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32)); };
+  for (const TokenId id : engine_.info().eos_token_ids) forbid(id);
+  for (const TokenId id : s.params.stop_ids) forbid(id);
+  return s.allowed;
+}
+
+void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
+  const auto now = Clock::now();
+  const TokenId id = token.id;
+  const bool reasoned = s.writer.in_reasoning();
+  ++s.out.counts.completion;
+  ++step_metrics_.generated_tokens;
+  if (reasoned) ++s.out.counts.reasoning;
+  if (!s.has_token) {
+    s.has_token = true;
+    s.first_token = now;
+    step_metrics_.first_token_s.push_back(Seconds(now - s.job->submitted));
+  } else {
+    step_metrics_.token_gaps_s.push_back(Seconds(now - s.last_token));
+  }
+  s.last_token = now;
+
+  const auto& eos = engine_.info().eos_token_ids;
+  const auto& stop_ids = s.params.stop_ids;
+  if (std::find(eos.begin(), eos.end(), id) != eos.end() && (!s.params.ignore_eos || s.matcher != nullptr)) {
+    // What the grammar is for comes after the reasoning.
+    if (reasoned && s.params.content_grammar != nullptr) return Force(s, std::string(kEndThink));
+    return End(s, FinishReason::kStop);
+  }
+  if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) {
+    s.out.matched_id = id;
+    return End(s, FinishReason::kStop);
+  }
+  s.ids.push_back(id);
+  s.out.tokens.push_back(std::move(token));
+  if (s.constraint) {
+    s.constraint->Accept(id);
+    if (s.constraint->done()) s.constraint.reset();
+  }
+  if (s.matcher != nullptr && !s.matcher->Accept(id)) {
+    return End(s, FinishReason::kError, Internal("the grammar of the output does not allow its next token"));
+  }
+  if (s.matcher == nullptr && s.params.call_grammar != nullptr && id == dsml_marker_) BeginCall(s);
+  const bool ended = s.writer.Push(id, &s.out);
+  if (ended) {
+    s.out.matched_stop = s.writer.matched_stop();
+    return End(s, s.writer.finish());
+  }
+  if (s.out.counts.completion >= s.params.max_tokens) return End(s, FinishReason::kLength);
+  if (static_cast<int64_t>(s.ids.size()) >= engine_.info().max_context) return End(s, FinishReason::kLength);
+  if (reasoned && s.writer.in_content()) {
+    BeginContent(s);
+  } else if (reasoned && s.params.thinking_budget >= 0 && !s.end_think_forced &&
+             s.out.counts.reasoning >= s.params.thinking_budget) {
+    s.end_think_forced = true;
+    Force(s, std::string(kEndThink));
+  }
+}
+
+// The first token of the content comes next.
+void Scheduler::BeginContent(Sequence& s) {
+  if (s.matcher == nullptr && s.params.content_grammar != nullptr) {
+    s.matcher = s.params.content_grammar->NewMatcher();
+  }
+  Force(s, "");
+}
+
+// The model has written the marker of a tag: with "<" before it, its grammar holds from here on.
+void Scheduler::BeginCall(Sequence& s) {
+  if (s.ids.size() < 2 || !tokenizer_.TokenBytes(s.ids[s.ids.size() - 2]).ends_with('<')) return;
+  s.matcher = s.params.call_grammar->NewMatcher();
+  if (!s.matcher->AcceptText(std::string("<").append(kDsmlMarker))) s.matcher.reset();
+}
+
+// Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call
+// that the request requires, if it does.
+void Scheduler::Force(Sequence& s, const std::string& text) {
+  std::string forced = text;
+  if (text.empty()) {
+    if (s.params.required_calls.empty() || s.call_forced) return;
+    s.call_forced = true;
+    forced = kCallBegin;
+    if (s.params.required_calls.size() == 1) {
+      forced += s.params.required_calls.front() + "\">\n";
+    }
+  }
+  for (const TokenId id : tokenizer_.Encode(forced)) {
+    if (!s.ended) AcceptToken(s, {.id = id});
+  }
+  if (text.empty() && !s.ended && s.params.required_calls.size() > 1 && s.matcher == nullptr) {
+    std::vector<std::string> choices;
+    for (const std::string& name : s.params.required_calls) choices.push_back(name + "\">\n");
+    s.constraint.emplace(tokenizer_, engine_.info().vocab_size, std::move(choices));
+  }
+}
+
+void Scheduler::End(Sequence& s, FinishReason reason, Status error) {
+  if (s.ended) return;
+  s.ended = true;
+  s.writer.Finish(&s.out);
+  if (reason == FinishReason::kStop && s.writer.finish() == FinishReason::kToolCalls)
+    reason = FinishReason::kToolCalls;
+  if (reason == FinishReason::kStop && s.out.matched_stop.empty())
+    s.out.matched_stop = s.writer.matched_stop();
+  s.out.finish = reason;
+  s.end_reason = reason;
+  s.out.error = std::move(error);
+}
+
+}  // namespace dsv4::server
