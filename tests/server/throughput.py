@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""By hand: tokens a second of 1, 2, 4, 8, 16 and 32 streams, beside `dsv4 generate`, and what one structured request among 8
-streams costs its neighbours. For a GPU; the standard library suffices.
+"""By hand: tokens a second of 1, 2, 4, 8, 16 and 32 streams, and what one structured request beside 8 streams costs them. For a
+GPU; the standard library suffices.
 
     throughput.py BINARY TOKENS MODEL FLAGS ...      e.g. 400 --device cuda --synthetic flash --layers 8
 
@@ -10,7 +10,6 @@ One JSON object.
 import json
 import re
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ import time
 TOKENS = int(sys.argv.pop(2))
 FLAGS = [sys.argv.pop(2) for _ in sys.argv[2:]]
 
-from support import BINARY, Server
+from support import Server
 
 SCHEMA = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "string"}, "minItems": 400}}, "required": ["items"]}
 
@@ -28,7 +27,9 @@ class Stream(threading.Thread):
         super().__init__()
         self.server, self.times = server, []
         self.body = {"prompt": "And it came to pass %d" % number, "max_tokens": tokens, "temperature": 0.7, "seed": number,
-                     "ignore_eos": True, "stream": True, **fields}
+                     "ignore_eos": True, "stream": True,
+                     "stream_options": {"include_usage": True, "continuous_usage_stats": True},  # a chunk for each token, text or not
+                     **fields}
 
     def run(self):
         data = json.dumps(self.body).encode()
@@ -39,7 +40,8 @@ class Stream(threading.Thread):
                 now, rest = time.monotonic(), (rest + piece)
                 lines = rest.split(b"\n")
                 rest = lines.pop()
-                self.times += [now] * sum(line.startswith(b"data: {") and b'"text":' in line for line in lines)
+                self.times += [now] * sum(b'"text":' in line and b'"finish_reason":null' in line for line in lines)
+            assert b"[DONE]" in rest or self.times, rest
 
 
 def run(server, count, tokens, structured=False):
@@ -60,39 +62,24 @@ def run(server, count, tokens, structured=False):
     if held:
         assert held.is_alive(), "the structured reply ended before its neighbours"
         held.join()
-    chunks = sum(len(s.times) for s in streams)
     assert structured or server.metric("vllm:generation_tokens_total") - before == count * tokens, "tokens are missing"
-    return rate, chunks / (count * tokens)
-
-
-def generate_ms():
-    def seconds(tokens):
-        out = subprocess.run([BINARY, "generate", "-p", "And it came to pass", "-n", str(tokens), "--ignore-eos", "--temperature", "0.7",
-                              "--seed", "1", "--stats", *FLAGS], check=True, capture_output=True, text=True).stderr
-        return out
-    return seconds(TOKENS)
+    return rate
 
 
 def main():
-    try:
-        told = generate_ms()
-    except subprocess.CalledProcessError as error:
-        told = error.stderr
     server = Server("--prefix-cache", "off", *FLAGS)
     run(server, 1, 20)
     rates = {}
     for count in [1, 2, 4, 8, 16, 32, 1]:
-        rate, share = run(server, count, TOKENS)
-        rates.setdefault(count, []).append((rate, share))
-    beside = [(run(server, 8, TOKENS, structured)[0]) for structured in [False, True, False, True]]
+        rates.setdefault(count, []).append(run(server, count, TOKENS))
+    beside = [run(server, 8, TOKENS, structured) for structured in [False, True, False, True]]
     log = server.read_log()
     server.stop()
-    one = statistics.mean(rate for rate, _ in rates[1])
-    print(json.dumps({"flags": FLAGS, "tokens": TOKENS, "tokens_per_second": {k: [round(r, 1) for r, _ in v] for k, v in rates.items()},
-                      "chunks_per_token": {k: round(v[0][1], 3) for k, v in rates.items()},
-                      "gain_16": round(rates[16][0][0] / one, 2), "one_stream_ms": round(1000 / one, 3),
+    one = statistics.mean(rates[1])
+    print(json.dumps({"flags": FLAGS, "tokens": TOKENS, "tokens_per_second": {k: [round(r, 1) for r in v] for k, v in rates.items()},
+                      "gain_16": round(rates[16][0] / one, 2), "one_stream_ms": round(1000 / one, 3),
                       "eight_alone_and_beside_a_structured_one": [round(b, 1) for b in beside],
-                      "generate": told.strip().splitlines()[-6:], "server": re.findall(r"(?m)^.*(?:memory|model).*$", log)[:4]}))
+                      "server": re.findall(r"(?m)^.*(?:memory|model).*$", log)[:4]}))
 
 
 if __name__ == "__main__":
