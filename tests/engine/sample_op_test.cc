@@ -49,7 +49,9 @@ TEST(SampleOp, ChoosesWhatTheSamplerChooses) {
       }
       ASSERT_EQ(got, want.value().id) << step;
       // Beside an infinite logit that is not allowed, what is drawn has no probability at all.
-      if (logprob != want.value().logprob) EXPECT_NEAR(logprob, want.value().logprob, 1e-5 * (1 + std::fabs(logprob)));
+      if (logprob != want.value().logprob) {
+        EXPECT_NEAR(logprob, want.value().logprob, 1e-5 * (1 + std::fabs(logprob)));
+      }
     }
   }
 }
