@@ -98,6 +98,7 @@ struct Setup {
     if (k > 0) picks = Upload(gpu, chosen), num_picks = k;
     cache = {.layer = &layout.layers[0], .window = 128, .sequences = sequences, .num_sequences = batch, .sequence_of = sequence_of,
              .positions = positions, .num_tokens = num_tokens};
+    DSV4_BENCH_CHECK(cudaDeviceSynchronize());  // the uploads, which ctx's stream does not wait for
   }
   ~Setup() {
     for (void* p : std::vector<void*>{q, out, kv, sink, fixed_memory, page_memory, sequences, sequence_of, positions, picks}) cudaFree(p);

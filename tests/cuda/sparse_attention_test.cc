@@ -15,6 +15,7 @@
 
 namespace dsv4 {
 void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& args);
+int NumSms();
 }
 
 namespace dsv4::test {
@@ -59,8 +60,9 @@ struct Inputs {
             .topk_idxs = step.picks > 0 ? picks.tensor() : Tensor{}, .cache = view, .out = out};
   }
   void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, bool batch_invariant = false,
-           bool rotate_back = false) {
+           bool rotate_back = false, int64_t scratch_bytes = -1) {
     Mirror gpu;
+    if (scratch_bytes >= 0) gpu.ctx().scratch.bytes = scratch_bytes;
     gpu.ctx().f32_inputs = f32_inputs;
     gpu.ctx().batch_invariant = batch_invariant;
     const SparseAttentionArgs a = Args(step, view, out.tensor());
@@ -231,6 +233,33 @@ TEST(CudaSparseAttention, ASequenceAloneGivesTheSameBits) {
           EXPECT_TRUE(BitEqual(out.span(), all.row(r))) << "ratio " << ratio << " heads " << heads << " sequence " << s;
         }
       }
+    }
+  }
+}
+
+// A prompt whose rows do not all fit in scratch memory once decoded gives the same bits; one without room for its own rows
+// takes the kernel for decode steps.
+TEST(CudaSparseAttention, PromptsBeyondScratch) {
+  DSV4_GPU_OR_SKIP();
+  Random random(9);
+  for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16}) {
+    for (const int64_t ratio : {0, 4, 128}) {
+      const Step step{"", FullKvSpec({ratio}, dtype), {{900, 30}, {0, 50}, {10, 0}, {255, 2}}, 128, ratio == 4 ? 100 : 0};
+      CacheFixture cache(step.spec, step.sequences);
+      cache.FillRandom(random);
+      Inputs in(random, step, cache);
+      GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
+      const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
+      SparseAttention({.reference_ops = true}, args);
+      const std::vector<double> bounds = Bounds(args, false);
+      const int64_t own = in.t + static_cast<int64_t>(step.sequences.size()) * step.spec.window;
+      const int64_t room = 1024 + std::min<int64_t>(2 * in.t, NumSms()) * 2 * 64 * 512 * 2;
+      GuardBuffer<float> all(in.q.tensor().shape);
+      in.Run(step, cache.View(0), all, false);
+      in.Run(step, cache.View(0), out, false, false, false, room + (own + (ratio == 0 ? 0 : 1)) * 1024);
+      EXPECT_TRUE(BitEqual(out.span(), all.span())) << ratio;
+      in.Run(step, cache.View(0), out, false, false, false, room + (own - 1) * 1024);
+      EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds)) << ratio;
     }
   }
 }

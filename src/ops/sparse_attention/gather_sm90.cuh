@@ -20,6 +20,7 @@ constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
 constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
+constexpr int kPromptTokens = 16;     // a step of this many tokens a sequence, or more, decodes its rows first
 constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do not depend on T
 
 struct Params {
@@ -100,6 +101,10 @@ struct RowList {
     return pages[row >> a.page_shift];
   }
 };
+
+// Many tokens of few sequences: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
+// False, with nothing launched: scratch is too small for the step's own rows and rings.
+bool LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences);
 
 // Offsets in shared memory.
 template <int kHeads>
@@ -221,6 +226,17 @@ __device__ __forceinline__ void DecodeFp8x16(const uint4& codes, uint32_t scale,
     asm("{\n.reg .b32 x;\ncvt.rn.f16x2.e4m3x2 x, %1;\nmul.rn.f16x2 %0, x, %2;\n}"
         : "=r"(out[i])
         : "h"(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))), "r"(factor));
+  }
+}
+
+// The same with any scale.
+__device__ __forceinline__ void DecodeAnyFp8x16(const uint4& codes, uint32_t scale, uint32_t (&out)[8]) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  const float s = gpu::E8m0ToF32(static_cast<uint8_t>(scale));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t two = words[i / 2] >> (i % 2 * 16);
+    out[i] = PackF16(gpu::E4m3ToF32(static_cast<uint8_t>(two)) * s, gpu::E4m3ToF32(static_cast<uint8_t>(two >> 8)) * s);
   }
 }
 

@@ -227,13 +227,15 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
            std::min({tiles, 10, p.slots}));
     return;
   }
+  const bool chain = heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant;
+  if (chain && t >= attend::kPromptTokens * a.cache.num_sequences && attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences)) return;
   if (t > attend::kMaxExactTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = t * attend::kDim / 4;
     Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
-  if (heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant) {
+  if (chain) {
     const int items = static_cast<int>(t * heads / 64);
     Launch(ctx, attend::AttendChainKernel, dim3(static_cast<unsigned>(std::min(items, NumSms()))), dim3(attend::kThreads), attend::Shared<64>::kBytes, p, items);
   } else if (heads % 32 == 0) {

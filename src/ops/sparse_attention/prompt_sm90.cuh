@@ -1,0 +1,435 @@
+// Parts of sparse_attention_prompt_sm90.cu: what the warps of its block do. All of a token's rows lie in one array of FP16
+// rows; the list entry i of a token is row PromptList::Row(i) of it.
+#pragma once
+
+#include "ops/sparse_attention/heads_sm90.cuh"
+
+namespace dsv4::attend {
+
+constexpr int kPromptHeads = 64;
+constexpr int kFeeders = 256;         // threads that fill shared memory
+constexpr int kFeederRows = kTile / (kFeeders / 32);  // of a tile, for one warp
+
+struct PromptParams {
+  Params a;
+  const __half* rows;    // [own rows T | rings, W of each sequence | compressed rows]
+  const int* table;      // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
+  __half* queries;       // [blocks][2][64, 512]: a block's next queries
+  int num_tokens, num_items;
+};
+
+// Offsets in shared memory.
+struct PromptShared {
+  static constexpr int kTiles = 0;
+  static constexpr int kQ = 2 * kTileBytes;
+  static constexpr int kP = kQ + kPromptHeads * 2 * kDim;      // [2][64 heads, 64 rows], FP16
+  static constexpr int kMax = kP + 2 * kPromptHeads * 128;     // float [2 warpgroups][64]
+  static constexpr int kSum = kMax + 2 * kPromptHeads * 4;     // float [2 warpgroups][64]
+  static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][64]: valid rows
+  static constexpr int kNumTiles = kMask + 16;                 // int [4]: of the last items
+  static constexpr int kBarriers = kNumTiles + 16;             // full[2], empty[2], queries full, queries empty
+  static constexpr int kBytes = kBarriers + 64 + 1024;         // the base is aligned to 1,024 by hand
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- rows as FP16 ----
+
+// 16 channels of a row, those of lane l of a warp: 16 l ..
+struct Channels {
+  uint4 x, y;
+  __device__ __forceinline__ void Store(__half* row, int lane) const {
+    uint4* at = reinterpret_cast<uint4*>(row) + lane * 2;
+    at[0] = x;
+    at[1] = y;
+  }
+};
+__device__ __forceinline__ Channels OwnRow(const float* row, int lane) {
+  const float4* x = reinterpret_cast<const float4*>(row) + lane * 4;
+  const float4 v[4] = {__ldcg(x), __ldcg(x + 1), __ldcg(x + 2), __ldcg(x + 3)};
+  return {make_uint4(PackF16(v[0].x, v[0].y), PackF16(v[0].z, v[0].w), PackF16(v[1].x, v[1].y), PackF16(v[1].z, v[1].w)),
+          make_uint4(PackF16(v[2].x, v[2].y), PackF16(v[2].z, v[2].w), PackF16(v[3].x, v[3].y), PackF16(v[3].z, v[3].w))};
+}
+// Row `slot` of `capacity` rows at `base`.
+__device__ __forceinline__ Channels CachedRow(const Params& a, const uint8_t* base, uint32_t capacity, uint32_t slot, int lane) {
+  const bool bf16 = a.v.layer.window_row.kind == RowFormat::Kind::kBf16;
+  if (bf16 || lane >= kFp8Channels / 16) {
+    const uint8_t* from = bf16 ? base + slot * 2 * kDim + lane * 32 : base + slot * kFp8RowBytes + kFp8Channels + (lane - kFp8Channels / 16) * 32;
+    const uint4* x = reinterpret_cast<const uint4*>(from);
+    return {Bf16ToF16(__ldcg(x)), Bf16ToF16(__ldcg(x + 1))};
+  }
+  uint32_t pairs[8];
+  DecodeAnyFp8x16(__ldcg(reinterpret_cast<const uint4*>(base + slot * kFp8RowBytes + lane * 16)),
+                  __ldcg(base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes + lane / 4), pairs);
+  return {make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]), make_uint4(pairs[4], pairs[5], pairs[6], pairs[7])};
+}
+__device__ __forceinline__ Channels CompressedRow(const Params& a, const SequenceView& seq, int row, int lane) {
+  const uint32_t per_page = 1u << a.page_shift;
+  return CachedRow(a, seq.pages[row >> a.page_shift] + a.v.layer.main.rows_offset, per_page, static_cast<uint32_t>(row) & (per_page - 1), lane);
+}
+
+// ---- feeding ----
+
+// Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that holds none.
+__device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, int sequence, uint32_t to, int lane) {
+  const SequenceView& seq = p.a.v.sequences[sequence];
+  const int window = static_cast<int>(p.a.v.window), ring = p.num_tokens + sequence * window, compressed = p.table[1 + sequence];
+#pragma unroll 1
+  for (int r = 0; r < kFeederRows; ++r) {
+    const int of = __shfl_sync(0xFFFFFFFFu, row, r);
+    Channels c = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+    if (of >= 0 && of < p.num_tokens) {
+      c = OwnRow(p.a.kv + static_cast<int64_t>(of) * kDim, lane);
+    } else if (of >= compressed && p.a.ratio_shift >= 0) {
+      c = CompressedRow(p.a, seq, of - compressed, lane);
+    } else if (of >= 0) {
+      c = CachedRow(p.a, seq.fixed + p.a.v.layer.window_offset, static_cast<uint32_t>(window), static_cast<uint32_t>(of - ring), lane);
+    }
+    const uint32_t at = (to + static_cast<uint32_t>(lane / 4 * kBlockBytes + lane % 4 * 32)) ^ static_cast<uint32_t>(r * 128 + r * 16);
+    StoreShared16(at, c.x.x, c.x.y, c.x.z, c.x.w);
+    StoreShared16(at ^ 16, c.y.x, c.y.y, c.y.z, c.y.w);
+  }
+}
+
+struct PromptList {
+  int num_window, first_own, first, size;  // entries from first_own on are rows of the step itself
+  int own, ring, compressed;               // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
+  int sequence;
+  const int32_t* picks;
+
+  __device__ __forceinline__ void Load(const PromptParams& p, int64_t t) {
+    const Params& a = p.a;
+    const int s = a.v.sequence_of[t];
+    sequence = s;
+    const SequenceView* seq = a.v.sequences + s;
+    const int position = static_cast<int>(a.v.positions[t]), window = static_cast<int>(a.v.window);
+    const int start = static_cast<int>(seq->start);
+    first = max(0, position - window + 1);
+    num_window = position - first + 1;
+    first_own = num_window - min(num_window, position + 1 - start);
+    own = static_cast<int>(seq->begin) + first - start;
+    ring = p.num_tokens + s * window;
+    size = num_window;
+    picks = nullptr;
+    if (a.ratio_shift >= 0) {
+      compressed = p.table[1 + s];
+      const int visible = (position + 1) >> a.ratio_shift;
+      if (a.v.topk_idxs != nullptr) picks = a.v.topk_idxs + t * a.v.num_picks - num_window;
+      size += picks != nullptr ? min(visible, a.v.num_picks) : visible;
+    }
+  }
+  __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
+  // What memory says about entry i, asked for a tile ahead.
+  __device__ __forceinline__ int Pick(int i) const {
+    if (i >= size) return -1;
+    if (i < num_window) return 0;
+    return picks != nullptr ? __ldg(picks + i) : i - num_window;
+  }
+  __device__ __forceinline__ int Row(int i, int pick, int window) const {
+    if (pick < 0) return -1;
+    if (i >= num_window) return compressed + pick;
+    return i >= first_own ? own + i : ring + ((first + i) & (window - 1));
+  }
+};
+
+__device__ __forceinline__ void CopyAsync16OrZero(uint32_t to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+// One arrival of this thread once its copies so far have landed.
+__device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
+// Queries of 64 heads on their way to FP16, a quarter at a time: lanes 2 m and 2 m + 1 load four neighbouring channels each of
+// heads four apart and swap halves, so that each has eight channels of one head. What a thread stores the same
+// thread copies later: no other one waits for it.
+struct QueryQuarter {
+  float4 x[8];
+
+  // A thread's 16-byte chunks: First + Offset(m); head First / 64 + 8 (m / 2) + 2 (m % 2).
+  static __device__ __forceinline__ int First(int tid) { return (tid / 128 + 4 * (tid & 1)) * (kDim / 8) + tid % 128 / 2; }
+  static __device__ __forceinline__ constexpr int Offset(int m) { return (m / 2 * 8 + m % 2 * 2) * (kDim / 8); }
+
+  __device__ __forceinline__ void Load(const float* q, int tid, int quarter) {
+    const float4* from = reinterpret_cast<const float4*>(q) + (quarter * 16 + tid / 128) * (kDim / 4) + tid % 128;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] = __ldcg(from + k * 2 * (kDim / 4));
+  }
+  __device__ __forceinline__ void Store(__half* to, int tid, int quarter) const {
+    const bool odd = tid & 1;
+    uint4* at = reinterpret_cast<uint4*>(to) + First(tid) + quarter * (16 * kDim / 8);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const float4& u = x[m / 2 * 4 + m % 2];
+      const float4& v = x[m / 2 * 4 + m % 2 + 2];
+      const uint32_t u0 = PackF16(u.x, u.y), u1 = PackF16(u.z, u.w), v0 = PackF16(v.x, v.y), v1 = PackF16(v.z, v.w);
+      const uint32_t got0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u0 : v0, 1), got1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u1 : v1, 1);
+      at[Offset(m)] = odd ? make_uint4(got0, got1, v0, v1) : make_uint4(u0, u1, got0, got1);
+    }
+  }
+};
+
+// To shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle.
+__device__ __forceinline__ void CopyQueries(const __half* from, uint32_t base, int tid) {
+  asm volatile("" : "+r"(tid));  // no addresses kept
+  const int first = QueryQuarter::First(tid);
+  const uint32_t head = static_cast<uint32_t>(first / 64), c = static_cast<uint32_t>(first % 64);
+  const uint32_t to = base + PromptShared::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16;
+  const uint4* at = reinterpret_cast<const uint4*>(from) + first;
+#pragma unroll
+  for (int m = 0; m < 16; ++m) CopyAsync16((to ^ (m % 2 * (2 * 128 + 2 * 16))) + m / 2 * 1024, at + QueryQuarter::Offset(m));
+}
+
+// Warp w copies rows kFeederRows w .. of every tile, a row at a time; the 16-byte chunk c of row r of a block lies at
+// chunk c ^ r % 8.
+template <bool kDecoded>
+__device__ __forceinline__ void FeedPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
+  using S = PromptShared;
+  const Params& a = p.a;
+  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, window = static_cast<int>(a.v.window);
+  const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
+  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  const uint32_t to0 = base + static_cast<uint32_t>(S::kTiles + lane / 8 * kBlockBytes + warp * kFeederRows * 128 + lane % 8 * 16);
+  const auto token_of = [&](int w) { return static_cast<int64_t>(static_cast<uint32_t>(w) / groups); };
+  const auto queries_of = [&](int w) { return a.q + static_cast<int64_t>(w) * (kPromptHeads * kDim); };
+  const auto prefetch_queries = [&](int w) {
+    if (w >= p.num_items) return;
+    const float* q = queries_of(w);
+#pragma unroll
+    for (int j = 0; j < kPromptHeads * kDim / 32 / kFeeders; ++j) Prefetch(q + (j * kFeeders + tid) * 32);
+  };
+  __half* queries = p.queries + static_cast<int64_t>(blockIdx.x) * (2 * kPromptHeads * kDim);
+  QueryQuarter quarter;
+  const int step = static_cast<int>(gridDim.x);
+  prefetch_queries(static_cast<int>(blockIdx.x) + step);
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
+    quarter.Load(queries_of(static_cast<int>(blockIdx.x)), tid, k);
+    quarter.Store(queries, tid, k);
+  }
+  __threadfence();
+  int count = 0;
+  PromptList list;
+  list.Load(p, token_of(static_cast<int>(blockIdx.x)));
+#pragma unroll 1
+  for (int w = static_cast<int>(blockIdx.x), item = 0; w < p.num_items; w += step, ++item) {
+    const int num_tiles = list.num_tiles(), next = w + step;
+    __half* next_queries = queries + ((item + 1) & 1) * (kPromptHeads * kDim);
+    int i = warp * kFeederRows + lane % kFeederRows;
+    int row = list.Row(i, list.Pick(i), window);
+#pragma unroll 1
+    for (int tile = 0; tile < max(num_tiles, 5); ++tile) {
+      const bool convert = tile > 0 && tile < 5 && next < p.num_items;
+      if (convert) quarter.Load(queries_of(next), tid, tile - 1);
+      if (tile < num_tiles) {
+        const uint32_t buffer = static_cast<uint32_t>(count) & 1;
+        const int pick = list.Pick(i + kTile);
+        if (count >= 2) WaitFor(empty + 8 * buffer, (count / 2 + 1) & 1);
+        uint32_t to = to0 + buffer * kTileBytes;
+        asm volatile("" : "+r"(to));  // no addresses kept
+        if constexpr (kDecoded) {
+#pragma unroll
+          for (int r = 0; r < kFeederRows; ++r) {
+            const int from_row = __shfl_sync(0xFFFFFFFFu, row, r);
+            const __half* from = p.rows + static_cast<int64_t>(max(from_row, 0)) * kDim + lane * 8;
+            const uint32_t bytes = from_row < 0 ? 0 : 16, at = to ^ static_cast<uint32_t>(r * 128 + r * 16);
+            CopyAsync16OrZero(at, from, bytes);
+            CopyAsync16OrZero(at + 4 * kBlockBytes, from + kDim / 2, bytes);
+          }
+          ArriveAfterCopies(full + 8 * buffer);
+        } else {
+          DecodeIntoTile(p, row, list.sequence, base + static_cast<uint32_t>(S::kTiles + warp * kFeederRows * 128) + buffer * kTileBytes, lane);
+          sm90::FenceAsyncShared();
+          sm90::BarrierArrive(full + 8 * buffer);
+        }
+        const uint32_t valid = __ballot_sync(0xFFFFFFFFu, row >= 0);
+        if (lane == 0) {
+          smem[S::kMask + buffer * 8 + warp] = static_cast<uint8_t>(valid);
+          // A slot's last reader has given back a tile since, and with it the slot.
+          if (tile == 0 && warp == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = num_tiles;
+          sm90::BarrierArrive(full + 8 * buffer);
+        }
+        i += kTile;
+        row = list.Row(i, pick, window);
+        ++count;
+      }
+      if (tile == 0) {
+        if (item > 0) WaitFor(q_empty, (item + 1) & 1);
+        CopyQueries(queries + (item & 1) * (kPromptHeads * kDim), base, tid);
+        ArriveAfterCopies(q_full);
+        prefetch_queries(next + step);  // on their way to L2
+        if (next < p.num_items) {
+          if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + token_of(next) * a.v.num_picks + tid * 32);
+          if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + token_of(next) * kPairs + tid * 16);
+        }
+      }
+      if (convert) quarter.Store(next_queries, tid, tile - 1);
+    }
+    if (next < p.num_items) list.Load(p, token_of(next));
+  }
+}
+
+// ---- multiplying ----
+
+// A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp +
+// lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are relative to
+// the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
+__device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
+  using S = PromptShared;
+  constexpr float kBias = 7;        // the first tile's maximum gets the weight 2^7; scores may grow:
+  constexpr float kHeadroom = 15;   // weights stay below 2^15
+  const Params& a = p.a;
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4, head = warp * 16 + lane / 4;
+  const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
+  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ);
+  // Lane 8 m + h names chunk 4 wg + m of head 16 warp + h.
+  const uint32_t p_to = base + static_cast<uint32_t>(S::kP + (warp * 16 + lane % 8) * 128 + ((4 * wg + lane / 8) ^ (lane % 8)) * 16);
+  float* all_max = reinterpret_cast<float*>(smem + S::kMax);
+  float* all_sum = reinterpret_cast<float*>(smem + S::kSum);
+  int count = 0, num_tiles = 0;
+  float s[16];
+  const auto scores = [&](int of) { IssueHeadScores(s, base + static_cast<uint32_t>(S::kTiles + (of & 1) * kTileBytes + wg * 4096), q_rows); };
+  const auto first_scores = [&](int item) {
+    WaitFor(full + 8 * (count & 1), count / 2 & 1);
+    num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
+    WaitFor(q_full, item & 1);
+    sm90::FenceAsyncShared();
+    scores(count);
+  };
+  first_scores(0);
+#pragma unroll 1
+  for (int w = static_cast<int>(blockIdx.x), item = 0; w < p.num_items; w += static_cast<int>(gridDim.x), ++item) {
+    const int64_t t = static_cast<uint32_t>(w) / groups;
+    const int first_head = static_cast<int>(static_cast<uint32_t>(w) % groups) * kPromptHeads;
+    float o[128], sum[2] = {0, 0}, reference[2] = {0, 0};
+    sm90::WgmmaWait<0>();
+#pragma unroll 1
+    for (int n = 0; n < num_tiles; ++n) {
+      const int buffer = count & 1;
+      if (n + 1 == num_tiles && lane == 0) sm90::BarrierArrive(q_empty);
+      const uint32_t mask = *reinterpret_cast<const uint32_t*>(smem + S::kMask + buffer * 8 + wg * 4) >> (2 * quad);
+      if (__shfl_sync(0xFFFFFFFFu, mask, 0) != 0xFFFFFFFFu) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          if ((mask >> (i / 4 * 8 + i % 2) & 1) == 0) s[i] = -INFINITY;
+        }
+      }
+      float of_tile[2], excess;
+      const auto weights = [&] {
+        uint32_t pairs[2][4];
+        excess = -INFINITY;
+        of_tile[0] = of_tile[1] = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i += 2) {
+          const int r = i / 2 % 2;
+          const float e0 = __fmaf_rn(s[i], a.scale_log2, -reference[r]), e1 = __fmaf_rn(s[i + 1], a.scale_log2, -reference[r]);
+          excess = fmaxf(excess, fmaxf(e0, e1));
+          const float p0 = Exp2(e0), p1 = Exp2(e1);
+          of_tile[r] += p0 + p1;
+          pairs[r][i / 4] = PackF16(p0, p1);
+        }
+        const uint32_t to = p_to + static_cast<uint32_t>(buffer * (kPromptHeads * 128));
+        StoreMatrices(to, pairs[0][0], pairs[0][1], pairs[0][2], pairs[0][3]);
+        StoreMatrices(to + 1024, pairs[1][0], pairs[1][1], pairs[1][2], pairs[1][3]);
+        sm90::FenceAsyncShared();
+      };
+      bool rescale = n == 0;
+      if (n > 0) {
+        weights();
+        rescale = sm90::NamedBarrierOr(3, kConsumers, excess > kHeadroom);
+      }
+      if (rescale) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float m = -INFINITY;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+          m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 1));
+          m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 2));
+          if (quad == 0) all_max[wg * kPromptHeads + head + 8 * r] = m;
+        }
+        sm90::NamedBarrier(3, kConsumers);
+        float f[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float now = fmaxf(all_max[head + 8 * r], all_max[kPromptHeads + head + 8 * r]) * a.scale_log2 - kBias;
+          if (n > 0) now = fmaxf(now, reference[r]);
+          if (now == -INFINITY) now = 0;  // no score but NaNs
+          f[r] = Exp2(reference[r] - now);
+          reference[r] = now;
+        }
+        if (n > 0) {
+          sum[0] *= f[0];
+          sum[1] *= f[1];
+#pragma unroll
+          for (int i = 0; i < 128; ++i) o[i] *= f[i / 2 % 2];
+        }
+        weights();
+        sm90::NamedBarrier(3, kConsumers);
+      }
+      sum[0] += of_tile[0];
+      sum[1] += of_tile[1];
+      uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
+      // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
+      uint64_t v_rows = (sm90::SwizzledRows(base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) & ~(uint64_t{0x3FFF} << 16)) |
+                        uint64_t{kBlockBytes / 16} << 16;
+      asm volatile("" : "+l"(p_rows), "+l"(v_rows));
+      sm90::WgmmaFence();
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) {
+        ProductHalf(o, p_rows + k * 2, v_rows + k * (2048 / 16), k > 0 || n > 0);
+        ProductHalf(o + 64, p_rows + k * 2, v_rows + k * (2048 / 16) + 2 * kBlockBytes / 16, k > 0 || n > 0);
+      }
+      sm90::WgmmaCommit();
+      ++count;
+      if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
+        WaitFor(full + 8 * (buffer ^ 1), count / 2 & 1);
+        sm90::FenceAsyncShared();
+        scores(count);
+        sm90::WgmmaWait<1>();
+        if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+        sm90::WgmmaWait<0>();
+      } else {
+        sm90::WgmmaWait<0>();
+        if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      }
+    }
+    const float sink[2] = {__ldg(a.sink + first_head + head), __ldg(a.sink + first_head + head + 8)};
+    if (w + static_cast<int>(gridDim.x) < p.num_items) first_scores(item + 1);  // they run while the output is written
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
+      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+      if (quad == 0) all_sum[wg * kPromptHeads + head + 8 * r] = sum[r];
+    }
+    sm90::NamedBarrier(3, kConsumers);
+    float f[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) f[r] = OutputFactor(reference[r], all_sum[head + 8 * r] + all_sum[kPromptHeads + head + 8 * r], sink[r]);
+    float* out = a.out + (t * a.num_heads + first_head + warp * 16) * kDim + wg * 256;
+    const auto pair = [&](int j, int r) {
+      float2 y = make_float2(o[4 * j + 2 * r] * f[r], o[4 * j + 2 * r + 1] * f[r]);
+      if (j >= 24 && wg == 1 && a.cos_sin != nullptr) {
+        const float2 cs = __ldg(a.cos_sin + t * kPairs + (j - 24) * 4 + quad);
+        y = make_float2(RotatedBack(y.x, y.y, cs, false), RotatedBack(y.y, y.x, cs, true));
+      }
+      return y;
+    };
+    const bool odd = lane & 1;
+#pragma unroll
+    for (int j = 0; j < 32; j += 2) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
+        const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1), __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
+        const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
+        __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4), z);
+      }
+    }
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace dsv4::attend

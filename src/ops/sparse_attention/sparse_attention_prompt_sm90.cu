@@ -1,0 +1,119 @@
+// SparseAttention of long prompts on Hopper's tensor cores.
+//
+// A row of a prompt is read by many tokens, so every row that the step may read is decoded once, to FP16 in scratch memory:
+// the step's own rows, each sequence's ring and its compressed rows. Then a block takes one token and 64 of its heads at a
+// time: eight warps copy its rows by index into shared memory (asynchronously, without registers), two warpgroups multiply,
+//   S [64 heads, 64 rows] = Q K^T       the warpgroups share the rows
+//   P = exp2(S - reference), in FP16    through shared memory: both need all of it
+//   O [64 heads, 512]    += P V         they share the channels; V is the same memory as K
+// With heads as wgmma's M and 256 channels as its N, a tile's products read 2,200 cycles' worth of shared memory; with rows
+// or channels as M and 32 heads as N it was 3,100 (docs/cuda.md).
+//
+// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs).
+#include <algorithm>
+#include <bit>
+
+#include "device/launch.cuh"
+#include "ops/sparse_attention/prompt_sm90.cuh"
+#include "ops/sparse_attention/sparse_attention_sm90.h"
+
+namespace dsv4 {
+
+namespace attend {
+
+namespace {
+
+// Decodes all rows that the step may read, a warp a row, if there is room for all of them.
+__global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ Params a, __half* rows, int* table, int num_tokens, int num_sequences,
+                                                        int capacity) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  AllowNext();
+  WaitForPrevious();
+  const int warps = static_cast<int>(gridDim.x) * 8, self = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;
+  const int window = static_cast<int>(a.v.window);
+  const auto num_compressed = [&](const SequenceView& s) {
+    return a.ratio_shift >= 0 && s.end > s.begin ? static_cast<int64_t>(s.start + s.end - s.begin) >> a.ratio_shift : int64_t{0};
+  };
+  const int64_t first_compressed = num_tokens + static_cast<int64_t>(num_sequences) * window;
+  int64_t total = first_compressed;
+  for (int s = 0; s < num_sequences; ++s) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) table[1 + s] = static_cast<int>(total);
+    total += num_compressed(a.v.sequences[s]);
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) table[0] = total <= capacity;
+  if (total > capacity) return;
+  // Row r of the array is warp r % warps's.
+  const auto first_of = [&](int64_t offset) { return static_cast<int>((self + warps - offset % warps) % warps); };
+  for (int r = self; r < num_tokens; r += warps) OwnRow(a.kv + static_cast<int64_t>(r) * kDim, lane).Store(rows + static_cast<int64_t>(r) * kDim, lane);
+  int64_t offset = first_compressed;
+  for (int s = 0; s < num_sequences; ++s) {
+    const SequenceView& seq = a.v.sequences[s];
+    if (seq.end == seq.begin) continue;
+    const int64_t ring = num_tokens + static_cast<int64_t>(s) * window;
+    const int in_ring = static_cast<int>(min(seq.start, a.v.window));
+    for (int r = first_of(ring); r < in_ring; r += warps) {
+      CachedRow(a, seq.fixed + a.v.layer.window_offset, static_cast<uint32_t>(window), static_cast<uint32_t>(r), lane).Store(rows + (ring + r) * kDim, lane);
+    }
+    const int64_t n = num_compressed(seq);
+    for (int64_t r = first_of(offset); r < n; r += warps) {
+      CompressedRow(a, seq, static_cast<int>(r), lane).Store(rows + (offset + r) * kDim, lane);
+    }
+    offset += n;
+  }
+#endif
+}
+
+__global__ void __launch_bounds__(kConsumers + kFeeders, 1) AttendPromptKernel(const __grid_constant__ PromptParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t raw[];
+  using S = PromptShared;
+  AllowNext();
+  const uint32_t base = (sm90::SharedAddress(raw) + 1023u) & ~1023u, full = base + S::kBarriers;
+  uint8_t* smem = raw + (base - sm90::SharedAddress(raw));
+  if (threadIdx.x == 0) {
+    for (int b = 0; b < 2; ++b) {
+      sm90::BarrierInit(full + 8 * b, kFeeders + kFeeders / 32);
+      sm90::BarrierInit(full + 16 + 8 * b, kConsumers / 32);
+    }
+    sm90::BarrierInit(full + 32, kFeeders);
+    sm90::BarrierInit(full + 40, kConsumers / 32);
+    sm90::BarrierInitFence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    sm90::FewerRegisters<64>();
+    WaitForPrevious();
+    const int tid = static_cast<int>(threadIdx.x) - kConsumers;
+    if (p.table[0] != 0) {
+      FeedPrompt<true>(p, smem, base, tid);
+    } else {
+      FeedPrompt<false>(p, smem, base, tid);
+    }
+  } else {
+    sm90::MoreRegisters<192>();
+    WaitForPrevious();
+    MultiplyPrompt(p, smem, base, static_cast<int>(threadIdx.x));
+  }
+#endif
+}
+
+}  // namespace
+
+bool LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences) {
+  const int items = static_cast<int>(t * params.num_heads / kPromptHeads), blocks = std::min(items, NumSms());
+  const int64_t table_bytes = (4 * (num_sequences + 1) + 1023) / 1024 * 1024, query_bytes = int64_t{blocks} * 4 * kPromptHeads * kDim;
+  const int64_t capacity = std::min<int64_t>((ctx.scratch.bytes - table_bytes - query_bytes) / (2 * kDim), 1 << 30);
+  if (t + num_sequences * params.v.window > capacity) return false;
+  int* table = reinterpret_cast<int*>(ctx.scratch.data);
+  __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + table_bytes);
+  __half* rows = queries + query_bytes / 2;
+  Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * NumSms())), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
+         static_cast<int>(capacity));
+  const PromptParams p = {.a = params, .rows = rows, .table = table, .queries = queries, .num_tokens = static_cast<int>(t), .num_items = items};
+  Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(blocks)), dim3(kConsumers + kFeeders), PromptShared::kBytes, p);
+  return true;
+}
+
+}  // namespace attend
+
+}  // namespace dsv4
