@@ -105,6 +105,13 @@ Status Damaged(const std::string& path, std::string_view what) {
   return DataLoss(StrCat("'", path, "': ", what, "; delete the file, its tokens are computed again"));
 }
 
+// What a file says, for a message: one line, not too long.
+std::string Shown(std::string_view text) {
+  std::string out(text.substr(0, 400));
+  std::replace_if(out.begin(), out.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return out;
+}
+
 Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
                                 const ModelInfo& model) {
   OpenedFile out;
@@ -131,7 +138,7 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
 
   const std::string_view made_by(reinterpret_cast<const char*>(data) + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
   if (made_by != fingerprint) {
-    return Unsupported(StrCat("'", path, "': a KV snapshot of [", made_by, "], this is [", fingerprint,
+    return Unsupported(StrCat("'", path, "': a KV snapshot of [", Shown(made_by), "], this is [", fingerprint,
                               "]; use another folder for each model and setting"));
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);

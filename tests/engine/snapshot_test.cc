@@ -1,5 +1,8 @@
 // KV snapshots: going on from one gives the bits of the session that it was taken of; saved ones too, or they are refused.
 
+#include <zlib.h>
+
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -239,6 +242,16 @@ TEST_F(SnapshotFile, OtherVersionsAndOtherModelsAreRefused) {
   newer[8] = 2;
   Write(newer);
   ExpectRefused(*engine_, StatusCode::kUnsupported, "a newer form");
+  // Whatever its fingerprint says, the message is one line.
+  std::string odd = bytes_;
+  odd[64 + 3] = '\n';
+  int64_t sizes[3];  // tokens, fingerprint, note
+  std::memcpy(sizes, odd.data() + 16, sizeof(sizes));
+  const auto end = static_cast<size_t>(64 + 4 * sizes[0] + sizes[1] + sizes[2]);
+  const auto sum = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(odd.data()), static_cast<uInt>(end)));
+  std::memcpy(odd.data() + end, &sum, sizeof(sum));
+  Write(odd);
+  ExpectRefused(*engine_, StatusCode::kUnsupported, "a line break in the fingerprint");
   Write(bytes_);
   const auto refused_by = [&](auto change, const std::string& what) {
     EngineOptions options = options_;

@@ -392,12 +392,12 @@ INSTANTIATE_TEST_SUITE_P(, Storm, ::testing::Bool(), [](const auto& p) { return 
 class SchedulerDisk : public SchedulerTest {
  protected:
   // Room for about 1,900 tokens; files are read and written while the gate is open.
-  void StartWithDisk() {
+  void StartWithDisk(int64_t queue_bytes = 1 << 20) {
     engine_.before_io = [this] {
       ++num_io_;
       while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
-    Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30}});
+    Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
   }
   ~SchedulerDisk() override {
     open_ = true;
@@ -438,6 +438,22 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsWritten) {
   WaitIdle();
   scheduler_->Stop();
   EXPECT_GE(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
+}
+
+TEST_F(SchedulerDisk, ADiskThatHangsShowsInHealth) {
+  StartWithDisk(/*queue_bytes=*/1);
+  for (const TokenId first : {100, 600, 1100}) Wait(Submit({Counting(first, 300)}, 5));
+  WaitIdle();
+  EXPECT_EQ(scheduler_->SecondsStuck(), 0);
+  open_ = false;
+  const auto stream = Submit({{2000}}, 1700);  // needs what several files would free; one of them may wait
+  for (int i = 0; i < 10000 && scheduler_->SecondsStuck() < 0.1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(scheduler_->SecondsStuck(), 0.1);
+  open_ = true;
+  Wait(stream);
+  EXPECT_EQ(stream->tokens[0], Counting(2001, 1700));
+  WaitIdle();
+  EXPECT_EQ(scheduler_->SecondsStuck(), 0);
 }
 
 TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
