@@ -79,38 +79,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // One read is always outstanding: its end is how a client's leaving is noticed.
   void Read();
-
   void OnRead(error_code error, size_t n);
-
   void Parse();
-
   void RefuseFraming(error_code error);
 
   // False: the request has been refused.
   bool CheckHeader();
-
   void Dispatch();
 
   // A request that never reached a handler.
   void Fail(int status, std::string_view message);
-
   std::string Head(int status, const std::string& type, const HeaderList& headers) const;
-
   size_t unsent() const { return out_.size() + writing_.size() - written_; }
 
   void SendChunk(const std::string& bytes);
-
   void Send(const std::string& bytes);
 
   // Frames of one turn of the I/O loop leave together.
   void Flush();
-
   void WriteSome();
-
   void FinishReply();
-
   void AfterWriting();
-
   void Done(bool complete);
 
   Shared& shared_;
