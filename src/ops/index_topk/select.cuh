@@ -399,22 +399,40 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   __shared__ int histogram[kBins], total[kCluster > 1 ? kBins : 1];
   __shared__ int2 counts[kCluster];
   AllowNext();
-  WaitForPrevious();
   const int64_t t = blockIdx.x / kCluster;
   const int rank = static_cast<int>(blockIdx.x % kCluster);
-  const int n = static_cast<int>((positions[t] + 1) / ratio);
+  const int n = static_cast<int>((positions[t] + 1) / ratio);  // of the step, not of a kernel in it (docs/cuda.md)
   int32_t* row_out = out + t * k;
-  if (n <= k) {
-    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < k; i += kCluster * kThreads)
-      row_out[i] = i < n ? i : -1;
-    return;
-  }
-  if (n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {  // few: a cluster would cost more than it saves
-    if (rank == 0 && !SelectFast<kThreads>(scores + t * stride, cached, histogram, n, k, row_out)) {
+  if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {  // few: a cluster would cost more than it saves
+    if (rank != 0) return;
+    // A small grid waits long before it may begin: it chooses twice, first among numbers of its own. Then the code is there when
+    // the scores are.
+    __shared__ __align__(16) float own_scores[128];
+    __shared__ int32_t own_rows[32];
+    bool chosen = false;
+#pragma unroll 1
+    for (int pass = gridDim.x <= 16 * kCluster ? 0 : 1; pass < 2; ++pass) {
+      const bool real = pass == 1;
+      if (real) {
+        WaitForPrevious();
+      } else if (threadIdx.x < 128) {
+        own_scores[threadIdx.x] = static_cast<float>(threadIdx.x);
+      }
       __syncthreads();
+      chosen = SelectFast<kThreads>(real ? scores + t * stride : own_scores, cached, histogram, real ? n : 128, real ? k : 8,
+                                    real ? row_out : own_rows);
+      __syncthreads();
+    }
+    if (!chosen) {
       SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts,
                                  row_out);
     }
+    return;
+  }
+  WaitForPrevious();
+  if (n <= k) {
+    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < k; i += kCluster * kThreads)
+      row_out[i] = i < n ? i : -1;
     return;
   }
   if constexpr (kCluster > 1) {
