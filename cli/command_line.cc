@@ -126,8 +126,13 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
                              {{"native", ActivationDtype::kNative},
                               {"f32", ActivationDtype::kF32},
                               {"fp8", ActivationDtype::kFp8},
-                              {"nvfp4", ActivationDtype::kNvfp4}},
+                              {"nvfp4", ActivationDtype::kNvfp4},
+                              {"int24", ActivationDtype::kInt24},
+                              {"int16", ActivationDtype::kInt16},
+                              {"int8", ActivationDtype::kInt8}},
                              "how inputs of quantised linears are rounded (default native)");
+  AddChoice<AmxUse>(app, "--amx", &o->amx, {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
+                    "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: results that do not depend on chunks and batches, bit for bit (slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops,

@@ -7,13 +7,13 @@ namespace dsv4::bench {
 namespace {
 
 // Rows of a matrix that is too large for the caches, so that T = 1 shows the rate of memory.
-void Linear(benchmark::State& state, WeightFormat format) {
+void Linear(benchmark::State& state, WeightFormat format, ActivationDtype activation = ActivationDtype::kNative) {
   const int64_t t = state.range(0), n = state.range(1), k = state.range(2);
   test::Random random(1);
   const test::QuantFixture w(random, {format, DType::kF8E8M0}, n, k);
   Buffer x({t, k}), y({t, n});
   const ExecContext ctx = Context();
-  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
+  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = activation});
   const int64_t scales = format == WeightFormat::kNvfp4 ? n * k / 16 : format == WeightFormat::kMxfp4 ? n * k / 32 : 0;
   Report(state, n * w.tensor().row_bytes() + scales, t * n * k);
 }
@@ -26,6 +26,13 @@ BENCHMARK_CAPTURE(Linear, bf16, WeightFormat::kBf16)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, fp8, WeightFormat::kFp8Block)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, mxfp4, WeightFormat::kMxfp4)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, nvfp4, WeightFormat::kNvfp4)->Apply(Shapes);
+
+BENCHMARK_CAPTURE(Linear, mxfp4_int8, WeightFormat::kMxfp4, ActivationDtype::kInt8)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, nvfp4_int8, WeightFormat::kNvfp4, ActivationDtype::kInt8)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, mxfp4_int16, WeightFormat::kMxfp4, ActivationDtype::kInt16)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, nvfp4_int16, WeightFormat::kNvfp4, ActivationDtype::kInt16)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, mxfp4_int24, WeightFormat::kMxfp4, ActivationDtype::kInt24)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, nvfp4_int24, WeightFormat::kNvfp4, ActivationDtype::kInt24)->Apply(Shapes);
 
 // Plain reading of 256 MiB with the same threads: the bound of every T = 1 figure.
 void ReadMemory(benchmark::State& state) {

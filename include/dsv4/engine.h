@@ -57,6 +57,7 @@ struct EngineOptions {
                                    // (CPU 512, GPU 4096). On the CPU, and with batch_invariant, results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
   bool batch_invariant = false;    // GPU: results that do not depend on chunks and batches, bit for bit; slower prefill
+  AmxUse amx = AmxUse::kOff;       // CPU
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
   std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty

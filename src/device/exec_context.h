@@ -18,6 +18,7 @@ struct Scratch {
 struct ExecContext {
   ThreadPool* pool = nullptr;   // CPU workers; null runs on the calling thread
   bool reference_ops = false;   // choose the reference implementation of every op
+  bool tiles = false;           // kCpu: matrix products on AMX tiles, which the machine must have
   DeviceKind device = DeviceKind::kCpu;
   void* stream = nullptr;       // kCuda: the cudaStream_t that ops are queued on
   Scratch scratch = {};         // kCuda

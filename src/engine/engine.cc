@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/str.h"
+#include "device/cpu_features.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/plan.h"
@@ -22,12 +23,20 @@ constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
 constexpr int kMaxThreads = 1024;
+constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AVX-512 (docs/cpu.md)
 
 }  // namespace
 
 Status CheckEngineOptions(const EngineOptions& o) {
   if (o.device != "cpu" && o.reference_ops) {
     return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
+  }
+  if (IsInteger(o.activation_dtype) && o.device != "cpu") {
+    return InvalidArgument("integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
+  }
+  if (o.amx != AmxUse::kOff && (o.device != "cpu" || !CpuHasAmx())) {
+    return InvalidArgument(o.device != "cpu" ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
+                                             : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
   }
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
@@ -151,6 +160,7 @@ Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, Threa
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
                 static_cast<int>(o.activation_dtype), o.batch_invariant ? ", batch-invariant" : "",
+                o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
                 o.reference_ops ? ", reference ops" : "");
 }
 
@@ -198,6 +208,7 @@ EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPoo
   memory_->engine = this;
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   ctx_.batch_invariant = options.batch_invariant;
+  amx_ = options.amx;
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
@@ -289,6 +300,7 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
 void EngineImpl::RunForward() {
   const int64_t t = step_.num_tokens(), rows = static_cast<int64_t>(step_.logit_rows.size());
   const StepView view = step_buffers_.Place(step_);
+  ctx_.tiles = amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && t >= kTileTokens);
   const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
   if (static_cast<int64_t>(step_.sequences.size()) == t && rows == t && t <= StepBuffers::kSmallStep) {

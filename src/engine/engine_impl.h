@@ -135,6 +135,7 @@ class EngineImpl : public Engine {
   int64_t prefill_chunk_;
   std::string modes_;  // numerics, for the fingerprint
   ExecContext ctx_;
+  AmxUse amx_ = AmxUse::kOff;
   std::unique_ptr<Activations> activations_;
   StepBuffers step_buffers_;
   dsv4::Step step_;

@@ -96,7 +96,7 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
     RoundActivation(ctx, {.x = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}),
                           .y = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}), .mode = s.activation});
   }
-  Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups});
+  Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups, .activation = s.activation});
   QuantLinear(ctx, s.activation, o_lora, w.o_b, y, b.rounded);
 }
 

@@ -23,17 +23,19 @@ void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, 
     return;
   }
   Tensor input = x;
-  if (RoundsInput(mode, w)) {
+  if (RoundsInput(mode, w) && !IsInteger(mode)) {
     DSV4_CHECK(scratch.num_elements() >= x.num_elements());
     input = {scratch.data, DType::kF32, x.shape};
     RoundActivation(ctx, {.x = x, .y = input, .mode = mode});
   }
-  Linear(ctx, {.x = input, .w = w, .y = y});
+  Linear(ctx, {.x = input, .w = w, .y = y, .activation = mode});
 }
 
 void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
                   const Tensor& scratch) {
   LinearsArgs plain{.x = x}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
+  const bool to_integers = IsInteger(mode);  // linears rounds by itself
+  if (to_integers) rounded = {.x = x, .activation = mode};
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
     if (call.rounds && MultipliesCodes(ctx, mode, x, call.w)) {
@@ -45,8 +47,10 @@ void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x,
   }
   if (plain.count > 0) Linears(ctx, plain);
   if (rounded.count == 0) return;
-  DSV4_CHECK(scratch.num_elements() >= x.num_elements());
-  RoundActivation(ctx, {.x = x, .y = rounded.x, .mode = mode});
+  if (!to_integers) {
+    DSV4_CHECK(scratch.num_elements() >= x.num_elements());
+    RoundActivation(ctx, {.x = x, .y = rounded.x, .mode = mode});
+  }
   Linears(ctx, rounded);
 }
 

@@ -5,6 +5,7 @@
 
 #include "device/exec_context.h"
 #include "dsv4/types.h"
+#include "ops/linear/linear.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
@@ -27,7 +28,8 @@ void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x,
 
 // Whether the mode changes the input of a linear with this weight.
 inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
-  return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
+  return RoundsToIntegers(mode, w.format) ||
+         (w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4));
 }
 
 }  // namespace dsv4

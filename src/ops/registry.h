@@ -27,6 +27,13 @@ inline bool SupportsAvx512(const ExecContext& ctx) {
   static const bool has = CpuHasAvx512();
   return has && ctx.device == DeviceKind::kCpu;
 }
+inline bool SupportsAvx512Vnni(const ExecContext& ctx) {
+  static const bool has = CpuHasAvx512Vnni();
+  return has && ctx.device == DeviceKind::kCpu;
+}
+inline bool SupportsAmx(const ExecContext& ctx) {
+  return ctx.tiles && ctx.device == DeviceKind::kCpu && CpuHasAmx();
+}
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 

@@ -70,7 +70,7 @@ class Usage(CliTestCase):
             (["--ctx", "0"], ["--ctx"]),
             (["--kv-dtype", "int8"], ["--kv-dtype", "fp8, bf16, f32"]),
             (["--index-dtype", "fp8"], ["--index-dtype", "fp4, bf16, f32"]),
-            (["--activation-dtype", "int8"], ["--activation-dtype", "native, f32, fp8, nvfp4"]),
+            (["--activation-dtype", "int4"], ["--activation-dtype", "native, f32, fp8, nvfp4, int24, int16, int8"]),
             (["--device", "tpu"], ["--device", "cpu"]),
             (["--device", "cuda:0,1"], ["cuda:0,1", "cuda:N"]),
             (["--device", "cuda:"], ["cuda:N"]),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/cpu_features.h"
 #include "support/fixture.h"
 
 namespace dsv4::test {
@@ -62,6 +63,29 @@ TEST_P(Fixture, DecodeGivesTheSameBitsAsPrefill) {
   for (const size_t from : {1, 4, 127, 128, 130}) {
     EXPECT_EQ(AllLogits(*engine, ids.i32, from), expected) << "decode from " << from;
   }
+}
+
+// On AMX tiles: the same budget, and rows that do not depend on their step when all steps use them.
+TEST_P(Fixture, AmxTilesMatchTheReferenceAndKeepTheirBits) {
+  if (!CpuHasAmx()) GTEST_SKIP() << "this CPU has no AMX tiles";
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
+  EngineOptions options = ExactOptions(dir);
+  options.amx = AmxUse::kAlways;
+  auto whole = LoadOrFail(options);
+  ASSERT_NE(whole, nullptr);
+  const std::vector<float> expected = AllLogits(*whole, ids.i32);
+  EXPECT_LE(LargestDifference(expected, reference.f32), kTolerance);
+  EXPECT_EQ(AllLogits(*whole, ids.i32, 130), expected);
+  options.prefill_chunk = 37;
+  options.num_threads = 3;
+  auto chunks = LoadOrFail(options);
+  ASSERT_NE(chunks, nullptr);
+  EXPECT_EQ(AllLogits(*chunks, ids.i32), expected);
+  options.amx = AmxUse::kPrefill;
+  auto prefill = LoadOrFail(options);
+  ASSERT_NE(prefill, nullptr);
+  EXPECT_LE(LargestDifference(AllLogits(*prefill, ids.i32, 130), reference.f32), kTolerance);
 }
 
 TEST_P(Fixture, GreedyTokensFollowTheReference) {
@@ -145,6 +169,9 @@ TEST_P(Fixture, OtherModesRoundAndStayNearTheExactLogits) {
   const double bf16 = distance(KvDtype::kBf16, IndexDtype::kBf16, ActivationDtype::kF32);
   const double fp8 = distance(KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kFp8);
   const double nvfp4 = distance(KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kNvfp4);
+  const double int8 = distance(KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kInt8);
+  const double int16 = distance(KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kInt16);
+  const double int24 = distance(KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kInt24);
   EXPECT_LT(10 * exact, bf16);
   EXPECT_LT(bf16, 0.02);  // half a BF16 step is 1/8 of half an E4M3 step: below the limit for FP8 rows
   if (quantised) {
@@ -152,9 +179,15 @@ TEST_P(Fixture, OtherModesRoundAndStayNearTheExactLogits) {
     EXPECT_LT(fp8, nvfp4);
     EXPECT_LT(fp8, far / 4);
     EXPECT_LT(nvfp4, far / 2);
+    EXPECT_LT(int8, fp8);
+    EXPECT_LT(16 * int16, int8);
+    EXPECT_LT(int24, 2 * exact);
   } else {  // inputs of BF16 weights are not rounded
     EXPECT_EQ(fp8, exact);
     EXPECT_EQ(nvfp4, exact);
+    EXPECT_EQ(int8, exact);
+    EXPECT_EQ(int16, exact);
+    EXPECT_EQ(int24, exact);
   }
 }
 

@@ -27,7 +27,8 @@ TEST(QuantLinear, RoundsTheInputOfQuantisedWeightsOnly) {
     Random random(7);
     const QuantFixture w(random, kind, kRows, kCols);
     for (const ActivationDtype mode :
-         {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
+         {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8,
+          ActivationDtype::kInt16, ActivationDtype::kInt24}) {
       Buffers b;
       for (int64_t i = 0; i < kTokens * kCols; ++i) b.x.push_back(random.Normal());
       const std::vector<float> before = b.x;
@@ -38,6 +39,15 @@ TEST(QuantLinear, RoundsTheInputOfQuantisedWeightsOnly) {
       EXPECT_EQ(b.x, before) << "the input itself stays as it was";
       const std::vector<float> got = b.y;
 
+      if (IsInteger(mode)) {  // linear rounds its input itself
+        Linear(ctx, {.x = x, .w = w.tensor(), .y = y, .activation = mode});
+        EXPECT_EQ(got, b.y) << kind.name();
+        const bool rounds = kind.format == WeightFormat::kMxfp4 || kind.format == WeightFormat::kNvfp4;
+        EXPECT_EQ(RoundsInput(mode, w.tensor()), rounds) << kind.name();
+        Linear(ctx, {.x = x, .w = w.tensor(), .y = y});
+        EXPECT_EQ(got != b.y, rounds) << kind.name();
+        continue;
+      }
       if (w.tensor().quantised()) RoundActivation(ctx, {.x = x, .y = x, .mode = mode});
       Linear(ctx, {.x = x, .w = w.tensor(), .y = y});
       EXPECT_EQ(got, b.y) << kind.name();

@@ -16,12 +16,20 @@ std::atomic<int64_t> num_allocations{0};
 
 }  // namespace
 
-// Every allocation of this program is counted; the sized and aligned forms call these or are not used by the kernels.
+// Every allocation of this program is counted; the sized and array forms call these.
 void* operator new(size_t size) {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(size > 0 ? size : 1)) return p;
   throw std::bad_alloc();
 }
+void* operator new(size_t size, std::align_val_t align) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  const auto unit = static_cast<size_t>(align);
+  if (void* p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
@@ -43,8 +51,10 @@ TEST(Allocation, LinearAllocatesOnce) {
     const QuantFixture w(random, kind, 320, 256);
     for (const int64_t t : {1, 5, 64}) {
       GuardBuffer<float> x({t, 256}, random.Normals(t * 256)), y({t, 320});
-      const auto run = [&] { Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()}); };
-      EXPECT_EQ(AllocationsOfSecondCall(run), 0) << kind.name() << " T " << t;
+      for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+        const auto run = [&] { Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = mode}); };
+        EXPECT_EQ(AllocationsOfSecondCall(run), 0) << kind.name() << " T " << t;
+      }
     }
   }
 }
@@ -66,7 +76,7 @@ TEST(Allocation, ExpertsAllocateOnce) {
   std::vector<int32_t> chosen{0, 1, 1, 2, 2, 3, 0, 3};
   GuardBuffer<float> x({t, d}, random.Normals(t * d)), gates({t, slots}, random.Normals(t * slots)), hidden({t * slots, 2 * f}),
       outputs({t * slots, d}), rounded({t, d}), shared({t, d}, random.Normals(t * d)), y({t, d});
-  for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kFp8}) {
+  for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     const auto run = [&] {
       Experts(ctx, {.x = x.tensor(),
                     .experts = {chosen.data(), DType::kI32, {t, slots}},

@@ -9,13 +9,13 @@
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
 
-DSV4_DECLARE_KERNELS(ExpertsCpu, ExpertsArgs)
-DSV4_DECLARE_KERNELS(LinearCpu, LinearArgs)
+DSV4_DECLARE_PRODUCT_KERNELS(ExpertsCpu, ExpertsArgs)
+DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
 
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<ExpertsArgs>> kKernels = DSV4_KERNELS(ExpertsCpu);
+const std::vector<Kernel<ExpertsArgs>> kKernels = DSV4_PRODUCT_KERNELS(ExpertsCpu);
 
 constexpr float kLimit = 3.0f;  // low, so that both clamps act
 
@@ -81,9 +81,11 @@ void ReferenceExperts(const ExecContext&, const ExpertsArgs& a) { Experts(Refere
 // The error of h = silu(min(g, L)) clamp(u) w from those of g and u (gamma_n sum |x| |w| each, as in linear_test.cc;
 // |silu'| <= 1.1, clamps and the weight <= 1 do not expand) plus 12 roundings, through the down projection, plus the
 // down projection's own, plus one addition a slot.
-std::vector<double> Bounds(Layer& l, const std::vector<float>& want) {
-  const auto roundings = [](int64_t k) {
-    return std::min<int64_t>(CeilDiv(k, 8), 32) + 2 * CeilDiv(k, 128) + 6;
+std::vector<double> Bounds(Layer& l, const std::vector<float>& want, bool tiles) {
+  const auto roundings = [tiles](int64_t k) {  // linear_test.cc
+    const int64_t in_chunk = tiles ? std::min<int64_t>(CeilDiv(k, 2), 16) + std::min<int64_t>(CeilDiv(k, 32), 8)
+                                   : std::min<int64_t>(CeilDiv(k, 8), 32);
+    return in_chunk + 2 * CeilDiv(k, 128) + 6;
   };
   std::vector<std::vector<double>> gate, up, down;
   for (size_t e = 0; e < l.matrices.size(); ++e) {
@@ -141,8 +143,9 @@ TEST_P(ExpertsFormats, MatchesReference) {
        {Case{1, 32, 32, 1, 1}, {4, 64, 96, 5, 2}, {16, whole ? 64 : 45, whole ? 32 : 29, 33, 3}}) {
     Layer layer(random, GetParam(), c.experts, c.d, c.f, c.t, c.slots);
     const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, c.t);
-    const std::vector<double> bounds = Bounds(layer, want);
-    ForEachKernel(kKernels, [&](const auto run) {
+    const std::vector<double> plain_bounds = Bounds(layer, want, /*tiles=*/false), tile_bounds = Bounds(layer, want, /*tiles=*/true);
+    ForEachKernel(kKernels, [&](const auto run, bool tiles) {
+      const std::vector<double>& bounds = tiles ? tile_bounds : plain_bounds;
       const std::vector<float> got = Output(run, TwoThreads(), layer, ActivationDtype::kNative, 0, c.t);
       EXPECT_TRUE(WithinBounds(got, want, bounds));
       EXPECT_TRUE(BitEqual(
@@ -155,7 +158,7 @@ TEST_P(ExpertsFormats, TokensDoNotDependOnTheirBatch) {
   Random random(2);
   Layer layer(random, GetParam(), 7, 256, 160, 23, 3);  // large enough that every thread gets a part (ops/grain.h)
   for (const ActivationDtype activation :
-       {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
+       {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     ForEachKernel(kKernels, [&](const auto run) {
       const std::vector<float> all = Output(run, {}, layer, activation, 0, layer.t);
       for (const ExecContext& ctx : ThreadCounts()) {
@@ -182,13 +185,14 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
                             .rows = f,
                             .cols = f,
                             .codes = reinterpret_cast<const uint8_t*>(identity.data())};
-  const std::vector<Kernel<LinearArgs>> linears = DSV4_KERNELS(LinearCpu);
-  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
+  const std::vector<Kernel<LinearArgs>> linears = DSV4_PRODUCT_KERNELS(LinearCpu);
+  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+    const bool in_linear = IsInteger(mode);  // linear rounds its input itself
     size_t next = 0;
     ForEachKernel(kKernels, [&](const auto run) {
       const std::vector<float> got = Output(run, TwoThreads(), layer, mode, 0, t);
       GuardBuffer<float> x({t, d}, layer.x.values()), y({t, d}, layer.shared.values());
-      RoundActivation({}, {.x = x.tensor(), .y = x.tensor(), .mode = mode});
+      if (!in_linear) RoundActivation({}, {.x = x.tensor(), .y = x.tensor(), .mode = mode});
       for (int64_t i = 0; i < t; ++i) {
         for (int64_t s = 0; s < slots; ++s) {
           const int32_t e = layer.experts[i * slots + s];
@@ -202,14 +206,16 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
                    .weights = {layer.weights.row(i).data() + s, DType::kF32, {1, 1}},
                    .matrices = matrices,
                    .limit = kLimit,
-                   .activation = ActivationDtype::kF32,
+                   .activation = in_linear ? mode : ActivationDtype::kF32,
                    .hidden = hidden.tensor(),
                    .outputs = out.tensor(),
                    .shared = zero.tensor(),
                    .y = h.tensor()});
-          RoundActivation({}, {.x = h.tensor(), .y = h.tensor(), .mode = mode});
-          linears[next].run(
-              {}, {.x = h.tensor(), .w = layer.matrices[static_cast<size_t>(e)].down, .y = o.tensor()});
+          if (!in_linear) RoundActivation({}, {.x = h.tensor(), .y = h.tensor(), .mode = mode});
+          linears[next].run({}, {.x = h.tensor(),
+                                 .w = layer.matrices[static_cast<size_t>(e)].down,
+                                 .y = o.tensor(),
+                                 .activation = mode});
           for (int64_t c = 0; c < d; ++c) y[i * d + c] += o[c];
         }
       }
@@ -225,7 +231,7 @@ TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
   for (int32_t& e : layer.experts.span()) e = 1;
   const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, 2);
   ForEachKernel(kKernels, [&](const auto run) {
-    EXPECT_TRUE(WithinBounds(Output(run, {}, layer, ActivationDtype::kNative, 0, 2), want, Bounds(layer, want)));
+    EXPECT_TRUE(WithinBounds(Output(run, {}, layer, ActivationDtype::kNative, 0, 2), want, Bounds(layer, want, /*tiles=*/false)));
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -34,6 +35,25 @@
   }
 #endif
 
+// linear and experts, which know more instruction sets.
+#define DSV4_DECLARE_PRODUCT_KERNELS(NAME, ARGS)       \
+  DSV4_DECLARE_KERNELS(NAME, ARGS)                     \
+  namespace dsv4::avx512vnni {                         \
+  void NAME(const ExecContext& ctx, const ARGS& args); \
+  }                                                    \
+  namespace dsv4::amx {                                \
+  void NAME(const ExecContext& ctx, const ARGS& args); \
+  }
+#if defined(__x86_64__)
+#define DSV4_PRODUCT_KERNELS(NAME)                                             \
+  {                                                                            \
+    {"generic", generic::NAME}, {"avx2", avx2::NAME}, {"avx512", avx512::NAME}, \
+        {"avx512vnni", avx512vnni::NAME}, { "amx", amx::NAME }                 \
+  }
+#else
+#define DSV4_PRODUCT_KERNELS(NAME) DSV4_KERNELS(NAME)
+#endif
+
 namespace dsv4::test {
 
 template <typename Args>
@@ -42,14 +62,21 @@ struct Kernel {
   void (*run)(const ExecContext& ctx, const Args& args);
 };
 
-// Calls fn(run) for every kernel that this machine can run.
+// Calls fn(run), or fn(run, tiles), for every kernel that this machine can run. `tiles`: it multiplies on AMX tiles, whose
+// order of summation is another (ops/linear/tile_rows.h).
 template <typename Args, typename Fn>
 void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
   for (const Kernel<Args>& kernel : kernels) {
     if (kernel.name == "avx2" && !CpuHasAvx2()) continue;
     if (kernel.name == "avx512" && !CpuHasAvx512()) continue;
+    if (kernel.name == "avx512vnni" && !CpuHasAvx512Vnni()) continue;
+    if (kernel.name == "amx" && !CpuHasAmx()) continue;
     SCOPED_TRACE(kernel.name);
-    fn(kernel.run);
+    if constexpr (std::is_invocable_v<Fn, decltype(kernel.run), bool>) {
+      fn(kernel.run, /*tiles=*/kernel.name == "amx");
+    } else {
+      fn(kernel.run);
+    }
   }
 }
 

@@ -30,7 +30,8 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
     EXPECT_EQ(op.candidates.back(), "ref") << op.op;
     EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
     const auto supported = [](const std::string& name) { 
-      return name != "cuda" && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512());
+      return name != "cuda" && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512()) &&
+             (name != "avx512vnni" || CpuHasAvx512Vnni()) && name != "amx";
     };
     EXPECT_EQ(op.chosen, *std::find_if(op.candidates.begin(), op.candidates.end(), supported)) << op.op;
   }

@@ -20,7 +20,7 @@ using test::GuardBuffer;
 using test::Random;
 
 constexpr ActivationDtype kModes[] = {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8,
-                                      ActivationDtype::kNvfp4};
+                                      ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24};
 
 // Rows of very different size: a scale that leaks from one row to another shows.
 std::vector<float> Rows(Random& random, int64_t t, int64_t k) {
@@ -45,6 +45,8 @@ TEST(RoundActivation, EveryModeRoundsByRowAsItsCodecDoes) {
           RoundToFp8Blocks(x.row(r).data(), row, k, 128);
         else if (mode == ActivationDtype::kNvfp4)
           RoundToNvfp4(x.row(r).data(), row, k);
+        else if (IsInteger(mode))
+          RoundToIntegerBlocks(x.row(r).data(), row, k, IntegerBytes(mode));
         else
           std::copy(x.row(r).begin(), x.row(r).end(), row);
       }
@@ -66,7 +68,7 @@ TEST(RoundActivation, Lesson06ARowDoesNotDependOnItsBatchOrThePast) {
   Random random(2);
   const int64_t t = 9, k = 160;
   GuardBuffer<float> x(Shape{t, k}, Rows(random, t, k));
-  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4}) {
+  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     for (const test::NamedContext& c : test::AllContexts()) {
       GuardBuffer<float> all(Shape{t, k});
       RoundActivation(c.ctx, {.x = x.tensor(), .y = all.tensor(), .mode = mode});

@@ -173,5 +173,62 @@ TEST(Nvfp4, BlocksMuchSmallerThanTheRowKeepTheirShare) {
   EXPECT_EQ(y[17], 0x1p-6f);
 }
 
+TEST(IntegerBlocks, HandComputed) {
+  // Scale 127 / 127 = 1: ties go to even, -127 is the lowest.
+  std::vector<float> x{127, -127, 0.5f, 1.5f, -2.5f, 0.49f, -0.0f, 99.6f}, y(x.size());
+  RoundToIntegerBlocks(x.data(), y.data(), 8, 1);
+  EXPECT_EQ(y, (std::vector<float>{127, -127, 0, 2, -2, 0, 0, 100}));
+}
+
+TEST(IntegerBlocks, ErrorsAreWithinHalfAStepAndTheLargestStays) {
+  Random random(7);
+  for (const int bytes : {1, 2, 3}) {
+    for (const float size : {1e-20f, 1e-3f, 1.0f, 1e6f, 1e30f}) {
+      for (const int64_t n : {1, 31, 32, 33, 100}) {
+        const std::vector<float> x = random.Normals(n, size);
+        std::vector<float> y(x.size());
+        RoundToIntegerBlocks(x.data(), y.data(), n, bytes);
+        for (int64_t b = 0; b < n; b += kIntegerBlockSize) {
+          const int64_t end = std::min(n, b + kIntegerBlockSize);
+          float largest = 0, kept = 0;
+          for (int64_t i = b; i < end; ++i) largest = std::max(largest, std::fabs(x[static_cast<size_t>(i)]));
+          for (int64_t i = b; i < end; ++i) kept = std::max(kept, std::fabs(y[static_cast<size_t>(i)]));
+          EXPECT_NEAR(kept / largest, 1.0, 3e-7);
+          // Of three bytes a step is a power of two, up to twice as large.
+          const float step = largest / static_cast<float>(LargestInteger(bytes)) * (bytes == 3 ? 2 : 1);
+          for (int64_t i = b; i < end; ++i) {
+            EXPECT_LE(std::fabs(y[static_cast<size_t>(i)] - x[static_cast<size_t>(i)]), 0.51f * step) << bytes;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(IntegerBlocks, EveryIntegerOfThreeBytesNearTheEndsStays) {
+  EXPECT_EQ(LargestInteger(3), 8355711);
+  for (int32_t i = 0; i < 3000; ++i) {
+    const float x[3] = {8355711.0f, static_cast<float>(8355711 - i), static_cast<float>(-i)};
+    int32_t q[3];
+    EXPECT_EQ(QuantiseToIntegers(x, 3, 3, q), 1.0f);
+    EXPECT_EQ(q[1], 8355711 - i);
+    EXPECT_EQ(q[2], -i);
+  }
+  const float above[1] = {8355712.0f};
+  int32_t q[1];
+  EXPECT_EQ(QuantiseToIntegers(above, 1, 3, q), 2.0f);
+}
+
+TEST(IntegerBlocks, SpecialValues) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x(96, 1.0f), y(96);
+  x[5] = nan;
+  x[40] = -inf;
+  for (size_t i = 64; i < 96; ++i) x[i] = i % 2 ? -0.0f : 0x1p-101f;
+  RoundToIntegerBlocks(x.data(), y.data(), 96, 2);
+  for (size_t i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(y[i])) << i;
+  for (size_t i = 64; i < 96; ++i) EXPECT_EQ(y[i], 0.0f) << i;
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -14,6 +14,12 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 namespace avx512 {
 void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
 }
+namespace avx512vnni {
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
+}
+namespace amx {
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
+}
 #endif
 
 namespace {
@@ -21,6 +27,8 @@ namespace {
 constexpr Candidate<ExpertsArgs> kCandidates[] = {
     DSV4_CUDA_ROW(ExpertsCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"amx", SupportsAmx, amx::ExpertsCpu},
+    {"avx512vnni", SupportsAvx512Vnni, avx512vnni::ExpertsCpu},
     {"avx512", SupportsAvx512, avx512::ExpertsCpu},
     {"avx2", SupportsAvx2, avx2::ExpertsCpu},
 #endif

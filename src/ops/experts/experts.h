@@ -3,8 +3,8 @@
 //     h = Swiglu(gate_e x, up_e x, limit) * weights[t, a]     the routing weight comes before the down projection ...
 //     o[t, a] = down_e Round(h)                               ... and before the rounding of its input
 //   y[t] = shared[t] + sum_a o[t, a], a in order
-// `activation` rounds x and h as RoundActivation does when the expert's matrix is quantised. float32 sums; a token's
-// bits do not depend on the other tokens.
+// `activation` rounds x and h as RoundActivation does when the expert's matrix is quantised (integers: NVFP4 or MXFP4).
+// float32 sums; a token's bits do not depend on the other tokens.
 #pragma once
 
 #include <span>

@@ -2,6 +2,9 @@
 
 #include "ops/grain.h"
 #include "ops/linear/input_rows.h"
+#include "ops/linear/integer_rows.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/tile_rows.h"
 #include "tensor/codec/activation.h"
 
 namespace dsv4::DSV4_ISA {
@@ -21,6 +24,11 @@ struct Scratch {
   InputRows tokens[2][2];                  // [rounded][column order]: a row a token, where some expert wants it so
   std::vector<const float*> rows[2][2];    // the same by pair, in the order of `pairs`
   InputRows hidden[2];                     // [column order], by pair
+  IntegerRows integer_tokens, integer_hidden;  // the same as integers, for weights that want them
+  std::vector<const CacheLine*> integer_rows;
+#ifdef DSV4_SIMD_AMX
+  TilePanels tiles[2][2], hidden_tiles[2];  // the same for tile products, a panel a group
+#endif
   std::vector<int64_t> place;              // [T*A] where a pair stands in `pairs`
   std::vector<float*> gate_rows, out_rows;  // in the order of `pairs`
   std::vector<int64_t> costs;               // running sum over groups
@@ -47,16 +55,26 @@ void GroupByExpert(const ExpertsArgs& a, Scratch& s) {
   }
 }
 
+#ifdef DSV4_SIMD_AMX
+constexpr int64_t kRowUnit = TileProduct::kRows;  // rows of a matrix that stay together
+constexpr int64_t kDecodeCost = 20;               // products that cost as much as decoding a weight
+bool UsesTiles(const QuantTensor& w) { return TakesTiles(w); }
+#else
+constexpr int64_t kRowUnit = kTileRows;
+constexpr int64_t kDecodeCost = 2;
+bool UsesTiles(const QuantTensor&) { return false; }
+#endif
+
 // Runs fn(group, begin, end) over row tiles [begin, end) of every group, `tiles` of them each, cut among the threads
-// by cost: decoding a weight costs about as much as two products.
+// by cost.
 template <typename Fn>
 void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t products_per_tile, const Fn& fn) {
   s.costs.assign(1, 0);
-  for (const Group& g : s.groups) s.costs.push_back(s.costs.back() + tiles * (g.end - g.begin + 2));
+  for (const Group& g : s.groups) s.costs.push_back(s.costs.back() + tiles * (g.end - g.begin + kDecodeCost));
   ParallelFor(pool, s.costs.back(), GrainFor(products_per_tile),
               [&](int64_t begin, int64_t end, int) {
                 for (size_t i = 0; i < s.groups.size(); ++i) {
-                  const int64_t unit = s.groups[i].end - s.groups[i].begin + 2, at = s.costs[i];
+                  const int64_t unit = s.groups[i].end - s.groups[i].begin + kDecodeCost, at = s.costs[i];
                   const int64_t first = CeilDiv(std::max<int64_t>(0, begin - at), unit);
                   const int64_t last = std::min(tiles, CeilDiv(std::max<int64_t>(0, end - at), unit));
                   if (first < last) fn(s.groups[i], first, last);
@@ -78,6 +96,15 @@ void RoundRow(const ExpertsArgs& a, const float* x, float* y, int64_t n) {
   }
 }
 
+// Rows [first, last) of p.w times the inputs of group g.
+template <typename Product>
+void MultiplyGroup(Product p, const std::vector<float*>& y, const Group& g, int64_t y_offset, int64_t first, int64_t last) {
+  p.y = y.data() + g.begin;
+  p.y_offset = y_offset;
+  p.num_tokens = g.end - g.begin;
+  MultiplyRows(p, first, last);
+}
+
 // gate[f] = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight
 void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weight) {
   const Vec top = Set(limit), bottom = Set(-limit), one = Set(1.0f), factor = Set(weight);
@@ -97,7 +124,8 @@ void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weigh
 void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t num_tokens = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), f = a.hidden.dim(1) / 2;
   const int64_t num_pairs = num_tokens * slots;
-  static thread_local Scratch s;
+  static thread_local Scratch scratch;
+  Scratch& s = scratch;  // a thread_local names another object on the worker threads
   GroupByExpert(a, s);
 
   const float* x = a.x.f32();
@@ -110,15 +138,32 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
     });
   }
   // Inputs in every form that an expert of this step wants; as a rule all want the same.
-  bool wanted[2][2] = {}, wanted_hidden[2] = {};
+  const auto takes_integers = [&a](const QuantTensor& w) { return RoundsToIntegers(a.activation, w.format); };
+  struct Wanted {
+    bool rows[2][2] = {}, tiles[2][2] = {}, integers = false;  // [rounded][column order]
+  };
+  Wanted wanted, wanted_hidden;
+  const auto want = [&](Wanted& forms, const QuantTensor& w, bool rounded) {
+    if (takes_integers(w)) {
+      forms.integers = true;
+    } else {
+      (UsesTiles(w) ? forms.tiles : forms.rows)[rounded][OrderIndex(w)] = true;
+    }
+  };
   for (const Group& g : s.groups) {
     const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
-    for (const QuantTensor* w : {&m.gate, &m.up}) wanted[Rounds(a) && w->quantised()][OrderIndex(*w)] = true;
-    wanted_hidden[OrderIndex(m.down)] = true;
+    for (const QuantTensor* w : {&m.gate, &m.up}) want(wanted, *w, Rounds(a) && w->quantised());
+    want(wanted_hidden, m.down, /*rounded=*/false);  // hidden rows are rounded where they lie
   }
+  if (wanted.integers) {
+    s.integer_tokens.Set(ctx.pool, num_tokens, 1, d, a.activation, [&](int64_t t) { return x + t * d; });
+    s.integer_rows.resize(static_cast<size_t>(num_pairs));
+    for (int64_t i = 0; i < num_pairs; ++i) s.integer_rows[static_cast<size_t>(i)] = s.integer_tokens.row(token_of(i));
+  }
+  if (wanted_hidden.integers) s.integer_hidden.Reserve(num_pairs, 1, f, a.activation);
   for (int rounded = 0; rounded < 2; ++rounded) {
     for (int order = 0; order < 2; ++order) {
-      if (!wanted[rounded][order]) continue;
+      if (!wanted.rows[rounded][order]) continue;
       InputRows& tokens = s.tokens[rounded][order];
       const float* from = rounded ? a.rounded_x.f32() : x;
       tokens.Set(ctx.pool, num_tokens, 1, d, static_cast<ColumnOrder>(order), [&](int64_t t) { return from + t * d; });
@@ -128,8 +173,21 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
     }
   }
   for (int order = 0; order < 2; ++order) {
-    if (wanted_hidden[order]) s.hidden[order].Reserve(num_pairs, 1, f, static_cast<ColumnOrder>(order));
+    if (wanted_hidden.rows[0][order]) s.hidden[order].Reserve(num_pairs, 1, f, static_cast<ColumnOrder>(order));
   }
+#ifdef DSV4_SIMD_AMX
+  const auto num_groups = static_cast<int64_t>(s.groups.size());
+  const auto group_size = [&](int64_t i) { return s.groups[static_cast<size_t>(i)].end - s.groups[static_cast<size_t>(i)].begin; };
+  const auto place_of = [&](int64_t i, int64_t t) { return s.groups[static_cast<size_t>(i)].begin + t; };
+  for (int rounded = 0; rounded < 2; ++rounded) {
+    for (int order = 0; order < 2; ++order) {
+      if (!wanted.tiles[rounded][order]) continue;
+      const float* from = rounded ? a.rounded_x.f32() : x;
+      s.tiles[rounded][order].Set(ctx.pool, num_groups, d, static_cast<ColumnOrder>(order), group_size,
+                                  [&](int64_t i, int64_t t) { return from + token_of(place_of(i, t)) * d; });
+    }
+  }
+#endif
   s.place.resize(static_cast<size_t>(num_pairs));
   for (int64_t i = 0; i < num_pairs; ++i) s.place[static_cast<size_t>(s.pairs[static_cast<size_t>(i)])] = i;
   s.gate_rows.resize(static_cast<size_t>(num_pairs));
@@ -140,23 +198,30 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
     s.out_rows[static_cast<size_t>(i)] = a.outputs.f32() + pair * d;
   }
 
-  Scratch& shared = s;  // a thread_local names another object on the worker threads
-  const int64_t gate_tiles = CeilDiv(f, kTileRows);
-  ForEachGroupTile(ctx.pool, s, 2 * gate_tiles, kTileRows * d, [&](const Group& g, int64_t begin, int64_t end) {
+  const int64_t gate_tiles = CeilDiv(f, kRowUnit);
+  ForEachGroupTile(ctx.pool, s, 2 * gate_tiles, kRowUnit * d, [&](const Group& g, int64_t begin, int64_t end) {
     const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
     for (const bool up : {false, true}) {  // tiles of the gate, then tiles of up
-      const int64_t first = std::clamp<int64_t>(begin - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows;
+      const int64_t first = std::clamp<int64_t>(begin - (up ? gate_tiles : 0), 0, gate_tiles) * kRowUnit;
       const int64_t last = std::min(
-          f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kTileRows);
+          f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kRowUnit);
       if (first >= last) continue;
       const QuantTensor& w = up ? m.up : m.gate;
-      const auto& rows = shared.rows[Rounds(a) && w.quantised()][OrderIndex(w)];
-      MultiplyRows({.w = &w,
-                    .x = rows.data() + g.begin,
-                    .y = shared.gate_rows.data() + g.begin,
-                    .y_offset = (up ? f : 0) + first,
-                    .num_tokens = g.end - g.begin},
-                   first, last);
+      const int64_t to = (up ? f : 0) + first;
+#ifdef DSV4_SIMD_AMX
+      if (UsesTiles(w) && !takes_integers(w)) {
+        const TilePanel* panel = &s.tiles[Rounds(a) && w.quantised()][OrderIndex(w)].panel(&g - s.groups.data());
+        MultiplyGroup(TileProduct{.w = &w, .x = panel}, s.gate_rows, g, to, first, last);
+        continue;
+      }
+#endif
+      if (takes_integers(w)) {
+        const IntegerProduct p{.w = &w, .activation = a.activation, .x = s.integer_rows.data() + g.begin};
+        MultiplyGroup(p, s.gate_rows, g, to, first, last);
+      } else {
+        const auto& rows = s.rows[Rounds(a) && w.quantised()][OrderIndex(w)];
+        MultiplyGroup(RowProduct{.w = &w, .x = rows.data() + g.begin}, s.gate_rows, g, to, first, last);
+      }
     }
   });
 
@@ -167,20 +232,40 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
                   SwigluRow(gate, gate + f, f, a.limit, a.weights.f32()[pair]);
                   const QuantTensor& down = a.matrices[static_cast<size_t>(a.experts.i32()[pair])].down;
                   if (Rounds(a) && down.quantised()) RoundRow(a, gate, gate, f);
-                  shared.hidden[OrderIndex(down)].SetRow(shared.place[static_cast<size_t>(pair)], gate);
+                  const int64_t place = s.place[static_cast<size_t>(pair)];
+                  if (takes_integers(down)) {
+                    s.integer_hidden.SetRow(place, gate);
+                  } else if (!UsesTiles(down)) {
+                    s.hidden[OrderIndex(down)].SetRow(place, gate);
+                  }
                 }
               });
+#ifdef DSV4_SIMD_AMX
+  for (int order = 0; order < 2; ++order) {
+    if (!wanted_hidden.tiles[0][order]) continue;
+    s.hidden_tiles[order].Set(ctx.pool, num_groups, f, static_cast<ColumnOrder>(order), group_size, [&](int64_t i, int64_t t) {
+      return hidden + s.pairs[static_cast<size_t>(s.groups[static_cast<size_t>(i)].begin + t)] * 2 * f;
+    });
+  }
+#endif
 
-  ForEachGroupTile(ctx.pool, s, CeilDiv(d, kTileRows), kTileRows * f,
+  ForEachGroupTile(ctx.pool, s, CeilDiv(d, kRowUnit), kRowUnit * f,
                    [&](const Group& g, int64_t begin, int64_t end) {
-                     const int64_t first = begin * kTileRows, last = std::min(d, end * kTileRows);
+                     const int64_t first = begin * kRowUnit, last = std::min(d, end * kRowUnit);
                      const QuantTensor& down = a.matrices[static_cast<size_t>(g.expert)].down;
-                     MultiplyRows({.w = &down,
-                                   .x = shared.hidden[OrderIndex(down)].rows() + g.begin,
-                                   .y = shared.out_rows.data() + g.begin,
-                                   .y_offset = first,
-                                   .num_tokens = g.end - g.begin},
-                                  first, last);
+#ifdef DSV4_SIMD_AMX
+                     if (UsesTiles(down) && !takes_integers(down)) {
+                       const TilePanel* panel = &s.hidden_tiles[OrderIndex(down)].panel(&g - s.groups.data());
+                       return MultiplyGroup(TileProduct{.w = &down, .x = panel}, s.out_rows, g, first, first, last);
+                     }
+#endif
+                     if (takes_integers(down)) {
+                       const IntegerProduct p{.w = &down, .activation = a.activation, .x = s.integer_hidden.rows() + g.begin};
+                       MultiplyGroup(p, s.out_rows, g, first, first, last);
+                     } else {
+                       const InputRows& rows = s.hidden[OrderIndex(down)];
+                       MultiplyGroup(RowProduct{.w = &down, .x = rows.rows() + g.begin}, s.out_rows, g, first, first, last);
+                     }
                    });
 
   const float* outputs = a.outputs.f32();

@@ -12,7 +12,7 @@ void ExpertsRef(const ExecContext&, const ExpertsArgs& a) {
   const ExecContext ctx{.pool = nullptr, .reference_ops = true};
   const int64_t d = a.x.dim(1), count = a.experts.dim(1);
   const auto round = [&](const Tensor& x, const QuantTensor& w, std::vector<float>& buffer) {
-    if (!w.quantised()) return x;
+    if (IsInteger(a.activation) ? !RoundsToIntegers(a.activation, w.format) : !w.quantised()) return x;
     buffer.resize(static_cast<size_t>(x.num_elements()));
     const Tensor rounded{buffer.data(), DType::kF32, x.shape};
     RoundActivation(ctx, {.x = x, .y = rounded, .mode = a.activation});

@@ -14,6 +14,12 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 namespace avx512 {
 void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
 }
+namespace avx512vnni {
+void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
+}
+namespace amx {
+void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
+}
 #endif
 
 namespace {
@@ -21,6 +27,8 @@ namespace {
 constexpr Candidate<LinearArgs> kCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda)
 #ifdef DSV4_HAVE_AVX2
+    {"amx", SupportsAmx, amx::LinearCpu},
+    {"avx512vnni", SupportsAvx512Vnni, avx512vnni::LinearCpu},
     {"avx512", SupportsAvx512, avx512::LinearCpu},
     {"avx2", SupportsAvx2, avx2::LinearCpu},
 #endif
@@ -35,6 +43,7 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK_EQ(a.x.dim(1), a.groups * a.w.cols);
   DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
   DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
+  DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
   Choose(kCandidates, ctx).run(ctx, a);
 }
 

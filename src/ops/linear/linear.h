@@ -1,9 +1,12 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g*N + n, k]      for groups g < G; G = 1 is the plain linear y = x w^T
 // Weights are decoded exactly; products and sums in float32; the global scale multiplies the finished sum. Rows are
 // independent and each y[t, g, n] is summed in one fixed order: its bits do not depend on T or on the thread count.
+// `activation` kInt8, kInt16 or kInt24 first rounds x as RoundActivation does, each group by itself, when the weight is MXFP4 or
+// NVFP4: the products within a block of the weight are then integers and their sum is exact. Other modes change nothing here.
 // The grouped form is the output projection o_a (docs/model.md).
 #pragma once
 
+#include "dsv4/types.h"
 #include "ops/registry.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -15,7 +18,12 @@ struct LinearArgs {
   QuantTensor w;   // [G*N, K], any format
   Tensor y;        // f32 [T, G*N]; not x
   int64_t groups = 1;
+  ActivationDtype activation = ActivationDtype::kNative;
 };
+// Whether linear and experts themselves round the inputs of such a weight to integers.
+constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
+  return IsInteger(activation) && (w == WeightFormat::kMxfp4 || w == WeightFormat::kNvfp4);
+}
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 OpImplementations DescribeLinear(const ExecContext& ctx);
 

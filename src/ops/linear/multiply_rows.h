@@ -19,6 +19,7 @@ inline constexpr int64_t kRowBlock = 16;  // rows decoded at a time: 16 KiB of f
 inline constexpr int64_t kTokenBlock = 96;  // tokens that use one decoding
 
 struct RowProduct {
+  static constexpr int64_t kRows = kTileRows;  // a thread's part is a multiple of them
   const QuantTensor* w = nullptr;
   const float* const* x = nullptr;  // [num_tokens] rows of NumPositions(K) floats, see column_order.h
   int64_t x_offset = 0;             // added to every x[t]

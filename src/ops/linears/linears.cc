@@ -16,6 +16,7 @@ constexpr Candidate<LinearsArgs> kCandidates[] = {
 
 void Linears(const ExecContext& ctx, const LinearsArgs& a) {
   DSV4_CHECK(a.count >= 1 && a.count <= kMaxLinears, a.count, " linears");
+  DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
   for (int i = 0; i < a.count; ++i) {
     const LinearPart& part = a.parts[static_cast<size_t>(i)];
     DSV4_CHECK_EQ(a.x.dim(0), part.y.dim(0));

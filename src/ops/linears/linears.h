@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "dsv4/types.h"
 #include "ops/registry.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -23,6 +24,7 @@ struct LinearsArgs {
   Tensor x;  // f32 [T, K]
   std::array<LinearPart, kMaxLinears> parts;
   int count = 0;
+  ActivationDtype activation = ActivationDtype::kNative;  // as in linear
 };
 void Linears(const ExecContext& ctx, const LinearsArgs& args);
 OpImplementations DescribeLinears(const ExecContext& ctx);

@@ -7,7 +7,7 @@ namespace dsv4 {
 void LinearsRef(const ExecContext& ctx, const LinearsArgs& a) {
   for (int i = 0; i < a.count; ++i) {
     const LinearPart& part = a.parts[static_cast<size_t>(i)];
-    Linear(ctx, {.x = a.x, .w = part.w, .y = part.y});
+    Linear(ctx, {.x = a.x, .w = part.w, .y = part.y, .activation = a.activation});
   }
 }
 

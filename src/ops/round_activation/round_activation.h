@@ -1,6 +1,9 @@
 // Rounds the input of a quantised linear as the activation mode says (docs/numerics.md):
 //   kFp8    blocks of 128 along K, scale 2^ceil(log2(max|x| / 448)), E4M3
 //   kNvfp4  per row s = max|x| / (6*448) taken now; blocks of 16, scale E4M3(max|x in block| / (6 s)), E2M1
+//   kInt8   blocks of 32 along K, scale max|x| / 127, integers from -127 to 127; on the CPU only
+//   kInt16  the same with 32639 for 127
+//   kInt24  the same with 8355711 and the smallest power of two that fits for a scale
 // kNative and kF32 copy. Every row has scales of its own: nothing is shared between rows or kept between calls.
 #pragma once
 

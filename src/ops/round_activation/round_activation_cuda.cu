@@ -109,6 +109,9 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
       return;
     case ActivationDtype::kNative:
     case ActivationDtype::kF32:
+    case ActivationDtype::kInt8:  // round_activation.cc refuses these
+    case ActivationDtype::kInt16:
+    case ActivationDtype::kInt24:
       if (a.x.data == a.y.data) return;
       Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kThreads), dim3(kThreads), 0, a.x.f32(), a.y.f32(), rows * k_dim);
       return;

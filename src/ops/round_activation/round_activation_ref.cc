@@ -15,6 +15,9 @@ void RoundActivationRef(const ExecContext& ctx, const RoundActivationArgs& a) {
       switch (a.mode) {
         case ActivationDtype::kFp8: RoundToFp8Blocks(x, y, k, /*block=*/128); break;
         case ActivationDtype::kNvfp4: RoundToNvfp4(x, y, k); break;
+        case ActivationDtype::kInt8:
+        case ActivationDtype::kInt16:
+        case ActivationDtype::kInt24: RoundToIntegerBlocks(x, y, k, IntegerBytes(a.mode)); break;
         case ActivationDtype::kNative:
         case ActivationDtype::kF32:
           if (x != y) std::copy(x, x + k, y);

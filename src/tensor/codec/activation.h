@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -62,6 +63,46 @@ inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
     const float block_scale = E4m3ToF32(F32ToE4m3(std::max(block_max / (kE2m1Max * global), 0x1p-9f)));
     const float scale = block_scale * global;
     for (int64_t i = b; i < end; ++i) y[i] = E2m1ToF32(F32ToE2m1(x[i] / scale)) * scale;
+  }
+}
+
+inline constexpr int64_t kIntegerBlockSize = 32;
+
+// The largest integer of one, two or three bytes from -128 to 127: 127, 32639, 8355711.
+constexpr int32_t LargestInteger(int bytes) {
+  return bytes == 1 ? 127 : 127 + 256 * LargestInteger(bytes - 1);
+}
+
+// Integers q[i] of one block and its scale: x[i] is about q[i] * scale, |q[i]| <= LargestInteger(bytes), to nearest, ties to
+// even. The scale is max|x| / LargestInteger; for three bytes, where a product with it would round as much as q does, the
+// smallest power of two that fits. A block below 2^-100 becomes zeros; one with a NaN or an infinity zeros times NaN.
+inline float QuantiseToIntegers(const float* x, int64_t n, int bytes, int32_t* q) {
+  int32_t largest_bits = 0;  // of |x|: as integers they compare as the numbers do, and a NaN is above all
+  for (int64_t i = 0; i < n; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
+  const float largest = std::bit_cast<float>(largest_bits);
+  const int32_t most = LargestInteger(bytes);
+  const bool finite = largest_bits < 0x7F800000;
+  if (!finite || largest < 0x1p-100f) {
+    std::fill(q, q + n, 0);
+    return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  }
+  const float ratio = largest / static_cast<float>(most), scale = bytes < 3 ? ratio : Exp2Int(CeilLog2(ratio));
+  const float inverse = bytes < 3 ? static_cast<float>(most) / largest : 1.0f / scale;
+  for (int64_t i = 0; i < n; ++i) {
+    // Adding 2^23 leaves the nearest integer in the low bits.
+    const int32_t magnitude = std::bit_cast<int32_t>(std::fabs(x[i]) * inverse + 0x1p23f) - 0x4B000000;
+    q[i] = std::bit_cast<int32_t>(x[i]) < 0 ? -std::min(magnitude, most) : std::min(magnitude, most);
+  }
+  return scale;
+}
+
+// y[i] = q[i] * scale in blocks of kIntegerBlockSize. y may be x.
+inline void RoundToIntegerBlocks(const float* x, float* y, int64_t n, int bytes) {
+  int32_t q[kIntegerBlockSize];
+  for (int64_t b = 0; b < n; b += kIntegerBlockSize) {
+    const int64_t size = std::min(kIntegerBlockSize, n - b);
+    const float scale = QuantiseToIntegers(x + b, size, bytes, q);
+    for (int64_t i = 0; i < size; ++i) y[b + i] = static_cast<float>(q[i]) * scale;
   }
 }
 
