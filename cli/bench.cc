@@ -1,42 +1,24 @@
 // dsv4 bench: prefill and decode speed, against the rate at which the device reads its memory.
+#include "bench.h"
+
 #include <algorithm>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <time.h>
-#include <unistd.h>
-
-#include <nlohmann/json.hpp>
-
-#include "dsv4/engine.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
+#include "dsv4/snapshot.h"
 #include "dsv4/version.h"
 #include "errors.h"
 #include "format.h"
 #include "io.h"
 #include "model.h"
-#include "options.h"
 #include "progress.h"
 
 namespace dsv4::cli {
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
-
-double Seconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-// Ids spread over the vocabulary, never the end token; the same in every run.
 std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) {
   std::vector<TokenId> ids;
   for (int64_t i = 0; i < n; ++i) {
@@ -45,6 +27,25 @@ std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) {
   }
   return ids;
 }
+
+Rates RateMeter::Now(Engine& engine) {
+  if (measured_ && Seconds(when_, Clock::now()) < kGoodFor) return rates_;
+  const Result<double> fma = MeasureFmaRate(engine);
+  rates_ = {.read = Must(engine.MeasureReadRate()), .fma = fma.ok() ? *fma : 0};
+  when_ = Clock::now();
+  measured_ = true;
+  return rates_;
+}
+
+void Report(const BenchOptions& options, const Json& row, const std::string& line) {
+  Print((options.json ? row.dump() : line) + "\n");
+}
+
+namespace {
+
+constexpr int64_t kComputedContext = 512; // on the CPU: the rest of a longer context is copied (AppendCopies)
+constexpr int64_t kPage = 256;              // the smallest context that can be copied from
+constexpr int64_t kTracedSteps = 4;
 
 double Median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + static_cast<int64_t>(x.size() / 2), x.end());
@@ -56,195 +57,214 @@ double Percentile95(std::vector<double> x) {
   return x[(x.size() * 95 + 99) / 100 - 1];
 }
 
+// The options with what was left to the device.
+struct BenchPlan {
+  std::vector<int64_t> prompts, contexts, batches;
+  int64_t tokens = 0;
+  double budget_s = 0;  // 0: none
+  bool ops = false, on_cpu = false;
+};
+
+BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
+  using List = std::vector<int64_t>;
+  const bool cpu = o.model.device == "cpu";
+  BenchPlan plan{.prompts = o.prompts.value_or(cpu ? List{512, 2048} : List{512, 2048, 8192}),
+                 .contexts = o.contexts.value_or(cpu ? List{512, 8192, 131072} : List{512, 8192}),
+                 .batches = o.batches.value_or(cpu ? List{1, 4, 16} : List{1, 8}),
+                 .tokens = o.tokens > 0 ? o.tokens : cpu ? 16 : 64,
+                 .budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s) : cpu ? 20 : 0,
+                 .ops = o.ops.value_or(cpu),
+                 .on_cpu = cpu};
+  const int64_t more = plan.tokens * (o.repeat + 1) + kTracedSteps;
+  if (!o.contexts) std::erase_if(plan.contexts, [&](int64_t context) { return context + more > info.max_context; });
+  return plan;
+}
+
 class Bench {
  public:
-  Bench(const BenchOptions& options, Engine& engine, double read_rate)
-      : options_(options), engine_(engine), read_rate_(read_rate) {}
+  Bench(const BenchOptions& options, const BenchPlan& plan, Engine& engine, RateMeter& rates)
+      : options_(options), plan_(plan), engine_(engine), rates_(rates), first_rates_(rates.Now(engine)) {}
 
-  Json Prefill(int64_t tokens) {
+  void Prefill(int64_t tokens) {
+    const Rates rates = RatesNow();
     const std::vector<TokenId> ids = SomeTokens(tokens, 1, engine_.info().vocab_size);
     std::vector<float> logits;
-    std::vector<double> times;
-    for (int64_t run = 0; run <= options_.repeat; ++run) {
+    const auto run = [&] {
       auto session = Must(engine_.NewSession());
       const auto start = Clock::now();
       Must(session->Append(ids, LogitRows::kLast, &logits));
-      if (run > 0) times.push_back(Seconds(start, Clock::now()));  // the first one warms up
-    }
+      return Seconds(start, Clock::now());
+    };
+    std::vector<double> times;
+    const auto start = Clock::now();
+    run();  // warms up
+    while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start))) times.push_back(run());
     const double s = Median(times);
-    return {{"phase", "prefill"}, {"tokens", tokens}, {"ms", s * 1e3}, {"tokens_per_s", static_cast<double>(tokens) / s}};
+    Json row = {{"phase", "prefill"}, {"tokens", tokens}, {"runs", times.size()}, {"ms", s * 1e3}, {"tokens_per_s", static_cast<double>(tokens) / s}};
+    std::string line = "prefill " + std::to_string(tokens) + " tokens: " + FormatFixed(s * 1e3, 1) + " ms, " +
+                       FormatFixed(static_cast<double>(tokens) / s, 0) + " tok/s";
+    if (!plan_.ops) return Report(options_, row, line);
+    double traced = 0;
+    const std::vector<OpTime> ops = Must(TraceOps(engine_, [&] {
+      traced = run();
+      return Status{};
+    }));
+    double products = 0;
+    for (const OpTime& op : ops) products += op.products;
+    row["gflops"] = 2 * products / s / 1e9;
+    row["fma_per_s"] = rates.fma;
+    row["percent_of_fma_peak"] = 100 * products / s / rates.fma;
+    line += ", " + FormatFixed(2 * products / s / 1e9, 1) + " GFLOP/s, " + FormatFixed(100 * products / s / rates.fma, 1) +
+            " % of the FMA peak (" + FormatFixed(2 * rates.fma / 1e9, 1) + ")";
+    Report(options_, row, line);
+    ReportOps(options_, ops, 1, traced, rates, {{"phase", "op"}, {"of", "prefill"}, {"tokens", tokens}});
   }
 
-  Json Decode(int64_t batch, int64_t context) {
+  void Decode(int64_t batch, int64_t context) {
+    const Rates rates = RatesNow();
     const int64_t v = engine_.info().vocab_size;
-    std::vector<std::unique_ptr<Session>> sessions;
+    const int64_t computed = plan_.on_cpu ? std::min(context, batch > 1 ? kPage : kComputedContext) : context;
+    const std::vector<std::unique_ptr<Session>> sessions = Fill(batch, context, computed);
     std::vector<std::unique_ptr<Sampler>> samplers;
     std::vector<DecodeItem> items;
-    const int64_t count = options_.tokens * (options_.repeat + 1);
     for (int64_t i = 0; i < batch; ++i) {
-      sessions.push_back(Must(engine_.NewSession()));
-      const std::vector<TokenId> ids = SomeTokens(context, static_cast<uint64_t>(i) + 7, v);
-      std::vector<float> logits;
-      Must(sessions.back()->Append(ids, LogitRows::kNone, nullptr));
       SamplingParams params = options_.sampling;
       params.seed = static_cast<uint64_t>(i);
       samplers.push_back(Must(Sampler::Create(params, v)));
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = ids.back(), .max_tokens = count});
+      const TokenId first = SomeTokens(1, static_cast<uint64_t>(i) + 1000, v).front();
+      items.push_back({.session = sessions[static_cast<size_t>(i)].get(), .sampler = samplers.back().get(), .first = first,
+                       .max_tokens = plan_.tokens * (options_.repeat + 1)});
     }
-    // Times of whole steps, seen where the tokens arrive.
-    std::vector<double> steps, runs;
-    Clock::time_point last = Clock::now(), run_start = last;
-    int64_t seen = 0;
+    // Times of whole steps, seen where the tokens arrive; the first run warms up, but for the last half of a budget.
+    std::vector<double> steps;
+    const Clock::time_point start = Clock::now();
+    Clock::time_point last = start;
+    int64_t seen = 0, warm = 0;
+    std::vector<bool> go_on(items.size(), true);
+    bool more = true;
     Must(engine_.Decode(items, [&](size_t item, const SampledToken&) {
-      if (item != items.size() - 1) return true;
+      if (item != items.size() - 1) return more;
       const auto now = Clock::now();
       ++seen;
-      if (seen > options_.tokens) steps.push_back(Seconds(last, now));
-      if (seen % options_.tokens == 0) {
-        if (seen > options_.tokens) runs.push_back(Seconds(run_start, now) / static_cast<double>(options_.tokens));
-        run_start = now;
+      const bool warms = seen <= plan_.tokens && !(plan_.budget_s > 0 && seen > 1 && Seconds(start, now) > plan_.budget_s / 4);
+      if (warms) {
+        warm = seen;
+      } else {
+        steps.push_back(Seconds(last, now));
       }
       last = now;
-      return true;
+      more = steps.size() < 3 || !Spent(start);
+      return more;
     }));
-    const double s = Median(runs);
-    const double bytes = engine_.StepBytes(batch, context + count / 2);
-    const double floor = bytes / read_rate_;
-    return {{"phase", "decode"}, {"batch", batch}, {"context", context}, {"ms_per_step", s * 1e3},
-            {"ms_per_step_p95", Percentile95(steps) * 1e3}, {"tokens_per_s", static_cast<double>(batch) / s},
-            {"bytes_per_step", bytes}, {"floor_ms", floor * 1e3}, {"percent_of_floor", 100 * floor / s}};
+    const double s = TypicalStep(steps);
+    const double bytes = engine_.StepBytes(batch, context + warm + static_cast<int64_t>(steps.size() / 2));
+    const double floor = bytes / rates.read;
+    Report(options_,
+           {{"phase", "decode"}, {"batch", batch}, {"context", context}, {"computed_context", computed}, {"steps", steps.size()},
+            {"ms_per_step", s * 1e3}, {"ms_per_step_p95", Percentile95(steps) * 1e3}, {"tokens_per_s", static_cast<double>(batch) / s},
+            {"bytes_per_step", bytes}, {"read_bytes_per_s", rates.read}, {"floor_ms", floor * 1e3}, {"percent_of_floor", 100 * floor / s}},
+           "decode batch " + std::to_string(batch) + " context " + std::to_string(context) + ": " + FormatFixed(s * 1e3, 3) +
+               " ms a step, " + FormatFixed(static_cast<double>(batch) / s, 1) + " tok/s, " + FormatFixed(100 * floor / s, 1) +
+               " % of the byte floor (" + FormatFixed(floor * 1e3, 3) + " ms)");
+    if (!plan_.ops) return;
+    for (DecodeItem& item : items) item.max_tokens = kTracedSteps;
+    const auto traced = Clock::now();
+    const std::vector<OpTime> ops =
+        Must(TraceOps(engine_, [&] { return engine_.Decode(items, [](size_t, const SampledToken&) { return true; }); }));
+    ReportOps(options_, ops, kTracedSteps, Seconds(traced, Clock::now()), rates,
+              {{"phase", "op"}, {"of", "decode"}, {"batch", batch}, {"context", context}});
   }
 
  private:
+  // A busy machine's rates change: on the CPU every figure has its own.
+  Rates RatesNow() { return plan_.on_cpu ? rates_.Now(engine_) : first_rates_; }
+
+  bool Spent(Clock::time_point start) const { return plan_.budget_s > 0 && Seconds(start, Clock::now()) > plan_.budget_s; }
+
+  // The median over runs of `tokens` steps of their mean; of what there is when not one run is whole.
+  double TypicalStep(const std::vector<double>& steps) const {
+    const auto run = static_cast<size_t>(plan_.tokens);
+    if (steps.size() < run) return Median(steps);
+    std::vector<double> means;
+    for (size_t i = 0; i + run <= steps.size(); i += run) {
+      double sum = 0;
+      for (size_t j = i; j < i + run; ++j) sum += steps[j];
+      means.push_back(sum / static_cast<double>(run));
+    }
+    return Median(means);
+  }
+
+  // Sessions with `context` tokens each. All are computed, or the first `computed` once for all and the rest of each copied.
+  std::vector<std::unique_ptr<Session>> Fill(int64_t batch, int64_t context, int64_t computed) {
+    const int64_t v = engine_.info().vocab_size;
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::shared_ptr<const KvSnapshot> start;
+    for (int64_t i = 0; i < batch; ++i) {
+      const std::vector<TokenId> ids = SomeTokens(context, static_cast<uint64_t>(i) + 7, v);
+      if (start == nullptr) {
+        sessions.push_back(Must(engine_.NewSession()));
+        Must(sessions.back()->Append(std::span(ids).first(static_cast<size_t>(computed)), LogitRows::kNone, nullptr));
+        if (plan_.on_cpu && batch > 1) start = Must(sessions.back()->Snapshot());
+      } else {
+        sessions.push_back(Must(engine_.NewSession(*start)));
+      }
+      if (computed < context) Must(AppendCopies(*sessions.back(), std::span(ids).subspan(static_cast<size_t>(computed))));
+    }
+    return sessions;
+  }
+
   const BenchOptions& options_;
+  const BenchPlan& plan_;
   Engine& engine_;
-  double read_rate_;
+  RateMeter& rates_;
+  Rates first_rates_;
 };
-
-// Since the kernel made this process; to its clock tick, 10 ms.
-double SecondsSinceProcessStart() {
-  std::ifstream stat("/proc/self/stat");
-  std::string text;
-  std::getline(stat, text);
-  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the name may hold anything
-  std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;  // 22: starttime, in clock ticks since the machine started
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
-         std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-// One start, from the process to the second token: the first comes from the prompt's logits, the second from a recorded
-// decode step, which is recorded then.
-int FirstToken(const BenchOptions& options, const EngineOptions& model) {
-  const double main_s = SecondsSinceProcessStart();
-  ProgressLine progress;
-  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
-  const double loaded_s = SecondsSinceProcessStart();
-  const int64_t v = engine->info().vocab_size, count = options.prompts.empty() ? 512 : options.prompts.front();
-  auto session = Must(engine->NewSession());
-  std::vector<float> logits;
-  const auto prefill_start = Clock::now();
-  Must(session->Append(SomeTokens(count, 1, v), LogitRows::kLast, &logits));
-  const double prefill_s = Seconds(prefill_start, Clock::now());
-  SamplingParams params = options.sampling;
-  params.seed = 1;
-  auto sampler = Must(Sampler::Create(params, v));
-  const TokenId first = Must(sampler->Sample(logits)).id;
-  const double first_s = SecondsSinceProcessStart();
-  const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = first, .max_tokens = 1};
-  const int64_t free_before = engine->free_bytes();
-  const auto decode_start = Clock::now();
-  Must(engine->Decode({&item, 1}, [](size_t, const SampledToken&) { return true; }));
-  const double second_s = Seconds(decode_start, Clock::now());
-  const int64_t recording_bytes = free_before - engine->free_bytes();
-  const LoadTimes& t = engine->load_times();
-  const double rate = t.read > 0 ? static_cast<double>(t.bytes) / t.read : 0;
-  const Json row = {{"phase", "first token"}, {"model", model.model_dir}, {"layers", engine->info().num_layers},
-                    {"weight_bytes", engine->info().weight_bytes}, {"device", model.device}, {"commit", GetBuildInfo().commit},
-                    {"prompt", count}, {"main_s", main_s}, {"open_s", t.open}, {"map_s", t.map}, {"allocate_s", t.allocate},
-                    {"read_s", t.read}, {"pack_s", t.pack}, {"loaded_s", loaded_s}, {"read_bytes", t.bytes},
-                    {"cached_bytes", t.cached_bytes}, {"direct", t.direct}, {"read_bytes_per_s", rate}, {"prefill_s", prefill_s},
-                    {"first_token_s", first_s}, {"record_and_second_token_s", second_s}, {"recording_bytes", recording_bytes}};
-  if (options.json) {
-    Print(row.dump() + "\n");
-    return kExitDone;
-  }
-  const auto s = [](double seconds) { return FormatFixed(seconds, 2) + " s"; };
-  Print("first token after " + s(first_s) + ": process " + s(main_s) + ", device " + s(t.open) + ", mapping " + s(t.map) +
-        ", memory " + s(t.allocate) + ", reading " + s(t.read) + " (" + FormatBytes(t.bytes) + ", " + FormatFixed(rate / 1e9, 2) +
-        " GB/s), packing behind it " + s(t.pack) + ", prefill of " + std::to_string(count) + " tokens " + s(prefill_s) +
-        "; recording and second token " + s(second_s) + "\n");
-  return kExitDone;
-}
-
-int WriteCheckpoint(const BenchOptions& options) {
-  EngineOptions model = options.model;
-  ProgressLine progress;
-  model.progress = progress.Callback();
-  const auto start = Clock::now();
-  Must(WriteSyntheticCheckpoint(model, options.disk));
-  const double s = Seconds(start, Clock::now());
-  progress.Clear();
-  int64_t bytes = 0, files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(options.disk)) {
-    bytes += static_cast<int64_t>(entry.file_size());
-    ++files;
-  }
-  const double rate = static_cast<double>(bytes) / s;
-  if (options.json) {
-    Print(Json{{"phase", "write"}, {"dir", options.disk}, {"files", files}, {"bytes", bytes}, {"s", s}, {"bytes_per_s", rate}}.dump() + "\n");
-  } else {
-    Print(options.disk + ": " + std::to_string(files) + " files, " + FormatBytes(bytes) + ", written in " + FormatFixed(s, 1) +
-          " s (" + FormatFixed(rate / 1e9, 2) + " GB/s)\n");
-  }
-  return kExitDone;
-}
 
 }  // namespace
 
 int RunBench(const BenchOptions& options) {
-  if (!options.disk.empty()) return WriteCheckpoint(options);
+  if (!options.disk.empty()) return BenchWriteCheckpoint(options);
   EngineOptions model = options.model;
   if (model.synthetic.shape.empty()) model.model_dir = FindModelDir(model.model_dir);
-  if (options.first_token) return FirstToken(options, model);
+  if (options.first_token) return BenchFirstToken(options, model);
   const auto start = Clock::now();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
   const double load_s = Seconds(start, Clock::now());
-  const double read_rate = Must(engine->MeasureReadRate());
+  RateMeter meter;
+  const Rates rates = meter.Now(*engine);
   const BuildInfo build = GetBuildInfo();
   const std::string name = model.synthetic.shape.empty() ? model.model_dir : "synthetic " + model.synthetic.shape;
   Json head = {{"model", name}, {"layers", engine->info().num_layers}, {"weight_bytes", engine->info().weight_bytes},
                {"fp8_dense", model.synthetic.fp8_dense}, {"device", model.device}, {"commit", build.commit},
-               {"load_s", load_s}, {"read_bytes_per_s", read_rate}};
-  if (options.json) {
-    Print(head.dump() + "\n");
-  } else {
-    Print(name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device + "; reads " +
-          FormatFixed(read_rate / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) + " s\n");
+               {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
+  std::string line = name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device + "; reads " +
+                     FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) + " s";
+  if (const Result<CpuInfo> cpu = DescribeCpu(*engine); cpu.ok()) {
+    head["fma_per_s"] = rates.fma;
+    head["instructions"] = cpu->instructions;
+    head["threads"] = cpu->num_threads;
+    head["cores"] = cpu->num_cores;
+    head["nodes"] = cpu->num_nodes;
+    head["pinned"] = cpu->pinned;
+    head["cpu"] = build.cpu_features;
+    line += "; " + cpu->instructions + ", " + std::to_string(cpu->num_threads) + " threads on " + std::to_string(cpu->num_cores) +
+            " cores" + (cpu->pinned ? ", pinned" : "") + ", FMA peak " + FormatFixed(2 * rates.fma / 1e9, 1) + " GFLOP/s";
   }
-  Bench bench(options, *engine, read_rate);
-  const auto report = [&](const Json& row) {
-    if (options.json) {
-      Print(row.dump() + "\n");
-    } else if (row["phase"] == "prefill") {
-      Print("prefill " + std::to_string(row["tokens"].get<int64_t>()) + " tokens: " + FormatFixed(row["ms"].get<double>(), 1) +
-            " ms, " + FormatFixed(row["tokens_per_s"].get<double>(), 0) + " tok/s\n");
-    } else {
-      Print("decode batch " + std::to_string(row["batch"].get<int64_t>()) + " context " +
-            std::to_string(row["context"].get<int64_t>()) + ": " + FormatFixed(row["ms_per_step"].get<double>(), 3) +
-            " ms a step, " + FormatFixed(row["tokens_per_s"].get<double>(), 1) + " tok/s, " +
-            FormatFixed(row["percent_of_floor"].get<double>(), 1) + " % of the byte floor (" +
-            FormatFixed(row["floor_ms"].get<double>(), 3) + " ms)\n");
-    }
-  };
-  for (const int64_t tokens : options.prompts) report(bench.Prefill(tokens));
-  for (const int64_t context : options.contexts) {
-    for (const int64_t batch : options.batches) report(bench.Decode(batch, context));
+  Report(options, head, line);
+  const BenchPlan plan = MakePlan(options, engine->info());
+  if (options.linears) {
+    std::vector<int64_t> tokens = {1};
+    tokens.insert(tokens.end(), plan.prompts.begin(), plan.prompts.end());
+    BenchLinears(options, *engine, meter, tokens, /*budget_s=*/options.budget_s > 0 ? plan.budget_s : 0.3);
+    return kExitDone;
   }
-  return 0;
+  Bench bench(options, plan, *engine, meter);
+  for (const int64_t tokens : plan.prompts) bench.Prefill(tokens);
+  for (const int64_t context : plan.contexts) {
+    for (const int64_t batch : plan.batches) bench.Decode(batch, context);
+  }
+  return kExitDone;
 }
 
 }  // namespace dsv4::cli

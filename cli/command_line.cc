@@ -110,6 +110,8 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
             o->device = text;
           });
   AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
+  AddChoice<Pinning>(app, "--pin", &o->pinning, {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
+                     "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
   if (with_context) {
@@ -376,10 +378,10 @@ void AddInspect(CLI::App* app, Command* chosen) {
 }
 
 // "512,8192" or "512 8192"; an empty list leaves that part out.
-void AddCounts(CLI::App* app, const std::string& names, std::vector<int64_t>* counts, int64_t largest,
+void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
                const std::string& help) {
   AddText(app, names, "N,N,...", help, [=](const std::string& text) {
-    counts->clear();
+    counts->emplace();
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
       int64_t value = 0;
@@ -388,7 +390,7 @@ void AddCounts(CLI::App* app, const std::string& names, std::vector<int64_t>* co
         throw UsageError(names + " holds '" + word + "'; accepted: numbers from 1 to " + std::to_string(largest) +
                          ", separated by commas");
       }
-      counts->push_back(value);
+      (*counts)->push_back(value);
     }
   });
 }
@@ -410,14 +412,34 @@ void CheckSynthetic(const ModelOptions& model) {
 void AddBench(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<BenchOptions>();
   CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
-                           "dsv4 bench --device cuda --synthetic flash --layers 20", o);
+                           "dsv4 bench --device cuda --synthetic flash --layers 20\n  dsv4 bench --device cpu --synthetic flash --layers 2 --threads 2", o);
   AddModelFlags(c, &o->model);
   AddSyntheticFlags(c, &o->model);
-  AddCounts(c, "--prompts", &o->prompts, 1 << 20, "prompt lengths of the prefill part (default 512,2048,8192)");
-  AddCounts(c, "--contexts", &o->contexts, 1 << 20, "tokens in the cache when decode begins (default 512,8192)");
-  AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default 1,8)");
-  AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20, "tokens of a decode run (default 64)");
+  AddCounts(c, "--prompts", &o->prompts, 1 << 20, "prompt lengths of the prefill part (default: cpu 512,2048, cuda 512,2048,8192)");
+  AddCounts(c, "--contexts", &o->contexts, 1 << 20, "tokens in the cache when decode begins (default: cpu 512,8192,131072, cuda 512,8192)");
+  AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default: cpu 1,4,16, cuda 1,8)");
+  AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20, "tokens of a decode run (default: cpu 16, cuda 64)");
   AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
+  AddInteger(c, "--budget", &o->budget_s, 1, 1 << 20,
+             "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");
+  c->add_flag_callback("--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
+  c->add_flag_callback("--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
+  c->add_flag("--linears", o->linears,
+              "measure linears of the model's shapes in every weight format instead, for one token and for the --prompts (CPU)");
+  AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's", [o](const std::string& text) {
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+      std::pair<int64_t, int64_t> shape;
+      const size_t x = std::min(word.find('x'), word.size());
+      constexpr int64_t kMost = 1 << 20;
+      const bool numbers = ParseWhole(std::string_view(word).substr(0, x), &shape.first) &&
+                           ParseWhole(std::string_view(word).substr(std::min(x + 1, word.size())), &shape.second);
+      if (!numbers || shape.first < 1 || shape.second < 128 || shape.first > kMost || shape.second > kMost || shape.second % 128 != 0) {
+        throw UsageError("--shapes holds '" + word + "'; accepted: rows x columns, the columns a multiple of 128, for example 4096x4096");
+      }
+      o->shapes.push_back(shape);
+    }
+  });
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
   c->add_flag("--first-token", o->first_token,
@@ -431,6 +453,11 @@ void AddBench(CLI::App* app, Command* chosen) {
   c->final_callback([=] {
     CheckSynthetic(o->model);
     if (!o->disk.empty() && o->model.synthetic.shape.empty()) throw UsageError("--disk writes synthetic weights; add --synthetic flash");
+    if (o->model.device != "cpu" && (o->linears || o->ops.value_or(false))) {
+      throw UsageError("--ops and --linears measure the CPU; add --device cpu");
+    }
+    if (!o->shapes.empty() && !o->linears) throw UsageError("--shapes are those of --linears; add it");
+    if (o->first_token && o->linears) throw UsageError("bench takes one of --first-token and --linears, not both");
     *chosen = [o] { return RunBench(*o); };
   });
 }

@@ -1,10 +1,12 @@
 // Numbers for people.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dsv4/types.h"
 
@@ -44,6 +46,26 @@ inline std::string FormatIds(std::span<const TokenId> ids) {
   for (const TokenId id : ids) {
     if (!out.empty()) out += ' ';
     out += std::to_string(id);
+  }
+  return out;
+}
+
+// Columns padded to their widest cell, two spaces between; `right` tells which are numbers.
+inline std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right) {
+  std::vector<size_t> widths(right.size());
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += right[c] ? padding + row[c] : row[c] + padding;
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
   }
   return out;
 }

@@ -53,26 +53,6 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
   return j;
 }
 
-// Columns padded to their widest cell, two spaces between; `right` tells which are numbers.
-std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right) {
-  std::vector<size_t> widths(right.size());
-  for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line = "  ";
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - row[c].size(), ' ');
-      line += right[c] ? padding + row[c] : row[c] + padding;
-      line += "  ";
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
-  }
-  return out;
-}
-
 std::string Summary(const ModelDescription& d, const std::string& model_dir) {
   std::string out = model_dir + "\n" +
                     Table({{"layers", FormatCount(d.info.num_layers)},

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dsv4/chat.h"
@@ -92,11 +93,13 @@ struct InspectOptions {
 struct BenchOptions {
   ModelOptions model;
   SamplingParams sampling;
-  std::vector<int64_t> prompts = {512, 2048, 8192};
-  std::vector<int64_t> contexts = {512, 8192};
-  std::vector<int64_t> batches = {1, 8};
-  int64_t tokens = 64;  // of a decode run
+  std::optional<std::vector<int64_t>> prompts, contexts, batches;  // none: what suits the device (BenchPlan)
+  int64_t tokens = 0;   // of a decode run; 0: what suits the device
   int64_t repeat = 5;   // runs that count; one more warms up
+  int64_t budget_s = 0; // for one figure; 0: what suits the device, where it has a limit
+  std::optional<bool> ops;  // the time of each op behind every figure; none: on the CPU
+  bool linears = false;     // instead: linears of the model's shapes in every weight format
+  std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
   bool first_token = false;  // the time to the first token by phases instead
   std::string disk;     // write the synthetic weights into this folder instead of measuring
   bool json = false;

@@ -15,7 +15,7 @@ torch.manual_seed(0)
 n = k = 4096
 copies = 12  # 400 MB of weights in turn: none of them stays in a cache
 weights = [torch.randn(n, k).to(torch.bfloat16) for _ in range(copies)]
-for tokens in (1, 4, 256):
+for tokens in (1, 4, 256, 512):
     x = torch.randn(tokens, k).to(torch.bfloat16)
     with torch.inference_mode():
         for w in weights[:2]:

@@ -45,11 +45,15 @@ struct SyntheticModel {
   uint64_t seed = 1;           // same seed, same weights, on every device
 };
 
+// Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
+enum class Pinning : uint8_t { kAuto, kOn, kOff };
+
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
   std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"
   int num_threads = 0;             // 0: one per core that this process may use
+  Pinning pinning = Pinning::kAuto;  // kOn: refused when there are more threads than cores
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;

@@ -1,15 +1,15 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
-
-#include <sched.h>
+#include <utility>
 
 namespace dsv4 {
 
 namespace {
 
-// Polls before sleeping: about 20 us, the gap between two ops of a decode step.
-constexpr int kSpins = 2000;
+// Polls before sleeping: some 20 us; within a step, of which serial parts take up to a millisecond, about 5 ms, in which others get
+// the core if they want it.
+constexpr int kSpins = 2000, kSpinsInUse = 250000, kSpinsPerYield = 64;
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -17,6 +17,14 @@ inline void Pause() {
 #else
   std::this_thread::yield();
 #endif
+}
+
+// Of the calling thread. A core that has gone away meanwhile leaves the thread where it is.
+bool PinTo(const Core& core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(core.id), &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
 }  // namespace
@@ -30,6 +38,16 @@ int NumUsableCores() {
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_threads : NumUsableCores()) {
   for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, i] { Work(i); });
+}
+
+ThreadPool::ThreadPool(std::vector<Core> cores)
+    : num_threads_(std::max(1, static_cast<int>(cores.size()))), cores_(std::move(cores)), num_nodes_(NumNodes(cores_)) {
+  for (int i = 1; i < num_threads_; ++i) {
+    workers_.emplace_back([this, i] {
+      (void)PinTo(cores_[static_cast<size_t>(i)]);
+      Work(i);
+    });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -49,20 +67,23 @@ void ThreadPool::RunPart(const Job& job, int part) const {
   if (begin < end) job.run(job.context, begin, end, part);
 }
 
+bool ThreadPool::Polls(int spins) const {
+  if (spins >= kSpinsInUse || (spins >= kSpins && uses_.load(std::memory_order_relaxed) == 0)) return false;
+  if (spins >= kSpins && spins % kSpinsPerYield == 0) std::this_thread::yield();
+  Pause();
+  return true;
+}
+
 void ThreadPool::Run(const Job& job) {
   job_ = job;
   pending_.store(num_threads_ - 1, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   RunPart(job, 0);
-  for (int spins = 0;;) {
+  for (int spins = 0;; ++spins) {
     const int pending = pending_.load(std::memory_order_acquire);
     if (pending == 0) return;
-    if (++spins < kSpins) {
-      Pause();
-    } else {
-      pending_.wait(pending, std::memory_order_acquire);
-    }
+    if (!Polls(spins)) pending_.wait(pending, std::memory_order_acquire);
   }
 }
 
@@ -70,17 +91,27 @@ void ThreadPool::Work(int worker) {
   uint64_t seen = 0;
   for (;;) {
     for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
-      if (spins < kSpins) {
-        Pause();
-      } else {
-        generation_.wait(seen, std::memory_order_acquire);
-      }
+      if (!Polls(spins)) generation_.wait(seen, std::memory_order_acquire);
     }
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;
     if (worker < job_.parts) RunPart(job_, worker);
     if (pending_.fetch_sub(1, std::memory_order_release) == 1) pending_.notify_one();
   }
+}
+
+PoolUse::PoolUse(ThreadPool* pool) : pool_(pool) {
+  if (pool_ == nullptr) return;
+  pool_->uses_.fetch_add(1, std::memory_order_relaxed);
+  if (pool_->cores().empty()) return;
+  CPU_ZERO(&before_);
+  pinned_ = sched_getaffinity(0, sizeof(before_), &before_) == 0 && PinTo(pool_->cores().front());
+}
+
+PoolUse::~PoolUse() {
+  if (pool_ == nullptr) return;
+  pool_->uses_.fetch_sub(1, std::memory_order_relaxed);
+  if (pinned_) (void)sched_setaffinity(0, sizeof(before_), &before_);
 }
 
 }  // namespace dsv4

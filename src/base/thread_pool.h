@@ -8,17 +8,25 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
+
+#include "base/cpu_topology.h"
+
 namespace dsv4 {
 
 class ThreadPool {
  public:
   // num_threads counts the calling thread; 0: one per core that this process may use.
   explicit ThreadPool(int num_threads);
+  // Thread i stays on cores[i]; thread 0 is the caller, see PoolUse.
+  explicit ThreadPool(std::vector<Core> cores);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+  const std::vector<Core>& cores() const { return cores_; }  // empty: threads run where the kernel puts them
+  int num_nodes() const { return num_nodes_; }               // of memory that pinned threads are spread over
 
   // Calls fn(begin, end, thread) for contiguous parts of [0, n), the calling thread included; returns when all are
   // done. `grain`: no part is smaller, so small work stays on few threads. Not reentrant.
@@ -36,6 +44,8 @@ class ThreadPool {
   }
 
  private:
+  friend class PoolUse;
+
   struct Job {
     void (*run)(const void* context, int64_t begin, int64_t end, int thread) = nullptr;
     const void* context = nullptr;
@@ -47,17 +57,37 @@ class ThreadPool {
   void Run(const Job& job);
   void RunPart(const Job& job, int part) const;
   void Work(int worker);
+  // Waits a moment; false: it has been long enough, sleep.
+  bool Polls(int spins) const;
 
   int num_threads_;
+  std::vector<Core> cores_;
+  int num_nodes_ = 1;
   Job job_;
   std::atomic<uint64_t> generation_{0};  // one more for every job
   std::atomic<int> pending_{0};          // workers that have not finished the present job
   std::atomic<bool> stop_{false};
+  std::atomic<int> uses_{0};             // PoolUse objects that live
   std::vector<std::thread> workers_;
 };
 
 // How many cores this process may run on.
 int NumUsableCores();
+
+// Stands for many jobs in a row, such as a step: while it lives, workers that have nothing to do poll for milliseconds before they
+// sleep (waking one costs more than most ops of a decode step take), and the calling thread stays on the first core of a pinned pool.
+class PoolUse {
+ public:
+  explicit PoolUse(ThreadPool* pool);  // null: nothing
+  ~PoolUse();
+  PoolUse(const PoolUse&) = delete;
+  PoolUse& operator=(const PoolUse&) = delete;
+
+ private:
+  ThreadPool* pool_;
+  bool pinned_ = false;
+  cpu_set_t before_;
+};
 
 // pool->ParallelFor, or one call on this thread when pool is null.
 template <typename Fn>

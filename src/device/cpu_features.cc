@@ -1,5 +1,9 @@
 #include "device/cpu_features.h"
 
+#include <array>
+#include <optional>
+#include <string_view>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #ifdef __linux__
@@ -8,7 +12,42 @@
 #endif
 #endif
 
+#include "base/env.h"
+#include "base/str.h"
+
 namespace dsv4 {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kIsaNames = {"generic", "avx2", "avx512", "avx512vnni", "amx"};
+constexpr auto kLargestIsa = static_cast<CpuIsa>(kIsaNames.size() - 1);
+
+std::optional<CpuIsa> ParseIsa(std::string_view name) {
+  for (size_t i = 0; i < kIsaNames.size(); ++i) {
+    if (name == kIsaNames[i]) return static_cast<CpuIsa>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CpuIsa CpuIsaLimit() {
+  static const CpuIsa limit = ParseIsa(EnvCpuIsa()).value_or(kLargestIsa);
+  return limit;
+}
+
+Status CheckCpuIsa() {
+  const std::string name = EnvCpuIsa();
+  if (name.empty()) return {};
+  const std::optional<CpuIsa> isa = ParseIsa(name);
+  if (!isa) return InvalidArgument(StrCat("DSV4_CPU_ISA is '", name, "'; accepted: generic, avx2, avx512, avx512vnni, amx"));
+  const bool lacks = (*isa >= CpuIsa::kAvx2 && !CpuHasAvx2()) || (*isa >= CpuIsa::kAvx512 && !CpuHasAvx512()) ||
+                     (*isa >= CpuIsa::kAvx512Vnni && !CpuHasAvx512Vnni()) || (*isa >= CpuIsa::kAmx && !CpuHasAmx());
+  if (lacks) {
+    return Unsupported(StrCat("DSV4_CPU_ISA is '", name, "', which this CPU lacks (it has: ", CpuFeatureList(), ")"));
+  }
+  return {};
+}
 
 #if defined(__x86_64__)
 
@@ -39,18 +78,22 @@ bool MayUseTiles() {
 
 }  // namespace
 
-bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c(); }
+bool CpuHasAvx2() {
+  return CpuIsaLimit() >= CpuIsa::kAvx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
+}
 
 bool CpuHasAvx512() {
-  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  return CpuHasAvx2() && CpuIsaLimit() >= CpuIsa::kAvx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-bool CpuHasAvx512Vnni() { return CpuHasAvx512() && __builtin_cpu_supports("avx512vnni"); }
+bool CpuHasAvx512Vnni() {
+  return CpuHasAvx512() && CpuIsaLimit() >= CpuIsa::kAvx512Vnni && __builtin_cpu_supports("avx512vnni");
+}
 
 bool CpuHasAmx() {
 #ifdef __linux__
-  static const bool has = CpuHasAvx512Vnni() && HasAmxTiles() && MayUseTiles();
+  static const bool has = CpuIsaLimit() >= CpuIsa::kAmx && CpuHasAvx512Vnni() && HasAmxTiles() && MayUseTiles();
   return has;
 #else
   return false;

@@ -1,7 +1,5 @@
 #include "device/device.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -9,6 +7,7 @@
 
 #include "base/str.h"
 #include "device/cpu_features.h"
+#include "device/cpu_rates.h"
 #include "device/cuda.h"
 
 namespace dsv4 {
@@ -45,28 +44,7 @@ class CpuDevice : public Device {
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
-  Result<double> MeasureReadRate(ThreadPool* pool) override {
-    constexpr int64_t kWords = int64_t{1} << 26;  // 512 MiB
-    uint64_t* words = static_cast<uint64_t*>(Allocate(kWords * 8));
-    if (words == nullptr) return ResourceExhausted("no memory to measure the read rate with");
-    ParallelFor(pool, kWords, /*grain=*/1 << 16, [&](int64_t begin, int64_t end, int) { std::fill(words + begin, words + end, 1); });
-    double best = 0;
-    for (int run = 0; run < 3; ++run) {
-      const auto start = std::chrono::steady_clock::now();
-      ParallelFor(pool, kWords, /*grain=*/1 << 16, [&](int64_t begin, int64_t end, int) {
-        uint64_t sum[8] = {};
-        for (int64_t i = begin; i + 8 <= end; i += 8) {
-          for (int64_t j = 0; j < 8; ++j) sum[j] += words[i + j];
-        }
-        volatile uint64_t sink = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
-        (void)sink;
-      });
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      best = std::max(best, static_cast<double>(kWords) * 8 / took.count());
-    }
-    Free(words);
-    return best;
-  }
+  Result<double> MeasureReadRate(ThreadPool* pool) override { return CpuReadRate(pool); }
   ExecContext Context(ThreadPool* pool, bool reference_ops) override {
     return {.pool = pool, .reference_ops = reference_ops};
   }
@@ -80,7 +58,10 @@ class CpuDevice : public Device {
 }  // namespace
 
 Result<std::unique_ptr<Device>> Device::Open(const std::string& name) {
-  if (name == "cpu") return std::unique_ptr<Device>(std::make_unique<CpuDevice>());
+  if (name == "cpu") {
+    DSV4_RETURN_IF_ERROR(CheckCpuIsa());
+    return std::unique_ptr<Device>(std::make_unique<CpuDevice>());
+  }
   if (name == "cuda" || name.rfind("cuda:", 0) == 0) return OpenCudaDevice(name);
   return InvalidArgument(StrCat("unknown device '", name, "'; use cpu, cuda or cuda:N"));
 }

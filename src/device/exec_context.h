@@ -7,6 +7,8 @@
 
 namespace dsv4 {
 
+class OpTrace;
+
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 // Memory of the device that an op may use while it runs; nothing in it survives the op.
@@ -19,6 +21,7 @@ struct ExecContext {
   ThreadPool* pool = nullptr;   // CPU workers; null runs on the calling thread
   bool reference_ops = false;   // choose the reference implementation of every op
   bool tiles = false;           // kCpu: matrix products on AMX tiles, which the machine must have
+  OpTrace* trace = nullptr;     // CPU: takes the time of every op (op_trace.h)
   DeviceKind device = DeviceKind::kCpu;
   void* stream = nullptr;       // kCuda: the cudaStream_t that ops are queued on
   Scratch scratch = {};         // kCuda

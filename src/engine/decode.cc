@@ -35,6 +35,7 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
 }
 
 Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) {
+  const PoolUse use(pool_.get());  // also while a token is drawn
   struct Waiting {
     size_t item;
     TokenId next;
@@ -175,7 +176,7 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
     DSV4_RETURN_IF_ERROR(l.session->cache().Reserve(tokens));
     return l.session->cache().View(0, 0, 0).pages == before;
   };
-  step_ = {};
+  step_.Clear();
   for (int64_t i = 0; i < n; ++i) {
     Live& l = live[static_cast<size_t>(i)];
     DSV4_RETURN_IF_ERROR(Check(*l.session, {&l.next, 1}));
@@ -281,7 +282,7 @@ double EngineImpl::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
   const auto matrix_bytes = [](const QuantTensor& m) {
     if (!m) return 0.0;
-    return static_cast<double>(m.rows * m.row_bytes() + FileScaleBytes(m));
+    return static_cast<double>(FileBytes(m));
   };
   double all = 0, experts = 0;
   VisitWeights(
@@ -308,6 +309,9 @@ double EngineImpl::StepBytes(int64_t batch, int64_t context) const {
   return bytes;
 }
 
-Result<double> EngineImpl::MeasureReadRate() { return device_->MeasureReadRate(pool_.get()); }
+Result<double> EngineImpl::MeasureReadRate() {
+  const PoolUse use(pool_.get());
+  return device_->MeasureReadRate(pool_.get());
+}
 
 }  // namespace dsv4

@@ -41,6 +41,13 @@ Status CheckEngineOptions(const EngineOptions& o) {
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
   }
+  if (o.device == "cpu" && o.pinning == Pinning::kOn) {
+    const int cores = static_cast<int>(UsableCores().size());
+    if (o.num_threads > cores) {
+      return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
+                                    cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
+    }
+  }
   if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
                                   " tokens, or 0 for the device's own"));
@@ -98,6 +105,16 @@ struct Stopwatch {
   double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 };
 
+// Pinned where that was asked for, or where threads that wander would find their rows on another node.
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o) {
+  const std::vector<Core> cores = UsableCores();
+  const auto num_cores = static_cast<int>(cores.size());
+  const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
+  const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
+  if (o.device != "cpu" || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
+  return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
+}
+
 struct Loaded {
   Model model;
   ModelInfo info;
@@ -130,7 +147,7 @@ Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPoo
   if (options.on_plan) options.on_plan(plan);  // what does not fit is read as its pages are needed
   const Stopwatch reading;
   if (source->num_bytes() < plan.available_bytes) {
-    if (!source->Preload(progress)) return Cancelled("loading was cancelled");
+    if (!source->Preload(&pool, progress)) return Cancelled("loading was cancelled");
     out.times.bytes = source->num_bytes();
   }
   out.times.read = reading.Seconds();
@@ -171,7 +188,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   const Stopwatch opening;
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
   const double open_seconds = opening.Seconds();
-  auto pool = std::make_unique<ThreadPool>(options.num_threads);
+  std::unique_ptr<ThreadPool> pool = MakePool(options);
+  const PoolUse use(pool.get());
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
@@ -187,8 +205,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
-  ThreadPool pool(options.num_threads);
-  return WriteSyntheticModel(*device, pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
+  const std::unique_ptr<ThreadPool> pool = MakePool(options);
+  return WriteSyntheticModel(*device, *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
   });
 }
@@ -233,7 +251,8 @@ Status EngineImpl::Check(const SessionImpl& session, std::span<const TokenId> to
 
 Status EngineImpl::Step(std::span<const StepItem> items) {
   try {
-    std::vector<Part> parts;
+    std::vector<Part>& parts = parts_;
+    parts.clear();
     for (const StepItem& item : items) {
       if (item.session == nullptr) return InvalidArgument("a step item has no session");
       auto* session = dynamic_cast<SessionImpl*>(item.session);
@@ -255,13 +274,20 @@ Status EngineImpl::Step(std::span<const StepItem> items) {
       items[i].logits->resize(rows * static_cast<size_t>(info_.vocab_size));
       parts[i].logits = items[i].logits->data();
     }
-    return Run(std::move(parts));
+    return Run();
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
   }
 }
 
-Status EngineImpl::Run(std::vector<Part> parts) {
+Status EngineImpl::RunPart(const Part& part) {
+  parts_.assign(1, part);
+  return Run();
+}
+
+Status EngineImpl::Run() {
+  std::vector<Part>& parts = parts_;
+  const PoolUse use(pool_.get());
   try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
@@ -274,7 +300,7 @@ Status EngineImpl::Run(std::vector<Part> parts) {
       rows += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
     EnsureActivations(std::min(total, budget), std::min(rows, budget));
-    while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(parts, budget));
+    while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
     return {};
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
@@ -303,7 +329,8 @@ void EngineImpl::RunForward() {
   ctx_.tiles = amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && t >= kTileTokens);
   const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
-  if (static_cast<int64_t>(step_.sequences.size()) == t && rows == t && t <= StepBuffers::kSmallStep) {
+  const bool records = device_->kind() != DeviceKind::kCpu;
+  if (records && static_cast<int64_t>(step_.sequences.size()) == t && rows == t && t <= StepBuffers::kSmallStep) {
     std::unique_ptr<Recording>& recording = decode_steps_[t];
     if (recording == nullptr) recording = device_->Record(forward);
     if (recording != nullptr) {
@@ -314,20 +341,16 @@ void EngineImpl::RunForward() {
   forward();
 }
 
-Status EngineImpl::RunPass(std::vector<Part>& parts, int64_t budget) {
-  step_ = {};
+Status EngineImpl::RunPass(int64_t budget) {
+  std::vector<Part>& parts = parts_;
+  step_.Clear();
   // Every sequence gets at least one token; the rest of the budget goes to them in order.
   int64_t spare = budget - static_cast<int64_t>(parts.size());
-  struct Want {
-    Part* part;
-    int64_t first_row, num_rows;  // of this pass's logits
-  };
-  std::vector<Want> wants;
-  std::vector<int64_t> taken;
+  int64_t num_wanted = 0;
   for (Part& part : parts) {
     const int64_t take = std::min(static_cast<int64_t>(part.tokens.size()), 1 + spare);
     spare -= take - 1;
-    taken.push_back(take);
+    part.taken = take;
     const int64_t begin = step_.num_tokens(), start = static_cast<int64_t>(part.session->tokens().size());
     for (int64_t i = 0; i < take; ++i) {
       step_.tokens.push_back(part.tokens[static_cast<size_t>(i)]);
@@ -337,21 +360,24 @@ Status EngineImpl::RunPass(std::vector<Part>& parts, int64_t budget) {
     step_.sequences.push_back(part.session->cache().View(start, begin, begin + take));
     const bool last = take == static_cast<int64_t>(part.tokens.size());
     const int64_t num_rows = part.rows == LogitRows::kAll ? take : part.rows == LogitRows::kLast && last ? 1 : 0;
-    if (num_rows > 0) wants.push_back({&part, static_cast<int64_t>(step_.logit_rows.size()), num_rows});
+    part.first_row = static_cast<int64_t>(step_.logit_rows.size());
+    part.num_rows = num_rows;
+    num_wanted += num_rows;
     for (int64_t i = take - num_rows; i < take; ++i) step_.logit_rows.push_back(static_cast<int32_t>(begin + i));
   }
 
   RunForward();
   const int64_t v = info_.vocab_size;
-  for (const Want& want : wants) {
-    const int64_t count = want.num_rows * v;
-    device_->Download(want.part->logits, activations_->logits.f32() + want.first_row * v, count * 4);
-    want.part->logits += count;
+  for (Part& part : parts) {
+    if (part.num_rows == 0) continue;
+    const int64_t count = part.num_rows * v;
+    device_->Download(part.logits, activations_->logits.f32() + part.first_row * v, count * 4);
+    part.logits += count;
   }
-  if (wants.empty() || device_->kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(device_->Synchronize());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].session->Commit(parts[i].tokens.first(static_cast<size_t>(taken[i])));
-    parts[i].tokens = parts[i].tokens.subspan(static_cast<size_t>(taken[i]));
+  if (num_wanted == 0 || device_->kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(device_->Synchronize());
+  for (Part& part : parts) {
+    part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));
+    part.tokens = part.tokens.subspan(static_cast<size_t>(part.taken));
   }
   std::erase_if(parts, [](const Part& part) { return part.tokens.empty(); });
   return {};
@@ -375,7 +401,7 @@ Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std:
     EngineImpl::Part part{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
                           .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows, .logits = nullptr};
     if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
-    DSV4_RETURN_IF_ERROR(engine_->Run({part}));
+    DSV4_RETURN_IF_ERROR(engine_->RunPart(part));
     done += n;
     if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
       return Cancelled(StrCat("stopped after ", done, " of ", total, " tokens"));

@@ -56,6 +56,8 @@ class EngineImpl : public Engine {
     std::span<const TokenId> tokens;
     LogitRows rows;
     float* logits;  // where the next row goes
+    int64_t taken = 0;                    // tokens of the present pass
+    int64_t first_row = 0, num_rows = 0;  // of its logits
   };
 
   EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
@@ -83,14 +85,21 @@ class EngineImpl : public Engine {
   // Ids inside the vocabulary, and room in the context.
   Status Check(const SessionImpl& session, std::span<const TokenId> tokens) const;
 
-  // Runs checked parts to their end. On an error (memory) before the first pass nothing has changed.
-  Status Run(std::vector<Part> parts);
+  // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
+  Status RunPart(const Part& part);
+
+  Device& device() const { return *device_; }
+  ThreadPool& pool() const { return *pool_; }
+  const Model& model() const { return model_; }
+  ExecContext& context() { return ctx_; }
 
  private:
   void EnsureActivations(int64_t max_tokens, int64_t max_rows);
 
+  // Runs parts_ to their end, as RunPart.
+  Status Run();
   // One forward pass over at most `budget` tokens; drops the parts that it finishes.
-  Status RunPass(std::vector<Part>& parts, int64_t budget);
+  Status RunPass(int64_t budget);
 
   // One sequence of a Decode that has not ended.
   struct Live {
@@ -139,6 +148,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Activations> activations_;
   StepBuffers step_buffers_;
   dsv4::Step step_;
+  std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
   std::map<int64_t, std::unique_ptr<Recording>> decode_steps_;  // by number of sequences
   std::map<int64_t, std::unique_ptr<Recording>> decode_loops_;  // the same with sampling and the next step's input
   std::map<int64_t, std::unique_ptr<Recording>> decode_draws_;  // of these, sampling and the next step's input alone

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -63,9 +64,15 @@ double Exponent(float logit, float largest, double inverse_temperature) {
 void Softmax(std::span<const float> logits, float largest, double temperature, std::vector<double>& weights) {
   weights.resize(logits.size());
   const double inverse = 1.0 / temperature;  // finite: the temperature is a float above 0
-  for (size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = internal::ExpNonPositive(Exponent(logits[i], largest, inverse));
+  const double top = largest;
+  size_t i = 0;
+  for (; i + 2 <= logits.size(); i += 2) {
+    const internal::Double2 logit = {logits[i], logits[i + 1]};
+    const internal::Double2 exponent = (logit - top) * inverse;
+    const internal::Double2 two = internal::ExpNonPositive(logit == top ? internal::Double2{} : exponent);
+    std::memcpy(weights.data() + i, &two, sizeof(two));
   }
+  for (; i < logits.size(); ++i) weights[i] = internal::ExpNonPositive(Exponent(logits[i], largest, inverse));
 }
 
 // The sum of one block of weights, in four lanes.
@@ -91,13 +98,13 @@ auto MoreLikely(std::span<const float> logits) {
   return [logits](TokenId a, TokenId b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
 }
 
-// The n most likely tokens, most likely first; ties: the lower id first.
-std::vector<TokenId> MostLikely(std::span<const float> logits, int64_t n) {
+// ids = the n most likely tokens, most likely first; ties: the lower id first.
+void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& ids) {
   const auto before = MoreLikely(logits);
   const int64_t size = static_cast<int64_t>(logits.size());
   n = std::min(n, size);
-  std::vector<TokenId> ids;
-  if (n <= 0) return ids;
+  ids.clear();
+  if (n <= 0) return;
   if (n <= 1024) {
     // A heap with the least likely of the kept on top. Ids come in ascending order, so a tie never enters.
     ids.reserve(n);
@@ -118,12 +125,11 @@ std::vector<TokenId> MostLikely(std::span<const float> logits, int64_t n) {
     ids.resize(n);
   }
   std::sort(ids.begin(), ids.end(), before);
-  return ids;
 }
 
 // An index i with probability weights[i] / sum: where the u-th part of the weights, laid end to end, falls.
-TokenId Draw(const std::vector<double>& weights, double u) {
-  std::vector<double> blocks;
+TokenId Draw(const std::vector<double>& weights, double u, std::vector<double>& blocks) {
+  blocks.clear();
   blocks.reserve(weights.size() / kBlock + 1);
   double sum = 0;
   for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
@@ -207,6 +213,7 @@ void SamplerImpl::MarkSeen(TokenId id) {
   if (output_count_.empty()) {
     output_count_.resize(vocab_size_);
     is_seen_.resize(vocab_size_);
+    seen_.reserve(vocab_size_);  // a draw allocates nothing
   }
   if (!is_seen_[id]) {
     is_seen_[id] = true;
@@ -259,11 +266,12 @@ TokenId SamplerImpl::DrawOne(float largest) {
   Softmax(adjusted_, largest, params_.temperature, weights_);
   if (params_.top_p < 1.0f) CutTopP(largest);
   CutMinP();
-  return Draw(weights_, u);
+  return Draw(weights_, u, blocks_);
 }
 
 TokenId SamplerImpl::DrawOfTopK(float largest, double u) {
-  std::vector<TokenId> kept = MostLikely(adjusted_, params_.top_k);
+  std::vector<TokenId>& kept = ids_;
+  MostLikely(adjusted_, params_.top_k, kept);
   kept_logits_.clear();
   for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
   Softmax(kept_logits_, largest, params_.temperature, weights_);
@@ -277,7 +285,7 @@ TokenId SamplerImpl::DrawOfTopK(float largest, double u) {
     }
   }
   CutMinP();
-  return kept[Draw(weights_, u)];
+  return kept[Draw(weights_, u, blocks_)];
 }
 
 void SamplerImpl::CutMinP() {
@@ -304,7 +312,9 @@ void SamplerImpl::CutTopP(float largest) {
   int last_bin = 0;
   while (last_bin < kBins - 1 && passed + bins[last_bin] < wanted) passed += bins[last_bin++];
 
-  std::vector<TokenId> ids;
+  std::vector<TokenId>& ids = ids_;
+  ids.clear();
+  ids.reserve(adjusted_.size());
   for (size_t i = 0; i < adjusted_.size(); ++i) {
     const int bin = bin_of(adjusted_[i]);
     if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
@@ -325,7 +335,8 @@ void SamplerImpl::AddLogprobs(std::span<const float> logits, float largest, Samp
     return static_cast<float>(Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
   };
   out.logprob = logprob(out.id);
-  for (const TokenId id : MostLikely(logits, params_.top_logprobs)) out.top.push_back({id, logprob(id)});
+  MostLikely(logits, params_.top_logprobs, ids_);
+  for (const TokenId id : ids_) out.top.push_back({id, logprob(id)});
 }
 
 Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {

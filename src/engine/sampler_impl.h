@@ -54,6 +54,8 @@ class SamplerImpl : public Sampler {
   std::vector<float> adjusted_;     // [V]
   std::vector<float> kept_logits_;  // [top_k]
   std::vector<double> weights_;     // [V] or [top_k]
+  std::vector<double> blocks_;      // sums of weights_
+  std::vector<TokenId> ids_;        // of what is sorted
 };
 
 }  // namespace dsv4

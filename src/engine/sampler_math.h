@@ -3,23 +3,28 @@
 // multiplications: the same bits everywhere.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 namespace dsv4::internal {
 
+// Two at a time: a register of every processor that has vectors.
+typedef double Double2 __attribute__((vector_size(16)));
+typedef uint64_t Bits2 __attribute__((vector_size(16)));
+
 // e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is the smallest normal double, about).
-inline double ExpNonPositive(double x) {
+// T: double with uint64_t, or Double2 with Bits2; the same bits.
+template <typename T, typename Bits>
+inline T ExpNonPositiveOf(T x) {
   constexpr double kLog2E = 1.4426950408889634;
   constexpr double kLn2High = 6.93147180369123816490e-01;  // 32 significant bits: n * kLn2High is exact
   constexpr double kLn2Low = 1.90821492927058770002e-10;
   constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
-  const double clamped = std::max(x, -708.0);
-  const double shifted = clamped * kLog2E + kRound;
-  const double n = shifted - kRound;
-  const double r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
-  double p = 1.0 / 479001600;                               // Taylor to r^12: the next term is below 2e-16
+  const T clamped = x < -708.0 ? T{} - 708.0 : x;
+  const T shifted = clamped * kLog2E + kRound;
+  const T n = shifted - kRound;
+  const T r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
+  T p = T{} + 1.0 / 479001600;                              // Taylor to r^12: the next term is below 2e-16
   p = p * r + 1.0 / 39916800;
   p = p * r + 1.0 / 3628800;
   p = p * r + 1.0 / 362880;
@@ -32,8 +37,10 @@ inline double ExpNonPositive(double x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  const uint64_t exponent = (std::bit_cast<uint64_t>(shifted) + 1023) << 52;
-  return x < -708.0 ? 0.0 : p * std::bit_cast<double>(exponent);
+  const Bits exponent = (std::bit_cast<Bits>(shifted) + 1023) << 52;
+  return x < -708.0 ? T{} : p * std::bit_cast<T>(exponent);
 }
+inline double ExpNonPositive(double x) { return ExpNonPositiveOf<double, uint64_t>(x); }
+inline Double2 ExpNonPositive(Double2 x) { return ExpNonPositiveOf<Double2, Bits2>(x); }
 
 }  // namespace dsv4::internal

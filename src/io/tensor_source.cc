@@ -1,20 +1,23 @@
 #include "io/tensor_source.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/str.h"
 #include "io/json_reader.h"
+#include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
 namespace {
 
 constexpr int64_t kMaxIndexBytes = int64_t{512} << 20;
-constexpr int64_t kReadAhead = int64_t{16} << 20;  // how far Preload asks the kernel to be ahead of it
+constexpr int64_t kReadBlock = int64_t{16} << 20;  // what Preload brings in at a time: whole huge pages
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  // tensor, shard
@@ -22,11 +25,54 @@ using WeightMap = std::vector<std::pair<std::string_view, std::string_view>>;  /
 const int64_t kPage = ::sysconf(_SC_PAGESIZE);
 
 // A hint to the kernel about bytes [begin, begin + length) of the file: nothing depends on its success.
-void Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
+bool Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
   const int64_t page_begin = begin / kPage * kPage;
-  ::madvise(const_cast<uint8_t*>(file.data()) + page_begin, static_cast<size_t>(begin + length - page_begin),
-            advice);
+  return ::madvise(const_cast<uint8_t*>(file.data()) + page_begin, static_cast<size_t>(begin + length - page_begin),
+                   advice) == 0;
 }
+
+#if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+// Takes those huge pages' worth of [begin, begin + length) out of the page cache of which only parts are there: what reading headers
+// and scales brought in, in small pages that would be in the way of a huge one.
+void DropParts(const MappedFile& file, int fd, int64_t begin, int64_t length) {
+  std::vector<unsigned char> resident(static_cast<size_t>(CeilDiv(length, kPage)));
+  if (::mincore(const_cast<uint8_t*>(file.data()) + begin, static_cast<size_t>(length), resident.data()) != 0) return;
+  const int64_t pages = kHugePage / kPage;
+  for (int64_t first = 0; first < static_cast<int64_t>(resident.size()); first += pages) {
+    const int64_t last = std::min(first + pages, static_cast<int64_t>(resident.size()));
+    const int64_t there = std::count_if(resident.begin() + first, resident.begin() + last, [](unsigned char page) { return page & 1; });
+    if (there == 0 || there == last - first) continue;
+    Advise(file, begin + first * kPage, (last - first) * kPage, MADV_DONTNEED);
+    ::posix_fadvise(fd, static_cast<off_t>(begin + first * kPage), static_cast<off_t>((last - first) * kPage), POSIX_FADV_DONTNEED);
+  }
+}
+#endif
+
+// Reads bytes [begin, begin + length) of the file into memory and maps them, in huge pages where the file system's cache has such
+// (ext4 and XFS of recent kernels): the processor then reads them a third faster. Elsewhere by touching every page.
+void Bring(const MappedFile& file, int fd, int64_t begin, int64_t length) {
+#if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
+  if (fd >= 0 && begin % kHugePage == 0) DropParts(file, fd, begin, length);
+  if (Advise(file, begin, length, MADV_POPULATE_READ)) return;
+#else
+  static_cast<void>(fd);
+#endif
+  Advise(file, begin, length, MADV_WILLNEED);
+  for (int64_t i = begin; i < begin + length; i += kPage) static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + i));
+  static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + begin + length - 1));
+}
+
+// Closes what it holds.
+struct Descriptors {
+  std::vector<int> fds;
+  ~Descriptors() {
+    for (const int fd : fds) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+};
 
 // {"metadata": ..., "weight_map": {"tensor": "shard", ...}}
 Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
@@ -201,25 +247,46 @@ void TensorSource::WillRead(const FileTensor& tensor) const {
   Advise(file, tensor.data - file.data(), tensor.num_bytes, MADV_WILLNEED);
 }
 
-bool TensorSource::Preload(const std::function<bool(int64_t, int64_t)>& progress) const {
-  int64_t total = 0, done = 0;
-  for (const auto& file : files_) total += file->size();
-  const auto ask = [](const MappedFile& file, int64_t begin) {
-    if (begin < file.size()) Advise(file, begin, std::min(kReadAhead, file.size() - begin), MADV_WILLNEED);
-  };
+bool TensorSource::Preload(ThreadPool* pool, const std::function<bool(int64_t, int64_t)>& progress) const {
+  const int64_t threads = pool == nullptr ? 1 : pool->num_threads();
+  const bool by_rows = pool != nullptr && pool->num_nodes() > 1;
+  int64_t total = by_rows ? num_bytes_ : 0, reported = 0;
+  Descriptors open;
   for (const auto& file : files_) {
-    ask(*file, 0);
-    for (int64_t begin = 0; begin < file->size(); begin += kReadAhead) {
-      ask(*file, begin + kReadAhead);
-      const int64_t end = std::min(begin + kReadAhead, file->size());
-      for (int64_t i = begin; i < end; i += kPage) {
-        static_cast<void>(*static_cast<const volatile uint8_t*>(file->data() + i));
-      }
-      done += end - begin;
-      if (!progress(done, total)) return false;
-    }
+    total += by_rows ? 0 : file->size();
+    open.fds.push_back(::open(file->path().c_str(), O_RDONLY | O_CLOEXEC));
+#ifdef MADV_HUGEPAGE
+    Advise(*file, 0, file->size(), MADV_HUGEPAGE);
+#endif
   }
-  return true;
+  std::atomic<int64_t> done{0};
+  std::atomic<bool> stop{false};
+  ParallelFor(pool, threads, /*grain=*/1, [&](int64_t begin, int64_t end, int thread) {
+    const auto bring = [&](size_t file, int64_t at, int64_t length) {
+      Bring(*files_[file], open.fds[file], at, length);
+      const int64_t now = done.fetch_add(length, std::memory_order_relaxed) + length;
+      if (thread == 0 && !progress(reported = now, total)) stop.store(true);
+      return !stop.load(std::memory_order_relaxed);
+    };
+    for (int64_t part = begin; part < end; ++part) {
+      if (by_rows) {
+        for (const FileTensor& tensor : tensors_) {
+          const auto file = static_cast<size_t>(tensor.file);
+          const int64_t first = tensor.num_bytes * part / threads, last = tensor.num_bytes * (part + 1) / threads;
+          if (first < last && !bring(file, tensor.data - files_[file]->data() + first, last - first)) return;
+        }
+        continue;
+      }
+      for (size_t file = 0; file < files_.size(); ++file) {
+        const int64_t size = files_[file]->size(), blocks = CeilDiv(size, kReadBlock), last = blocks * (part + 1) / threads;
+        for (int64_t block = blocks * part / threads; block < last; ++block) {
+          const int64_t at = block * kReadBlock;
+          if (!bring(file, at, std::min(kReadBlock, size - at))) return;
+        }
+      }
+    }
+  });
+  return !stop.load() && (reported == total || progress(total, total));
 }
 
 }  // namespace dsv4

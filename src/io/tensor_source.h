@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/thread_pool.h"
 #include "dsv4/status.h"
 #include "io/name_table.h"
 #include "io/safetensors.h"
@@ -41,9 +42,10 @@ class TensorSource {
   // Asks for all bytes of `tensor` at once; worth it before reading a whole tensor of a scattered source.
   void WillRead(const FileTensor& tensor) const;
 
-  // Brings the files into memory (page cache), in order. `progress(done, total)` in bytes; false stops, and so does
-  // this function, with false.
-  bool Preload(const std::function<bool(int64_t, int64_t)>& progress) const;
+  // Brings the files into memory (page cache) and into this process's page tables, with the threads of `pool` (may be null).
+  // Where they are spread over several memory nodes, each brings the rows that it will compute with: an equal share of every
+  // tensor, in order. `progress(done, total)` in bytes, on the calling thread; false stops, and so does this function, with false.
+  bool Preload(ThreadPool* pool, const std::function<bool(int64_t, int64_t)>& progress) const;
 
  private:
   explicit TensorSource(std::string where) : where_(std::move(where)), table_(0) {}

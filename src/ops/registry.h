@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "device/cpu_features.h"
 #include "device/exec_context.h"
+#include "device/op_trace.h"
 
 namespace dsv4 {
 
@@ -54,6 +55,21 @@ const Candidate<Args>& Choose(const Candidate<Args> (&table)[N], const ExecConte
   }
   DSV4_CHECK(ctx.device == DeviceKind::kCpu, "this op has no implementation for the device");
   return table[N - 1];
+}
+
+// What a call takes, for traces: ops whose work is worth knowing have an overload beside their Args.
+template <typename Args>
+OpWork WorkOf(const Args&) {
+  return {};
+}
+
+template <typename Args, size_t N>
+void RunOp(const char* op, const Candidate<Args> (&table)[N], const ExecContext& ctx, const Args& args) {
+  if (ctx.trace == nullptr) return Choose(table, ctx).run(ctx, args);
+  const OpWork work = WorkOf(args);
+  ctx.trace->Begin();
+  Choose(table, ctx).run(ctx, args);
+  ctx.trace->End(op, work);
 }
 
 struct OpImplementations {

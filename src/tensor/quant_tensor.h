@@ -66,4 +66,19 @@ struct QuantTensor {
   bool quantised() const { return format != WeightFormat::kF32 && format != WeightFormat::kBf16; }
 };
 
+// Block scales as they lie in files: bytes of one row (FP4), or of one row of the grid (FP8).
+constexpr int64_t FileScaleRowBytes(const QuantTensor& m) {
+  switch (m.format) {
+    case WeightFormat::kNvfp4: return m.cols / kNvfp4BlockSize;
+    case WeightFormat::kMxfp4: return m.cols / kMxfp4BlockSize;
+    case WeightFormat::kFp8Block: return CeilDiv(m.cols, kFp8BlockSize) * SizeOf(m.scale_dtype);
+    default: return 0;
+  }
+}
+// Of all rows, the first of which is the first of its scales.
+constexpr int64_t FileScaleBytes(const QuantTensor& m) {
+  return (m.format == WeightFormat::kFp8Block ? CeilDiv(m.rows, kFp8BlockSize) : m.rows) * FileScaleRowBytes(m);
+}
+inline int64_t FileBytes(const QuantTensor& m) { return m.rows * m.row_bytes() + FileScaleBytes(m); }
+
 }  // namespace dsv4

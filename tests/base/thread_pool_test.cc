@@ -132,6 +132,36 @@ TEST(ThreadPool, NoPoolRunsOnTheCallingThread) {
   EXPECT_EQ(calls, 1);
 }
 
+Core CoreOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  EXPECT_EQ(CPU_COUNT(&set), 1);
+  int id = 0;
+  while (!CPU_ISSET(static_cast<size_t>(id), &set)) ++id;
+  return {.id = id};
+}
+
+TEST(ThreadPool, PinnedThreadsStayOnTheirCores) {
+  const std::vector<Core> cores = PlaceThreads(UsableCores(), NumUsableCores());
+  ThreadPool pool(cores);
+  EXPECT_EQ(pool.num_threads(), NumUsableCores());
+  std::vector<int> ids(cores.size(), -1);
+  {
+    const PoolUse caller(&pool);
+    pool.ParallelFor(static_cast<int64_t>(cores.size()), 1, [&](int64_t begin, int64_t, int thread) {
+      EXPECT_EQ(begin, thread);
+      ids[static_cast<size_t>(begin)] = CoreOfThisThread().id;
+    });
+  }
+  for (size_t i = 0; i < cores.size(); ++i) EXPECT_EQ(ids[i], cores[i].id);
+  EXPECT_EQ(UsableCores().size(), cores.size());  // the caller is free again
+  const PoolUse nothing(nullptr);
+  ThreadPool free(2);
+  const PoolUse not_pinned(&free);
+  EXPECT_EQ(UsableCores().size(), cores.size());
+}
+
 TEST(ThreadPool, ZeroMeansOnePerUsableCore) {
   EXPECT_GE(NumUsableCores(), 1);
   EXPECT_EQ(ThreadPool(0).num_threads(), NumUsableCores());

@@ -66,6 +66,7 @@ class Usage(CliTestCase):
             (["-n", "99999999999999999999"], ["--max-tokens"]),
             (["--threads", "-1"], ["--threads"]),
             (["--threads", "many"], ["--threads", "'many'"]),
+            (["--pin", "yes"], ["--pin", "auto, on, off"]),
             (["--prefill-chunk", "0"], ["--prefill-chunk"]),
             (["--ctx", "0"], ["--ctx"]),
             (["--kv-dtype", "int8"], ["--kv-dtype", "fp8, bf16, f32"]),
@@ -99,6 +100,45 @@ class Usage(CliTestCase):
             self.fails(1, [folder, "there already"], *arguments)
             start = json.loads(self.ok("bench", "-m", folder, "--first-token", "--prompts", "8", "--json"))
             self.assertGreater(start["first_token_s"], start["loaded_s"])
+
+    def test_bench_measures_steps_ops_and_linears(self):
+        lines = self.ok("bench", "--synthetic", "nano", "--prompts", "32", "--contexts", "16,300", "--batches", "1,3", "--tokens", "2",
+                        "--repeat", "1", "--threads", "1", "--json")
+        rows = [json.loads(line) for line in lines.splitlines()]
+        self.assertEqual((rows[0]["threads"], rows[0]["device"]), (1, "cpu"))
+        self.assertGreater(rows[0]["fma_per_s"], 0)
+        decode = [row for row in rows if row.get("phase") == "decode"]
+        self.assertEqual([(row["context"], row["batch"]) for row in decode], [(16, 1), (16, 3), (300, 1), (300, 3)])
+        self.assertEqual([row["computed_context"] for row in decode], [16, 16, 300, 256])
+        for of in ["prefill", "decode"]:
+            ops = {row["op"] for row in rows if row.get("of") == of}
+            self.assertLessEqual({"linear", "experts", "sparse_attention", "outside of ops"}, ops)
+        text = self.ok("bench", "--synthetic", "nano", "--prompts", "32", "--contexts", "16", "--batches", "1", "--repeat", "1", "--tokens", "1")
+        self.assertIn(b"% of FMA peak", text)
+        text = self.ok("bench", "--synthetic", "nano", "--prompts", "", "--contexts", "16", "--batches", "1", "--repeat", "1", "--no-ops")
+        self.assertNotIn(b"% of FMA peak", text)
+
+    def test_bench_of_linears(self):
+        lines = self.ok("bench", "--synthetic", "nano", "--linears", "--shapes", "64x256", "--prompts", "3", "--threads", "1", "--json")
+        rows = [json.loads(line) for line in lines.splitlines()][1:]
+        self.assertEqual([(row["format"], row["tokens"]) for row in rows],
+                         [(f, t) for f in ["NVFP4", "MXFP4", "FP8", "BF16"] for t in [1, 3]])
+        self.assertTrue(all(row["us"] > 0 and row["rows"] == 64 for row in rows))
+
+    def test_bench_refuses(self):
+        self.fails(2, ["--linears", "--device cpu"], "bench", "--linears", "--device", "cuda")
+        self.fails(2, ["--linears", "--first-token"], "bench", "--linears", "--first-token")
+        self.fails(2, ["--budget"], "bench", "--budget", "0")
+        self.fails(2, ["--shapes", "--linears"], "bench", "--shapes", "64x128")
+        for shape in ["64", "64x", "64x100", "0x128", "ax128"]:
+            self.fails(2, ["--shapes", f"'{shape}'"], "bench", "--linears", "--shapes", shape)
+        self.fails(2, ["--contexts", "'x'"], "bench", "--contexts", "512,x")
+        self.fails(1, ["cannot pin", "1024"], "bench", "--synthetic", "nano", "--threads", "1024", "--pin", "on")
+
+    def test_the_instruction_set_can_be_limited(self):
+        arguments = ["bench", "--synthetic", "nano", "--prompts", "8", "--contexts", "", "--repeat", "1", "--no-ops", "--json"]
+        self.assertEqual(json.loads(self.ok(*arguments, env={"DSV4_CPU_ISA": "generic"}).splitlines()[0])["instructions"], "generic")
+        self.fails(1, ["DSV4_CPU_ISA", "'sse9'", "avx2"], *arguments, env={"DSV4_CPU_ISA": "sse9"})
 
     def test_model_folder(self):
         for command in [["generate", "-p", "x"], ["chat"], ["tokenize"], ["detokenize"], ["inspect"]]:

@@ -86,6 +86,16 @@ TEST(Random, WordsAreFixed) {
   EXPECT_EQ(RandomBits(42, 1000000), 0x8505da9e8a915c81u);
 }
 
+TEST(SamplerMath, TwoAtATimeHaveTheSameBits) {
+  for (double x = 0; x > -720; x -= 0.37) {
+    for (const double other : {x - 0.11, 3 * x, x * x * -1e-3}) {
+      const internal::Double2 two = internal::ExpNonPositive(internal::Double2{x, other});
+      EXPECT_EQ(two[0], internal::ExpNonPositive(x));
+      EXPECT_EQ(two[1], internal::ExpNonPositive(other));
+    }
+  }
+}
+
 TEST(SamplerExp, MatchesLibm) {
   for (double x = 0; x >= -700; x -= 0.0137) {
     const double expected = std::exp(x);

@@ -106,16 +106,20 @@ TEST_F(Sharded, NamesATruncatedShard) {
 TEST_F(Sharded, PreloadReportsEveryByteAndStops) {
   const auto source = TensorSource::Open(dir_.path());
   ASSERT_TRUE(source.ok());
-  int64_t last = 0, total = 0;
-  EXPECT_TRUE((*source)->Preload([&](int64_t done, int64_t all) {
-    EXPECT_GT(done, last);
-    last = done;
-    total = all;
-    return true;
-  }));
-  EXPECT_EQ(last, total);
-  EXPECT_GT(total, 9);
-  EXPECT_FALSE((*source)->Preload([](int64_t, int64_t) { return false; }));
+  const int core = UsableCores().front().id;
+  ThreadPool two(2), two_nodes({{.id = core, .node = 0}, {.id = core, .node = 1}});
+  for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &two, &two_nodes}) {
+    int64_t last = 0, total = 0;
+    EXPECT_TRUE((*source)->Preload(pool, [&](int64_t done, int64_t all) {
+      EXPECT_GT(done, last);
+      last = done;
+      total = all;
+      return true;
+    }));
+    EXPECT_EQ(last, total);
+    EXPECT_GE(total, 9);
+    EXPECT_FALSE((*source)->Preload(pool, [](int64_t, int64_t) { return false; }));
+  }
 }
 
 TEST(TensorSource, PrefersModelSafetensorsToOthers) {

@@ -5,10 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/kernels.h"
 #include "support/compare.h"
 #include "support/contexts.h"
 #include "support/guard_buffer.h"
 #include "support/random.h"
+
+DSV4_DECLARE_KERNELS(HcPostCpu, HcPostArgs)
 
 namespace dsv4 {
 namespace {
@@ -49,6 +52,27 @@ TEST(HcPost, MatchesTheFormulaInFloat64) {
         EXPECT_TRUE(test::WithinBounds(streams.span(), want, bound)) << c.name << ", H " << h << ", D " << d;
       }
     }
+  }
+}
+
+const std::vector<test::Kernel<HcPostArgs>> kKernels = DSV4_KERNELS(HcPostCpu);
+
+TEST(HcPost, EveryKernelHasTheReferencesBits) {
+  Random random(2);
+  for (const int64_t d : {1, 7, 64, 515, 1030}) {
+    const int64_t t = 3, h = 4;
+    GuardBuffer<float> y(Shape{t, d}, random.Normals(t * d)), post(Shape{t, h}, random.Uniforms(t * h, 0, 2));
+    GuardBuffer<float> comb(Shape{t, h, h}, random.Uniforms(t * h * h, 0, 1));
+    const std::vector<float> before = random.Normals(t * h * d, 30);
+    const auto run = [&](const auto& kernel, const ExecContext& ctx) {
+      GuardBuffer<float> streams(Shape{t, h, d}, before);
+      kernel(ctx, HcPostArgs{.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = streams.tensor()});
+      return std::vector<float>(streams.span().begin(), streams.span().end());
+    };
+    const std::vector<float> want = run(HcPost, test::Reference());
+    test::ForEachKernel(kKernels, [&](const auto& kernel) {
+      for (const ExecContext& ctx : test::ThreadCounts()) EXPECT_TRUE(BitEqual(run(kernel, ctx), want)) << d;
+    });
   }
 }
 

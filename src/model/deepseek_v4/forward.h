@@ -22,6 +22,9 @@ struct Step {
   std::vector<int32_t> logit_rows;        // [R]: rows of [0, T) whose logits are wanted
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  void Clear() {  // keeps the memory
+    tokens.clear(), positions.clear(), sequence_of.clear(), sequences.clear(), logit_rows.clear();
+  }
 };
 
 // The same as kernels read it: arrays in the device's memory.

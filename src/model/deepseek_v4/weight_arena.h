@@ -13,20 +13,6 @@ namespace dsv4 {
 // Each tensor takes whole units of 256 bytes.
 constexpr int64_t AlignedBytes(int64_t bytes) { return CeilDiv(bytes, 256) * 256; }
 
-// Block scales as they lie in files: bytes of one row (FP4), or of one row of the grid (FP8).
-constexpr int64_t FileScaleRowBytes(const QuantTensor& m) {
-  switch (m.format) {
-    case WeightFormat::kNvfp4: return m.cols / kNvfp4BlockSize;
-    case WeightFormat::kMxfp4: return m.cols / kMxfp4BlockSize;
-    case WeightFormat::kFp8Block: return CeilDiv(m.cols, kFp8BlockSize) * SizeOf(m.scale_dtype);
-    default: return 0;
-  }
-}
-// Of all rows, the first of which is the first of its scales.
-constexpr int64_t FileScaleBytes(const QuantTensor& m) {
-  return (m.format == WeightFormat::kFp8Block ? CeilDiv(m.rows, kFp8BlockSize) : m.rows) * FileScaleRowBytes(m);
-}
-
 // The copy of a layer's table of experts that kernels read: the shared expert is its last.
 inline int64_t ExpertTableBytes(const MoeWeights& moe) {
   return static_cast<int64_t>((moe.experts.size() + 1) * sizeof(ExpertWeights));

@@ -17,7 +17,7 @@ void Advance(const ExecContext& ctx, const AdvanceArgs& a) {
   const int64_t s = a.sampled.dim(0);
   DSV4_CHECK(a.tokens.dim(0) == s && a.positions.dim(0) == s);
   DSV4_CHECK(!a.history || (a.history.dim(0) == s && a.counts && a.counts.dim(0) == s));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("advance", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeAdvance(const ExecContext& ctx) { return DescribeOp("advance", kCandidates, ctx); }

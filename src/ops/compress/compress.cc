@@ -36,7 +36,7 @@ void Compress(const ExecContext& ctx, const CompressArgs& a) {
   DSV4_CHECK_EQ(a.values.dim(0), a.cache.num_tokens);
   DSV4_CHECK(a.values.dim(1) == width && a.gates.dim(1) == width && a.slot_bias.dim(1) == width);
   DSV4_CHECK(a.slot_bias.dim(0) == a.layout->ratio && a.norm.dim(0) == a.layout->dim);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("compress", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeCompress(const ExecContext& ctx) { return DescribeOp("compress", kCandidates, ctx); }

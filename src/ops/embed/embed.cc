@@ -18,7 +18,7 @@ void Embed(const ExecContext& ctx, const EmbedArgs& a) {
   DSV4_CHECK(a.table.format == WeightFormat::kBf16 || a.table.format == WeightFormat::kF32, "embedding table format");
   DSV4_CHECK_EQ(a.tokens.dim(0), a.streams.dim(0));
   DSV4_CHECK_EQ(a.table.cols, a.streams.dim(2));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("embed", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeEmbed(const ExecContext& ctx) { return DescribeOp("embed", kCandidates, ctx); }

@@ -38,5 +38,6 @@ struct ExpertsArgs {
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 OpImplementations DescribeExperts(const ExecContext& ctx);
+OpWork WorkOf(const ExpertsArgs& args);
 
 }  // namespace dsv4

@@ -30,7 +30,7 @@ void FillWeight(const ExecContext& ctx, const FillWeightArgs& a) {
   DSV4_CHECK(a.w.layout == WeightLayout::kRows && a.codes == a.w.codes && a.block_scale == a.w.block_scale);
   DSV4_CHECK(a.w.format != WeightFormat::kNvfp4 || a.w.global_scale == FillGlobalScale(a.std));
   DSV4_CHECK_EQ(a.w.scale_row_offset, 0);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("fill_weight", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeFillWeight(const ExecContext& ctx) { return DescribeOp("fill_weight", kCandidates, ctx); }

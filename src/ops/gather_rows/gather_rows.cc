@@ -17,7 +17,7 @@ constexpr Candidate<GatherRowsArgs> kCandidates[] = {
 void GatherRows(const ExecContext& ctx, const GatherRowsArgs& a) {
   DSV4_CHECK_EQ(a.rows.dim(0), a.out.dim(0));
   DSV4_CHECK(a.x.data != a.out.data);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("gather_rows", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeGatherRows(const ExecContext& ctx) { return DescribeOp("gather_rows", kCandidates, ctx); }

@@ -37,9 +37,14 @@ void HcHead(const ExecContext& ctx, const HcHeadArgs& a) {
   DSV4_CHECK(h <= kMaxStreams, "streams ", h);
   DSV4_CHECK(a.fn.rows == h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
   DSV4_CHECK(a.base.dim(0) == h && a.scale.dim(0) == 1);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("hc_head", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeHcHead(const ExecContext& ctx) { return DescribeOp("hc_head", kCandidates, ctx); }
+
+OpWork WorkOf(const HcHeadArgs& a) {
+  return {.bytes = static_cast<double>(FileBytes(a.fn) + a.streams.num_bytes()),
+          .products = static_cast<double>(a.streams.dim(0) * a.fn.rows * a.fn.cols)};
+}
 
 }  // namespace dsv4

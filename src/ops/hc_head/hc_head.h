@@ -19,5 +19,6 @@ struct HcHeadArgs {
 };
 void HcHead(const ExecContext& ctx, const HcHeadArgs& args);
 OpImplementations DescribeHcHead(const ExecContext& ctx);
+OpWork WorkOf(const HcHeadArgs& args);
 
 }  // namespace dsv4

@@ -6,11 +6,27 @@ namespace dsv4 {
 
 void HcPostRef(const ExecContext& ctx, const HcPostArgs& a);
 void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a);
+namespace generic {
+void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
+}
+#ifdef DSV4_HAVE_AVX2
+namespace avx2 {
+void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
+}
+namespace avx512 {
+void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
+}
+#endif
 
 namespace {
 
 constexpr Candidate<HcPostArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcPostCuda)
+#ifdef DSV4_HAVE_AVX2
+    {"avx512", SupportsAvx512, avx512::HcPostCpu},
+    {"avx2", SupportsAvx2, avx2::HcPostCpu},
+#endif
+    {"generic", SupportsCpu, generic::HcPostCpu},
     {"ref", SupportsCpu, HcPostRef},
 };
 
@@ -20,7 +36,7 @@ void HcPost(const ExecContext& ctx, const HcPostArgs& a) {
   DSV4_CHECK(a.streams.dim(1) <= kMaxStreams, "streams ", a.streams.dim(1));
   DSV4_CHECK_EQ(a.y.dim(1), a.streams.dim(2));
   DSV4_CHECK_EQ(a.comb.num_elements(), a.streams.dim(0) * a.streams.dim(1) * a.streams.dim(1));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("hc_post", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeHcPost(const ExecContext& ctx) { return DescribeOp("hc_post", kCandidates, ctx); }

@@ -37,9 +37,14 @@ void HcPre(const ExecContext& ctx, const HcPreArgs& a) {
   DSV4_CHECK(h <= kMaxStreams, "streams ", h);
   DSV4_CHECK(a.fn.rows == (2 + h) * h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
   DSV4_CHECK(a.base.dim(0) == (2 + h) * h && a.scale.dim(0) == 3 && a.iters >= 1);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("hc_pre", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeHcPre(const ExecContext& ctx) { return DescribeOp("hc_pre", kCandidates, ctx); }
+
+OpWork WorkOf(const HcPreArgs& a) {
+  return {.bytes = static_cast<double>(FileBytes(a.fn) + a.streams.num_bytes()),
+          .products = static_cast<double>(a.streams.dim(0) * a.fn.rows * a.fn.cols)};
+}
 
 }  // namespace dsv4

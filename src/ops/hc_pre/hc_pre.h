@@ -28,5 +28,6 @@ struct HcPreArgs {
 };
 void HcPre(const ExecContext& ctx, const HcPreArgs& args);
 OpImplementations DescribeHcPre(const ExecContext& ctx);
+OpWork WorkOf(const HcPreArgs& args);
 
 }  // namespace dsv4

@@ -18,5 +18,6 @@ struct IndexTopkArgs {
 };
 void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& args);
 OpImplementations DescribeIndexTopk(const ExecContext& ctx);
+OpWork WorkOf(const IndexTopkArgs& args);
 
 }  // namespace dsv4

@@ -1,5 +1,7 @@
 #include "ops/linear/linear.h"
 
+#include "base/str.h"
+
 namespace dsv4 {
 
 void LinearRef(const ExecContext& ctx, const LinearArgs& a);
@@ -44,9 +46,15 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
   DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
   DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("linear", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kCandidates, ctx); }
+
+OpWork WorkOf(const LinearArgs& a) {
+  return {.detail = StrCat(NameOf(a.w.format), " ", a.w.rows, "x", a.w.cols),
+          .bytes = static_cast<double>(FileBytes(a.w)),
+          .products = static_cast<double>(a.x.dim(0) * a.w.rows * a.w.cols)};
+}
 
 }  // namespace dsv4

@@ -26,5 +26,6 @@ constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
 }
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 OpImplementations DescribeLinear(const ExecContext& ctx);
+OpWork WorkOf(const LinearArgs& args);
 
 }  // namespace dsv4

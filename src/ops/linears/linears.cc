@@ -24,7 +24,7 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
   }
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("linears", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeLinears(const ExecContext& ctx) { return DescribeOp("linears", kCandidates, ctx); }

@@ -17,7 +17,7 @@ constexpr Candidate<PackWeightArgs> kCandidates[] = {
 void PackWeight(const ExecContext& ctx, const PackWeightArgs& a) {
   DSV4_CHECK(a.w.layout == WeightLayout::kRows && a.w.format != WeightFormat::kF32);
   DSV4_CHECK(a.w.scale_row_offset % kTileRows16 == 0, "scale row offset ", a.w.scale_row_offset);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("pack_weight", kCandidates, ctx, a);
 }
 
 OpImplementations DescribePackWeight(const ExecContext& ctx) { return DescribeOp("pack_weight", kCandidates, ctx); }

@@ -24,7 +24,7 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
     const int64_t di = a.index_q.dim(2);
     DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
   }
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("q_prepare", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeQPrepare(const ExecContext& ctx) { return DescribeOp("q_prepare", kCandidates, ctx); }

@@ -34,7 +34,7 @@ void RmsNorm(const ExecContext& ctx, const RmsNormArgs& a) {
   DSV4_CHECK_EQ(a.x.num_elements(), a.y.num_elements());
   DSV4_CHECK_EQ(a.x.dim(1), a.y.dim(1));
   DSV4_CHECK(!a.weight || a.weight.dim(0) == a.x.dim(1), "weight of ", a.weight.num_elements());
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("rms_norm", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRmsNorm(const ExecContext& ctx) { return DescribeOp("rms_norm", kCandidates, ctx); }

@@ -17,7 +17,7 @@ constexpr Candidate<RopeArgs> kCandidates[] = {
 void Rope(const ExecContext& ctx, const RopeArgs& a) {
   DSV4_CHECK_EQ(a.x.dim(0), a.cos_sin.dim(0));
   DSV4_CHECK(2 * a.cos_sin.dim(1) <= a.x.dim(2));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("rope", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRope(const ExecContext& ctx) { return DescribeOp("rope", kCandidates, ctx); }

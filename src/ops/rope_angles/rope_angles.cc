@@ -17,7 +17,7 @@ constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
 void RopeAngles(const ExecContext& ctx, const RopeAnglesArgs& a) {
   DSV4_CHECK_EQ(a.positions.dim(0), a.cos_sin.dim(0));
   DSV4_CHECK_EQ(a.frequencies.dim(0), a.cos_sin.dim(1));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("rope_angles", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRopeAngles(const ExecContext& ctx) { return DescribeOp("rope_angles", kCandidates, ctx); }

@@ -17,7 +17,7 @@ constexpr Candidate<RoundActivationArgs> kCandidates[] = {
 void RoundActivation(const ExecContext& ctx, const RoundActivationArgs& a) {
   DSV4_CHECK(a.x.shape == a.y.shape);
   DSV4_CHECK(!IsInteger(a.mode) || ctx.device == DeviceKind::kCpu);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("round_activation", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRoundActivation(const ExecContext& ctx) { return DescribeOp("round_activation", kCandidates, ctx); }

@@ -17,7 +17,7 @@ constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
 void RoundIndexQuery(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
   const int64_t di = a.q.dim(2);
   DSV4_CHECK((di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("round_index_query", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) { return DescribeOp("round_index_query", kCandidates, ctx); }

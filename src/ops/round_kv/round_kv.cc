@@ -16,7 +16,7 @@ constexpr Candidate<RoundKvArgs> kCandidates[] = {
 
 void RoundKv(const ExecContext& ctx, const RoundKvArgs& a) {
   DSV4_CHECK_EQ(a.kv.dim(1), a.format.dim);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("round_kv", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRoundKv(const ExecContext& ctx) { return DescribeOp("round_kv", kCandidates, ctx); }

@@ -18,7 +18,7 @@ void Router(const ExecContext& ctx, const RouterArgs& a) {
   DSV4_CHECK(static_cast<bool>(a.hash_table) != static_cast<bool>(a.bias), "one of hash table and bias");
   DSV4_CHECK_EQ(a.logits.dim(0), a.experts.dim(0));
   DSV4_CHECK(a.experts.dim(1) - (a.always >= 0 ? 1 : 0) <= a.logits.dim(1) && a.experts.shape == a.weights.shape);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("router", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeRouter(const ExecContext& ctx) { return DescribeOp("router", kCandidates, ctx); }

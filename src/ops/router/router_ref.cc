@@ -14,7 +14,8 @@ float SqrtSoftplus(float z) {
 
 // The A experts of largest s + bias, ties to the lower expert.
 void PickLearned(const float* s, const float* bias, int64_t num_experts, int64_t count, int32_t* picked) {
-  std::vector<bool> taken(static_cast<size_t>(num_experts));
+  static thread_local std::vector<bool> taken;
+  taken.assign(static_cast<size_t>(num_experts), false);
   for (int64_t a = 0; a < count; ++a) {
     int64_t best = -1;
     for (int64_t e = 0; e < num_experts; ++e) {
@@ -31,7 +32,8 @@ void PickLearned(const float* s, const float* bias, int64_t num_experts, int64_t
 void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
   const int64_t num_experts = a.logits.dim(1), first = a.always >= 0 ? 1 : 0, count = a.experts.dim(1) - first;
   ParallelFor(ctx.pool, a.logits.dim(0), /*grain=*/8, [&](int64_t begin, int64_t end, int) {
-    std::vector<float> s(static_cast<size_t>(num_experts));
+    static thread_local std::vector<float> s;
+    s.resize(static_cast<size_t>(num_experts));
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t e = 0; e < num_experts; ++e) {
         s[static_cast<size_t>(e)] = SqrtSoftplus(a.logits.f32()[t * num_experts + e]);

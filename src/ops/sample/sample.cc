@@ -17,7 +17,7 @@ void Sample(const ExecContext& ctx, const SampleArgs& a) {
   DSV4_CHECK(a.logits.dim(1) >= 1 && a.logits.dim(1) <= kMaxSampleVocab, "vocabulary of ", a.logits.dim(1));
   DSV4_CHECK_EQ(a.tokens.dim(0), a.logits.dim(0));
   DSV4_CHECK(!a.logprobs || a.logprobs.dim(0) == a.logits.dim(0));
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("sample", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeSample(const ExecContext& ctx) { return DescribeOp("sample", kCandidates, ctx); }

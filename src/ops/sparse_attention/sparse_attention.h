@@ -23,5 +23,6 @@ struct SparseAttentionArgs {
 };
 void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& args);
 OpImplementations DescribeSparseAttention(const ExecContext& ctx);
+OpWork WorkOf(const SparseAttentionArgs& args);
 
 }  // namespace dsv4

@@ -15,6 +15,8 @@ namespace {
 // Rows per step of the online softmax, counted from the start of the token's list: part of the summation order.
 constexpr int64_t kTile = 32;
 constexpr int64_t kHeadTile = 4;       // heads that share the loads of a row's channels
+constexpr int64_t kRowTile = 8;        // rows that stay in the first cache level while all heads' scores are taken: 16 KiB
+constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay there while all heads add them: 16 KiB
 constexpr int64_t kHeadGroup = 4;      // smallest share of a thread
 constexpr int64_t kMaxShared = 16384;  // rows decoded once for all tokens of a step: 32 MiB of 512 channels
 constexpr int64_t kMinTokensToShare = 4;
@@ -87,14 +89,14 @@ struct Scratch {
   std::vector<float> largest, sum, decay;  // [heads]
 };
 
-// score[h][i] = q[h] . rows[i] for all kTile rows.
-void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t count, int64_t dp,
-            float* score) {
+// score[h][i] = q[h] . rows[i] for rows [begin, end).
+void ScoresOfRows(const float* q, int64_t num_heads, const float* const* rows, int64_t begin, int64_t end, int64_t count, int64_t dp,
+                  float* score) {
   for (int64_t h = 0; h < num_heads; h += kTileTokens) {
     const int64_t heads = std::min(kTileTokens, num_heads - h);
     const float* x[kTileTokens];
     for (int64_t j = 0; j < kTileTokens; ++j) x[j] = q + std::min(h + j, num_heads - 1) * dp;
-    for (int64_t i = 0; i < count; i += kTileRows) {
+    for (int64_t i = begin; i < end; i += kTileRows) {
       const auto row = [&](int64_t r) { return BufferRow{rows[std::min(i + r, count - 1)]}; };
       const BufferRow tile[kTileRows] = {row(0), row(1), row(2), row(3)};
       const auto products = [&]<int T>(std::integral_constant<int, T>) {
@@ -116,6 +118,11 @@ void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t
       }
     }
   }
+}
+
+// The same for all rows.
+void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t count, int64_t dp, float* score) {
+  for (int64_t i = 0; i < count; i += kRowTile) ScoresOfRows(q, num_heads, rows, i, std::min(count, i + kRowTile), count, dp, score);
 }
 
 // Turns a head's scores into exp(scale * score - largest), with the running maximum and sum; returns the factor for
@@ -167,11 +174,34 @@ DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const*
 }
 
 template <int H>
-void AddRowsOfHeads(const float* p, const float* decay, const float* const* rows, int64_t count, float* out,
-                    int64_t dp) {
-  int64_t c = 0;
-  for (; c + 2 * kLanes <= dp; c += 2 * kLanes) AddRows<H, 2>(p, decay, rows, count, c, out, dp);
-  if (c < dp) AddRows<H, 1>(p, decay, rows, count, c, out, dp);
+void AddRowsOfHeads(const float* p, const float* decay, const float* const* rows, int64_t count, int64_t begin, int64_t end,
+                    float* out, int64_t dp) {
+  int64_t c = begin;
+  for (; c + 2 * kLanes <= end; c += 2 * kLanes) AddRows<H, 2>(p, decay, rows, count, c, out, dp);
+  if (c < end) AddRows<H, 1>(p, decay, rows, count, c, out, dp);
+}
+
+// Channels [begin, end) of all heads.
+void AddChannels(const float* score, const float* decay, const float* const* rows, int64_t count, int64_t begin, int64_t end,
+                 int64_t heads, float* sums, int64_t dp) {
+  for (int64_t h = 0; h < heads; h += kHeadTile) {
+    const float *p = score + h * kTile, *d = decay + h;
+    float* out = sums + h * dp;
+    switch (std::min(kHeadTile, heads - h)) {
+      case 4:
+        AddRowsOfHeads<4>(p, d, rows, count, begin, end, out, dp);
+        break;
+      case 3:
+        AddRowsOfHeads<3>(p, d, rows, count, begin, end, out, dp);
+        break;
+      case 2:
+        AddRowsOfHeads<2>(p, d, rows, count, begin, end, out, dp);
+        break;
+      default:
+        AddRowsOfHeads<1>(p, d, rows, count, begin, end, out, dp);
+        break;
+    }
+  }
 }
 
 // Heads [head_begin, head_end) of token t.
@@ -220,24 +250,8 @@ void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, i
       const size_t i = static_cast<size_t>(h);
       s.decay[i] = SoftmaxStep(s.score.data() + h * kTile, count, scale, s.largest[i], s.sum[i]);
     }
-    for (int64_t h = 0; h < heads; h += kHeadTile) {
-      const float* p = s.score.data() + h * kTile;
-      const float* decay = s.decay.data() + h;
-      float* out = s.out.data() + h * dp;
-      switch (std::min(kHeadTile, heads - h)) {
-        case 4:
-          AddRowsOfHeads<4>(p, decay, rows, count, out, dp);
-          break;
-        case 3:
-          AddRowsOfHeads<3>(p, decay, rows, count, out, dp);
-          break;
-        case 2:
-          AddRowsOfHeads<2>(p, decay, rows, count, out, dp);
-          break;
-        default:
-          AddRowsOfHeads<1>(p, decay, rows, count, out, dp);
-          break;
-      }
+    for (int64_t c = 0; c < dp; c += kChannelTile) {
+      AddChannels(s.score.data(), s.decay.data(), rows, count, c, std::min(dp, c + kChannelTile), heads, s.out.data(), dp);
     }
   }
 

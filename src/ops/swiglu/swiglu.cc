@@ -16,7 +16,7 @@ constexpr Candidate<SwigluArgs> kCandidates[] = {
 
 void Swiglu(const ExecContext& ctx, const SwigluArgs& a) {
   DSV4_CHECK(a.gate.shape == a.up.shape && a.gate.shape == a.y.shape);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("swiglu", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeSwiglu(const ExecContext& ctx) { return DescribeOp("swiglu", kCandidates, ctx); }

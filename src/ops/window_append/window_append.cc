@@ -17,7 +17,7 @@ constexpr Candidate<WindowAppendArgs> kCandidates[] = {
 void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& a) {
   DSV4_CHECK_EQ(a.kv.dim(0), a.cache.num_tokens);
   DSV4_CHECK_EQ(a.kv.dim(1), a.cache.layer->window_row.dim);
-  Choose(kCandidates, ctx).run(ctx, a);
+  RunOp("window_append", kCandidates, ctx, a);
 }
 
 OpImplementations DescribeWindowAppend(const ExecContext& ctx) { return DescribeOp("window_append", kCandidates, ctx); }

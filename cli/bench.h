@@ -1,0 +1,58 @@
+// What the parts of dsv4 bench share.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/engine.h"
+#include "dsv4/measure.h"
+#include "options.h"
+
+namespace dsv4::cli {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+inline double Seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
+// Ids spread over the vocabulary, never the end token; the same in every run.
+std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab);
+
+// What the machine reads and multiplies at most; fma 0: not measured (GPU).
+struct Rates {
+  double read = 0;  // bytes a second
+  double fma = 0;   // multiply-adds a second
+};
+class RateMeter {
+ public:
+  Rates Now(Engine& engine);  // at most some seconds old: other programs take their share of the memory's rate
+
+ private:
+  static constexpr double kGoodFor = 4;  // seconds
+  bool measured_ = false;
+  Clock::time_point when_;
+  Rates rates_;
+};
+
+// Prints a row as JSON, or as a line for people.
+void Report(const BenchOptions& options, const Json& row, const std::string& line);
+
+// Rows of a trace: `work` ran `steps` steps in `seconds`. Returns its multiply-adds. `of` describes the figure: it goes before
+// each row's own fields.
+double ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
+                 const Json& of);
+
+// Linears of the model's shapes in every weight format.
+void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens, double budget_s);
+
+// From the start of the process to the second token: the first comes from the prompt's logits, the second from a recorded
+// decode step, which is recorded then.
+int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
+
+int BenchWriteCheckpoint(const BenchOptions& options);
+
+}  // namespace dsv4::cli

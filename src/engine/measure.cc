@@ -1,0 +1,166 @@
+#include "dsv4/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/random.h"
+#include "base/str.h"
+#include "device/cpu_features.h"
+#include "device/cpu_rates.h"
+#include "device/op_trace.h"
+#include "engine/engine_impl.h"
+#include "model/deepseek_v4/visit_weights.h"
+#include "ops/fill_weight/fill_weight.h"
+#include "ops/linear/linear.h"
+
+namespace dsv4 {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Result<EngineImpl*> OnCpu(Engine& engine) {
+  auto* impl = dynamic_cast<EngineImpl*>(&engine);
+  if (impl == nullptr || impl->device().kind() != DeviceKind::kCpu) {
+    return Unsupported("this measurement is for the CPU only; use --device cpu");
+  }
+  return impl;
+}
+
+}  // namespace
+
+Result<CpuInfo> DescribeCpu(Engine& engine) {
+  DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
+  const std::vector<Core> cores = UsableCores();
+  return CpuInfo{.num_threads = impl->pool().num_threads(),
+                 .num_cores = static_cast<int>(cores.size()),
+                 .num_nodes = NumNodes(cores),
+                 .pinned = !impl->pool().cores().empty(),
+                 .instructions = DescribeLinear(impl->context()).chosen};
+}
+
+Result<double> MeasureFmaRate(Engine& engine) {
+  DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
+  const PoolUse use(&impl->pool());
+  return CpuFmaRate(&impl->pool());
+}
+
+Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work) {
+  DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
+  OpTrace trace;
+  impl->context().trace = &trace;
+  const Status status = work();
+  impl->context().trace = nullptr;
+  DSV4_RETURN_IF_ERROR(status);
+  std::vector<OpTime> times;
+  for (const OpTrace::Row& row : trace.rows()) {
+    times.push_back({.op = row.op, .detail = row.detail, .calls = row.calls, .seconds = row.seconds, .bytes = row.bytes,
+                     .products = row.products});
+  }
+  return times;
+}
+
+Result<std::vector<LinearShape>> LinearShapes(Engine& engine) {
+  DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
+  const Weights& w = impl->model().weights;
+  std::vector<LinearShape> shapes;
+  const auto add = [&shapes](const QuantTensor& m, int64_t groups = 1) {
+    if (!m) return;
+    const auto same = [&](const LinearShape& s) { return s.rows == m.rows && s.cols == m.cols && s.groups == groups; };
+    if (std::none_of(shapes.begin(), shapes.end(), same)) shapes.push_back({m.rows, m.cols, groups});
+  };
+  for (const LayerWeights& layer : w.layers) {
+    const AttentionWeights& a = layer.attn;
+    for (const QuantTensor* m : {&a.q_a, &a.kv_proj, &a.q_b}) add(*m);
+    add(a.o_a, impl->model().config.o_groups);
+    add(a.o_b);
+    for (const CompressorWeights* c : {&a.compressor, &a.indexer.compressor}) add(c->kv_proj), add(c->gate_proj);
+    add(a.indexer.q_b), add(a.indexer.weights_proj);
+    add(layer.moe.router);
+    for (const QuantTensor* m : {&layer.moe.shared.gate, &layer.moe.shared.up, &layer.moe.shared.down}) add(*m);
+  }
+  add(w.head);
+  return shapes;
+}
+
+Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape, int64_t num_tokens, double budget) {
+  constexpr int64_t kAllBytes = int64_t{256} << 20;  // more than last-level caches hold
+  DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
+  const PoolUse use(&impl->pool());
+  const ExecContext& ctx = impl->context();
+  QuantTensor w{.rows = shape.rows, .cols = shape.cols};
+  if (format == "NVFP4") {
+    w.format = WeightFormat::kNvfp4;
+    w.global_scale = FillGlobalScale(1.0f);
+  } else if (format == "MXFP4") {
+    w.format = WeightFormat::kMxfp4;
+  } else if (format == "FP8") {
+    w.format = WeightFormat::kFp8Block;
+    w.scale_dtype = DType::kF8E8M0;
+  } else if (format == "BF16") {
+    w.format = WeightFormat::kBf16;
+  } else {
+    return InvalidArgument(StrCat("weight format '", format, "'; accepted: NVFP4, MXFP4, FP8, BF16"));
+  }
+  const int64_t most_rows = std::max<int64_t>(kAllBytes / w.row_bytes(), 1);
+  if (shape.groups == 1 && w.rows > most_rows) w.rows = most_rows;
+  const int64_t code_bytes = CeilDiv(w.rows * w.row_bytes(), 256) * 256, each = code_bytes + CeilDiv(FileScaleBytes(w), 256) * 256;
+  const int64_t copies = CeilDiv(kAllBytes, each);
+  DeviceBuffer weights, x, y;
+  if (!weights.Allocate(impl->device(), copies * each) || !x.Allocate(impl->device(), num_tokens * shape.groups * w.cols * 4) ||
+      !y.Allocate(impl->device(), num_tokens * w.rows * 4)) {
+    return ResourceExhausted("no memory for the weights of a measurement");
+  }
+  const auto copy_at = [&](int64_t i) {
+    QuantTensor m = w;
+    m.codes = weights.data() + i * each;
+    m.block_scale = FileScaleBytes(w) > 0 ? m.codes + code_bytes : nullptr;
+    return m;
+  };
+  const QuantTensor first = copy_at(0);
+  uint8_t* const scales = first.block_scale != nullptr ? weights.data() + code_bytes : nullptr;
+  FillWeight(ctx, {.w = first, .codes = weights.data(), .block_scale = scales, .seed = 1});
+  ParallelFor(ctx.pool, copies - 1, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin + 1; i <= end; ++i) std::memcpy(weights.data() + i * each, weights.data(), static_cast<size_t>(each));
+  });
+  auto* inputs = reinterpret_cast<float*>(x.data());
+  const int64_t width = shape.groups * w.cols;
+  for (int64_t i = 0; i < num_tokens * width; ++i) inputs[i] = FillValue(2, static_cast<uint64_t>(i));
+  const Tensor in{x.data(), DType::kF32, {num_tokens, width}}, out{y.data(), DType::kF32, {num_tokens, w.rows}};
+  std::vector<double> times;
+  const auto start = Clock::now();
+  for (int64_t i = 0; i < 3 || SecondsSince(start) < budget; ++i) {
+    const auto call = Clock::now();
+    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups});
+    if (i > 0) times.push_back(SecondsSince(call));
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
+  return LinearTime{.rows = w.rows, .seconds = times[times.size() / 2], .bytes = static_cast<double>(FileBytes(w)),
+                    .products = static_cast<double>(num_tokens * w.rows * w.cols)};
+}
+
+Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
+  auto* impl = dynamic_cast<SessionImpl*>(&session);
+  if (impl == nullptr) return InvalidArgument("this session belongs to no engine of this library");
+  DSV4_RETURN_IF_ERROR(OnCpu(impl->engine()).status());
+  DSV4_RETURN_IF_ERROR(impl->engine().Check(*impl, tokens));
+  const KvLayout& layout = impl->engine().model().kv_layout;
+  const auto done = static_cast<int64_t>(session.tokens().size());
+  if (done < layout.page_tokens) {
+    return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens, " tokens; the session has ", done));
+  }
+  DSV4_RETURN_IF_ERROR(impl->cache().Reserve(done + static_cast<int64_t>(tokens.size())));
+  const std::vector<uint8_t*>& pages = impl->cache().pages();
+  for (size_t i = static_cast<size_t>(done / layout.page_tokens); i < pages.size(); ++i) {
+    std::memcpy(pages[i], pages[0], static_cast<size_t>(layout.page_bytes));
+  }
+  impl->ReserveTokens(tokens.size());
+  impl->Commit(tokens);
+  return {};
+}
+
+}  // namespace dsv4
