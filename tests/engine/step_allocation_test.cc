@@ -1,31 +1,11 @@
 // A decode step on the CPU allocates nothing: every vector and buffer that it uses has grown before.
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
+#include <utility>
+#include <vector>
 
 #include "dsv4/sampling.h"
+#include "support/count_allocations.h"
 #include "support/sessions.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-}  // namespace
-
-// Every allocation of this program is counted; the sized and aligned forms call these or are not used in a step.
-void* operator new(size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(size > 0 ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  return std::malloc(size > 0 ? size : 1);
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
 
 namespace dsv4::test {
 namespace {

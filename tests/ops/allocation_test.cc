@@ -1,37 +1,11 @@
 // Ops allocate nothing once their working memory has grown: a decode step repeats the same sizes.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "ops/experts/experts.h"
 #include "ops/kernels.h"
 #include "ops/linear/linear.h"
 #include "ops/rms_norm/rms_norm.h"
+#include "support/count_allocations.h"
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-}  // namespace
-
-// Every allocation of this program is counted; the sized and array forms call these.
-void* operator new(size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(size > 0 ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-void* operator new(size_t size, std::align_val_t align) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  const auto unit = static_cast<size_t>(align);
-  if (void* p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace dsv4::test {
 namespace {
