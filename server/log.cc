@@ -37,12 +37,17 @@ void Log::Line(std::string_view event, std::initializer_list<LogField> fields) c
     for (const auto& [key, value] : fields) json[std::string(key)] = value;
     line = Dump(json);
   } else {
-    line = Now() + " " + std::string(event);
+    line = Now();
+    line += ' ';
+    line += event;
     for (const auto& [key, value] : fields) {
       const bool plain = !value.empty() && std::none_of(value.begin(), value.end(), [](char c) {
         return static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '=';
       });
-      line += " " + std::string(key) + "=" + (plain ? value : Dump(Json(value)));
+      line += ' ';
+      line += key;
+      line += '=';
+      line += plain ? value : Dump(Json(value));
     }
   }
   line += '\n';

@@ -18,7 +18,7 @@ namespace dsv4::testing {
 
 inline std::string V4Dir() { return DSV4_SOURCE_DIR "/../shared/data/tokenizer-v4"; }
 
-inline bool HaveV4() { return std::filesystem::exists(V4Dir() + "/tokenizer.json"); }
+inline bool HaveV4() { return std::filesystem::exists(std::filesystem::path(V4Dir()) / "tokenizer.json"); }
 
 // Loaded once; only when HaveV4().
 inline const Tokenizer& V4() {
