@@ -1,8 +1,11 @@
 #include "base/cpu_topology.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -30,7 +33,9 @@ TEST(CpuTopology, ListsOfCores) {
 class TwoNodes : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "/topology";
+    // One folder for each test: ctest runs them beside each other.
+    root_ = testing::TempDir() + "dsv4_topology_" + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+            std::to_string(::getpid());
     std::filesystem::remove_all(root_);
     Write("node/online", "0-1");
     Write("node/node0/cpulist", "0-3,8-11");
