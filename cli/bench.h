@@ -41,9 +41,8 @@ class RateMeter {
 // Prints a row as JSON, or as a line for people.
 void Report(const BenchOptions& options, const Json& row, const std::string& line);
 
-// Rows of a trace: `work` ran `steps` steps in `seconds`. Returns its multiply-adds. `of` describes the figure: it goes before
-// each row's own fields.
-double ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
+// Rows of a trace: `work` ran `steps` steps in `seconds`. `of` describes the figure: it goes before each row's own fields.
+void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
                  const Json& of);
 
 // Linears of the model's shapes in every weight format.

@@ -32,14 +32,10 @@ void AddShares(Json& row, const Shares& s) {
 
 }  // namespace
 
-double ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
+void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
                  const Json& of) {
   OpTime other{.op = "outside of ops", .detail = "", .calls = steps, .seconds = seconds};
-  double products = 0;
-  for (const OpTime& t : times) {
-    other.seconds -= t.seconds;
-    products += t.products;
-  }
+  for (const OpTime& t : times) other.seconds -= t.seconds;
   std::vector<OpTime> all = times;
   all.push_back(other);
   std::stable_sort(all.begin(), all.end(), [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
@@ -65,7 +61,6 @@ double ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, 
     }
   }
   if (!options.json) Print(Table(table, {false, true, true, true, true, true, true, true}));
-  return products;
 }
 
 void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens, double budget_s) {

@@ -1,30 +1,18 @@
 #include "ops/compress/compress.h"
 
+#include "ops/cpu_rows.h"
+
 namespace dsv4 {
 
 void CompressRef(const ExecContext& ctx, const CompressArgs& a);
 void CompressCuda(const ExecContext& ctx, const CompressArgs& a);
-namespace generic {
-void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
-}
-namespace avx512 {
-void CompressCpu(const ExecContext& ctx, const CompressArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(CompressCpu, CompressArgs)
 
 namespace {
 
 constexpr Candidate<CompressArgs> kCandidates[] = {
     DSV4_CUDA_ROW(CompressCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::CompressCpu},
-    {"avx2", SupportsAvx2, avx2::CompressCpu},
-#endif
-    {"generic", SupportsCpu, generic::CompressCpu},
+    DSV4_CPU_ROWS(CompressCpu)
     {"ref", SupportsCpu, CompressRef},
 };
 

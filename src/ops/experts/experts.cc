@@ -3,39 +3,19 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu_rows.h"
+
 namespace dsv4 {
 
 void ExpertsRef(const ExecContext& ctx, const ExpertsArgs& a);
 void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a);
-namespace generic {
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
-}
-namespace avx512 {
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
-}
-namespace avx512vnni {
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
-}
-namespace amx {
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU_PRODUCT(ExpertsCpu, ExpertsArgs)
 
 namespace {
 
 constexpr Candidate<ExpertsArgs> kCandidates[] = {
     DSV4_CUDA_ROW(ExpertsCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"amx", SupportsAmx, amx::ExpertsCpu},
-    {"avx512vnni", SupportsAvx512Vnni, avx512vnni::ExpertsCpu},
-    {"avx512", SupportsAvx512, avx512::ExpertsCpu},
-    {"avx2", SupportsAvx2, avx2::ExpertsCpu},
-#endif
-    {"generic", SupportsCpu, generic::ExpertsCpu},
+    DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
     {"ref", SupportsCpu, ExpertsRef},
 };
 

@@ -1,32 +1,19 @@
 #include "ops/hc_head/hc_head.h"
 
+#include "ops/cpu_rows.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
 
 void HcHeadRef(const ExecContext& ctx, const HcHeadArgs& a);
 void HcHeadCuda(const ExecContext& ctx, const HcHeadArgs& a);
-namespace generic {
-void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
-}
-namespace avx512 {
-void HcHeadCpu(const ExecContext& ctx, const HcHeadArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(HcHeadCpu, HcHeadArgs)
 
 namespace {
 
 constexpr Candidate<HcHeadArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcHeadCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::HcHeadCpu},
-    {"avx2", SupportsAvx2, avx2::HcHeadCpu},
-#endif
-    {"generic", SupportsCpu, generic::HcHeadCpu},
+    DSV4_CPU_ROWS(HcHeadCpu)
     {"ref", SupportsCpu, HcHeadRef},
 };
 

@@ -1,32 +1,19 @@
 #include "ops/hc_post/hc_post.h"
 
+#include "ops/cpu_rows.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
 
 void HcPostRef(const ExecContext& ctx, const HcPostArgs& a);
 void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a);
-namespace generic {
-void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
-}
-namespace avx512 {
-void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(HcPostCpu, HcPostArgs)
 
 namespace {
 
 constexpr Candidate<HcPostArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcPostCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::HcPostCpu},
-    {"avx2", SupportsAvx2, avx2::HcPostCpu},
-#endif
-    {"generic", SupportsCpu, generic::HcPostCpu},
+    DSV4_CPU_ROWS(HcPostCpu)
     {"ref", SupportsCpu, HcPostRef},
 };
 

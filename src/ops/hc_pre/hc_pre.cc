@@ -1,32 +1,19 @@
 #include "ops/hc_pre/hc_pre.h"
 
+#include "ops/cpu_rows.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
 
 void HcPreRef(const ExecContext& ctx, const HcPreArgs& a);
 void HcPreCuda(const ExecContext& ctx, const HcPreArgs& a);
-namespace generic {
-void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
-}
-namespace avx512 {
-void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(HcPreCpu, HcPreArgs)
 
 namespace {
 
 constexpr Candidate<HcPreArgs> kCandidates[] = {
     DSV4_CUDA_ROW(HcPreCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::HcPreCpu},
-    {"avx2", SupportsAvx2, avx2::HcPreCpu},
-#endif
-    {"generic", SupportsCpu, generic::HcPreCpu},
+    DSV4_CPU_ROWS(HcPreCpu)
     {"ref", SupportsCpu, HcPreRef},
 };
 

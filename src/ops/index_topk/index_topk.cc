@@ -1,30 +1,18 @@
 #include "ops/index_topk/index_topk.h"
 
+#include "ops/cpu_rows.h"
+
 namespace dsv4 {
 
 void IndexTopkRef(const ExecContext& ctx, const IndexTopkArgs& a);
 void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a);
-namespace generic {
-void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
-}
-namespace avx512 {
-void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(IndexTopkCpu, IndexTopkArgs)
 
 namespace {
 
 constexpr Candidate<IndexTopkArgs> kCandidates[] = {
     DSV4_CUDA_ROW(IndexTopkCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::IndexTopkCpu},
-    {"avx2", SupportsAvx2, avx2::IndexTopkCpu},
-#endif
-    {"generic", SupportsCpu, generic::IndexTopkCpu},
+    DSV4_CPU_ROWS(IndexTopkCpu)
     {"ref", SupportsCpu, IndexTopkRef},
 };
 

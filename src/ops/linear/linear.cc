@@ -1,40 +1,19 @@
 #include "ops/linear/linear.h"
 
 #include "base/str.h"
+#include "ops/cpu_rows.h"
 
 namespace dsv4 {
 
 void LinearRef(const ExecContext& ctx, const LinearArgs& a);
 void LinearCuda(const ExecContext& ctx, const LinearArgs& a);
-namespace generic {
-void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
-}
-namespace avx512 {
-void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
-}
-namespace avx512vnni {
-void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
-}
-namespace amx {
-void LinearCpu(const ExecContext& ctx, const LinearArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU_PRODUCT(LinearCpu, LinearArgs)
 
 namespace {
 
 constexpr Candidate<LinearArgs> kCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"amx", SupportsAmx, amx::LinearCpu},
-    {"avx512vnni", SupportsAvx512Vnni, avx512vnni::LinearCpu},
-    {"avx512", SupportsAvx512, avx512::LinearCpu},
-    {"avx2", SupportsAvx2, avx2::LinearCpu},
-#endif
-    {"generic", SupportsCpu, generic::LinearCpu},
+    DSV4_CPU_PRODUCT_ROWS(LinearCpu)
     {"ref", SupportsCpu, LinearRef},
 };
 

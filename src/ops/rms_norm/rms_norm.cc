@@ -1,30 +1,18 @@
 #include "ops/rms_norm/rms_norm.h"
 
+#include "ops/cpu_rows.h"
+
 namespace dsv4 {
 
 void RmsNormRef(const ExecContext& ctx, const RmsNormArgs& a);
 void RmsNormCuda(const ExecContext& ctx, const RmsNormArgs& a);
-namespace generic {
-void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
-}
-namespace avx512 {
-void RmsNormCpu(const ExecContext& ctx, const RmsNormArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(RmsNormCpu, RmsNormArgs)
 
 namespace {
 
 constexpr Candidate<RmsNormArgs> kCandidates[] = {
     DSV4_CUDA_ROW(RmsNormCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::RmsNormCpu},
-    {"avx2", SupportsAvx2, avx2::RmsNormCpu},
-#endif
-    {"generic", SupportsCpu, generic::RmsNormCpu},
+    DSV4_CPU_ROWS(RmsNormCpu)
     {"ref", SupportsCpu, RmsNormRef},
 };
 

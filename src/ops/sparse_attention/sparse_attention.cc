@@ -1,5 +1,6 @@
 #include "ops/sparse_attention/sparse_attention.h"
 
+#include "ops/cpu_rows.h"
 #include "ops/rope/rope.h"
 #include "ops/sparse_attention/rows.h"
 
@@ -7,27 +8,13 @@ namespace dsv4 {
 
 void SparseAttentionRef(const ExecContext& ctx, const SparseAttentionArgs& a);
 void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a);
-namespace generic {
-void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
-}
-#ifdef DSV4_HAVE_AVX2
-namespace avx2 {
-void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
-}
-namespace avx512 {
-void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a);
-}
-#endif
+DSV4_DECLARE_CPU(SparseAttentionCpu, SparseAttentionArgs)
 
 namespace {
 
 constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
     DSV4_CUDA_ROW(SparseAttentionCuda)
-#ifdef DSV4_HAVE_AVX2
-    {"avx512", SupportsAvx512, avx512::SparseAttentionCpu},
-    {"avx2", SupportsAvx2, avx2::SparseAttentionCpu},
-#endif
-    {"generic", SupportsCpu, generic::SparseAttentionCpu},
+    DSV4_CPU_ROWS(SparseAttentionCpu)
     {"ref", SupportsCpu, SparseAttentionRef},
 };
 
