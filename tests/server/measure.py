@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """By hand: what batching gains and what the server costs, with the nano model.
 
-    measure.py BINARY [TOKENS] [THREADS] [ROUNDS]
+    measure.py BINARY [TOKENS] [THREADS] [ROUNDS] [FLAGS ...]      FLAGS for both commands, e.g. --device cuda
 
-Tokens a second of 1, 2, 4, 8 and 16 streams. Then a token of `dsv4 serve` (one stream) beside one of `dsv4 generate`: both
-write the same TOKENS tokens at the same time, but only one of them is let run, in turns of 20 ms, so that whatever else the
-machine does, and where the text is, meets both alike. Processor time of all threads, and of the server's engine thread; medians
-of the rounds. One JSON object.
+Tokens a second of 1, 2, 4, 8 and 16 streams. Then a token of `dsv4 serve` (one stream) beside one of `dsv4 generate`, both writing
+the same TOKENS tokens, two ways, medians of the rounds:
+- by the clock: in turns, each alone; time from the first to the last token (what `generate` reports; what the client sees).
+- by processor time (without FLAGS): at the same time, but only one of them is let run, in turns of 20 ms, so that whatever else the
+  machine does, and where the text is, meets both alike. Of all threads, and of the server's engine thread.
+One JSON object.
 """
 
 import json
 import os
+import re
 import resource
 import signal
 import statistics
@@ -22,6 +25,7 @@ import time
 TOKENS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 300
 THREADS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 1
 ROUNDS = int(sys.argv.pop(2)) if len(sys.argv) > 2 else 7
+FLAGS = [sys.argv.pop(2) for _ in sys.argv[2:]]
 SLICE = 0.02
 
 from support import BINARY, Server, in_parallel
@@ -34,9 +38,31 @@ def children_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def generate(tokens):
+def generate(tokens, stderr=subprocess.DEVNULL):
     return subprocess.Popen([BINARY, "generate", "-p", PROMPT, "-n", str(tokens), "--temperature", "0", "--ignore-eos",
-                             "--threads", str(THREADS)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                             "--threads", str(THREADS), *FLAGS], stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+
+
+def generate_by_the_clock():
+    """Milliseconds of a token after the first."""
+    found = re.search(r"generated \d+ tokens, ([\d.]+) tok/s", generate(TOKENS, subprocess.PIPE).communicate()[1])
+    return 1000 / float(found.group(1))
+
+
+def stream_by_the_clock(server):
+    """Milliseconds of a token after the first, at the client."""
+    body = json.dumps({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}).encode()
+    with server.socket(timeout=120) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        first = last = None
+        received = b""
+        while piece := sock.recv(1 << 16):
+            received += piece
+            if b'"text":' in piece:
+                last = time.monotonic()
+                first = first or last
+    assert b"[DONE]" in received, received[-200:]
+    return 1000 * (last - first) / (TOKENS - 1)
 
 
 def thread_seconds(server):
@@ -82,7 +108,7 @@ def one_round(server):
 
 
 def main():
-    server = Server("--prefix-cache", "off", threads=THREADS)
+    server = Server("--prefix-cache", "off", *FLAGS, threads=THREADS)
     stream(server, 8)
     rates, cpu = {}, {}
     for streams in [1, 2, 4, 8, 16]:
@@ -90,18 +116,22 @@ def main():
         in_parallel([lambda i=i: stream(server, TOKENS, PROMPT + " " + str(i)) for i in range(streams)])
         rates[streams] = streams * TOKENS / (time.monotonic() - begin)
         cpu[streams] = 1000 * (total_seconds(server) - used) / (streams * TOKENS)
-    rounds = [one_round(server) for _ in range(ROUNDS)]
+    clock = [(generate_by_the_clock(), stream_by_the_clock(server)) for _ in range(ROUNDS)]
+    rounds = [] if FLAGS else [one_round(server) for _ in range(ROUNDS)]
     server.stop()
 
-    def overhead(of):
-        return round(100 * (statistics.median(r[of] / r[0] for r in rounds) - 1), 1)
+    def overhead(pairs):
+        return round(100 * (statistics.median(b / a for a, b in pairs) - 1), 1) if pairs else None
 
-    print(json.dumps({"tokens": TOKENS, "threads": THREADS, "rounds": ROUNDS,
+    print(json.dumps({"tokens": TOKENS, "threads": THREADS, "rounds": ROUNDS, "flags": FLAGS,
                       "tokens_per_second": {k: round(v, 1) for k, v in rates.items()},
                       "cpu_ms_per_token": {k: round(v, 3) for k, v in cpu.items()},
                       "gain_16_by_cpu_time": round(cpu[1] / cpu[16], 2), "gain_16_by_clock": round(rates[16] / rates[1], 2),
-                      "generate_serve_and_its_engine_thread_ms": [[round(x, 3) for x in r] for r in rounds],
-                      "overhead_percent": overhead(1), "overhead_of_the_engine_thread_percent": overhead(2)}))
+                      "generate_and_serve_ms_by_the_clock": [[round(x, 3) for x in r] for r in clock],
+                      "overhead_percent_by_the_clock": overhead(clock),
+                      "generate_serve_and_its_engine_thread_cpu_ms": [[round(x, 3) for x in r] for r in rounds],
+                      "overhead_percent_of_cpu_time": overhead([(r[0], r[1]) for r in rounds]),
+                      "overhead_percent_of_the_engine_thread": overhead([(r[0], r[2]) for r in rounds])}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     http_test.py BINARY
 
-Exit status 77: every test was skipped.
+Exit status 77: every test was skipped. DSV4_TEST_SERVE: flags for every server that the tests start, e.g. "--device cuda".
 """
 
 import http.client
@@ -70,7 +70,8 @@ class Server:
 
     def __init__(self, *args, threads=2):
         self.log = tempfile.TemporaryFile()
-        command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *map(str, args)]
+        command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *os.environ.get("DSV4_TEST_SERVE", "").split(),
+                   *map(str, args)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log)
         end = time.time() + 60
         while True:
