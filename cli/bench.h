@@ -1,13 +1,13 @@
 // What the parts of dsv4 bench share.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "clock.h"
 #include "dsv4/engine.h"
 #include "dsv4/measure.h"
 #include "options.h"
@@ -15,9 +15,6 @@
 namespace dsv4::cli {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-inline double Seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
 
 // Ids spread over the vocabulary, never the end token; the same in every run.
 std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab);

@@ -1,6 +1,5 @@
 // dsv4 generate: continues a prompt.
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "clock.h"
 #include "dsv4/engine.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
@@ -26,12 +26,7 @@ namespace dsv4::cli {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
-
-double Seconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 std::string Rate(int64_t tokens, double seconds) {
   return seconds > 0 ? FormatFixed(static_cast<double>(tokens) / seconds, 1) + " tok/s" : "- tok/s";

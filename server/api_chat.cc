@@ -280,7 +280,7 @@ std::vector<std::string> ToolNames(const Json& tools) {
   return names;
 }
 
-void ReadToolChoice(const Fields& fields, const Json& tools, GenerationParams* params) {
+void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParams* params) {
   params->calls_allowed = !tools.empty();
   params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
   const Json* choice = fields.Get("tool_choice");
@@ -411,7 +411,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   input.reasoning = ReadReasoning(api, fields, &params);
   bool any_tools = !input.tools.empty();
   for (const Json& m : input.messages) any_tools = any_tools || (m.contains("tools") && !m["tools"].empty());
-  ReadToolChoice(fields, input.tools, &params);
+  ReadChatToolChoice(fields, input.tools, &params);
   if (input.tools.empty() && any_tools && params.required_calls.empty()) {
     const Json* choice = fields.Get("tool_choice");
     params.calls_allowed = choice == nullptr || *choice != "none";

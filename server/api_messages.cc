@@ -299,7 +299,7 @@ void ReadTools(const Fields& fields, ChatInput* input) {
   }
 }
 
-void ReadToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
+void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
   params->calls_allowed = !input.tools.empty();
   const Json* choice = fields.Object("tool_choice");
   if (choice == nullptr) return;
@@ -367,7 +367,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   ChatInput input;
   ReadMessages(fields, &input);
   ReadTools(fields, &input);
-  ReadToolChoice(fields, input, &params);
+  ReadMessagesToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
   const OutputForm form = ReadMessagesFormat(fields);
   input.schema = form.shown;
@@ -393,7 +393,7 @@ void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
   ChatInput input;
   ReadMessages(fields, &input);
   ReadTools(fields, &input);
-  ReadToolChoice(fields, input, &params);
+  ReadMessagesToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
   input.schema = ReadMessagesFormat(fields).shown;
   const ChatPrompt prompt = MakeChatPrompt(api, input);

@@ -15,11 +15,11 @@ namespace {
 struct ToolName {
   std::string space, name;
 };
-using ToolNames = std::map<std::string, ToolName>;
+using NamespacedTools = std::map<std::string, ToolName>;
 
 class ResponsesReply : public Reply {
  public:
-  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, ToolNames names)
+  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, NamespacedTools names)
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, stream, 1),
         response_(std::move(response)),
         names_(std::move(names)) {}
@@ -170,7 +170,7 @@ class ResponsesReply : public Reply {
   }
 
   Json response_;
-  const ToolNames names_;
+  const NamespacedTools names_;
   int64_t sequence_ = 0;
   Json output_ = Json::array();
   Item item_ = Item::kNone;
@@ -281,7 +281,7 @@ class InputReader {
 };
 
 void AddTool(const Json& json, const std::string& path, const std::string& space, ChatInput* input,
-             ToolNames* names) {
+             NamespacedTools* names) {
   const Fields tool(json, path);
   const std::string type = tool.Text("type").value_or("function");
   if (type == "namespace") {
@@ -304,7 +304,7 @@ void AddTool(const Json& json, const std::string& path, const std::string& space
   (*names)[full] = {space, *name};
 }
 
-void ReadToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
+void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
   params->calls_allowed = !input.tools.empty();
   params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
   const Json* choice = fields.Get("tool_choice");
@@ -381,12 +381,12 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
     Refuse("input", "input must be a string or an array of items");
   }
   input.messages = std::move(reader.messages);
-  ToolNames names;
+  NamespacedTools names;
   if (const Json* tools = fields.Array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i)
       AddTool((*tools)[i], "tools[" + std::to_string(i) + "]", "", &input, &names);
   }
-  ReadToolChoice(fields, input, &params);
+  ReadResponsesToolChoice(fields, input, &params);
   const OutputForm form = ReadTextFormat(fields);
   input.schema = form.shown;
   ApplyForm(api, form, input.tools, &params);

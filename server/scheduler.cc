@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 
-double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
-
 bool HasPenalties(const SamplingParams& s) {
   return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
-constexpr int kMaxReads = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
+constexpr int kMaxReadsOfSequence = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
 constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
 
 }  // namespace
@@ -131,7 +131,7 @@ void Scheduler::Admit() {
     const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
     if (!running_.empty() && planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
       break;
-    if (known.on_disk && s.num_reads < kMaxReads) {
+    if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
       const auto fetched = cache_.Fetch(s.ids);
       if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
       s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;

@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::chrono::minutes kWarnAgain{1};
 
-double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
-
 }  // namespace
 
 Status Scheduler::RunItems(std::span<Sequence* const> batch) {

@@ -12,8 +12,6 @@ namespace {
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
 
-double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 }  // namespace
 
 void Scheduler::ChooseToken(Sequence& s) {

@@ -1,6 +1,8 @@
 // One sequence of a request, from its prompt to its end.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,6 +13,10 @@
 #include "structured/grammar.h"
 
 namespace dsv4::server {
+
+inline double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+inline int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
 
 struct Scheduler::Sequence {
   Sequence(std::shared_ptr<Job> its_job, int its_index, const Tokenizer& tokenizer)

@@ -16,11 +16,11 @@ void PackWeight(benchmark::State& state, WeightFormat format) {
   for (auto _ : state) dsv4::PackWeight(ctx, {.w = w.tensor(), .codes = codes.data(), .block_scale = scales.data()});
   Report(state, n * w.tensor().row_bytes());
 }
-void Shapes(benchmark::internal::Benchmark* b) { b->ArgNames({"N", "K"})->UseRealTime()->Args({256, 1024}); }
-BENCHMARK_CAPTURE(PackWeight, bf16, WeightFormat::kBf16)->Apply(Shapes);
-BENCHMARK_CAPTURE(PackWeight, fp8, WeightFormat::kFp8Block)->Apply(Shapes);
-BENCHMARK_CAPTURE(PackWeight, mxfp4, WeightFormat::kMxfp4)->Apply(Shapes);
-BENCHMARK_CAPTURE(PackWeight, nvfp4, WeightFormat::kNvfp4)->Apply(Shapes);
+void PackShapes(benchmark::internal::Benchmark* b) { b->ArgNames({"N", "K"})->UseRealTime()->Args({256, 1024}); }
+BENCHMARK_CAPTURE(PackWeight, bf16, WeightFormat::kBf16)->Apply(PackShapes);
+BENCHMARK_CAPTURE(PackWeight, fp8, WeightFormat::kFp8Block)->Apply(PackShapes);
+BENCHMARK_CAPTURE(PackWeight, mxfp4, WeightFormat::kMxfp4)->Apply(PackShapes);
+BENCHMARK_CAPTURE(PackWeight, nvfp4, WeightFormat::kNvfp4)->Apply(PackShapes);
 
 }  // namespace
 }  // namespace dsv4::bench

@@ -11,7 +11,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
+constexpr int64_t kPageAlignment = 256;
 constexpr int64_t kDeviceSlabBytes = int64_t{32} << 20;  // a device's allocator is slow: many pages at once
 constexpr int64_t kFirstTableEntries = 64;
 
@@ -25,7 +25,7 @@ PagePool::~PagePool() {
 
 uint8_t* PagePool::Allocate() {
   if (free_.empty()) {
-    const int64_t stride = CeilDiv(page_bytes_, kAlignment) * kAlignment;
+    const int64_t stride = CeilDiv(page_bytes_, kPageAlignment) * kPageAlignment;
     int64_t count = device_->kind() == DeviceKind::kCpu ? 1 : std::max<int64_t>(1, kDeviceSlabBytes / stride);
     void* slab = device_->Allocate(count * stride);
     if (slab == nullptr && count > 1) slab = device_->Allocate((count = 1) * stride);

@@ -11,8 +11,6 @@ namespace dsv4 {
 
 namespace {
 
-using Kind = JsonValue::Kind;
-
 template <typename Value>
 struct Named {
   std::string_view name;
@@ -70,7 +68,7 @@ Status ReadFlag(const JsonValue& object, std::string_view key, std::string_view 
   const JsonValue* value = Get(object, key);
   if (value == nullptr) return {};
   if (!value->is_bool()) return Wrong(StrCat(path, key), *value, "true or false");
-  *out = value->is(Kind::kTrue);
+  *out = value->is(JsonValue::Kind::kTrue);
   return {};
 }
 

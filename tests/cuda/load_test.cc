@@ -7,7 +7,7 @@
 namespace dsv4::test {
 namespace {
 
-using dsv4::testing::TempDir;
+using dsv4::test::TempDir;
 
 TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
   DSV4_GPU_OR_SKIP();

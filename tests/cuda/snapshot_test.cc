@@ -39,7 +39,7 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
   const std::vector<TokenId> ids = Repeated(ReferenceArray(dir, "prompt_ids").i32, 700);
   const auto engine = LoadOrFail(GpuOptions(dir, false));
   ASSERT_NE(engine, nullptr);
-  const dsv4::testing::TempDir folder;
+  const dsv4::test::TempDir folder;
   for (const size_t cut : {1, 3, 4, 127, 128, 131, 255, 256, 257, 300, 512, 600}) {
     const std::span<const TokenId> tail = std::span(ids).subspan(cut, 20);
     auto session = std::move(engine->NewSession()).value();

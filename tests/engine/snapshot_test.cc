@@ -180,7 +180,7 @@ class SnapshotFile : public Snapshot {
   }
 
   static constexpr size_t kCut = 259;
-  const dsv4::testing::TempDir folder_;
+  const dsv4::test::TempDir folder_;
   const std::string path_ = folder_ / "a.dsv4kv";
   std::string bytes_;
   std::vector<TokenId> ids_;

@@ -11,7 +11,7 @@ namespace dsv4::test {
 namespace {
 
 // Sequences of 300 tokens: all layer kinds of the nano shape have rows to read, and pages with room for what follows.
-class StepAllocation : public testing::Test {
+class StepAllocation : public ::testing::Test {
  protected:
   static constexpr int64_t kContext = 300;
 

@@ -9,7 +9,7 @@
 namespace dsv4::test {
 namespace {
 
-using dsv4::testing::TempDir;
+using dsv4::test::TempDir;
 
 TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
   for (const bool fp8_dense : {false, true}) {

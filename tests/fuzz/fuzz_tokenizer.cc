@@ -11,7 +11,7 @@
 
 namespace {
 
-using dsv4::testing::SmallFile;
+using dsv4::test::SmallFile;
 
 void Require(bool condition) {
   if (!condition) std::abort();

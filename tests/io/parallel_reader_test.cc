@@ -15,8 +15,8 @@
 namespace dsv4 {
 namespace {
 
-using testing::TempDir;
-using testing::WriteBytes;
+using test::TempDir;
+using test::WriteBytes;
 
 std::string RandomBytes(size_t n, uint64_t seed) {
   std::string bytes(n, '\0');

@@ -12,10 +12,10 @@
 namespace dsv4 {
 namespace {
 
+using test::SafetensorsBytes;
+using test::TempDir;
+using test::WriteBytes;
 using ::testing::HasSubstr;
-using testing::SafetensorsBytes;
-using testing::TempDir;
-using testing::WriteBytes;
 
 Result<SafetensorsHeader> Parse(const std::string& bytes) {
   return ParseSafetensors({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, "FILE");

@@ -8,11 +8,11 @@
 namespace dsv4 {
 namespace {
 
+using test::TempDir;
+using test::WriteBytes;
+using test::WriteTensors;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::TempDir;
-using testing::WriteBytes;
-using testing::WriteTensors;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 

@@ -13,7 +13,7 @@
 
 #include "io/safetensors.h"
 
-namespace dsv4::testing {
+namespace dsv4::test {
 
 class TempDir {
  public:
@@ -62,4 +62,4 @@ inline void WriteTensors(const std::string& path, const std::vector<TestTensor>&
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-}  // namespace dsv4::testing
+}  // namespace dsv4::test

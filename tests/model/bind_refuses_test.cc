@@ -11,20 +11,19 @@
 namespace dsv4 {
 namespace {
 
-using testing::Dialect;
-using testing::Erase;
+using test::Dialect;
+using test::Erase;
+using test::kModelOpt;
+using test::kOfficial;
+using test::MakeCheckpoint;
+using test::Named;
+using test::TempDir;
+using test::TestFormat;
+using test::TestTensor;
+using test::TinyConfig;
+using test::WriteTensors;
 using ::testing::HasSubstr;
-using testing::MakeCheckpoint;
-using testing::Named;
-using testing::TempDir;
-using testing::TestFormat;
-using testing::TestTensor;
-using testing::TinyConfig;
-using testing::WriteTensors;
 using Tensors = std::vector<TestTensor>;
-
-constexpr Dialect kOfficial = {TestFormat::kFp8, TestFormat::kMxfp4};
-constexpr Dialect kModelOpt = {TestFormat::kFp8, TestFormat::kNvfp4};
 
 // Empty when it binds.
 std::string ErrorOf(const Tensors& tensors) {

@@ -10,22 +10,21 @@
 namespace dsv4 {
 namespace {
 
-using testing::Dialect;
+using test::Dialect;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::MakeCheckpoint;
-using testing::Named;
-using testing::TempDir;
-using testing::TestFormat;
-using testing::TestTensor;
-using testing::TinyConfig;
-using testing::ToTransformersNames;
-using testing::WithPrefix;
-using testing::WriteTensors;
+using test::kModelOpt;
+using test::kOfficial;
+using test::MakeCheckpoint;
+using test::Named;
+using test::TempDir;
+using test::TestFormat;
+using test::TestTensor;
+using test::TinyConfig;
+using test::ToTransformersNames;
+using test::WithPrefix;
+using test::WriteTensors;
 using Tensors = std::vector<TestTensor>;
-
-constexpr Dialect kOfficial = {TestFormat::kFp8, TestFormat::kMxfp4};
-constexpr Dialect kModelOpt = {TestFormat::kFp8, TestFormat::kNvfp4};
 
 Result<Weights> Bind(const Tensors& tensors, BindReport* report = nullptr, const BindOptions& options = {}) {
   const TempDir dir;  // the maps outlive the file names
@@ -209,7 +208,7 @@ TEST(Bind, FindsShardsThroughTheIndex) {
   }
   for (size_t s = 0; s < 3; ++s)
     WriteTensors(parts / ("model-0000" + std::to_string(s) + ".safetensors"), shards[s]);
-  testing::WriteBytes(parts / "model.safetensors.index.json", Json{{"weight_map", map}}.dump());
+  test::WriteBytes(parts / "model.safetensors.index.json", Json{{"weight_map", map}}.dump());
   const auto a = BindWeights(config, TensorSource::Open(whole.path()).value());
   const auto b = BindWeights(config, TensorSource::Open(parts.path()).value());
   ASSERT_TRUE(a.ok() && b.ok()) << b.status().message();

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-namespace dsv4::testing {
+namespace dsv4::test {
 
 namespace {
 
@@ -295,4 +295,4 @@ void WriteModel(const std::string& dir, const Json& config, const std::vector<Te
   WriteTensors(dir + "/model.safetensors", tensors);
 }
 
-}  // namespace dsv4::testing
+}  // namespace dsv4::test

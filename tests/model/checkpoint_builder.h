@@ -9,7 +9,7 @@
 #include "io/test_files.h"
 #include "model/deepseek_v4/config.h"
 
-namespace dsv4::testing {
+namespace dsv4::test {
 
 // Formats of the projections of attention, shared expert and indexer, and of the routed experts.
 enum class TestFormat { kBf16, kFp8, kFp8F32Scale, kMxfp4, kNvfp4 };
@@ -18,6 +18,8 @@ struct Dialect {
   TestFormat linears = TestFormat::kBf16;
   TestFormat experts = TestFormat::kBf16;
 };
+constexpr Dialect kOfficial = {TestFormat::kFp8, TestFormat::kMxfp4};
+constexpr Dialect kModelOpt = {TestFormat::kFp8, TestFormat::kNvfp4};
 
 // Three layers: sliding with hash router, CSA, HCA. Official field names.
 Json TinyConfigJson();
@@ -39,4 +41,4 @@ void Erase(std::vector<TestTensor>& tensors, const std::string& name);
 // DIR/config.json and DIR/model.safetensors.
 void WriteModel(const std::string& dir, const Json& config, const std::vector<TestTensor>& tensors);
 
-}  // namespace dsv4::testing
+}  // namespace dsv4::test

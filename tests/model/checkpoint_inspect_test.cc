@@ -13,13 +13,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-using testing::Dialect;
-using testing::MakeCheckpoint;
-using testing::TempDir;
-using testing::TestFormat;
-using testing::TinyConfig;
-using testing::TinyConfigJson;
-using testing::WriteModel;
+using test::Dialect;
+using test::MakeCheckpoint;
+using test::TempDir;
+using test::TestFormat;
+using test::TinyConfig;
+using test::TinyConfigJson;
+using test::WriteModel;
 
 TEST(Inspect, DescribesConfigFormatsPlanAndOps) {
   const TempDir dir;
@@ -58,7 +58,7 @@ TEST(Inspect, GivesTheErrorsOfLoading) {
   const TempDir dir;
   EXPECT_EQ(Inspect({.model_dir = dir.path()}).status().code(), StatusCode::kNotFound);
   auto tensors = MakeCheckpoint(TinyConfig(), {});
-  testing::Erase(tensors, "layers.2.attn.wkv.weight");
+  test::Erase(tensors, "layers.2.attn.wkv.weight");
   WriteModel(dir.path(), TinyConfigJson(), tensors);
   EXPECT_THAT(Inspect({.model_dir = dir.path()}).status().message(), HasSubstr("'layers.2.attn.wkv.weight'"));
 }

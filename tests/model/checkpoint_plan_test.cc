@@ -7,8 +7,8 @@
 namespace dsv4 {
 namespace {
 
-using testing::TempDir;
-using testing::WriteBytes;
+using test::TempDir;
+using test::WriteBytes;
 
 // The schedules and geometry of the released models (docs/model.md).
 KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {

@@ -9,12 +9,12 @@
 namespace dsv4 {
 namespace {
 
+using test::TempDir;
+using test::TinyConfigJson;
+using test::WriteBytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::TempDir;
-using testing::TinyConfigJson;
-using testing::WriteBytes;
 
 Result<Config> Parse(const Json& json) { return ParseConfig(json.dump(), "FILE"); }
 

@@ -17,17 +17,17 @@
 namespace dsv4 {
 namespace {
 
-using testing::Dialect;
-using testing::TempDir;
-using testing::TestFormat;
+using test::Dialect;
+using test::TempDir;
+using test::TestFormat;
 
 class Upload : public ::testing::Test {
  protected:
   void Load(const Dialect& dialect) {
     std::filesystem::create_directories(temp_ / "model");
-    testing::WriteModel(temp_ / "model", testing::TinyConfigJson(), testing::MakeCheckpoint(testing::TinyConfig(), dialect));
+    test::WriteModel(temp_ / "model", test::TinyConfigJson(), test::MakeCheckpoint(test::TinyConfig(), dialect));
     source_ = std::move(TensorSource::Open(temp_ / "model")).value();
-    host_ = std::move(BindWeights(testing::TinyConfig(), source_)).value();
+    host_ = std::move(BindWeights(test::TinyConfig(), source_)).value();
   }
   TempDir temp_;
   std::unique_ptr<Device> device_ = std::move(Device::Open("cpu")).value();

@@ -12,7 +12,7 @@ DSV4_DECLARE_KERNELS(CompressCpu, CompressArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<CompressArgs>> kKernels = DSV4_KERNELS(CompressCpu);
+const std::vector<Kernel<CompressArgs>> kCompressKernels = DSV4_KERNELS(CompressCpu);
 
 // The projections of one sequence's tokens, and the parameters of a compressor.
 struct Prompt {
@@ -28,7 +28,7 @@ struct Prompt {
   GuardBuffer<float> slot_bias, norm, frequencies;
 };
 
-using Run = void (*)(const ExecContext&, const CompressArgs&);
+using CompressFn = void (*)(const ExecContext&, const CompressArgs&);
 
 // Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a fresh cache in steps of the given sizes, repeated; the
 // cache's bytes are the result.
@@ -36,7 +36,7 @@ struct Compressed {
   std::vector<uint8_t> pages;
   std::vector<float> state;  // rows of the last tokens, in order of position
 };
-Compressed Feed(const Run run, const ExecContext& ctx, const KvSpec& spec, bool index, Prompt& prompt,
+Compressed Feed(const CompressFn run, const ExecContext& ctx, const KvSpec& spec, bool index, Prompt& prompt,
                 int64_t num_tokens, const std::vector<int64_t>& sizes, int64_t first_position = 0) {
   CacheFixture cache(spec, {{.cached = first_position, .tokens = 0}});
   const CompressorLayout& layout = index ? cache.layout().layers[0].index : cache.layout().layers[0].main;
@@ -100,7 +100,7 @@ TEST(Compress, MatchesReference) {
       Prompt prompt(random, index ? layout.layers[0].index : layout.layers[0].main, 300);
       const Compressed want = Feed([](const ExecContext&, const CompressArgs& a) { Compress(Reference(), a); },
                                    {}, spec, index, prompt, 300, {300});
-      ForEachKernel(kKernels, [&](const auto run) {
+      ForEachKernel(kCompressKernels, [&](const auto run) {
         const Compressed got = Feed(run, TwoThreads(), spec, index, prompt, 300, {300});
         EXPECT_TRUE(Near(AsFloats(got.pages), AsFloats(want.pages), Tolerance(ratio == 4 ? 8 : 128)));
         EXPECT_TRUE(BitEqual(got.state, want.state));
@@ -119,7 +119,7 @@ TEST(Compress, EveryChunkingGivesTheSameBytes) {
       const KvLayout layout = MakeKvLayout(spec);
       const int64_t num_tokens = 391;
       Prompt prompt(random, index ? layout.layers[0].index : layout.layers[0].main, num_tokens);
-      ForEachKernel(kKernels, [&](const auto run) {
+      ForEachKernel(kCompressKernels, [&](const auto run) {
         const Compressed want = Feed(run, {}, spec, index, prompt, num_tokens, {num_tokens});
         for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
                  {1}, {2}, {3}, {4}, {5}, {7}, {127}, {128}, {129}, {1, 3, 130, 2}}) {
@@ -141,7 +141,7 @@ TEST(Compress, SequencesOfAStepDoNotMix) {
   const int64_t t = 19;
   Prompt first(random, layout.layers[0].main, t);
   const int64_t width = first.width;
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kCompressKernels, [&](const auto run) {
     const Compressed want = Feed(run, {}, spec, false, first, t, {t});
     CacheFixture cache(spec,
                        {{.cached = 0, .tokens = 5}, {.cached = 0, .tokens = 0}, {.cached = 0, .tokens = t}});
@@ -177,7 +177,7 @@ TEST(Compress, LargePositions) {
   Prompt prompt(random, layout.layers[0].main, 256);
   const auto reference = [](const ExecContext&, const CompressArgs& a) { Compress(Reference(), a); };
   const Compressed want = Feed(reference, {}, spec, false, prompt, 256, {256}, first_position);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kCompressKernels, [&](const auto run) {
     const Compressed got = Feed(run, TwoThreads(), spec, false, prompt, 256, {100}, first_position);
     EXPECT_TRUE(Near(AsFloats(got.pages), AsFloats(want.pages), Tolerance(128)));
   });

@@ -15,7 +15,7 @@ DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<ExpertsArgs>> kKernels = DSV4_PRODUCT_KERNELS(ExpertsCpu);
+const std::vector<Kernel<ExpertsArgs>> kExpertsKernels = DSV4_PRODUCT_KERNELS(ExpertsCpu);
 
 constexpr float kLimit = 3.0f;  // low, so that both clamps act
 
@@ -50,10 +50,10 @@ struct Layer {
   std::vector<ExpertMatrices> matrices;
 };
 
-using Run = void (*)(const ExecContext&, const ExpertsArgs&);
+using ExpertsFn = void (*)(const ExecContext&, const ExpertsArgs&);
 
 // Output for tokens [begin, end) of the layer's batch.
-std::vector<float> Output(const Run run, const ExecContext& ctx, Layer& l, ActivationDtype activation,
+std::vector<float> Output(const ExpertsFn run, const ExecContext& ctx, Layer& l, ActivationDtype activation,
                           int64_t begin, int64_t end, bool in_place = false) {
   const int64_t t = end - begin;
   GuardBuffer<float> hidden({t * l.slots, 2 * l.f}), outputs({t * l.slots, l.d}), rounded({t, l.d}),
@@ -144,7 +144,7 @@ TEST_P(ExpertsFormats, MatchesReference) {
     Layer layer(random, GetParam(), c.experts, c.d, c.f, c.t, c.slots);
     const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, c.t);
     const std::vector<double> plain_bounds = Bounds(layer, want, /*tiles=*/false), tile_bounds = Bounds(layer, want, /*tiles=*/true);
-    ForEachKernel(kKernels, [&](const auto run, bool tiles) {
+    ForEachKernel(kExpertsKernels, [&](const auto run, bool tiles) {
       const std::vector<double>& bounds = tiles ? tile_bounds : plain_bounds;
       const std::vector<float> got = Output(run, TwoThreads(), layer, ActivationDtype::kNative, 0, c.t);
       EXPECT_TRUE(WithinBounds(got, want, bounds));
@@ -159,7 +159,7 @@ TEST_P(ExpertsFormats, TokensDoNotDependOnTheirBatch) {
   Layer layer(random, GetParam(), 7, 256, 160, 23, 3);  // large enough that every thread gets a part (ops/grain.h)
   for (const ActivationDtype activation :
        {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kExpertsKernels, [&](const auto run) {
       const std::vector<float> all = Output(run, {}, layer, activation, 0, layer.t);
       for (const ExecContext& ctx : ThreadCounts()) {
         EXPECT_TRUE(BitEqual(Output(run, ctx, layer, activation, 0, layer.t), all));
@@ -189,7 +189,7 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
   for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     const bool in_linear = IsInteger(mode);  // linear rounds its input itself
     size_t next = 0;
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kExpertsKernels, [&](const auto run) {
       const std::vector<float> got = Output(run, TwoThreads(), layer, mode, 0, t);
       GuardBuffer<float> x({t, d}, layer.x.values()), y({t, d}, layer.shared.values());
       if (!in_linear) RoundActivation({}, {.x = x.tensor(), .y = x.tensor(), .mode = mode});
@@ -230,7 +230,7 @@ TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
   Layer layer(random, {WeightFormat::kF32}, 3, 24, 16, 2, 2);
   for (int32_t& e : layer.experts.span()) e = 1;
   const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, 2);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kExpertsKernels, [&](const auto run) {
     EXPECT_TRUE(WithinBounds(Output(run, {}, layer, ActivationDtype::kNative, 0, 2), want, Bounds(layer, want, /*tiles=*/false)));
   });
 }

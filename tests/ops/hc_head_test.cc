@@ -12,7 +12,7 @@ DSV4_DECLARE_KERNELS(HcHeadCpu, HcHeadArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<HcHeadArgs>> kKernels = DSV4_KERNELS(HcHeadCpu);
+const std::vector<Kernel<HcHeadArgs>> kHcHeadKernels = DSV4_KERNELS(HcHeadCpu);
 
 // As in hc_pre_test.cc: the products are off by K gamma_(K/8 + 40), times the scale 0.05 in the logit, times the
 // sigmoid's slope 1/4, plus roundings; then h products with |stream| <= 6.
@@ -40,7 +40,7 @@ TEST(HcHead, MatchesReferenceAndDoesNotDependOnTheBatch) {
                       .norm_eps = 1e-6f,
                       .out = want.tensor()};
       HcHead(Reference(), args);
-      ForEachKernel(kKernels, [&](const auto run) {
+      ForEachKernel(kHcHeadKernels, [&](const auto run) {
         GuardBuffer<float> all({c.r, c.d});
         args.streams = streams.tensor();
         args.out = all.tensor();

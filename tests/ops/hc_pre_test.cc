@@ -12,7 +12,7 @@ DSV4_DECLARE_KERNELS(HcPreCpu, HcPreArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<HcPreArgs>> kKernels = DSV4_KERNELS(HcPreCpu);
+const std::vector<Kernel<HcPreArgs>> kHcPreKernels = DSV4_KERNELS(HcPreCpu);
 
 struct Site {
   Site(Random& random, WeightFormat format, int64_t num_tokens, int64_t h, int64_t d)
@@ -65,7 +65,7 @@ TEST(HcPre, MatchesReference) {
       Outputs want(c.t, c.h, c.d);
       HcPre(Reference(), site.Args(want.x, want.post, want.comb));
       const double tolerance = MixTolerance(c.h * c.d);
-      ForEachKernel(kKernels, [&](const auto run) {
+      ForEachKernel(kHcPreKernels, [&](const auto run) {
         Outputs got(c.t, c.h, c.d);
         run(TwoThreads(), site.Args(got.x, got.post, got.comb));
         EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
@@ -80,7 +80,7 @@ TEST(HcPre, TokensDoNotDependOnTheirBatch) {
   Random random(2);
   const int64_t t = 67, h = 4, d = 40;
   Site site(random, WeightFormat::kF32, t, h, d);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kHcPreKernels, [&](const auto run) {
     Outputs all(t, h, d);
     run({}, site.Args(all.x, all.post, all.comb));
     for (const ExecContext& ctx : ThreadCounts()) {
@@ -106,7 +106,7 @@ TEST(HcPre, CombIsDoublyStochastic) {
   Random random(3);
   const int64_t t = 9, h = 4, d = 32;
   Site site(random, WeightFormat::kF32, t, h, d);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kHcPreKernels, [&](const auto run) {
     Outputs got(t, h, d);
     run({}, site.Args(got.x, got.post, got.comb));
     for (int64_t i = 0; i < t; ++i) {

@@ -16,7 +16,7 @@ DSV4_DECLARE_KERNELS(IndexTopkCpu, IndexTopkArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<IndexTopkArgs>> kKernels = DSV4_KERNELS(IndexTopkCpu);
+const std::vector<Kernel<IndexTopkArgs>> kIndexTopkKernels = DSV4_KERNELS(IndexTopkCpu);
 
 // What SelectTopk promises, by a full sort.
 std::vector<int32_t> SortedTopk(const std::vector<float>& score, int64_t k) {
@@ -116,7 +116,7 @@ TEST(IndexTopk, EqualsReferenceOnExactScores) {
     IndexTopkArgs args{
         .q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()};
     IndexTopk(Reference(), args);
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kIndexTopkKernels, [&](const auto run) {
       for (const ExecContext& ctx : ThreadCounts()) {
         GuardBuffer<int32_t> got({t, step.k});
         args.topk_idxs = got.tensor();
@@ -138,7 +138,7 @@ TEST(IndexTopk, ChoosesTheLargestScores) {
     const int64_t t = cache.num_tokens(), di = keys.dim;
     GuardBuffer<float> q({t, step.heads, di}, random.Normals(t * step.heads * di));
     GuardBuffer<float> weights({t, step.heads}, random.Normals(t * step.heads));
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kIndexTopkKernels, [&](const auto run) {
       GuardBuffer<int32_t> got({t, step.k});
       const CacheView view = cache.View(0);
       run(TwoThreads(),
@@ -194,7 +194,7 @@ TEST(IndexTopk, ATokenAloneChoosesTheSame) {
   const int64_t t = 30, heads = 4, di = spec.index_head_dim, k = 24;
   GuardBuffer<float> q({t, heads, di}, random.Normals(t * heads * di)),
       weights({t, heads}, random.Normals(t * heads));
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kIndexTopkKernels, [&](const auto run) {
     GuardBuffer<int32_t> all({t, k});
     run({}, {.q = q.tensor(), .weights = weights.tensor(), .cache = batch.View(0), .topk_idxs = all.tensor()});
     for (int64_t i = 0; i < t; ++i) {

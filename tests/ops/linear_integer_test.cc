@@ -14,7 +14,7 @@ DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<LinearArgs>> kKernels = DSV4_PRODUCT_KERNELS(LinearCpu);
+const std::vector<Kernel<LinearArgs>> kIntegerKernels = DSV4_PRODUCT_KERNELS(LinearCpu);
 
 struct Mode {
   QuantCase kind;
@@ -38,14 +38,14 @@ INSTANTIATE_TEST_SUITE_P(Modes, LinearIntegers,
                                            Mode{{WeightFormat::kNvfp4}, ActivationDtype::kInt24}),
                          [](const auto& test) { return StrCat(test.param.kind.name(), "_", test.param.bytes(), "_bytes"); });
 
-struct Expected {
+struct IntegerExpected {
   std::vector<double> y, bound;
 };
 
 // The sums within blocks are exact. A block's passes through the product of two scales, a product and an addition for
 // each 128 columns, 4 additions of lanes and the global scale; n counts two roundings for each 128 columns (the generic
 // kernel), the last three, one for an integer of three bytes as float32 and one for the reference's product q * scale.
-Expected Exact(const Mode& mode, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens, int64_t groups) {
+IntegerExpected ExactIntegers(const Mode& mode, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens, int64_t groups) {
   const int64_t k_dim = w.tensor().cols, rows = w.tensor().rows, per_group = rows / groups;
   const std::vector<double> weights = w.Decoded();
   std::vector<double> rounded;
@@ -57,7 +57,7 @@ Expected Exact(const Mode& mode, const std::vector<float>& x, const QuantFixture
       for (int64_t k = 0; k < n; ++k) rounded.push_back(q[k] * scale);
     }
   }
-  Expected e;
+  IntegerExpected e;
   for (int64_t t = 0; t < num_tokens; ++t) {
     for (int64_t n = 0; n < rows; ++n) {
       double sum = 0, magnitude = 0;
@@ -86,7 +86,7 @@ TEST_P(LinearIntegers, MatchesExactProductsOfRoundedInputs) {
     SCOPED_TRACE(StrCat("T ", c.t, " N ", c.n, " K ", k, " G ", c.groups));
     const QuantFixture w(random, kind(), c.n, k);
     GuardBuffer<float> x({c.t, c.groups * k}, random.Normals(c.t * c.groups * k));
-    const Expected expected = Exact(GetParam(), x.values(), w, c.t, c.groups);
+    const IntegerExpected expected = ExactIntegers(GetParam(), x.values(), w, c.t, c.groups);
     const LinearArgs args{.x = x.tensor(), .w = w.tensor(), .groups = c.groups, .activation = activation()};
     const auto check = [&](const auto run, const ExecContext& ctx) {
       GuardBuffer<float> y({c.t, c.n});
@@ -95,7 +95,7 @@ TEST_P(LinearIntegers, MatchesExactProductsOfRoundedInputs) {
       run(ctx, a);
       EXPECT_TRUE(WithinBounds(y.span(), expected.y, expected.bound));
     };
-    ForEachKernel(kKernels, [&](const auto run) { check(run, TwoThreads()); });
+    ForEachKernel(kIntegerKernels, [&](const auto run) { check(run, TwoThreads()); });
     check(Linear, Reference());
   }
 }
@@ -130,7 +130,7 @@ TEST_P(LinearIntegers, EveryInstructionSetAddsTheSameIntegers) {
       want.push_back(static_cast<float>(sum));
     }
   }
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kIntegerKernels, [&](const auto run) {
     for (const int64_t t : {int64_t{1}, num_tokens}) {
       GuardBuffer<float> y({t, rows});
       run({}, {.x = input.tensor().Head(t), .w = w, .y = y.tensor(), .activation = activation()});
@@ -145,7 +145,7 @@ TEST_P(LinearIntegers, RowsDoNotDependOnTheirBatch) {
   for (const int64_t k : {CeilDiv(int64_t{300}, granule()) * granule(), CeilDiv(int64_t{61}, granule()) * granule()}) {
     const QuantFixture w(random, kind(), n, k);
     GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kIntegerKernels, [&](const auto run) {
       GuardBuffer<float> all({num_tokens, n});
       run({}, {.x = x.tensor(), .w = w.tensor(), .y = all.tensor(), .activation = activation()});
       for (const ExecContext& ctx : ThreadCounts()) {
@@ -166,7 +166,7 @@ TEST_P(LinearIntegers, ManyTokensAndFewRowsSplitByToken) {
   const int64_t num_tokens = 300, n = 6, k = 64;
   const QuantFixture w(random, kind(), n, k);
   GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kIntegerKernels, [&](const auto run) {
     GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
     run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor(), .activation = activation()});
     run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor(), .activation = activation()});
@@ -183,7 +183,7 @@ TEST_P(LinearIntegers, InfinityAndNanStayInTheirRow) {
   x[5 * k] = -std::numeric_limits<float>::infinity();
   std::fill_n(x.data() + 7 * k, k, 0.0f);
   std::fill_n(x.data() + 8 * k, k, 0x1p-101f);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kIntegerKernels, [&](const auto run) {
     GuardBuffer<float> y({num_tokens, n});
     run({}, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = activation()});
     for (int64_t t = 0; t < num_tokens; ++t) {
@@ -208,7 +208,7 @@ TEST_P(LinearIntegers, EveryCodeAndScaleDecodesExactly) {
       const int most = LargestInteger(std::min(GetParam().bytes(), 2));
       one[static_cast<size_t>(k)] = static_cast<float>(most);  // the block's scale is 1
       GuardBuffer<float> x({1, block}, one);
-      ForEachKernel(kKernels, [&](const auto run) {
+      ForEachKernel(kIntegerKernels, [&](const auto run) {
         GuardBuffer<float> y({1, 256});
         run({}, {.x = x.tensor(), .w = w, .y = y.tensor(), .activation = activation()});
         for (int64_t n = 0; n < 256; ++n) {

@@ -13,7 +13,7 @@ DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<LinearArgs>> kKernels = DSV4_PRODUCT_KERNELS(LinearCpu);
+const std::vector<Kernel<LinearArgs>> kLinearKernels = DSV4_PRODUCT_KERNELS(LinearCpu);
 
 // |got - sum_k x w| <= gamma_n sum_k |x| |w|. A product passes through at most n roundings: its own (generic kernel),
 // 32 additions in a lane of its chunk, an addition (and for FP8 a multiplication) per chunk of 128 columns, 3 additions
@@ -83,7 +83,7 @@ TEST_P(LinearFormats, MatchesExactProducts) {
       const QuantFixture w(random, GetParam(), c.n, k, {.scale_row_offset = offset});
       GuardBuffer<float> x({c.t, c.groups * k}, random.Normals(c.t * c.groups * k));
       const Expected expected = Exact(x.values(), w, c.t, c.groups);
-      ForEachKernel(kKernels, [&](const auto run, bool tiles) {
+      ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) {
         GuardBuffer<float> y({c.t, c.n});
         run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .groups = c.groups});
         EXPECT_TRUE(WithinBounds(y.span(), expected.y, tiles ? expected.tile_bound : expected.bound));
@@ -101,7 +101,7 @@ TEST_P(LinearFormats, RowsDoNotDependOnTheirBatch) {
   for (const int64_t k : {CeilDiv(int64_t{300}, granule) * granule, CeilDiv(int64_t{61}, granule) * granule}) {
     const QuantFixture w(random, GetParam(), n, k, {.scale_row_offset = 113});
     GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kLinearKernels, [&](const auto run) {
       GuardBuffer<float> all({num_tokens, n});
       run({}, {.x = x.tensor(), .w = w.tensor(), .y = all.tensor()});
       for (const ExecContext& ctx : ThreadCounts()) {
@@ -123,7 +123,7 @@ TEST_P(LinearFormats, ManyTokensAndFewRowsSplitByToken) {
   const int64_t num_tokens = 300, n = 6, k = 64;
   const QuantFixture w(random, GetParam(), n, k);
   GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kLinearKernels, [&](const auto run) {
     GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
     run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor()});
     run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor()});
@@ -141,7 +141,7 @@ TEST_P(LinearFormats, InfinityAndNanStayInTheirRow) {
   x[5 * k] = std::numeric_limits<float>::infinity();
   GuardBuffer<float> want({num_tokens, n});
   Linear(Reference(), {.x = x.tensor(), .w = w.tensor(), .y = want.tensor()});
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kLinearKernels, [&](const auto run) {
     GuardBuffer<float> y({num_tokens, n});
     run({}, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
     for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isfinite(y[i]), std::isfinite(want[i])) << i;
@@ -161,7 +161,7 @@ TEST(Linear, EveryFp8CodeDecodesExactly) {
                         .block_scale = scales.data(),
                         .scale_dtype = DType::kF8E8M0};
     GuardBuffer<float> x({4, 16}, std::vector<float>(64, 1.0f));
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kLinearKernels, [&](const auto run) {
       for (const int64_t t : {1, 4}) {
         GuardBuffer<float> y({t, 256});
         run({}, {.x = x.tensor().Head(t), .w = w, .y = y.tensor()});
@@ -191,7 +191,7 @@ TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
         std::vector<float> one(static_cast<size_t>(block));
         one[static_cast<size_t>(k)] = 1.0f;
         GuardBuffer<float> x({1, block}, one);
-        ForEachKernel(kKernels, [&](const auto run, bool tiles) {
+        ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) {
           GuardBuffer<float> y({1, 256});
           run({}, {.x = x.tensor(), .w = w, .y = y.tensor()});
           for (int64_t n = 0; n < 256; ++n) {

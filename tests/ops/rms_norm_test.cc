@@ -14,7 +14,7 @@ DSV4_DECLARE_KERNELS(RmsNormCpu, RmsNormArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<RmsNormArgs>> kKernels = DSV4_KERNELS(RmsNormCpu);
+const std::vector<Kernel<RmsNormArgs>> kRmsNormKernels = DSV4_KERNELS(RmsNormCpu);
 
 // Every term of the sum of squares is positive, so its relative error is at most gamma_n with n roundings a term
 // (D / 64 additions in a lane, 7 of a tail, 6 of lanes and accumulators, the square); the root halves it. Division,
@@ -31,7 +31,7 @@ TEST(RmsNorm, MatchesReference) {
         RmsNormArgs args{
             .x = x.tensor(), .weight = weighted ? weight.tensor() : Tensor{}, .y = want.tensor(), .eps = 1e-6f};
         RmsNorm(Reference(), args);
-        ForEachKernel(kKernels, [&](const auto run) {
+        ForEachKernel(kRmsNormKernels, [&](const auto run) {
           GuardBuffer<float> y({rows, d});
           args.y = y.tensor();
           run(TwoThreads(), args);
@@ -46,7 +46,7 @@ TEST(RmsNorm, RowsDoNotDependOnTheirBatchAndMayBeInPlace) {
   Random random(2);
   const int64_t rows = 67, d = 517;
   GuardBuffer<float> x({rows, d}, random.Normals(rows * d)), weight({d}, random.Normals(d));
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kRmsNormKernels, [&](const auto run) {
     GuardBuffer<float> all({rows, d});
     run({}, {.x = x.tensor(), .weight = weight.tensor(), .y = all.tensor(), .eps = 1e-6f});
     for (const ExecContext& ctx : ThreadCounts()) {
@@ -69,7 +69,7 @@ TEST(RmsNorm, ZerosAndNan) {
   const int64_t d = 40;
   GuardBuffer<float> x({2, d}, std::vector<float>(80, 0.0f));
   x[d + 39] = std::numeric_limits<float>::quiet_NaN();
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kRmsNormKernels, [&](const auto run) {
     GuardBuffer<float> y({2, d});
     run({}, {.x = x.tensor(), .y = y.tensor(), .eps = 1e-6f});
     for (int64_t i = 0; i < d; ++i) {

@@ -16,9 +16,9 @@ DSV4_DECLARE_KERNELS(SparseAttentionCpu, SparseAttentionArgs)
 namespace dsv4::test {
 namespace {
 
-const std::vector<Kernel<SparseAttentionArgs>> kKernels = DSV4_KERNELS(SparseAttentionCpu);
+const std::vector<Kernel<SparseAttentionArgs>> kSparseAttentionKernels = DSV4_KERNELS(SparseAttentionCpu);
 
-struct Step {
+struct AttentionStep {
   const char* name;
   KvSpec spec;
   std::vector<SequenceStep> sequences;
@@ -26,7 +26,7 @@ struct Step {
   int64_t picks;  // 0: every visible compressed row
 };
 
-std::vector<Step> Steps() {
+std::vector<AttentionStep> AttentionSteps() {
   KvSpec odd = TinyKvSpec({4}, KvDtype::kBf16);
   odd.head_dim = 44;
   odd.window = 37;
@@ -46,7 +46,7 @@ std::vector<Step> Steps() {
 
 // q, kv, sink and picks for a step over `cache`.
 struct Inputs {
-  Inputs(Random& random, const Step& step, const CacheFixture& cache)
+  Inputs(Random& random, const AttentionStep& step, const CacheFixture& cache)
       : q({cache.num_tokens(), step.heads, step.spec.head_dim},
           random.Normals(cache.num_tokens() * step.heads * step.spec.head_dim)),
         kv({cache.num_tokens(), step.spec.head_dim}, random.Normals(cache.num_tokens() * step.spec.head_dim)),
@@ -61,7 +61,7 @@ struct Inputs {
       std::copy(chosen.begin(), chosen.end(), picks.row(t).begin());
     }
   }
-  SparseAttentionArgs Args(const Step& step, const CacheView& view, Tensor out) {
+  SparseAttentionArgs Args(const AttentionStep& step, const CacheView& view, Tensor out) {
     return {.q = q.tensor(),
             .kv = kv.tensor(),
             .sink = sink.tensor(),
@@ -121,7 +121,7 @@ std::vector<double> Bounds(const SparseAttentionArgs& a) {
 
 TEST(SparseAttention, MatchesReference) {
   Random random(1);
-  for (const Step& step : Steps()) {
+  for (const AttentionStep& step : AttentionSteps()) {
     SCOPED_TRACE(step.name);
     CacheFixture cache(step.spec, step.sequences);
     cache.FillRandom(random);  // every slot that no token sees stays NaN
@@ -131,7 +131,7 @@ TEST(SparseAttention, MatchesReference) {
     const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
     SparseAttention(Reference(), args);
     for (const float v : want.span()) ASSERT_TRUE(std::isfinite(v));
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kSparseAttentionKernels, [&](const auto run) {
       GuardBuffer<float> out(shape);
       run(TwoThreads(), in.Args(step, cache.View(0), out.tensor()));
       EXPECT_TRUE(WithinBounds(out.span(), want.span(), Bounds(args)));
@@ -149,13 +149,13 @@ TEST(SparseAttention, MatchesReference) {
 TEST(SparseAttention, ATokenAloneGivesTheSameBits) {
   Random random(2);
   for (const int64_t ratio : {0, 4, 128}) {
-    const Step step{
+    const AttentionStep step{
         "", TinyKvSpec({ratio}, KvDtype::kF32), {{.cached = 250, .tokens = 140}}, 6, ratio == 4 ? 17 : 0};
     CacheFixture cache(step.spec, step.sequences);
     cache.FillRandom(random);
     Inputs in(random, step, cache);
     const int64_t t = cache.num_tokens(), heads = step.heads, dh = step.spec.head_dim;
-    ForEachKernel(kKernels, [&](const auto run) {
+    ForEachKernel(kSparseAttentionKernels, [&](const auto run) {
       GuardBuffer<float> all(in.q.tensor().shape);
       run(TwoThreads(), in.Args(step, cache.View(0), all.tensor()));
       CacheFixture copy(step.spec, step.sequences);
@@ -195,7 +195,7 @@ TEST(SparseAttention, ATokenAloneGivesTheSameBits) {
 // The sink is a logit as it is: with q = 0 every score is 0, and n rows of value v give n v / (n + exp(sink)).
 TEST(SparseAttention, TheSinkIsNotScaled) {
   Random random(3);
-  const Step step{"", TinyKvSpec({0}), {{0, 40}}, 3, 0};
+  const AttentionStep step{"", TinyKvSpec({0}), {{0, 40}}, 3, 0};
   CacheFixture cache(step.spec, step.sequences);
   Inputs in(random, step, cache);
   std::fill(in.q.span().begin(), in.q.span().end(), 0.0f);
@@ -203,7 +203,7 @@ TEST(SparseAttention, TheSinkIsNotScaled) {
   in.sink[0] = 4.0f;
   in.sink[1] = -std::numeric_limits<float>::infinity();
   in.sink[2] = 200.0f;
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kSparseAttentionKernels, [&](const auto run) {
     GuardBuffer<float> out(in.q.tensor().shape);
     run({}, in.Args(step, cache.View(0), out.tensor()));
     const int64_t dh = step.spec.head_dim;
@@ -218,14 +218,14 @@ TEST(SparseAttention, TheSinkIsNotScaled) {
 
 TEST(SparseAttention, LargeScoresDoNotOverflow) {
   Random random(4);
-  const Step step{"", TinyKvSpec({0}), {{0, 70}}, 2, 0};
+  const AttentionStep step{"", TinyKvSpec({0}), {{0, 70}}, 2, 0};
   CacheFixture cache(step.spec, step.sequences);
   Inputs in(random, step, cache);
   for (float& v : in.q.span()) v *= 1000;
   GuardBuffer<float> want(in.q.tensor().shape);
   const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
   SparseAttention(Reference(), args);
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kSparseAttentionKernels, [&](const auto run) {
     GuardBuffer<float> out(in.q.tensor().shape);
     run({}, in.Args(step, cache.View(0), out.tensor()));
     EXPECT_TRUE(WithinBounds(out.span(), want.span(), Bounds(args)));
@@ -234,11 +234,11 @@ TEST(SparseAttention, LargeScoresDoNotOverflow) {
 
 TEST(SparseAttention, NanStaysInItsToken) {
   Random random(5);
-  const Step step{"", TinyKvSpec({0}), {{0, 6}}, 2, 0};
+  const AttentionStep step{"", TinyKvSpec({0}), {{0, 6}}, 2, 0};
   CacheFixture cache(step.spec, step.sequences);
   Inputs in(random, step, cache);
   in.q[(2 * 2 + 1) * step.spec.head_dim + 5] = std::numeric_limits<float>::quiet_NaN();
-  ForEachKernel(kKernels, [&](const auto run) {
+  ForEachKernel(kSparseAttentionKernels, [&](const auto run) {
     GuardBuffer<float> out(in.q.tensor().shape);
     run({}, in.Args(step, cache.View(0), out.tensor()));
     for (int64_t i = 0; i < out.size(); ++i) {

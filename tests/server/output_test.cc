@@ -3,6 +3,7 @@
 
 #include "fake_engine.h"
 #include "gtest/gtest.h"
+#include "nano_tokenizer.h"
 #include "server/json.h"
 #include "server/logprobs.h"
 
@@ -10,14 +11,6 @@ namespace dsv4::server {
 namespace {
 
 using Ids = std::vector<TokenId>;
-
-const Tokenizer& NanoTokenizer() {
-  static const auto tokenizer = [] {
-    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
-    return loaded.ok() ? std::move(*loaded) : nullptr;
-  }();
-  return *tokenizer;
-}
 
 GenerationParams ChatParams(bool thinking = false) {
   GenerationParams params;

@@ -6,6 +6,7 @@
 
 #include "fake_engine.h"
 #include "gtest/gtest.h"
+#include "nano_tokenizer.h"
 
 namespace dsv4::server {
 namespace {
@@ -71,10 +72,6 @@ TEST(RadixTree, EqualsAMapOfItsKeys) {
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  static const Tokenizer& NanoTokenizer() {
-    static const auto tokenizer = std::move(Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano")).value();
-    return *tokenizer;
-  }
   void Put(const Ids& tokens, const std::string& rendered = "", const Ids& more = {}) {
     cache_.Put(std::make_shared<FakeSnapshot>(tokens, bytes_), Joined(tokens, more), rendered);
   }

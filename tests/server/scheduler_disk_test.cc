@@ -11,7 +11,7 @@ class Storm : public SchedulerTest, public ::testing::WithParamInterface<bool> {
 
 // Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered, right.
 TEST_P(Storm, OfCommonBeginningsIsAnswered) {
-  const dsv4::testing::TempDir folder;
+  const dsv4::test::TempDir folder;
   PrefixCacheOptions cache{.interval = 50};
   if (GetParam()) {
     cache.disk = folder.path();
@@ -85,7 +85,7 @@ class SchedulerDisk : public SchedulerTest {
     WaitFor([&] { return client->tokens[0].size() >= wanted || client->open == 0; });
   }
 
-  const dsv4::testing::TempDir folder_;
+  const dsv4::test::TempDir folder_;
   std::atomic<bool> open_ = true;
   std::atomic<int> num_io_ = 0;
 };

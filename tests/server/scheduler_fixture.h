@@ -12,19 +12,12 @@
 
 #include "fake_engine.h"
 #include "gtest/gtest.h"
+#include "nano_tokenizer.h"
 #include "server/scheduler.h"
 
 namespace dsv4::server {
 
 using Ids = std::vector<TokenId>;
-
-inline const Tokenizer& NanoTokenizer() {
-  static const auto tokenizer = [] {
-    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
-    return loaded.ok() ? std::move(*loaded) : nullptr;
-  }();
-  return *tokenizer;
-}
 
 // What a client of one job has received.
 struct Client {

@@ -8,6 +8,7 @@
 #include "dsv4/output_parser.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nano_tokenizer.h"
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
 #include "server/structured/schema.h"
@@ -16,14 +17,6 @@ namespace dsv4::server {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-const Tokenizer& NanoTokenizer() {
-  static const auto tokenizer = [] {
-    auto loaded = Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano");
-    return loaded.ok() ? std::move(*loaded) : nullptr;
-  }();
-  return *tokenizer;
-}
 
 TokenId Eos() { return NanoTokenizer().eos_token_id(); }
 

@@ -12,7 +12,7 @@ namespace dsv4 {
 namespace {
 
 // The definition: sign, 4 exponent bits with bias 7, 3 mantissa bits, subnormals.
-double Definition(int code) {
+double E4m3Definition(int code) {
   const int exponent = (code >> 3) & 15, mantissa = code & 7;
   const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9)
                                          : std::ldexp(1.0 + mantissa / 8.0, exponent - 7);
@@ -20,11 +20,11 @@ double Definition(int code) {
 }
 
 // Exact search over all magnitudes: the nearest, ties to the even code, nothing beyond 448.
-int Nearest(double x) {
+int NearestE4m3(double x) {
   const double a = std::fabs(x);
   int best = 0;
   for (int c = 1; c <= 0x7E; ++c) {
-    const double d = std::fabs(a - Definition(c)), b = std::fabs(a - Definition(best));
+    const double d = std::fabs(a - E4m3Definition(c)), b = std::fabs(a - E4m3Definition(best));
     if (d < b || (d == b && c % 2 == 0)) best = c;
   }
   return best | (std::signbit(x) ? 0x80 : 0);
@@ -38,7 +38,7 @@ TEST(E4m3, EveryCodeDecodesToItsDefinitionAndBack) {
       EXPECT_TRUE(std::isnan(x)) << c;
       EXPECT_EQ(std::signbit(x), c >= 0x80) << c;
     } else {
-      EXPECT_EQ(static_cast<double>(x), Definition(c)) << c;
+      EXPECT_EQ(static_cast<double>(x), E4m3Definition(c)) << c;
       EXPECT_EQ(std::signbit(x), c >= 0x80) << c;  // minus zero, too
     }
     EXPECT_EQ(F32ToE4m3(x), code) << c;
@@ -50,17 +50,18 @@ TEST(E4m3, EveryCodeDecodesToItsDefinitionAndBack) {
 
 TEST(E4m3, EveryMidpointAndItsFloatNeighboursRoundAsAnExactSearchSays) {
   for (int c = 0; c < 0x7E; ++c) {
-    const float middle = static_cast<float>((Definition(c) + Definition(c + 1)) / 2);  // exact: one more bit
-    ASSERT_EQ(static_cast<double>(middle) * 2, Definition(c) + Definition(c + 1));
+    const float middle = static_cast<float>((E4m3Definition(c) + E4m3Definition(c + 1)) /
+                                            2);  // exact: one more bit
+    ASSERT_EQ(static_cast<double>(middle) * 2, E4m3Definition(c) + E4m3Definition(c + 1));
     for (const float m : {middle, -middle}) {
-      EXPECT_EQ(F32ToE4m3(m), Nearest(m)) << c;
+      EXPECT_EQ(F32ToE4m3(m), NearestE4m3(m)) << c;
       EXPECT_EQ(F32ToE4m3(m) & 1, 0) << c;
-      EXPECT_EQ(F32ToE4m3(std::nextafter(m, 0.0f)), Nearest(std::nextafter(m, 0.0f))) << c;
-      EXPECT_EQ(F32ToE4m3(std::nextafter(m, m * 2)), Nearest(std::nextafter(m, m * 2))) << c;
+      EXPECT_EQ(F32ToE4m3(std::nextafter(m, 0.0f)), NearestE4m3(std::nextafter(m, 0.0f))) << c;
+      EXPECT_EQ(F32ToE4m3(std::nextafter(m, m * 2)), NearestE4m3(std::nextafter(m, m * 2))) << c;
     }
     for (const float v : {E4m3ToF32(static_cast<uint8_t>(c)), -E4m3ToF32(static_cast<uint8_t>(c))}) {
-      EXPECT_EQ(F32ToE4m3(std::nextafter(v, 1000.0f)), Nearest(std::nextafter(v, 1000.0f))) << c;
-      EXPECT_EQ(F32ToE4m3(std::nextafter(v, -1000.0f)), Nearest(std::nextafter(v, -1000.0f))) << c;
+      EXPECT_EQ(F32ToE4m3(std::nextafter(v, 1000.0f)), NearestE4m3(std::nextafter(v, 1000.0f))) << c;
+      EXPECT_EQ(F32ToE4m3(std::nextafter(v, -1000.0f)), NearestE4m3(std::nextafter(v, -1000.0f))) << c;
     }
   }
 }
@@ -69,7 +70,7 @@ TEST(E4m3, RandomNumbersRoundAsAnExactSearchSays) {
   test::Random random(1);
   for (int i = 0; i < 20000; ++i) {
     const float x = random.Normal() * std::ldexp(1.0f, static_cast<int>(random.Index(24)) - 14);
-    ASSERT_EQ(F32ToE4m3(x), Nearest(x)) << x;
+    ASSERT_EQ(F32ToE4m3(x), NearestE4m3(x)) << x;
   }
 }
 

@@ -144,20 +144,20 @@ TEST(ChatRender, Vectors) {
 TEST(ChatRender, VectorsAsIds) {
   SKIP_WITHOUT_V4();
   for (const Case& c : Cases())
-    EXPECT_EQ(testing::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
+    EXPECT_EQ(test::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
 }
 
 TEST(ChatRender, ResponseFormatVectorAsIds) {
   SKIP_WITHOUT_V4();
   const std::string prompt = Render(
       Request(R"({"role": "system", "content": "A", "response_format": {"type": "json_object"}}, )" + kQ));
-  EXPECT_EQ(testing::V4().Encode(prompt).size(), 29u);
+  EXPECT_EQ(test::V4().Encode(prompt).size(), 29u);
 }
 
 TEST(ChatRender, EffortVectorsAsIds) {
   SKIP_WITHOUT_V4();
   const auto count = [](const std::string& more, ChatDialect dialect) {
-    return testing::V4().Encode(Render(Request(kSys + ", " + kQ, more), dialect)).size();
+    return test::V4().Encode(Render(Request(kSys + ", " + kQ, more), dialect)).size();
   };
   EXPECT_EQ(count(kThinking + R"(, "effort": "max")", kPreview), 85u);
   EXPECT_EQ(count(kThinking + R"(, "effort": "high")", k0731), 85u);

@@ -110,7 +110,7 @@ TEST(ChatDialect, Names) {
 }
 
 TEST(ChatDialect, IsFoundInTheShippedEncoder) {
-  const testing::TempDir temp;
+  const test::TempDir temp;
   const std::filesystem::path& dir = temp.path();
   EXPECT_EQ(DetectDialect(dir), ChatDialect::kV4Preview);
   std::filesystem::create_directories(dir / "encoding");

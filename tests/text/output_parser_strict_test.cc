@@ -5,24 +5,20 @@
 
 #include "dsv4/chat.h"
 #include "dsv4/output_parser.h"
+#include "text/brief.h"
 
 namespace dsv4 {
 namespace {
 
+using test::Brief;
+using test::kEos;
 using ::testing::HasSubstr;
 
-const std::string kEos = "<｜end▁of▁sentence｜>";
 const std::string kBegin = "\n\n<｜DSML｜tool_calls>\n";
 const std::string kEnd = "</｜DSML｜tool_calls>";
 const std::string kCall =
     "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v</｜DSML｜parameter>\n"
     "</｜DSML｜invoke>\n";
-
-std::string Brief(const ParsedMessage& m) {
-  std::string out = m.reasoning_content + "|" + m.content + "|";
-  for (const ToolCall& call : m.tool_calls) out += call.name + "(" + call.arguments + ")";
-  return out;
-}
 
 void Accept(const std::string& text, bool thinking, const std::string& expected) {
   const auto message = ParseOutputStrict(text, thinking);

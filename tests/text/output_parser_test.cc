@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "dsv4/json_text.h"
+#include "text/brief.h"
 #include "text/json_value.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+using test::Brief;
+using test::kEos;
 
 std::string Param(const std::string& name, const std::string& flag, const std::string& value) {
   return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value +
@@ -25,13 +27,6 @@ std::string Invoke(const std::string& name, const std::string& parameters) {
 }
 std::string Calls(const std::string& invokes) {
   return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>";
-}
-
-// Reasoning|content|name(arguments)name(arguments), with "!" at the end when cut off.
-std::string Brief(const ParsedMessage& m) {
-  std::string out = m.reasoning_content + "|" + m.content + "|";
-  for (const ToolCall& call : m.tool_calls) out += call.name + "(" + call.arguments + ")";
-  return out + (m.cut_off ? "!" : "");
 }
 
 // Puts a message together from deltas alone, checking their order.
@@ -128,16 +123,16 @@ TEST(OutputParser, ReasoningAndContent) {
 }
 
 TEST(OutputParser, EosEndsTheOutput) {
-  const std::string eos(kEos);
-  ExpectContent("c" + eos, "c|");
-  ExpectContent("c\n" + eos + "more", "c\n|");
-  ExpectThinking("r" + eos + "</think>c", "r||");
-  ExpectThinking("r</think>c" + eos, "r|c|");
-  ExpectContent(Calls(Invoke("f", Param("k", "true", "v"))) + eos, "|f({\"k\": \"v\"})");
+  ExpectContent("c" + kEos, "c|");
+  ExpectContent("c\n" + kEos + "more", "c\n|");
+  ExpectThinking("r" + kEos + "</think>c", "r||");
+  ExpectThinking("r</think>c" + kEos, "r|c|");
+  ExpectContent(Calls(Invoke("f", Param("k", "true", "v"))) + kEos, "|f({\"k\": \"v\"})");
   ExpectContent(
-      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" + eos,
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" +
+          kEos,
       "|f({\"k\": \"v\"})!");
-  ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + eos, "|!");
+  ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + kEos, "|!");
 }
 
 TEST(OutputParser, PartialTagsAreHeldBackAndReleased) {

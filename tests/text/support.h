@@ -14,7 +14,7 @@
 #include "text/json_value.h"
 #include "text/pre_tokenizer.h"
 
-namespace dsv4::testing {
+namespace dsv4::test {
 
 inline std::string V4Dir() { return DSV4_SOURCE_DIR "/../shared/data/tokenizer-v4"; }
 
@@ -51,7 +51,7 @@ class TempDir {
 };
 
 #define SKIP_WITHOUT_V4() \
-  if (!::dsv4::testing::HaveV4()) GTEST_SKIP() << "no V4 tokenizer in " << ::dsv4::testing::V4Dir()
+  if (!::dsv4::test::HaveV4()) GTEST_SKIP() << "no V4 tokenizer in " << ::dsv4::test::V4Dir()
 
 inline std::string Quote(std::string_view text) {
   std::string out = "\"";
@@ -108,4 +108,4 @@ struct SmallFile {
   }
 };
 
-}  // namespace dsv4::testing
+}  // namespace dsv4::test

@@ -9,8 +9,8 @@
 namespace dsv4 {
 namespace {
 
+using test::SmallFile;
 using ::testing::HasSubstr;
-using testing::SmallFile;
 
 void ExpectRefused(const std::string& text, StatusCode code, std::string_view message) {
   const auto result = Tokenizer::FromJson(text);

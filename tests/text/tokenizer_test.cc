@@ -13,7 +13,7 @@
 namespace dsv4 {
 namespace {
 
-using testing::SmallFile;
+using test::SmallFile;
 using Ids = std::vector<TokenId>;
 
 std::unique_ptr<Tokenizer> Small() {
@@ -65,7 +65,7 @@ TEST(Tokenizer, AddedTokensAreLeftmostLongestInTwoPasses) {
 TEST(Tokenizer, BrokenUtf8IsReadAsReplacementCharacters) {
   const auto t = Small();
   const auto same = [&](std::string_view broken, std::string_view repaired) {
-    EXPECT_EQ(t->Encode(broken), t->Encode(repaired)) << testing::Quote(repaired);
+    EXPECT_EQ(t->Encode(broken), t->Encode(repaired)) << test::Quote(repaired);
   };
   same("a\xFFz", "a\uFFFDz");
   same("\xE4\xB8", "\uFFFD");                            // cut at the end: one
@@ -149,7 +149,7 @@ TEST(Tokenizer, ConfigNamesBosAndEos) {
 }
 
 TEST(Tokenizer, LoadsFromAFolder) {
-  const testing::TempDir temp;
+  const test::TempDir temp;
   const std::filesystem::path& dir = temp.path();
   EXPECT_EQ(Tokenizer::Load(dir).status().code(), StatusCode::kNotFound);
   std::ofstream(dir / "tokenizer.json") << SmallFile().Text();

@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-using testing::V4;
+using test::V4;
 
 struct Vector {
   std::string text;
@@ -88,7 +88,7 @@ const std::vector<Vector>& Vectors() {
 TEST(TokenizerV4, Vectors) {
   SKIP_WITHOUT_V4();
   for (const Vector& v : Vectors()) {
-    EXPECT_EQ(V4().Encode(v.text), v.ids) << testing::Quote(v.text);
+    EXPECT_EQ(V4().Encode(v.text), v.ids) << test::Quote(v.text);
     EXPECT_EQ(*V4().Decode(v.ids), v.text);
     StreamDecoder decoder(V4());
     std::string streamed;

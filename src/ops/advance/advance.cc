@@ -7,7 +7,7 @@ void AdvanceCuda(const ExecContext& ctx, const AdvanceArgs& a);
 
 namespace {
 
-constexpr Candidate<AdvanceArgs> kCandidates[] = {
+constexpr Candidate<AdvanceArgs> kAdvanceCandidates[] = {
     DSV4_CUDA_ROW(AdvanceCuda){"ref", SupportsCpu, AdvanceRef},
 };
 
@@ -17,9 +17,11 @@ void Advance(const ExecContext& ctx, const AdvanceArgs& a) {
   const int64_t s = a.sampled.dim(0);
   DSV4_CHECK(a.tokens.dim(0) == s && a.positions.dim(0) == s);
   DSV4_CHECK(!a.history || (a.history.dim(0) == s && a.counts && a.counts.dim(0) == s));
-  RunOp("advance", kCandidates, ctx, a);
+  RunOp("advance", kAdvanceCandidates, ctx, a);
 }
 
-OpImplementations DescribeAdvance(const ExecContext& ctx) { return DescribeOp("advance", kCandidates, ctx); }
+OpImplementations DescribeAdvance(const ExecContext& ctx) {
+  return DescribeOp("advance", kAdvanceCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -10,7 +10,7 @@ DSV4_DECLARE_CPU(CompressCpu, CompressArgs)
 
 namespace {
 
-constexpr Candidate<CompressArgs> kCandidates[] = {
+constexpr Candidate<CompressArgs> kCompressCandidates[] = {
     DSV4_CUDA_ROW(CompressCuda)
     DSV4_CPU_ROWS(CompressCpu)
     {"ref", SupportsCpu, CompressRef},
@@ -24,9 +24,9 @@ void Compress(const ExecContext& ctx, const CompressArgs& a) {
   DSV4_CHECK_EQ(a.values.dim(0), a.cache.num_tokens);
   DSV4_CHECK(a.values.dim(1) == width && a.gates.dim(1) == width && a.slot_bias.dim(1) == width);
   DSV4_CHECK(a.slot_bias.dim(0) == a.layout->ratio && a.norm.dim(0) == a.layout->dim);
-  RunOp("compress", kCandidates, ctx, a);
+  RunOp("compress", kCompressCandidates, ctx, a);
 }
 
-OpImplementations DescribeCompress(const ExecContext& ctx) { return DescribeOp("compress", kCandidates, ctx); }
+OpImplementations DescribeCompress(const ExecContext& ctx) { return DescribeOp("compress", kCompressCandidates, ctx); }
 
 }  // namespace dsv4

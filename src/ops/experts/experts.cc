@@ -13,7 +13,7 @@ DSV4_DECLARE_CPU_PRODUCT(ExpertsCpu, ExpertsArgs)
 
 namespace {
 
-constexpr Candidate<ExpertsArgs> kCandidates[] = {
+constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
     DSV4_CUDA_ROW(ExpertsCuda)
     DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
     {"ref", SupportsCpu, ExpertsRef},
@@ -28,10 +28,10 @@ void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
   DSV4_CHECK_EQ(a.outputs.dim(0), num_slots);
   DSV4_CHECK((!a.shared && ctx.device != DeviceKind::kCpu) || a.shared.shape == a.x.shape);
   DSV4_CHECK(a.y.shape == a.x.shape && a.y.data != a.x.data);
-  RunOp("experts", kCandidates, ctx, a);
+  RunOp("experts", kExpertsCandidates, ctx, a);
 }
 
-OpImplementations DescribeExperts(const ExecContext& ctx) { return DescribeOp("experts", kCandidates, ctx); }
+OpImplementations DescribeExperts(const ExecContext& ctx) { return DescribeOp("experts", kExpertsCandidates, ctx); }
 
 OpWork WorkOf(const ExpertsArgs& a) {
   double bytes = 0, products = 0;

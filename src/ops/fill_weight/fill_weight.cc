@@ -15,7 +15,7 @@ void FillWeightCpu(const ExecContext& ctx, const FillWeightArgs& a);
 
 namespace {
 
-constexpr Candidate<FillWeightArgs> kCandidates[] = {
+constexpr Candidate<FillWeightArgs> kFillWeightCandidates[] = {
     DSV4_CUDA_ROW(FillWeightCuda)
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::FillWeightCpu},
@@ -30,9 +30,9 @@ void FillWeight(const ExecContext& ctx, const FillWeightArgs& a) {
   DSV4_CHECK(a.w.layout == WeightLayout::kRows && a.codes == a.w.codes && a.block_scale == a.w.block_scale);
   DSV4_CHECK(a.w.format != WeightFormat::kNvfp4 || a.w.global_scale == FillGlobalScale(a.std));
   DSV4_CHECK_EQ(a.w.scale_row_offset, 0);
-  RunOp("fill_weight", kCandidates, ctx, a);
+  RunOp("fill_weight", kFillWeightCandidates, ctx, a);
 }
 
-OpImplementations DescribeFillWeight(const ExecContext& ctx) { return DescribeOp("fill_weight", kCandidates, ctx); }
+OpImplementations DescribeFillWeight(const ExecContext& ctx) { return DescribeOp("fill_weight", kFillWeightCandidates, ctx); }
 
 }  // namespace dsv4

@@ -7,7 +7,7 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a);
 
 namespace {
 
-constexpr Candidate<GatherRowsArgs> kCandidates[] = {
+constexpr Candidate<GatherRowsArgs> kGatherRowsCandidates[] = {
     DSV4_CUDA_ROW(GatherRowsCuda)
     {"ref", SupportsCpu, GatherRowsRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<GatherRowsArgs> kCandidates[] = {
 void GatherRows(const ExecContext& ctx, const GatherRowsArgs& a) {
   DSV4_CHECK_EQ(a.rows.dim(0), a.out.dim(0));
   DSV4_CHECK(a.x.data != a.out.data);
-  RunOp("gather_rows", kCandidates, ctx, a);
+  RunOp("gather_rows", kGatherRowsCandidates, ctx, a);
 }
 
-OpImplementations DescribeGatherRows(const ExecContext& ctx) { return DescribeOp("gather_rows", kCandidates, ctx); }
+OpImplementations DescribeGatherRows(const ExecContext& ctx) { return DescribeOp("gather_rows", kGatherRowsCandidates, ctx); }
 
 }  // namespace dsv4

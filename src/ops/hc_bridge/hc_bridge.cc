@@ -9,7 +9,7 @@ void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a);
 
 namespace {
 
-constexpr Candidate<HcBridgeArgs> kCandidates[] = {
+constexpr Candidate<HcBridgeArgs> kHcBridgeCandidates[] = {
     DSV4_CUDA_ROW(HcBridgeCuda){"ref", SupportsCpu, HcBridgeRef},
 };
 
@@ -23,11 +23,11 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(a.x.dim(0) == t && a.x.dim(1) == d && a.norm.dim(0) == d && a.x.data != a.y.data);
   DSV4_CHECK(!a.y || (a.y.dim(0) == t && a.y.dim(1) == d));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
-  RunOp("hc_bridge", kCandidates, ctx, a);
+  RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);
 }
 
 OpImplementations DescribeHcBridge(const ExecContext& ctx) {
-  return DescribeOp("hc_bridge", kCandidates, ctx);
+  return DescribeOp("hc_bridge", kHcBridgeCandidates, ctx);
 }
 
 }  // namespace dsv4

@@ -11,7 +11,7 @@ DSV4_DECLARE_CPU(HcHeadCpu, HcHeadArgs)
 
 namespace {
 
-constexpr Candidate<HcHeadArgs> kCandidates[] = {
+constexpr Candidate<HcHeadArgs> kHcHeadCandidates[] = {
     DSV4_CUDA_ROW(HcHeadCuda)
     DSV4_CPU_ROWS(HcHeadCpu)
     {"ref", SupportsCpu, HcHeadRef},
@@ -24,10 +24,10 @@ void HcHead(const ExecContext& ctx, const HcHeadArgs& a) {
   DSV4_CHECK(h <= kMaxStreams, "streams ", h);
   DSV4_CHECK(a.fn.rows == h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
   DSV4_CHECK(a.base.dim(0) == h && a.scale.dim(0) == 1);
-  RunOp("hc_head", kCandidates, ctx, a);
+  RunOp("hc_head", kHcHeadCandidates, ctx, a);
 }
 
-OpImplementations DescribeHcHead(const ExecContext& ctx) { return DescribeOp("hc_head", kCandidates, ctx); }
+OpImplementations DescribeHcHead(const ExecContext& ctx) { return DescribeOp("hc_head", kHcHeadCandidates, ctx); }
 
 OpWork WorkOf(const HcHeadArgs& a) {
   return {.bytes = static_cast<double>(FileBytes(a.fn) + a.streams.num_bytes()),

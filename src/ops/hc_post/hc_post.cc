@@ -11,7 +11,7 @@ DSV4_DECLARE_CPU(HcPostCpu, HcPostArgs)
 
 namespace {
 
-constexpr Candidate<HcPostArgs> kCandidates[] = {
+constexpr Candidate<HcPostArgs> kHcPostCandidates[] = {
     DSV4_CUDA_ROW(HcPostCuda)
     DSV4_CPU_ROWS(HcPostCpu)
     {"ref", SupportsCpu, HcPostRef},
@@ -23,9 +23,9 @@ void HcPost(const ExecContext& ctx, const HcPostArgs& a) {
   DSV4_CHECK(a.streams.dim(1) <= kMaxStreams, "streams ", a.streams.dim(1));
   DSV4_CHECK_EQ(a.y.dim(1), a.streams.dim(2));
   DSV4_CHECK_EQ(a.comb.num_elements(), a.streams.dim(0) * a.streams.dim(1) * a.streams.dim(1));
-  RunOp("hc_post", kCandidates, ctx, a);
+  RunOp("hc_post", kHcPostCandidates, ctx, a);
 }
 
-OpImplementations DescribeHcPost(const ExecContext& ctx) { return DescribeOp("hc_post", kCandidates, ctx); }
+OpImplementations DescribeHcPost(const ExecContext& ctx) { return DescribeOp("hc_post", kHcPostCandidates, ctx); }
 
 }  // namespace dsv4

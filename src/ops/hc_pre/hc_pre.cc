@@ -11,7 +11,7 @@ DSV4_DECLARE_CPU(HcPreCpu, HcPreArgs)
 
 namespace {
 
-constexpr Candidate<HcPreArgs> kCandidates[] = {
+constexpr Candidate<HcPreArgs> kHcPreCandidates[] = {
     DSV4_CUDA_ROW(HcPreCuda)
     DSV4_CPU_ROWS(HcPreCpu)
     {"ref", SupportsCpu, HcPreRef},
@@ -24,10 +24,10 @@ void HcPre(const ExecContext& ctx, const HcPreArgs& a) {
   DSV4_CHECK(h <= kMaxStreams, "streams ", h);
   DSV4_CHECK(a.fn.rows == (2 + h) * h && a.fn.cols == h * a.streams.dim(2) && !a.fn.quantised());
   DSV4_CHECK(a.base.dim(0) == (2 + h) * h && a.scale.dim(0) == 3 && a.iters >= 1);
-  RunOp("hc_pre", kCandidates, ctx, a);
+  RunOp("hc_pre", kHcPreCandidates, ctx, a);
 }
 
-OpImplementations DescribeHcPre(const ExecContext& ctx) { return DescribeOp("hc_pre", kCandidates, ctx); }
+OpImplementations DescribeHcPre(const ExecContext& ctx) { return DescribeOp("hc_pre", kHcPreCandidates, ctx); }
 
 OpWork WorkOf(const HcPreArgs& a) {
   return {.bytes = static_cast<double>(FileBytes(a.fn) + a.streams.num_bytes()),

@@ -10,7 +10,7 @@ DSV4_DECLARE_CPU(IndexTopkCpu, IndexTopkArgs)
 
 namespace {
 
-constexpr Candidate<IndexTopkArgs> kCandidates[] = {
+constexpr Candidate<IndexTopkArgs> kIndexTopkCandidates[] = {
     DSV4_CUDA_ROW(IndexTopkCuda)
     DSV4_CPU_ROWS(IndexTopkCpu)
     {"ref", SupportsCpu, IndexTopkRef},
@@ -24,10 +24,10 @@ void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& a) {
   DSV4_CHECK_EQ(a.q.dim(2), a.cache.layer->index.dim);
   DSV4_CHECK_EQ(a.weights.dim(1), a.q.dim(1));
   DSV4_CHECK_EQ(a.topk_idxs.dim(0), a.q.dim(0));
-  RunOp("index_topk", kCandidates, ctx, a);
+  RunOp("index_topk", kIndexTopkCandidates, ctx, a);
 }
 
-OpImplementations DescribeIndexTopk(const ExecContext& ctx) { return DescribeOp("index_topk", kCandidates, ctx); }
+OpImplementations DescribeIndexTopk(const ExecContext& ctx) { return DescribeOp("index_topk", kIndexTopkCandidates, ctx); }
 
 OpWork WorkOf(const IndexTopkArgs& a) {
   const CompressorLayout& keys = a.cache.layer->index;

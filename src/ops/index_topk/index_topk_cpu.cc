@@ -14,15 +14,15 @@ constexpr int64_t kKeyTile = 32;   // keys decoded at a time: 16 KiB of 128 chan
 constexpr int64_t kTokenTile = 8;  // tokens of one sequence that use one decoding
 
 // Working memory of one thread.
-struct Scratch {
+struct TopkScratch {
   std::vector<float> keys;   // [kKeyTile, Dp]
   std::vector<float> q;      // [Ni, Dp] of one token, only when Di is not whole vectors
   std::vector<float> score;  // [kTokenTile, visible rows]
   std::vector<int32_t> order;
 };
 
-Scratch& ThreadScratch() {
-  static thread_local Scratch scratch;
+TopkScratch& ThreadTopkScratch() {
+  static thread_local TopkScratch scratch;
   return scratch;
 }
 
@@ -31,8 +31,8 @@ int64_t Visible(const IndexTopkArgs& a, int64_t t) {
 }
 
 // score[w - first] of token t for `count` decoded keys, heads in order.
-void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t count, int64_t dp, Scratch& s,
-               float* score) {
+void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t count, int64_t dp,
+               TopkScratch& s, float* score) {
   const int64_t num_heads = a.q.dim(1), di = a.q.dim(2);
   const float* q = a.q.f32() + t * num_heads * di;
   if (dp != di) {
@@ -74,7 +74,7 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
 // Scores of tokens [token_begin, token_end), all of one sequence, for rows [row_begin, row_end): token t's at
 // scores + (t - token_begin) * stride. Rows that a token does not see are left out.
 void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin,
-               int64_t row_end, Scratch& s, float* scores, int64_t stride) {
+               int64_t row_end, TopkScratch& s, float* scores, int64_t stride) {
   const int64_t di = a.q.dim(2), dp = PadToLanes(di);
   const SequenceView& seq = a.cache.sequence(token_begin);
   s.keys.resize(std::max(s.keys.size(), static_cast<size_t>(kKeyTile * dp)));
@@ -93,7 +93,7 @@ void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, i
 }
 
 // Tokens [begin, end): in blocks of one sequence, each decoding its keys once.
-void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, Scratch& s) {
+void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, TopkScratch& s) {
   const int64_t k = a.topk_idxs.dim(1);
   while (begin < end) {
     int64_t last = begin + 1;
@@ -120,18 +120,18 @@ void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t threads = ctx.pool == nullptr ? 1 : ctx.pool->num_threads();
   if (num_tokens >= 2 * threads) {
     ParallelFor(ctx.pool, num_tokens, /*grain=*/1,
-                [&](int64_t begin, int64_t end, int) { SelectForTokens(a, begin, end, ThreadScratch()); });
+                [&](int64_t begin, int64_t end, int) { SelectForTokens(a, begin, end, ThreadTopkScratch()); });
     return;
   }
-  Scratch& own = ThreadScratch();
+  TopkScratch& own = ThreadTopkScratch();
   for (int64_t t = 0; t < num_tokens; ++t) {  // few tokens: the threads share a token's keys
     const int64_t visible = Visible(a, t);
     own.score.resize(std::max(own.score.size(), static_cast<size_t>(visible)));
     float* score = own.score.data();
     if (visible > k) {
       ParallelFor(ctx.pool, CeilDiv(visible, kKeyTile), /*grain=*/2, [&](int64_t begin, int64_t end, int) {
-        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), ThreadScratch(), score,
-                  visible);
+        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), ThreadTopkScratch(),
+                  score, visible);
       });
     }
     SelectTopk(score, visible, k, own.order, a.topk_idxs.i32() + t * k);

@@ -11,7 +11,7 @@ DSV4_DECLARE_CPU_PRODUCT(LinearCpu, LinearArgs)
 
 namespace {
 
-constexpr Candidate<LinearArgs> kCandidates[] = {
+constexpr Candidate<LinearArgs> kLinearCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda)
     DSV4_CPU_PRODUCT_ROWS(LinearCpu)
     {"ref", SupportsCpu, LinearRef},
@@ -25,10 +25,10 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
   DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
   DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
-  RunOp("linear", kCandidates, ctx, a);
+  RunOp("linear", kLinearCandidates, ctx, a);
 }
 
-OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kCandidates, ctx); }
+OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kLinearCandidates, ctx); }
 
 OpWork WorkOf(const LinearArgs& a) {
   return {.detail = StrCat(NameOf(a.w.format), " ", a.w.rows, "x", a.w.cols),

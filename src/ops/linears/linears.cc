@@ -7,7 +7,7 @@ void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a);
 
 namespace {
 
-constexpr Candidate<LinearsArgs> kCandidates[] = {
+constexpr Candidate<LinearsArgs> kLinearsCandidates[] = {
     DSV4_CUDA_ROW(LinearsCuda)
     {"ref", SupportsCpu, LinearsRef},
 };
@@ -24,9 +24,9 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
   }
-  RunOp("linears", kCandidates, ctx, a);
+  RunOp("linears", kLinearsCandidates, ctx, a);
 }
 
-OpImplementations DescribeLinears(const ExecContext& ctx) { return DescribeOp("linears", kCandidates, ctx); }
+OpImplementations DescribeLinears(const ExecContext& ctx) { return DescribeOp("linears", kLinearsCandidates, ctx); }
 
 }  // namespace dsv4

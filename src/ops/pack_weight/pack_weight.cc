@@ -7,7 +7,7 @@ void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a);
 
 namespace {
 
-constexpr Candidate<PackWeightArgs> kCandidates[] = {
+constexpr Candidate<PackWeightArgs> kPackWeightCandidates[] = {
     DSV4_CUDA_ROW(PackWeightCuda)
     {"ref", SupportsCpu, PackWeightRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<PackWeightArgs> kCandidates[] = {
 void PackWeight(const ExecContext& ctx, const PackWeightArgs& a) {
   DSV4_CHECK(a.w.layout == WeightLayout::kRows && a.w.format != WeightFormat::kF32);
   DSV4_CHECK(a.w.scale_row_offset % kTileRows16 == 0, "scale row offset ", a.w.scale_row_offset);
-  RunOp("pack_weight", kCandidates, ctx, a);
+  RunOp("pack_weight", kPackWeightCandidates, ctx, a);
 }
 
-OpImplementations DescribePackWeight(const ExecContext& ctx) { return DescribeOp("pack_weight", kCandidates, ctx); }
+OpImplementations DescribePackWeight(const ExecContext& ctx) { return DescribeOp("pack_weight", kPackWeightCandidates, ctx); }
 
 }  // namespace dsv4

@@ -7,7 +7,7 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a);
 
 namespace {
 
-constexpr Candidate<QPrepareArgs> kCandidates[] = {
+constexpr Candidate<QPrepareArgs> kQPrepareCandidates[] = {
     DSV4_CUDA_ROW(QPrepareCuda)
     {"ref", SupportsCpu, QPrepareRef},
 };
@@ -24,9 +24,9 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
     const int64_t di = a.index_q.dim(2);
     DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
   }
-  RunOp("q_prepare", kCandidates, ctx, a);
+  RunOp("q_prepare", kQPrepareCandidates, ctx, a);
 }
 
-OpImplementations DescribeQPrepare(const ExecContext& ctx) { return DescribeOp("q_prepare", kCandidates, ctx); }
+OpImplementations DescribeQPrepare(const ExecContext& ctx) { return DescribeOp("q_prepare", kQPrepareCandidates, ctx); }
 
 }  // namespace dsv4

@@ -7,7 +7,7 @@ void RopeCuda(const ExecContext& ctx, const RopeArgs& a);
 
 namespace {
 
-constexpr Candidate<RopeArgs> kCandidates[] = {
+constexpr Candidate<RopeArgs> kRopeCandidates[] = {
     DSV4_CUDA_ROW(RopeCuda)
     {"ref", SupportsCpu, RopeRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<RopeArgs> kCandidates[] = {
 void Rope(const ExecContext& ctx, const RopeArgs& a) {
   DSV4_CHECK_EQ(a.x.dim(0), a.cos_sin.dim(0));
   DSV4_CHECK(2 * a.cos_sin.dim(1) <= a.x.dim(2));
-  RunOp("rope", kCandidates, ctx, a);
+  RunOp("rope", kRopeCandidates, ctx, a);
 }
 
-OpImplementations DescribeRope(const ExecContext& ctx) { return DescribeOp("rope", kCandidates, ctx); }
+OpImplementations DescribeRope(const ExecContext& ctx) { return DescribeOp("rope", kRopeCandidates, ctx); }
 
 }  // namespace dsv4

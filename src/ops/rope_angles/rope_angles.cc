@@ -7,7 +7,7 @@ void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a);
 
 namespace {
 
-constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
+constexpr Candidate<RopeAnglesArgs> kRopeAnglesCandidates[] = {
     DSV4_CUDA_ROW(RopeAnglesCuda)
     {"ref", SupportsCpu, RopeAnglesRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<RopeAnglesArgs> kCandidates[] = {
 void RopeAngles(const ExecContext& ctx, const RopeAnglesArgs& a) {
   DSV4_CHECK_EQ(a.positions.dim(0), a.cos_sin.dim(0));
   DSV4_CHECK_EQ(a.frequencies.dim(0), a.cos_sin.dim(1));
-  RunOp("rope_angles", kCandidates, ctx, a);
+  RunOp("rope_angles", kRopeAnglesCandidates, ctx, a);
 }
 
-OpImplementations DescribeRopeAngles(const ExecContext& ctx) { return DescribeOp("rope_angles", kCandidates, ctx); }
+OpImplementations DescribeRopeAngles(const ExecContext& ctx) { return DescribeOp("rope_angles", kRopeAnglesCandidates, ctx); }
 
 }  // namespace dsv4

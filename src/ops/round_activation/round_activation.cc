@@ -7,7 +7,7 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a);
 
 namespace {
 
-constexpr Candidate<RoundActivationArgs> kCandidates[] = {
+constexpr Candidate<RoundActivationArgs> kRoundActivationCandidates[] = {
     DSV4_CUDA_ROW(RoundActivationCuda)
     {"ref", SupportsCpu, RoundActivationRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<RoundActivationArgs> kCandidates[] = {
 void RoundActivation(const ExecContext& ctx, const RoundActivationArgs& a) {
   DSV4_CHECK(a.x.shape == a.y.shape);
   DSV4_CHECK(!IsInteger(a.mode) || ctx.device == DeviceKind::kCpu);
-  RunOp("round_activation", kCandidates, ctx, a);
+  RunOp("round_activation", kRoundActivationCandidates, ctx, a);
 }
 
-OpImplementations DescribeRoundActivation(const ExecContext& ctx) { return DescribeOp("round_activation", kCandidates, ctx); }
+OpImplementations DescribeRoundActivation(const ExecContext& ctx) { return DescribeOp("round_activation", kRoundActivationCandidates, ctx); }
 
 }  // namespace dsv4

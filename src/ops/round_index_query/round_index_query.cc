@@ -7,7 +7,7 @@ void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a);
 
 namespace {
 
-constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
+constexpr Candidate<RoundIndexQueryArgs> kRoundIndexQueryCandidates[] = {
     DSV4_CUDA_ROW(RoundIndexQueryCuda)
     {"ref", SupportsCpu, RoundIndexQueryRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<RoundIndexQueryArgs> kCandidates[] = {
 void RoundIndexQuery(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
   const int64_t di = a.q.dim(2);
   DSV4_CHECK((di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
-  RunOp("round_index_query", kCandidates, ctx, a);
+  RunOp("round_index_query", kRoundIndexQueryCandidates, ctx, a);
 }
 
-OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) { return DescribeOp("round_index_query", kCandidates, ctx); }
+OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) { return DescribeOp("round_index_query", kRoundIndexQueryCandidates, ctx); }
 
 }  // namespace dsv4

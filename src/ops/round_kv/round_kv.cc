@@ -7,7 +7,7 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a);
 
 namespace {
 
-constexpr Candidate<RoundKvArgs> kCandidates[] = {
+constexpr Candidate<RoundKvArgs> kRoundKvCandidates[] = {
     DSV4_CUDA_ROW(RoundKvCuda)
     {"ref", SupportsCpu, RoundKvRef},
 };
@@ -16,9 +16,9 @@ constexpr Candidate<RoundKvArgs> kCandidates[] = {
 
 void RoundKv(const ExecContext& ctx, const RoundKvArgs& a) {
   DSV4_CHECK_EQ(a.kv.dim(1), a.format.dim);
-  RunOp("round_kv", kCandidates, ctx, a);
+  RunOp("round_kv", kRoundKvCandidates, ctx, a);
 }
 
-OpImplementations DescribeRoundKv(const ExecContext& ctx) { return DescribeOp("round_kv", kCandidates, ctx); }
+OpImplementations DescribeRoundKv(const ExecContext& ctx) { return DescribeOp("round_kv", kRoundKvCandidates, ctx); }
 
 }  // namespace dsv4

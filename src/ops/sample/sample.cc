@@ -7,7 +7,7 @@ void SampleCuda(const ExecContext& ctx, const SampleArgs& a);
 
 namespace {
 
-constexpr Candidate<SampleArgs> kCandidates[] = {
+constexpr Candidate<SampleArgs> kSampleCandidates[] = {
     DSV4_CUDA_ROW(SampleCuda){"ref", SupportsCpu, SampleRef},
 };
 
@@ -17,9 +17,11 @@ void Sample(const ExecContext& ctx, const SampleArgs& a) {
   DSV4_CHECK(a.logits.dim(1) >= 1 && a.logits.dim(1) <= kMaxSampleVocab, "vocabulary of ", a.logits.dim(1));
   DSV4_CHECK_EQ(a.tokens.dim(0), a.logits.dim(0));
   DSV4_CHECK(!a.logprobs || a.logprobs.dim(0) == a.logits.dim(0));
-  RunOp("sample", kCandidates, ctx, a);
+  RunOp("sample", kSampleCandidates, ctx, a);
 }
 
-OpImplementations DescribeSample(const ExecContext& ctx) { return DescribeOp("sample", kCandidates, ctx); }
+OpImplementations DescribeSample(const ExecContext& ctx) {
+  return DescribeOp("sample", kSampleCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -12,7 +12,7 @@ DSV4_DECLARE_CPU(SparseAttentionCpu, SparseAttentionArgs)
 
 namespace {
 
-constexpr Candidate<SparseAttentionArgs> kCandidates[] = {
+constexpr Candidate<SparseAttentionArgs> kSparseAttentionCandidates[] = {
     DSV4_CUDA_ROW(SparseAttentionCuda)
     DSV4_CPU_ROWS(SparseAttentionCpu)
     {"ref", SupportsCpu, SparseAttentionRef},
@@ -26,11 +26,11 @@ void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
   DSV4_CHECK_EQ(a.q.dim(2), a.kv.dim(1));
   DSV4_CHECK_EQ(a.sink.dim(0), a.q.dim(1));
   DSV4_CHECK(a.q.data != a.out.data);
-  RunOp("sparse_attention", kCandidates, ctx, a);
+  RunOp("sparse_attention", kSparseAttentionCandidates, ctx, a);
   if (a.cos_sin && ctx.device == DeviceKind::kCpu) Rope(ctx, {.x = a.out, .cos_sin = a.cos_sin, .inverse = true});
 }
 
-OpImplementations DescribeSparseAttention(const ExecContext& ctx) { return DescribeOp("sparse_attention", kCandidates, ctx); }
+OpImplementations DescribeSparseAttention(const ExecContext& ctx) { return DescribeOp("sparse_attention", kSparseAttentionCandidates, ctx); }
 
 OpWork WorkOf(const SparseAttentionArgs& a) {
   int64_t rows = 0, cached = 0;

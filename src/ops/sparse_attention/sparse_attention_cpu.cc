@@ -81,7 +81,7 @@ class SharedRows {
 };
 
 // Working memory of one thread.
-struct Scratch {
+struct AttentionScratch {
   std::vector<float> rows;                 // [kTile, Dp]: decoded rows; Dp = Dh padded to whole vectors
   std::vector<float> q;                    // [heads, Dp], only when Dh is not whole vectors
   std::vector<float> out;                  // [heads, Dp]: sums of the weighted rows
@@ -206,7 +206,7 @@ void AddChannels(const float* score, const float* decay, const float* const* row
 
 // Heads [head_begin, head_end) of token t.
 void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, int64_t head_begin,
-            int64_t head_end, Scratch& s) {
+            int64_t head_end, AttentionScratch& s) {
   const int64_t num_heads = a.q.dim(1), dh = a.q.dim(2), dp = PadToLanes(dh), heads = head_end - head_begin;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   s.rows.resize(std::max(s.rows.size(), static_cast<size_t>(kTile * dp)));
@@ -275,7 +275,7 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t rows = AttendedRows(a, a.cache.num_tokens - 1).size();  // the others' are about as many, or fewer
   const int64_t grain = GrainFor(2 * rows * a.q.dim(2) * std::min(num_heads, kHeadGroup));
   ParallelFor(ctx.pool, a.cache.num_tokens * groups, grain, [&](int64_t begin, int64_t end, int) {
-    static thread_local Scratch scratch;
+    static thread_local AttentionScratch scratch;
     while (begin < end) {
       const int64_t t = begin / groups, first = begin - t * groups,
                     last = std::min(groups, first + end - begin);

@@ -7,7 +7,7 @@ void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a);
 
 namespace {
 
-constexpr Candidate<SwigluArgs> kCandidates[] = {
+constexpr Candidate<SwigluArgs> kSwigluCandidates[] = {
     DSV4_CUDA_ROW(SwigluCuda)
     {"ref", SupportsCpu, SwigluRef},
 };
@@ -16,9 +16,9 @@ constexpr Candidate<SwigluArgs> kCandidates[] = {
 
 void Swiglu(const ExecContext& ctx, const SwigluArgs& a) {
   DSV4_CHECK(a.gate.shape == a.up.shape && a.gate.shape == a.y.shape);
-  RunOp("swiglu", kCandidates, ctx, a);
+  RunOp("swiglu", kSwigluCandidates, ctx, a);
 }
 
-OpImplementations DescribeSwiglu(const ExecContext& ctx) { return DescribeOp("swiglu", kCandidates, ctx); }
+OpImplementations DescribeSwiglu(const ExecContext& ctx) { return DescribeOp("swiglu", kSwigluCandidates, ctx); }
 
 }  // namespace dsv4

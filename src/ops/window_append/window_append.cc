@@ -7,7 +7,7 @@ void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a);
 
 namespace {
 
-constexpr Candidate<WindowAppendArgs> kCandidates[] = {
+constexpr Candidate<WindowAppendArgs> kWindowAppendCandidates[] = {
     DSV4_CUDA_ROW(WindowAppendCuda)
     {"ref", SupportsCpu, WindowAppendRef},
 };
@@ -17,9 +17,9 @@ constexpr Candidate<WindowAppendArgs> kCandidates[] = {
 void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& a) {
   DSV4_CHECK_EQ(a.kv.dim(0), a.cache.num_tokens);
   DSV4_CHECK_EQ(a.kv.dim(1), a.cache.layer->window_row.dim);
-  RunOp("window_append", kCandidates, ctx, a);
+  RunOp("window_append", kWindowAppendCandidates, ctx, a);
 }
 
-OpImplementations DescribeWindowAppend(const ExecContext& ctx) { return DescribeOp("window_append", kCandidates, ctx); }
+OpImplementations DescribeWindowAppend(const ExecContext& ctx) { return DescribeOp("window_append", kWindowAppendCandidates, ctx); }
 
 }  // namespace dsv4
