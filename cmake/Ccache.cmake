@@ -3,9 +3,7 @@ option(DSV4_CCACHE "Compile through ccache where it is installed" ON)
 if(DSV4_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(DSV4_CCACHE_PROGRAM ccache)
   if(DSV4_CCACHE_PROGRAM)
-    # Without these ccache leaves files with precompiled headers to the compiler.
-    set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${DSV4_CCACHE_PROGRAM})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${DSV4_CCACHE_PROGRAM})
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${DSV4_CCACHE_PROGRAM})
   endif()
 endif()

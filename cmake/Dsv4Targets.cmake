@@ -10,6 +10,8 @@ target_compile_options(dsv4_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers;-Werror;-ffp-contract=off>"
   # -Wrestrict: false alarms of GCC 12 and 13 in std::string (GCC bug 105651).
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-psabi;-Wno-restrict>"
+  # A class with a member of an unnamed namespace: a warning of every file but the one that the compiler was started with.
+  "$<$<AND:$<BOOL:${DSV4_UNITY}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>"
   # nvcc's own code for the host trips -Wpedantic and -Wshadow. 2810: false alarm at assignments to nodiscard classes.
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extra-device-vectorization;-Werror=all-warnings;-diag-suppress=2810>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-psabi,-Werror,-ffp-contract=off>")
@@ -28,11 +30,11 @@ function(dsv4_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   if(DSV4_HAVE_CUDA)
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+    set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND sources ${cuda_sources})
   endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC dsv4_options ${ARGN})
-  dsv4_precompile(${name} library)
 endfunction()
 
 # Tests spend their time in the libraries; compiling them costs more than running them.
@@ -51,7 +53,6 @@ function(dsv4_test name)
       target_link_libraries(${name}_${tier}_tests PRIVATE dsv4_options ${ARGN} GTest::gmock GTest::gtest_main)
       target_include_directories(${name}_${tier}_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests)
       target_compile_options(${name}_${tier}_tests PRIVATE ${DSV4_TEST_OPTIONS})
-      dsv4_precompile(${name}_${tier}_tests tests)
       target_compile_definitions(${name}_${tier}_tests PRIVATE DSV4_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60
         PROPERTIES LABELS ${tier} TIMEOUT 900 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -26,10 +26,8 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
     endif()
   endforeach()
   target_compile_options(xgrammar PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(DSV4_PRECOMPILE)
-    target_precompile_headers(xgrammar PRIVATE <algorithm> <map> <memory> <optional> <picojson.h> <sstream> <string>
-      <unordered_map> <unordered_set> <variant> <vector> <xgrammar/xgrammar.h>)
-  endif()
+  # Names in it clash with those of another file.
+  set_source_files_properties(${DSV4_XGRAMMAR_DIR}/cpp/json_schema_converter.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 else()
   message(STATUS "Structured output: off. ${DSV4_XGRAMMAR_DIR} has no XGrammar; scripts/setup fetches it.")
 endif()
