@@ -77,6 +77,11 @@ DSV4_INLINE Vec Sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Div(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
+// `a`, loaded once for several uses: without this GCC reads memory anew for each of them.
+DSV4_INLINE Vec InRegister(Vec a) {
+  asm("" : "+x"(a.v));
+  return a;
+}
 // a > b ? a : b and a < b ? a : b: the second operand when one is NaN.
 DSV4_INLINE Vec Max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
@@ -175,6 +180,7 @@ DSV4_INLINE Vec Sub(Vec a, Vec b) { return {a.lo - b.lo, a.hi - b.hi}; }
 DSV4_INLINE Vec Mul(Vec a, Vec b) { return {a.lo * b.lo, a.hi * b.hi}; }
 DSV4_INLINE Vec Div(Vec a, Vec b) { return {a.lo / b.lo, a.hi / b.hi}; }
 DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return Add(Mul(a, b), c); }
+DSV4_INLINE Vec InRegister(Vec a) { return a; }
 DSV4_INLINE Vec Max(Vec a, Vec b) { return {a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi}; }
 DSV4_INLINE Vec Min(Vec a, Vec b) { return {a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi}; }
 

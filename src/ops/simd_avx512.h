@@ -18,6 +18,10 @@ DSV4_INLINE Vec Sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+DSV4_INLINE Vec InRegister(Vec a) {
+  asm("" : "+v"(a.v));
+  return a;
+}
 DSV4_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 DSV4_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 

@@ -2,6 +2,7 @@
 //   Load(k)        weights k .. k + kLanes - 1, k a multiple of kLanes
 //   Load(k, x)     weights k .. k + kLanes kVectors - 1, k a multiple of kLanes kVectors
 //   LoadTail(k, n) the n < kLanes weights at the end of a row, then zeros
+//   Prefetch(k, n) asks for the memory of n weights from k on
 // E2M1 rows give their columns in the order of column_order.h instead: k counts positions there, and there is no tail.
 // Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
 // power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
@@ -14,12 +15,18 @@
 
 namespace dsv4::DSV4_ISA {
 
+DSV4_INLINE void PrefetchBytes(const uint8_t* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + i);
+}
+
 // Plain rows: `Bytes` bytes a weight.
 template <Vec (*LoadVec)(const uint8_t*), int64_t Bytes>
 struct PlainRow {
   const uint8_t* codes;
 
-  static constexpr int64_t Whole(int64_t k_dim) { return k_dim / kLanes * kLanes; }  // columns in whole vectors
+  static constexpr int64_t Whole(int64_t k_dim) {
+    return k_dim / kLanes * kLanes;
+  }  // columns in whole vectors
   DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
   DSV4_INLINE Vec Load(int64_t k) const { return LoadVec(codes + k * Bytes); }
   DSV4_INLINE void Load(int64_t k, Vec (&x)[1]) const { x[0] = Load(k); }
@@ -28,6 +35,7 @@ struct PlainRow {
     std::memcpy(padded, codes + k * Bytes, static_cast<size_t>(n * Bytes));
     return LoadVec(padded);
   }
+  DSV4_INLINE void Prefetch(int64_t k, int64_t n) const { PrefetchBytes(codes + k * Bytes, n * Bytes); }
 };
 
 struct F32Row : PlainRow<LoadF32, 4> {
@@ -108,8 +116,10 @@ struct Fp4Row {
       const __m512i code = _mm512_cvtepu8_epi32(
           _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)));
       __m512i bits = _mm512_slli_epi32(code, 23);
-      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()), _mm512_set1_epi32(0x00400000));
-      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x7FC00000));
+      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()),
+                                   _mm512_set1_epi32(0x00400000));
+      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255)),
+                                   _mm512_set1_epi32(0x7FC00000));
       return _mm512_castsi512_ps(bits);
     }
   }
@@ -146,6 +156,10 @@ struct Fp4Row {
   }
 #endif
   DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
+  DSV4_INLINE void Prefetch(int64_t k, int64_t n) const {
+    PrefetchBytes(codes + k / 2, n / 2);
+    PrefetchBytes(scales + k / Block, n / Block);
+  }
 };
 #if defined(DSV4_SIMD_AVX2) || defined(DSV4_SIMD_AVX512)
 using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0Table>;

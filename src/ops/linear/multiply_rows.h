@@ -41,13 +41,24 @@ template <int R, int T, typename Row>
 DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end,
                              Vec (&acc)[R][T]) {
   constexpr int64_t kStep = Row::kVectors * kLanes;
+  constexpr bool kKeep = Row::kVectors == 1 || T == 2;  // more inputs than that leave no registers to decode in
   int64_t k = begin;
   for (; k + kStep <= end; k += kStep) {
+    Vec inputs[Row::kVectors][T];
+    for (int v = 0; v < Row::kVectors && kKeep; ++v) {
+      for (int t = 0; t < T; ++t) inputs[v][t] = InRegister(Load(x[t] + k + v * kLanes));
+    }
     for (int r = 0; r < R; ++r) {
       Vec w[Row::kVectors];
       rows[r].Load(k, w);
       for (int v = 0; v < Row::kVectors; ++v) {
-        for (int t = 0; t < T; ++t) acc[r][t] = Fma(w[v], Load(x[t] + k + v * kLanes), acc[r][t]);
+        for (int t = 0; t < T; ++t) {
+          if constexpr (kKeep) {
+            acc[r][t] = Fma(w[v], inputs[v][t], acc[r][t]);
+          } else {
+            acc[r][t] = Fma(w[v], Load(x[t] + k + v * kLanes), acc[r][t]);
+          }
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "ops/linear/decode.h"
@@ -54,7 +55,8 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
     for (int r = 0; r < R; ++r) {
       for (int t = 0; t < T; ++t) acc[r][t] = Zero();
     }
-    if constexpr (Row::kCodeBits <= 8) PrefetchNextRows<Row, R>(codes, row_bytes, k, std::min(Row::kChunk, k_dim - k));
+    if constexpr (Row::kCodeBits <= 8)
+      PrefetchNextRows<Row, R>(codes, row_bytes, k, std::min(Row::kChunk, k_dim - k));
     AddProducts<R, T>(rows.data(), x, k, std::min(k + Row::kChunk, whole), acc);
     if (whole < k_dim && k + Row::kChunk > whole) {
       for (int r = 0; r < R; ++r) {
@@ -80,47 +82,142 @@ void MultiplyFewTokens(const RowProduct& p, int64_t begin, int64_t end) {
   for (; n < end; ++n) MultiplyInRegisters<Row, 1, T>(p, n, begin);
 }
 
-// Many tokens: up to kRowBlock rows are decoded into memory, chunk by chunk, and multiplied in tiles.
+// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals. x holds `vectors` times a vector
+// of each token, w the same of each row. A function of its own: inlined, GCC leaves accumulators in memory.
+template <int T, bool Scaled>
+[[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, Vec* total) {
+  std::array<Vec, T * kTileRows> acc;
+  const auto each = [&](const auto& fn) {
+    [&]<size_t... I>(std::index_sequence<I...>) { (fn(I), ...); }
+    (std::make_index_sequence<T * kTileRows>());
+  };
+  each([&](size_t i) { acc[i] = Zero(); });
+  for (int64_t v = 0; v < vectors; ++v, w += kTileRows * kLanes, x += T * kLanes) {
+    Vec inputs[T];
+    for (int t = 0; t < T; ++t) inputs[t] = InRegister(Load(x + t * kLanes));
+    for (int r = 0; r < kTileRows; ++r) {
+      const Vec weights = InRegister(Load(w + r * kLanes));
+      for (int t = 0; t < T; ++t) acc[t * kTileRows + r] = Fma(weights, inputs[t], acc[t * kTileRows + r]);
+    }
+  }
+  each([&](size_t i) {
+    total[i] = Scaled ? Fma(acc[i], Set(scale[i % kTileRows]), total[i]) : Add(acc[i], total[i]);
+  });
+}
+
+constexpr int64_t kMaxChunk = 256;
+constexpr int64_t kBlockTotals = 64 * kTokenBlock;
+
+// A thread's memory for BlockProduct, kept: too much for a stack that somebody else made.
+struct BlockMemory {
+  alignas(64) float decoded[kRowBlock * kMaxChunk];
+  float scale[kRowBlock];
+  alignas(64) float inputs[kTokenBlock * kMaxChunk];  // 96 KiB
+  Vec total[kBlockTotals];                            // 192 KiB (AVX-512: 384)
+
+  static BlockMemory& OfThread() {
+    static thread_local const std::unique_ptr<BlockMemory> memory{new BlockMemory};
+    return *memory;
+  }
+};
+
+// Many tokens. A block of up to kTokenBlock tokens by as many rows of W as there is room for running totals goes through
+// the columns in strips of a few chunks. A strip's inputs are copied side by side first (rows of x lie a power of two apart,
+// on the same few sets of a cache) and stay in the second cache level with the totals; then kRowBlock rows of W at a time are
+// decoded into the first, a chunk at a time, and multiplied with all tokens in tiles. Inputs and weights lie in the order in
+// which a tile reads them.
 template <typename Row>
 class BlockProduct {
  public:
   void Run(const RowProduct& p, int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; n += kRowBlock) {
-      const int64_t count = std::min(kRowBlock, end - n);
-      for (int64_t t = 0; t < p.num_tokens; t += kTokenBlock) {
-        Accumulate(p, n, count, t, std::min(kTokenBlock, p.num_tokens - t));
-        Finish(p, begin, n, count, t, std::min(kTokenBlock, p.num_tokens - t));
+    for (int64_t t = 0; t < p.num_tokens; t += kTokenBlock) {
+      const Tokens tokens{.x = p.x + t, .y = p.y + t, .count = std::min(kTokenBlock, p.num_tokens - t)};
+      const int64_t rows = kBlockTotals / tokens.count / kRowBlock * kRowBlock;
+      for (int64_t n = begin; n < end; n += rows) {
+        Accumulate(p, tokens, n, std::min(rows, end - n));
+        Finish(p, tokens, std::min(rows, end - n), n - begin);
       }
     }
   }
 
  private:
-  void Accumulate(const RowProduct& p, int64_t n, int64_t count, int64_t first_token, int64_t num_tokens) {
-    const QuantTensor& w = *p.w;
-    const int64_t k_dim = w.cols;
-    for (int64_t k = 0; k < k_dim; k += Row::kChunk) {
-      const int64_t width = std::min(Row::kChunk, std::max(k_dim, Row::Whole(k_dim)) - k);
-      for (int64_t r = 0; r < count; ++r) {
-        Decode(Row(w, n + r), k, width, decoded_ + r * Row::kChunk);
-        if constexpr (Row::kChunkScale) scale_[r] = BlockScale(w, n + r, k);
+  struct Tokens {
+    const float* const* x;
+    float* const* y;
+    int64_t count;
+  };
+  static_assert(Row::kChunk <= kMaxChunk);
+
+  // fn(t, n) for tiles of n tokens from t on: 4 = 2 + 2, one leaves no reuse.
+  template <typename Fn>
+  static DSV4_INLINE void ForEachTile(int64_t num_tokens, const Fn& fn) {
+    for (int64_t t = 0, n = 0; t < num_tokens; t += n) {
+      n = num_tokens - t == kBlockTokens + 1 ? kBlockTokens - 1 : std::min(kBlockTokens, num_tokens - t);
+      fn(t, n);
+    }
+  }
+
+  void Accumulate(const RowProduct& p, const Tokens& tokens, int64_t n, int64_t count) {
+    const int64_t k_dim = std::max(p.w->cols, Row::Whole(p.w->cols));
+    const int64_t strip = kTokenBlock * kMaxChunk / Row::kChunk / tokens.count * Row::kChunk;
+    std::fill_n(total_, CeilDiv(count, kTileRows) * kTileRows * tokens.count, Zero());
+    for (int64_t begin = 0; begin < k_dim; begin += strip) {
+      const int64_t end = std::min(begin + strip, k_dim);
+      for (int64_t k = begin; k < end; k += Row::kChunk) {
+        CopyInputs(tokens, p.x_offset + k, Vectors(k, end), inputs_ + (k - begin) * tokens.count);
       }
-      for (int64_t r = count; r % kTileRows != 0; ++r) {  // the rest of the last tile
-        std::fill_n(decoded_ + r * Row::kChunk, Row::kChunk, 0.0f);
-        scale_[r] = 0.0f;
-      }
-      for (int64_t t = 0, tokens = 0; t < num_tokens; t += tokens) {
-        tokens = num_tokens - t == kBlockTokens + 1
-                     ? kBlockTokens - 1
-                     : std::min(kBlockTokens, num_tokens - t);  // 4 = 2 + 2: one leaves no reuse
-        const float* x[kBlockTokens];
-        for (int64_t i = 0; i < tokens; ++i) x[i] = p.x[first_token + t + i] + p.x_offset + k;
-        for (int64_t r = 0; r < count; r += kTileRows) {
-          [&]<size_t... I>(std::index_sequence<I...>) {
-            ((tokens == I + 1 ? Tile<I + 1>(x, PadToLanes(width), r, t, k == 0) : void()), ...);
-          }
-          (std::make_index_sequence<kBlockTokens>());
+      for (int64_t r = 0; r < count; r += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, count - r);
+        for (int64_t k = begin; k < end; k += Row::kChunk) {
+          const bool last = k + Row::kChunk >= end;
+          DecodeRows(*p.w, n + r, rows, k, std::min(Row::kChunk, k_dim - k), last ? n + r + kRowBlock : n + r,
+                     last ? begin : k + Row::kChunk, n + count);
+          MultiplyChunk(tokens.count, Vectors(k, end), inputs_ + (k - begin) * tokens.count, rows,
+                        total_ + r * tokens.count);
         }
       }
+    }
+  }
+
+  // Of the chunk at k.
+  static int64_t Vectors(int64_t k, int64_t end) {
+    return PadToLanes(std::min(Row::kChunk, end - k)) / kLanes;
+  }
+
+  static void CopyInputs(const Tokens& tokens, int64_t offset, int64_t vectors, float* out) {
+    constexpr int64_t kLine = 64 / sizeof(float);
+    ForEachTile(tokens.count, [&](int64_t first, int64_t n) {
+      for (int64_t t = first; t < first + n; ++t) {
+        // Pieces of rows are too short for the processor to see a stream. Behind the last token comes the next chunk.
+        const int64_t next = t + kBlockTokens;
+        const float* ahead = next < tokens.count
+                                 ? tokens.x[next] + offset
+                                 : tokens.x[std::min(next, 2 * tokens.count - 1) - tokens.count] + offset +
+                                       Row::kChunk;
+        for (int64_t i = 0; i < vectors * kLanes; i += kLine) __builtin_prefetch(ahead + i);
+        const float* from = tokens.x[t] + offset;
+        float* to = out + (first * vectors + t - first) * kLanes;
+        for (int64_t v = 0; v < vectors; ++v) Store(to + v * n * kLanes, Load(from + v * kLanes));
+      }
+    });
+  }
+
+  float* DecodedRow(int64_t r) {
+    return decoded_ + r / kTileRows * kTileRows * Row::kChunk + r % kTileRows * kLanes;
+  }
+
+  // `width` columns from k of rows [n, n + rows). Rows from `next` on (up to `end`) at `next_k` are wanted after that: short
+  // pieces again, no stream.
+  void DecodeRows(const QuantTensor& w, int64_t n, int64_t rows, int64_t k, int64_t width, int64_t next,
+                  int64_t next_k, int64_t end) {
+    for (int64_t r = 0; r < rows; ++r) {
+      if (next + r < end) Row(w, next + r).Prefetch(next_k, Row::kChunk);
+      Decode(Row(w, n + r), k, width, DecodedRow(r));
+      if constexpr (Row::kChunkScale) scale_[r] = BlockScale(w, n + r, k);
+    }
+    for (int64_t r = rows; r % kTileRows != 0; ++r) {  // the rest of the last tile
+      for (int64_t i = 0; i < PadToLanes(width); i += kLanes) Store(DecodedRow(r) + i * kTileRows, Zero());
+      scale_[r] = 0.0f;
     }
   }
 
@@ -131,52 +228,45 @@ class BlockProduct {
     for (; i + kStep <= whole; i += kStep) {
       Vec x[Row::kVectors];
       row.Load(k + i, x);
-      for (int64_t v = 0; v < Row::kVectors; ++v) Store(out + i + v * kLanes, x[v]);
+      for (int64_t v = 0; v < Row::kVectors; ++v) Store(out + (i + v * kLanes) * kTileRows, x[v]);
     }
-    for (; i < whole; i += kLanes) Store(out + i, row.Load(k + i));
-    if (whole < width) Store(out + whole, row.LoadTail(k + whole, width - whole));
+    for (; i < whole; i += kLanes) Store(out + i * kTileRows, row.Load(k + i));
+    if (whole < width) Store(out + whole * kTileRows, row.LoadTail(k + whole, width - whole));
   }
 
-  // Rows r .. r+3 of the block times T tokens.
-  template <int T>
-  void Tile(const float* const* x, int64_t width, int64_t r, int64_t t, bool first) {
-    Vec acc[kTileRows][T];
-    for (int i = 0; i < kTileRows; ++i) {
-      for (int j = 0; j < T; ++j) acc[i][j] = Zero();
-    }
-    const float* block = decoded_ + r * Row::kChunk;
-    const BufferRow rows[kTileRows] = {
-        {block}, {block + Row::kChunk}, {block + 2 * Row::kChunk}, {block + 3 * Row::kChunk}};
-    AddProducts<kTileRows, T>(rows, x, 0, width, acc);
-    for (int i = 0; i < kTileRows; ++i) {
-      for (int j = 0; j < T; ++j) {
-        Vec& total = total_[t + j][r + i];
-        const Vec before = first ? Zero() : total;
-        if constexpr (Row::kChunkScale) {
-          total = Fma(acc[i][j], Set(scale_[r + i]), before);
-        } else {
-          total = Add(acc[i][j], before);
+  // What is decoded times the chunk's inputs. total: [rows / kTileRows][num_tokens][kTileRows]
+  void MultiplyChunk(int64_t num_tokens, int64_t vectors, const float* inputs, int64_t rows, Vec* total) {
+    ForEachTile(num_tokens, [&](int64_t t, int64_t n) {
+      for (int64_t r = 0; r < rows; r += kTileRows) {
+        [&]<size_t... I>(std::index_sequence<I...>) {
+          ((n == I + 1 ? AddTile<I + 1, Row::kChunkScale>(inputs + t * vectors * kLanes, DecodedRow(r), vectors,
+                                                          scale_ + r, total + r * num_tokens + t * kTileRows)
+                       : void()),
+           ...);
         }
+        (std::make_index_sequence<kBlockTokens>());
       }
-    }
+    });
   }
 
-  void Finish(const RowProduct& p, int64_t begin, int64_t n, int64_t count, int64_t first_token,
-              int64_t num_tokens) {
+  void Finish(const RowProduct& p, const Tokens& tokens, int64_t count, int64_t y_offset) {
     const float scale = p.w->global_scale * Row::kUnit;
-    for (int64_t t = 0; t < num_tokens; ++t) {
-      float sums[kRowBlock];
+    for (int64_t t = 0; t < tokens.count; ++t) {
+      float* y = tokens.y[t] + p.y_offset + y_offset;
       for (int64_t r = 0; r < count; r += kTileRows) {
-        StoreSums(sums + r, total_[t][r], total_[t][r + 1], total_[t][r + 2], total_[t][r + 3]);
+        float sums[kTileRows];
+        const Vec* total = total_ + r * tokens.count + t * kTileRows;
+        StoreSums(sums, total[0], total[1], total[2], total[3]);
+        for (int64_t i = 0; i < std::min(kTileRows, count - r); ++i) y[r + i] = sums[i] * scale;
       }
-      float* y = p.y[first_token + t] + p.y_offset + n - begin;
-      for (int64_t r = 0; r < count; ++r) y[r] = sums[r] * scale;
     }
   }
 
-  alignas(64) float decoded_[kRowBlock * Row::kChunk];
-  float scale_[kRowBlock];
-  Vec total_[kTokenBlock][kRowBlock];
+  BlockMemory& memory_ = BlockMemory::OfThread();
+  float* const decoded_ = memory_.decoded;
+  float* const scale_ = memory_.scale;
+  float* const inputs_ = memory_.inputs;
+  Vec* const total_ = memory_.total;
 };
 
 template <typename Row>
@@ -190,10 +280,6 @@ void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
       return MultiplyFewTokens<Row, 3>(p, begin, end);
     case 4:
       return MultiplyFewTokens<Row, 4>(p, begin, end);
-    case 5:
-      return MultiplyFewTokens<Row, 5>(p, begin, end);
-    case 6:
-      return MultiplyFewTokens<Row, 6>(p, begin, end);
     default: {
       BlockProduct<Row> block;
       return block.Run(p, begin, end);
