@@ -176,7 +176,11 @@ class CudaDevice : public Device {
     return static_cast<double>(bytes) / (static_cast<double>(best) * 1e-3);
   }
   ExecContext Context(ThreadPool* pool, bool) override {
-    if (scratch_ == nullptr) Ok(cudaMalloc(&scratch_, kScratchBytes), "no memory for the ops' scratch space");
+    if (scratch_ == nullptr) {
+      Ok(cudaMalloc(&scratch_, kScratchBytes), "no memory for the ops' scratch space");
+      // NaNs, should an op use what it did not write. (Some load ahead what they then do not use.)
+      Ok(cudaMemsetAsync(scratch_, 0xFF, kScratchBytes, stream_), "scratch space");
+    }
     return {.pool = pool, .device = DeviceKind::kCuda, .stream = stream_,
             .scratch = {static_cast<uint8_t*>(scratch_), kScratchBytes}};
   }

@@ -378,7 +378,7 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
     sm90::FenceAsyncShared();
     __syncwarp();
-    if (lane == 0) sm90::BarrierArrive(full + 8 * buffer);
+    if (part == 0) sm90::BarrierArrive(full + 8 * buffer);
     source = next;
   }
   return n;

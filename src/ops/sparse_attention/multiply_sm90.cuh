@@ -183,7 +183,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
-      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      sm90::BarrierArrive(empty + 8 * buffer);
     } else {
       sm90::WgmmaWait<0>();
     }
@@ -336,11 +336,11 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
       WaitFor(full + 8 * (buffer ^ 1), (count + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
-      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      sm90::BarrierArrive(empty + 8 * buffer);
       sm90::WgmmaWait<0>();
     } else {
       sm90::WgmmaWait<0>();
-      if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+      sm90::BarrierArrive(empty + 8 * buffer);
     }
   }
 

@@ -36,8 +36,8 @@ __device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) 
   const uint32_t full = base + Shared<kHeads>::kBarriers;
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
-      sm90::BarrierInit(full + 8 * b, kProducers / 32);
-      sm90::BarrierInit(full + 16 + 8 * b, kConsumers / 32);
+      sm90::BarrierInit(full + 8 * b, kProducers / 4);  // the lanes that write `valid`
+      sm90::BarrierInit(full + 16 + 8 * b, kConsumers);  // and all that read it
     }
     sm90::BarrierInitFence();
   }
