@@ -41,7 +41,10 @@ endfunction()
 set(DSV4_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # dsv4_test(FOLDER label deps...): one test program of every *_test.cc in the current folder (below it, too);
-# *_slow_test.cc files go into a second program with the label "slow".
+# *_slow_test.cc files go into a second program with the label "slow"; they begin first (COST), so that no long test runs
+# alone at the end.
+set(DSV4_COST_fast 0)
+set(DSV4_COST_slow 10)
 function(dsv4_test name)
   file(GLOB_RECURSE fast_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
   set(slow_sources ${fast_sources})
@@ -55,7 +58,7 @@ function(dsv4_test name)
       target_compile_options(${name}_${tier}_tests PRIVATE ${DSV4_TEST_OPTIONS})
       target_compile_definitions(${name}_${tier}_tests PRIVATE DSV4_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60
-        PROPERTIES LABELS ${tier} TIMEOUT 900 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        PROPERTIES LABELS ${tier} COST ${DSV4_COST_${tier}} TIMEOUT 900 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     endif()
   endforeach()
 endfunction()

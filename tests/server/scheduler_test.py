@@ -118,7 +118,7 @@ class Together(ServerTestCase):
 
 
 class Limits(ServerTestCase):
-    FLAGS = ["--max-concurrent", "1", "--max-queue", "2", "--request-timeout", "4", "--max-prompt", "50"]
+    FLAGS = ["--max-concurrent", "1", "--max-queue", "2", "--request-timeout", "2", "--max-prompt", "50"]
 
     def test_a_full_queue_is_a_429(self):
         body = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}
