@@ -24,7 +24,7 @@ struct MemoryPlan {
   int64_t widened_bytes;          // small vectors kept as f32
   double kv_bytes_per_1k_tokens;  // what grows, for 1,000 tokens: compressed rows and index keys
   int64_t kv_fixed_bytes;         // per sequence: window rings and compressor states
-  int64_t activation_bytes;       // for one prefill chunk, with the inputs of recorded decode steps
+  int64_t activation_bytes;       // for one prefill chunk; on a GPU with recorded decode steps
   int64_t scratch_bytes;          // what ops use while they run; on the CPU at max_context tokens
   int64_t loading_bytes;          // on a GPU, while weights load: what copies and packing go through
   int64_t available_bytes;        // memory that this machine, or the GPU, has free now (0: unknown)

@@ -10,7 +10,7 @@
 // are those of column_order.h. The tile instruction takes numbers below 2^-126 as zeros.
 #pragma once
 
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) || defined(__AMXBF16__)  // the second one: clang 14
 #define DSV4_SIMD_AMX 1
 
 #include <vector>
