@@ -5,6 +5,8 @@
 
 namespace dsv4::attend {
 
+constexpr int kHalf = kTile / 2;  // rows of a tile that are handed over together, and scored by one warpgroup
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // d[64, 128] = A B + (add ? d : 0): A K-major, B N-major, its blocks of 64 channels kBlockBytes apart.

@@ -7,8 +7,9 @@
 namespace dsv4::attend {
 
 constexpr int kPromptHeads = 64;
-constexpr int kFeeders = 256;         // threads that fill shared memory
-constexpr int kFeederRows = kTile / (kFeeders / 32);  // of a tile, for one warp
+constexpr int kGatherers = 128, kQueryThreads = 128;  // threads that fill shared memory: with rows, with queries
+constexpr int kPromptThreads = kConsumers + kGatherers + kQueryThreads;
+constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's
 
 struct PromptParams {
   Params a;
@@ -25,10 +26,10 @@ struct PromptShared {
   static constexpr int kP = kQ + kPromptHeads * 2 * kDim;      // [2][64 heads, 64 rows], FP16
   static constexpr int kMax = kP + 2 * kPromptHeads * 128;     // float [2 warpgroups][64]
   static constexpr int kSum = kMax + 2 * kPromptHeads * 4;     // float [2 warpgroups][64]
-  static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][64]: valid rows
+  static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][2 halves][32]: valid rows
   static constexpr int kNumTiles = kMask + 16;                 // int [4]: of the last items
-  static constexpr int kBarriers = kNumTiles + 16;             // full[2], empty[2], queries full, queries empty
-  static constexpr int kBytes = kBarriers + 64 + 1024;         // the base is aligned to 1,024 by hand
+  static constexpr int kBarriers = kNumTiles + 16;             // full[2][2 halves], empty[2][2], queries full, queries empty
+  static constexpr int kBytes = kBarriers + 80 + 1024;         // the base is aligned to 1,024 by hand
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -75,7 +76,7 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
   const SequenceView& seq = p.a.v.sequences[sequence];
   const int window = static_cast<int>(p.a.v.window), ring = p.num_tokens + sequence * window, compressed = p.table[1 + sequence];
 #pragma unroll 1
-  for (int r = 0; r < kFeederRows; ++r) {
+  for (int r = 0; r < kGatherRows; ++r) {
     const int of = __shfl_sync(0xFFFFFFFFu, row, r);
     Channels c = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
     if (of >= 0 && of < p.num_tokens) {
@@ -140,130 +141,142 @@ __device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-// Queries of 64 heads on their way to FP16, a quarter at a time: lanes 2 m and 2 m + 1 load four neighbouring channels each of
-// heads four apart and swap halves, so that each has eight channels of one head. What a thread stores the same
-// thread copies later: no other one waits for it.
-struct QueryQuarter {
-  float4 x[8];
+// Queries of 16 heads on their way to FP16. Lanes 2 m and 2 m + 1 load four neighbouring channels each of heads four apart
+// and swap halves, so that each has eight channels of one head: chunk c = tid / 2 of heads First + Offset(m).
+struct SomeQueries {
+  float4 x[16];
 
-  // A thread's 16-byte chunks: First + Offset(m); head First / 64 + 8 (m / 2) + 2 (m % 2).
-  static __device__ __forceinline__ int First(int tid) { return (tid / 128 + 4 * (tid & 1)) * (kDim / 8) + tid % 128 / 2; }
-  static __device__ __forceinline__ constexpr int Offset(int m) { return (m / 2 * 8 + m % 2 * 2) * (kDim / 8); }
+  static __device__ __forceinline__ int First(int tid) { return 4 * (tid & 1); }
+  static __device__ __forceinline__ constexpr int Offset(int m) { return m / 4 * 8 + m % 4; }
 
-  __device__ __forceinline__ void Load(const float* q, int tid, int quarter) {
-    const float4* from = reinterpret_cast<const float4*>(q) + (quarter * 16 + tid / 128) * (kDim / 4) + tid % 128;
+  __device__ __forceinline__ void Load(const float* q, int tid, int batch) {
+    const float4* from = reinterpret_cast<const float4*>(q) + batch * 16 * (kDim / 4) + tid;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) x[k] = __ldcg(from + k * 2 * (kDim / 4));
+    for (int k = 0; k < 16; ++k) x[k] = __ldcg(from + k * (kDim / 4));
   }
-  __device__ __forceinline__ void Store(__half* to, int tid, int quarter) const {
+  // Calls store(m, chunk) for the thread's eight chunks.
+  template <typename Store>
+  __device__ __forceinline__ void ForEach(int tid, const Store& store) const {
     const bool odd = tid & 1;
-    uint4* at = reinterpret_cast<uint4*>(to) + First(tid) + quarter * (16 * kDim / 8);
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const float4& u = x[m / 2 * 4 + m % 2];
-      const float4& v = x[m / 2 * 4 + m % 2 + 2];
+    for (int m = 0; m < 8; ++m) {
+      const float4& u = x[Offset(m)];
+      const float4& v = x[Offset(m) + 4];
       const uint32_t u0 = PackF16(u.x, u.y), u1 = PackF16(u.z, u.w), v0 = PackF16(v.x, v.y), v1 = PackF16(v.z, v.w);
       const uint32_t got0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u0 : v0, 1), got1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u1 : v1, 1);
-      at[Offset(m)] = odd ? make_uint4(got0, got1, v0, v1) : make_uint4(u0, u1, got0, got1);
+      store(m, odd ? make_uint4(got0, got1, v0, v1) : make_uint4(u0, u1, got0, got1));
     }
   }
 };
 
-// To shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle.
-__device__ __forceinline__ void CopyQueries(const __half* from, uint32_t base, int tid) {
-  asm volatile("" : "+r"(tid));  // no addresses kept
-  const int first = QueryQuarter::First(tid);
-  const uint32_t head = static_cast<uint32_t>(first / 64), c = static_cast<uint32_t>(first % 64);
-  const uint32_t to = base + PromptShared::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16;
-  const uint4* at = reinterpret_cast<const uint4*>(from) + first;
+// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle. Those of a block's next token are
+// converted while this one is computed, to scratch memory, and copied from there when the space is free: a thread copies
+// what it stored, so that no other one waits for it.
+__device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base, int tid) {
+  using S = PromptShared;
+  constexpr int kBatches = kPromptHeads / 16;
+  const uint32_t q_full = base + S::kBarriers + 64, q_empty = q_full + 8;
+  const int step = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
+  const auto queries_of = [&](int w) { return p.a.q + static_cast<int64_t>(w) * (kPromptHeads * kDim); };
+  const auto prefetch = [&](int w) {
+    if (w >= p.num_items) return;
 #pragma unroll
-  for (int m = 0; m < 16; ++m) CopyAsync16((to ^ (m % 2 * (2 * 128 + 2 * 16))) + m / 2 * 1024, at + QueryQuarter::Offset(m));
+    for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j) Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
+  };
+  const int head = SomeQueries::First(tid), c = tid / 2;
+  const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16);
+  const auto shared_of = [&](int batch, int m) {  // of chunk m: head % 4 is m % 4
+    return (to ^ static_cast<uint32_t>(m % 4 * (128 + 16))) + static_cast<uint32_t>((batch * 16 + m / 4 * 8) * 128);
+  };
+  uint4* const kept = reinterpret_cast<uint4*>(p.queries + static_cast<int64_t>(first) * (2 * kPromptHeads * kDim)) + head * (kDim / 8) + c;
+  const auto kept_of = [&](int item, int batch, int m) {
+    return kept + (item & 1) * (kPromptHeads * kDim / 8) + (batch * 16 + SomeQueries::Offset(m)) * (kDim / 8);
+  };
+  SomeQueries some;
+#pragma unroll 1
+  for (int batch = 0; batch < kBatches; ++batch) {
+    some.Load(queries_of(first), tid, batch);
+    if (batch == 0) prefetch(first + step);
+    some.ForEach(tid, [&](int m, const uint4& x) { StoreShared16(shared_of(batch, m), x.x, x.y, x.z, x.w); });
+  }
+  sm90::FenceAsyncShared();
+  sm90::BarrierArrive(q_full);
+#pragma unroll 1
+  for (int w = first + step, item = 1; w < p.num_items; w += step, ++item) {
+    prefetch(w + step);  // on their way to L2
+#pragma unroll 1
+    for (int batch = 0; batch < kBatches; ++batch) {
+      some.Load(queries_of(w), tid, batch);
+      some.ForEach(tid, [&](int m, const uint4& x) { *kept_of(item, batch, m) = x; });
+    }
+    WaitFor(q_empty, (item + 1) & 1);
+#pragma unroll 1
+    for (int batch = 0; batch < kBatches; ++batch) {
+#pragma unroll
+      for (int m = 0; m < 8; ++m) CopyAsync16(shared_of(batch, m), kept_of(item, batch, m));
+    }
+    ArriveAfterCopies(q_full);
+  }
 }
 
-// Warp w copies rows kFeederRows w .. of every tile, a row at a time; the 16-byte chunk c of row r of a block lies at
-// chunk c ^ r % 8.
+// Warp w copies rows 8 w .. of each half of a tile, a row at a time; the 16-byte chunk c of row r of a block lies at chunk
+// c ^ r % 8.
 template <bool kDecoded>
-__device__ __forceinline__ void FeedPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
+__device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
   const Params& a = p.a;
-  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, window = static_cast<int>(a.v.window);
+  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, window = static_cast<int>(a.v.window), step = static_cast<int>(gridDim.x);
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
-  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
-  const uint32_t to0 = base + static_cast<uint32_t>(S::kTiles + lane / 8 * kBlockBytes + warp * kFeederRows * 128 + lane % 8 * 16);
+  const uint32_t full = base + S::kBarriers;  // the empty ones lie 32 bytes further
+  const uint32_t to_warp = base + static_cast<uint32_t>(S::kTiles + warp * kGatherRows * 128);
   const auto token_of = [&](int w) { return static_cast<int64_t>(static_cast<uint32_t>(w) / groups); };
-  const auto queries_of = [&](int w) { return a.q + static_cast<int64_t>(w) * (kPromptHeads * kDim); };
-  const auto prefetch_queries = [&](int w) {
-    if (w >= p.num_items) return;
-    const float* q = queries_of(w);
-#pragma unroll
-    for (int j = 0; j < kPromptHeads * kDim / 32 / kFeeders; ++j) Prefetch(q + (j * kFeeders + tid) * 32);
-  };
-  __half* queries = p.queries + static_cast<int64_t>(blockIdx.x) * (2 * kPromptHeads * kDim);
-  QueryQuarter quarter;
-  const int step = static_cast<int>(gridDim.x);
-  prefetch_queries(static_cast<int>(blockIdx.x) + step);
-#pragma unroll 1
-  for (int k = 0; k < 4; ++k) {
-    quarter.Load(queries_of(static_cast<int>(blockIdx.x)), tid, k);
-    quarter.Store(queries, tid, k);
-  }
-  __threadfence();
   int count = 0;
   PromptList list;
   list.Load(p, token_of(static_cast<int>(blockIdx.x)));
 #pragma unroll 1
   for (int w = static_cast<int>(blockIdx.x), item = 0; w < p.num_items; w += step, ++item) {
     const int num_tiles = list.num_tiles(), next = w + step;
-    __half* next_queries = queries + ((item + 1) & 1) * (kPromptHeads * kDim);
-    int i = warp * kFeederRows + lane % kFeederRows;
+    int i = warp * kGatherRows + lane % 8 + lane / 8 % 2 * kHalf;  // lanes 0 .. 7 and 8 .. 15: a row of each half
     int row = list.Row(i, list.Pick(i), window);
 #pragma unroll 1
-    for (int tile = 0; tile < max(num_tiles, 5); ++tile) {
-      const bool convert = tile > 0 && tile < 5 && next < p.num_items;
-      if (convert) quarter.Load(queries_of(next), tid, tile - 1);
-      if (tile < num_tiles) {
-        const uint32_t buffer = static_cast<uint32_t>(count) & 1;
-        const int pick = list.Pick(i + kTile);
-        if (count >= 2) WaitFor(empty + 8 * buffer, (count / 2 + 1) & 1);
-        uint32_t to = to0 + buffer * kTileBytes;
-        asm volatile("" : "+r"(to));  // no addresses kept
+    for (int tile = 0; tile < num_tiles; ++tile, ++count) {
+      const uint32_t buffer = static_cast<uint32_t>(count) & 1;
+      const int pick = list.Pick(i + kTile);
+      const uint32_t valid = __ballot_sync(0xFFFFFFFFu, row >= 0);
+#pragma unroll 1
+      for (uint32_t half = 0; half < 2; ++half) {
+        const uint32_t bar = full + 16 * buffer + 8 * half, to = to_warp + buffer * kTileBytes + half * (kHalf * 128);
+        const int of_half = __shfl_sync(0xFFFFFFFFu, row, static_cast<int>(half * 8) + lane % 8);
+        if (count >= 2) WaitFor(bar + 32, (count / 2 + 1) & 1);
         if constexpr (kDecoded) {
+          const uint32_t to_lane = to + static_cast<uint32_t>(lane / 8 * kBlockBytes + lane % 8 * 16);
 #pragma unroll
-          for (int r = 0; r < kFeederRows; ++r) {
-            const int from_row = __shfl_sync(0xFFFFFFFFu, row, r);
+          for (int r = 0; r < kGatherRows; ++r) {
+            const int from_row = __shfl_sync(0xFFFFFFFFu, of_half, r);
             const __half* from = p.rows + static_cast<int64_t>(max(from_row, 0)) * kDim + lane * 8;
-            const uint32_t bytes = from_row < 0 ? 0 : 16, at = to ^ static_cast<uint32_t>(r * 128 + r * 16);
+            const uint32_t bytes = from_row < 0 ? 0 : 16, at = to_lane ^ static_cast<uint32_t>(r * 128 + r * 16);
             CopyAsync16OrZero(at, from, bytes);
             CopyAsync16OrZero(at + 4 * kBlockBytes, from + kDim / 2, bytes);
           }
-          ArriveAfterCopies(full + 8 * buffer);
+          ArriveAfterCopies(bar);
         } else {
-          DecodeIntoTile(p, row, list.sequence, base + static_cast<uint32_t>(S::kTiles + warp * kFeederRows * 128) + buffer * kTileBytes, lane);
+          DecodeIntoTile(p, of_half, list.sequence, to, lane);
           sm90::FenceAsyncShared();
-          sm90::BarrierArrive(full + 8 * buffer);
+          sm90::BarrierArrive(bar);
         }
-        const uint32_t valid = __ballot_sync(0xFFFFFFFFu, row >= 0);
         if (lane == 0) {
-          smem[S::kMask + buffer * 8 + warp] = static_cast<uint8_t>(valid);
+          smem[S::kMask + buffer * 8 + half * 4 + warp] = static_cast<uint8_t>(valid >> (8 * half));
           // A slot's last reader has given back a tile since, and with it the slot.
-          if (tile == 0 && warp == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = num_tiles;
-          sm90::BarrierArrive(full + 8 * buffer);
-        }
-        i += kTile;
-        row = list.Row(i, pick, window);
-        ++count;
-      }
-      if (tile == 0) {
-        if (item > 0) WaitFor(q_empty, (item + 1) & 1);
-        CopyQueries(queries + (item & 1) * (kPromptHeads * kDim), base, tid);
-        ArriveAfterCopies(q_full);
-        prefetch_queries(next + step);  // on their way to L2
-        if (next < p.num_items) {
-          if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + token_of(next) * a.v.num_picks + tid * 32);
-          if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + token_of(next) * kPairs + tid * 16);
+          if (tile == 0 && half == 0 && warp == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = num_tiles;
+          sm90::BarrierArrive(bar);
         }
       }
-      if (convert) quarter.Store(next_queries, tid, tile - 1);
+      i += kTile;
+      row = list.Row(i, pick, window);
+      if (tile == 0 && next < p.num_items) {
+        if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + token_of(next) * a.v.num_picks + tid * 32);
+        if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + token_of(next) * kPairs + tid * 16);
+      }
     }
     if (next < p.num_items) list.Load(p, token_of(next));
   }
@@ -281,7 +294,8 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
   const Params& a = p.a;
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4, head = warp * 16 + lane / 4;
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
-  const uint32_t full = base + S::kBarriers, empty = full + 16, q_full = full + 32, q_empty = full + 40;
+  const uint32_t full = base + S::kBarriers, empty = full + 32, q_full = full + 64, q_empty = full + 72;
+  const uint32_t own_full = full + static_cast<uint32_t>(8 * wg), other_full = full + static_cast<uint32_t>(8 * (wg ^ 1));
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ);
   // Lane 8 m + h names chunk 4 wg + m of head 16 warp + h.
   const uint32_t p_to = base + static_cast<uint32_t>(S::kP + (warp * 16 + lane % 8) * 128 + ((4 * wg + lane / 8) ^ (lane % 8)) * 16);
@@ -291,7 +305,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
   float s[16];
   const auto scores = [&](int of) { IssueHeadScores(s, base + static_cast<uint32_t>(S::kTiles + (of & 1) * kTileBytes + wg * 4096), q_rows); };
   const auto first_scores = [&](int item) {
-    WaitFor(full + 8 * (count & 1), count / 2 & 1);
+    WaitFor(own_full + 16 * (count & 1), count / 2 & 1);
     num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
     WaitFor(q_full, item & 1);
     sm90::FenceAsyncShared();
@@ -316,6 +330,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
         }
       }
       float of_tile[2], excess;
+      WaitFor(other_full + 16 * buffer, count / 2 & 1);
       const auto weights = [&] {
         uint32_t pairs[2][4];
         excess = -INFINITY;
@@ -380,19 +395,22 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       for (int k = 0; k < kTile / 16; ++k) {
         ProductHalf(o, p_rows + k * 2, v_rows + k * (2048 / 16), k > 0 || n > 0);
         ProductHalf(o + 64, p_rows + k * 2, v_rows + k * (2048 / 16) + 2 * kBlockBytes / 16, k > 0 || n > 0);
+        if (k % 2 == 1) sm90::WgmmaCommit();  // half of the rows
       }
-      sm90::WgmmaCommit();
       ++count;
       if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
-        WaitFor(full + 8 * (buffer ^ 1), count / 2 & 1);
+        WaitFor(own_full + 16 * (buffer ^ 1), count / 2 & 1);
         sm90::FenceAsyncShared();
         scores(count);
+        sm90::WgmmaWait<2>();
+        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer);
         sm90::WgmmaWait<1>();
-        if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer + 8);
         sm90::WgmmaWait<0>();
       } else {
         sm90::WgmmaWait<0>();
-        if (lane == 0) sm90::BarrierArrive(empty + 8 * buffer);
+        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer);
+        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer + 8);
       }
     }
     const float sink[2] = {__ldg(a.sink + first_head + head), __ldg(a.sink + first_head + head + 8)};

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
 #endif
 }
 
-__global__ void __launch_bounds__(kConsumers + kFeeders, 1) AttendPromptKernel(const __grid_constant__ PromptParams p) {
+__global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __grid_constant__ PromptParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t raw[];
   using S = PromptShared;
@@ -71,28 +71,32 @@ __global__ void __launch_bounds__(kConsumers + kFeeders, 1) AttendPromptKernel(c
   const uint32_t base = (sm90::SharedAddress(raw) + 1023u) & ~1023u, full = base + S::kBarriers;
   uint8_t* smem = raw + (base - sm90::SharedAddress(raw));
   if (threadIdx.x == 0) {
-    for (int b = 0; b < 2; ++b) {
-      sm90::BarrierInit(full + 8 * b, kFeeders + kFeeders / 32);
-      sm90::BarrierInit(full + 16 + 8 * b, kConsumers / 32);
+    for (int b = 0; b < 4; ++b) {
+      sm90::BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
+      sm90::BarrierInit(full + 32 + 8 * b, kConsumers / 32);
     }
-    sm90::BarrierInit(full + 32, kFeeders);
-    sm90::BarrierInit(full + 40, kConsumers / 32);
+    sm90::BarrierInit(full + 64, kQueryThreads);
+    sm90::BarrierInit(full + 72, kConsumers / 32);
     sm90::BarrierInitFence();
   }
   __syncthreads();
-  if (threadIdx.x >= kConsumers) {
-    sm90::FewerRegisters<64>();
-    WaitForPrevious();
-    const int tid = static_cast<int>(threadIdx.x) - kConsumers;
-    if (p.table[0] != 0) {
-      FeedPrompt<true>(p, smem, base, tid);
-    } else {
-      FeedPrompt<false>(p, smem, base, tid);
-    }
-  } else {
+  const int tid = static_cast<int>(threadIdx.x);
+  if (tid < kConsumers) {
     sm90::MoreRegisters<192>();
     WaitForPrevious();
-    MultiplyPrompt(p, smem, base, static_cast<int>(threadIdx.x));
+    MultiplyPrompt(p, smem, base, tid);
+  } else if (tid < kConsumers + kGatherers) {
+    sm90::FewerRegisters<40>();
+    WaitForPrevious();
+    if (p.table[0] != 0) {
+      FeedRows<true>(p, smem, base, tid - kConsumers);
+    } else {
+      FeedRows<false>(p, smem, base, tid - kConsumers);
+    }
+  } else {
+    sm90::FewerRegisters<88>();
+    WaitForPrevious();
+    FeedQueries(p, base, tid - kConsumers - kGatherers);
   }
 #endif
 }
@@ -110,7 +114,7 @@ bool LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64
   Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * NumSms())), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
          static_cast<int>(capacity));
   const PromptParams p = {.a = params, .rows = rows, .table = table, .queries = queries, .num_tokens = static_cast<int>(t), .num_items = items};
-  Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(blocks)), dim3(kConsumers + kFeeders), PromptShared::kBytes, p);
+  Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPromptThreads), PromptShared::kBytes, p);
   return true;
 }
 
