@@ -5,7 +5,6 @@
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
 #include "ops/q_prepare/q_prepare.h"
-#include "ops/rms_norm/rms_norm.h"
 #include "ops/round_activation/round_activation.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/window_append/window_append.h"
@@ -53,9 +52,8 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
 
   // Queries: low rank, normed, expanded; then every head normed without a weight, RoPE on the tail. The tokens' own rows
   // likewise: one vector is key and value.
-  RmsNorm(ctx, {.x = q_lora, .weight = w.q_a_norm, .y = q_lora, .eps = s.norm_eps});
   const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
-  QuantLinears(ctx, s.activation, q_lora, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
+  NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
   // A decode step has one token a sequence: the window row then goes into the ring at once.
   const bool decodes = cache.num_sequences == cache.num_tokens;
   const Tensor q_heads = q.Reshaped({t, n, dh});

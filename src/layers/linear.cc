@@ -3,6 +3,7 @@
 #include "ops/linear/block_scaled.h"
 #include "ops/linear/linear.h"
 #include "ops/linears/linears.h"
+#include "ops/rms_norm/rms_norm.h"
 #include "ops/round_activation/round_activation.h"
 
 namespace dsv4 {
@@ -52,6 +53,23 @@ void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x,
     RoundActivation(ctx, {.x = x, .y = rounded.x, .mode = mode});
   }
   Linears(ctx, rounded);
+}
+
+void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm, float norm_eps,
+                        std::initializer_list<LinearCall> calls, const Tensor& scratch) {
+  LinearsArgs args{.x = x, .norm = norm, .norm_eps = norm_eps};
+  bool rounds = false;
+  for (const LinearCall& call : calls) {
+    if (!call.w) continue;
+    rounds = rounds || (call.rounds && (RoundsInput(mode, call.w) || MultipliesCodes(ctx, mode, x, call.w)));
+    args.parts[static_cast<size_t>(args.count++)] = {call.w, call.y};
+  }
+  if (!rounds && args.count > 0 && LinearsNormalise(ctx, args)) {
+    Linears(ctx, args);
+    return;
+  }
+  RmsNorm(ctx, {.x = x, .weight = norm, .y = x, .eps = norm_eps});
+  QuantLinears(ctx, mode, x, calls, scratch);
 }
 
 }  // namespace dsv4

@@ -26,6 +26,10 @@ struct LinearCall {
 void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
                   const Tensor& scratch);
 
+// The same of x's rows RMS-normalised and multiplied by `norm` (rms_norm.h). x is scratch: it may hold either afterwards.
+void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm, float norm_eps,
+                        std::initializer_list<LinearCall> calls, const Tensor& scratch);
+
 // Whether the mode changes the input of a linear with this weight.
 inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
   return RoundsToIntegers(mode, w.format) ||

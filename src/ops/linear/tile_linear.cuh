@@ -2,6 +2,7 @@
 // stream of weights, the inputs as B fragments, the product.
 #pragma once
 
+#include "ops/block_reduce.cuh"
 #include "ops/linear/tile_linear.h"
 #include "ops/linear/tile_stream.cuh"
 #include "ops/tile_mma.cuh"
@@ -31,6 +32,9 @@ struct Params {
   // Ranges of items, one for each cluster; of a matrix with groups [group][split].
   int num_clusters, items, items_each, items_rest, num_matrices, groups, splits, rows_per_group, items_per_group;
   int max_items;  // of a range
+  uint64_t policy;    // of L2 for the weights
+  const float* norm;  // or null; the weights of an RMS norm of every row of x
+  float norm_eps;
   Matrix matrices[kMaxTileLinearMatrices];
   int first_item[kMaxClusters + 1];  // several formats: equal bytes for each cluster
 };
@@ -92,12 +96,16 @@ class TileStream {
     const int count = min(left_, TilesOfChunk(format_)), bytes = count * static_cast<int>(TileBytes(format_));
     if (ElectLane()) {
       ExpectBytes(barriers_ + 8 * slot, static_cast<uint32_t>(bytes));
-      CopyBulk(ring_ + slot * kSlotBytes, tile_, static_cast<uint32_t>(bytes), barriers_ + 8 * slot);
+      CopyBulk(ring_ + slot * kSlotBytes, tile_, static_cast<uint32_t>(bytes), barriers_ + 8 * slot, p.policy);
     }
     tile_ += bytes;
     left_ -= count;
-    if (left_ == 0) {
-      item_ += share.step;
+    if (left_ > 0) return;
+    item_ += share.step;
+    left_ = share.count;
+    if (item_ < seek_at_) {
+      tile_ += jump_;
+    } else {
       Seek(p, range, share);
     }
   }
@@ -109,11 +117,14 @@ class TileStream {
     if constexpr (F == kMixed) format_ = p.matrices[m].format;
     tile_ = p.matrices[m].codes + (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share.first) * TileBytes(format_);
     left_ = share.count;
+    jump_ = (share.step * p.tile_cols - share.count) * static_cast<int>(TileBytes(format_));
+    seek_at_ = p.groups > 1 ? (p.rows_per_group % 16 == 0 ? range.end : 0) : m + 1 < p.num_matrices ? p.matrices[m + 1].first_item : p.items;
   }
 
   uint32_t ring_, barriers_;
   const uint8_t* tile_ = nullptr;
   int item_ = 0, left_ = 0;
+  int seek_at_ = 0, jump_ = 0;  // items below it follow one another: bytes from the end of one to the next of the warp's
   WeightFormat format_ = F;
 };
 
@@ -226,22 +237,54 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   }
 }
 
-// Columns [first, first + 64 tiles) of x in shared memory as B fragments, tile by tile.
+// 1 / RMS of every token's row: a warp a token, the last ones first, which have least to stage. The order of a sum depends on
+// K only.
+__device__ __forceinline__ void RowScales(const Params& p, float* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int token = kWarps - 1 - static_cast<int>(threadIdx.x) / 32; token < p.num_tokens; token += kWarps) {
+    const float* x = p.x + token * p.x_stride;
+    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && p.cols % 4 == 0;
+    float square = 0;
+#pragma unroll 8
+    for (int i = 4 * lane; i < p.cols; i += 128) {
+      float4 v;
+      if (aligned) {
+        v = *reinterpret_cast<const float4*>(x + i);
+      } else {
+        v = {x[i], i + 1 < p.cols ? x[i + 1] : 0.0f, i + 2 < p.cols ? x[i + 2] : 0.0f, i + 3 < p.cols ? x[i + 3] : 0.0f};
+      }
+      square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
+    }
+    square = WarpSum(square);
+    if (lane == 0) scales[token] = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
+  }
+}
+
+// Columns [first, first + 64 tiles) of x, times the norm's weights if there is one, in shared memory as B fragments, tile by tile.
 template <int NX>
 __device__ __forceinline__ void StageInputs(const Params& p, int group, int first, int tiles, uint8_t* shared) {
-  const int octets = tiles * 8;
+  const int octets = tiles * 8, total = p.num_tokens * octets;
   const bool aligned = (reinterpret_cast<uintptr_t>(p.x) | static_cast<uintptr_t>(p.x_stride * 4) | static_cast<uintptr_t>(p.cols * 4)) % 16 == 0;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < p.num_tokens * octets; i += kThreads) {
-    const int token = p.num_tokens == 1 ? 0 : i / octets, octet = i - token * octets, k = first + 8 * octet;
-    const float* x = p.x + token * p.x_stride + static_cast<int64_t>(group) * p.cols + k;
-    float v[8];
-    if (aligned && k + 8 <= p.cols) {
-      const float4 low = reinterpret_cast<const float4*>(x)[0], high = reinterpret_cast<const float4*>(x)[1];
+  // Eight numbers from `from`, column k, on.
+  const auto load = [&](const float* from, int k, bool by_four, float (&v)[8]) {
+    if (by_four && k + 8 <= p.cols) {
+      const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
       v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
     } else {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = k + j < p.cols ? x[j] : 0.0f;
+      for (int j = 0; j < 8; ++j) v[j] = k + j < p.cols ? from[j] : 0.0f;
+    }
+  };
+#pragma unroll 2
+  for (int i = threadIdx.x; i < total; i += kThreads) {
+    const int token = p.num_tokens == 1 ? 0 : i / octets, octet = i - token * octets, k = first + 8 * octet;
+    float v[8];
+    load(p.x + token * p.x_stride + static_cast<int64_t>(group) * p.cols + k, k, aligned, v);
+    if (p.norm != nullptr) {
+      float weight[8];
+      load(p.norm + k, k, reinterpret_cast<uintptr_t>(p.norm) % 16 == 0, weight);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] *= weight[j];
     }
     const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
     if constexpr (NX == kPair) {
@@ -266,5 +309,31 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
     }
   }
 }
+
+// Partial sums of a range, [part][token][row], and of what this block owns of it, [token][row quad / S][slice] float4: row
+// quads go round the blocks of the cluster.
+struct Exchange {
+  float* partials;
+  float4* received;
+  uint32_t barrier;
+
+  __host__ __device__ __forceinline__ static int Stride(int items) { return 16 * items + 4; }
+  __host__ __device__ __forceinline__ static int Quads(int items, int slices) { return (4 * items + slices - 1) / slices; }
+};
+
+// Bytes of shared memory of a launch.
+inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
+  const int slices = 1 << p.log_slices;
+  size_t bytes = static_cast<size_t>(kWarps * p.slots * kSlotBytes) + static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
+  if (p.log_segments > 0) bytes += static_cast<size_t>((num_tokens << p.log_parts) * Exchange::Stride(p.max_items)) * 4;
+  if (p.log_slices > 0) bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
+  return bytes;
+}
+
+// In a translation unit of its own for each format: a launch with as many columns as the tokens need.
+template <WeightFormat F>
+void LaunchFormat(const ExecContext& ctx, const Params& p);
+void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format
+int MaxClusters(int slices);
 
 }  // namespace dsv4::tile_linear

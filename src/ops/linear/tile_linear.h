@@ -20,7 +20,8 @@ struct TileLinearMatrix {
 
 inline constexpr int kMaxTileLinearMatrices = 8;
 
-// x: f32 [T, groups * K].
-void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count);
+// x: f32 [T, groups * K]. With `norm` [K] its rows are RMS-normalised and multiplied by it first (rms_norm.h); one group then.
+void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
+                const float* norm = nullptr, float norm_eps = 0);
 
 }  // namespace dsv4

@@ -14,6 +14,14 @@ constexpr Candidate<LinearsArgs> kLinearsCandidates[] = {
 
 }  // namespace
 
+bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& a) {
+  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || (a.x.dim(0) > 64 && !ctx.batch_invariant)) return false;
+  for (int i = 0; i < a.count; ++i) {
+    if (a.parts[static_cast<size_t>(i)].w.format == WeightFormat::kF32) return false;
+  }
+  return true;
+}
+
 void Linears(const ExecContext& ctx, const LinearsArgs& a) {
   DSV4_CHECK(a.count >= 1 && a.count <= kMaxLinears, a.count, " linears");
   DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
@@ -24,6 +32,7 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
   }
+  DSV4_CHECK(!a.norm || LinearsNormalise(ctx, a), "linears with a norm");
   RunOp("linears", kLinearsCandidates, ctx, a);
 }
 

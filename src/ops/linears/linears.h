@@ -25,7 +25,12 @@ struct LinearsArgs {
   std::array<LinearPart, kMaxLinears> parts;
   int count = 0;
   ActivationDtype activation = ActivationDtype::kNative;  // as in linear
+  // Rows of x are RMS-normalised and multiplied by `norm` first, as rms_norm does; only where LinearsNormalise says so.
+  Tensor norm = {};  // f32 [K], or none
+  float norm_eps = 0;
 };
+// Whether these linears take a norm along: the GPU's kernels for few tokens do. The same for every T up to 64.
+bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& args);
 void Linears(const ExecContext& ctx, const LinearsArgs& args);
 OpImplementations DescribeLinears(const ExecContext& ctx);
 

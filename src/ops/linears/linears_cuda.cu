@@ -20,7 +20,7 @@ void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
       matrices[count++] = {.w = part.w, .y = part.y.f32()};
     }
   }
-  if (count > 0) TileLinear(ctx, a.x.f32(), a.x.dim(0), matrices, count);
+  if (count > 0) TileLinear(ctx, a.x.f32(), a.x.dim(0), matrices, count, a.norm ? a.norm.f32() : nullptr, a.norm_eps);
 }
 
 }  // namespace dsv4
