@@ -48,7 +48,7 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
                 .first = w.experts.front(), .limit = s.limit, .activation = s.activation,
                 .hidden = b.hidden.Head(t * slots), .outputs = b.outputs.Head(t * slots),
                 .rounded_x = {b.rounded.data, DType::kF32, x.shape}, .shared = routed ? Tensor{} : y,
-                .y = y});
+                .y = y, .always = routed ? static_cast<int32_t>(num_experts) : -1});
 }
 
 }  // namespace dsv4

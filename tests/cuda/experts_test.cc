@@ -56,7 +56,7 @@ Tensor Rows(const Tensor& x, int64_t begin, int64_t end) {
 }
 
 // Output for tokens [begin, end) of the layer's batch.
-std::vector<float> Output(Layer& l, Mode mode, int64_t begin, int64_t end, bool in_place = false) {
+std::vector<float> Output(Layer& l, Mode mode, int64_t begin, int64_t end, bool in_place = false, int32_t always = -1) {
   const int64_t t = end - begin;
   GuardBuffer<float> y({t, l.d});
   if (in_place) std::copy_n(l.shared.row(begin).data(), t * l.d, y.data());
@@ -76,7 +76,8 @@ std::vector<float> Output(Layer& l, Mode mode, int64_t begin, int64_t end, bool 
                           .outputs = gpu.Temp({t * l.slots, l.d}),
                           .rounded_x = gpu.Temp({t, l.d}),
                           .shared = in_place ? out : gpu.In(Rows(l.shared.tensor(), begin, end)),
-                          .y = out});
+                          .y = out,
+                          .always = always});
   gpu.Finish();
   return y.values();
 }
@@ -170,6 +171,22 @@ TEST_P(CudaExpertsFormats, TokensDoNotDependOnTheirBatch) {
       const auto want = std::span(all).subspan(static_cast<size_t>(begin * layer.d), static_cast<size_t>((end - begin) * layer.d));
       EXPECT_TRUE(BitEqual(Output(layer, mode, begin, end), want)) << begin;
     }
+  }
+}
+
+// Its items come first then, and are asked for before the choice is known. One or two row pairs a block, or none in most.
+TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
+  DSV4_GPU_OR_SKIP();
+  Random random(12);
+  struct Shape {
+    int64_t d, f, slots;
+  };
+  for (const Shape& shape : {Shape{192, 96, 3}, Shape{256, 512, 7}, Shape{256, 2208, 3}, Shape{1088, 2048, 2}}) {
+    const int32_t last = 7;
+    Layer l(random, GetParam(), last + 1, shape.d, shape.f, 1, shape.slots);
+    if (int32_t* end = l.experts.data() + shape.slots, *at = std::find(l.experts.data(), end, last); at != end) *at = l.experts[0];
+    l.experts[0] = last;
+    EXPECT_EQ(Output(l, {}, 0, 1, false, last), Output(l, {}, 0, 1)) << "D " << shape.d << " F " << shape.f << " slots " << shape.slots;
   }
 }
 

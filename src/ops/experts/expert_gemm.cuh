@@ -6,7 +6,7 @@
 //
 // Work is a list of (chunk, row pair): a chunk is an expert with some of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
-// list into equal contiguous parts. In a block eight warps cut K. Each streams its tiles through a ring of bulk copies of
+// list into equal contiguous parts. In a block a team of eight warps, or two teams, cut K. Each warp streams its tiles through a ring of bulk copies of
 // its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (tile_mma.cuh) and
 // multiplies with mma.m16n8k16, weights as the 16 rows, inputs as the 8 columns. One warp, another for every item, adds
 // the warps' sums in order, so a result depends on K and nothing else: not on T, the grouping, or the grid.
@@ -17,13 +17,14 @@
 #include "device/launch.cuh"
 #include "ops/experts/expert_rows.cuh"
 #include "ops/experts/experts.h"
+#include "ops/linear/tile_stream.cuh"
 #include "ops/swiglu/swiglu_cuda.cuh"
 #include "ops/tile_mma.cuh"
 #include "ops/wgmma.cuh"
 
 namespace dsv4::experts {
 
-inline constexpr int kWarps = 8, kThreads = kWarps * 32;
+inline constexpr int kWarps = 8, kTeamThreads = kWarps * 32;  // of a team
 inline constexpr int kColumnStride = 20;                       // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;         // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;   // two sets, used in turn
@@ -45,6 +46,7 @@ struct GemmArgs {
   // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
   const int32_t* experts;
   int num_slots;
+  int always = -1;  // of one token: the expert of slot 0, if that is known beforehand
   const int32_t* plan;  // number of chunks, their cost together, 1 where there are costs of two kinds
   const Chunk* chunks;
   const int32_t* pairs;
@@ -62,6 +64,7 @@ struct GemmArgs {
   float* hidden;
   // Down.
   float* outputs;  // [pairs, n]
+  uint64_t policy;  // of L2 for the weights
 };
 
 template <WeightFormat F>
@@ -76,8 +79,8 @@ struct Ring {
 };
 
 template <WeightFormat F>
-inline int64_t GemmSharedBytes(bool x_in_shared, int k) {
-  return Ring<F>::kBytes + kPartialFloats * 4 + 512 + (x_in_shared ? PaddedColumns(k) * 4 : 0);
+inline int64_t GemmSharedBytes(int teams, bool x_in_shared, int64_t k) {
+  return teams * (Ring<F>::kBytes + kPartialFloats * 4 + 256) + 256 + (x_in_shared ? PaddedColumns(k) * 4 : 0);
 }
 
 // One lane's view of the chunk `first + lane`; the others' by shuffles.
@@ -269,19 +272,25 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
   }
 }
 
-// Wide: chunks of up to two blocks of columns, else of one.
-template <WeightFormat F, int Planes, bool Up, bool Wide>
-__global__ void __launch_bounds__(kThreads, Planes == 2 ? 2 : 1) ExpertGemmKernel(const GemmArgs a) {
+// Wide: chunks of up to two blocks of columns, else of one. Two teams in one block rather than two blocks on a multiprocessor, of
+// which two with an item more than others may share one; that matters where blocks have few items.
+template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
+__global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams : 1) ExpertGemmKernel(const GemmArgs a) {
   using R = Ring<F>;
+  constexpr int kThreads = kTeamThreads * kTeams;
   constexpr int kMaxBlocks = Wide ? 2 : 1, kTokens = BlockTokens(Planes);
   constexpr bool kPair = Planes == 2;
+  constexpr bool kKnows = Up && kTeams == 2;  // that an expert may be known before the wait
   constexpr int kTerms = kPair ? 1 : Planes;
   extern __shared__ __align__(128) uint8_t shared[];
-  float* partial = reinterpret_cast<float*>(shared + R::kBytes);
-  uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + R::kBytes + kPartialFloats * 4);
-  uint8_t* zeros = reinterpret_cast<uint8_t*>(barriers) + 256;  // 256 bytes
+  constexpr int kTeamBytes = R::kBytes + kPartialFloats * 4 + 256;
+  const int team = kTeams == 1 ? 0 : threadIdx.x / kTeamThreads;
+  uint8_t* team_shared = shared + team * kTeamBytes;
+  float* partial = reinterpret_cast<float*>(team_shared + R::kBytes);
+  uint64_t* barriers = reinterpret_cast<uint64_t*>(team_shared + R::kBytes + kPartialFloats * 4);
+  uint8_t* zeros = shared + kTeams * kTeamBytes;  // 256 bytes
   uint16_t* shared_x = reinterpret_cast<uint16_t*>(zeros + 256);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t ring_full = sm90::SharedAddress(barriers + warp * R::kStages);
   const uint32_t sums_full = sm90::SharedAddress(barriers + kWarps * R::kStages), sums_free = sums_full + 16;
   if (lane == 0) {
@@ -302,63 +311,74 @@ __global__ void __launch_bounds__(kThreads, Planes == 2 ? 2 : 1) ExpertGemmKerne
     }
   }
   __syncthreads();
-  if constexpr (Up) WaitForPrevious();
-  // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own.
-  AllowNext();
+  const bool one_token = a.experts != nullptr;
+  if (Up && !one_token) WaitForPrevious();
 
-  // One token: its row, requested before the weights, behind which it would queue.
-  constexpr int kRowLoads = 8;
-  float4 row_part[kRowLoads];
-  if (Up && a.x != nullptr) {
-#pragma unroll
-    for (int u = 0; u < kRowLoads; ++u) row_part[u] = LoadRowPart(a.x, 4 * (u * kThreads + static_cast<int>(threadIdx.x)), a.k);
-  }
-
-  const int num_chunks = a.experts != nullptr ? a.num_slots : a.plan[0];
+  const int num_chunks = one_token ? a.num_slots : a.plan[0];
   const int row_tiles = (a.n + 15) / 16, rows = Up ? row_tiles : (row_tiles + 1) / 2;
   const int k_tiles = (a.k + 63) / 64;
-  Cursor item;
-  int num_items;
-  if (!Wide || a.experts != nullptr || a.plan[2] == 0) {  // all cost the same
+  Cursor item, rest = {};
+  int num_items, known_items = 0;  // known_items: of an expert known beforehand; they come first, then those from `rest` on
+  if (!Wide || one_token || a.plan[2] == 0) {  // all cost the same
     const unsigned total = static_cast<unsigned>(num_chunks) * static_cast<unsigned>(rows);
     const unsigned each = total / gridDim.x, more = total % gridDim.x;
+    const unsigned of_block = each + (blockIdx.x < more ? 1 : 0), before = kTeams == 2 && team == 1 ? (of_block + 1) / 2 : 0;
     const unsigned begin = each * blockIdx.x + min(blockIdx.x, more);
-    num_items = static_cast<int>(each + (blockIdx.x < more ? 1 : 0));
-    item = {static_cast<int>(begin / static_cast<unsigned>(rows)), static_cast<int>(begin % static_cast<unsigned>(rows))};
+    num_items = static_cast<int>(kTeams == 1 ? of_block : team == 0 ? (of_block + 1) / 2 : of_block / 2);
+    const unsigned row_count = static_cast<unsigned>(rows);
+    const auto at = [&](unsigned i) { return Cursor{static_cast<int>(i / row_count), static_cast<int>(i % row_count)}; };
+    if (kKnows && a.always >= 0 && each >= (row_count + gridDim.x - 1) / gridDim.x) {
+      const unsigned first = row_count * blockIdx.x / gridDim.x, known = row_count * (blockIdx.x + 1) / gridDim.x - first;
+      known_items = static_cast<int>(known) - static_cast<int>(before);
+      rest = at(row_count + begin - first);
+      item = known_items > 0 ? Cursor{0, static_cast<int>(first + before)} : at(row_count + begin - first + before - known);
+    } else {
+      item = at(begin + before);
+    }
   } else {
-    const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(rows), each = total / gridDim.x, more = total % gridDim.x;
-    const unsigned begin = each * blockIdx.x + min(blockIdx.x, more), end = begin + each + (blockIdx.x < more ? 1 : 0);
+    const unsigned parts = gridDim.x * kTeams, part = blockIdx.x * kTeams + static_cast<unsigned>(team);
+    const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(rows), each = total / parts, more = total % parts;
+    const unsigned begin = each * part + min(part, more), end = begin + each + (part < more ? 1 : 0);
     item = Locate<Planes>(a.chunks, num_chunks, rows, begin, lane);
     const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate<Planes>(a.chunks, num_chunks, rows, end, lane);
     num_items = (last.chunk - item.chunk) * rows + last.row - item.row;
   }
+  const auto advance = [&](Cursor& cursor, int& known) {
+    if (kKnows && --known == 0) {
+      cursor = rest;
+    } else {
+      cursor.Next(rows);
+    }
+  };
   const int k_begin = k_tiles * warp / kWarps, k_end = k_tiles * (warp + 1) / kWarps;
 
-  ChunkCache cache;
-  FillCache<Up>(a, item.chunk, num_chunks, lane, cache);
-
   // ---- requests ----
+  ChunkCache cache = {};
   Cursor ahead = item;
-  int ahead_items = k_begin < k_end ? num_items : 0, ahead_k = k_begin, ahead_stage = 0;
+  int ahead_items = k_begin < k_end ? num_items : 0, ahead_known = known_items, ahead_k = k_begin, ahead_stage = 0;
+  bool pointed = false;  // from0 and from1 are at item `ahead`
   const uint8_t *from0 = nullptr, *from1 = nullptr;
-  const uint32_t ring = sm90::SharedAddress(shared) + warp * R::kStages * R::kStageBytes;
-  const auto point = [&] {  // at the tiles of item `ahead`
+  const uint32_t ring = sm90::SharedAddress(team_shared) + warp * R::kStages * R::kStageBytes;
+  const auto point_at = [&](const uint8_t* codes0, const uint8_t* codes1) {
+    const int tile0 = Up ? ahead.row : 2 * ahead.row, tile1 = Up ? ahead.row : min(2 * ahead.row + 1, row_tiles - 1);
+    from0 = codes0 + (int64_t{tile0} * k_tiles + k_begin) * R::kTileBytes;
+    from1 = codes1 + (int64_t{tile1} * k_tiles + k_begin) * R::kTileBytes;
+    pointed = true;
+  };
+  const auto point = [&] {
     if (ahead_items == 0) return;
     ChunkCache far = cache;
     if (ahead.chunk - cache.first >= 32) FillCache<Up>(a, ahead.chunk, num_chunks, lane, far);
     const int at = ahead.chunk - far.first;
-    const int tile0 = Up ? ahead.row : 2 * ahead.row, tile1 = Up ? ahead.row : min(2 * ahead.row + 1, row_tiles - 1);
-    from0 = ShufflePointer(far.codes0, at) + (int64_t{tile0} * k_tiles + k_begin) * R::kTileBytes;
-    from1 = ShufflePointer(far.codes1, at) + (int64_t{tile1} * k_tiles + k_begin) * R::kTileBytes;
+    point_at(ShufflePointer(far.codes0, at), ShufflePointer(far.codes1, at));
   };
-  const auto request = [&] {
-    if (ahead_items == 0) return;
+  const auto copy = [&] {
     if (ElectOne()) {
       const uint32_t to = ring + ahead_stage * R::kStageBytes, bar = ring_full + 8 * ahead_stage;
       const uint32_t bytes = min(R::kTiles, k_end - ahead_k) * R::kTileBytes;
       sm90::BarrierExpect(bar, 2 * bytes);
-      sm90::BulkLoad(to, from0, bytes, bar);
-      sm90::BulkLoad(to + R::kStreamBytes, from1, bytes, bar);
+      CopyBulk(to, from0, bytes, bar, a.policy);
+      CopyBulk(to + R::kStreamBytes, from1, bytes, bar, a.policy);
     }
     from0 += R::kStreamBytes, from1 += R::kStreamBytes;
     ahead_stage ^= 1;
@@ -366,14 +386,39 @@ __global__ void __launch_bounds__(kThreads, Planes == 2 ? 2 : 1) ExpertGemmKerne
     if (ahead_k >= k_end) {
       ahead_k = k_begin;
       --ahead_items;
-      ahead.Next(rows);
-      point();
+      advance(ahead, ahead_known);
+      pointed = false;
+      if (!kKnows) point();
     }
   };
+  const auto request = [&] {
+    if (ahead_items == 0) return;
+    copy();
+    if (kKnows && !pointed) point();
+  };
   static_assert(R::kStages == 2);
-  point();
-  request();
-  request();
+  int requested = 0;
+  if constexpr (kKnows) {
+    if (known_items > 0 && ahead_items > 0) {
+      const ExpertMatrices& m = a.matrices[a.always];
+      point_at(m.gate.codes, m.up.codes);
+      for (; requested < R::kStages && pointed; ++requested) copy();
+    }
+  }
+  if (Up && one_token) WaitForPrevious();
+  // After Up's wait, so that Down starts when the plan is complete and may request the experts' weights before its own.
+  AllowNext();
+
+  // One token: its row, requested before the weights, behind which it would queue.
+  constexpr int kRowLoads = kTeams == 2 ? 4 : 8;
+  float4 row_part[kRowLoads];
+  if (Up && a.x != nullptr) {
+#pragma unroll
+    for (int u = 0; u < kRowLoads; ++u) row_part[u] = LoadRowPart(a.x, 4 * (u * kThreads + static_cast<int>(threadIdx.x)), a.k);
+  }
+  FillCache<Up>(a, kKnows && known_items > 0 ? 0 : item.chunk, num_chunks, lane, cache);
+  if (!kKnows || !pointed) point();
+  for (; requested < R::kStages; ++requested) request();
 
   if constexpr (!Up) WaitForPrevious();
   if (Up && a.x != nullptr) {
@@ -451,7 +496,7 @@ __global__ void __launch_bounds__(kThreads, Planes == 2 ? 2 : 1) ExpertGemmKerne
     if (lane == 0) sm90::BarrierArrive(sums_free + 8 * set);
   };
 
-  for (int i = 0; i < num_items; ++i, item.Next(rows)) {
+  for (int i = 0; i < num_items; ++i, advance(item, known_items)) {
     if (item.chunk != known_chunk) {
       known_chunk = item.chunk;
       if (item.chunk - cache.first >= 32) FillCache<Up>(a, item.chunk, num_chunks, lane, cache);

@@ -35,6 +35,7 @@ struct ExpertsArgs {
   Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
   Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
   Tensor y;          // f32 [T, D]
+  int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 OpImplementations DescribeExperts(const ExecContext& ctx);

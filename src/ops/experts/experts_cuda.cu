@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = 1024;
+constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
+constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
+constexpr int64_t kReadOnceTokens = 8;  // up to here hardly an expert has so many that its weights are read again
 constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T
 constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
 
@@ -147,12 +150,20 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
   if (lane == 0) a.outputs[int64_t{pair} * a.n + row] = sum;
 }
 
+template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
+void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
+  const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * NumSms(), CeilDiv(items, kTeams)));
+  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)), dim3(kTeamThreads * kTeams),
+         static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
+}
+
 template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
-  const int rows = Up ? DivUp(a.n, 16) : DivUp(a.n, 32);
-  const int blocks = static_cast<int>(std::min<int64_t>(2 * NumSms(), max_chunks * rows));
-  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-         static_cast<size_t>(GemmSharedBytes<F>(a.x != nullptr, a.k)), a);
+  const int64_t items = max_chunks * (Up ? DivUp(a.n, 16) : DivUp(a.n, 32));
+  if constexpr (Planes == 2 && !Wide) {
+    if (items <= kTwoTeamItems * NumSms()) return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
+  }
+  LaunchGemm<F, Planes, Up, Wide, 1>(ctx, a, items);
 }
 
 template <bool Up, int Planes, bool Wide>
@@ -211,7 +222,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
 
   GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
                  .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
-                 .limit = a.limit, .weights = a.weights.f32()};
+                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kReadOnceTokens ? kEvictFirst : kNoPolicy};
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 
@@ -221,7 +232,8 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const bool round_x = Rounds(a.activation, a.first.gate), round_hidden = Rounds(a.activation, a.first.down);
   // Hidden activations stay float32 between the launches where they are rounded or multiplied in float32.
   const bool hidden_f32 = round_hidden || !up_packed || !down_packed;
-  const bool direct = t == 1 && planes == 2 && !round_x;
+  const bool direct = t == 1 && planes == 2 && !round_x && d <= kMaxDirectColumns;
+  if (direct && slots > 1) up.always = a.always;
   // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
   const bool wide = planes == 3 || pairs > 2 * num_experts;
   const int64_t chunk_tokens = BlockTokens(planes) * (wide ? 2 : 1);
