@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "device/launch.cuh"
 #include "ops/sparse_attention/rows.cuh"
 #include "ops/wgmma.cuh"
 
@@ -69,6 +70,7 @@ struct RowList {
   const int32_t* picks;
   const uint8_t* own;  // the row of window entry 0, were it in this step
   int first, num_window, num_own, size;
+  int num_old;  // compressed rows that were there before this step
 
   __device__ __forceinline__ RowList(const Params& a, int64_t t) {
     const SequenceView* seq = a.v.sequences + a.v.sequence_of[t];
@@ -81,7 +83,9 @@ struct RowList {
     const int start = static_cast<int>(seq->start);
     num_own = min(num_window, position + 1 - start);
     size = num_window;
+    num_old = 0;
     if (a.ratio_shift >= 0) {
+      num_old = start >> a.ratio_shift;
       const int visible = (position + 1) >> a.ratio_shift;
       size += picks != nullptr ? min(visible, a.v.num_picks) : visible;
     }
@@ -94,6 +98,10 @@ struct RowList {
     if (i >= size) return -1;
     if (i < num_window) return 0;
     return picks != nullptr ? picks[i - num_window] : i - num_window;
+  }
+  // Whether nothing that names entry i, nor its row, is written by a kernel of this step (docs/cuda.md, "A step").
+  __device__ __forceinline__ bool IsOld(int i) const {
+    return i < num_window ? i < num_window - num_own : picks == nullptr && i - num_window < min(num_old, size - num_window);
   }
   // Step 2: the memory that it lies in.
   __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
@@ -323,18 +331,29 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
 // channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
 // Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` runs while the
-// first rows are under way.
-template <typename LoadQ>
+// first rows are under way. With kWaits it is this that waits for the kernel in front, behind the loads of what is older.
+template <bool kWaits, typename LoadQ>
 __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
                                       uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries) {
   const int r = lane / 4, part = lane % 4, stride = step * kTile;
   int i = first * kTile + warp * 8 + r;
-  int row = list.RowOf(i), next_row = list.RowOf(i + stride);
-  const uint8_t* page = list.PageOf(a, i, row);
-  Source source = Locate(a, list, i, row, page, part);
+  Source source;
   RawRow raw;
-  raw.Load(source);
-  TouchF32(source);
+  const auto load = [&](int row) {
+    source = Locate(a, list, i, row, list.PageOf(a, i, row), part);
+    raw.Load(source);
+  };
+  const bool old = kWaits && list.IsOld(i);
+  if constexpr (kWaits) {
+    if (old) load(list.RowOf(i));
+    WaitForPrevious();
+  }
+  int row = old ? -1 : list.RowOf(i), next_row = list.RowOf(i + stride);
+  if (!old) {
+    load(row);
+    TouchF32(source);
+  }
+  const uint8_t* page;
   row = next_row;
   next_row = list.RowOf(i + 2 * stride);
   page = list.PageOf(a, i + stride, row);

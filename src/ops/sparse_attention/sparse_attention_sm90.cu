@@ -57,7 +57,6 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   uint32_t base;
   uint8_t* smem = PrepareShared<kHeads>(raw, base);
   const uint32_t full = base + S::kBarriers, empty = full + 16;
-  WaitForPrevious();
   const int64_t t = blockIdx.x;
   const RowList list(a, t);
   const int num_tiles = list.num_tiles();
@@ -67,10 +66,11 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
     if constexpr (kHeads > 16) sm90::FewerRegisters<80>();
-    Gather(a, list, first, step, num_tiles, 0, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32,
-           threadIdx.x % 32, [] {});
+    Gather<true>(a, list, first, step, num_tiles, 0, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32,
+                 threadIdx.x % 32, [] {});
   } else {
     if constexpr (kHeads > 16) sm90::MoreRegisters<176>();
+    WaitForPrevious();
     Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
   }
 #endif
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_co
       const RowList list(a, t);
       // A slot's last reader has given back a tile since, and with it the slot.
       if (tid == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = list.num_tiles();
-      count = Gather(a, list, 0, 1, list.num_tiles(), count, base + S::kTiles, smem + S::kValid, full, empty, tid / 32, lane, [&] {
+      count = Gather<false>(a, list, 0, 1, list.num_tiles(), count, base + S::kTiles, smem + S::kValid, full, empty, tid / 32, lane, [&] {
         const int next = w + gridDim.x;  // its queries and picks, on their way to L2
         if (next >= num_items) return;
         const float* q = a.q + static_cast<int64_t>(next) * kHeads * kDim;
@@ -117,14 +117,15 @@ __global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_co
 #endif
 }
 
-// Merges the tiles of one head of one token. The first `ahead` tiles are requested before their number is known (what
-// lies behind the last is not used).
+// Merges the tiles of one head of one token. The first `ahead` tiles are requested whether they are there or not (what lies
+// behind the last is not used).
 __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a, int ahead) {
   constexpr int kAhead = 10;
   AllowNext();
-  WaitForPrevious();
   const int64_t t = blockIdx.y, head = blockIdx.x;
   const float sink = a.sink[head];
+  const int num_tiles = RowList(a, t).num_tiles();
+  WaitForPrevious();
   const int64_t first = t * a.slots * a.num_heads + head;
   float2 ml[kAhead];
   float4 o[kAhead];
@@ -134,7 +135,6 @@ __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_co
     ml[i] = a.partial_ml[first + i * a.num_heads];
     o[i] = reinterpret_cast<const float4*>(a.partial + (first + i * a.num_heads) * kDim)[threadIdx.x];
   }
-  const int num_tiles = RowList(a, t).num_tiles();
   if (num_tiles > a.slots) return;
   float4 total = make_float4(0, 0, 0, 0);
   float largest = -INFINITY, sum = 0;
