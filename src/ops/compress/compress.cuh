@@ -129,20 +129,54 @@ struct StateSlots {
   }
 };
 
+// What a block knows of a sequence's first token before its values and gates are there.
+constexpr int kAtOnce = 4;  // channels of a thread whose loads come before the stores
+template <int kThreads>
+struct FirstToken {
+  SequenceView seq;
+  int64_t position;
+  float bias[kAtOnce];
+
+  __device__ __forceinline__ FirstToken(const Params& a, int sequence) : seq(a.sequences[sequence]), position(0), bias{} {
+    if (seq.begin >= seq.end) return;
+    position = a.positions[seq.begin];
+    const int64_t width = a.c.overlap * a.c.dim;
+    const float* from = a.slot_bias + position % a.c.ratio * width;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t i = static_cast<int>(threadIdx.x) + j * kThreads;
+      if (i < width) bias[j] = from[i];
+    }
+  }
+};
+
 // The tokens of a sequence, in order, by a block: into the state first, then out of it. Made for one token a sequence.
 template <int kThreads>
-__device__ __forceinline__ void CompressStep(const Params& a, int sequence, float* pooled) {
-  const SequenceView& seq = a.sequences[sequence];
+__device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<kThreads>& known, float* pooled) {
+  const SequenceView& seq = known.seq;
   const int64_t m = a.c.ratio, width = a.c.overlap * a.c.dim;
   for (int64_t t = seq.begin; t < seq.end; ++t) {
-    const int64_t position = a.positions[t];
+    const bool is_first = t == seq.begin;
+    const int64_t position = is_first ? known.position : a.positions[t];
     float* state = gpu::StateRowAt(a.c, seq, position);
     const float* bias = a.slot_bias + position % m * width;
-    for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-      const float gate = __fadd_rn(a.gates[t * width + i], bias[i]);
-      a.gates[t * width + i] = gate;
-      state[i] = a.values[t * width + i];
-      state[width + i] = gate;
+    for (int64_t first = threadIdx.x; first < width; first += kAtOnce * kThreads) {
+      float value[kAtOnce], gate[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int64_t i = first + j * kThreads;
+        if (i >= width) continue;
+        value[j] = a.values[t * width + i];
+        gate[j] = __fadd_rn(a.gates[t * width + i], is_first && first < kThreads ? known.bias[j] : bias[i]);
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int64_t i = first + j * kThreads;
+        if (i >= width) break;
+        a.gates[t * width + i] = gate[j];
+        state[i] = value[j];
+        state[width + i] = gate[j];
+      }
     }
     if ((position + 1) % m != 0) continue;
     __syncthreads();

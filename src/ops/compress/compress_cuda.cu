@@ -12,8 +12,9 @@ constexpr int kStepThreads = 1024;  // a step has few rows to emit: one block mu
 __global__ void __launch_bounds__(kStepThreads) CompressStepKernel(const __grid_constant__ Params a) {
   extern __shared__ float pooled[];
   AllowNext();
+  const FirstToken<kStepThreads> token(a, static_cast<int>(blockIdx.x));
   WaitForPrevious();
-  CompressStep<kStepThreads>(a, static_cast<int>(blockIdx.x), pooled);
+  CompressStep<kStepThreads>(a, token, pooled);
 }
 
 // One block a token of the step; only those at a boundary emit. Gates of the step are read without their bias, which

@@ -284,11 +284,18 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
   }
 }
 
+// What the model says of mix n; weights, which may be read before the wait.
+struct MixWeights {
+  float scale, base;
+  __device__ __forceinline__ MixWeights(const Site& s, int n, int h)
+      : scale(s.scale[n < h ? 0 : n < 2 * h ? 1 : 2]), base(s.base[n]) {}
+};
+
 // Mix n of a token from its product with fn and the streams' sum of squares: pre[n], post[n - H], or a logit of comb.
-__device__ __forceinline__ float MixOf(const Site& s, int n, int h, float product, float square) {
+__device__ __forceinline__ float MixOf(const Site& s, const MixWeights& w, int n, int h, float product, float square) {
   const float m = product *
                   rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
-  const float logit = fmaf(m, s.scale[n < h ? 0 : n < 2 * h ? 1 : 2], s.base[n]);
+  const float logit = fmaf(m, w.scale, w.base);
   return n < h ? Sigmoid(logit) + s.eps : n < 2 * h ? 2.0f * Sigmoid(logit) : logit;
 }
 
@@ -351,7 +358,7 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
   if constexpr (kStreams > 0) {  // every warp makes the mixes it needs: lane n mix n
     const float product = lane <= s.num_mixes ? SixteenSum(&part[0][lane], kPitch) : 0.0f;
     const float square = __shfl_sync(0xFFFFFFFFu, product, s.num_mixes);
-    const float mix = lane < s.num_mixes ? MixOf(s, lane, h, product, square) : 0.0f;
+    const float mix = lane < s.num_mixes ? MixOf(s, MixWeights(s, lane, h), lane, h, product, square) : 0.0f;
 #pragma unroll
     for (int j = 0; j < kMost; ++j) pre[j] = __shfl_sync(0xFFFFFFFFu, mix, j);
     if (warp == kMixWarps) {
@@ -370,7 +377,7 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
     }
   } else {
     for (int n = threadIdx.x; n < s.num_mixes; n += kMixThreads + 32) {
-      const float mix = MixOf(s, n, h, SixteenSum(&part[0][n], kPitch),
+      const float mix = MixOf(s, MixWeights(s, n, h), n, h, SixteenSum(&part[0][n], kPitch),
                               SixteenSum(&part[0][s.num_mixes], kPitch));
       (n < h ? shared_pre[n] : n < 2 * h ? s.post[t * h + n - h] : logits[n - 2 * h]) = mix;
     }

@@ -38,6 +38,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     for (int n = 0; n < kMixes; ++n) w[n] = LoadFour(fn + static_cast<int64_t>(n) * kStreams * s.d, 4, true);
     if (s.norm_weight != nullptr) norm = LoadFour(s.norm_weight + column, 4, true);
   }
+  const MixWeights mix_weights(s, min(lane, kMixes - 1), kStreams);
   WaitForPrevious();
 
   Four x;  // of the lane's own stream
@@ -87,7 +88,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   // Every warp makes the mixes it needs: lane n mix n.
   const float product = lane <= kMixes ? SixteenSum(&cluster_part[0][lane], 32) : 0.0f;
   const float square = __shfl_sync(0xFFFFFFFFu, product, kMixes);
-  const float mix = lane < kMixes ? MixOf(s, lane, kStreams, product, square) : 0.0f;
+  const float mix = lane < kMixes ? MixOf(s, mix_weights, lane, kStreams, product, square) : 0.0f;
 
   if (!has_columns) {
     if (s.norm_weight != nullptr) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

@@ -8,6 +8,11 @@ namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr unsigned kDryBlocks = 128;
+
+__device__ __forceinline__ void PrefetchWeights(const float* weights, int count, int thread) {
+  if (32 * thread < count) asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + 32 * thread));
+}
 
 struct Params {
   float* q;
@@ -151,53 +156,71 @@ struct Head {
   }
 };
 
+// A head or a row. With sizes of 0 nothing is read or written.
 template <int Parts>
-__global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(const __grid_constant__ Params a) {
-  AllowNext();
-  WaitForPrevious();
-  const int first_block = a.num_compress * a.num_sequences;  // first: they take longest
-  if (static_cast<int>(blockIdx.x) < first_block) {
-    extern __shared__ float pooled[];
-    const int i = static_cast<int>(blockIdx.x);
-    compress::CompressStep<kThreads>(a.compress[i / a.num_sequences], i % a.num_sequences, pooled);
-    return;
-  }
-  int64_t task = static_cast<int64_t>(static_cast<int>(blockIdx.x) - first_block) * (kThreads / 32) + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
+__device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, int dh, int di, int pairs, const gpu::RowPointer& to) {
   Head<Parts> head;
   if (task < a.num_kv) {
     float* at = a.kv + task * a.dh;
-    gpu::RowPointer to = {nullptr, nullptr};
-    if (a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
-    head.Load(at, a.dh, lane);
-    head.Norm(a.dh, a.eps);
-    head.Scale(a.kv_norm, a.dh, lane);
-    head.Rotate(a.cos_sin + task * a.pairs, a.dh, a.pairs, lane);
+    head.Load(at, dh, lane);
+    head.Norm(dh, a.eps);
+    head.Scale(a.kv_norm, dh, lane);
+    head.Rotate(a.cos_sin + task * a.pairs, dh, pairs, lane);
     head.RoundKv(a.row, to, lane);
-    head.Store(at, a.dh, lane);
+    head.Store(at, dh, lane);
     return;
   }
   task -= a.num_kv;
   if (task < a.num_index) {
     float* at = a.index_q + task * a.di;
-    head.Load(at, a.di, lane);
-    head.Rotate(a.cos_sin + task / a.index_heads * a.pairs, a.di, a.pairs, lane);
+    head.Load(at, di, lane);
+    head.Rotate(a.cos_sin + task / a.index_heads * a.pairs, di, pairs, lane);
     if (a.index_dtype == IndexDtype::kFp4) {
       head.Hadamard(a.di, lane);
       head.RoundFp4();
     } else if (a.index_dtype == IndexDtype::kBf16) {
       head.RoundBf16();
     }
-    head.Store(at, a.di, lane);
+    head.Store(at, di, lane);
     return;
   }
   task -= a.num_index;
   if (task >= a.num_q) return;
   float* at = a.q + task * a.dh;
-  head.Load(at, a.dh, lane);
-  head.Norm(a.dh, a.eps);
-  head.Rotate(a.cos_sin + task / a.heads * a.pairs, a.dh, a.pairs, lane);
-  head.Store(at, a.dh, lane);
+  head.Load(at, dh, lane);
+  head.Norm(dh, a.eps);
+  head.Rotate(a.cos_sin + task / a.heads * a.pairs, dh, pairs, lane);
+  head.Store(at, dh, lane);
+}
+
+template <int Parts>
+__global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(const __grid_constant__ Params a) {
+  AllowNext();
+  const int first_block = a.num_compress * a.num_sequences;  // first: they take longest
+  if (static_cast<int>(blockIdx.x) < first_block) {
+    extern __shared__ float pooled[];
+    const int i = static_cast<int>(blockIdx.x);
+    const compress::Params& c = a.compress[i / a.num_sequences];
+    const compress::FirstToken<kThreads> token(c, i % a.num_sequences);
+    PrefetchWeights(c.norm, static_cast<int>(c.c.dim), static_cast<int>(threadIdx.x));
+    PrefetchWeights(c.frequencies, c.pairs, static_cast<int>(threadIdx.x));
+    WaitForPrevious();
+    compress::CompressStep<kThreads>(c, token, pooled);
+    return;
+  }
+  int64_t task = static_cast<int64_t>(static_cast<int>(blockIdx.x) - first_block) * (kThreads / 32) + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  gpu::RowPointer to = {nullptr, nullptr};
+  if (task < a.num_kv) PrefetchWeights(a.kv_norm, a.dh, lane);
+  if (task < a.num_kv && a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
+  // A small grid waits long before it may begin: it goes through its task twice, first without data. Then the code is there
+  // when the data is; it is run once a layer, and fetching it line by line takes longer than what it does.
+#pragma unroll 1
+  for (int pass = gridDim.x <= kDryBlocks ? 0 : 1; pass < 2; ++pass) {
+    const bool real = pass == 1;
+    if (real) WaitForPrevious();
+    Task<Parts>(a, task, lane, real ? a.dh : 0, real ? a.di : 0, real ? a.pairs : 0, real ? to : gpu::RowPointer{nullptr, nullptr});
+  }
 }
 
 }  // namespace

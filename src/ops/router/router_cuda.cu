@@ -50,51 +50,66 @@ __global__ void __launch_bounds__(kThreads) RouterKernel(const float* logits, co
   __shared__ uint32_t keys[PerLane * 32];
   __shared__ int indices[PerLane * 32];
   AllowNext();
-  WaitForPrevious();
   const int t = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* z = logits + int64_t{t} * num_experts;
-  int mine = 0;
-  if (hash_table == nullptr) {
-    uint32_t key[PerThread];
-    int index[PerThread];
+  float own_bias[PerThread] = {};
 #pragma unroll
-    for (int i = 0; i < PerThread; ++i) {
-      const int e = (warp * PerThread + i) * 32 + lane;
-      index[i] = e;
-      key[i] = e < num_experts ? OrderedKey(SqrtSoftplus(z[e]) + bias[e]) : 0;
-    }
-    uint32_t my_key;
-    int my_index;
-    WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
-    // A warp's choices lie best first, the warps one behind another: of equal keys the smaller index comes first.
-    if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
-    __syncthreads();
-    if (warp != 0) return;
-    uint32_t last_key[PerLane];
-    int last_index[PerLane];
-#pragma unroll
-    for (int i = 0; i < PerLane; ++i) {
-      const int at = lane + 32 * i;
-      last_key[i] = at < kWarps * count ? keys[at] : 0;
-      last_index[i] = last_key[i] != 0 ? indices[at] : 0x7FFFFFFF;
-    }
-    WarpLargest(last_key, last_index, count, my_key, mine);
-  } else {
-    if (warp != 0) return;
-    const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
-    if (lane < count) mine = hash_table[row * count + lane];
+  for (int i = 0; i < PerThread; ++i) {
+    const int e = (warp * PerThread + i) * 32 + lane;
+    if (hash_table == nullptr && e < num_experts) own_bias[i] = bias[e];
   }
-  mine = min(max(mine, 0), num_experts - 1);
-  const float score = lane < count ? SqrtSoftplus(z[mine]) : 0.0f;
-  float sum = 0;
-  for (int a = 0; a < count; ++a) sum += __shfl_sync(kAll, score, a);
-  const int first = always >= 0 ? 1 : 0;
-  const int64_t out = int64_t{t} * (first + count);
-  if (first == 1 && lane == 0) experts[out] = always, weights[out] = 1;
-  if (lane < count) {
-    experts[out + first + lane] = mine;
-    // 1e-20: scores that all underflow to 0 would give 0/0 (docs/model.md).
-    weights[out + first + lane] = score / (sum + 1e-20f) * scaling;
+  const auto run = [&](bool real) {
+    int mine = 0;
+    if (hash_table == nullptr) {
+      uint32_t key[PerThread];
+      int index[PerThread];
+#pragma unroll
+      for (int i = 0; i < PerThread; ++i) {
+        const int e = (warp * PerThread + i) * 32 + lane;
+        index[i] = e;
+        key[i] = OrderedKey(SqrtSoftplus(real && e < num_experts ? z[e] : 0.0f) + own_bias[i]);
+        if (e >= num_experts) key[i] = 0;
+      }
+      uint32_t my_key;
+      int my_index;
+      WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
+      // A warp's choices lie best first, the warps one behind another: of equal keys the smaller index comes first.
+      __syncthreads();  // the run before has read them
+      if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
+      __syncthreads();
+      if (warp != 0) return;
+      uint32_t last_key[PerLane];
+      int last_index[PerLane];
+#pragma unroll
+      for (int i = 0; i < PerLane; ++i) {
+        const int at = lane + 32 * i;
+        last_key[i] = at < kWarps * count ? keys[at] : 0;
+        last_index[i] = last_key[i] != 0 ? indices[at] : 0x7FFFFFFF;
+      }
+      WarpLargest(last_key, last_index, count, my_key, mine);
+    } else {
+      if (warp != 0) return;
+      const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
+      if (lane < count) mine = hash_table[row * count + lane];
+    }
+    mine = min(max(mine, 0), num_experts - 1);
+    const float score = lane < count ? SqrtSoftplus(real ? z[mine] : 0.0f) : 0.0f;
+    float sum = 0;
+    for (int a = 0; a < count; ++a) sum += __shfl_sync(kAll, score, a);
+    const int first = always >= 0 ? 1 : 0;
+    const int64_t out = int64_t{t} * (first + count);
+    if (real && first == 1 && lane == 0) experts[out] = always, weights[out] = 1;
+    if (real && lane < count) {
+      experts[out + first + lane] = mine;
+      // 1e-20: scores that all underflow to 0 would give 0/0 (docs/model.md).
+      weights[out + first + lane] = score / (sum + 1e-20f) * scaling;
+    }
+  };
+  // Twice, first without logits and before the wait: then the code is there when the logits are.
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    if (pass == 1) WaitForPrevious();
+    run(pass == 1);
   }
 }
 
