@@ -31,11 +31,20 @@ inline int64_t SharedFloats(const CompressorLayout& c) {
   return c.dim * (1 + 3 * ((c.num_slots() + kGroup - 1) / kGroup));
 }
 
+// Cosine and sine of pair threadIdx.x of the row that ends at `position`. Slow: in double precision.
+__device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) {
+  if (static_cast<int>(threadIdx.x) >= a.pairs) return make_float2(1, 0);
+  const float angle = __fmul_rn(static_cast<float>(position / a.c.ratio * a.c.ratio), a.frequencies[threadIdx.x]);
+  double sine, cosine;
+  sincos(static_cast<double>(angle), &sine, &cosine);
+  return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
+}
+
 // Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot, channel)
 // read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
 template <int kThreads, typename Gate, typename Value>
-__device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float* pooled, const Gate& gate_at,
-                                        const Value& value_at) {
+__device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float2 angle, float* pooled,
+                                        const Gate& gate_at, const Value& value_at) {
   const CompressorLayout& c = a.c;
   const int m = static_cast<int>(c.ratio), d = static_cast<int>(c.dim), width = static_cast<int>(c.overlap) * d;
   const int slots = static_cast<int>(c.overlap) * m, groups = (slots + kGroup - 1) / kGroup;
@@ -68,13 +77,6 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
     group_sum[task] = sum;
     group_weighted[task] = weighted;
   }
-  float sine = 0, cosine = 1;  // of pair threadIdx.x
-  if (static_cast<int>(threadIdx.x) < a.pairs) {
-    const float angle = __fmul_rn(static_cast<float>(row * m), a.frequencies[threadIdx.x]);
-    double s, co;
-    sincos(static_cast<double>(angle), &s, &co);
-    sine = static_cast<float>(s), cosine = static_cast<float>(co);
-  }
   __syncthreads();
   for (int i = threadIdx.x; i < d; i += kThreads) {
     float largest = group_max[i];
@@ -100,8 +102,8 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   if (static_cast<int>(threadIdx.x) < a.pairs) {
     const int at = plain + 2 * threadIdx.x;
     const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]), odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
-    pooled[at] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
-    pooled[at + 1] = __fadd_rn(__fmul_rn(even, sine), __fmul_rn(odd, cosine));
+    pooled[at] = __fsub_rn(__fmul_rn(even, angle.x), __fmul_rn(odd, angle.y));
+    pooled[at + 1] = __fadd_rn(__fmul_rn(even, angle.y), __fmul_rn(odd, angle.x));
   }
   __syncthreads();
   if (a.hadamard) {
@@ -136,8 +138,9 @@ struct FirstToken {
   SequenceView seq;
   int64_t position;
   float bias[kAtOnce];
+  float2 angle;  // where a row ends here
 
-  __device__ __forceinline__ FirstToken(const Params& a, int sequence) : seq(a.sequences[sequence]), position(0), bias{} {
+  __device__ __forceinline__ FirstToken(const Params& a, int sequence) : seq(a.sequences[sequence]), position(0), bias{}, angle{} {
     if (seq.begin >= seq.end) return;
     position = a.positions[seq.begin];
     const int64_t width = a.c.overlap * a.c.dim;
@@ -147,6 +150,7 @@ struct FirstToken {
       const int64_t i = static_cast<int>(threadIdx.x) + j * kThreads;
       if (i < width) bias[j] = from[i];
     }
+    if ((position + 1) % a.c.ratio == 0) angle = AngleOfRow(a, position);
   }
 };
 
@@ -182,7 +186,7 @@ __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<k
     __syncthreads();
     const StateSlots kept(a.c, seq, position);
     EmitRow<kThreads>(
-        a, seq, position, pooled, [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
+        a, seq, position, is_first ? known.angle : AngleOfRow(a, position), pooled, [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
   }
 }
 

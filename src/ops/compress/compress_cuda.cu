@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __gri
   const int ratio = static_cast<int>(m);
   const int64_t before = (t + 1 - a.c.overlap * m) * width;
   EmitRow<kPromptThreads>(
-      a, seq, position, pooled,
+      a, seq, position, AngleOfRow(a, position), pooled,
       [&](int slot, int i) {
         if (slot < old) return kept[slot][width + i];
         return __fadd_rn(a.gates[before + slot * width + i], a.slot_bias[(slot < ratio ? slot : slot - ratio) * width + i]);

@@ -22,7 +22,7 @@ struct Params {
   const float2* cos_sin;
   int64_t num_q, num_kv, num_index;  // heads and rows: T N, T, T Ni; 0 for what is left out
   int heads, index_heads, dh, di, pairs;
-  float eps;
+  float eps, hadamard_scale;
   IndexDtype index_dtype;
   RowFormat row;
   bool append;
@@ -63,12 +63,9 @@ struct Head {
 #pragma unroll
     for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, scale), __fmul_rn(x[j].y, scale));
   }
-  __device__ __forceinline__ void Scale(const float* weight, int n, int lane) {
+  __device__ __forceinline__ void Scale(const Head& weight) {
 #pragma unroll
-    for (int j = 0; j < Parts; ++j) {
-      const int i = 64 * j + 2 * lane;
-      if (i < n) x[j] = make_float2(__fmul_rn(x[j].x, weight[i]), __fmul_rn(x[j].y, weight[i + 1]));
-    }
+    for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, weight.x[j].x), __fmul_rn(x[j].y, weight.x[j].y));
   }
   __device__ __forceinline__ void Rotate(const float2* cos_sin, int n, int pairs, int lane) {
 #pragma unroll
@@ -80,7 +77,7 @@ struct Head {
     }
   }
   // Sums in the order of hadamard.h.
-  __device__ __forceinline__ void Hadamard(int n, int lane) {
+  __device__ __forceinline__ void Hadamard(int n, float scale, int lane) {
 #pragma unroll
     for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fadd_rn(x[j].x, x[j].y), __fsub_rn(x[j].x, x[j].y));
     for (int half = 2; half < min(n, 64); half *= 2) {
@@ -103,7 +100,6 @@ struct Head {
         x[j + half] = make_float2(__fsub_rn(a.x, b.x), __fsub_rn(a.y, b.y));
       }
     }
-    const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(n)));
 #pragma unroll
     for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, scale), __fmul_rn(x[j].y, scale));
   }
@@ -125,12 +121,20 @@ struct Head {
   // Rounds as RoundKv, and writes the row where `to` says (null: nowhere).
   __device__ __forceinline__ void RoundKv(const RowFormat& f, gpu::RowPointer to, int lane) {
     const int n = static_cast<int>(f.dim), nope = f.kind == RowFormat::Kind::kFp8 ? n - static_cast<int>(f.rope_dim) : 0;
+    float largest[Parts];  // all at once, for each takes five rounds
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) largest[j] = 64 * j + 2 * lane < nope ? fmaxf(fabsf(x[j].x), fabsf(x[j].y)) : 0.0f;
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) {
+#pragma unroll
+      for (int j = 0; j < Parts; ++j) largest[j] = fmaxf(largest[j], __shfl_xor_sync(0xFFFFFFFFu, largest[j], o));
+    }
 #pragma unroll
     for (int j = 0; j < Parts; ++j) {
       const int i = 64 * j + 2 * lane;
       if (64 * j < nope) {
         const bool mine = i < nope;
-        const int exponent = gpu::Fp8ScaleExponent(gpu::internal::LargestOfWarp(mine ? fmaxf(fabsf(x[j].x), fabsf(x[j].y)) : 0.0f));
+        const int exponent = gpu::Fp8ScaleExponent(largest[j]);
         const float scale = gpu::Exp2Int(exponent), inverse = gpu::Exp2Int(-exponent);
         if (mine) {
           const uint8_t low = gpu::F32ToE4m3(x[j].x * inverse), high = gpu::F32ToE4m3(x[j].y * inverse);
@@ -156,15 +160,32 @@ struct Head {
   }
 };
 
+template <int Parts>
+__device__ __forceinline__ void IndexTask(const Params& a, int64_t task, int lane, int di, int pairs) {
+  Head<Parts> head;
+  float* at = a.index_q + task * a.di;
+  head.Load(at, di, lane);
+  head.Rotate(a.cos_sin + task / a.index_heads * a.pairs, di, pairs, lane);
+  if (a.index_dtype == IndexDtype::kFp4) {
+    head.Hadamard(a.di, a.hadamard_scale, lane);
+    head.RoundFp4();
+  } else if (a.index_dtype == IndexDtype::kBf16) {
+    head.RoundBf16();
+  }
+  head.Store(at, di, lane);
+}
+
 // A head or a row. With sizes of 0 nothing is read or written.
 template <int Parts>
 __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, int dh, int di, int pairs, const gpu::RowPointer& to) {
   Head<Parts> head;
   if (task < a.num_kv) {
     float* at = a.kv + task * a.dh;
+    Head<Parts> weight;
     head.Load(at, dh, lane);
+    weight.Load(a.kv_norm, dh, lane);
     head.Norm(dh, a.eps);
-    head.Scale(a.kv_norm, dh, lane);
+    head.Scale(weight);
     head.Rotate(a.cos_sin + task * a.pairs, dh, pairs, lane);
     head.RoundKv(a.row, to, lane);
     head.Store(at, dh, lane);
@@ -172,16 +193,11 @@ __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, in
   }
   task -= a.num_kv;
   if (task < a.num_index) {
-    float* at = a.index_q + task * a.di;
-    head.Load(at, di, lane);
-    head.Rotate(a.cos_sin + task / a.index_heads * a.pairs, di, pairs, lane);
-    if (a.index_dtype == IndexDtype::kFp4) {
-      head.Hadamard(a.di, lane);
-      head.RoundFp4();
-    } else if (a.index_dtype == IndexDtype::kBf16) {
-      head.RoundBf16();
+    if (a.di <= 128) {
+      IndexTask<2>(a, task, lane, di, pairs);
+    } else {
+      IndexTask<Parts>(a, task, lane, di, pairs);
     }
-    head.Store(at, di, lane);
     return;
   }
   task -= a.num_index;
@@ -240,6 +256,7 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
               .di = static_cast<int>(a.index_q ? a.index_q.dim(2) : 0),
               .pairs = static_cast<int>(a.cos_sin.dim(1)),
               .eps = a.norm_eps,
+              .hadamard_scale = a.index_q ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.index_q.dim(2)))) : 0.0f,
               .index_dtype = a.index_dtype,
               .append = a.append};
   DSV4_CHECK(!a.q || !a.kv || a.q.dim(2) == a.kv.dim(1));
