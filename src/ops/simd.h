@@ -1,6 +1,6 @@
 // Float32 lanes, eight or (AVX-512) sixteen: the vector code of the *_cpu.cc kernels, written once and compiled per
 // instruction set. Everything lives in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build uses
-// pairs of GCC vectors (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the sum of
+// std::experimental::simd (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the sum of
 // eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken; sixteen are first folded to eight.
 #pragma once
 
@@ -16,6 +16,8 @@
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define DSV4_SIMD_AVX2 1
 #include <immintrin.h>
+#else
+#include <experimental/simd>
 #endif
 
 #define DSV4_INLINE inline __attribute__((always_inline))
@@ -160,32 +162,43 @@ DSV4_INLINE void LoadE2m1(const uint8_t* p, Vec (&x)[4]) {
 
 #else
 
-typedef float Float4 __attribute__((vector_size(16)));
-typedef int32_t Int4 __attribute__((vector_size(16)));
+namespace stdx = std::experimental;
+using Float4 = stdx::simd<float, stdx::simd_abi::deduce_t<float, 4>>;  // one register of SSE2 or NEON
 
 struct Vec {
   Float4 lo, hi;
 };
 
-DSV4_INLINE Vec Set(float x) { return {Float4{x, x, x, x}, Float4{x, x, x, x}}; }
-DSV4_INLINE Vec Zero() { return Set(0.0f); }
-DSV4_INLINE Vec Load(const float* p) {
-  Vec a;
-  std::memcpy(&a, p, 32);
-  return a;
+DSV4_INLINE Float4 LoadFloat4(const float* p) { return Float4(p, stdx::element_aligned); }
+DSV4_INLINE Float4 MaxFloat4(Float4 a, Float4 b) {
+  where(a > b, b) = a;
+  return b;
 }
-DSV4_INLINE void Store(float* p, Vec a) { std::memcpy(p, &a, 32); }
+DSV4_INLINE Float4 MinFloat4(Float4 a, Float4 b) {
+  where(a < b, b) = a;
+  return b;
+}
+
+DSV4_INLINE Vec Set(float x) { return {Float4(x), Float4(x)}; }
+DSV4_INLINE Vec Zero() { return Set(0.0f); }
+DSV4_INLINE Vec Load(const float* p) { return {LoadFloat4(p), LoadFloat4(p + 4)}; }
+DSV4_INLINE void Store(float* p, Vec a) {
+  a.lo.copy_to(p, stdx::element_aligned);
+  a.hi.copy_to(p + 4, stdx::element_aligned);
+}
 DSV4_INLINE Vec Add(Vec a, Vec b) { return {a.lo + b.lo, a.hi + b.hi}; }
 DSV4_INLINE Vec Sub(Vec a, Vec b) { return {a.lo - b.lo, a.hi - b.hi}; }
 DSV4_INLINE Vec Mul(Vec a, Vec b) { return {a.lo * b.lo, a.hi * b.hi}; }
 DSV4_INLINE Vec Div(Vec a, Vec b) { return {a.lo / b.lo, a.hi / b.hi}; }
 DSV4_INLINE Vec Fma(Vec a, Vec b, Vec c) { return Add(Mul(a, b), c); }
 DSV4_INLINE Vec InRegister(Vec a) { return a; }
-DSV4_INLINE Vec Max(Vec a, Vec b) { return {a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi}; }
-DSV4_INLINE Vec Min(Vec a, Vec b) { return {a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi}; }
+DSV4_INLINE Vec Max(Vec a, Vec b) { return {MaxFloat4(a.lo, b.lo), MaxFloat4(a.hi, b.hi)}; }
+DSV4_INLINE Vec Min(Vec a, Vec b) { return {MinFloat4(a.lo, b.lo), MinFloat4(a.hi, b.hi)}; }
 
 DSV4_INLINE float SumOfLanes(Vec a) {
-  return ((a.lo[0] + a.lo[1]) + (a.lo[2] + a.lo[3])) + ((a.hi[0] + a.hi[1]) + (a.hi[2] + a.hi[3]));
+  float x[kLanes];
+  Store(x, a);
+  return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
 }
 DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
   p[0] = SumOfLanes(a);
@@ -194,18 +207,22 @@ DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
   p[3] = SumOfLanes(d);
 }
 
-DSV4_INLINE Float4 ScaleByPower(Float4 x, Float4 biased) {
-  const Int4 n = std::bit_cast<Int4>(biased) - 0x4B400000, half = n >> 1;
-  return x * std::bit_cast<Float4>((half + 127) << 23) * std::bit_cast<Float4>((n - half + 127) << 23);
-}
 DSV4_INLINE Vec ScaleByPower(Vec x, Vec biased) {
-  return {ScaleByPower(x.lo, biased.lo), ScaleByPower(x.hi, biased.hi)};
+  float values[kLanes], bits[kLanes];
+  Store(values, x);
+  Store(bits, biased);
+  for (int i = 0; i < kLanes; ++i) {
+    const int32_t n = std::bit_cast<int32_t>(bits[i]) - 0x4B400000, half = n >> 1;
+    values[i] = values[i] * std::bit_cast<float>((half + 127) << 23) *
+                std::bit_cast<float>((n - half + 127) << 23);
+  }
+  return Load(values);
 }
 
 DSV4_INLINE Vec LoadF32(const uint8_t* p) {
-  Vec a;
-  std::memcpy(&a, p, 32);
-  return a;
+  float x[kLanes];
+  std::memcpy(x, p, sizeof(x));
+  return Load(x);
 }
 
 DSV4_INLINE Vec LoadBf16(const uint8_t* p) {

@@ -13,8 +13,10 @@ namespace {
 
 #ifdef DSV4_SIMD_AVX512
 constexpr int64_t kBlockTokens = 6;  // 24 accumulators, 6 inputs, 1 weight: 32 registers
-#else
+#elif defined(DSV4_SIMD_AVX2)
 constexpr int64_t kBlockTokens = kTileTokens;
+#else
+constexpr int64_t kBlockTokens = 1;  // a vector is two registers of SSE2's 16
 #endif
 
 // What a chunk's accumulator is multiplied by; see decode.h.
@@ -82,26 +84,32 @@ void MultiplyFewTokens(const RowProduct& p, int64_t begin, int64_t end) {
   for (; n < end; ++n) MultiplyInRegisters<Row, 1, T>(p, n, begin);
 }
 
+// fn(0) .. fn(N - 1) with constants: indices that GCC knows before it decides what lives in registers.
+template <int64_t N, typename Fn>
+DSV4_INLINE void Unroll(const Fn& fn) {
+  [&]<int64_t... I>(std::integer_sequence<int64_t, I...>) { (fn(std::integral_constant<int64_t, I>()), ...); }
+  (std::make_integer_sequence<int64_t, N>());
+}
+
 // The products of kTileRows decoded rows and T tokens over a chunk, added to their totals. x holds `vectors` times a vector
 // of each token, w the same of each row. A function of its own: inlined, GCC leaves accumulators in memory.
 template <int T, bool Scaled>
 [[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, Vec* total) {
-  std::array<Vec, T * kTileRows> acc;
-  const auto each = [&](const auto& fn) {
-    [&]<size_t... I>(std::index_sequence<I...>) { (fn(I), ...); }
-    (std::make_index_sequence<T * kTileRows>());
-  };
-  each([&](size_t i) { acc[i] = Zero(); });
+  Vec acc[T][kTileRows];
+  Unroll<T>([&](auto t) { Unroll<kTileRows>([&](auto r) { acc[t][r] = Zero(); }); });
   for (int64_t v = 0; v < vectors; ++v, w += kTileRows * kLanes, x += T * kLanes) {
     Vec inputs[T];
-    for (int t = 0; t < T; ++t) inputs[t] = InRegister(Load(x + t * kLanes));
-    for (int r = 0; r < kTileRows; ++r) {
+    Unroll<T>([&](auto t) { inputs[t] = InRegister(Load(x + t * kLanes)); });
+    Unroll<kTileRows>([&](auto r) {
       const Vec weights = InRegister(Load(w + r * kLanes));
-      for (int t = 0; t < T; ++t) acc[t * kTileRows + r] = Fma(weights, inputs[t], acc[t * kTileRows + r]);
-    }
+      Unroll<T>([&](auto t) { acc[t][r] = Fma(weights, inputs[t], acc[t][r]); });
+    });
   }
-  each([&](size_t i) {
-    total[i] = Scaled ? Fma(acc[i], Set(scale[i % kTileRows]), total[i]) : Add(acc[i], total[i]);
+  Unroll<T>([&](auto t) {
+    Unroll<kTileRows>([&](auto r) {
+      Vec& sum = total[t * kTileRows + r];
+      sum = Scaled ? Fma(acc[t][r], Set(scale[r]), sum) : Add(acc[t][r], sum);
+    });
   });
 }
 
@@ -152,7 +160,8 @@ class BlockProduct {
   template <typename Fn>
   static DSV4_INLINE void ForEachTile(int64_t num_tokens, const Fn& fn) {
     for (int64_t t = 0, n = 0; t < num_tokens; t += n) {
-      n = num_tokens - t == kBlockTokens + 1 ? kBlockTokens - 1 : std::min(kBlockTokens, num_tokens - t);
+      n = kBlockTokens > 2 && num_tokens - t == kBlockTokens + 1 ? kBlockTokens - 1
+                                                                 : std::min(kBlockTokens, num_tokens - t);
       fn(t, n);
     }
   }
