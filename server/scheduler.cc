@@ -163,6 +163,7 @@ void Scheduler::Run() {
     Admit();
     std::vector<Sequence*> batch = PlanStep();
     MakeRoom(batch);
+    kv_bytes_ = engine_.kv_bytes();  // Admit may have gone beyond the budget
     if (!std::exchange(one_step_, false) && CanDecodeOn(batch)) {
       DecodeOn(batch);
     } else if (!batch.empty()) {
@@ -272,8 +273,9 @@ void Scheduler::Retire() {
   }
   std::erase_if(waiting_, [](const SequencePtr& s) { return s->ended; });
   std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
-  running_bytes_ = RunningBytes();
+  // In this order: who reads in between must not take what a sequence gave back for kept.
   kv_bytes_ = engine_.kv_bytes();
+  running_bytes_ = RunningBytes();
 }
 
 }  // namespace dsv4::server
