@@ -9,7 +9,7 @@
   void function(const ExecContext& ctx, const args& a); \
   }
 
-#ifdef DSV4_HAVE_AVX2
+#ifdef __x86_64__
 
 #define DSV4_DECLARE_CPU(function, args)   \
   DSV4_DECLARE_IN(generic, function, args) \

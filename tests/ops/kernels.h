@@ -10,17 +10,16 @@
 
 #include "device/cpu_features.h"
 #include "device/exec_context.h"
+#include "ops/cpu_rows.h"
 
-// Declares dsv4::generic::NAME, dsv4::avx2::NAME and dsv4::avx512::NAME.
-#define DSV4_DECLARE_KERNELS(NAME, ARGS)               \
-  namespace dsv4::generic {                            \
-  void NAME(const ExecContext& ctx, const ARGS& args); \
-  }                                                    \
-  namespace dsv4::avx2 {                               \
-  void NAME(const ExecContext& ctx, const ARGS& args); \
-  }                                                    \
-  namespace dsv4::avx512 {                             \
-  void NAME(const ExecContext& ctx, const ARGS& args); \
+#define DSV4_DECLARE_KERNELS(NAME, ARGS) \
+  namespace dsv4 {                       \
+  DSV4_DECLARE_CPU(NAME, ARGS)           \
+  }
+// linear and experts, which know more instruction sets.
+#define DSV4_DECLARE_PRODUCT_KERNELS(NAME, ARGS) \
+  namespace dsv4 {                               \
+  DSV4_DECLARE_CPU_PRODUCT(NAME, ARGS)           \
   }
 
 #if defined(__x86_64__)
@@ -28,29 +27,16 @@
   {                                                                                 \
     {"generic", generic::NAME}, {"avx2", avx2::NAME}, { "avx512", avx512::NAME }    \
   }
-#else
-#define DSV4_KERNELS(NAME)       \
-  {                              \
-    { "generic", generic::NAME } \
-  }
-#endif
-
-// linear and experts, which know more instruction sets.
-#define DSV4_DECLARE_PRODUCT_KERNELS(NAME, ARGS)       \
-  DSV4_DECLARE_KERNELS(NAME, ARGS)                     \
-  namespace dsv4::avx512vnni {                         \
-  void NAME(const ExecContext& ctx, const ARGS& args); \
-  }                                                    \
-  namespace dsv4::amx {                                \
-  void NAME(const ExecContext& ctx, const ARGS& args); \
-  }
-#if defined(__x86_64__)
 #define DSV4_PRODUCT_KERNELS(NAME)                                             \
   {                                                                            \
     {"generic", generic::NAME}, {"avx2", avx2::NAME}, {"avx512", avx512::NAME}, \
         {"avx512vnni", avx512vnni::NAME}, { "amx", amx::NAME }                 \
   }
 #else
+#define DSV4_KERNELS(NAME)       \
+  {                              \
+    { "generic", generic::NAME } \
+  }
 #define DSV4_PRODUCT_KERNELS(NAME) DSV4_KERNELS(NAME)
 #endif
 

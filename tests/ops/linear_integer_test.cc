@@ -4,6 +4,7 @@
 
 #include "ops/kernels.h"
 #include "ops/linear/linear.h"
+#include "ops/linear_split.h"
 #include "support/compare.h"
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
@@ -162,16 +163,7 @@ TEST_P(LinearIntegers, RowsDoNotDependOnTheirBatch) {
 }
 
 TEST_P(LinearIntegers, ManyTokensAndFewRowsSplitByToken) {
-  Random random(4);
-  const int64_t num_tokens = 300, n = 6, k = 64;
-  const QuantFixture w(random, kind(), n, k);
-  GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-  ForEachKernel(kIntegerKernels, [&](const auto run) {
-    GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
-    run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor(), .activation = activation()});
-    run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor(), .activation = activation()});
-    EXPECT_TRUE(BitEqual(split.span(), alone.span()));
-  });
+  ExpectSplitByTokenKeepsBits(kIntegerKernels, kind(), activation(), 4);
 }
 
 TEST_P(LinearIntegers, InfinityAndNanStayInTheirRow) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/kernels.h"
+#include "ops/linear_split.h"
 #include "support/compare.h"
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
@@ -119,16 +120,7 @@ TEST_P(LinearFormats, RowsDoNotDependOnTheirBatch) {
 }
 
 TEST_P(LinearFormats, ManyTokensAndFewRowsSplitByToken) {
-  Random random(3);
-  const int64_t num_tokens = 300, n = 6, k = 64;
-  const QuantFixture w(random, GetParam(), n, k);
-  GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
-  ForEachKernel(kLinearKernels, [&](const auto run) {
-    GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
-    run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor()});
-    run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor()});
-    EXPECT_TRUE(BitEqual(split.span(), alone.span()));
-  });
+  ExpectSplitByTokenKeepsBits(kLinearKernels, GetParam(), ActivationDtype::kNative, 3);
 }
 
 TEST_P(LinearFormats, InfinityAndNanStayInTheirRow) {

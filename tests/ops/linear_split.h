@@ -1,0 +1,29 @@
+// What holds for linear's kernels whatever their inputs are rounded to.
+#pragma once
+
+#include <vector>
+
+#include "ops/kernels.h"
+#include "ops/linear/linear.h"
+#include "support/compare.h"
+#include "support/guard_buffer.h"
+#include "support/quant_fixture.h"
+
+namespace dsv4::test {
+
+// Few rows and many tokens: threads share out tokens, not rows.
+inline void ExpectSplitByTokenKeepsBits(const std::vector<Kernel<LinearArgs>>& kernels, const QuantCase& kind, ActivationDtype activation,
+                                        uint64_t seed) {
+  Random random(seed);
+  const int64_t num_tokens = 300, n = 6, k = 64;
+  const QuantFixture w(random, kind, n, k);
+  GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
+  ForEachKernel(kernels, [&](const auto run) {
+    GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
+    run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor(), .activation = activation});
+    run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor(), .activation = activation});
+    EXPECT_TRUE(BitEqual(split.span(), alone.span()));
+  });
+}
+
+}  // namespace dsv4::test
