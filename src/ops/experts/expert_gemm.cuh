@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   if (lane == 0) {
     for (int s = 0; s < R::kStages; ++s) sm90::BarrierInit(ring_full + 8 * s, 1);
     if (warp == 0) {
-      for (int s = 0; s < 2; ++s) sm90::BarrierInit(sums_full + 8 * s, kWarps), sm90::BarrierInit(sums_free + 8 * s, 1);
+      for (int s = 0; s < 2; ++s) sm90::BarrierInit(sums_full + 8 * s, kTeamThreads), sm90::BarrierInit(sums_free + 8 * s, 32);  // every lane that stored or read
     }
     sm90::BarrierInitFence();
     sm90::FenceAsyncShared();
@@ -492,8 +492,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
         if (f + 16 < a.n) to[f + 16] = second;
       }
     }
-    __syncwarp();
-    if (lane == 0) sm90::BarrierArrive(sums_free + 8 * set);
+    sm90::BarrierArrive(sums_free + 8 * set);
   };
 
   for (int i = 0; i < num_items; ++i, advance(item, known_items)) {
@@ -615,8 +614,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
           }
         }
       }
-      __syncwarp();
-      if (lane == 0) sm90::BarrierArrive(sums_full + 8 * set);
+      sm90::BarrierArrive(sums_full + 8 * set);
       if (turn % kWarps == warp) due = {turn, columns, chunk.begin + 8 * b, item.row, scale0, scale1};
       ++turn;
     }

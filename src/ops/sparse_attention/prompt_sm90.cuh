@@ -321,7 +321,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll 1
     for (int n = 0; n < num_tiles; ++n) {
       const int buffer = count & 1;
-      if (n + 1 == num_tiles && lane == 0) sm90::BarrierArrive(q_empty);
+      if (n + 1 == num_tiles) sm90::BarrierArrive(q_empty);
       const uint32_t mask = *reinterpret_cast<const uint32_t*>(smem + S::kMask + buffer * 8 + wg * 4) >> (2 * quad);
       if (__shfl_sync(0xFFFFFFFFu, mask, 0) != 0xFFFFFFFFu) {
 #pragma unroll
@@ -403,14 +403,14 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
         sm90::FenceAsyncShared();
         scores(count);
         sm90::WgmmaWait<2>();
-        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer);
+        sm90::BarrierArrive(empty + 16 * buffer);
         sm90::WgmmaWait<1>();
-        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer + 8);
+        sm90::BarrierArrive(empty + 16 * buffer + 8);
         sm90::WgmmaWait<0>();
       } else {
         sm90::WgmmaWait<0>();
-        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer);
-        if (lane == 0) sm90::BarrierArrive(empty + 16 * buffer + 8);
+        sm90::BarrierArrive(empty + 16 * buffer);
+        sm90::BarrierArrive(empty + 16 * buffer + 8);
       }
     }
     const float sink[2] = {__ldg(a.sink + first_head + head), __ldg(a.sink + first_head + head + 8)};

@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
   if (threadIdx.x == 0) {
     for (int b = 0; b < 4; ++b) {
       sm90::BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
-      sm90::BarrierInit(full + 32 + 8 * b, kConsumers / 32);
+      sm90::BarrierInit(full + 32 + 8 * b, kConsumers);  // all that read the rows and their masks
     }
     sm90::BarrierInit(full + 64, kQueryThreads);
-    sm90::BarrierInit(full + 72, kConsumers / 32);
+    sm90::BarrierInit(full + 72, kConsumers);
     sm90::BarrierInitFence();
   }
   __syncthreads();
