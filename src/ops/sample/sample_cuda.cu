@@ -1,13 +1,10 @@
-// A cluster of blocks takes a row: logits and masses stay in its shared memory. Sums are of whole numbers, so their order does
-// not matter. Cuts are found as the CPU's sampler finds them: tokens are binned by their distance from the largest logit, and
-// only the bin in which a sum reaches its mark is put in order.
-#include <cooperative_groups.h>
-
-#include <algorithm>
-
+// A cluster of blocks takes a row, a thread sixteen neighbouring tokens, whose logits and masses stay in shared memory. Blocks
+// send each other what they find (device/cluster.cuh); no barrier of the cluster is on the way. Sums are of whole numbers, so
+// their order does not matter. Cuts are found as the CPU's sampler finds them: tokens are binned by their distance from the
+// largest logit, and only the bin in which a sum reaches its mark is put in order.
 #include "base/random.h"
+#include "device/cluster.cuh"
 #include "device/launch.cuh"
-#include "ops/block_reduce.cuh"
 #include "ops/sample/sample.h"
 #include "ops/sample/sample_math.h"
 
@@ -15,219 +12,113 @@ namespace dsv4 {
 
 namespace {
 
-namespace cg = cooperative_groups;
+using gpu::ClusterBarrier;
+using gpu::First;
+using gpu::Message;
+using gpu::Second;
+using gpu::Send;
+using gpu::WarpAdd;
+using gpu::WarpPrefix;
 
-constexpr int kCluster = 16, kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kMaxOwn = static_cast<int>(kMaxSampleVocab) / kCluster;  // tokens of a block
-constexpr int kNumBins = kThreads;  // of the distance from the largest logit
-constexpr float kBinsPerUnit = 32;
-constexpr int kMaxList = 2048;  // tokens of a bin that are put in order at once
+constexpr int kCluster = 16, kThreads = 512, kWarps = kThreads / 32, kOwn = 16;
+constexpr int kPitch = kOwn + 1;  // a thread's tokens in shared memory: no two lanes at one bank
+constexpr int kUnroll = 4;
+static_assert(kCluster * kThreads * kOwn >= kMaxSampleVocab);
+// Bins of the distance from the largest logit, in groups of 32. What is further than all of them has no mass: e^-33 2^46 < 1/2.
+constexpr int kBins = 1024, kFar = kBins - 1;
+constexpr float kBinsPerUnit = 31;
+constexpr int kGroups = kBins / 32;
+static_assert(kGroups == 32 && kWarps == kCluster);
+constexpr int kMaxCandidates = 128;             // tokens of a block's that are put in order at once
+constexpr int kDigitBits = 10, kRankBits = 50;  // of a rank: the logit's key and 18 bits of the id
 
-using Bin = uint4;  // count, and the sum of masses in parts of 16, 16 and 15 bits
-
-struct Candidate {
-  uint64_t rank, mass;
+struct Histogram {
+  uint32_t low[kBins], high[kBins];  // sums of masses
+  uint32_t count[kBins];
+  uint4 groups[kCluster][32];  // from each block: mass and count of each of its groups
 };
 
 struct Shared {
-  uint64_t mass[kMaxOwn];
-  float logit[kMaxOwn];
-  Candidate list[kMaxList];     // of one bin: this block's tokens
-  Candidate all[kMaxList];      // the row's
-  Bin bins[kNumBins];           // this block's
-  uint64_t bin_mass[kNumBins];  // the row's
-  int bin_count[kNumBins];
-  // Written by the blocks of the cluster, two sets in turn: no block is ever two exchanges ahead of another.
-  uint64_t exchange[2][kCluster];
-  uint64_t exchange2[2][kCluster];
-  uint64_t answer[2];
-  uint64_t warp_sum[kWarps];
-  uint64_t word;
-  double warp_weight[kWarps];
-  double exchange_weight[kCluster];
-  int list_count;
-  int flag;
+  uint64_t mass[kThreads][kPitch];
+  float logit[kThreads][kPitch];
+  uint4 candidates[kCluster][kMaxCandidates];  // from each block: ranks and masses
+  Histogram distances, digits;
+  uint4 bins[kCluster][32];  // from each block: mass and count of a group's bins
+  uint4 largest[kCluster], counts[kCluster], sums[kCluster], raw_sums[kCluster];  // from each block
+  uint4 own[kMaxCandidates];
+  uint32_t own_token[kMaxCandidates];  // its place in the block
+  uint32_t keep[kThreads * kOwn / 32];
+  uint4 warp_largest[kWarps];
+  uint64_t warp_sum[kWarps], warp_raw_sum[kWarps];
+  uint64_t before, mass_before;
+  double wanted;
+  int found, num_own;
+  ClusterBarrier at_largest, at_distances, at_digits, at_bins, at_candidates, at_sums, at_raw_sums;
 };
+static_assert(sizeof(Shared) <= 227 * 1024);
 
-__device__ __forceinline__ uint64_t ShuffleXor(uint64_t x, int o) {
-  return __shfl_xor_sync(0xFFFFFFFFu, x, o);
+// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, at which the mass reaches
+// `wanted`, or at which the mass exceeds `amount`.
+enum class Mark { kNone, kCount, kTopP, kDraw };
+
+__device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount,
+                                        double wanted) {
+  if (mark == Mark::kTopP) return sample::ReachesTopP(mass, wanted);
+  return mark == Mark::kCount ? number >= amount : mass > amount;
 }
 
-__device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {
-#pragma unroll
-  for (int o = 16; o > 0; o /= 2) x += ShuffleXor(x, o);
-  return x;
+__device__ __forceinline__ void AddToBin(Histogram& h, int bin, uint64_t mass, bool counts) {
+  const uint32_t low = static_cast<uint32_t>(mass);
+  uint32_t high = static_cast<uint32_t>(mass >> 32);
+  if (low != 0 && atomicAdd(&h.low[bin], low) + low < low) ++high;
+  if (high != 0) atomicAdd(&h.high[bin], high);
+  if (counts) atomicAdd(&h.count[bin], 1u);
 }
 
-__device__ __forceinline__ uint64_t BlockAdd(Shared& s, uint64_t x) {
-  x = WarpAdd(x);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) s.warp_sum[threadIdx.x / 32] = x;
-  __syncthreads();
-  return WarpAdd(s.warp_sum[threadIdx.x % 32]);
+__device__ __forceinline__ void Clear(Histogram& h) {
+#pragma unroll
+  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads)
+    h.low[bin] = h.high[bin] = h.count[bin] = 0;
 }
 
-// The sum over lower threads, and over all.
-__device__ __forceinline__ uint64_t BlockPrefix(Shared& s, uint64_t x, uint64_t* total) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t before = x;
-#pragma unroll
-  for (int o = 1; o < 32; o *= 2) {
-    const uint64_t other = __shfl_up_sync(0xFFFFFFFFu, before, o);
-    if (lane >= o) before += other;
-  }
-  __syncthreads();
-  if (lane == 31) s.warp_sum[warp] = before;
-  __syncthreads();
-  const uint64_t sum = s.warp_sum[lane];
-  uint64_t all = sum;
-#pragma unroll
-  for (int o = 1; o < 32; o *= 2) {
-    const uint64_t other = __shfl_up_sync(0xFFFFFFFFu, all, o);
-    if (lane >= o) all += other;
-  }
-  *total = __shfl_sync(0xFFFFFFFFu, all, 31);
-  return __shfl_sync(0xFFFFFFFFu, all - sum, warp) + before - x;
+__device__ __forceinline__ uint64_t MassOf(const Histogram& h, int bin) {
+  return static_cast<uint64_t>(h.high[bin]) << 32 | h.low[bin];
 }
 
-// One row as its cluster sees it.
-struct Row {
-  Shared& s;
-  cg::cluster_group cluster;
-  int rank;          // of this block
-  int first, count;  // its tokens
-  float largest;
-  double inverse;   // of the temperature
-  float bin_scale;  // bins a logit
-  int turn = 0;     // of the exchanges
-
-  __device__ Shared& of(int r) { return *cluster.map_shared_rank(&s, r); }
-
-  // Every block's value, to every block; two at a time.
-  __device__ void Exchange(uint64_t a, uint64_t b, uint64_t (&all_a)[kCluster], uint64_t (&all_b)[kCluster]) {
-    turn ^= 1;
-    if (threadIdx.x < kCluster) {
-      Shared& other = of(static_cast<int>(threadIdx.x));
-      other.exchange[turn][rank] = a;
-      other.exchange2[turn][rank] = b;
-    }
-    cluster.sync();
+// Groups to every block.
+__device__ __forceinline__ void SendGroups(Histogram& h, ClusterBarrier& barrier, int rank) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-    for (int r = 0; r < kCluster; ++r) all_a[r] = s.exchange[turn][r], all_b[r] = s.exchange2[turn][r];
+  for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads) {
+    const uint64_t mass = WarpAdd(MassOf(h, bin));
+    const uint32_t count = WarpAdd(h.count[bin]);
+    if (lane < kCluster) Send(&h.groups[rank][bin / 32], Message(mass, count), barrier, lane);
   }
-  __device__ double ExponentOf(int i) const { return sample::Exponent(s.logit[i], largest, inverse); }
-  // Never decreases as the logit falls.
-  __device__ int BinOf(int i) const {
-    if (s.logit[i] == largest) return 0;
-    const float distance = (largest - s.logit[i]) * bin_scale;
-    return distance < static_cast<float>(kNumBins - 1) ? static_cast<int>(distance) : kNumBins - 1;
-  }
-  __device__ uint64_t RankOf(int i) const { return sample::RankOf(s.logit[i], first + i); }
+}
 
-  // What is looked for in the order of likelihood: the first token at which the count reaches `amount`, at which the mass
-  // reaches `wanted`, or at which the mass exceeds `amount`.
-  enum class Mark { kCount, kTopP, kDraw };
-  __device__ static bool Reached(Mark mark, uint64_t sum, uint64_t amount, double wanted) {
-    if (mark == Mark::kTopP) return sample::ReachesTopP(sum, wanted);
-    return mark == Mark::kCount ? sum >= amount : sum > amount;
-  }
-
-  // Its rank, and the mass up to it and with it. The mark is within the row's sum. All blocks call it.
-  __device__ uint64_t Locate(Mark mark, uint64_t amount, double wanted, uint64_t* mass_with);
-  __device__ uint64_t LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
-                                    uint64_t mass_before, uint64_t* mass_with);
-  __device__ uint64_t LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
-                                   uint64_t mass_before, uint64_t* mass_with);
+// Of 32 groups or bins, a lane each: which holds the mark, and what comes before it; -1: none. `wanted` below 0: a share of all
+// their mass, to be found. A warp calls it.
+struct Place {
+  int at;
+  uint64_t before, mass_before;
 };
-
-__device__ uint64_t Row::Locate(Mark mark, uint64_t amount, double wanted, uint64_t* mass_with) {
-  const uint64_t own_mass = s.bin_mass[threadIdx.x],
-                 own = mark == Mark::kCount ? static_cast<uint64_t>(s.bin_count[threadIdx.x]) : own_mass;
-  uint64_t total, unused;
-  const uint64_t before = BlockPrefix(s, own, &total), mass_before = BlockPrefix(s, own_mass, &unused);
-  if (!Reached(mark, before, amount, wanted) && Reached(mark, before + own, amount, wanted)) {
-    s.flag = static_cast<int>(threadIdx.x);
-    s.answer[0] = before;
-    s.answer[1] = mass_before;
-  }
-  __syncthreads();
-  const int bin = s.flag;
-  const uint64_t at = s.answer[0], mass_at = s.answer[1];
-  __syncthreads();
-  if (s.bin_count[bin] > kMaxList) return LocateByBits(mark, amount, wanted, bin, at, mass_at, mass_with);
-  return LocateInOrder(mark, amount, wanted, bin, at, mass_at, mass_with);
-}
-
-// Every block gets all of the bin's tokens; a warp counts what comes before one of them.
-__device__ uint64_t Row::LocateInOrder(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
-                                       uint64_t mass_before, uint64_t* mass_with) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) s.list_count = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    if (BinOf(i) == bin) s.list[atomicAdd(&s.list_count, 1)] = {RankOf(i), s.mass[i]};
-  }
-  __syncthreads();
-  uint64_t counts[kCluster], unused[kCluster];
-  Exchange(static_cast<uint64_t>(s.list_count), 0, counts, unused);
-  int n = 0;
-#pragma unroll
+__device__ __forceinline__ Place PlaceOf(const uint4 (&parts)[kCluster][32], Mark mark, uint64_t before,
+                                         uint64_t mass_before, uint64_t amount, float top_p, double* wanted) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  uint64_t mass = 0;
+  uint32_t number = 0;
+#pragma unroll 4
   for (int r = 0; r < kCluster; ++r) {
-    const int of_block = static_cast<int>(counts[r]);
-    if (warp % kCluster == r) {  // two warps a block
-      for (int i = warp / kCluster * 32 + lane; i < of_block; i += 2 * 32) s.all[n + i] = of(r).list[i];
-    }
-    n += of_block;
+    const uint4 part = parts[r][lane];
+    mass += First(part), number += part.z;
   }
-  __syncthreads();
-  for (int i = rank * kWarps + warp; i < n; i += kCluster * kWarps) {
-    const Candidate own = s.all[i];
-    uint64_t number = 0, mass = 0;
-    for (int j = lane; j < n; j += 32) {
-      const Candidate other = s.all[j];
-      if (other.rank > own.rank) ++number, mass += other.mass;
-    }
-    number = before + WarpAdd(number), mass = mass_before + WarpAdd(mass);
-    const uint64_t without = mark == Mark::kCount ? number : mass,
-                   with = mark == Mark::kCount ? number + 1 : mass + own.mass;
-    if (lane < kCluster && !Reached(mark, without, amount, wanted) && Reached(mark, with, amount, wanted)) {
-      of(lane).answer[0] = own.rank;
-      of(lane).answer[1] = mass + own.mass;
-    }
-  }
-  cluster.sync();  // also: nobody reads the lists any more
-  const uint64_t found = s.answer[0];
-  *mass_with = s.answer[1];
-  __syncthreads();
-  return found;
-}
-
-// A bin of very many tokens (logits that are all alike): the rank bit by bit, the largest at which the mark is reached.
-__device__ uint64_t Row::LocateByBits(Mark mark, uint64_t amount, double wanted, int bin, uint64_t before,
-                                      uint64_t mass_before, uint64_t* mass_with) {
-  const auto sums = [&](uint64_t least, uint64_t* mass) {
-    uint64_t own = 0, own_mass = 0;
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-      if (RankOf(i) < least || BinOf(i) != bin) continue;
-      ++own;
-      own_mass += s.mass[i];
-    }
-    own = BlockAdd(s, own), own_mass = BlockAdd(s, own_mass);
-    uint64_t a[kCluster], b[kCluster], sum = before;
-    Exchange(own, own_mass, a, b);
-    *mass = mass_before;
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) sum += a[r], *mass += b[r];
-    return mark == Mark::kCount ? sum : *mass;
-  };
-  uint64_t found = 0, mass;
-  for (int bit = 63; bit >= 0; --bit) {
-    const uint64_t least = found | uint64_t{1} << bit;
-    if (Reached(mark, sums(least, &mass), amount, wanted)) found = least;
-  }
-  sums(found, &mass);
-  *mass_with = mass;
-  return found;
+  const uint64_t mass_with = mass_before + WarpPrefix(mass), with = before + WarpPrefix(number);
+  if (*wanted < 0) *wanted = sample::WantedMass(top_p, __shfl_sync(0xFFFFFFFFu, mass_with, 31));
+  const bool here = !Reached(mark, with - number, mass_with - mass, amount, *wanted) &&
+                    Reached(mark, with, mass_with, amount, *wanted);
+  const int at = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFu, here))) - 1;
+  return {at, __shfl_sync(0xFFFFFFFFu, with - number, max(at, 0)),
+          __shfl_sync(0xFFFFFFFFu, mass_with - mass, max(at, 0))};
 }
 
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
@@ -235,245 +126,368 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   extern __shared__ __align__(16) uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   AllowNext();
-  WaitForPrevious();
   const int64_t r = blockIdx.x / kCluster;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  SampleRow p = rows[r];
-  const float* row_logits = logits + r * v;
-  const int per_block = (v + kCluster - 1) / kCluster;
-  Row row{s, cg::this_cluster(), static_cast<int>(blockIdx.x % kCluster), 0, 0, 0, 0, 0};
-  row.first = min(v, row.rank * per_block);
-  row.count = min(per_block, v - row.first);
+  const int rank = static_cast<int>(blockIdx.x % kCluster), thread = static_cast<int>(threadIdx.x),
+            warp = thread / 32, lane = thread % 32;
+  if (thread == 0) {
+    s.at_largest.Init(1), s.at_distances.Init(1), s.at_digits.Init(1), s.at_bins.Init(1);
+    s.at_candidates.Init(kCluster), s.at_sums.Init(1), s.at_raw_sums.Init(1);
+    gpu::FenceBarriers();
+    s.at_largest.Expect(sizeof s.largest), s.at_distances.Expect(sizeof s.distances.groups);
+    s.at_digits.Expect(sizeof s.digits.groups), s.at_bins.Expect(sizeof s.bins);
+    s.at_sums.Expect(sizeof s.sums), s.at_raw_sums.Expect(sizeof s.raw_sums);
+    s.num_own = 0;
+  }
+  Clear(s.distances);
+  gpu::ArriveAtCluster();
+  gpu::WaitForCluster();
+  WaitForPrevious();
 
   // Adjusted logits; the largest with its first id, and what is wrong with the row.
   constexpr float kMinusInfinity = -INFINITY;
-  bool nan = false, something = false;
-  float raw_largest = kMinusInfinity;
+  const float* row_logits = logits + r * v;
+  const int first = (rank * kThreads + thread) * kOwn, own_tokens = max(0, min(kOwn, v - first));
+  float(&logit)[kPitch] = s.logit[thread];
+  uint64_t(&mass)[kPitch] = s.mass[thread];
+  float largest = kMinusInfinity;
+  bool nan = false;
+  if (own_tokens == kOwn && reinterpret_cast<uintptr_t>(row_logits) % 16 == 0) {
+    float x[kOwn];
+#pragma unroll
+    for (int j = 0; j < kOwn; j += 4)
+      *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(row_logits + first + j);
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      nan = nan || x[j] != x[j];
+      largest = fmaxf(largest, x[j]);
+      logit[j] = x[j];
+    }
+  } else {
 #pragma unroll 4
-  for (int i = threadIdx.x; i < row.count; i += kThreads) {
-    const float x = row_logits[row.first + i];
-    nan = nan || x != x;
-    something = something || x > kMinusInfinity;
-    raw_largest = fmaxf(raw_largest, x);
-    s.logit[i] = x;
-  }
-  if (p.num_bias > 0) {
-    __syncthreads();
-    for (int j = threadIdx.x; j < p.num_bias; j += kThreads) {
-      const int i = p.bias_ids[j] - row.first;
-      if (i >= 0 && i < row.count) s.logit[i] = sample::AddBias(s.logit[i], p.bias[j]);
+    for (int j = 0; j < own_tokens; ++j) {
+      const float x = row_logits[first + j];
+      nan = nan || x != x;
+      largest = fmaxf(largest, x);
+      logit[j] = x;
     }
-    __syncthreads();
   }
+  const SampleRow p = rows[r];
+  const uint32_t raw_nan_key = nan ? 0xFFFFFFFFu : sample::KeyOf(largest);  // above all others
   const bool penalties = p.repeat_penalty != 1.0f || p.presence_penalty != 0 || p.frequency_penalty != 0;
-  uint64_t best = 0;
-  for (int i = threadIdx.x; i < row.count; i += kThreads) {
-    if (penalties) {
-      const int outputs = p.output_count ? p.output_count[row.first + i] : 0,
-                prompt = p.prompt_count ? p.prompt_count[row.first + i] : 0;
-      if (outputs + prompt > 0) {
-        s.logit[i] = sample::Penalise(s.logit[i], p.repeat_penalty, p.presence_penalty, p.frequency_penalty,
-                                      outputs);
+  if (p.num_bias > 0 || penalties || p.allowed != nullptr) {
+    __syncthreads();
+    for (int i = thread; i < p.num_bias; i += kThreads) {
+      const int at = p.bias_ids[i] - rank * kThreads * kOwn;
+      if (at < 0 || at >= kThreads * kOwn) continue;
+      float& x = s.logit[at / kOwn][at % kOwn];
+      x = sample::AddBias(x, p.bias[i]);
+    }
+    __syncthreads();
+    largest = kMinusInfinity;
+#pragma unroll 2
+    for (int j = 0; j < own_tokens; ++j) {
+      const int id = first + j;
+      float x = logit[j];
+      if (penalties) {
+        const int outputs = p.output_count ? p.output_count[id] : 0,
+                  prompt = p.prompt_count ? p.prompt_count[id] : 0;
+        if (outputs + prompt > 0)
+          x = sample::Penalise(x, p.repeat_penalty, p.presence_penalty, p.frequency_penalty, outputs);
       }
+      if (p.allowed != nullptr && (p.allowed[id / 32] >> (id % 32) & 1) == 0) x = kMinusInfinity;
+      largest = fmaxf(largest, x);
+      logit[j] = x;
     }
-    const int id = row.first + i;
-    if (p.allowed != nullptr && (p.allowed[id / 32] >> (id % 32) & 1) == 0) s.logit[i] = kMinusInfinity;
-    const uint64_t rank = row.RankOf(i);
-    best = rank > best ? rank : best;
   }
-#pragma unroll
-  for (int o = 16; o > 0; o /= 2) {
-    const uint64_t other = ShuffleXor(best, o);
-    best = other > best ? other : best;
+  uint32_t not_id = 0;
+  if (p.temperature == 0) {
+    for (int j = own_tokens - 1; j >= 0; --j) {
+      if (logit[j] == largest) not_id = ~static_cast<uint32_t>(first + j);
+    }
   }
-  raw_largest = WarpMax(raw_largest);
-  const uint32_t nans = __ballot_sync(0xFFFFFFFFu, nan), somethings = __ballot_sync(0xFFFFFFFFu, something);
-  if (lane == 0) {
-    s.warp_sum[warp] = best;
-    s.warp_weight[warp] = raw_largest;
-  }
-  if (threadIdx.x == 0) s.flag = 0;
+  uint32_t key = sample::KeyOf(largest), raw_key = raw_nan_key;
+  const auto largest_of = [&] {  // of a warp
+    const uint32_t most = __reduce_max_sync(0xFFFFFFFFu, key);
+    not_id = __reduce_max_sync(0xFFFFFFFFu, key == most ? not_id : 0u);
+    raw_key = __reduce_max_sync(0xFFFFFFFFu, raw_key);
+    key = most;
+  };
+  largest_of();
+  if (lane == 0) s.warp_largest[warp] = make_uint4(key, not_id, raw_key, 0);
   __syncthreads();
-  if (lane == 0) atomicOr(&s.flag, (nans ? 1 : 0) | (somethings ? 2 : 0));
-  best = s.warp_sum[lane];
-#pragma unroll
-  for (int o = 16; o > 0; o /= 2) {
-    const uint64_t other = ShuffleXor(best, o);
-    best = other > best ? other : best;
+  if (warp == 0) {
+    const uint4 of_warp = s.warp_largest[lane % kWarps];
+    key = of_warp.x, not_id = of_warp.y, raw_key = of_warp.z;
+    largest_of();
+    if (lane < kCluster) Send(&s.largest[rank], make_uint4(key, not_id, raw_key, 0), s.at_largest, lane);
   }
-  raw_largest = WarpMax(static_cast<float>(s.warp_weight[lane]));
-  __syncthreads();
+  const bool is_top_k = p.top_k > 0 && p.top_k < v, is_top_p = p.top_p < 1.0f, cuts = is_top_k || is_top_p;
+  const uint64_t random = RandomBits(p.seed, p.num_outputs);
+  const double inverse = 1.0 / static_cast<double>(p.temperature);
+  const float bin_scale = static_cast<float>(fmin(static_cast<double>(kBinsPerUnit) * inverse, 1e30));
+  s.at_largest.Wait(0);
   {
-    uint64_t ranks[kCluster], flags[kCluster];
-    row.cluster.sync();  // every block of the cluster runs: its memory may be written
-    row.Exchange(best, static_cast<uint64_t>(sample::Bits(raw_largest)) << 32 | static_cast<uint32_t>(s.flag),
-                 ranks, flags);
-    uint32_t all_flags = 0;
-    best = 0;
-    raw_largest = kMinusInfinity;
-#pragma unroll
-    for (int i = 0; i < kCluster; ++i) {
-      best = ranks[i] > best ? ranks[i] : best;
-      raw_largest = fmaxf(raw_largest, sample::FromBits(static_cast<uint32_t>(flags[i] >> 32)));
-      all_flags |= static_cast<uint32_t>(flags[i]);
-    }
-    nan = all_flags & 1, something = all_flags & 2;
+    const uint4 of_block = s.largest[lane % kCluster];
+    key = of_block.x, not_id = of_block.y, raw_key = of_block.z;
+    largest_of();
   }
-  row.largest = sample::LogitOf(static_cast<uint32_t>(best >> 32));
-  const int32_t error = nan                             ? kSampleNan
-                        : !something                    ? kSampleNothing
-                        : row.largest == kMinusInfinity ? kSampleBanned
-                                                        : 0;
+  largest = sample::LogitOf(key);
+  const float raw_largest = sample::LogitOf(raw_key);
+  const int32_t error = raw_key == 0xFFFFFFFFu                     ? kSampleNan
+                        : raw_key == sample::KeyOf(kMinusInfinity) ? kSampleNothing
+                        : key == sample::KeyOf(kMinusInfinity)     ? kSampleBanned
+                                                                   : 0;
   if (error != 0) {
-    if (row.rank == 0 && threadIdx.x == 0) {
+    if (rank == 0 && thread == 0) {
       tokens[r] = error;
       if (logprobs != nullptr) logprobs[r] = __int_as_float(0x7FFFFFFF);
     }
     return;
   }
 
-  // ln of the sum of the row's own weights.
-  double log_sum = 0;
+  // The mass of the row's own logits at temperature 1.
+  uint64_t raw_sum = 0;
   if (logprobs != nullptr) {
-    double sum = 0;
-    for (int i = threadIdx.x; i < row.count; i += kThreads) {
-      sum += sample::ExpNonPositive(sample::Exponent(row_logits[row.first + i], raw_largest, 1.0));
-    }
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-    if (lane == 0) s.warp_weight[warp] = sum;
+    uint64_t sum = 0;
+#pragma unroll 2
+    for (int j = 0; j < own_tokens; ++j)
+      sum += sample::Mass(sample::Exponent(row_logits[first + j], raw_largest, 1.0));
+    sum = WarpAdd(sum);
+    if (lane == 0) s.warp_raw_sum[warp] = sum;
     __syncthreads();
-    sum = s.warp_weight[lane];
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-    if (threadIdx.x < kCluster) row.of(static_cast<int>(threadIdx.x)).exchange_weight[row.rank] = sum;
-    row.cluster.sync();
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < kCluster; ++i) sum += s.exchange_weight[i];
-    log_sum = log(sum);
+    if (warp == 0) {
+      sum = WarpAdd(lane < kWarps ? s.warp_raw_sum[lane] : 0);
+      if (lane < kCluster) Send(&s.raw_sums[rank], Message(sum, 0), s.at_raw_sums, lane);
+    }
+    s.at_raw_sums.Wait(0);
+    raw_sum = WarpAdd(lane < kCluster ? First(s.raw_sums[lane]) : 0);
   }
   const auto choose = [&](int32_t id) {  // by one thread of the cluster
     tokens[r] = id;
-    if (logprobs != nullptr)
-      logprobs[r] = static_cast<float>(sample::Exponent(row_logits[id], raw_largest, 1.0) - log_sum);
+    if (logprobs != nullptr) {
+      logprobs[r] = static_cast<float>(sample::Exponent(row_logits[id], raw_largest, 1.0) -
+                                       log(static_cast<double>(raw_sum) * (1 / sample::kMassUnit)));
+    }
     rows[r].num_outputs = p.num_outputs + 1;
     if (p.output_count != nullptr && p.output_count[id] < 65535) ++p.output_count[id];
   };
+
+  // Masses, by token and by bin. A bin never falls as the logit falls.
+  uint64_t own = 0;   // of this thread's tokens that are kept
+  uint32_t near = 0;  // those that have a bin
+  const auto distance_of = [&](int j) {
+    return fmaxf((largest - logit[j]) * bin_scale, 0.0f);
+  };  // 0 of infinities
+  if (p.temperature != 0) {
+#pragma unroll kUnroll
+    for (int j = 0; j < kOwn; ++j) {
+      if (j >= own_tokens) break;
+      const uint64_t m = sample::Mass(sample::Exponent(logit[j], largest, inverse));
+      mass[j] = m;
+      own += m;
+      if (!cuts) continue;
+      const float distance = distance_of(j);
+      if (!(distance < static_cast<float>(kFar))) continue;
+      near |= 1u << j;
+      AddToBin(s.distances, static_cast<int>(distance), m, is_top_k);
+    }
+  }
+
+  uint64_t amount = static_cast<uint64_t>(p.top_k), kept_mass = 0;  // 0: all of the row's
+  uint32_t kept = (1u << kOwn) - 1, digits_parity = 0, bins_parity = 0, candidates_parity = 0, sums_parity = 0;
+  Mark mark = is_top_k ? Mark::kCount : is_top_p ? Mark::kTopP : Mark::kNone;
   if (p.temperature == 0) {
-    if (row.rank == 0 && threadIdx.x == 0) choose(sample::IdOf(best));
+    if (rank == 0 && thread == 0) choose(static_cast<int32_t>(~not_id));
     return;
   }
-
-  // Masses, by token and by bin.
-  row.inverse = 1.0 / static_cast<double>(p.temperature);
-  row.bin_scale = static_cast<float>(fmin(static_cast<double>(kBinsPerUnit) * row.inverse, 1e30));
-  const bool is_top_k = p.top_k > 0 && p.top_k < v, cuts = is_top_k || p.top_p < 1.0f;
   if (cuts) {
-    s.bins[threadIdx.x] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    uint64_t far_mass = 0;
-    int far = 0;
-    for (int i = threadIdx.x; i < row.count; i += kThreads) {
-      const uint64_t mass = sample::Mass(row.ExponentOf(i));
-      const int bin = row.BinOf(i);
-      s.mass[i] = mass;
-      if (bin == kNumBins - 1) {  // most of a peaked row: not all to one address
-        ++far;
-        far_mass += mass;
-        continue;
+    SendGroups(s.distances, s.at_distances, rank);
+  }
+#pragma unroll 1
+  for (;;) {
+    if (mark != Mark::kNone) {
+      // Tokens in front of the mark for certain, and those of the bin that holds it.
+      uint32_t in_front = 0, in_bin = near;
+      uint64_t before = 0, mass_before = 0;
+      double wanted = kept_mass == 0 ? -1.0 : sample::WantedMass(p.top_p, kept_mass);
+      bool all = false;
+#pragma unroll 1
+      for (int level = 0;; ++level) {  // by distance, then by the digits of the rank
+        const auto digit_of = [&](int j) {
+          const uint64_t bits = static_cast<uint64_t>(sample::KeyOf(logit[j])) << 18 |
+                                (~static_cast<uint32_t>(first + j) & 0x3FFFFu);
+          return kBins - 1 - static_cast<int>(bits >> (kRankBits - kDigitBits * level) & (kBins - 1));
+        };
+        Histogram& h = level == 0 ? s.distances : s.digits;
+        if (level > 0) {
+          __syncthreads();
+          Clear(h);
+          if (thread == 0) s.num_own = 0;
+          __syncthreads();
+          for (uint32_t bits = in_bin; bits != 0; bits &= bits - 1) {
+            const int j = __ffs(static_cast<int>(bits)) - 1;
+            AddToBin(h, digit_of(j), mass[j], is_top_k);
+          }
+          __syncthreads();
+          SendGroups(h, s.at_digits, rank);
+        }
+        if (warp == 0) {
+          if (level == 0) {
+            s.at_distances.Wait(0);
+          } else {
+            s.at_digits.Wait(digits_parity);
+            if (lane == 0) s.at_digits.Expect(sizeof h.groups);
+          }
+          Place place{-1, before, mass_before};
+#pragma unroll 1
+          for (int step = 0; step < 2; ++step) {
+            const int group = place.at;
+            place = PlaceOf(step == 0 ? h.groups : s.bins, mark, place.before, place.mass_before, amount,
+                            p.top_p, &wanted);
+            if (step == 1) place.at += group * 32;
+            if (place.at < 0 || step == 1) break;
+            const int bin = place.at * 32 + lane;
+            const uint4 message = Message(MassOf(h, bin), h.count[bin]);
+#pragma unroll 4
+            for (int to = 0; to < kCluster; ++to) Send(&s.bins[rank][lane], message, s.at_bins, to);
+            s.at_bins.Wait(bins_parity);
+            if (lane == 0) s.at_bins.Expect(sizeof s.bins);
+          }
+          if (lane == 0) {
+            s.found = place.at, s.before = place.before, s.mass_before = place.mass_before;
+            s.wanted = wanted;
+          }
+        }
+        if (thread < kThreads * kOwn / 32) s.keep[thread] = 0;
+        __syncthreads();
+        const int found = s.found;
+        before = s.before, mass_before = s.mass_before, wanted = s.wanted;
+        if (level > 0) digits_parity ^= 1;
+        if (found < 0) {  // fewer tokens have a bin
+          all = true;
+          break;
+        }
+        bins_parity ^= 1;
+        const float found_distance = static_cast<float>(found);
+        uint32_t tested = in_bin;
+        in_bin = 0;
+        if (level == 0) {
+#pragma unroll 4
+          for (int j = 0; j < kOwn; ++j) {
+            const float distance = distance_of(j);
+            in_front |= (distance < found_distance ? 1u : 0u) << j;
+            in_bin |= (distance < found_distance + 1 ? 1u : 0u) << j;
+          }
+          in_front &= tested;
+          in_bin &= tested & ~in_front;
+        } else {
+          for (; tested != 0; tested &= tested - 1) {
+            const int j = __ffs(static_cast<int>(tested)) - 1, digit = digit_of(j);
+            if (digit < found) in_front |= 1u << j;
+            if (digit == found) in_bin |= 1u << j;
+          }
+        }
+        for (uint32_t bits = in_bin; bits != 0; bits &= bits - 1) {
+          const int j = __ffs(static_cast<int>(bits)) - 1, slot = atomicAdd(&s.num_own, 1);
+          if (slot >= kMaxCandidates) break;
+          s.own[slot] = Message(sample::RankOf(logit[j], first + j), mass[j]);
+          s.own_token[slot] = static_cast<uint32_t>(thread * kOwn + j);
+        }
+        __syncthreads();
+        const int num_own = s.num_own, listed = min(num_own, kMaxCandidates);  // a warp sends them to a block
+        if (lane == 0) {
+          s.at_candidates.ExpectAt(warp,
+                                   static_cast<uint32_t>(sizeof(uint4)) * static_cast<uint32_t>(1 + listed));
+          Send(&s.counts[rank], make_uint4(static_cast<uint32_t>(num_own), 0, 0, 0), s.at_candidates, warp);
+        }
+        for (int i = lane; i < listed; i += 32) Send(&s.candidates[rank][i], s.own[i], s.at_candidates, warp);
+        s.at_candidates.Wait(candidates_parity);
+        candidates_parity ^= 1;
+        const int of_lane = static_cast<int>(s.counts[lane % kCluster].x);
+        if (__any_sync(0xFFFFFFFFu, of_lane > kMaxCandidates)) continue;  // logits that are all alike
+        for (int i = warp; i < num_own; i += kWarps) {
+          const uint64_t own_rank = First(s.own[i]), own_mass = Second(s.own[i]);
+          uint32_t number = 0;
+          uint64_t in_front_mass = 0;
+#pragma unroll 4
+          for (int from = 0; from < kCluster; ++from) {
+            const int count = __shfl_sync(0xFFFFFFFFu, of_lane, from);
+            for (int k = lane; k < count; k += 32) {
+              const uint4 other = s.candidates[from][k];
+              if (First(other) > own_rank) ++number, in_front_mass += Second(other);
+            }
+          }
+          const uint64_t without = before + WarpAdd(number),
+                         mass_without = mass_before + WarpAdd(in_front_mass);
+          if (lane != 0 || Reached(mark, without, mass_without, amount, wanted)) continue;
+          if (mark != Mark::kDraw) {
+            atomicOr(&s.keep[s.own_token[i] / 32], 1u << (s.own_token[i] % 32));
+          } else if (Reached(mark, without + 1, mass_without + own_mass, amount, wanted)) {
+            choose(sample::IdOf(own_rank));
+          }
+        }
+        break;
       }
-      atomicAdd(&s.bins[bin].x, 1u);
-      atomicAdd(&s.bins[bin].y, static_cast<uint32_t>(mass & 0xFFFF));
-      atomicAdd(&s.bins[bin].z, static_cast<uint32_t>(mass >> 16 & 0xFFFF));
-      atomicAdd(&s.bins[bin].w, static_cast<uint32_t>(mass >> 32));
+      if (mark == Mark::kDraw) return;
+      if (!all) {
+        __syncthreads();
+        kept &= in_front | (in_bin & s.keep[thread / 2] >> (thread % 2 * kOwn));
+        if (thread == 0) s.num_own = 0;
+        own = 0;
+        for (uint32_t bits = kept; bits != 0; bits &= bits - 1)
+          own += mass[__ffs(static_cast<int>(bits)) - 1];
+      }
     }
-    far = static_cast<int>(WarpAdd(static_cast<uint64_t>(far)));
-    far_mass = WarpAdd(far_mass);
-    if (lane == 0 && far > 0) {
-      Bin& last = s.bins[kNumBins - 1];
-      atomicAdd(&last.x, static_cast<uint32_t>(far));
-      atomicAdd(&last.y, static_cast<uint32_t>(far_mass & 0xFFFF));
-      atomicAdd(&last.z, static_cast<uint32_t>(far_mass >> 16 & 0xFFFF));
-      atomicAdd(&last.w, static_cast<uint32_t>(far_mass >> 32));
+
+    // What is left.
+    const bool is_last = mark != Mark::kCount || !is_top_p;
+    if (is_last && p.min_p > 0) {
+      own = 0;
+      for (int j = 0; j < own_tokens; ++j) {
+        if (mass[j] == 0 || (kept >> j & 1) == 0) continue;
+        if (sample::IsBelowMinP(mass[j], sample::Exponent(logit[j], largest, inverse), p.min_p))
+          kept &= ~(1u << j);
+        else
+          own += mass[j];
+      }
     }
-    row.cluster.sync();
-    {  // block r adds up its share of the bins for all; a lane for each block
-      const int bin = row.rank * (kNumBins / kCluster) + static_cast<int>(threadIdx.x) / kCluster,
-                from = lane % kCluster;
-      const Bin part = row.of(from).bins[bin];
-      uint64_t mass = part.y + (static_cast<uint64_t>(part.z) << 16) + (static_cast<uint64_t>(part.w) << 32),
-               number = part.x;
-#pragma unroll
-      for (int o = kCluster / 2; o > 0; o /= 2) mass += ShuffleXor(mass, o), number += ShuffleXor(number, o);
-      row.of(from).bin_mass[bin] = mass;
-      row.of(from).bin_count[bin] = static_cast<int>(number);
-    }
-    row.cluster.sync();
-  } else {
-    for (int i = threadIdx.x; i < row.count; i += kThreads) s.mass[i] = sample::Mass(row.ExponentOf(i));
+    const uint64_t of_warp = WarpAdd(own);
+    if (lane == 0) s.warp_sum[warp] = of_warp;
     __syncthreads();
-  }
-
-  uint64_t least = 0, kept_mass = 0;  // rank of the last token kept; the mass up to it
-  if (is_top_k) {
-    least = row.Locate(Row::Mark::kCount, static_cast<uint64_t>(p.top_k), 0, &kept_mass);
-  } else if (cuts) {
-    uint64_t unused;
-    BlockPrefix(s, s.bin_mass[threadIdx.x], &kept_mass);
-    (void)unused;
-  }
-  if (p.top_p < 1.0f)
-    least = row.Locate(Row::Mark::kTopP, 0, sample::WantedMass(p.top_p, kept_mass), &kept_mass);
-
-  // What is left: a warp has a run of tokens.
-  const int run = (row.count + kWarps - 1) / kWarps, begin = min(row.count, warp * run),
-            end = min(row.count, begin + run);
-  uint64_t own = 0;
-  for (int i = begin + lane; i < end; i += 32) {
-    uint64_t mass = s.mass[i];
-    if (mass == 0) continue;
-    if (row.RankOf(i) < least || (p.min_p > 0 && sample::IsBelowMinP(mass, row.ExponentOf(i), p.min_p)))
-      s.mass[i] = mass = 0;
-    own += mass;
-  }
-  own = WarpAdd(own);
-  __syncthreads();
-  if (lane == 0) s.warp_sum[warp] = own;
-  __syncthreads();
-  const uint64_t of_warp = s.warp_sum[lane];
-  uint64_t blocks[kCluster], unused[kCluster];
-  row.Exchange(WarpAdd(of_warp), 0, blocks, unused);
-  uint64_t total = 0, block_begin = 0;
-#pragma unroll
-  for (int i = 0; i < kCluster; ++i) {
-    if (i == row.rank) block_begin = total;
-    total += blocks[i];
-  }
-  const uint64_t target = sample::Target(RandomBits(p.seed, p.num_outputs), total);
-  if (is_top_k) {
-    const uint64_t rank = row.Locate(Row::Mark::kDraw, target, 0, &kept_mass);
-    if (row.rank == 0 && threadIdx.x == 0) choose(sample::IdOf(rank));
+    const uint64_t of_warps = lane < kWarps ? s.warp_sum[lane] : 0;
+    if (warp == 0) {
+      const uint64_t of_block = WarpAdd(of_warps);
+      if (lane < kCluster) Send(&s.sums[rank], Message(of_block, 0), s.at_sums, lane);
+    }
+    const uint64_t own_begin = WarpAdd(lane < warp ? of_warps : 0) + WarpPrefix(own) - own;  // in the block
+    s.at_sums.Wait(sums_parity);
+    sums_parity ^= 1;
+    const uint64_t of_blocks = lane < kCluster ? First(s.sums[lane]) : 0, total = WarpAdd(of_blocks);
+    if (!is_last) {
+      if (thread == 0) s.at_sums.Expect(sizeof s.sums);
+      kept_mass = total;
+      mark = Mark::kTopP;
+      continue;
+    }
+    const uint64_t target = sample::Target(random, total);
+    if (is_top_k) {
+      amount = target;
+      mark = Mark::kDraw;
+      continue;
+    }
+    uint64_t passed = WarpAdd(lane < rank ? of_blocks : 0) + own_begin;
+    if (passed > target || passed + own <= target) return;
+    kept &= (1u << own_tokens) - 1;
+    for (; kept != 0; kept &= kept - 1) {
+      const int j = __ffs(static_cast<int>(kept)) - 1;
+      passed += mass[j];
+      if (passed > target) {
+        choose(first + j);
+        return;
+      }
+    }
     return;
-  }
-  uint64_t passed = block_begin;  // before this warp's run
-  for (int w = 0; w < warp; ++w) passed += s.warp_sum[w];
-  if (passed > target || passed + own <= target) return;
-  for (int first = begin; first < end; first += 32) {
-    const uint64_t mass = first + lane < end ? s.mass[first + lane] : 0;
-    uint64_t with = mass;
-#pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-      const uint64_t other = __shfl_up_sync(0xFFFFFFFFu, with, o);
-      if (lane >= o) with += other;
-    }
-    with += passed;
-    const uint32_t reached = __ballot_sync(0xFFFFFFFFu, with > target);
-    if (reached != 0) {
-      if (lane == __ffs(static_cast<int>(reached)) - 1) choose(row.first + first + lane);
-      return;
-    }
-    passed = __shfl_sync(0xFFFFFFFFu, with, 31);
   }
 }
 

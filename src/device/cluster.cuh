@@ -1,0 +1,101 @@
+// Messages between the blocks of a cluster, without barriers of the whole cluster: a message is a store into another block's
+// shared memory that counts its bytes down on an mbarrier there (st.async); who waits for it reads local memory. A block must
+// not end before every message to it has come, nor send into memory that its owner may still be reading: exchanges in which
+// every block waits for every other, one after the other, give both.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace dsv4::gpu {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// An mbarrier of the block's shared memory.
+struct ClusterBarrier {
+  uint64_t word;
+
+  // By one thread; then FenceBarriers, and a barrier of the cluster before the first message.
+  __device__ void Init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&word)), "r"(arrivals)
+                 : "memory");
+  }
+  // One arrival: this phase ends when `bytes` have come.
+  __device__ void Expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&word)),
+                 "r"(bytes)
+                 : "memory");
+  }
+  // The same on the barrier of block `rank`.
+  __device__ void ExpectAt(int rank, uint32_t bytes) {
+    asm volatile(
+        "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
+        "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [at], %2;\n}" ::"r"(
+            SharedAddress(&word)),
+        "r"(rank), "r"(bytes)
+        : "memory");
+  }
+  __device__ void Wait(uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred q;\nAGAIN%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 q, [%0], %1;\n"
+        "@!q bra AGAIN%=;\n}" ::"r"(SharedAddress(&word)),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+__device__ __forceinline__ void FenceBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// 16 bytes into `to`, as block `rank` has it, counted on that block's `barrier`.
+__device__ __forceinline__ void Send(const void* to, uint4 message, ClusterBarrier& barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 at, bar;\nmapa.shared::cluster.u32 at, %0, %6;\nmapa.shared::cluster.u32 bar, %1, %6;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [at], {%2, %3, %4, %5}, [bar];\n}" ::
+          "r"(SharedAddress(to)),
+      "r"(SharedAddress(&barrier.word)), "r"(message.x), "r"(message.y), "r"(message.z), "r"(message.w),
+      "r"(rank)
+      : "memory");
+}
+
+__device__ __forceinline__ uint4 Message(uint64_t a, uint64_t b) {
+  return make_uint4(static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b),
+                    static_cast<uint32_t>(b >> 32));
+}
+__device__ __forceinline__ uint64_t First(uint4 m) { return static_cast<uint64_t>(m.y) << 32 | m.x; }
+__device__ __forceinline__ uint64_t Second(uint4 m) { return static_cast<uint64_t>(m.w) << 32 | m.z; }
+
+// Sums of whole numbers over a warp; every lane gets them.
+__device__ __forceinline__ uint32_t WarpAdd(uint32_t x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
+__device__ __forceinline__ uint64_t WarpAdd(uint64_t x) {  // 27 bits and 32 lanes make 32
+  constexpr uint32_t kPart = (1u << 27) - 1;
+  const uint32_t low = WarpAdd(static_cast<uint32_t>(x) & kPart),
+                 middle = WarpAdd(static_cast<uint32_t>(x >> 27) & kPart),
+                 high = WarpAdd(static_cast<uint32_t>(x >> 54));
+  return low + (static_cast<uint64_t>(middle) << 27) + (static_cast<uint64_t>(high) << 54);
+}
+
+// Over this and the lower lanes.
+template <typename T>
+__device__ __forceinline__ T WarpPrefix(T x) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const T other = __shfl_up_sync(0xFFFFFFFFu, x, o);
+    if (lane >= o) x += other;
+  }
+  return x;
+}
+
+}  // namespace dsv4::gpu
