@@ -44,7 +44,8 @@ struct LinearShape {
 Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
 
 // One linear of random weights in `format` ("NVFP4", "MXFP4", "FP8", "BF16"), as many of them in turn as no cache holds, for about
-// `budget` seconds: the median time of a call. Matrices of more than 256 MiB lose rows.
+// `budget` seconds: the median time of a call, with the engine's integer inputs and AMX tiles where its options have them.
+// Matrices of more than 256 MiB lose rows.
 struct LinearTime {
   int64_t rows = 0;
   double seconds = 0, bytes = 0, products = 0;

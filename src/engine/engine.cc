@@ -327,10 +327,14 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
   step_buffers_.Reserve(tokens, rows);
 }
 
+bool EngineImpl::UsesTiles(int64_t num_tokens) const {
+  return amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && num_tokens >= kTileTokens);
+}
+
 void EngineImpl::RunForward() {
   const int64_t t = step_.num_tokens(), rows = static_cast<int64_t>(step_.logit_rows.size());
   const StepView view = step_buffers_.Place(step_);
-  ctx_.tiles = amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && t >= kTileTokens);
+  ctx_.tiles = UsesTiles(t);
   const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
   const bool records = device_->kind() != DeviceKind::kCpu;

@@ -92,6 +92,7 @@ class EngineImpl : public Engine {
   ThreadPool& pool() const { return *pool_; }
   const Model& model() const { return model_; }
   ExecContext& context() { return ctx_; }
+  bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
 
  private:
   void EnsureActivations(int64_t max_tokens, int64_t max_rows);

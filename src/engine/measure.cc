@@ -91,7 +91,8 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   constexpr int64_t kAllBytes = int64_t{256} << 20;  // more than last-level caches hold
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
   const PoolUse use(&impl->pool());
-  const ExecContext& ctx = impl->context();
+  ExecContext ctx = impl->context();
+  ctx.tiles = impl->UsesTiles(num_tokens);
   QuantTensor w{.rows = shape.rows, .cols = shape.cols};
   if (format == "NVFP4") {
     w.format = WeightFormat::kNvfp4;
@@ -135,7 +136,7 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   const auto start = Clock::now();
   for (int64_t i = 0; i < 3 || SecondsSince(start) < budget; ++i) {
     const auto call = Clock::now();
-    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups});
+    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups, .activation = impl->model().modes.activation});
     if (i > 0) times.push_back(SecondsSince(call));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());

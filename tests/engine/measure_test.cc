@@ -71,6 +71,21 @@ TEST(Measure, RatesAndLinears) {
   EXPECT_FALSE(MeasureLinear(*engine, "INT4", {.rows = 256, .cols = 512}, 1, 0).ok());
 }
 
+TEST(Measure, LinearsTakeTheEnginesInputs) {
+  for (const bool integers : {false, true}) {
+    EngineOptions options = Nano(1);
+    if (integers) options.activation_dtype = ActivationDtype::kInt16;
+    const auto engine = LoadOrFail(options);
+    ASSERT_NE(engine, nullptr);
+    const auto times = TraceOps(*engine, [&] { return MeasureLinear(*engine, "NVFP4", {.rows = 256, .cols = 512}, 3, 0).status(); });
+    ASSERT_TRUE(times.ok());
+    const auto is_linear = [](const OpTime& t) { return t.op == "linear"; };
+    const auto linear = std::find_if(times->begin(), times->end(), is_linear);
+    ASSERT_NE(linear, times->end());
+    EXPECT_EQ(linear->detail, integers ? "NVFP4 256x512 by int16" : "NVFP4 256x512");
+  }
+}
+
 TEST(Measure, CopiedContextsGoOn) {
   const auto engine = LoadOrFail(Nano(1));
   ASSERT_NE(engine, nullptr);

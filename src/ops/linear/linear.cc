@@ -31,7 +31,8 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
 OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kLinearCandidates, ctx); }
 
 OpWork WorkOf(const LinearArgs& a) {
-  return {.detail = StrCat(NameOf(a.w.format), " ", a.w.rows, "x", a.w.cols),
+  const int bits = RoundsToIntegers(a.activation, a.w.format) ? 8 * IntegerBytes(a.activation) : 0;
+  return {.detail = StrCat(NameOf(a.w.format), " ", a.w.rows, "x", a.w.cols, bits > 0 ? StrCat(" by int", bits) : ""),
           .bytes = static_cast<double>(FileBytes(a.w)),
           .products = static_cast<double>(a.x.dim(0) * a.w.rows * a.w.cols)};
 }
