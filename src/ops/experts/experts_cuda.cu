@@ -117,8 +117,19 @@ __global__ void __launch_bounds__(256) CombineKernel(const float* shared, const 
   const int c = blockIdx.x * 256 + threadIdx.x;
   const int64_t t = blockIdx.y;
   if (c >= d) return;
+  constexpr int kAhead = 8;  // slots whose loads are on their way together
   float sum = shared != nullptr ? shared[t * d + c] : 0.0f;
-  for (int a = 0; a < slots; ++a) sum += outputs[(t * slots + a) * d + c];
+  for (int first = 0; first < slots; first += kAhead) {
+    float v[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a < slots) v[a] = outputs[(t * slots + first + a) * d + c];
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a < slots) sum += v[a];
+    }
+  }
   y[t * d + c] = sum;
 }
 

@@ -143,7 +143,8 @@ struct ItemScales {
 };
 
 // How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
-constexpr int kPair = 2, kExact = 3;
+// kOne: as kPair, of one token.
+constexpr int kOne = 1, kPair = 2, kExact = 3;
 
 // kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first parts
 // and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile are [half]
@@ -189,6 +190,18 @@ struct Inputs {
   }
 };
 
+// One token: the same columns, strides known beforehand.
+template <>
+struct Inputs<1, kOne> {
+  static constexpr int kParts = 1, kTokenTiles = 1, half = 128, part = 256;
+  int offset[1];
+  bool active;
+
+  __device__ __forceinline__ Inputs(int, int lane) : offset{lane / 16 * 64 + lane % 4 * 16}, active(lane / 4 % 4 == 0) {}
+  __device__ __forceinline__ static constexpr int tile() { return part; }
+  __device__ __forceinline__ static void Join(const float (&acc)[1][4], float (&sum)[1][4]) { Inputs<1, kPair>::Join(acc, sum); }
+};
+
 // acc += tile (16 x 64) * x
 template <WeightFormat F, int NT, int NX>
 __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs, float scale, uint4 (&b)[2],
@@ -222,6 +235,15 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
                                               const ItemScales& scales, int scale_tile, uint4 (&b)[2][2], float (&acc)[2][NT][4]) {
   constexpr int kTile = static_cast<int>(TileBytes(F));
   float scale[2] = {1, 1};
+  if constexpr (NX == kOne) {
+    constexpr int kFull = 4;  // a whole chunk
+    static_assert(F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4);
+    if (count == kFull) {
+#pragma unroll
+      for (int i = 0; i < kFull; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, 1, b[i % 2], acc[i % 2]);
+      return;
+    }
+  }
 #pragma unroll 1
   for (; count >= 2; count -= 2) {
     if constexpr (F == WeightFormat::kFp8Block) scale[0] = scales.Of(scale_tile / 2), scale[1] = scales.Of((scale_tile + 1) / 2);
@@ -287,7 +309,7 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
       for (int j = 0; j < 8; ++j) v[j] *= weight[j];
     }
     const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
-    if constexpr (NX == kPair) {
+    if constexpr (NX == kPair || NX == kOne) {
       uint8_t* out = shared + ((tile * 2 + half) * 2 * p.num_tokens + token) * 64 + t * 16;
       const Bf16Pairs w[4] = {SplitPairs(v[0], v[1]), SplitPairs(v[2], v[3]), SplitPairs(v[4], v[5]), SplitPairs(v[6], v[7])};
       *reinterpret_cast<uint4*>(out) = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
@@ -333,6 +355,7 @@ inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p);
+void LaunchOne(const ExecContext& ctx, const Params& p);    // one token, NVFP4
 void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format
 int MaxClusters(int slices);
 

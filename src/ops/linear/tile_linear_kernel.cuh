@@ -223,7 +223,7 @@ constexpr size_t kOneBlock = 116 * 1024;
 template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;
-  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX), kOneBlock);
+  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, std::max(NX, kPair)), kOneBlock);
   EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};

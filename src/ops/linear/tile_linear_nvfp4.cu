@@ -7,6 +7,8 @@ namespace dsv4::tile_linear {
 
 template void LaunchFormat<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p);
 
+void LaunchOne(const ExecContext& ctx, const Params& p) { LaunchTileLinear<WeightFormat::kNvfp4, 1, kOne>(ctx, p); }
+
 // Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of multiprocessors.
 int MaxClusters(int slices) {
   static std::mutex mutex;

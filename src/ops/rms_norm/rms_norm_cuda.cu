@@ -11,13 +11,19 @@ constexpr int kThreads = 256;
 // One block a row. The order of the sum depends on D only.
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
   AllowNext();
+  // The weights may be in memory only, and nothing is known of x yet.
+  for (int64_t i = 32 * static_cast<int64_t>(threadIdx.x); weight != nullptr && i < d; i += 32 * kThreads) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + i));
+  }
   WaitForPrevious();
   const float* row = x + blockIdx.x * d;
   float* out = y + blockIdx.x * d;
   float square = 0;
+#pragma unroll 8
   for (int64_t i = threadIdx.x; i < d; i += kThreads) square += row[i] * row[i];
   square = BlockSum<kThreads>(square);
   const float scale = rsqrtf(square / static_cast<float>(d) + eps);
+#pragma unroll 8
   for (int64_t i = threadIdx.x; i < d; i += kThreads) out[i] = row[i] * scale * (weight ? weight[i] : 1.0f);
 }
 
