@@ -45,6 +45,12 @@ set(DSV4_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 # alone at the end.
 set(DSV4_COST_fast 0)
 set(DSV4_COST_slow 10)
+# Programs under a sanitizer take this many times as long.
+set(DSV4_SLOWNESS 1)
+if(DSV4_SANITIZE)
+  set(DSV4_SLOWNESS 6)
+endif()
+
 function(dsv4_test name)
   file(GLOB_RECURSE fast_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
   set(slow_sources ${fast_sources})
@@ -57,8 +63,9 @@ function(dsv4_test name)
       target_include_directories(${name}_${tier}_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests)
       target_compile_options(${name}_${tier}_tests PRIVATE ${DSV4_TEST_OPTIONS})
       target_compile_definitions(${name}_${tier}_tests PRIVATE DSV4_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+      math(EXPR timeout "900 * ${DSV4_SLOWNESS}")
       gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60
-        PROPERTIES LABELS ${tier} COST ${DSV4_COST_${tier}} TIMEOUT 900 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        PROPERTIES LABELS ${tier} COST ${DSV4_COST_${tier}} TIMEOUT ${timeout} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     endif()
   endforeach()
 endfunction()

@@ -16,7 +16,7 @@ else()
   add_dependencies(dsv4_engine dsv4_commit_header)
   target_include_directories(dsv4_engine PRIVATE ${generated})
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set(kernel_sets "generic avx2")  # as in src/ops/CMakeLists.txt
+    set(kernel_sets "generic avx2 avx512 avx512vnni amx")  # as in src/ops/CMakeLists.txt
   else()
     set(kernel_sets "generic")
   endif()

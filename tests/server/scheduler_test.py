@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from support import ServerTestCase, in_parallel, main
+from support import SLOWNESS, ServerTestCase, in_parallel, main
 
 STORY = "And it came to pass in the days of the king that "
 
@@ -69,7 +69,7 @@ class Together(ServerTestCase):
             self.assertTrue(done)
             # Without chunks that respect the stream there would be one gap of the whole prompt's time.
             self.assertGreater(len(gaps), 5)
-            self.assertLess(sorted(gaps)[len(gaps) // 2], 1.0)
+            self.assertLess(sorted(gaps)[len(gaps) // 2], 1.0 * SLOWNESS)
         finally:
             sock.close()
         self.server.wait_until_idle()

@@ -3,6 +3,7 @@
     http_test.py BINARY
 
 Exit status 77: every test was skipped. DSV4_TEST_SERVE: flags for every server that the tests start, e.g. "--device cuda".
+DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer).
 """
 
 import http.client
@@ -22,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NANO = ROOT / "models" / "nano"
 BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
+SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
 HAS_NANO = any(NANO.glob("*.safetensors"))
 
 WEATHER = {
@@ -89,10 +91,10 @@ class Server:
         return os.pread(self.log.fileno(), 1 << 24, 0).decode()
 
     def connect(self, timeout=120):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOWNESS)
 
     def socket(self, timeout=30):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout * SLOWNESS)
 
     def request(self, method, path, body=None, headers={}):
         connection = self.connect()
@@ -119,7 +121,7 @@ class Server:
         return total
 
     def wait_until_idle(self, timeout=30):
-        end = time.time() + timeout
+        end = time.time() + timeout * SLOWNESS
         while time.time() < end:
             if self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting") == 0:
                 return
@@ -130,7 +132,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal_number)
         try:
-            status = self.process.wait(timeout)
+            status = self.process.wait(timeout * SLOWNESS)
             self.last_log = self.read_log()
             self.log.close()
         except subprocess.TimeoutExpired:
