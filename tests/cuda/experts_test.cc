@@ -1,6 +1,7 @@
 #include "ops/experts/experts.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "ops/linear/linear.h"
@@ -279,6 +280,51 @@ TEST(CudaExperts, Lesson3GlobalScaleOfEveryExpert) {
   layer.matrices[0].down.global_scale *= 64;
   const std::vector<float> twice = Output(layer, {}, 0, 1);
   for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(twice[i], 2 * once[i]);
+}
+
+// 0.5 is a subnormal on its way: row n of `down` has the code everywhere and scale byte n, a token one hidden value in a column
+// of its own; chunks of one, two and more tokens.
+TEST(CudaExperts, EveryNvfp4CodeAndScale) {
+  DSV4_GPU_OR_SKIP();
+  const int64_t d = 256, f = 16;
+  std::vector<uint8_t> eye(static_cast<size_t>(f * d / 2)), ones(static_cast<size_t>(f * d / 16), 0x38), codes(static_cast<size_t>(d * f / 2)), scales(256);
+  for (int64_t i = 0; i < f; ++i) eye[static_cast<size_t>(i * d / 2 + i / 2)] = static_cast<uint8_t>(2 << (i % 2 * 4));
+  for (size_t n = 0; n < 256; ++n) scales[n] = static_cast<uint8_t>(n);
+  const QuantTensor identity{.format = WeightFormat::kNvfp4, .rows = f, .cols = d, .codes = eye.data(), .block_scale = ones.data()};
+  const QuantTensor down{.format = WeightFormat::kNvfp4, .rows = d, .cols = f, .codes = codes.data(), .block_scale = scales.data()};
+  Random random(13);
+  Layer layer(random, {WeightFormat::kNvfp4}, 1, d, 16, 5, 1);
+  layer.f = f;
+  layer.matrices[0] = {identity, identity, down};
+  for (float& v : layer.shared.span()) v = 0.0f;
+  for (float& v : layer.weights.span()) v = 1.0f;
+  for (int64_t code = 0; code < 16; ++code) {
+    std::fill(codes.begin(), codes.end(), static_cast<uint8_t>(code | (code << 4)));
+    for (int64_t first = 0; first < f; first += layer.t) {
+      for (float& v : layer.x.span()) v = 0.0f;
+      for (int64_t t = 0; t < layer.t; ++t) layer.x[t * d + (first + t) % f] = 2.0f;
+      const double h = 2.0 / (1.0 + std::exp(-2.0)) * 2.0;
+      const std::vector<float> all = Output(layer, {}, 0, layer.t);
+      for (int64_t t = 0; t < layer.t; ++t) {
+        for (int64_t n = 0; n < d; ++n) {
+          const double want = h * WeightValue(down, n, (first + t) % f);
+          const float got = all[static_cast<size_t>(t * d + n)];
+          // h from expf and two BF16 numbers.
+          if (std::isnan(want)) {
+            EXPECT_TRUE(std::isnan(got)) << n;
+          } else {
+            EXPECT_NEAR(got, want, 0x1p-15 * std::fabs(want)) << n << " code " << code << " token " << t;
+          }
+        }
+      }
+      for (const int64_t t : {int64_t{1}, int64_t{2}}) {
+        const std::vector<float> some = Output(layer, {}, 0, t);
+        EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin(),
+                               [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b)); }))
+            << t << " tokens";
+      }
+    }
+  }
 }
 
 TEST(CudaExperts, NoTokens) {
