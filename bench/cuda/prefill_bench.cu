@@ -2,7 +2,9 @@
 // Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
 // L2 is as the run before left it (activations and sums of 8192 tokens do not fit). prefill_cublas.py prints the same
 // products by cuBLAS in BF16.
-//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2]
+// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh).
+//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2]         BENCH_RUNS=N: runs of a case
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -56,6 +58,13 @@ __global__ void FillTiles(uint8_t* p, int64_t n, int format, int tile, uint32_t 
 __global__ void FillScales(float* p, int64_t n, uint32_t seed) {
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
     p[i] = exp2f(-static_cast<float>(5 + Hash(static_cast<uint64_t>(i), seed) % 3));
+  }
+}
+
+__global__ void FillHalves(__half* p, int64_t n, uint32_t seed) {
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
+    const uint32_t h = Hash(static_cast<uint64_t>(i), seed);
+    p[i] = __float2half((static_cast<float>((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) / 147.8f);
   }
 }
 
@@ -118,6 +127,8 @@ Times Measure(cudaStream_t stream, int runs, const std::function<void()>& work) 
   return {us[us.size() / 2], us[0]};
 }
 
+int Runs(int usual) { return std::getenv("BENCH_RUNS") != nullptr ? std::atoi(std::getenv("BENCH_RUNS")) : usual; }
+
 struct LinearCase {
   const char* name;
   int64_t groups, n, k;
@@ -128,14 +139,26 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   const cudaStream_t stream = StreamOf(ctx);
   std::vector<Buffer> buffers;
   const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1), y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
-  const LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
-  if (!LinearPrefillSm90Supports(a)) return;
-  const Times us = Measure(stream, 15, [&] { LinearPrefillSm90(ctx, a, parts); });
+  LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
+  if (!LinearPrefillSm90Supports(a.w)) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
-  std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
-              parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
-              static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
-  std::fflush(stdout);
+  const auto print = [&](const char* from, const char* to) {
+    const Times us = Measure(stream, Runs(15), [&] { LinearPrefillSm90(ctx, a, parts); });
+    std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
+                parts, c.name, std::string(NameOf(format)).c_str(), from, to, static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
+                static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
+    std::fflush(stdout);
+  };
+  print("f32", "f32");
+  // As the engine calls them for long prompts.
+  if (parts != 1 || tokens <= 1024 || (format != WeightFormat::kNvfp4 && format != WeightFormat::kFp8Block)) return;
+  buffers.emplace_back(CeilDiv(tokens, 8) * 8 * c.groups * c.k * 2);
+  FillHalves<<<1024, 256, 0, stream>>>(static_cast<__half*>(buffers.back().p), tokens * c.groups * c.k, 5);
+  a.x_blocks = static_cast<const uint8_t*>(buffers.back().p);
+  print("blocks", "f32");
+  if (c.groups == 1) return;
+  a.y_blocks = static_cast<uint8_t*>(a.y.data);
+  print("blocks", "blocks");
 }
 
 struct ExpertsCase {
@@ -177,7 +200,7 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
                       .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
   if (!ExpertsPrefillSm90Supports(a)) return;
-  const Times us = Measure(stream, 9, [&] { ExpertsPrefillSm90(ctx, a, parts); });
+  const Times us = Measure(stream, Runs(9), [&] { ExpertsPrefillSm90(ctx, a, parts); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
   std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
               parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),
@@ -197,7 +220,7 @@ int Main(int argc, char** argv) {
   const auto wanted = [&](WeightFormat f) { return only.empty() || NameOf(f) == only; };
   const WeightFormat formats[] = {WeightFormat::kNvfp4, WeightFormat::kFp8Block, WeightFormat::kMxfp4, WeightFormat::kBf16};
   const LinearCase flash[] = {{"q_b", 1, 32768, 1024}, {"o_b", 1, 4096, 8192},   {"o_a", 8, 1024, 4096}, {"in_proj", 1, 1536, 4096},
-                              {"in_proj_csa", 1, 4160, 4096}, {"shared_up", 1, 2048, 4096}, {"shared_down", 1, 4096, 2048}};
+                              {"in_proj_csa", 1, 4160, 4096}, {"in_proj_hca", 1, 2560, 4096}, {"shared_up", 1, 2048, 4096}, {"shared_gate_up", 1, 4096, 4096}, {"shared_down", 1, 4096, 2048}};
   const LinearCase pro[] = {{"pro_q_b", 1, 65536, 1536}, {"pro_o_b", 1, 7168, 16384}, {"pro_o_a", 16, 1024, 4096}, {"pro_in_proj", 1, 2048, 7168},
                             {"pro_shared_up", 1, 3072, 7168}, {"pro_shared_down", 1, 7168, 3072}};
   for (const WeightFormat f : formats) {
@@ -207,7 +230,7 @@ int Main(int argc, char** argv) {
       if (f == WeightFormat::kNvfp4) {
         for (const LinearCase& c : pro) BenchLinear(f, c, 8192);
         for (const int64_t t : {128, 512, 1024, 2048}) {
-          for (const LinearCase& c : {flash[0], flash[1], flash[4], flash[5]}) BenchLinear(f, c, t);
+          for (const LinearCase& c : {flash[0], flash[1], flash[4], flash[6]}) BenchLinear(f, c, t);
         }
       }
     }

@@ -28,9 +28,9 @@ CompressArgs CompressorCall(const CompressorWeights& w, const CompressorLayout& 
 }  // namespace
 
 void Attention(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& s,
-               const RopeAnglesView& rope, const CacheView& cache, const Tensor& x, AttentionBuffers& b,
+               const RopeAnglesView& rope, const CacheView& cache, const LinearInput& x, AttentionBuffers& b,
                const Tensor& y) {
-  const int64_t t = x.dim(0), n = s.num_heads, dh = s.head_dim;
+  const int64_t t = x.x.dim(0), n = s.num_heads, dh = s.head_dim;
   const bool compresses = cache.layer->main.ratio != 0, indexes = cache.layer->index.ratio != 0;
 
   // Everything that reads x, at once. Compressors see it unrounded in every mode.
@@ -54,13 +54,25 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   // likewise: one vector is key and value.
   const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
   NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
+  // Attention rotates back at the query's position. In long prompts on a GPU it takes FP16 queries and makes what o_a reads,
+  // blocks of FP16 numbers: both lie where its output would.
+  const Tensor heads = Rows(b.heads, t, n * dh);
+  SparseAttentionArgs attend{.q = q.Reshaped({t, n, dh}), .kv = kv, .sink = w.sink, .cache = cache, .out = heads.Reshaped({t, n, dh}),
+                             .cos_sin = rope.cos_sin};
+  if (ReadsBlocks(ctx, s.activation, w.o_a, t) && n * dh / s.o_groups % 64 == 0 && SparseAttentionWritesBlocks(ctx, attend)) {
+    attend.out_blocks = static_cast<uint8_t*>(heads.data);
+  }
   // A decode step has one token a sequence: the window row then goes into the ring at once.
   const bool decodes = cache.num_sequences == cache.num_tokens;
-  const Tensor q_heads = q.Reshaped({t, n, dh});
   Tensor index_heads;
   if (indexes) index_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
-  QPrepareArgs prepare{.q = q_heads, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
+  QPrepareArgs prepare{.q = attend.q, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
                        .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes};
+  const int64_t blocks_bytes = CeilDiv(t, 8) * 8 * n * dh * 2;
+  if (attend.out_blocks != nullptr && b.heads.num_bytes() >= blocks_bytes + t * n * dh * 2) {
+    prepare.q_half = reinterpret_cast<uint16_t*>(attend.out_blocks + blocks_bytes);
+    attend.q_half = prepare.q_half;
+  }
 
   // Compressed rows, in a decode step by the same launch; and which of them each token reads.
   const auto compress = [&](const CompressArgs& call) {
@@ -81,10 +93,8 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
     IndexTopk(ctx, {.q = index_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }
 
-  const Tensor heads = Rows(b.heads, t, n * dh);
-  // Rotated back at the query's position.
-  SparseAttention(ctx, {.q = q_heads, .kv = kv, .sink = w.sink, .topk_idxs = topk_idxs, .cache = cache,
-                        .out = heads.Reshaped({t, n, dh}), .cos_sin = rope.cos_sin});
+  attend.topk_idxs = topk_idxs;
+  SparseAttention(ctx, attend);
   if (!decodes) WindowAppend(ctx, {.kv = kv, .cache = cache});
 
   // Output: grouped low rank, then dense.
@@ -94,8 +104,13 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
     RoundActivation(ctx, {.x = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}),
                           .y = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}), .mode = s.activation});
   }
-  Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups, .activation = s.activation});
-  QuantLinear(ctx, s.activation, o_lora, w.o_b, y, b.rounded);
+  uint8_t* o_blocks = nullptr;
+  if (attend.out_blocks != nullptr && LinearWritesBlocks(ctx, w.o_a, s.o_groups, t) && ReadsBlocks(ctx, s.activation, w.o_b, t)) {
+    o_blocks = static_cast<uint8_t*>(o_lora.data);
+  }
+  Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups, .activation = s.activation, .x_blocks = attend.out_blocks,
+               .y_blocks = o_blocks});
+  QuantLinear(ctx, s.activation, {o_lora, o_blocks}, w.o_b, y, b.rounded);
 }
 
 }  // namespace dsv4

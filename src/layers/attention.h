@@ -4,6 +4,7 @@
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "kv/layout.h"
+#include "layers/linear.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
@@ -56,11 +57,11 @@ struct RopeAnglesView {
 
 // Intermediates, by their stable names. Every buffer holds T rows.
 struct AttentionBuffers {
-  Tensor rounded;        // f32 [T, max(D, Rq, N*Dh, G*Ro)]: a linear's rounded input
+  Tensor rounded;        // f32 [T, max(D, Rq, G*Ro)]: a linear's rounded input, or x as blocks (ops/activation_blocks.cuh)
   Tensor q_lora;         // f32 [T, Rq]
   Tensor q;              // f32 [T, N*Dh]
   Tensor kv;             // f32 [T, Dh]
-  Tensor heads;          // f32 [T, N*Dh]: what the heads read from the cache
+  Tensor heads;          // f32 [T, N*Dh], rows of whole blocks of 8: what the heads read from the cache, or FP16 numbers (Attention)
   Tensor o_lora;         // f32 [T, G*Ro]
   Tensor values, gates;  // f32 [T, 2*Dh]: compressor projections
   Tensor index_values, index_gates;  // f32 [T, 2*Di]: the index compressor's
@@ -71,7 +72,7 @@ struct AttentionBuffers {
 
 // y [T, D] = attention of x [T, D] (normalised input); appends to the cache.
 void Attention(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& settings,
-               const RopeAnglesView& rope, const CacheView& cache, const Tensor& x, AttentionBuffers& buffers,
+               const RopeAnglesView& rope, const CacheView& cache, const LinearInput& x, AttentionBuffers& buffers,
                const Tensor& y);
 
 }  // namespace dsv4

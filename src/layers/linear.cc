@@ -17,8 +17,9 @@ bool MultipliesCodes(const ExecContext& ctx, ActivationDtype mode, const Tensor&
 
 }  // namespace
 
-void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w, const Tensor& y,
+void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const LinearInput& in, const QuantTensor& w, const Tensor& y,
                  const Tensor& scratch) {
+  const Tensor& x = in.x;
   if (MultipliesCodes(ctx, mode, x, w)) {
     BlockScaledLinear(ctx, {.x = x, .w = w, .y = y});
     return;
@@ -29,12 +30,14 @@ void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, 
     input = {scratch.data, DType::kF32, x.shape};
     RoundActivation(ctx, {.x = x, .y = input, .mode = mode});
   }
-  Linear(ctx, {.x = input, .w = w, .y = y, .activation = mode});
+  const bool takes = in.blocks != nullptr && ReadsBlocks(ctx, mode, w, x.dim(0));
+  Linear(ctx, {.x = input, .w = w, .y = y, .activation = mode, .x_blocks = takes ? in.blocks : nullptr});
 }
 
-void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
+void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const LinearInput& in, std::initializer_list<LinearCall> calls,
                   const Tensor& scratch) {
-  LinearsArgs plain{.x = x}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
+  const Tensor& x = in.x;
+  LinearsArgs plain{.x = x, .x_blocks = in.blocks}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
   const bool to_integers = IsInteger(mode);  // linears rounds by itself
   if (to_integers) rounded = {.x = x, .activation = mode};
   for (const LinearCall& call : calls) {

@@ -11,8 +11,16 @@
 
 namespace dsv4 {
 
-// x f32 [T, K], y f32 [T, N]; `scratch` f32 with at least T*K elements, used only when the mode rounds.
-void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w, const Tensor& y,
+// x f32 [T, K]; besides, as `blocks`, what linears that take it read instead (linear.h: LinearTakesBlocks). A tensor is one
+// without.
+struct LinearInput {
+  Tensor x;
+  const uint8_t* blocks = nullptr;
+  LinearInput(const Tensor& tensor, const uint8_t* as_blocks = nullptr) : x(tensor), blocks(as_blocks) {}  // NOLINT: implicit
+};
+
+// y f32 [T, N]; `scratch` f32 with at least T*K elements, used only when the mode rounds.
+void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const LinearInput& x, const QuantTensor& w, const Tensor& y,
                  const Tensor& scratch);
 
 // One of several linears of the same input.
@@ -23,7 +31,7 @@ struct LinearCall {
 };
 
 // All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinears.
-void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, std::initializer_list<LinearCall> calls,
+void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const LinearInput& x, std::initializer_list<LinearCall> calls,
                   const Tensor& scratch);
 
 // The same of x's rows RMS-normalised and multiplied by `norm` (rms_norm.h). x is scratch: it may hold either afterwards.
@@ -34,6 +42,11 @@ void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tens
 inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
   return RoundsToIntegers(mode, w.format) ||
          (w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4));
+}
+
+// Whether a linear of this weight reads its input as blocks in this mode.
+inline bool ReadsBlocks(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w, int64_t num_tokens) {
+  return !RoundsInput(mode, w) && LinearTakesBlocks(ctx, w, num_tokens);
 }
 
 }  // namespace dsv4

@@ -21,8 +21,9 @@ bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w, int64_t num_tok
 
 }  // namespace
 
-void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const Tensor& x,
+void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const LinearInput& in,
          MoeBuffers& b, const Tensor& y) {
+  const Tensor& x = in.x;
   const int64_t t = x.dim(0), most = b.expert_ids.dim(1), num_experts = b.router_logits.dim(1);
   const bool routed = SharedIsRouted(ctx, w, t);
   const int64_t slots = routed ? most : most - 1;
@@ -33,14 +34,19 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
   if (routed) {
     QuantLinears(ctx, s.activation, x, {router}, b.rounded);
   } else {
-    QuantLinears(ctx, s.activation, x, {router, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
+    QuantLinears(ctx, s.activation, in, {router, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
   }
   Router(ctx, {.logits = logits, .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
                .scaling_factor = s.scaling_factor, .always = routed ? static_cast<int32_t>(num_experts) : -1, .experts = ids,
                .weights = weights});
   if (!routed) {
-    Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate});
-    QuantLinear(ctx, s.activation, gate, w.shared.down, y, b.rounded);
+    // `gate` as blocks, where they are read: behind x's in `rounded` (model: Forward).
+    uint8_t* blocks = nullptr;
+    if (ReadsBlocks(ctx, s.activation, w.shared.down, t) && b.rounded.num_bytes() >= 2 * CeilDiv(t, 8) * 8 * (x.dim(1) + gate.dim(1))) {
+      blocks = static_cast<uint8_t*>(b.rounded.data) + 2 * CeilDiv(t, 8) * 8 * x.dim(1);
+    }
+    Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate, .y_blocks = blocks});
+    QuantLinear(ctx, s.activation, {gate, blocks}, w.shared.down, y, b.rounded);
   }
 
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();

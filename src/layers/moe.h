@@ -5,6 +5,7 @@
 
 #include "device/exec_context.h"
 #include "dsv4/types.h"
+#include "layers/linear.h"
 #include "ops/experts/experts.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -30,7 +31,7 @@ struct MoeSettings {
 
 // Intermediates, by their stable names. Every buffer holds T rows.
 struct MoeBuffers {
-  Tensor rounded;          // f32 [T, max(D, F)]: a linear's rounded input
+  Tensor rounded;          // f32 [T, max(D, F)]: a linear's rounded input, or inputs as blocks (ops/activation_blocks.cuh)
   Tensor router_logits;    // f32 [T, E]
   Tensor expert_ids;       // i32 [T, 1 + A]: room for the shared expert
   Tensor routing_weights;  // f32 [T, 1 + A]
@@ -42,6 +43,6 @@ struct MoeBuffers {
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers.
 void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
-         const Tensor& x, MoeBuffers& buffers, const Tensor& y);
+         const LinearInput& x, MoeBuffers& buffers, const Tensor& y);
 
 }  // namespace dsv4

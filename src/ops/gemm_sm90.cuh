@@ -1,8 +1,9 @@
 // Products of packed weights with many activations, for Hopper: D[weight rows, tokens] = W[rows, K] X[tokens, K]^T.
 //
-// A block multiplies 128 weight rows with up to 256 tokens. One warp copies weight tiles (src/ops/pack_weight) and
-// activations into a ring of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a
-// row's bits do not depend on the number of tokens.
+// A block multiplies 128 weight rows with up to 256 tokens. Two warps copy weight tiles (src/ops/pack_weight) and
+// activations into rings of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to wgmma
+// as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a row's bits do not
+// depend on the number of tokens.
 //
 // Registers: the multiplying warps take 232 by setmaxnreg, the copying ones 40. The compiler plans with that only while
 // the roles are the two branches of one if, copying warps without a part return first, and nothing stands behind the
@@ -11,15 +12,15 @@
 // NVFP4 and FP8 codes times a power of two are exact in FP16, so their activations are FP16, too: 10 fraction bits, and
 // +-65504 beyond. MXFP4's scales and BF16 weights have BF16's range: there activations are BF16.
 //
-// Activations lie in blocks of 64 columns x 8 rows (1024 bytes), block (c, r) at number c * row_blocks + r: the
-// 128-byte swizzle and the column order of the weight tiles already applied (ActivationByte), so that any rows of one
-// column block are one contiguous copy. In two parts (the rest of the rounding is rounded, too) the column blocks of the
-// second part lie behind those of the first, c = 2 slab + part, and decoded weights multiply both.
+// Activations lie in blocks (activation_blocks.cuh), so that any rows of one column block are one contiguous copy. In two
+// parts (the rest of the rounding is rounded, too) the column blocks of the second part lie behind those of the first,
+// c = 2 slab + part, and decoded weights multiply both.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "ops/activation_blocks.cuh"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/wgmma.cuh"
 
@@ -42,13 +43,6 @@ constexpr int ChunkSlabs(WeightFormat f) { return f == WeightFormat::kBf16 ? 1 :
 constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
 constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
 constexpr int GemmSharedBytes(WeightFormat f) { return 1024 + kStages * (kTokenBytes + ChunkBytes(f)) + kStagingBytes + 256; }
-
-// Where column `c` of row `r` lies in its block of 8 rows x 64 columns.
-__host__ __device__ constexpr int ActivationByte(int r, int c) {
-  const int t = c / 16, s = c / 4 % 4, i = c % 4;
-  const int chunk = 2 * s + i / 2;
-  return r * 128 + ((chunk ^ r) * 16) + (2 * t + i % 2) * 2;
-}
 
 struct GemmShared {
   uint32_t tokens, weights, staging;
@@ -477,25 +471,6 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
       StoreIf(inside && to != nullptr && token < num_tokens, to + r, v);
     }
   }
-}
-
-// +-65504 at most; a NaN stays one.
-__device__ __forceinline__ float Saturated(float x) {
-  float y;
-  asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(65504.0f));
-  return y;
-}
-
-// Two activations as they enter, `low` in the low half; to nearest, ties to even.
-template <bool kHalf>
-__device__ __forceinline__ uint32_t PackInputs(float low, float high) {
-  uint32_t d;
-  if constexpr (kHalf) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(Saturated(high)), "f"(Saturated(low)));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  }
-  return d;
 }
 
 // What rounding leaves of an activation: its second part. Nothing of infinities, NaNs and what BF16 has no number for.

@@ -1,6 +1,7 @@
 #include "ops/q_prepare/q_prepare.h"
 
 #include <cmath>
+#include <limits>
 
 #include "support/cache_fixture.h"
 #include "support/compare.h"
@@ -101,6 +102,36 @@ TEST(CudaQPrepare, PartsAndRowsAreIndependent) {
     EXPECT_TRUE(BitEqual(q1.span(), q.row(r)));
     EXPECT_TRUE(BitEqual(kv1.span(), kv.row(r)));
     EXPECT_TRUE(BitEqual(iq1.span(), iq.row(r)));
+  }
+}
+
+// Long prompts have a kernel of their own for index heads: the bits of a row alone.
+TEST(CudaQPrepare, ManyIndexHeads) {
+  DSV4_GPU_OR_SKIP();
+  Random random(3);
+  for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kBf16, IndexDtype::kF32}) {
+    for (const int64_t pairs : {32, 64, 2}) {
+      const int64_t t = 71, ni = 61, di = 128;  // 4,331 heads: not a multiple of a block's
+      GuardBuffer<float> iq({t, ni, di}, random.Normals(t * ni * di)), cs({t, pairs, 2}, random.Normals(t * pairs * 2));
+      iq[5] = 0;
+      std::fill_n(iq.row(3).begin(), ni * di, 0.0f);
+      iq[ni * di + 130] = std::numeric_limits<float>::quiet_NaN();
+      const std::vector<float> iq0 = iq.values();
+      Mirror all;
+      QPrepareCuda(all.ctx(), {.index_q = all.Out(iq.tensor()), .cos_sin = all.In(cs.tensor()), .index_dtype = dtype});
+      all.Finish();
+      for (const int64_t r : {0, 1, 3, 40, 70}) {
+        GuardBuffer<float> one({1, ni, di}, std::vector<float>(iq0.begin() + r * ni * di, iq0.begin() + (r + 1) * ni * di));
+        const Tensor cs1{cs.row(r).data(), DType::kF32, {1, pairs, 2}};
+        Mirror gpu;
+        QPrepareCuda(gpu.ctx(), {.index_q = gpu.Out(one.tensor()), .cos_sin = gpu.In(cs1), .index_dtype = dtype});
+        gpu.Finish();
+        for (int64_t i = 0; i < ni * di; ++i) {
+          const float got = iq.row(r)[static_cast<size_t>(i)];
+          ASSERT_TRUE(std::isnan(got) ? std::isnan(one[i]) : got == one[i]) << "row " << r << " channel " << i << ": " << got << ", alone " << one[i];
+        }
+      }
+    }
   }
 }
 

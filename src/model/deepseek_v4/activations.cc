@@ -29,7 +29,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
   place(attention.q, f32, Shape{t, heads_width});
   place(attention.kv, f32, Shape{t, c.head_dim});
-  place(attention.heads, f32, Shape{t, heads_width});
+  place(attention.heads, f32, Shape{CeilDiv(t, 8) * 8, heads_width});  // or FP16 numbers of queries and of whole blocks
   place(attention.o_lora, f32, Shape{t, o_width});
   place(attention.values, f32, Shape{t, 2 * c.head_dim});
   place(attention.gates, f32, Shape{t, 2 * c.head_dim});

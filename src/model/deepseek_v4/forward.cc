@@ -38,11 +38,18 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
 }
 
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next site's
-// mixes; norms f.x.
-void NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, bool pending, const Frame& f) {
-  HcBridge(ctx, {.streams = f.streams, .y = pending ? f.y : Tensor{}, .fn = w.fn, .base = w.base, .scale = w.scale,
-                 .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
-                 .post = f.post, .comb = f.comb});
+// mixes; norms f.x. `reader` reads it: where it takes blocks, f.x lies in `blocks` as well.
+LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights& w, const Tensor& norm, bool pending, const Frame& f,
+                     const QuantTensor& reader, const Tensor& blocks) {
+  const Config& c = model.config;
+  HcBridgeArgs args{.streams = f.streams, .y = pending ? f.y : Tensor{}, .fn = w.fn, .base = w.base, .scale = w.scale,
+                    .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
+                    .post = f.post, .comb = f.comb};
+  if (ReadsBlocks(ctx, model.modes.activation, reader, f.x.dim(0)) && HcBridgeWritesBlocks(ctx, args)) {
+    args.x_blocks = static_cast<uint8_t*>(blocks.data);
+  }
+  HcBridge(ctx, args);
+  return {f.x, args.x_blocks};
 }
 
 // `pending`: the output of the layer before is still in f.y. This layer's own is left there.
@@ -61,11 +68,12 @@ void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const S
   const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit,
                         .activation = model.modes.activation};
 
-  NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f);
+  // Blocks lie where inputs are rounded to in other modes.
+  const LinearInput x = NextSite(ctx, model, w.hc_attn, w.attn_norm, pending, f, w.attn.q_a, a.attention.rounded);
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
-  Attention(ctx, w.attn, attention, rope, cache, f.x, a.attention, f.y);
-  NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/true, f);
-  Moe(ctx, w.moe, moe, step.tokens, f.x, a.moe, f.y);
+  Attention(ctx, w.attn, attention, rope, cache, x, a.attention, f.y);
+  const LinearInput x2 = NextSite(ctx, model, w.hc_ffn, w.ffn_norm, /*pending=*/true, f, w.moe.shared.gate, a.moe.rounded);
+  Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(a.x.dim(0) == t && a.x.dim(1) == d && a.norm.dim(0) == d && a.x.data != a.y.data);
   DSV4_CHECK(!a.y || (a.y.dim(0) == t && a.y.dim(1) == d));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
+  DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, a));
   RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);
 }
 

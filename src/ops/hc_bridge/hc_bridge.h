@@ -24,8 +24,14 @@ struct HcBridgeArgs {
   Tensor x;            // f32 [T, D], out; not y
   Tensor post;         // f32 [T, H]: of the site before (read when y is there); becomes this site's
   Tensor comb;         // f32 [T, H_src, H_dst]: likewise
+  uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh) besides, where HcBridgeWritesBlocks
 };
 void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
+#ifdef DSV4_HAVE_CUDA
+bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& args);
+#else
+inline bool HcBridgeWritesBlocks(const ExecContext&, const HcBridgeArgs&) { return false; }
+#endif
 OpImplementations DescribeHcBridge(const ExecContext& ctx);
 
 }  // namespace dsv4

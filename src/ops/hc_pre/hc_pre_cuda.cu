@@ -130,10 +130,23 @@ void RunPart(const ExecContext& ctx, const Site& s) {
 
 }  // namespace
 
+namespace {
+
+bool IsVector(const Site& s) {
+  return s.d % 4 == 0 && Aligned(s.streams, 16) && Aligned(s.y, 16) && Aligned(s.x, 16) && Aligned(s.norm_weight, 16) &&
+         Aligned(s.fn, s.bf16 ? 8 : 16);
+}
+
+}  // namespace
+
+bool RunsAsPrefill(const ExecContext& ctx, Site s) {
+  s.vector = IsVector(s);
+  return IsPrefill(ctx, s);
+}
+
 void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
-  s.vector = s.d % 4 == 0 && Aligned(s.streams, 16) && Aligned(s.y, 16) && Aligned(s.x, 16) &&
-             Aligned(s.norm_weight, 16) && Aligned(s.fn, s.bf16 ? 8 : 16);
+  s.vector = IsVector(s);
   if (IsPrefill(ctx, s)) s.block_columns = kPrefillColumns;
   s.partial = reinterpret_cast<float*>(ctx.scratch.data);
   const int64_t per_token = static_cast<int64_t>(s.blocks()) * s.padded_mixes() * 4;
@@ -146,6 +159,7 @@ void RunSite(const ExecContext& ctx, Site s) {
     part.num_tokens = std::min(most, total - done);
     part.streams += done * width;
     part.x += done * s.d;
+    part.first_token += done;
     if (s.y != nullptr) {
       part.y += done * s.d;
       part.post_in += done * s.num_streams;

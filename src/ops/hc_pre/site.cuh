@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "device/launch.cuh"
+#include "ops/activation_blocks.cuh"
 #include "ops/block_reduce.cuh"
 #include "ops/hc_pre/mix.cuh"
 #include "ops/hc_pre/streams.h"
@@ -36,6 +37,9 @@ struct Site {
   float* x = nullptr;                  // [T, D]
   float* post = nullptr;               // [T, H]; null: a head, which has pre only
   float* comb = nullptr;               // [T, H, H]
+  uint8_t* x_blocks = nullptr;         // x besides, of all tokens (activation_blocks.cuh); prefill only
+  int64_t first_token = 0;             // of these T
+  int row_blocks8 = 0;                 // of all tokens
   float* partial = nullptr;            // [T, blocks, Np]
   int num_streams = 0, d = 0, num_mixes = 0, iters = 0;
   int block_columns = 0;  // of the partial sums; 0: DotsKernel's
@@ -439,6 +443,15 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : 3) MixKernel(co
                           out.z * scale * weight[g].z, out.w * scale * weight[g].w);
       }
       *reinterpret_cast<float4*>(x + i) = out;
+      if constexpr (!kEarly) {
+        if (s.x_blocks != nullptr) {
+          const int64_t token = s.first_token + t;
+          uint8_t* block = s.x_blocks + (static_cast<int64_t>(i / 64) * s.row_blocks8 + token / 8) * 1024;
+          const int r = static_cast<int>(token % 8);
+          *reinterpret_cast<uint32_t*>(block + sm90::ActivationByte(r, i % 64)) = sm90::PackInputs<true>(out.x, out.y);
+          *reinterpret_cast<uint32_t*>(block + sm90::ActivationByte(r, i % 64 + 2)) = sm90::PackInputs<true>(out.z, out.w);
+        }
+      }
     }
   } else {
     float square = 0;
@@ -461,5 +474,8 @@ inline bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<ui
 
 // Runs both kernels for every token, in as many parts as the scratch memory asks for.
 void RunSite(const ExecContext& ctx, Site site);
+
+// Whether it takes the path for many tokens, which writes x_blocks.
+bool RunsAsPrefill(const ExecContext& ctx, Site site);
 
 }  // namespace dsv4::hc

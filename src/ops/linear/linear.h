@@ -19,12 +19,25 @@ struct LinearArgs {
   Tensor y;        // f32 [T, G*N]; not x
   int64_t groups = 1;
   ActivationDtype activation = ActivationDtype::kNative;
+  // As FP16 in blocks (ops/activation_blocks.cuh): x, which is then not read; y, which is then not written.
+  const uint8_t* x_blocks = nullptr;
+  uint8_t* y_blocks = nullptr;
 };
 // Whether linear and experts themselves round the inputs of such a weight to integers.
 constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
   return IsInteger(activation) && (w == WeightFormat::kMxfp4 || w == WeightFormat::kNvfp4);
 }
 void Linear(const ExecContext& ctx, const LinearArgs& args);
+
+// Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too): the GPU's
+// kernels for many tokens do where an input is one FP16 number (docs/numerics.md, 3.1). Anything else would round x once more.
+#ifdef DSV4_HAVE_CUDA
+bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t num_tokens);
+bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups, int64_t num_tokens);
+#else
+inline bool LinearTakesBlocks(const ExecContext&, const QuantTensor&, int64_t) { return false; }
+inline bool LinearWritesBlocks(const ExecContext&, const QuantTensor&, int64_t, int64_t) { return false; }
+#endif
 OpImplementations DescribeLinear(const ExecContext& ctx);
 OpWork WorkOf(const LinearArgs& args);
 

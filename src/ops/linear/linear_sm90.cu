@@ -4,6 +4,7 @@
 
 #include "device/launch.cuh"
 #include "ops/gemm_sm90.cuh"
+#include "ops/linears/linears.h"
 
 namespace dsv4 {
 
@@ -34,27 +35,38 @@ struct Conversion {
 };
 constexpr int kMaxTokenTiles = 1024;
 
+// One of the matrices that a launch multiplies with the same activations.
+struct LinearMatrix {
+  const uint8_t* codes;
+  const float* scales;  // FP8
+  float* y;             // of the first token
+  float global_scale;
+  int n, y_stride;      // rows of a group, of all groups
+  int first_step;       // of its tiles
+};
+
 struct LinearParams {
   Conversion conversion;
-  const uint8_t* codes;
-  const float* scales;   // FP8
-  float global_scale;
-  const uint8_t* tokens; // activations in blocks
-  float* y;              // of the first token
-  int64_t y_stride;
+  const uint8_t* tokens;        // activations in blocks
+  uint8_t* y_blocks;            // kToBlocks: y as FP16 in blocks
+  LinearMatrix matrices[kMaxLinears];
+  int count;
   int num_tokens, row_blocks8;  // rows of activations / 8
-  int n;                        // rows of a group
   int groups, slabs, scale_stride;
   int row_steps, token_steps;   // tiles of a group
 };
 
 struct LinearTile {
-  int group, token0, row_tile0;  // row tile of the whole matrix
+  int matrix, group, token0, row_tile0, row_tile_end;  // row tiles of the whole matrix
   __device__ __forceinline__ LinearTile(const LinearParams& p, int tile, int tile_tokens) {
     const int row_step = tile % p.row_steps;
     group = tile / p.row_steps % p.groups;
     token0 = tile / p.row_steps / p.groups * tile_tokens;
-    row_tile0 = group * p.n / 16 + row_step * kRowTiles;
+    matrix = 0;
+    while (matrix + 1 < p.count && row_step >= p.matrices[matrix + 1].first_step) ++matrix;
+    const int n = p.matrices[matrix].n;
+    row_tile0 = group * n / 16 + (row_step - p.matrices[matrix].first_step) * kRowTiles;
+    row_tile_end = ((group + 1) * n + 15) / 16;
   }
 };
 
@@ -95,24 +107,60 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
   }
 }
 
-template <WeightFormat kFormat, int kN, int kParts>
-__global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearParams p) {
+// The sums of a warpgroup's 64 rows as FP16 numbers: one block column of the next product's activations, 128 tokens at a time
+// through the warpgroup's half of the staging memory.
+template <int kN>
+__device__ __forceinline__ void StoreBlocksOfSums(const GemmShared& s, const float (&acc)[kN / 2], const float (&scale)[2], uint8_t* out, int blocks,
+                                                  bool last) {
+  const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32 % 4, warpgroup = threadIdx.x / 128 - 1;
+  const bool leads = threadIdx.x % 128 == 0, odd = g % 2 != 0;
+  const uint32_t staging = s.staging + warpgroup * (kStagingBytes / 2);
+  // Lanes g and g ^ 1 have neighbouring columns: each takes one of the two tokens.
+  const uint32_t row = 2 * t + g % 2;
+#pragma unroll
+  for (int round = 0; round < kN / 128; ++round) {
+    if (leads) BulkWaitRead<0>();  // what was there has left
+    NamedBarrier(4 + static_cast<int>(warpgroup), 128);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* v = acc + 4 * (16 * round + j) + 2 * half;
+        const uint32_t own = PackInputs<true>(v[0] * scale[half], v[1] * scale[half]);
+        const uint32_t other = __shfl_xor_sync(~0u, own, 4);
+        const uint32_t pair = odd ? __byte_perm(other, own, 0x7632) : __byte_perm(own, other, 0x5410);
+        const uint32_t chunk = (2 * (2 * static_cast<uint32_t>(half) + g / 4) + g % 4 / 2) ^ row;
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(staging + static_cast<uint32_t>(j) * 1024 + row * 128 + chunk * 16 + warp * 4), "r"(pair) : "memory");
+      }
+    }
+    FenceAsyncShared();
+    NamedBarrier(4 + static_cast<int>(warpgroup), 128);
+    const int count = min(blocks - 16 * round, 16);
+    if (leads && count > 0) BulkStore(out + 16 * round * 1024, staging, static_cast<uint32_t>(count) * 1024);
+    if (leads) BulkCommit();
+  }
+  if (last && leads) BulkWait();
+}
+
+template <WeightFormat kFormat, int kN, int kParts, bool kToBlocks>
+__global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_constant__ LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
   const GemmShared s = CarveShared<kFormat>(memory);
   AllowNext();
   InitBarriers(s);
-  const int num_tiles = p.row_steps * p.groups * p.token_steps;
+  const int num_tiles = p.row_steps * p.groups * p.token_steps, first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
     FewerRegisters<56>();
     if (warp == 0) {  // weights: no kernel writes them, so they need not wait
       Ring ring;
-      for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+      for (int tile = first_tile; tile < num_tiles; tile += stride) {
         const LinearTile at(p, tile, kN);
-        const int end = ((at.group + 1) * p.n + 15) / 16, row_tile = at.row_tile0 + lane;
-        const uint8_t* codes = row_tile < end ? p.codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
+        const int row_tile = at.row_tile0 + lane;
+        const uint8_t* codes = p.matrices[at.matrix].codes;
+        codes = row_tile < at.row_tile_end ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
         CopyWeights<kFormat>(s, ring, codes, p.slabs);
       }
       return;
@@ -121,7 +169,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
     if (warp == 1) {
       if (lane != 0) return;
       Ring ring;
-      for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+      for (int tile = first_tile; tile < num_tiles; tile += stride) {
         const LinearTile at(p, tile, kN);
         const int token_tile = at.token0 / kN;
         if (token_tile >= p.conversion.first_tiles) {
@@ -145,20 +193,28 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const LinearPara
     const uint32_t offset = static_cast<uint32_t>(tile_of_block * ChunkTileBytes(kFormat) + 16 * lane);
     const WarpRows rows = {offset, offset, 0};
     Position position;
-    for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+    for (int tile = first_tile; tile < num_tiles; tile += stride) {
       const LinearTile at(p, tile, kN);
+      const LinearMatrix& m = p.matrices[at.matrix];
       const int row_tile = at.row_tile0 + tile_of_block;
       Fp8Scales scales;
-      if (kFormat == WeightFormat::kFp8Block && row_tile < ((at.group + 1) * p.n + 15) / 16) {
-        scales.row[0] = scales.row[1] = p.scales + static_cast<int64_t>(row_tile) * p.scale_stride;
+      if (kFormat == WeightFormat::kFp8Block && row_tile < at.row_tile_end) {
+        scales.row[0] = scales.row[1] = m.scales + static_cast<int64_t>(row_tile) * p.scale_stride;
       }
       float acc[kN / 2], unit[2];
       MultiplyTile<kFormat, kN, kParts, false>(s, position, rows, scales, p.slabs, acc, unit);
-      const float scale = p.global_scale * FormatScale<kFormat>();
-      const int row = row_tile * 16 - at.group * p.n;  // negative when a group does not begin with a tile
-      float* y = p.y + static_cast<int64_t>(at.token0) * p.y_stride + at.group * p.n + row;
-      StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, p.num_tokens - at.token0, -row, p.n - row,
-                    [&](int, int token) { return y + token * p.y_stride; });
+      const float scale = m.global_scale * FormatScale<kFormat>();
+      if constexpr (kToBlocks) {
+        const int64_t block = static_cast<int64_t>((at.row_tile0 + 4 * (warpgroup - 1)) / 4) * p.row_blocks8 + at.token0 / 8;
+        const int blocks = at.row_tile0 + 4 * (warpgroup - 1) < at.row_tile_end ? p.row_blocks8 - at.token0 / 8 : 0;
+        StoreBlocksOfSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, p.y_blocks + block * 1024, blocks, tile + stride >= num_tiles);
+      } else {
+        const int row = row_tile * 16 - at.group * m.n;  // negative when a group does not begin with a tile
+        float* y = m.y + static_cast<int64_t>(at.token0) * m.y_stride + at.group * m.n + row;
+        const int64_t y_stride = m.y_stride;
+        StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, p.num_tokens - at.token0, -row, m.n - row,
+                      [&](int, int token) { return y + token * y_stride; });
+      }
     }
   }
 #endif
@@ -174,18 +230,24 @@ __global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
   ConvertTiles<kHalf>(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), static_cast<int>(gridDim.x) * 8);
 }
 
-template <WeightFormat kFormat, int kN, int kParts>
-void LaunchTiles(const ExecContext& ctx, LinearParams p) {
+// What is to be done before the product.
+enum class Convert { kNo, kFirst, kMeanwhile };  // activations are there; converted by a kernel in front; in part by the product's blocks
+
+template <WeightFormat kFormat, int kN, int kParts, bool kToBlocks = false>
+void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
   const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, NumSms());
   p.conversion.tile_blocks8 = kN / 8;
   // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 % faster
   // on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted before.
   constexpr int kOverlapRowSteps = 48;
-  p.conversion.first_tiles =
-      p.row_steps >= kOverlapRowSteps ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps) : p.token_steps;
-  Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
-  Launch(ctx, LinearKernel<kFormat, kN, kParts>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
+  p.conversion.first_tiles = convert == Convert::kMeanwhile && p.row_steps >= kOverlapRowSteps
+                                 ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps)
+                                 : p.token_steps;
+  if (convert != Convert::kNo) {
+    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
+  }
+  Launch(ctx, LinearKernel<kFormat, kN, kParts, kToBlocks>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat)), p);
 }
 
@@ -203,76 +265,128 @@ int TileTokens(const LinearParams& p) {
 }
 
 template <WeightFormat kFormat>
-void LaunchFormat(const ExecContext& ctx, const LinearParams& p) {
+void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert) {
+  if constexpr (kHalf<kFormat>) {
+    if (p.y_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, true>(ctx, p, convert);
+  }
   const int tokens = TileTokens(p);
   if (p.conversion.parts == 2) {
-    if (tokens == 64) return LaunchTiles<kFormat, 64, 2>(ctx, p);
-    return LaunchTiles<kFormat, 128, 2>(ctx, p);
+    if (tokens == 64) return LaunchTiles<kFormat, 64, 2>(ctx, p, convert);
+    return LaunchTiles<kFormat, 128, 2>(ctx, p, convert);
   }
   if constexpr (kFormat != WeightFormat::kBf16) {
-    if (tokens == 128) return LaunchTiles<kFormat, 128, 1>(ctx, p);
-    if (tokens == 192) return LaunchTiles<kFormat, 192, 1>(ctx, p);
-    LaunchTiles<kFormat, 256, 1>(ctx, p);
+    if (tokens == 128) return LaunchTiles<kFormat, 128, 1>(ctx, p, convert);
+    if (tokens == 192) return LaunchTiles<kFormat, 192, 1>(ctx, p, convert);
+    LaunchTiles<kFormat, 256, 1>(ctx, p, convert);
+  }
+}
+
+bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
+
+int PartsOf(const QuantTensor& w, int parts) { return w.format == WeightFormat::kBf16 ? 2 : parts; }
+
+// Matrices that read the same activations, x or its blocks: one conversion for all that take the same numbers, one launch for
+// all of a format.
+struct Products {
+  Tensor x;
+  const uint8_t* blocks;  // of x as one FP16 number each, or null
+  int64_t groups;
+  const LinearPart* matrices;
+  int count;
+  uint8_t* y_blocks;
+};
+
+void Multiply(const ExecContext& ctx, const Products& a, int parts) {
+  const int64_t num_tokens = a.x.dim(0), k = a.x.dim(1) / a.groups, slabs = CeilDiv(k, kTileCols64);
+  if (num_tokens == 0) return;
+  bool done[kMaxLinears] = {};
+  for (int lead = 0; lead < a.count; ++lead) {
+    if (done[lead]) continue;
+    const QuantTensor& kind = a.matrices[lead].w;
+    const int of_kind = PartsOf(kind, parts);
+    const bool given = a.blocks != nullptr && HalfInputs(kind) && of_kind == 1;
+    constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
+    const int64_t token_bytes = a.groups * slabs * of_kind * 128;
+    const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
+    DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
+    const int64_t pieces = given ? 1 : CeilDiv(num_tokens, fit);
+    DSV4_CHECK(a.y_blocks == nullptr || pieces == 1);
+    const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
+    // Formats of this kind, the lead's first.
+    WeightFormat formats[kMaxLinears];
+    int num_formats = 0;
+    for (int i = lead; i < a.count; ++i) {
+      const QuantTensor& w = a.matrices[i].w;
+      if (done[i] || HalfInputs(w) != HalfInputs(kind) || PartsOf(w, parts) != of_kind) continue;
+      done[i] = true;
+      if (std::find(formats, formats + num_formats, w.format) == formats + num_formats) formats[num_formats++] = w.format;
+    }
+    for (int64_t begin = 0; begin < num_tokens; begin += piece) {
+      const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
+      const float* x = a.x.f32() + begin * a.groups * k;
+      LinearParams p = {};
+      p.conversion = {.x = x,
+                      .out = ctx.scratch.data + kReadyBytes,
+                      .ready = reinterpret_cast<int*>(ctx.scratch.data),
+                      .num_tokens = static_cast<int>(count),
+                      .row_blocks8 = static_cast<int>(blocks8),
+                      .groups = static_cast<int>(a.groups),
+                      .k = static_cast<int>(k),
+                      .slabs = static_cast<int>(slabs),
+                      .parts = of_kind,
+                      .tile_blocks8 = 0,
+                      .first_tiles = 0,
+                      .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0};
+      p.tokens = given ? a.blocks : p.conversion.out;
+      p.y_blocks = a.y_blocks;
+      p.num_tokens = static_cast<int>(count);
+      p.row_blocks8 = static_cast<int>(blocks8);
+      p.groups = static_cast<int>(a.groups);
+      p.slabs = static_cast<int>(slabs);
+      p.scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize));
+      for (int f = 0; f < num_formats; ++f) {
+        p.count = 0;
+        int64_t steps = 0;
+        for (int i = lead; i < a.count; ++i) {
+          const QuantTensor& w = a.matrices[i].w;
+          if (w.format != formats[f]) continue;
+          const int64_t n = w.rows / a.groups, row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
+          p.matrices[p.count++] = {.codes = w.codes,
+                                   .scales = reinterpret_cast<const float*>(w.block_scale),
+                                   .y = a.y_blocks != nullptr ? nullptr : a.matrices[i].y.f32() + begin * w.rows,
+                                   .global_scale = w.global_scale,
+                                   .n = static_cast<int>(n),
+                                   .y_stride = static_cast<int>(w.rows),
+                                   .first_step = static_cast<int>(steps)};
+          steps += CeilDiv(row_tiles, kRowTiles);
+        }
+        p.row_steps = static_cast<int>(steps);
+        const Convert convert = given || f > 0 ? Convert::kNo : num_formats > 1 ? Convert::kFirst : Convert::kMeanwhile;
+        switch (formats[f]) {
+          case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p, convert); break;
+          case WeightFormat::kMxfp4: LaunchFormat<WeightFormat::kMxfp4>(ctx, p, convert); break;
+          case WeightFormat::kFp8Block: LaunchFormat<WeightFormat::kFp8Block>(ctx, p, convert); break;
+          case WeightFormat::kBf16: LaunchFormat<WeightFormat::kBf16>(ctx, p, convert); break;
+          case WeightFormat::kF32: break;
+        }
+      }
+    }
   }
 }
 
 }  // namespace
 
-bool LinearPrefillSm90Supports(const LinearArgs& a) {
-  return a.w.layout == WeightLayout::kTiles && a.w.format != WeightFormat::kF32 && IsHopper();
+bool LinearPrefillSm90Supports(const QuantTensor& w) {
+  return w.layout == WeightLayout::kTiles && w.format != WeightFormat::kF32 && IsHopper();
 }
 
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a, int parts) {
-  if (a.w.format == WeightFormat::kBf16) parts = 2;
-  const int64_t num_tokens = a.x.dim(0), k = a.w.cols, n = a.w.rows / a.groups, slabs = CeilDiv(k, kTileCols64);
-  if (num_tokens == 0) return;
-  const int64_t token_bytes = a.groups * slabs * parts * 128;
-  constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
-  const int64_t fit =
-      std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
-  DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
-  const int64_t pieces = CeilDiv(num_tokens, fit);
-  const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
-  for (int64_t begin = 0; begin < num_tokens; begin += piece) {
-    const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
-    const float* x = a.x.f32() + begin * a.groups * k;
-    const int64_t row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
-    const LinearParams p = {
-        .conversion = {.x = x,
-                       .out = ctx.scratch.data + kReadyBytes,
-                       .ready = reinterpret_cast<int*>(ctx.scratch.data),
-                       .num_tokens = static_cast<int>(count),
-                       .row_blocks8 = static_cast<int>(blocks8),
-                       .groups = static_cast<int>(a.groups),
-                       .k = static_cast<int>(k),
-                       .slabs = static_cast<int>(slabs),
-                       .parts = parts,
-                       .tile_blocks8 = 0,
-                       .first_tiles = 0,
-                       .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0},
-        .codes = a.w.codes,
-        .scales = reinterpret_cast<const float*>(a.w.block_scale),
-        .global_scale = a.w.global_scale,
-        .tokens = ctx.scratch.data + kReadyBytes,
-        .y = a.y.f32() + begin * a.groups * n,
-        .y_stride = a.groups * n,
-        .num_tokens = static_cast<int>(count),
-        .row_blocks8 = static_cast<int>(blocks8),
-        .n = static_cast<int>(n),
-        .groups = static_cast<int>(a.groups),
-        .slabs = static_cast<int>(slabs),
-        .scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize)),
-        .row_steps = static_cast<int>(CeilDiv(row_tiles, kRowTiles)),
-        .token_steps = 0,
-    };
-    switch (a.w.format) {
-      case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p); break;
-      case WeightFormat::kMxfp4: LaunchFormat<WeightFormat::kMxfp4>(ctx, p); break;
-      case WeightFormat::kFp8Block: LaunchFormat<WeightFormat::kFp8Block>(ctx, p); break;
-      case WeightFormat::kBf16: LaunchFormat<WeightFormat::kBf16>(ctx, p); break;
-      case WeightFormat::kF32: break;
-    }
-  }
+  const LinearPart part = {a.w, a.y};
+  Multiply(ctx, {.x = a.x, .blocks = a.x_blocks, .groups = a.groups, .matrices = &part, .count = 1, .y_blocks = a.y_blocks}, parts);
+}
+
+void LinearsPrefillSm90(const ExecContext& ctx, const LinearsArgs& a, int parts) {
+  Multiply(ctx, {.x = a.x, .blocks = a.x_blocks, .groups = 1, .matrices = a.parts.data(), .count = a.count, .y_blocks = nullptr}, parts);
 }
 
 }  // namespace dsv4

@@ -33,6 +33,7 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK(a.x.data != part.y.data);
   }
   DSV4_CHECK(!a.norm || LinearsNormalise(ctx, a), "linears with a norm");
+  DSV4_CHECK(a.x_blocks == nullptr || !a.norm);
   RunOp("linears", kLinearsCandidates, ctx, a);
 }
 

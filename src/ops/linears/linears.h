@@ -28,6 +28,7 @@ struct LinearsArgs {
   // Rows of x are RMS-normalised and multiplied by `norm` first, as rms_norm does; only where LinearsNormalise says so.
   Tensor norm = {};  // f32 [K], or none
   float norm_eps = 0;
+  const uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh), for those of `parts` that take it; or null
 };
 // Whether these linears take a norm along: the GPU's kernels for few tokens do. The same for every T up to 64.
 bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& args);

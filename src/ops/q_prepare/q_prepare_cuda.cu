@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/activation_blocks.cuh"
 #include "ops/compress/compress.cuh"
 #include "ops/q_prepare/q_prepare.h"
 
@@ -16,6 +17,7 @@ __device__ __forceinline__ void PrefetchWeights(const float* weights, int count,
 
 struct Params {
   float* q;
+  uint16_t* q_half;
   float* kv;
   const float* kv_norm;
   float* index_q;
@@ -53,6 +55,13 @@ struct Head {
     for (int j = 0; j < Parts; ++j) {
       const int i = 64 * j + 2 * lane;
       if (i < n) *reinterpret_cast<float2*>(to + i) = x[j];
+    }
+  }
+  __device__ __forceinline__ void StoreHalf(uint16_t* to, int n, int lane) const {
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = 64 * j + 2 * lane;
+      if (i < n) *reinterpret_cast<uint32_t*>(to + i) = sm90::PackInputs<true>(x[j].x, x[j].y);
     }
   }
   __device__ __forceinline__ void Norm(int n, float eps) {
@@ -206,7 +215,11 @@ __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, in
   head.Load(at, dh, lane);
   head.Norm(dh, a.eps);
   head.Rotate(a.cos_sin + task / a.heads * a.pairs, dh, pairs, lane);
-  head.Store(at, dh, lane);
+  if (a.q_half != nullptr) {
+    head.StoreHalf(a.q_half + task * a.dh, dh, lane);
+  } else {
+    head.Store(at, dh, lane);
+  }
 }
 
 template <int Parts>
@@ -239,10 +252,67 @@ __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(c
   }
 }
 
+// Index heads of 128 channels in long prompts: what IndexTask does with them, bit for bit. A lane has channels 4 lane .. + 3, a
+// warp kIndexHeads heads, all asked for at once.
+constexpr int kIndexHeads = 4;
+constexpr int64_t kManyIndexHeads = 4096;
+
+__device__ __forceinline__ float4 AddSub(const float4& v, const float4& other, bool upper) {
+  return upper ? make_float4(__fsub_rn(other.x, v.x), __fsub_rn(other.y, v.y), __fsub_rn(other.z, v.z), __fsub_rn(other.w, v.w))
+               : make_float4(__fadd_rn(v.x, other.x), __fadd_rn(v.y, other.y), __fadd_rn(v.z, other.z), __fadd_rn(v.w, other.w));
+}
+
+__global__ void __launch_bounds__(kThreads) IndexHeadsKernel(float* index_q, const float2* cos_sin, int num_index, int index_heads, int pairs, float scale,
+                                                             IndexDtype dtype) {
+  AllowNext();
+  WaitForPrevious();
+  const int lane = static_cast<int>(threadIdx.x % 32), first = (static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32) * kIndexHeads;
+  float4 x[kIndexHeads], angles[kIndexHeads];
+  const int rotated = 4 * lane - (128 - 2 * pairs);  // channels before this lane's that RoPE turns
+#pragma unroll
+  for (int i = 0; i < kIndexHeads; ++i) {
+    if (first + i >= num_index) continue;
+    x[i] = __ldcg(reinterpret_cast<const float4*>(index_q + static_cast<int64_t>(first + i) * 128) + lane);
+    angles[i] = make_float4(1, 0, 1, 0);
+    if (rotated >= 0) angles[i] = __ldg(reinterpret_cast<const float4*>(cos_sin + static_cast<int64_t>((first + i) / index_heads) * pairs) + rotated / 4);
+  }
+#pragma unroll
+  for (int i = 0; i < kIndexHeads; ++i) {
+    if (first + i >= num_index) return;
+    float4 v = x[i];
+    if (rotated >= 0) {
+      const float4 c = angles[i];
+      v = make_float4(__fsub_rn(__fmul_rn(v.x, c.x), __fmul_rn(v.y, c.y)), __fadd_rn(__fmul_rn(v.x, c.y), __fmul_rn(v.y, c.x)),
+                      __fsub_rn(__fmul_rn(v.z, c.z), __fmul_rn(v.w, c.w)), __fadd_rn(__fmul_rn(v.z, c.w), __fmul_rn(v.w, c.z)));
+    }
+    if (dtype == IndexDtype::kFp4) {
+      v = make_float4(__fadd_rn(v.x, v.y), __fsub_rn(v.x, v.y), __fadd_rn(v.z, v.w), __fsub_rn(v.z, v.w));
+      v = make_float4(__fadd_rn(v.x, v.z), __fadd_rn(v.y, v.w), __fsub_rn(v.x, v.z), __fsub_rn(v.y, v.w));
+#pragma unroll
+      for (int o = 1; o < 32; o *= 2) {
+        const float4 other = make_float4(__shfl_xor_sync(~0u, v.x, o), __shfl_xor_sync(~0u, v.y, o), __shfl_xor_sync(~0u, v.z, o), __shfl_xor_sync(~0u, v.w, o));
+        v = AddSub(v, other, lane & o);
+      }
+      v = make_float4(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale), __fmul_rn(v.w, scale));
+      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));  // of 32 channels: eight lanes
+#pragma unroll
+      for (int o = 1; o < 8; o *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, o));
+      const int exponent = gpu::Fp4ScaleExponent(largest);
+      const float up = gpu::Exp2Int(exponent), down = gpu::Exp2Int(-exponent);
+      const auto round = [&](float y) { return gpu::E2m1ToF32(gpu::F32ToE2m1(y * down)) * up; };
+      v = make_float4(round(v.x), round(v.y), round(v.z), round(v.w));
+    } else if (dtype == IndexDtype::kBf16) {
+      v = make_float4(gpu::RoundToBf16(v.x), gpu::RoundToBf16(v.y), gpu::RoundToBf16(v.z), gpu::RoundToBf16(v.w));
+    }
+    reinterpret_cast<float4*>(index_q + static_cast<int64_t>(first + i) * 128)[lane] = v;
+  }
+}
+
 }  // namespace
 
 void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
   Params p = {.q = a.q ? a.q.f32() : nullptr,
+              .q_half = a.q_half,
               .kv = a.kv ? a.kv.f32() : nullptr,
               .kv_norm = a.kv ? a.kv_norm.f32() : nullptr,
               .index_q = a.index_q ? a.index_q.f32() : nullptr,
@@ -267,6 +337,14 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
     DSV4_CHECK(p.row.kind != RowFormat::Kind::kFp8 || p.row.rope_dim % 2 == 0);
   }
   if (a.append) p.window = a.cache.window, p.sequences = a.cache.sequences, p.sequence_of = a.cache.sequence_of, p.positions = a.cache.positions;
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  if (p.num_index >= kManyIndexHeads && p.num_index < (int64_t{1} << 31) - kIndexHeads && p.di == 128 && p.pairs % 2 == 0 && p.pairs <= 64 &&
+      aligned(p.index_q) && aligned(p.cos_sin)) {
+    constexpr int64_t kHeads = kThreads / 32 * kIndexHeads;
+    Launch(ctx, IndexHeadsKernel, dim3(static_cast<unsigned>((p.num_index + kHeads - 1) / kHeads)), dim3(kThreads), 0, p.index_q, p.cos_sin,
+           static_cast<int>(p.num_index), p.index_heads, p.pairs, p.hadamard_scale, p.index_dtype);
+    p.num_index = 0;
+  }
   p.num_compress = a.num_compress;
   p.num_sequences = static_cast<int>(a.cache.num_sequences);
   int64_t shared_floats = 0;

@@ -2,6 +2,7 @@
 // rows; the list entry i of a token is row PromptList::Row(i) of it.
 #pragma once
 
+#include "ops/activation_blocks.cuh"
 #include "ops/sparse_attention/heads_sm90.cuh"
 
 namespace dsv4::attend {
@@ -15,7 +16,9 @@ struct PromptParams {
   Params a;
   const __half* rows;    // [own rows T | rings, W of each sequence | compressed rows]
   const int* table;      // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
+  const uint16_t* q_half;  // [T, N, 512]: queries as FP16, or null: a.q
   __half* queries;       // [blocks][2][64, 512]: a block's next queries
+  uint8_t* out_blocks;   // the output as activation_blocks.cuh says, or null: a.out
   int num_tokens, num_items;
 };
 
@@ -183,6 +186,26 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
 #pragma unroll
     for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j) Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
   };
+  if (p.q_half != nullptr) {  // every thread copies one 16-byte chunk of every second head
+    const int c = tid % (kDim / 8), odd = tid / (kDim / 8);
+    const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
+#pragma unroll 1
+    for (int w = first, item = 0; w < p.num_items; w += step, ++item) {
+      if (item > 0) WaitFor(q_empty, (item + 1) & 1);
+      const uint16_t* from = p.q_half + static_cast<int64_t>(w) * (kPromptHeads * kDim) + odd * kDim + c * 8;
+#pragma unroll
+      for (int m = 0; m < kPromptHeads / 2; ++m) {
+        CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from + m * 2 * kDim);
+      }
+      ArriveAfterCopies(q_full);
+      if (w + step < p.num_items) {  // the next ones, on their way to L2
+        const uint16_t* next = p.q_half + static_cast<int64_t>(w + step) * (kPromptHeads * kDim);
+#pragma unroll
+        for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) Prefetch(next + (j * kQueryThreads + tid) * 64);
+      }
+    }
+    return;
+  }
   const int head = SomeQueries::First(tid), c = tid / 2;
   const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16);
   const auto shared_of = [&](int batch, int m) {  // of chunk m: head % 4 is m % 4
@@ -434,15 +457,37 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       }
       return y;
     };
-    const bool odd = lane & 1;
+    if (p.out_blocks != nullptr) {  // a lane's pairs 8 b + {0, 2, 4, 6} and 8 b + {1, 3, 5, 7} are 16 bytes of a block each
+      const uint32_t row = static_cast<uint32_t>(t) % 8, row_blocks8 = static_cast<uint32_t>(p.num_tokens + 7) / 8;
 #pragma unroll
-    for (int j = 0; j < 32; j += 2) {
+      for (int b = 0; b < 4; ++b) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
-        const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1), __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
-        const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
-        __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4), z);
+        for (int r = 0; r < 2; ++r) {
+          const uint32_t block = static_cast<uint32_t>((first_head + warp * 16 + lane / 4 + 8 * r) * (kDim / 64) + wg * 4 + b);
+          uint4* to = reinterpret_cast<uint4*>(p.out_blocks + (static_cast<int64_t>(block) * row_blocks8 + t / 8) * 1024 + row * 128);
+#pragma unroll
+          for (int odd = 0; odd < 2; ++odd) {
+            uint32_t packed[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const float2 y = pair(8 * b + 2 * i + odd, r);
+              packed[i] = sm90::PackInputs<true>(y.x, y.y);
+            }
+            to[static_cast<uint32_t>(4 * odd + quad) ^ row] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+          }
+        }
+      }
+    } else {
+      const bool odd = lane & 1;
+#pragma unroll
+      for (int j = 0; j < 32; j += 2) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
+          const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1), __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
+          const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
+          __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4), z);
+        }
       }
     }
   }

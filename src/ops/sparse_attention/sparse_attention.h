@@ -20,7 +20,16 @@ struct SparseAttentionArgs {
   CacheView cache;
   Tensor out;        // f32 [T, N, Dh]; not q
   Tensor cos_sin;    // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
+  // Where SparseAttentionWritesBlocks:
+  const uint16_t* q_half = nullptr;  // instead of q: the same rounded to FP16, as QPrepare writes it
+  uint8_t* out_blocks = nullptr;     // instead of out: FP16 in blocks (ops/activation_blocks.cuh)
 };
+// Whether this call takes and makes FP16: long prompts on a GPU.
+#ifdef DSV4_HAVE_CUDA
+bool SparseAttentionWritesBlocks(const ExecContext& ctx, const SparseAttentionArgs& args);
+#else
+inline bool SparseAttentionWritesBlocks(const ExecContext&, const SparseAttentionArgs&) { return false; }
+#endif
 void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& args);
 OpImplementations DescribeSparseAttention(const ExecContext& ctx);
 OpWork WorkOf(const SparseAttentionArgs& args);

@@ -120,6 +120,10 @@ void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
 
 }  // namespace
 
+bool SparseAttentionWritesBlocks(const ExecContext& ctx, const SparseAttentionArgs& a) {
+  return ctx.device == DeviceKind::kCuda && !ctx.f32_inputs && SparseAttentionSm90Fits(a) && SparseAttentionSm90IsPrompt(ctx, a);
+}
+
 void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a) {
   if (!ctx.f32_inputs && SparseAttentionSm90Fits(a)) {
     SparseAttentionSm90(ctx, a);

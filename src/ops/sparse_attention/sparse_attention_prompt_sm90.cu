@@ -103,19 +103,34 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
 
 }  // namespace
 
-bool LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences) {
-  const int items = static_cast<int>(t * params.num_heads / kPromptHeads), blocks = std::min(items, NumSms());
-  const int64_t table_bytes = (4 * (num_sequences + 1) + 1023) / 1024 * 1024, query_bytes = int64_t{blocks} * 4 * kPromptHeads * kDim;
-  const int64_t capacity = std::min<int64_t>((ctx.scratch.bytes - table_bytes - query_bytes) / (2 * kDim), 1 << 30);
-  if (t + num_sequences * params.v.window > capacity) return false;
+namespace {
+
+// What LaunchPrompt has in scratch memory: [table | queries | rows].
+struct PromptScratch {
+  int items, blocks;
+  int64_t table_bytes, query_bytes, capacity;  // capacity: rows that fit
+  PromptScratch(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences)
+      : items(static_cast<int>(num_tokens * num_heads / kPromptHeads)), blocks(std::min(items, NumSms())),
+        table_bytes((4 * (num_sequences + 1) + 1023) / 1024 * 1024), query_bytes(int64_t{blocks} * 4 * kPromptHeads * kDim),
+        capacity(std::min<int64_t>((ctx.scratch.bytes - table_bytes - query_bytes) / (2 * kDim), 1 << 30)) {}
+};
+
+}  // namespace
+
+bool PromptFits(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences, int64_t window) {
+  return num_tokens + num_sequences * window <= PromptScratch(ctx, num_heads, num_tokens, num_sequences).capacity;
+}
+
+void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences, const uint16_t* q_half, uint8_t* out_blocks) {
+  const PromptScratch scratch(ctx, params.num_heads, t, num_sequences);
   int* table = reinterpret_cast<int*>(ctx.scratch.data);
-  __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + table_bytes);
-  __half* rows = queries + query_bytes / 2;
+  __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + scratch.table_bytes);
+  __half* rows = queries + scratch.query_bytes / 2;
   Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * NumSms())), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
-         static_cast<int>(capacity));
-  const PromptParams p = {.a = params, .rows = rows, .table = table, .queries = queries, .num_tokens = static_cast<int>(t), .num_items = items};
-  Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPromptThreads), PromptShared::kBytes, p);
-  return true;
+         static_cast<int>(scratch.capacity));
+  const PromptParams p = {.a = params, .rows = rows, .table = table, .q_half = q_half, .queries = queries, .out_blocks = out_blocks, .num_tokens = static_cast<int>(t),
+                          .num_items = scratch.items};
+  Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(scratch.blocks)), dim3(kPromptThreads), PromptShared::kBytes, p);
 }
 
 }  // namespace attend

@@ -206,6 +206,12 @@ bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
   return a.q.dim(2) == attend::kDim && a.q.dim(1) % 16 == 0 && format && powers && (!a.cos_sin || a.cos_sin.dim(1) == attend::kPairs) && attend::GpuIsSm90();
 }
 
+bool SparseAttentionSm90IsPrompt(const ExecContext& ctx, const SparseAttentionArgs& a) {
+  const int64_t t = a.q.dim(0), heads = a.q.dim(1);
+  return heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant && t >= attend::kPromptTokens * a.cache.num_sequences &&
+         attend::PromptFits(ctx, heads, t, a.cache.num_sequences, a.cache.window);
+}
+
 void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t t = a.q.dim(0), heads = a.q.dim(1);
   attend::Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
@@ -228,7 +234,10 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     return;
   }
   const bool chain = heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant;
-  if (chain && t >= attend::kPromptTokens * a.cache.num_sequences && attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences)) return;
+  if (SparseAttentionSm90IsPrompt(ctx, a)) {
+    attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a.q_half, a.out_blocks);
+    return;
+  }
   if (t > attend::kMaxExactTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = t * attend::kDim / 4;

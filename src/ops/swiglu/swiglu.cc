@@ -16,6 +16,7 @@ constexpr Candidate<SwigluArgs> kSwigluCandidates[] = {
 
 void Swiglu(const ExecContext& ctx, const SwigluArgs& a) {
   DSV4_CHECK(a.gate.shape == a.up.shape && a.gate.shape == a.y.shape);
+  DSV4_CHECK(a.y_blocks == nullptr || (ctx.device == DeviceKind::kCuda && !a.weight && a.gate.dim(1) % 64 == 0));
   RunOp("swiglu", kSwigluCandidates, ctx, a);
 }
 
