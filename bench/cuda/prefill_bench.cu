@@ -3,7 +3,7 @@
 // L2 is as the run before left it (activations and sums of 8192 tokens do not fit). prefill_cublas.py prints the same
 // products by cuBLAS in BF16.
 // "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh).
-//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2]         BENCH_RUNS=N: runs of a case
+//   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2] [runs of a case]
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -27,6 +27,7 @@ namespace {
 
 Device* device = nullptr;
 int parts = 1;
+int asked_runs = 0;  // of a case; 0: 15 of linears, 9 of experts
 
 __device__ uint32_t Hash(uint64_t i, uint32_t seed) {
   uint64_t z = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
@@ -127,8 +128,6 @@ Times Measure(cudaStream_t stream, int runs, const std::function<void()>& work) 
   return {us[us.size() / 2], us[0]};
 }
 
-int Runs(int usual) { return std::getenv("BENCH_RUNS") != nullptr ? std::atoi(std::getenv("BENCH_RUNS")) : usual; }
-
 struct LinearCase {
   const char* name;
   int64_t groups, n, k;
@@ -143,7 +142,7 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   if (!LinearPrefillSm90Supports(a.w)) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
   const auto print = [&](const char* from, const char* to) {
-    const Times us = Measure(stream, Runs(15), [&] { LinearPrefillSm90(ctx, a, parts); });
+    const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 15, [&] { LinearPrefillSm90(ctx, a, parts); });
     std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
                 parts, c.name, std::string(NameOf(format)).c_str(), from, to, static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
                 static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
@@ -200,7 +199,7 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
                       .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
   if (!ExpertsPrefillSm90Supports(a)) return;
-  const Times us = Measure(stream, Runs(9), [&] { ExpertsPrefillSm90(ctx, a, parts); });
+  const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 9, [&] { ExpertsPrefillSm90(ctx, a, parts); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
   std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
               parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),
@@ -217,6 +216,7 @@ int Main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const std::string only = argc > 2 ? argv[2] : "";
   if (argc > 3) parts = std::atoi(argv[3]);
+  if (argc > 4) asked_runs = std::atoi(argv[4]);
   const auto wanted = [&](WeightFormat f) { return only.empty() || NameOf(f) == only; };
   const WeightFormat formats[] = {WeightFormat::kNvfp4, WeightFormat::kFp8Block, WeightFormat::kMxfp4, WeightFormat::kBf16};
   const LinearCase flash[] = {{"q_b", 1, 32768, 1024}, {"o_b", 1, 4096, 8192},   {"o_a", 8, 1024, 4096}, {"in_proj", 1, 1536, 4096},
