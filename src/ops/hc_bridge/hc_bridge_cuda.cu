@@ -1,41 +1,28 @@
 #include "ops/hc_bridge/hc_bridge.h"
-#include "ops/hc_pre/site.cuh"
+#include "ops/hc_pre/site_of.cuh"
 
 namespace dsv4 {
 
 namespace {
 
-hc::Site SiteOf(const HcBridgeArgs& a) {
-  return {.streams = a.streams.f32(),
-          .y = a.y ? a.y.f32() : nullptr,
-          .post_in = a.post.f32(),
-          .comb_in = a.comb.f32(),
-          .fn = a.fn.codes,
-          .base = a.base.f32(),
-          .scale = a.scale.f32(),
-          .norm_weight = a.norm.f32(),
-          .x = a.x.f32(),
-          .post = a.post.f32(),
-          .comb = a.comb.f32(),
-          .x_blocks = a.x_blocks,
-          .row_blocks8 = static_cast<int>((a.streams.dim(0) + 7) / 8),
-          .num_streams = static_cast<int>(a.streams.dim(1)),
-          .d = static_cast<int>(a.streams.dim(2)),
-          .num_mixes = static_cast<int>(a.fn.rows),
-          .iters = static_cast<int>(a.iters),
-          .num_tokens = a.streams.dim(0),
-          .eps = a.eps,
-          .site_norm_eps = a.norm_eps,
-          .x_norm_eps = a.norm_eps,
-          .bf16 = a.fn.format == WeightFormat::kBf16};
+hc::Site BridgeSite(const HcBridgeArgs& a) {
+  hc::Site site = hc::SiteOf(a);
+  site.y = a.y ? a.y.f32() : nullptr;
+  site.post_in = a.post.f32();
+  site.comb_in = a.comb.f32();
+  site.norm_weight = a.norm.f32();
+  site.x_blocks = a.x_blocks;
+  site.row_blocks8 = static_cast<int>((a.streams.dim(0) + 7) / 8);
+  site.x_norm_eps = a.norm_eps;
+  return site;
 }
 
 }  // namespace
 
 bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& a) {
-  return ctx.device == DeviceKind::kCuda && hc::RunsAsPrefill(ctx, SiteOf(a));
+  return ctx.device == DeviceKind::kCuda && hc::RunsAsPrefill(ctx, BridgeSite(a));
 }
 
-void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a) { hc::RunSite(ctx, SiteOf(a)); }
+void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a) { hc::RunSite(ctx, BridgeSite(a)); }
 
 }  // namespace dsv4

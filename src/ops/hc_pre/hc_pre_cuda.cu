@@ -4,6 +4,7 @@
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/site.cuh"
 #include "ops/hc_pre/site_cluster.cuh"
+#include "ops/hc_pre/site_of.cuh"
 #include "ops/hc_pre/site_prefill.cuh"
 
 namespace dsv4 {
@@ -175,22 +176,6 @@ void RunSite(const ExecContext& ctx, Site s) {
 
 }  // namespace hc
 
-void HcPreCuda(const ExecContext& ctx, const HcPreArgs& a) {
-  hc::RunSite(ctx, {.streams = a.streams.f32(),
-                    .fn = a.fn.codes,
-                    .base = a.base.f32(),
-                    .scale = a.scale.f32(),
-                    .x = a.x.f32(),
-                    .post = a.post.f32(),
-                    .comb = a.comb.f32(),
-                    .num_streams = static_cast<int>(a.streams.dim(1)),
-                    .d = static_cast<int>(a.streams.dim(2)),
-                    .num_mixes = static_cast<int>(a.fn.rows),
-                    .iters = static_cast<int>(a.iters),
-                    .num_tokens = a.streams.dim(0),
-                    .eps = a.eps,
-                    .site_norm_eps = a.norm_eps,
-                    .bf16 = a.fn.format == WeightFormat::kBf16});
-}
+void HcPreCuda(const ExecContext& ctx, const HcPreArgs& a) { hc::RunSite(ctx, hc::SiteOf(a)); }
 
 }  // namespace dsv4
