@@ -1,10 +1,10 @@
 // One mHC site for few tokens as one kernel: a cluster of 16 blocks takes a token, a warp a block of 32 columns of its four
-// streams. The weights of fn are in registers before the kernel waits for the one in front of it. The arithmetic and its order
-// are those of DotsKernel and MixKernel (site.cuh): the bits are the same.
+// streams. The weights of fn are in registers before the kernel waits for the one in front of it. Blocks send each other their
+// sums as messages (device/cluster.cuh): a barrier of the cluster would wait for all stores in front of it. The arithmetic and
+// its order are those of DotsKernel and MixKernel (site.cuh): the bits are the same.
 #pragma once
 
-#include <cooperative_groups.h>
-
+#include "device/cluster.cuh"
 #include "ops/hc_pre/site.cuh"
 
 namespace dsv4::hc {
@@ -16,20 +16,26 @@ constexpr int kClusterMixes = 24;
 template <typename Weight, bool kPost, int kRun>
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (kRun + 1))
     ClusterSiteKernel(const Site s) {
-  namespace cg = cooperative_groups;
   constexpr int kStreams = 4, kMixes = kClusterMixes;
-  __shared__ float part[kRun][32];
-  __shared__ float cluster_part[kClusterBlocks][32], cluster_square[kClusterBlocks];
+  __shared__ __align__(16) float part[kRun][32];
+  __shared__ __align__(16) float cluster_part[kClusterBlocks][32];
+  __shared__ uint4 cluster_square[kClusterBlocks];  // the first word
   __shared__ float square_part[kRun];
-  cg::cluster_group cluster = cg::this_cluster();
+  __shared__ gpu::ClusterBarrier at_parts, at_squares;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int rank = static_cast<int>(blockIdx.x % kClusterBlocks);
   const int64_t t = blockIdx.x / kClusterBlocks;
   const int own_stream = lane / 8, column = (rank * kRun + warp) * 32 + lane % 8 * 4;
   const bool has_columns = warp < kRun;
   AllowNext();
-  // "I run": nothing may be written into a block's shared memory before it has begun.
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  if (threadIdx.x == 0) {
+    at_parts.Init(1), at_squares.Init(1);
+    gpu::FenceBarriers();
+    at_parts.Expect(sizeof cluster_part), at_squares.Expect(sizeof cluster_square);
+  }
+  __syncwarp();
+  // "I run": nothing may be sent to a block before it has begun.
+  gpu::ArriveAtCluster();
 
   Four w[kMixes], norm;
   if (has_columns) {
@@ -39,6 +45,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     if (s.norm_weight != nullptr) norm = LoadFour(s.norm_weight + column, 4, true);
   }
   const MixWeights mix_weights(s, min(lane, kMixes - 1), kStreams);
+  gpu::WaitForCluster();
   WaitForPrevious();
 
   Four x;  // of the lane's own stream
@@ -76,22 +83,26 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     part[warp][lane] = TransposeSum(v);
   }
   __syncthreads();
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // every block runs
-  {  // the block's sums, to every block
-    float sum = 0;
+  static_assert(kRun >= 4);
+  if (threadIdx.x < 8 * kClusterBlocks) {  // the block's sums, four by four, to every block
+    const int quad = static_cast<int>(threadIdx.x) % 8;
+    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) sum += part[i][lane];
-    for (int r = warp; r < kClusterBlocks; r += kRun + 1)
-      cluster.map_shared_rank(&cluster_part[rank][0], r)[lane] = sum;
+    for (int i = 0; i < kRun; ++i) {
+      const float4 v = reinterpret_cast<const float4*>(part[i])[quad];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    gpu::Send(&cluster_part[rank][4 * quad],
+              make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z), __float_as_uint(sum.w)),
+              at_parts, static_cast<int>(threadIdx.x) / 8);
   }
-  cluster.sync();  // every block has read the old streams
+  at_parts.Wait(0);  // every block has read `post` and `comb` of the site before
   // Every warp makes the mixes it needs: lane n mix n.
   const float product = lane <= kMixes ? SixteenSum(&cluster_part[0][lane], 32) : 0.0f;
   const float square = __shfl_sync(0xFFFFFFFFu, product, kMixes);
   const float mix = lane < kMixes ? MixOf(s, mix_weights, lane, kStreams, product, square) : 0.0f;
 
   if (!has_columns) {
-    if (s.norm_weight != nullptr) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     if (rank == 0) {
       if (lane >= kStreams && lane < 2 * kStreams) s.post[t * kStreams + lane - kStreams] = mix;
       float a[kStreams][kStreams];
@@ -107,7 +118,6 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
         }
       }
     }
-    if (s.norm_weight != nullptr) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     return;
   }
 
@@ -130,12 +140,11 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       float of_block = 0;
 #pragma unroll
       for (int i = 0; i < kRun; ++i) of_block += square_part[i];
-      *cluster.map_shared_rank(&cluster_square[rank], lane) = of_block;
+      gpu::Send(&cluster_square[rank], make_uint4(__float_as_uint(of_block), 0, 0, 0), at_squares, lane);
     }
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-    const float all = WarpSum(lane < kClusterBlocks ? cluster_square[lane] : 0.0f);
+    at_squares.Wait(0);
+    const float all = WarpSum(lane < kClusterBlocks ? __uint_as_float(cluster_square[lane].x) : 0.0f);
     const float scale = rsqrtf(all / static_cast<float>(s.d) + s.x_norm_eps);
     sum = make_float4(sum.x * scale * norm.v[0], sum.y * scale * norm.v[1], sum.z * scale * norm.v[2],
                       sum.w * scale * norm.v[3]);
