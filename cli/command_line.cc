@@ -1,13 +1,9 @@
 #include "command_line.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,189 +15,13 @@
 
 #include "dsv4/version.h"
 #include "errors.h"
-#include "format.h"
+#include "flags.h"
 #include "io.h"
 #include "options.h"
 
 namespace dsv4::cli {
 
 namespace {
-
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-
-// ---- Values of flags
-
-template <typename T>
-bool ParseWhole(std::string_view text, T* value) {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
-}
-
-CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
-                     const std::string& help, std::function<void(const std::string&)> store) {
-  return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
-}
-
-std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
-
-template <typename T>
-void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high,
-                const std::string& help) {
-  AddText(app, flags, "N", help, [=](const std::string& text) {
-    int64_t n = 0;
-    if (!ParseWhole(text, &n) || n < low || n > high) {
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a whole number " +
-                       (high == kMaxInt64 ? "from " + std::to_string(low)
-                                          : "from " + std::to_string(low) + " to " + std::to_string(high)));
-    }
-    *value = static_cast<T>(n);
-  });
-}
-
-void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
-  AddText(app, flags, "X", help, [=](const std::string& text) {
-    if (!ParseWhole(text, value))
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
-  });
-}
-
-template <typename T>
-void AddChoice(CLI::App* app, const std::string& flags, T* value,
-               std::vector<std::pair<std::string, T>> choices, const std::string& help) {
-  std::vector<std::string> choice_names;
-  for (const auto& [name, choice] : choices) choice_names.push_back(name);
-  const std::string names = FormatList(choice_names);
-  AddText(app, flags, "NAME", help + ": " + names, [=](const std::string& text) {
-    for (const auto& [name, choice] : choices) {
-      if (text != name) continue;
-      *value = choice;
-      return;
-    }
-    throw UsageError(LongName(flags) + " is '" + text + "'; accepted: " + names);
-  });
-}
-
-void AddPath(CLI::App* app, const std::string& flags, std::string* value, const std::string& help) {
-  AddText(app, flags, "F", help, [=](const std::string& text) {
-    if (text.empty()) throw UsageError(LongName(flags) + " needs a file name");
-    *value = text;
-  });
-}
-
-// ---- Groups of flags
-
-void AddModelDir(CLI::App* app, std::string* dir) {
-  AddText(app, "-m,--model", "DIR", "model folder (default: the bundled nano model)",
-          [=](const std::string& text) {
-            if (text.empty()) throw UsageError("--model needs a folder");
-            *dir = text;
-          });
-}
-
-void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true) {
-  AddModelDir(app, &o->model_dir);
-  AddText(app, "--device", "NAME", "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu)",
-          [=](const std::string& text) {
-            const bool number = text.size() > 5 && text.find_first_not_of("0123456789", 5) == std::string::npos;
-            if (text != "cpu" && text != "cuda" && !(text.starts_with("cuda:") && number)) {
-              throw UsageError("--device is '" + text + "'; accepted: cpu, cuda, cuda:N with one GPU's number");
-            }
-            o->device = text;
-          });
-  AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
-  AddChoice<Pinning>(app, "--pin", &o->pinning, {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
-                     "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
-  AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
-             "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
-  if (with_context) {
-    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
-               "context limit in tokens (default: the model's own)");
-  }
-  AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
-                     {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
-                     "how KV rows are kept (default fp8, as trained)");
-  AddChoice<IndexDtype>(app, "--index-dtype", &o->index_dtype,
-                        {{"fp4", IndexDtype::kFp4}, {"bf16", IndexDtype::kBf16}, {"f32", IndexDtype::kF32}},
-                        "how index queries and keys are kept (default fp4, as trained)");
-  AddChoice<ActivationDtype>(app, "--activation-dtype", &o->activation_dtype,
-                             {{"native", ActivationDtype::kNative},
-                              {"f32", ActivationDtype::kF32},
-                              {"fp8", ActivationDtype::kFp8},
-                              {"nvfp4", ActivationDtype::kNvfp4},
-                              {"int24", ActivationDtype::kInt24},
-                              {"int16", ActivationDtype::kInt16},
-                              {"int8", ActivationDtype::kInt8}},
-                             "how inputs of quantised linears are rounded (default native)");
-  AddChoice<AmxUse>(app, "--amx", &o->amx, {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
-                    "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
-  app->add_flag("--batch-invariant", o->batch_invariant,
-                "on a GPU: results that do not depend on chunks and batches, bit for bit (slower prefill)");
-  app->add_flag("--reference-ops", o->reference_ops,
-                "run the plain reference of every op (slow; for checking)");
-}
-
-void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
-  AddNumber(app, "--temperature", &s->temperature, "0: greedy (default 1)");
-  AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64, "keep the N most likely tokens (default 0: all)");
-  AddNumber(app, "--top-p", &s->top_p, "keep the smallest set that sums to X (default 1: all)");
-  AddNumber(app, "--min-p", &s->min_p, "drop what is less likely than X times the most likely (default 0)");
-  AddNumber(app, "--repeat-penalty", &s->repeat_penalty, "above 1: discourage tokens seen before (default 1)");
-  AddNumber(app, "--presence-penalty", &s->presence_penalty, "-2 to 2, once per token written (default 0)");
-  AddNumber(app, "--frequency-penalty", &s->frequency_penalty,
-            "-2 to 2, for each time it was written (default 0)");
-  AddText(app, "--seed", "N", "same seed, same text (default: a new one each time)", [=](const std::string& text) {
-    uint64_t seed = 0;
-    if (!ParseWhole(text, &seed)) {
-      throw UsageError("--seed is '" + text + "'; accepted: a whole number from 0 to 18446744073709551615");
-    }
-    s->seed = seed;
-  });
-  const auto add_bias = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      const size_t equals = text.find('=');
-      std::pair<TokenId, float> bias;
-      if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
-          !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
-        throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
-      }
-      s->logit_bias.push_back(bias);
-    }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--logit-bias", add_bias, "add VALUE to a token's logit; -inf bans it (may be repeated)")
-      ->type_name("ID=VALUE")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  const auto add_stop = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      if (text.empty()) throw UsageError("--stop needs a text that is not empty");
-      stops->texts.push_back(text);
-    }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--stop", add_stop, "end before this text; it is not printed (may be repeated)")
-      ->type_name("TEXT")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  const auto add_stop_id = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      TokenId id = -1;
-      if (!ParseWhole(text, &id) || id < 0) {
-        throw UsageError("--stop-id is '" + text + "'; accepted: a token id, for example 1");
-      }
-      stops->ids.push_back(id);
-    }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--stop-id", add_stop_id, "end before this token, as at EOS (may be repeated)")
-      ->type_name("ID")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-}
 
 // Sampling values that need no vocabulary are checked before a model is loaded.
 void CheckSampling(const SamplingParams& s) {
@@ -377,24 +197,6 @@ void AddInspect(CLI::App* app, Command* chosen) {
   c->final_callback([=] { *chosen = [o] { return RunInspect(*o); }; });
 }
 
-// "512,8192" or "512 8192"; an empty list leaves that part out.
-void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
-               const std::string& help) {
-  AddText(app, names, "N,N,...", help, [=](const std::string& text) {
-    counts->emplace();
-    std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ',');) {
-      int64_t value = 0;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-      if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > largest) {
-        throw UsageError(names + " holds '" + word + "'; accepted: numbers from 1 to " + std::to_string(largest) +
-                         ", separated by commas");
-      }
-      (*counts)->push_back(value);
-    }
-  });
-}
-
 void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
   AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape, {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
                          "random weights of a released shape instead of a checkpoint");
@@ -459,23 +261,6 @@ void AddBench(CLI::App* app, Command* chosen) {
     if (!o->shapes.empty() && !o->linears) throw UsageError("--shapes are those of --linears; add it");
     if (o->first_token && o->linears) throw UsageError("bench takes one of --first-token and --linears, not both");
     *chosen = [o] { return RunBench(*o); };
-  });
-}
-
-// 512MiB, 2g, 1000000
-void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std::string& help) {
-  AddText(app, flags, "BYTES", help, [=](const std::string& text) {
-    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-    std::string unit = text.substr(digits);
-    std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (unit.ends_with("ib")) unit.resize(unit.size() - 2);
-    const std::vector<std::string> units = {"", "k", "m", "g", "t"};
-    const auto power = std::find(units.begin(), units.end(), unit) - units.begin();
-    int64_t n = 0;
-    if (!ParseWhole(std::string_view(text).substr(0, digits), &n) || power == 5 || n > kMaxInt64 >> (10 * power)) {
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number of bytes, or 512MiB, 2GiB");
-    }
-    *value = n << (10 * power);
   });
 }
 

@@ -1,4 +1,4 @@
-// Flags to options: the only file that knows CLI11.
+// Flags to options: command_line.cc and flags.cc are the only files that know CLI11.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,85 @@
+// Flags of several commands, on CLI11: values that are checked while they are read (UsageError names the flag, the text
+// and what is accepted), and the groups of flags that commands share.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "errors.h"
+#include "format.h"
+#include "options.h"
+
+namespace dsv4::cli {
+
+inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+// `text` as a whole is one number of T; a leading + is allowed.
+template <typename T>
+bool ParseWhole(std::string_view text, T* value) {
+  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+// A flag with one value, handed to `store`; given twice, the last one holds. `type` stands for the value in --help.
+CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
+                     const std::string& help, std::function<void(const std::string&)> store);
+
+// "--model" of "-m,--model".
+std::string LongName(const std::string& flags);
+
+template <typename T>
+void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high,
+                const std::string& help) {
+  AddText(app, flags, "N", help, [=](const std::string& text) {
+    int64_t n = 0;
+    if (!ParseWhole(text, &n) || n < low || n > high) {
+      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a whole number " +
+                       (high == kMaxInt64 ? "from " + std::to_string(low)
+                                          : "from " + std::to_string(low) + " to " + std::to_string(high)));
+    }
+    *value = static_cast<T>(n);
+  });
+}
+
+template <typename T>
+void AddChoice(CLI::App* app, const std::string& flags, T* value,
+               std::vector<std::pair<std::string, T>> choices, const std::string& help) {
+  std::vector<std::string> choice_names;
+  for (const auto& [name, choice] : choices) choice_names.push_back(name);
+  const std::string names = FormatList(choice_names);
+  AddText(app, flags, "NAME", help + ": " + names, [=](const std::string& text) {
+    for (const auto& [name, choice] : choices) {
+      if (text != name) continue;
+      *value = choice;
+      return;
+    }
+    throw UsageError(LongName(flags) + " is '" + text + "'; accepted: " + names);
+  });
+}
+
+void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help);
+void AddPath(CLI::App* app, const std::string& flags, std::string* value, const std::string& help);
+
+// 512MiB, 2g, 1000000
+void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std::string& help);
+
+// "512,8192"; an empty list leaves that part out.
+void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
+               const std::string& help);
+
+void AddModelDir(CLI::App* app, std::string* dir);
+void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true);
+void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops);
+
+}  // namespace dsv4::cli
