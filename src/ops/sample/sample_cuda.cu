@@ -67,12 +67,27 @@ __device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mas
   return mark == Mark::kCount ? number >= amount : mass > amount;
 }
 
-__device__ __forceinline__ void AddToBin(Histogram& h, int bin, uint64_t mass, bool counts) {
-  const uint32_t low = static_cast<uint32_t>(mass);
-  uint32_t high = static_cast<uint32_t>(mass >> 32);
-  if (low != 0 && atomicAdd(&h.low[bin], low) + low < low) ++high;
-  if (high != 0) atomicAdd(&h.high[bin], high);
-  if (counts) atomicAdd(&h.count[bin], 1u);
+// Of a few tokens at once; a bin below 0 is none.
+template <int kCount>
+__device__ __forceinline__ void AddToBins(Histogram& h, const int (&bin)[kCount],
+                                          const uint64_t (&mass)[kCount], bool counts) {
+  uint32_t before[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    before[i] = 0;
+    if (bin[i] >= 0) before[i] = atomicAdd(&h.low[bin[i]], static_cast<uint32_t>(mass[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t low = static_cast<uint32_t>(mass[i]),
+                   high = static_cast<uint32_t>(mass[i] >> 32) + (before[i] + low < low ? 1 : 0);
+    if (high != 0 && bin[i] >= 0) atomicAdd(&h.high[bin[i]], high);
+  }
+  if (!counts) return;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (bin[i] >= 0) atomicAdd(&h.count[bin[i]], 1u);
+  }
 }
 
 __device__ __forceinline__ void Clear(Histogram& h) {
@@ -107,12 +122,14 @@ __device__ __forceinline__ Place PlaceOf(const uint4 (&parts)[kCluster][32], Mar
   const int lane = static_cast<int>(threadIdx.x % 32);
   uint64_t mass = 0;
   uint32_t number = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int r = 0; r < kCluster; ++r) {
     const uint4 part = parts[r][lane];
     mass += First(part), number += part.z;
   }
-  const uint64_t mass_with = mass_before + WarpPrefix(mass), with = before + WarpPrefix(number);
+  if (mark != Mark::kCount) number = 0;
+  const uint64_t mass_with = mass_before + WarpPrefix(mass),
+                 with = before + (mark == Mark::kCount ? WarpPrefix(number) : 0);
   if (*wanted < 0) *wanted = sample::WantedMass(top_p, __shfl_sync(0xFFFFFFFFu, mass_with, 31));
   const bool here = !Reached(mark, with - number, mass_with - mass, amount, *wanted) &&
                     Reached(mark, with, mass_with, amount, *wanted);
@@ -164,8 +181,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     }
   } else {
 #pragma unroll 4
-    for (int j = 0; j < own_tokens; ++j) {
-      const float x = row_logits[first + j];
+    for (int j = 0; j < kOwn; ++j) {  // behind the last token: -inf, which has no mass
+      const float x = j < own_tokens ? row_logits[first + j] : kMinusInfinity;
       nan = nan || x != x;
       largest = fmaxf(largest, x);
       logit[j] = x;
@@ -273,23 +290,31 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   };
 
   // Masses, by token and by bin. A bin never falls as the logit falls.
-  uint64_t own = 0;   // of this thread's tokens that are kept
-  uint32_t near = 0;  // those that have a bin
-  const auto distance_of = [&](int j) {
+  uint64_t own = 0;                      // of this thread's tokens that are kept
+  uint32_t near = 0;                     // those that have a bin
+  const auto distance_of = [&](int j) {  // of equal infinities 0
     return fmaxf((largest - logit[j]) * bin_scale, 0.0f);
-  };  // 0 of infinities
-  if (p.temperature != 0) {
+  };
+  if (p.temperature != 0 && !cuts) {
 #pragma unroll kUnroll
-    for (int j = 0; j < kOwn; ++j) {
-      if (j >= own_tokens) break;
-      const uint64_t m = sample::Mass(sample::Exponent(logit[j], largest, inverse));
-      mass[j] = m;
-      own += m;
-      if (!cuts) continue;
-      const float distance = distance_of(j);
-      if (!(distance < static_cast<float>(kFar))) continue;
-      near |= 1u << j;
-      AddToBin(s.distances, static_cast<int>(distance), m, is_top_k);
+    for (int j = 0; j < kOwn; ++j)
+      own += mass[j] = sample::Mass(sample::Exponent(logit[j], largest, inverse));
+  } else if (p.temperature != 0) {
+#pragma unroll 1
+    for (int first_of = 0; first_of < kOwn; first_of += kUnroll) {
+      uint64_t m[kUnroll];
+      int bin[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int j = first_of + u;
+        m[u] = sample::Mass(sample::Exponent(logit[j], largest, inverse));
+        const float distance = distance_of(j);
+        bin[u] = distance < static_cast<float>(kFar) ? static_cast<int>(distance) : -1;
+        near |= (bin[u] >= 0 ? 1u : 0u) << j;
+        mass[j] = m[u];
+        own += m[u];
+      }
+      AddToBins(s.distances, bin, m, is_top_k);
     }
   }
 
@@ -327,7 +352,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
           __syncthreads();
           for (uint32_t bits = in_bin; bits != 0; bits &= bits - 1) {
             const int j = __ffs(static_cast<int>(bits)) - 1;
-            AddToBin(h, digit_of(j), mass[j], is_top_k);
+            AddToBins<1>(h, {digit_of(j)}, {mass[j]}, is_top_k);
           }
           __syncthreads();
           SendGroups(h, s.at_digits, rank);
@@ -405,17 +430,20 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
         s.at_candidates.Wait(candidates_parity);
         candidates_parity ^= 1;
         const int of_lane = static_cast<int>(s.counts[lane % kCluster].x);
-        if (__any_sync(0xFFFFFFFFu, of_lane > kMaxCandidates)) continue;  // logits that are all alike
+        const int most = __reduce_max_sync(0xFFFFFFFFu, of_lane);
+        if (most > kMaxCandidates) continue;  // logits that are all alike
         for (int i = warp; i < num_own; i += kWarps) {
           const uint64_t own_rank = First(s.own[i]), own_mass = Second(s.own[i]);
           uint32_t number = 0;
           uint64_t in_front_mass = 0;
-#pragma unroll 4
-          for (int from = 0; from < kCluster; ++from) {
-            const int count = __shfl_sync(0xFFFFFFFFu, of_lane, from);
-            for (int k = lane; k < count; k += 32) {
+#pragma unroll 1
+          for (int k = lane; k - lane < most; k += 32) {
+#pragma unroll 8
+            for (int from = 0; from < kCluster; ++from) {
               const uint4 other = s.candidates[from][k];
-              if (First(other) > own_rank) ++number, in_front_mass += Second(other);
+              const bool in_front_of = k < static_cast<int>(s.counts[from].x) && First(other) > own_rank;
+              number += in_front_of ? 1 : 0;
+              in_front_mass += in_front_of ? Second(other) : 0;
             }
           }
           const uint64_t without = before + WarpAdd(number),
@@ -444,7 +472,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     const bool is_last = mark != Mark::kCount || !is_top_p;
     if (is_last && p.min_p > 0) {
       own = 0;
-      for (int j = 0; j < own_tokens; ++j) {
+      for (int j = 0; j < kOwn; ++j) {
         if (mass[j] == 0 || (kept >> j & 1) == 0) continue;
         if (sample::IsBelowMinP(mass[j], sample::Exponent(logit[j], largest, inverse), p.min_p))
           kept &= ~(1u << j);
@@ -478,7 +506,6 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     }
     uint64_t passed = WarpAdd(lane < rank ? of_blocks : 0) + own_begin;
     if (passed > target || passed + own <= target) return;
-    kept &= (1u << own_tokens) - 1;
     for (; kept != 0; kept &= kept - 1) {
       const int j = __ffs(static_cast<int>(kept)) - 1;
       passed += mass[j];
