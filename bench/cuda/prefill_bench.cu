@@ -1,6 +1,6 @@
 // Matrix products of prefill, as ops (activations' conversion, sorting and combining included): TFLOP/s at the shapes of
 // Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
-// L2 is as the run before left it (activations and sums of 8192 tokens do not fit). prefill_cublas.py prints the same
+// L2 is as the run before left it (activations and sums of 8192 tokens do not fit). cublas_compare.py prints the same
 // products by cuBLAS in BF16.
 // "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh).
 //   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2] [runs of a case]
