@@ -53,7 +53,6 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   // Queries: low rank, normed, expanded; then every head normed without a weight, RoPE on the tail. The tokens' own rows
   // likewise: one vector is key and value.
   const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
-  NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
   // Attention rotates back at the query's position. In long prompts on a GPU it takes FP16 queries and makes what o_a reads,
   // blocks of FP16 numbers: both lie where its output would.
   const Tensor heads = Rows(b.heads, t, n * dh);
@@ -72,6 +71,16 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   if (attend.out_blocks != nullptr && b.heads.num_bytes() >= blocks_bytes + t * n * dh * 2) {
     prepare.q_half = reinterpret_cast<uint16_t*>(attend.out_blocks + blocks_bytes);
     attend.q_half = prepare.q_half;
+  }
+
+  // One token on a GPU: one launch expands and prepares the queries.
+  LinearsArgs expand{.x = q_lora, .parts = {{{w.q_b, q}}}, .count = 1, .norm = w.q_a_norm, .norm_eps = s.norm_eps};
+  if (indexes) expand.parts[static_cast<size_t>(expand.count++)] = {w.indexer.q_b, index_q};
+  const bool expands = decodes && s.activation == ActivationDtype::kNative && QPrepareExpands(ctx, prepare, expand);
+  if (expands) {
+    prepare.expands = &expand;
+  } else {
+    NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
   }
 
   // Compressed rows, in a decode step by the same launch; and which of them each token reads.

@@ -2,6 +2,7 @@
 // stream of weights, the inputs as B fragments, the product.
 #pragma once
 
+#include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
 #include "ops/linear/tile_linear.h"
 #include "ops/linear/tile_stream.cuh"
@@ -351,6 +352,15 @@ inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
   if (p.log_slices > 0) bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
   return bytes;
 }
+
+// Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
+// multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.
+constexpr size_t kOneBlock = 116 * 1024;
+
+inline float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
+
+// Whether K is not cut: every warp has row tiles of its own.
+inline bool IsDirect(int tile_cols, int64_t items) { return items >= 8 * NumSms() && tile_cols <= 128; }
 
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>

@@ -21,15 +21,13 @@ struct Cut {
 Cut ChooseCut(int tile_cols, int items, int groups, int64_t num_tokens) {
   const int sms = NumSms();
   Cut cut = {};
-  const bool direct = items >= 8 * sms && tile_cols <= 128;  // every warp has row tiles of its own
+  const bool direct = IsDirect(tile_cols, items);
   while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
   while (cut.log_slices < cut.log_segments && std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes) ++cut.log_slices;
   cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(1 << cut.log_slices), items, kMaxClusters});
   if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
   return cut;
 }
-
-float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
 
 void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count, const float* norm, float norm_eps) {
   DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);

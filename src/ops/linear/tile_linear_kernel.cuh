@@ -216,10 +216,6 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
   }
 }
 
-// Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
-// multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.
-constexpr size_t kOneBlock = 116 * 1024;
-
 template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;

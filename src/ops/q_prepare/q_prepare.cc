@@ -21,6 +21,7 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
   DSV4_CHECK(a.q_half == nullptr || (a.q && ctx.device == DeviceKind::kCuda));
   DSV4_CHECK(!a.append || (a.kv && a.cache.num_tokens == t));
   DSV4_CHECK(a.num_compress == 0 || (a.append && a.num_compress <= 2));
+  DSV4_CHECK(a.expands == nullptr || QPrepareExpands(ctx, a, *a.expands));
   if (a.index_q) {
     const int64_t di = a.index_q.dim(2);
     DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);

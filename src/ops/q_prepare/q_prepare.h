@@ -12,6 +12,7 @@
 #include "dsv4/types.h"
 #include "kv/layout.h"
 #include "ops/compress/compress.h"
+#include "ops/linears/linears.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
@@ -30,7 +31,16 @@ struct QPrepareArgs {
   bool append = false;
   std::array<CompressArgs, 2> compress;
   int num_compress = 0;
+  // Where QPrepareExpands says so: q and index_q are yet to be made by these linears.
+  const LinearsArgs* expands = nullptr;
 };
+// Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU for one
+// token. A launch less, and the last one of those parts that read nothing of the other is hidden.
+#ifdef DSV4_HAVE_CUDA
+bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& args, const LinearsArgs& linears);
+#else
+inline bool QPrepareExpands(const ExecContext&, const QPrepareArgs&, const LinearsArgs&) { return false; }
+#endif
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
 OpImplementations DescribeQPrepare(const ExecContext& ctx);
 

@@ -1,0 +1,219 @@
+// One token's queries from their low rank on: the linears, and what q_prepare does with their output, in one launch.
+//
+// A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows, a warp
+// the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block prepares the
+// whole head, and another one the index head, and writes its own half. Blocks behind these do the token's own row and the
+// compressors, which read nothing of it. Products and their order are tile_linear_kernel.cuh's, heads are heads.cuh's.
+#include "device/cluster.cuh"
+#include "ops/linear/tile_linear.cuh"
+#include "ops/q_prepare/heads.cuh"
+
+namespace dsv4::q_prepare {
+
+namespace {
+
+constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
+constexpr int kHead = 512, kIndexHead = 128;         // channels
+constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 2 / 16;  // row tiles of a block
+constexpr int kSlots = tile_linear::kSlots, kSlotBytes = tile_linear::kSlotBytes;
+constexpr int kChunk = 4;  // tiles of a copy
+constexpr int64_t kMaxCols = 4096;
+constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
+static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
+
+struct ExpandParams {
+  tile_linear::Params linear;
+  Params prepare;
+};
+
+// What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
+inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
+
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 2) ExpandKernel(const __grid_constant__ ExpandParams a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ __align__(8) uint64_t full[kWarps * kSlots];
+  __shared__ gpu::ClusterBarrier at_rows;
+  __shared__ __align__(16) float head[kHead];
+  __shared__ __align__(16) float index_head[kIndexHead];
+  __shared__ float2 angles[32];
+  __shared__ float row_scale;
+  AllowNext();
+  const tile_linear::Params& p = a.linear;
+  const Params& prepare = a.prepare;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
+  const int behind = static_cast<int>(blockIdx.x) - 2 * prepare.heads;
+  if (behind >= 0) {
+    if (behind < prepare.num_compress) {
+      CompressorTask<kThreads>(prepare, behind, reinterpret_cast<float*>(shared));
+    } else if (behind == prepare.num_compress && warp == 0) {
+      PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
+      gpu::RowPointer to = {nullptr, nullptr};
+      if (prepare.append) to = gpu::WindowRow(prepare.layer, prepare.window, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
+      WaitForPrevious();
+      Task<kHead / 64>(prepare, 0, lane, prepare.dh, prepare.di, prepare.pairs, to);
+    }
+    return;
+  }
+
+  const int number = static_cast<int>(blockIdx.x) / 2, half = static_cast<int>(blockIdx.x) % 2;
+  const bool indexes = prepare.num_index > 0;
+  if (thread == 0) {
+    at_rows.Init(1);
+    gpu::FenceBarriers();
+    at_rows.Expect(static_cast<uint32_t>(sizeof head / 2 + (indexes ? sizeof index_head / 2 : 0)));
+  }
+  const uint32_t ring = SharedAddress(shared) + warp * (kSlots * kSlotBytes), ready = SharedAddress(full) + warp * (kSlots * 8);
+  if (ElectLane()) {
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) InitBarrier(ready + 8 * s);
+    FenceBarrierInit();
+  }
+  __syncwarp();
+  gpu::ArriveAtCluster();  // "I run"
+
+  // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
+  const int chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;
+  const int64_t row_bytes = static_cast<int64_t>(p.tile_cols) * TileBytes(kFormat);
+  const auto codes = [&](int task) {
+    return task == 0 ? p.matrices[0].codes + (2 * kTiles * number + kTiles * half + warp) * row_bytes
+                     : p.matrices[1].codes + (2 * kIndexTiles * number + kIndexTiles * half + warp) * row_bytes;
+  };
+  int asked_task = 0, asked = 0;
+  const uint8_t* from = codes(0);
+  const auto ask = [&](int slot) {
+    if (asked_task >= tasks) return;
+    const uint32_t bytes = static_cast<uint32_t>(min(kChunk, p.tile_cols - asked * kChunk)) * static_cast<uint32_t>(TileBytes(kFormat));
+    if (ElectLane()) {
+      ExpectBytes(ready + 8 * slot, bytes);
+      CopyBulk(ring + slot * kSlotBytes, from, bytes, ready + 8 * slot, p.policy);
+    }
+    from += bytes;
+    if (++asked < chunks) return;
+    asked = 0;
+    if (++asked_task < tasks) from = codes(asked_task);
+  };
+#pragma unroll 1
+  for (int s = 0; s < kSlots; ++s) ask(s);
+  if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
+  gpu::WaitForCluster();
+  WaitForPrevious();
+
+  uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
+  const tile_linear::Inputs<1, tile_linear::kOne> tokens(1, lane);
+  if (thread < prepare.pairs) angles[thread] = prepare.cos_sin[thread];
+  tile_linear::StageInputs<tile_linear::kOne>(p, 0, 0, p.tile_cols, inputs);
+  tile_linear::RowScales(p, &row_scale);
+  __syncthreads();
+  uint32_t phase = 0;
+  int slot = 0;
+  uint4 b[2][2] = {};
+#pragma unroll 1
+  for (int task = 0; task < tasks; ++task) {
+    float acc[2][1][4] = {};
+    const uint8_t* x = inputs;
+#pragma unroll 1
+    for (int left = p.tile_cols; left > 0; left -= kChunk) {
+      const int count = min(kChunk, left);
+      WaitBarrier(ready + 8 * slot, phase);
+      tile_linear::MultiplyChunk<kFormat, 1, tile_linear::kOne>(shared + (warp * kSlots + slot) * kSlotBytes, count, lane, x, tokens, {}, 0, b, acc);
+      x += count * tokens.tile();
+      __syncwarp();
+      ask(slot);
+      if (++slot == kSlots) slot = 0, phase ^= 1;
+    }
+    float sum[1][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) acc[0][0][j] += acc[1][0][j];
+    tile_linear::Inputs<1, tile_linear::kOne>::Join(acc[0], sum);
+    if (lane % 4 == 0) {
+      const float factor = p.matrices[task].factor * row_scale;
+      float* to = (task == 0 ? head + kHead / 2 * half : index_head + kIndexHead / 2 * half) + 16 * warp + lane / 4;
+      to[0] = sum[0][0] * factor;
+      to[8] = sum[0][2] * factor;
+    }
+  }
+  __syncthreads();
+  const auto send = [&](float* rows, int i) {
+    const uint4 v = *reinterpret_cast<const uint4*>(rows + 4 * i);
+    gpu::Send(rows + 4 * i, v, at_rows, half ^ 1);
+  };
+  constexpr int kSends = kHead / 8, kIndexSends = kIndexHead / 8;
+  if (thread < kSends) {
+    send(head + kHead / 2 * half, thread);
+  } else if (indexes && thread < kSends + kIndexSends) {
+    send(index_head + kIndexHead / 2 * half, thread - kSends);
+  }
+  if (warp > (indexes ? 1 : 0)) return;
+  at_rows.Wait(0);
+  if (warp == 0) {
+    Head<kHead / 64> q;
+    q.Load(head, kHead, lane);
+    q.Norm(kHead, prepare.eps);
+    q.Rotate(angles, kHead, prepare.pairs, lane);
+    float* to = prepare.q + number * kHead + 2 * lane;
+#pragma unroll
+    for (int j = 0; j < kHead / 64; ++j) {
+      if (j / (kHead / 128) == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
+    }
+  } else {
+    Head<kIndexHead / 64> q;
+    q.Load(index_head, kIndexHead, lane);
+    PrepareIndexHead(prepare, angles, kIndexHead, prepare.pairs, lane, q);
+    float* to = prepare.index_q + number * kIndexHead + 2 * lane;
+#pragma unroll
+    for (int j = 0; j < kIndexHead / 64; ++j) {
+      if (j == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
+    }
+  }
+}
+
+int64_t NumBlocks(const QPrepareArgs& a) { return 2 * a.q.dim(1) + CeilDiv(1 + a.num_compress, 2) * 2; }
+
+}  // namespace
+
+void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
+  const LinearsArgs& linears = *a.expands;
+  ExpandParams params = {.linear = {}, .prepare = MakeParams(a)};
+  const int64_t pooled = AddCompress(a, params.prepare, kThreads) * static_cast<int64_t>(sizeof(float));
+  tile_linear::Params& p = params.linear;
+  p.x = linears.x.f32();
+  p.cols = static_cast<int>(linears.x.dim(1));
+  p.x_stride = p.cols;
+  p.tile_cols = static_cast<int>(CeilDiv(p.cols, kTileCols64));
+  p.num_tokens = 1;
+  p.policy = kEvictFirst;
+  p.norm = linears.norm.f32();
+  p.norm_eps = linears.norm_eps;
+  for (int i = 0; i < linears.count; ++i) {
+    const QuantTensor& w = linears.parts[static_cast<size_t>(i)].w;
+    p.matrices[i].codes = w.codes;
+    p.matrices[i].factor = w.global_scale * tile_linear::TileFactor(w.format);
+  }
+  // At least as much as lets a multiprocessor have one block only, as linears do.
+  const size_t bytes = std::max<size_t>({RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});
+  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a))), dim3(kThreads), bytes, params);
+}
+
+}  // namespace dsv4::q_prepare
+
+namespace dsv4 {
+
+bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& a, const LinearsArgs& linears) {
+  using namespace q_prepare;
+  if (ctx.device != DeviceKind::kCuda || ctx.reference_ops || ctx.f32_inputs) return false;
+  if (!a.q || !a.kv || !a.append || a.q_half != nullptr || a.q.dim(0) != 1 || a.q.dim(2) != kHead || a.cos_sin.dim(1) > 32) return false;
+  const int64_t heads = a.q.dim(1), cols = linears.x.dim(1);
+  if (a.index_q && (a.index_q.dim(1) != heads || a.index_q.dim(2) != kIndexHead)) return false;
+  if (!linears.norm || linears.count != (a.index_q ? 2 : 1) || cols > kMaxCols || NumBlocks(a) > NumSms()) return false;
+  int64_t items = 0;
+  for (int i = 0; i < linears.count; ++i) {
+    const LinearPart& part = linears.parts[static_cast<size_t>(i)];
+    const Tensor& to = i == 0 ? a.q : a.index_q;
+    if (part.w.format != kFormat || part.w.layout != WeightLayout::kTiles || part.y.data != to.data || part.w.rows != to.num_elements()) return false;
+    items += part.w.rows / 16;
+  }
+  return tile_linear::IsDirect(static_cast<int>(CeilDiv(cols, kTileCols64)), items);
+}
+
+}  // namespace dsv4

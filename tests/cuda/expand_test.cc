@@ -1,0 +1,132 @@
+// q_prepare with the linears in front of it in one launch: the bits of the two, one after the other.
+#include <deque>
+#include <limits>
+
+#include "ops/q_prepare/q_prepare.h"
+#include "support/cache_fixture.h"
+#include "support/compare.h"
+#include "support/cuda_mirror.h"
+#include "support/guard_buffer.h"
+#include "support/quant_fixture.h"
+
+namespace dsv4 {
+void LinearsCuda(const ExecContext& ctx, const LinearsArgs& args);
+void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& args);
+}  // namespace dsv4
+
+namespace dsv4::test {
+namespace {
+
+constexpr int64_t kHead = 512, kIndexHead = 128, kPairs = 32;
+
+struct Case {
+  int64_t heads, k, ratio, position;
+  KvDtype kv = KvDtype::kFp8;
+  IndexDtype index = IndexDtype::kFp4;
+};
+
+struct Projections {  // of one compressor
+  Projections(Random& random, const CompressorLayout& c)
+      : values({1, c.overlap * c.dim}, random.Normals(c.overlap * c.dim)),
+        gates({1, c.overlap * c.dim}, random.Normals(c.overlap * c.dim, 2)),
+        slot_bias({c.ratio, c.overlap * c.dim}, random.Normals(c.ratio * c.overlap * c.dim)),
+        norm({c.dim}, random.Normals(c.dim)),
+        frequencies({kPairs}, random.Uniforms(kPairs, 0, 1)) {}
+  CompressArgs On(Mirror& gpu, const CacheView& cache, const CompressorLayout& layout, bool hadamard) {
+    return {.values = gpu.In(values.tensor()), .gates = gpu.Out(gates.tensor()), .slot_bias = gpu.In(slot_bias.tensor()),
+            .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f, .frequencies = gpu.In(frequencies.tensor()), .hadamard = hadamard,
+            .cache = cache, .layout = &layout};
+  }
+  GuardBuffer<float> values, gates, slot_bias, norm, frequencies;
+};
+
+struct Result {
+  std::vector<float> q, index_q, kv, gates;
+  std::vector<uint8_t> memory;
+};
+
+Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& index_q_b, bool expands) {
+  Random random(5);  // the same data whatever `expands`
+  CacheFixture cache(FullKvSpec({c.ratio}, c.kv, c.index), {{c.position, 1}});
+  cache.FillRandom(random);
+  const LayerLayout& layer = cache.layout().layers[0];
+  const bool indexes = layer.index.ratio != 0;
+  GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), norm({c.k}, random.Normals(c.k)), kv({1, kHead}, random.Normals(kHead)),
+      kv_norm({kHead}, random.Normals(kHead)), angles({1, kPairs, 2}, random.Normals(2 * kPairs)), q({1, c.heads, kHead}),
+      index_q({1, c.heads, kIndexHead});
+  std::deque<Projections> projections;
+  for (const CompressorLayout* layout : {&layer.main, &layer.index}) {
+    if (layout->ratio != 0) projections.emplace_back(random, *layout);
+  }
+  Mirror gpu;
+  const Tensor to = gpu.Out(q.tensor()), index_to = indexes ? gpu.Out(index_q.tensor()) : Tensor{};
+  LinearsArgs linears{.x = gpu.In(x.tensor()), .count = 1, .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
+  linears.parts[0] = {gpu.Weight(q_b.tensor()), to.Reshaped({1, c.heads * kHead})};
+  if (indexes) linears.parts[static_cast<size_t>(linears.count++)] = {gpu.Weight(index_q_b.tensor()), index_to.Reshaped({1, c.heads * kIndexHead})};
+  QPrepareArgs args{.q = to, .kv = gpu.Out(kv.tensor()), .kv_norm = gpu.In(kv_norm.tensor()), .index_q = index_to,
+                    .cos_sin = gpu.In(angles.tensor()), .norm_eps = 1e-6f, .index_dtype = c.index, .cache = gpu.Cache(cache.View(0)),
+                    .append = true};
+  for (size_t i = 0; i < projections.size(); ++i) {
+    args.compress[i] = projections[i].On(gpu, args.cache, i == 0 ? layer.main : layer.index, i == 1);
+    ++args.num_compress;
+  }
+  EXPECT_TRUE(QPrepareExpands(gpu.ctx(), args, linears));
+  if (expands) {
+    args.expands = &linears;
+  } else {
+    LinearsCuda(gpu.ctx(), linears);
+  }
+  QPrepareCuda(gpu.ctx(), args);
+  gpu.Finish();
+  Result r{.q = q.values(), .index_q = indexes ? index_q.values() : std::vector<float>{}, .kv = kv.values(), .gates = {}, .memory = {}};
+  for (Projections& p : projections) r.gates.insert(r.gates.end(), p.gates.data(), p.gates.data() + p.gates.size());
+  const SequenceView& seq = cache.sequences()[0];
+  r.memory.assign(seq.fixed, seq.fixed + cache.layout().fixed_bytes);
+  for (int64_t i = 0; cache.layout().page_bytes > 0 && i <= c.position / cache.layout().page_tokens; ++i) {
+    r.memory.insert(r.memory.end(), seq.pages[i], seq.pages[i] + cache.layout().page_bytes);
+  }
+  return r;
+}
+
+TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
+  DSV4_GPU_OR_SKIP();
+  const std::vector<Case> cases = {{64, 1024, 0, 130}, {64, 1024, 4, 130}, {64, 1024, 4, 131}, {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
+                                   {64, 1024, 128, 255}, {64, 1536, 128, 256, KvDtype::kF32}, {40, 64, 4, 1023, KvDtype::kF32, IndexDtype::kF32},
+                                   {33, 1008, 128, 0}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(StrCat("heads ", c.heads, " K ", c.k, " ratio ", c.ratio, " at ", c.position));
+    Random random(6);
+    const QuantFixture q_b(random, {WeightFormat::kNvfp4}, c.heads * kHead, c.k), index_q_b(random, {WeightFormat::kNvfp4}, c.heads * kIndexHead, c.k);
+    const Result want = Prepared(c, q_b, index_q_b, false), got = Prepared(c, q_b, index_q_b, true), again = Prepared(c, q_b, index_q_b, true);
+    EXPECT_TRUE(BitEqual(got.q, want.q));
+    EXPECT_TRUE(BitEqual(got.index_q, want.index_q));
+    EXPECT_TRUE(BitEqual(got.kv, want.kv));
+    EXPECT_TRUE(BitEqual(got.gates, want.gates));
+    EXPECT_TRUE(got.memory == want.memory);
+    EXPECT_TRUE(BitEqual(again.q, want.q) && again.memory == want.memory);
+  }
+}
+
+// More tokens, other shapes and formats, inputs as three parts: not in one launch.
+TEST(CudaQPrepareExpand, OnlyWhereItCan) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  const QuantFixture fp8(random, {WeightFormat::kFp8Block}, 64 * kHead, 64), nvfp4(random, {WeightFormat::kNvfp4}, 64 * kHead, 64);
+  CacheFixture cache(FullKvSpec({0}), {{3, 1}});
+  GuardBuffer<float> x({1, 64}), norm({64}), q({1, 64, kHead}), kv({1, kHead}), angles({1, kPairs, 2});
+  Mirror gpu;
+  const auto can = [&](const QuantFixture& w, bool append, bool f32_inputs) {
+    QPrepareArgs args{.q = q.tensor(), .kv = kv.tensor(), .cos_sin = angles.tensor(), .cache = cache.View(0), .append = append};
+    LinearsArgs linears{.x = x.tensor(), .count = 1, .norm = norm.tensor()};
+    linears.parts[0] = {gpu.Weight(w.tensor()), q.tensor().Reshaped({1, 64 * kHead})};
+    gpu.ctx().f32_inputs = f32_inputs;
+    return QPrepareExpands(gpu.ctx(), args, linears);
+  };
+  EXPECT_TRUE(can(nvfp4, true, false));
+  EXPECT_FALSE(can(fp8, true, false));
+  EXPECT_FALSE(can(nvfp4, false, false));
+  EXPECT_FALSE(can(nvfp4, true, true));
+}
+
+}  // namespace
+}  // namespace dsv4::test
