@@ -71,7 +71,7 @@ __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
       BarrierInit(s.token_full + 8 * i, 1);
       BarrierInit(s.token_empty + 8 * i, 8);  // the multiplying warps
       BarrierInit(s.weight_full + 8 * i, 1);
-      BarrierInit(s.weight_empty + 8 * i, 8);
+      BarrierInit(s.weight_empty + 8 * i, 256);  // their threads: each has read
     }
     BarrierInitFence();
   }
@@ -369,8 +369,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
     raw.Decode(fold, to);
     if (kOdd == 1) load_scale(slab + 1);
     if (kOdd == 1 || kChunk == 1 || slab + 1 == num_slabs) {
-      __syncwarp();
-      if (lane == 0) BarrierArrive(s.weight_empty + 8 * at.weights.stage());
+      BarrierArrive(s.weight_empty + 8 * at.weights.stage());
       ++at.weights.count;
     }
   };
