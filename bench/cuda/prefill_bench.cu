@@ -2,7 +2,8 @@
 // Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
 // L2 is as the run before left it (activations and sums of 8192 tokens do not fit). cublas_compare.py prints the same
 // products by cuBLAS in BF16.
-// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh).
+// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh,
+// ops/query_blocks.h).
 //   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2] [runs of a case]
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -141,13 +142,14 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
   if (!LinearPrefillSm90Supports(a.w)) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
-  const auto print = [&](const char* from, const char* to) {
-    const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 15, [&] { LinearPrefillSm90(ctx, a, parts); });
+  const auto print_of = [&](const char* from, const char* to, const std::function<void()>& work) {
+    const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 15, work);
     std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
                 parts, c.name, std::string(NameOf(format)).c_str(), from, to, static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
                 static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
     std::fflush(stdout);
   };
+  const auto print = [&](const char* from, const char* to) { print_of(from, to, [&] { LinearPrefillSm90(ctx, a, parts); }); };
   print("f32", "f32");
   // As the engine calls them for long prompts.
   if (parts != 1 || tokens <= 1024 || (format != WeightFormat::kNvfp4 && format != WeightFormat::kFp8Block)) return;
@@ -155,6 +157,15 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   FillHalves<<<1024, 256, 0, stream>>>(static_cast<__half*>(buffers.back().p), tokens * c.groups * c.k, 5);
   a.x_blocks = static_cast<const uint8_t*>(buffers.back().p);
   print("blocks", "f32");
+  if (std::strstr(c.name, "q_b") != nullptr) {
+    const Tensor squares = RandomTensor(buffers, stream, {tokens, c.n / 64}, 1, 6), cos_sin = RandomTensor(buffers, stream, {tokens, 32, 2}, 1, 7);
+    LinearsArgs together{.x = x};
+    together.parts[0] = {.w = a.w, .y = y, .queries = {.blocks = static_cast<uint8_t*>(y.data), .squares = squares.f32(), .head_dim = 512, .cos_sin = cos_sin}};
+    together.count = 1;
+    print_of("f32", "queries", [&] { LinearsPrefillSm90(ctx, together, parts); });
+    together.x_blocks = a.x_blocks;
+    print_of("blocks", "queries", [&] { LinearsPrefillSm90(ctx, together, parts); });
+  }
   if (c.groups == 1) return;
   a.y_blocks = static_cast<uint8_t*>(a.y.data);
   print("blocks", "blocks");

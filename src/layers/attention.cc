@@ -51,27 +51,24 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
                b.rounded);
 
   // Queries: low rank, normed, expanded; then every head normed without a weight, RoPE on the tail. The tokens' own rows
-  // likewise: one vector is key and value.
-  const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows);
-  // Attention rotates back at the query's position. In long prompts on a GPU it takes FP16 queries and makes what o_a reads,
-  // blocks of FP16 numbers: both lie where its output would.
-  const Tensor heads = Rows(b.heads, t, n * dh);
+  // likewise: one vector is key and value. Attention rotates back at the query's position.
+  const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows), heads = Rows(b.heads, t, n * dh);
   SparseAttentionArgs attend{.q = q.Reshaped({t, n, dh}), .kv = kv, .sink = w.sink, .cache = cache, .out = heads.Reshaped({t, n, dh}),
-                             .cos_sin = rope.cos_sin};
-  if (ReadsBlocks(ctx, s.activation, w.o_a, t) && n * dh / s.o_groups % 64 == 0 && SparseAttentionWritesBlocks(ctx, attend)) {
-    attend.out_blocks = static_cast<uint8_t*>(heads.data);
+                             .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps};
+  // In long prompts on a GPU it makes what o_a reads, blocks of FP16 numbers, and takes queries as q_b itself writes them.
+  const bool half = SparseAttentionWritesBlocks(ctx, attend);
+  if (half && ReadsBlocks(ctx, s.activation, w.o_a, t) && n * dh / s.o_groups % 64 == 0) attend.out_blocks = static_cast<uint8_t*>(heads.data);
+  const int64_t query_bytes = QueryBlocksBytes(t, n * dh);
+  if (half && ReadsBlocks(ctx, s.activation, w.q_b, t) && b.q.num_bytes() >= query_bytes + t * (n * dh / 64) * 4) {
+    attend.queries = {.blocks = static_cast<uint8_t*>(q.data), .squares = reinterpret_cast<float*>(static_cast<uint8_t*>(q.data) + query_bytes),
+                      .unit = QueryUnit(w.q_b), .head_dim = dh, .cos_sin = rope.cos_sin};
   }
   // A decode step has one token a sequence: the window row then goes into the ring at once.
   const bool decodes = cache.num_sequences == cache.num_tokens;
   Tensor index_heads;
   if (indexes) index_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
-  QPrepareArgs prepare{.q = attend.q, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads, .cos_sin = rope.cos_sin,
-                       .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes};
-  const int64_t blocks_bytes = CeilDiv(t, 8) * 8 * n * dh * 2;
-  if (attend.out_blocks != nullptr && b.heads.num_bytes() >= blocks_bytes + t * n * dh * 2) {
-    prepare.q_half = reinterpret_cast<uint16_t*>(attend.out_blocks + blocks_bytes);
-    attend.q_half = prepare.q_half;
-  }
+  QPrepareArgs prepare{.q = attend.queries.blocks != nullptr ? Tensor{} : attend.q, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads,
+                       .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes};
 
   // One token on a GPU: one launch expands and prepares the queries.
   LinearsArgs expand{.x = q_lora, .parts = {{{w.q_b, q}}}, .count = 1, .norm = w.q_a_norm, .norm_eps = s.norm_eps};
@@ -80,7 +77,8 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   if (expands) {
     prepare.expands = &expand;
   } else {
-    NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q}, {w.indexer.q_b, index_q}}, b.rounded);
+    NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q, /*rounds=*/true, attend.queries}, {w.indexer.q_b, index_q}},
+                       b.rounded);
   }
 
   // Compressed rows, in a decode step by the same launch; and which of them each token reads.

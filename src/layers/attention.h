@@ -59,9 +59,9 @@ struct RopeAnglesView {
 struct AttentionBuffers {
   Tensor rounded;        // f32 [T, max(D, Rq, G*Ro)]: a linear's rounded input, or x as blocks (ops/activation_blocks.cuh)
   Tensor q_lora;         // f32 [T, Rq]
-  Tensor q;              // f32 [T, N*Dh]
+  Tensor q;              // f32 [T, N*Dh], or blocks (ops/query_blocks.h)
   Tensor kv;             // f32 [T, Dh]
-  Tensor heads;          // f32 [T, N*Dh], rows of whole blocks of 8: what the heads read from the cache, or FP16 numbers (Attention)
+  Tensor heads;          // f32 [T, N*Dh], rows of whole blocks of 8: what the heads read from the cache, or that as blocks (Attention)
   Tensor o_lora;         // f32 [T, G*Ro]
   Tensor values, gates;  // f32 [T, 2*Dh]: compressor projections
   Tensor index_values, index_gates;  // f32 [T, 2*Di]: the index compressor's

@@ -47,7 +47,7 @@ void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const LinearInpu
       continue;
     }
     LinearsArgs& group = call.rounds && RoundsInput(mode, call.w) ? rounded : plain;
-    group.parts[static_cast<size_t>(group.count++)] = {call.w, call.y};
+    group.parts[static_cast<size_t>(group.count++)] = {call.w, call.y, call.queries};
   }
   if (plain.count > 0) Linears(ctx, plain);
   if (rounded.count == 0) return;
@@ -65,7 +65,7 @@ void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tens
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
     rounds = rounds || (call.rounds && (RoundsInput(mode, call.w) || MultipliesCodes(ctx, mode, x, call.w)));
-    args.parts[static_cast<size_t>(args.count++)] = {call.w, call.y};
+    args.parts[static_cast<size_t>(args.count++)] = {call.w, call.y, call.queries};
   }
   if (!rounds && args.count > 0 && LinearsNormalise(ctx, args)) {
     Linears(ctx, args);

@@ -6,6 +6,7 @@
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "ops/linear/linear.h"
+#include "ops/query_blocks.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
@@ -28,6 +29,7 @@ struct LinearCall {
   QuantTensor w;
   Tensor y;
   bool rounds = true;  // false: the input stays unrounded in every mode
+  QueryBlocks queries = {};  // instead of y, where ReadsBlocks (below)
 };
 
 // All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinears.

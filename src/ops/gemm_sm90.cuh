@@ -21,6 +21,7 @@
 #include <cuda_fp16.h>
 
 #include "ops/activation_blocks.cuh"
+#include "ops/gemm_decode_sm90.cuh"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/wgmma.cuh"
 
@@ -124,169 +125,6 @@ __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring& ring, cons
     }
   }
 }
-
-// ---- decoding: one row's 16 columns of a lane into A registers a[4 s] and a[4 s + 2], s < 4 ----
-
-// Registers that a running wgmma reads must keep their values until it is waited for, which the compiler does not know.
-// So whatever writes an A register is volatile: it stays behind the wait that is in front of it.
-__device__ __forceinline__ uint32_t MultiplyBf16x2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-__device__ __forceinline__ uint32_t MultiplyHalf2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-// 8 codes as FP16 pairs times 2^-14, times `scale`. Sign, exponent and mantissa of a pair lie as pack_weight.h says.
-__device__ __forceinline__ void DecodeFp4WordHalf(uint32_t v, uint32_t scale, uint32_t* a) {
-  constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x0E000E00u;
-  a[0] = MultiplyHalf2((v & kSign) | (v << 3 & kMagnitude), scale);
-  a[2] = MultiplyHalf2((v << 3 & kSign) | (v << 6 & kMagnitude), scale);
-  a[4] = MultiplyHalf2((v << 6 & kSign) | (v << 9 & kMagnitude), scale);
-  a[6] = MultiplyHalf2((v << 1 & kSign) | (v & 0x0C000C00u) | (v >> 4 & 0x02000200u), scale);
-}
-
-// 8 codes as BF16 pairs times 2^-126 (see pack_weight.h), times `scale`.
-__device__ __forceinline__ void DecodeFp4Word(uint32_t v, uint32_t scale, uint32_t* a) {
-  constexpr uint32_t kMask = 0x81C081C0u;
-  const uint32_t last = ((v << 1) & 0x80008000u) | ((v >> 3) & 0x01800180u) | ((v >> 7) & 0x00400040u);
-  a[0] = MultiplyBf16x2(v & kMask, scale);
-  a[2] = MultiplyBf16x2((v << 3) & kMask, scale);
-  a[4] = MultiplyBf16x2((v << 6) & kMask, scale);
-  a[6] = MultiplyBf16x2(last, scale);
-}
-
-// E4M3 scale byte as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
-__device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) {
-  const uint32_t bits = ((byte & 0x7Fu) << 7 | (byte & 0x80u) << 8) * 0x00010001u;  // scale * 2^-8
-  return MultiplyHalf2(bits, 0x74007400u);
-}
-
-// E8M0 scale byte as a BF16 pair. 2^-127 is a subnormal; 255 is NaN.
-__device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t byte) {
-  return (byte << 7 | (byte == 0 || byte == 255 ? 0x40u : 0u)) * 0x00010001u;
-}
-
-// Four E4M3 codes times 2^-8 as FP16 pairs, times `scale`.
-__device__ __forceinline__ void DecodeFp8Word(uint32_t v, uint32_t scale, uint32_t* a) {
-  a[0] = MultiplyHalf2((v << 8 & 0x80008000u) | (v << 7 & 0x3F803F80u), scale);
-  a[2] = MultiplyHalf2((v & 0x80008000u) | (v >> 1 & 0x3F803F80u), scale);
-}
-
-__device__ __forceinline__ uint32_t LoadShared8(uint32_t a) {
-  uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a));
-  return v;
-}
-__device__ __forceinline__ uint32_t LoadShared16(uint32_t a) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(a));
-  return v;
-}
-__device__ __forceinline__ uint32_t LoadShared32(uint32_t a) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
-  return v;
-}
-__device__ __forceinline__ void LoadShared64(uint32_t a, uint32_t* v) {
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(a));
-}
-__device__ __forceinline__ void LoadShared128(uint32_t a, uint32_t* v) {
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(a));
-}
-
-// What a warp multiplies. Plain: 16 rows of one tile. Paired: rows g of its instruction are `half` (0: rows 0-7, 1: rows
-// 8-15) of one tile (gate), rows g + 8 the same half of another (up), so that both meet in one thread.
-struct WarpRows {
-  uint32_t low, high;  // offsets of the tiles in a stage, this lane's 16 L included
-  uint32_t half;
-};
-
-template <WeightFormat kFormat>
-struct RawWeights;  // a lane's undecoded weights of one slab
-
-template <>
-struct RawWeights<WeightFormat::kNvfp4> {
-  uint32_t v[4], scale[2];
-  template <bool kPaired>
-  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t lane) {
-    if constexpr (kPaired) {
-      LoadShared64(stage + r.low + 8 * r.half, v);
-      LoadShared64(stage + r.high + 8 * r.half, v + 2);
-      scale[0] = LoadShared8(stage + r.low - 14 * lane + 512 + r.half);
-      scale[1] = LoadShared8(stage + r.high - 14 * lane + 512 + r.half);
-    } else {
-      LoadShared128(stage + r.low, v);
-      const uint32_t both = LoadShared16(stage + r.low - 14 * lane + 512);
-      scale[0] = both & 255, scale[1] = both >> 8;
-    }
-  }
-  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
-    const uint32_t low = Nvfp4Scale(scale[0]), high = Nvfp4Scale(scale[1]);
-    DecodeFp4WordHalf(v[0], low, a), DecodeFp4WordHalf(v[1], low, a + 8);
-    DecodeFp4WordHalf(v[2], high, a + 1), DecodeFp4WordHalf(v[3], high, a + 9);
-  }
-};
-
-template <>
-struct RawWeights<WeightFormat::kMxfp4> : RawWeights<WeightFormat::kNvfp4> {
-  // Two products: 2^126 makes the codes themselves, the scale may be any power of two of BF16.
-  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
-    constexpr uint32_t kUnit = 0x7E807E80u;  // 2^126
-    const uint32_t s[2] = {Mxfp4Scale(scale[0]), Mxfp4Scale(scale[1])};
-    DecodeFp4Word(v[0], kUnit, a), DecodeFp4Word(v[1], kUnit, a + 8);
-    DecodeFp4Word(v[2], kUnit, a + 1), DecodeFp4Word(v[3], kUnit, a + 9);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) a[i] = MultiplyBf16x2(a[i], s[i % 2]);
-  }
-};
-
-template <>
-struct RawWeights<WeightFormat::kFp8Block> {
-  uint32_t v[8];
-  template <bool kPaired>
-  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t) {
-    LoadShared128(stage + r.low + (kPaired ? 512 * r.half : 0), v);
-    LoadShared128(stage + r.high + (kPaired ? 512 * r.half : 512), v + 4);
-  }
-  __device__ __forceinline__ void Decode(const uint32_t* scale, uint32_t* a) const {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      DecodeFp8Word(v[s], scale[0], a + 4 * s);
-      DecodeFp8Word(v[4 + s], scale[1], a + 4 * s + 1);
-    }
-  }
-};
-
-template <>
-struct RawWeights<WeightFormat::kBf16> {
-  uint32_t low, high;
-  template <bool kPaired>
-  __device__ __forceinline__ void Load(uint32_t stage, const WarpRows& r, uint32_t) {
-    low = stage + r.low + (kPaired ? 4 * r.half : 0);
-    high = stage + r.high + (kPaired ? 4 * r.half : 0);
-    paired = kPaired;
-  }
-  // Straight into A registers, so not before.
-  __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      if (paired) {
-        a[4 * s] = LoadShared32(low + 512 * s);
-        a[4 * s + 1] = LoadShared32(high + 512 * s);
-        a[4 * s + 2] = LoadShared32(low + 512 * s + 8);
-        a[4 * s + 3] = LoadShared32(high + 512 * s + 8);
-      } else {
-        LoadShared128(low + 512 * s, a + 4 * s);
-      }
-    }
-  }
-  bool paired;  // a constant
-};
 
 // ---- FP8's float32 scales, one for 16 rows x 128 columns ----
 // A power of two in [2^-22, 1] (or 0) goes into the decode, exactly. Otherwise the sums are kept in units of the
@@ -468,6 +306,25 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
       float* const to = row(j, token);
       const float v = i < 2 ? (odd ? other[i] : low[i]) : (odd ? high[i - 2] : other[i - 2]);
       StoreIf(inside && to != nullptr && token < num_tokens, to + r, v);
+    }
+  }
+}
+
+// The same for a tile that lies inside as a whole, in fewer instructions: token i's 16 rows of this warp go to y + i * stride.
+template <int kN>
+__device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const float (&scale)[2], float* y, int stride) {
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  const bool odd = t % 2 != 0;
+  float* const to = y + g + (odd ? 8 : 0) + static_cast<int64_t>(t / 2 * 4) * stride;
+#pragma unroll
+  for (int j = 0; j < kN / 8; ++j) {
+    const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]};
+    const float high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
+    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float v = i < 2 ? (odd ? other[i] : low[i]) : (odd ? high[i - 2] : other[i - 2]);
+      asm volatile("st.global.f32 [%0], %1;" ::"l"(to + static_cast<int64_t>(8 * j + i) * stride), "f"(v) : "memory");
     }
   }
 }

@@ -1,10 +1,11 @@
 // Ops that hand their output to the next matrix product as FP16 numbers in blocks (ops/activation_blocks.cuh): the same numbers
 // that the product would make of the float32 output, bit for bit.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/linear/linear_sm90.h"
-#include "ops/q_prepare/q_prepare.h"
+#include "ops/query_blocks.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/swiglu/swiglu.h"
 #include "support/activation_blocks.h"
@@ -157,6 +158,7 @@ TEST(CudaActivationBlocks, SparseAttention) {
     cache.FillRandom(random);
     const int64_t t = cache.num_tokens(), dh = 512;
     GuardBuffer<float> q({t, heads, dh}, random.Normals(t * heads * dh)), kv({t, dh}, random.Normals(t * dh)), sink({heads}, random.Normals(heads, 3));
+    for (float& x : q.span()) x = std::nearbyint(x * 64) / 64;  // FP16 numbers, below also times a power of two
     for (int64_t i = 0; i < t; ++i) RoundRow(cache.layout().layers[0].window_row, kv.row(i).data());
     GuardBuffer<float> cos_sin({t, 32, 2}, random.Uniforms(t * 64, -1, 1)), out({t, heads, dh});
     GuardBuffer<uint8_t> blocks = Blocks(t, heads * dh);
@@ -167,39 +169,91 @@ TEST(CudaActivationBlocks, SparseAttention) {
     SparseAttention(gpu.ctx(), a);
     a.out_blocks = Bytes(gpu.Out(blocks.tensor()));
     SparseAttention(gpu.ctx(), a);
-    // From queries that are FP16 already: the same.
-    GuardBuffer<uint16_t> halves({t, heads, dh}, AsHalves(q.span()));
-    GuardBuffer<float> from_halves({t, heads, dh});
-    GuardBuffer<uint8_t> blocks_from_halves = Blocks(t, heads * dh);
-    a.q_half = static_cast<const uint16_t*>(gpu.In(halves.tensor()).data);
+    // From queries in blocks, where a head's norm is a power of two: the same.
+    GuardBuffer<float> raw({t, heads, dh}, q.values()), squares({t, heads, 8});
+    const float eps = 1e-6f, unit = 16;
+    for (int64_t i = 0; i < t * heads; ++i) {
+      const float power = std::ldexp(1.0f, static_cast<int>(i % 7) - 3);  // sqrt(sum / 512 + eps unit^2), with the whole sum in one block
+      for (int64_t c = 0; c < dh; ++c) raw[i * dh + c] = q[i * dh + c] * power;
+      for (int64_t c = 0; c < 8; ++c) squares[i * 8 + c] = c == i % 8 ? 512 * (power * power - eps * unit * unit) : 0;
+    }
+    GuardBuffer<uint8_t> query_blocks({QueryBlocksBytes(t, heads * dh)}, AsBlocks(raw.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh), QueryBlocksByte));
+    GuardBuffer<float> from_queries({t, heads, dh});
+    GuardBuffer<uint8_t> blocks_from_queries = Blocks(t, heads * dh);
+    a.queries = {.blocks = Bytes(gpu.In(query_blocks.tensor())), .squares = gpu.In(squares.tensor()).f32(), .unit = unit, .head_dim = dh, .cos_sin = {}};
+    a.norm_eps = eps;
     a.q = {nullptr, DType::kF32, a.q.shape};
-    a.out_blocks = Bytes(gpu.Out(blocks_from_halves.tensor()));
+    a.out_blocks = Bytes(gpu.Out(blocks_from_queries.tensor()));
     SparseAttention(gpu.ctx(), a);
-    a.out_blocks = nullptr, a.out = gpu.Out(from_halves.tensor());
+    a.out_blocks = nullptr, a.out = gpu.Out(from_queries.tensor());
     SparseAttention(gpu.ctx(), a);
     gpu.Finish();
     EXPECT_TRUE(BlocksHold(blocks.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh))) << heads;
-    EXPECT_TRUE(BitEqual(from_halves.span(), out.span())) << heads;
-    EXPECT_TRUE(BlocksHold(blocks_from_halves.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh))) << heads;
+    EXPECT_TRUE(BitEqual(from_queries.span(), out.span())) << heads;
+    EXPECT_TRUE(BlocksHold(blocks_from_queries.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh))) << heads;
   }
 }
 
-TEST(CudaActivationBlocks, QueriesAsFp16) {
+// A projection that writes queries: its float32 sums turned by RoPE and rounded, bit for bit, and their squares.
+TEST(CudaActivationBlocks, LinearWritesQueries) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
-  const int64_t t = 37, heads = 3, dh = 512;
-  CacheFixture cache(FullKvSpec({0}), {{0, t}});
-  GuardBuffer<float> q({t, heads, dh}, random.Normals(t * heads * dh)), cos_sin({t, 32, 2}, random.Uniforms(t * 64, -1, 1)), got({t, heads, dh}, q.values());
-  q[0] = got[0] = 1e30f;
-  GuardBuffer<uint16_t> halves({t, heads, dh});
-  Mirror gpu;
-  const Tensor angles = gpu.In(cos_sin.tensor());
-  const CacheView view = gpu.Cache(cache.View(0));
-  QPrepare(gpu.ctx(), {.q = gpu.Out(got.tensor()), .cos_sin = angles, .norm_eps = 1e-6f, .cache = view});
-  QPrepare(gpu.ctx(), {.q = gpu.In(q.tensor()), .q_half = static_cast<uint16_t*>(gpu.Out(halves.tensor()).data), .cos_sin = angles, .norm_eps = 1e-6f, .cache = view});
-  gpu.Finish();
-  const std::vector<uint16_t> want = AsHalves(got.span());
-  for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(halves[static_cast<int64_t>(i)], want[i]) << i << ": " << got[static_cast<int64_t>(i)];
+  for (const QuantCase& kind : {kNvfp4, kFp8}) {
+    for (const Sizes& s : {Sizes{66, 2, 128, 64}, Sizes{300, 3, 64, 128}, Sizes{517, 1, 512, 192}, Sizes{1027, 2, 512, 448}}) {
+      const int64_t t = s.tokens, heads = s.groups, dh = s.n, n = heads * dh;
+      SCOPED_TRACE(StrCat(kind.name(), " T ", t, " heads ", heads, " of ", dh, " K ", s.k));
+      QuantFixture w(random, kind, n, s.k, QuantOptions{.unaligned = false}), other(random, kind, 192, s.k, QuantOptions{.unaligned = false});
+      GuardBuffer<float> x({t, s.k}, random.Normals(t * s.k)), cos_sin({t, 32, 2}), y({t, n}), squares({t, n / 64}), other_y({t, 192}), other_want({t, 192});
+      x[5] = 1e6f;
+      x[(t - 1) * s.k] = std::nanf("");  // the last token's
+      const std::vector<float> turns = random.Uniforms(t * 32, 0, 6);
+      for (int64_t i = 0; i < t * 32; ++i) cos_sin[2 * i] = std::cos(turns[static_cast<size_t>(i)]), cos_sin[2 * i + 1] = std::sin(turns[static_cast<size_t>(i)]);
+      GuardBuffer<uint8_t> blocks({QueryBlocksBytes(t, n)});
+      const float unit = 0.25f;
+      Mirror gpu;
+      LinearsArgs a{.x = gpu.In(x.tensor())}, plain{.x = a.x};
+      a.parts[0] = {.w = gpu.Weight(other.tensor()), .y = gpu.Out(other_y.tensor())};
+      a.parts[1] = {.w = gpu.Weight(w.tensor()), .y = {nullptr, DType::kF32, {t, n}},
+                    .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())), .squares = gpu.Out(squares.tensor()).f32(), .unit = unit, .head_dim = dh,
+                                .cos_sin = gpu.In(cos_sin.tensor())}};
+      if (!LinearPrefillSm90Supports(a.parts[1].w)) GTEST_SKIP() << "not a Hopper GPU";
+      a.count = 2;
+      plain.parts[0] = {.w = a.parts[1].w, .y = gpu.Out(y.tensor())};
+      plain.parts[1] = {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())};
+      plain.count = 2;
+      LinearsPrefillSm90(gpu.ctx(), a, 1);
+      LinearsPrefillSm90(gpu.ctx(), plain, 1);
+      gpu.Finish();
+      EXPECT_TRUE(BitEqual(other_y.span(), other_want.span()));
+      // NaNs have many bits: the last token's are looked at alone.
+      for (int64_t c = 0; c < n; ++c) {
+        const size_t at = QueryBlocksByte(static_cast<size_t>(t), static_cast<size_t>(t - 1), static_cast<size_t>(c));
+        ASSERT_EQ(blocks[static_cast<int64_t>(at) + 1] & 0x7E, 0x7E) << c;
+        blocks[static_cast<int64_t>(at)] = blocks[static_cast<int64_t>(at) + 1] = 0;
+      }
+      for (int64_t i = 0; i < n / 64; ++i) EXPECT_TRUE(std::isnan(squares[(t - 1) * (n / 64) + i]));
+      for (int64_t i = 0; i < t * heads; ++i) {
+        float* head = &y[i * dh];
+        for (int64_t c = 0; c < dh; ++c) head[c] *= unit;
+        for (int64_t p = 0; p < 32; ++p) {
+          const float u = head[dh - 64 + 2 * p], v = head[dh - 64 + 2 * p + 1];
+          const float cos = cos_sin[(i / heads * 32 + p) * 2], sin = cos_sin[(i / heads * 32 + p) * 2 + 1];
+          head[dh - 64 + 2 * p] = u * cos - v * sin, head[dh - 64 + 2 * p + 1] = u * sin + v * cos;
+        }
+      }
+      for (int64_t c = 0; c < n; ++c) y[(t - 1) * n + c] = 0;
+      EXPECT_TRUE(BlocksHold(blocks.span(), y.span(), static_cast<size_t>(t), static_cast<size_t>(n), QueryBlocksByte));
+      for (int64_t i = 0; i < (t - 1) * (n / 64); ++i) {
+        double want = 0;
+        for (int64_t c = 0; c < 64; ++c) {
+          const double h = std::clamp<double>(RoundToHalf(y[i * 64 + c]), -65504, 65504);
+          want += h * h;
+        }
+        // 64 products that are exact, sums of positive numbers: at most 64 roundings, each toward zero at worst.
+        ASSERT_NEAR(squares[i], want, 64 * 0x1p-23 * want) << i;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ inline size_t ActivationBlocksByte(size_t rows, size_t r, size_t c) {
   return (c / 64 * ((rows + 7) / 8) + r / 8) * 1024 + ActivationBlockByte(r % 8, c % 64);
 }
 
+// Queries (ops/query_blocks.h): the same blocks with columns in order.
+inline size_t QueryBlocksByte(size_t rows, size_t r, size_t c) {
+  return (c / 64 * ((rows + 7) / 8) + r / 8) * 1024 + r % 8 * 128 + ((c % 64 / 8) ^ (r % 8)) * 16 + c % 8 * 2;
+}
+
 inline uint16_t HalfBits(float x) {
   const float h = RoundToHalf(x), m = std::fabs(h);
   const uint16_t sign = std::signbit(h) ? 0x8000 : 0;
@@ -39,12 +44,12 @@ inline std::vector<uint16_t> AsHalves(std::span<const float> x) {
 }
 
 // Rows [rows, cols] as blocks; tokens that fill the last ones are NaNs.
-inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size_t cols) {
+inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size_t cols, size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
   std::vector<uint8_t> blocks(ActivationBlocksBytes(rows, cols), 0xFF);
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
       const uint16_t h = HalfBits(x[r * cols + c]);
-      uint8_t* at = blocks.data() + ActivationBlocksByte(rows, r, c);
+      uint8_t* at = blocks.data() + byte(rows, r, c);
       at[0] = static_cast<uint8_t>(h), at[1] = static_cast<uint8_t>(h >> 8);
     }
   }
@@ -52,10 +57,11 @@ inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size
 }
 
 // Whether the blocks hold the rounded rows; what fills the last ones may be anything.
-inline ::testing::AssertionResult BlocksHold(std::span<const uint8_t> blocks, std::span<const float> x, size_t rows, size_t cols) {
+inline ::testing::AssertionResult BlocksHold(std::span<const uint8_t> blocks, std::span<const float> x, size_t rows, size_t cols,
+                                             size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
-      const uint8_t* at = blocks.data() + ActivationBlocksByte(rows, r, c);
+      const uint8_t* at = blocks.data() + byte(rows, r, c);
       const uint16_t got = static_cast<uint16_t>(at[0] | at[1] << 8), want = HalfBits(x[r * cols + c]);
       if (got != want) {
         return ::testing::AssertionFailure() << "row " << r << " column " << c << ": " << std::hex << got << ", expected " << want << " of " << x[r * cols + c];

@@ -4,6 +4,7 @@
 
 #include "device/launch.cuh"
 #include "ops/gemm_sm90.cuh"
+#include "ops/linear/linear_outputs_sm90.cuh"
 #include "ops/linears/linears.h"
 
 namespace dsv4 {
@@ -48,7 +49,11 @@ struct LinearMatrix {
 struct LinearParams {
   Conversion conversion;
   const uint8_t* tokens;        // activations in blocks
-  uint8_t* y_blocks;            // kToBlocks: y as FP16 in blocks
+  uint8_t* y_blocks;            // kBlocks: y as FP16 in blocks
+  uint8_t* query_blocks;        // kQueries, as query_blocks.h says
+  float* squares;
+  const float2* cos_sin;
+  int head_blocks;              // blocks of 64 channels of a head; RoPE turns the last one's
   LinearMatrix matrices[kMaxLinears];
   int count;
   int num_tokens, row_blocks8;  // rows of activations / 8
@@ -107,42 +112,11 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
   }
 }
 
-// The sums of a warpgroup's 64 rows as FP16 numbers: one block column of the next product's activations, 128 tokens at a time
-// through the warpgroup's half of the staging memory.
-template <int kN>
-__device__ __forceinline__ void StoreBlocksOfSums(const GemmShared& s, const float (&acc)[kN / 2], const float (&scale)[2], uint8_t* out, int blocks,
-                                                  bool last) {
-  const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32 % 4, warpgroup = threadIdx.x / 128 - 1;
-  const bool leads = threadIdx.x % 128 == 0, odd = g % 2 != 0;
-  const uint32_t staging = s.staging + warpgroup * (kStagingBytes / 2);
-  // Lanes g and g ^ 1 have neighbouring columns: each takes one of the two tokens.
-  const uint32_t row = 2 * t + g % 2;
-#pragma unroll
-  for (int round = 0; round < kN / 128; ++round) {
-    if (leads) BulkWaitRead<0>();  // what was there has left
-    NamedBarrier(4 + static_cast<int>(warpgroup), 128);
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* v = acc + 4 * (16 * round + j) + 2 * half;
-        const uint32_t own = PackInputs<true>(v[0] * scale[half], v[1] * scale[half]);
-        const uint32_t other = __shfl_xor_sync(~0u, own, 4);
-        const uint32_t pair = odd ? __byte_perm(other, own, 0x7632) : __byte_perm(own, other, 0x5410);
-        const uint32_t chunk = (2 * (2 * static_cast<uint32_t>(half) + g / 4) + g % 4 / 2) ^ row;
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(staging + static_cast<uint32_t>(j) * 1024 + row * 128 + chunk * 16 + warp * 4), "r"(pair) : "memory");
-      }
-    }
-    FenceAsyncShared();
-    NamedBarrier(4 + static_cast<int>(warpgroup), 128);
-    const int count = min(blocks - 16 * round, 16);
-    if (leads && count > 0) BulkStore(out + 16 * round * 1024, staging, static_cast<uint32_t>(count) * 1024);
-    if (leads) BulkCommit();
-  }
-  if (last && leads) BulkWait();
-}
+constexpr int kFewSlabs = 32;  // where storing the sums is a large part of a tile
 
-template <WeightFormat kFormat, int kN, int kParts, bool kToBlocks>
+enum class Output { kFloats, kBlocks, kQueries };
+
+template <WeightFormat kFormat, int kN, int kParts, Output kOutput>
 __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_constant__ LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
@@ -204,16 +178,30 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
       float acc[kN / 2], unit[2];
       MultiplyTile<kFormat, kN, kParts, false>(s, position, rows, scales, p.slabs, acc, unit);
       const float scale = m.global_scale * FormatScale<kFormat>();
-      if constexpr (kToBlocks) {
+      if constexpr (kOutput == Output::kBlocks) {
         const int64_t block = static_cast<int64_t>((at.row_tile0 + 4 * (warpgroup - 1)) / 4) * p.row_blocks8 + at.token0 / 8;
         const int blocks = at.row_tile0 + 4 * (warpgroup - 1) < at.row_tile_end ? p.row_blocks8 - at.token0 / 8 : 0;
         StoreBlocksOfSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, p.y_blocks + block * 1024, blocks, tile + stride >= num_tiles);
+      } else if constexpr (kOutput == Output::kQueries) {
+        const int column = (at.row_tile0 + 4 * (warpgroup - 1)) / 4, columns = at.row_tile_end / 4;  // blocks of 64 channels
+        const bool turned = column % p.head_blocks == p.head_blocks - 1;
+        StoreQueries<kN>(s, acc, {unit[0] * scale, unit[1] * scale},
+                         {.blocks = p.query_blocks + (static_cast<int64_t>(column) * p.row_blocks8 + at.token0 / 8) * 1024,
+                          .squares = p.squares + static_cast<int64_t>(at.token0) * columns + column,
+                          .squares_stride = columns,
+                          .cos_sin = turned && column < columns ? p.cos_sin + static_cast<int64_t>(at.token0) * 32 : nullptr,
+                          .num_tokens = column < columns ? p.num_tokens - at.token0 : 0},
+                         tile + stride >= num_tiles);
       } else {
         const int row = row_tile * 16 - at.group * m.n;  // negative when a group does not begin with a tile
         float* y = m.y + static_cast<int64_t>(at.token0) * m.y_stride + at.group * m.n + row;
-        const int64_t y_stride = m.y_stride;
-        StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, p.num_tokens - at.token0, -row, m.n - row,
-                      [&](int, int token) { return y + token * y_stride; });
+        if (p.slabs <= kFewSlabs && row >= 0 && row + 16 <= m.n && at.token0 + kN <= p.num_tokens) {
+          StoreAllSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, y, m.y_stride);
+        } else {
+          const int64_t y_stride = m.y_stride;
+          StoreSums<kN>(acc, {unit[0] * scale, unit[1] * scale}, p.num_tokens - at.token0, -row, m.n - row,
+                        [&](int, int token) { return y + token * y_stride; });
+        }
       }
     }
   }
@@ -233,7 +221,7 @@ __global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
 // What is to be done before the product.
 enum class Convert { kNo, kFirst, kMeanwhile };  // activations are there; converted by a kernel in front; in part by the product's blocks
 
-template <WeightFormat kFormat, int kN, int kParts, bool kToBlocks = false>
+template <WeightFormat kFormat, int kN, int kParts, Output kOutput = Output::kFloats>
 void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
   const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, NumSms());
@@ -247,7 +235,7 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   if (convert != Convert::kNo) {
     Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
   }
-  Launch(ctx, LinearKernel<kFormat, kN, kParts, kToBlocks>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
+  Launch(ctx, LinearKernel<kFormat, kN, kParts, kOutput>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat)), p);
 }
 
@@ -267,7 +255,8 @@ int TileTokens(const LinearParams& p) {
 template <WeightFormat kFormat>
 void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert) {
   if constexpr (kHalf<kFormat>) {
-    if (p.y_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, true>(ctx, p, convert);
+    if (p.y_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, Output::kBlocks>(ctx, p, convert);
+    if (p.query_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, Output::kQueries>(ctx, p, convert);
   }
   const int tokens = TileTokens(p);
   if (p.conversion.parts == 2) {
@@ -312,14 +301,20 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
     const int64_t pieces = given ? 1 : CeilDiv(num_tokens, fit);
     DSV4_CHECK(a.y_blocks == nullptr || pieces == 1);
     const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
-    // Formats of this kind, the lead's first.
-    WeightFormat formats[kMaxLinears];
-    int num_formats = 0;
+    // What is one launch: formats of this kind, the lead's first; a matrix of queries alone (`queries`).
+    struct Together {
+      WeightFormat format;
+      int queries;
+      bool operator==(const Together&) const = default;
+    };
+    const auto together_of = [&](int i) { return Together{a.matrices[i].w.format, a.matrices[i].queries.blocks != nullptr ? i : -1}; };
+    Together launches[kMaxLinears];
+    int num_launches = 0;
     for (int i = lead; i < a.count; ++i) {
       const QuantTensor& w = a.matrices[i].w;
       if (done[i] || HalfInputs(w) != HalfInputs(kind) || PartsOf(w, parts) != of_kind) continue;
       done[i] = true;
-      if (std::find(formats, formats + num_formats, w.format) == formats + num_formats) formats[num_formats++] = w.format;
+      if (std::find(launches, launches + num_launches, together_of(i)) == launches + num_launches) launches[num_launches++] = together_of(i);
     }
     for (int64_t begin = 0; begin < num_tokens; begin += piece) {
       const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
@@ -344,25 +339,34 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
       p.groups = static_cast<int>(a.groups);
       p.slabs = static_cast<int>(slabs);
       p.scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize));
-      for (int f = 0; f < num_formats; ++f) {
+      for (int f = 0; f < num_launches; ++f) {
         p.count = 0;
         int64_t steps = 0;
         for (int i = lead; i < a.count; ++i) {
           const QuantTensor& w = a.matrices[i].w;
-          if (w.format != formats[f]) continue;
+          if (!(together_of(i) == launches[f])) continue;
           const int64_t n = w.rows / a.groups, row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
           p.matrices[p.count++] = {.codes = w.codes,
                                    .scales = reinterpret_cast<const float*>(w.block_scale),
-                                   .y = a.y_blocks != nullptr ? nullptr : a.matrices[i].y.f32() + begin * w.rows,
-                                   .global_scale = w.global_scale,
+                                   .y = a.y_blocks != nullptr || launches[f].queries == i ? nullptr : a.matrices[i].y.f32() + begin * w.rows,
+                                   .global_scale = launches[f].queries == i ? w.global_scale * a.matrices[i].queries.unit : w.global_scale,
                                    .n = static_cast<int>(n),
                                    .y_stride = static_cast<int>(w.rows),
                                    .first_step = static_cast<int>(steps)};
           steps += CeilDiv(row_tiles, kRowTiles);
         }
         p.row_steps = static_cast<int>(steps);
-        const Convert convert = given || f > 0 ? Convert::kNo : num_formats > 1 ? Convert::kFirst : Convert::kMeanwhile;
-        switch (formats[f]) {
+        p.query_blocks = nullptr;
+        if (launches[f].queries >= 0) {
+          const LinearPart& part = a.matrices[launches[f].queries];
+          const QueryBlocks& q = part.queries;
+          DSV4_CHECK(pieces == 1 && of_kind == 1 && HalfInputs(part.w) && a.groups == 1 && q.head_dim % 64 == 0 && part.w.rows % q.head_dim == 0);
+          DSV4_CHECK(q.cos_sin.dim(0) == num_tokens && q.cos_sin.dim(1) == 32);
+          p.query_blocks = q.blocks, p.squares = q.squares, p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
+          p.head_blocks = static_cast<int>(q.head_dim / 64);
+        }
+        const Convert convert = given || f > 0 ? Convert::kNo : num_launches > 1 ? Convert::kFirst : Convert::kMeanwhile;
+        switch (launches[f].format) {
           case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p, convert); break;
           case WeightFormat::kMxfp4: LaunchFormat<WeightFormat::kMxfp4>(ctx, p, convert); break;
           case WeightFormat::kFp8Block: LaunchFormat<WeightFormat::kFp8Block>(ctx, p, convert); break;
@@ -381,7 +385,7 @@ bool LinearPrefillSm90Supports(const QuantTensor& w) {
 }
 
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a, int parts) {
-  const LinearPart part = {a.w, a.y};
+  const LinearPart part = {.w = a.w, .y = a.y, .queries = {}};
   Multiply(ctx, {.x = a.x, .blocks = a.x_blocks, .groups = a.groups, .matrices = &part, .count = 1, .y_blocks = a.y_blocks}, parts);
 }
 

@@ -1,5 +1,7 @@
 #include "ops/linears/linears.h"
 
+#include "ops/linear/linear.h"
+
 namespace dsv4 {
 
 void LinearsRef(const ExecContext& ctx, const LinearsArgs& a);
@@ -31,6 +33,7 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(a.x.dim(1), part.w.cols);
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
+    DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w, a.x.dim(0)));
   }
   DSV4_CHECK(!a.norm || LinearsNormalise(ctx, a), "linears with a norm");
   DSV4_CHECK(a.x_blocks == nullptr || !a.norm);

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "dsv4/types.h"
+#include "ops/query_blocks.h"
 #include "ops/registry.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
@@ -18,6 +19,7 @@ inline constexpr int kMaxLinears = 8;
 struct LinearPart {
   QuantTensor w;  // [N_i, K], any format
   Tensor y;       // f32 [T, N_i]; not x, nor another part's
+  QueryBlocks queries = {};  // instead of y; only where LinearTakesBlocks (linear.h)
 };
 
 struct LinearsArgs {

@@ -19,7 +19,10 @@ void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
     if (part.w.rows == 0) continue;
     if (prompt && LinearPrefillSm90Supports(part.w)) {
       together.parts[static_cast<size_t>(together.count++)] = part;
-    } else if (prompt || part.w.format == WeightFormat::kF32) {
+      continue;
+    }
+    DSV4_CHECK(part.queries.blocks == nullptr);
+    if (prompt || part.w.format == WeightFormat::kF32) {
       LinearCuda(ctx, {.x = a.x, .w = part.w, .y = part.y});
     } else {
       matrices[count++] = {.w = part.w, .y = part.y.f32()};

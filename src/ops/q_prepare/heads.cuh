@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/activation_blocks.cuh"
 #include "ops/compress/compress.cuh"
 #include "ops/q_prepare/q_prepare.h"
 
@@ -16,7 +15,6 @@ __device__ __forceinline__ void PrefetchWeights(const float* weights, int count,
 
 struct Params {
   float* q;
-  uint16_t* q_half;
   float* kv;
   const float* kv_norm;
   float* index_q;
@@ -54,13 +52,6 @@ struct Head {
     for (int j = 0; j < Parts; ++j) {
       const int i = 64 * j + 2 * lane;
       if (i < n) *reinterpret_cast<float2*>(to + i) = x[j];
-    }
-  }
-  __device__ __forceinline__ void StoreHalf(uint16_t* to, int n, int lane) const {
-#pragma unroll
-    for (int j = 0; j < Parts; ++j) {
-      const int i = 64 * j + 2 * lane;
-      if (i < n) *reinterpret_cast<uint32_t*>(to + i) = sm90::PackInputs<true>(x[j].x, x[j].y);
     }
   }
   __device__ __forceinline__ void Norm(int n, float eps) {
@@ -219,11 +210,7 @@ __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, in
   head.Load(at, dh, lane);
   head.Norm(dh, a.eps);
   head.Rotate(a.cos_sin + task / a.heads * a.pairs, dh, pairs, lane);
-  if (a.q_half != nullptr) {
-    head.StoreHalf(a.q_half + task * a.dh, dh, lane);
-  } else {
-    head.Store(at, dh, lane);
-  }
+  head.Store(at, dh, lane);
 }
 
 // Compressor `i` of the step, by a block.
@@ -240,7 +227,6 @@ __device__ __forceinline__ void CompressorTask(const Params& a, int i, float* po
 // All but the compressors.
 inline Params MakeParams(const QPrepareArgs& a) {
   Params p = {.q = a.q ? a.q.f32() : nullptr,
-              .q_half = a.q_half,
               .kv = a.kv ? a.kv.f32() : nullptr,
               .kv_norm = a.kv ? a.kv_norm.f32() : nullptr,
               .index_q = a.index_q ? a.index_q.f32() : nullptr,

@@ -18,7 +18,6 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
   const int64_t t = a.cos_sin.dim(0);
   DSV4_CHECK(!a.q || (a.q.dim(0) == t && a.q.dim(2) >= 2 * a.cos_sin.dim(1)));
   DSV4_CHECK(!a.kv || (a.kv.dim(0) == t && a.kv.dim(1) == a.cache.layer->window_row.dim && a.kv_norm.dim(0) == a.kv.dim(1)));
-  DSV4_CHECK(a.q_half == nullptr || (a.q && ctx.device == DeviceKind::kCuda));
   DSV4_CHECK(!a.append || (a.kv && a.cache.num_tokens == t));
   DSV4_CHECK(a.num_compress == 0 || (a.append && a.num_compress <= 2));
   DSV4_CHECK(a.expands == nullptr || QPrepareExpands(ctx, a, *a.expands));

@@ -20,7 +20,6 @@ namespace dsv4 {
 
 struct QPrepareArgs {
   Tensor q;        // f32 [T, N, Dh], in place
-  uint16_t* q_half = nullptr;  // on a GPU: q goes there, as FP16 numbers (infinities as 65,504), and is not written
   Tensor kv;       // f32 [T, Dh], in place
   Tensor kv_norm;  // f32 [Dh]
   Tensor index_q;  // f32 [T, Ni, Di], in place; Di a power of two and a multiple of 32

@@ -113,7 +113,7 @@ struct RowList {
 // Many tokens of few sequences: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
 // It fits when scratch memory holds the step's own rows and the rings.
 bool PromptFits(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences, int64_t window);
-void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences, const uint16_t* q_half, uint8_t* out_blocks);
+void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences, const SparseAttentionArgs& a);
 
 // Offsets in shared memory.
 template <int kHeads>

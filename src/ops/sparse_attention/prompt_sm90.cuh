@@ -16,9 +16,11 @@ struct PromptParams {
   Params a;
   const __half* rows;    // [own rows T | rings, W of each sequence | compressed rows]
   const int* table;      // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
-  const uint16_t* q_half;  // [T, N, 512]: queries as FP16, or null: a.q
+  const uint8_t* q_blocks;  // queries as query_blocks.h says, or null: a.q
+  const float* squares;    // and of each head's blocks
   __half* queries;       // [blocks][2][64, 512]: a block's next queries
   uint8_t* out_blocks;   // the output as activation_blocks.cuh says, or null: a.out
+  float norm_eps;        // of the norm that such queries wait for, times the square of their unit
   int num_tokens, num_items;
 };
 
@@ -31,7 +33,8 @@ struct PromptShared {
   static constexpr int kSum = kMax + 2 * kPromptHeads * 4;     // float [2 warpgroups][64]
   static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][2 halves][32]: valid rows
   static constexpr int kNumTiles = kMask + 16;                 // int [4]: of the last items
-  static constexpr int kBarriers = kNumTiles + 16;             // full[2][2 halves], empty[2][2], queries full, queries empty
+  static constexpr int kFactors = kNumTiles + 16;              // float [2][64]: of scores, of an item's heads
+  static constexpr int kBarriers = kFactors + 2 * kPromptHeads * 4;             // full[2][2 halves], empty[2][2], queries full, queries empty
   static constexpr int kBytes = kBarriers + 80 + 1024;         // the base is aligned to 1,024 by hand
 };
 
@@ -186,22 +189,46 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
 #pragma unroll
     for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j) Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
   };
-  if (p.q_half != nullptr) {  // every thread copies one 16-byte chunk of every second head
-    const int c = tid % (kDim / 8), odd = tid / (kDim / 8);
+  if (p.q_blocks != nullptr) {
+    // Every thread copies one 16-byte chunk of every second head; the first 64 have a head's norm, too, which multiplies its scores.
+    const int c = tid % (kDim / 8), odd = tid / (kDim / 8), blocks8 = (p.num_tokens + 7) / 8;
     const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
+    const uint32_t groups = static_cast<uint32_t>(p.a.num_heads) / kPromptHeads;
+    const int64_t of_head = int64_t{kDim / 64} * blocks8 * 1024;
+    // A token's 128 bytes of the first block of an item.
+    const auto row_of = [&](int w) {
+      const uint32_t t = static_cast<uint32_t>(w) / groups, group = static_cast<uint32_t>(w) % groups;
+      return p.q_blocks + group * kPromptHeads * of_head + static_cast<int64_t>(t / 8) * 1024 + t % 8 * 128;
+    };
+    const auto factor_of = [&](int w) {
+      const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) * (kDim / 64));
+      const float4 x = __ldcg(from), y = __ldcg(from + 1);
+      const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
+      return p.a.scale_log2 * __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / kDim) + p.norm_eps));
+    };
 #pragma unroll 1
     for (int w = first, item = 0; w < p.num_items; w += step, ++item) {
+      const float factor = tid < kPromptHeads ? factor_of(w) : 0;
       if (item > 0) WaitFor(q_empty, (item + 1) & 1);
-      const uint16_t* from = p.q_half + static_cast<int64_t>(w) * (kPromptHeads * kDim) + odd * kDim + c * 8;
+      const uint32_t t = static_cast<uint32_t>(w) / groups;
+      const uint8_t* from = row_of(w) + odd * of_head + static_cast<int64_t>(c / 8) * blocks8 * 1024 + ((static_cast<uint32_t>(c) ^ t) % 8) * 16;
 #pragma unroll
-      for (int m = 0; m < kPromptHeads / 2; ++m) {
-        CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from + m * 2 * kDim);
+      for (int m = 0; m < kPromptHeads / 2; ++m, from += 2 * of_head) {
+        CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from);
       }
       ArriveAfterCopies(q_full);
+      if (tid < kPromptHeads) {
+        // The slot's readers are through with the item before the last: they have given back the last one's queries.
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)), "f"(factor) : "memory");
+        sm90::BarrierArrive(q_full);
+      }
       if (w + step < p.num_items) {  // the next ones, on their way to L2
-        const uint16_t* next = p.q_half + static_cast<int64_t>(w + step) * (kPromptHeads * kDim);
+        const uint8_t* next = row_of(w + step);
 #pragma unroll
-        for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) Prefetch(next + (j * kQueryThreads + tid) * 64);
+        for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) {
+          const int line = j * kQueryThreads + tid;
+          Prefetch(next + static_cast<int64_t>(line) * blocks8 * 1024);
+        }
       }
     }
     return;
@@ -340,6 +367,11 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
     const int64_t t = static_cast<uint32_t>(w) / groups;
     const int first_head = static_cast<int>(static_cast<uint32_t>(w) % groups) * kPromptHeads;
     float o[128], sum[2] = {0, 0}, reference[2] = {0, 0};
+    float factor[2] = {a.scale_log2, a.scale_log2};
+    if (p.q_blocks != nullptr) {
+      const float* factors = reinterpret_cast<const float*>(smem + S::kFactors) + (item & 1) * kPromptHeads + head;
+      factor[0] = factors[0], factor[1] = factors[8];
+    }
     sm90::WgmmaWait<0>();
 #pragma unroll 1
     for (int n = 0; n < num_tiles; ++n) {
@@ -361,7 +393,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll
         for (int i = 0; i < 16; i += 2) {
           const int r = i / 2 % 2;
-          const float e0 = __fmaf_rn(s[i], a.scale_log2, -reference[r]), e1 = __fmaf_rn(s[i + 1], a.scale_log2, -reference[r]);
+          const float e0 = __fmaf_rn(s[i], factor[r], -reference[r]), e1 = __fmaf_rn(s[i + 1], factor[r], -reference[r]);
           excess = fmaxf(excess, fmaxf(e0, e1));
           const float p0 = Exp2(e0), p1 = Exp2(e1);
           of_tile[r] += p0 + p1;
@@ -391,7 +423,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
         float f[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          float now = fmaxf(all_max[head + 8 * r], all_max[kPromptHeads + head + 8 * r]) * a.scale_log2 - kBias;
+          float now = fmaxf(all_max[head + 8 * r], all_max[kPromptHeads + head + 8 * r]) * factor[r] - kBias;
           if (n > 0) now = fmaxf(now, reference[r]);
           if (now == -INFINITY) now = 0;  // no score but NaNs
           f[r] = Exp2(reference[r] - now);

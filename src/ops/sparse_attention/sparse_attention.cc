@@ -26,7 +26,7 @@ void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
   DSV4_CHECK_EQ(a.q.dim(2), a.kv.dim(1));
   DSV4_CHECK_EQ(a.sink.dim(0), a.q.dim(1));
   DSV4_CHECK(a.q.data != a.out.data);
-  DSV4_CHECK((a.out_blocks == nullptr && a.q_half == nullptr) || SparseAttentionWritesBlocks(ctx, a));
+  DSV4_CHECK((a.out_blocks == nullptr && a.queries.blocks == nullptr) || SparseAttentionWritesBlocks(ctx, a));
   RunOp("sparse_attention", kSparseAttentionCandidates, ctx, a);
   if (a.cos_sin && ctx.device == DeviceKind::kCpu) Rope(ctx, {.x = a.out, .cos_sin = a.cos_sin, .inverse = true});
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kv/layout.h"
+#include "ops/query_blocks.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
@@ -21,8 +22,9 @@ struct SparseAttentionArgs {
   Tensor out;        // f32 [T, N, Dh]; not q
   Tensor cos_sin;    // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
   // Where SparseAttentionWritesBlocks:
-  const uint16_t* q_half = nullptr;  // instead of q: the same rounded to FP16, as QPrepare writes it
-  uint8_t* out_blocks = nullptr;     // instead of out: FP16 in blocks (ops/activation_blocks.cuh)
+  QueryBlocks queries = {};       // instead of q, whose heads' norm is then taken here
+  float norm_eps = 0;             // of that norm
+  uint8_t* out_blocks = nullptr;  // instead of out: FP16 in blocks (ops/activation_blocks.cuh)
 };
 // Whether this call takes and makes FP16: long prompts on a GPU.
 #ifdef DSV4_HAVE_CUDA

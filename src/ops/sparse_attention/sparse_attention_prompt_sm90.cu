@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
       sm90::BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
       sm90::BarrierInit(full + 32 + 8 * b, kConsumers);  // all that read the rows and their masks
     }
-    sm90::BarrierInit(full + 64, kQueryThreads);
+    sm90::BarrierInit(full + 64, kQueryThreads + (p.q_blocks != nullptr ? kPromptHeads : 0));  // queries; factors of their scores
     sm90::BarrierInit(full + 72, kConsumers);
     sm90::BarrierInitFence();
   }
@@ -121,15 +121,15 @@ bool PromptFits(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, i
   return num_tokens + num_sequences * window <= PromptScratch(ctx, num_heads, num_tokens, num_sequences).capacity;
 }
 
-void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences, const uint16_t* q_half, uint8_t* out_blocks) {
+void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences, const SparseAttentionArgs& a) {
   const PromptScratch scratch(ctx, params.num_heads, t, num_sequences);
   int* table = reinterpret_cast<int*>(ctx.scratch.data);
   __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + scratch.table_bytes);
   __half* rows = queries + scratch.query_bytes / 2;
   Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * NumSms())), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
          static_cast<int>(scratch.capacity));
-  const PromptParams p = {.a = params, .rows = rows, .table = table, .q_half = q_half, .queries = queries, .out_blocks = out_blocks, .num_tokens = static_cast<int>(t),
-                          .num_items = scratch.items};
+  const PromptParams p = {.a = params, .rows = rows, .table = table, .q_blocks = a.queries.blocks, .squares = a.queries.squares, .queries = queries, .out_blocks = a.out_blocks,
+                          .norm_eps = a.norm_eps * a.queries.unit * a.queries.unit, .num_tokens = static_cast<int>(t), .num_items = scratch.items};
   Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(scratch.blocks)), dim3(kPromptThreads), PromptShared::kBytes, p);
 }
 

@@ -235,7 +235,7 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   }
   const bool chain = heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant;
   if (SparseAttentionSm90IsPrompt(ctx, a)) {
-    attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a.q_half, a.out_blocks);
+    attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
     return;
   }
   if (t > attend::kMaxExactTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
