@@ -112,7 +112,7 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
   }
 }
 
-constexpr int kFewSlabs = 32;  // where storing the sums is a large part of a tile
+[[maybe_unused]] constexpr int kFewSlabs = 32;  // where storing the sums is a large part of a tile
 
 enum class Output { kFloats, kBlocks, kQueries };
 
