@@ -105,9 +105,9 @@ TEST_P(CudaLinearFormats, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   const int64_t num_tokens = 67, granule = ColumnGranule(GetParam().format);
-  // Whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups.
+  // Whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups; chunks that are whole and not.
   for (const auto& [n, width, groups] :
-       {std::tuple{int64_t{37}, int64_t{300}, int64_t{1}}, {600, 1100, 1}, {40, 8192, 1}, {66, 200, 3}, {17000, 64, 1}}) {
+       {std::tuple{int64_t{37}, int64_t{300}, int64_t{1}}, {600, 1100, 1}, {40, 8192, 1}, {66, 200, 3}, {192, 512, 3}, {70, 3584, 1}, {17000, 64, 1}}) {
     const int64_t k = CeilDiv(width, granule) * granule;
     SCOPED_TRACE(StrCat("N ", n, " K ", k, " G ", groups));
     const QuantFixture w(random, GetParam(), n, k, {.unaligned = false});
@@ -201,7 +201,9 @@ TEST(CudaLinear, TrueShapes) {
       const int64_t t = 2;
       GuardBuffer<float> x({t, groups * k}, random.Normals(t * groups * k));
       const Expected expected = Exact(x.values(), w, t, groups, true);
-      EXPECT_TRUE(WithinBounds(RunLinear(w.tensor(), x.tensor(), t, groups), expected.y, expected.bound));
+      const std::vector<float> y = RunLinear(w.tensor(), x.tensor(), t, groups);
+      EXPECT_TRUE(WithinBounds(y, expected.y, expected.bound));
+      EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), {x.data(), DType::kF32, {1, groups * k}}, 1, groups), std::span(y).first(static_cast<size_t>(n))));
     }
   }
 }

@@ -233,7 +233,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
 
   GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
                  .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
-                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kReadOnceTokens ? kEvictFirst : kNoPolicy};
+                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kReadOnceTokens ? kEvictFirst : kEvictNormal};
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 

@@ -78,55 +78,102 @@ __device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
 }
 
-// A warp's tiles of a range, in order, in chunks through its ring.
-template <WeightFormat F>
-class TileStream {
+// A warp's chunks, in the order in which it multiplies them: of TilesOfChunk, but for the last of an item unless kWhole.
+template <WeightFormat F, bool kWhole>
+class ChunkStream {
  public:
-  __device__ __forceinline__ TileStream(uint32_t ring, uint32_t barriers) : ring_(ring), barriers_(barriers) {}
-
   __device__ __forceinline__ void Start(const Params& p, const Range& range, const Share& share) {
     item_ = range.begin + share.offset;
-    Seek(p, range, share);
-#pragma unroll 1
-    for (int s = 0; s < p.slots; ++s) Fetch(p, range, share, s);
+    end_ = range.end;
+    step_ = share.step;
+    left_ = 0;
+    item_bytes_ = share.count * kTile;
+    first_byte_ = share.first * kTile;
+    jump_ = (share.step * p.tile_cols - share.count) * kTile;
+    Seek(p, range);
   }
 
-  // The next chunk of the stream into a slot that nobody reads any more.
-  __device__ __forceinline__ void Fetch(const Params& p, const Range& range, const Share& share, int slot) {
-    if (item_ >= range.end) return;
-    const int count = min(left_, TilesOfChunk(format_)), bytes = count * static_cast<int>(TileBytes(format_));
+  __device__ __forceinline__ void Request(const Params& p, const Range& range, uint32_t slot, uint32_t barrier) {
+    if (left_ == 0) return;
+    const int bytes = kWhole ? kChunk : min(left_, kChunk);
     if (ElectLane()) {
-      ExpectBytes(barriers_ + 8 * slot, static_cast<uint32_t>(bytes));
-      CopyBulk(ring_ + slot * kSlotBytes, tile_, static_cast<uint32_t>(bytes), barriers_ + 8 * slot, p.policy);
+      ExpectBytes(barrier, static_cast<uint32_t>(bytes));
+      CopyBulk(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
     }
     tile_ += bytes;
-    left_ -= count;
+    left_ -= bytes;
     if (left_ > 0) return;
-    item_ += share.step;
-    left_ = share.count;
+    item_ += step_;
     if (item_ < seek_at_) {
       tile_ += jump_;
+      left_ = item_bytes_;
     } else {
-      Seek(p, range, share);
+      Seek(p, range);
     }
   }
 
  private:
-  __device__ __forceinline__ void Seek(const Params& p, const Range& range, const Share& share) {
-    if (item_ >= range.end) return;
+  static constexpr int kTile = static_cast<int>(TileBytes(F)), kChunk = TilesOfChunk(F) * kTile;
+
+  __device__ __forceinline__ void Seek(const Params& p, const Range& range) {
+    if (item_ >= end_) return;
     const int m = MatrixOf(p, item_);
-    if constexpr (F == kMixed) format_ = p.matrices[m].format;
-    tile_ = p.matrices[m].codes + (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share.first) * TileBytes(format_);
-    left_ = share.count;
-    jump_ = (share.step * p.tile_cols - share.count) * static_cast<int>(TileBytes(format_));
-    seek_at_ = p.groups > 1 ? (p.rows_per_group % 16 == 0 ? range.end : 0) : m + 1 < p.num_matrices ? p.matrices[m + 1].first_item : p.items;
+    tile_ = p.matrices[m].codes + static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols * kTile + first_byte_;
+    left_ = item_bytes_;
+    seek_at_ = p.groups > 1 && p.rows_per_group % 16 != 0 ? 0 : m + 1 < p.num_matrices ? min(p.matrices[m + 1].first_item, end_) : end_;
   }
 
-  uint32_t ring_, barriers_;
+  const uint8_t* tile_ = nullptr;
+  int item_ = 0, end_ = 0, step_ = 0, item_bytes_ = 0, left_ = 0;  // left_: bytes of the item
+  int seek_at_ = 0, first_byte_ = 0, jump_ = 0;                    // items below seek_at_ follow one another
+};
+
+// The same where each matrix has its own format.
+class MixedStream {
+ public:
+  __device__ __forceinline__ void Start(const Params& p, const Range& range, const Share& share) {
+    item_ = range.begin + share.offset;
+    share_ = share;
+    left_ = 0;
+    Seek(p, range);
+  }
+
+  __device__ __forceinline__ void Request(const Params& p, const Range& range, uint32_t slot, uint32_t barrier) {
+    if (left_ == 0) return;
+    const int count = min(left_, TilesOfChunk(format_)), bytes = count * static_cast<int>(TileBytes(format_));
+    if (ElectLane()) {
+      ExpectBytes(barrier, static_cast<uint32_t>(bytes));
+      CopyBulk(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
+    }
+    tile_ += bytes;
+    left_ -= count;
+    if (left_ > 0) return;
+    item_ += share_.step;
+    if (item_ < seek_at_) {
+      tile_ += jump_;
+      left_ = share_.count;
+    } else {
+      Seek(p, range);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Seek(const Params& p, const Range& range) {
+    if (item_ >= range.end) return;
+    const int m = MatrixOf(p, item_);
+    format_ = p.matrices[m].format;
+    tile_ = p.matrices[m].codes + (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share_.first) * TileBytes(format_);
+    left_ = share_.count;
+    jump_ = (share_.step * p.tile_cols - share_.count) * static_cast<int>(TileBytes(format_));
+    const int end = m + 1 < p.num_matrices ? min(p.matrices[m + 1].first_item, range.end) : range.end;
+    seek_at_ = p.groups > 1 && p.rows_per_group % 16 != 0 ? 0 : end;
+  }
+
+  Share share_ = {};
   const uint8_t* tile_ = nullptr;
   int item_ = 0, left_ = 0;
-  int seek_at_ = 0, jump_ = 0;  // items below it follow one another: bytes from the end of one to the next of the warp's
-  WeightFormat format_ = F;
+  int seek_at_ = 0, jump_ = 0;
+  WeightFormat format_ = kMixed;
 };
 
 // The FP8 scales of one item: a lane holds those of columns 128 (2 lane + {0, 1}) .. from the warp's first column tile on.
@@ -144,8 +191,7 @@ struct ItemScales {
 };
 
 // How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
-// kOne: as kPair, of one token.
-constexpr int kOne = 1, kPair = 2, kExact = 3;
+constexpr int kPair = 2, kExact = 3;
 
 // kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first parts
 // and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile are [half]
@@ -191,18 +237,6 @@ struct Inputs {
   }
 };
 
-// One token: the same columns, strides known beforehand.
-template <>
-struct Inputs<1, kOne> {
-  static constexpr int kParts = 1, kTokenTiles = 1, half = 128, part = 256;
-  int offset[1];
-  bool active;
-
-  __device__ __forceinline__ Inputs(int, int lane) : offset{lane / 16 * 64 + lane % 4 * 16}, active(lane / 4 % 4 == 0) {}
-  __device__ __forceinline__ static constexpr int tile() { return part; }
-  __device__ __forceinline__ static void Join(const float (&acc)[1][4], float (&sum)[1][4]) { Inputs<1, kPair>::Join(acc, sum); }
-};
-
 // acc += tile (16 x 64) * x
 template <WeightFormat F, int NT, int NX>
 __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs, float scale, uint4 (&b)[2],
@@ -236,12 +270,10 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
                                               const ItemScales& scales, int scale_tile, uint4 (&b)[2][2], float (&acc)[2][NT][4]) {
   constexpr int kTile = static_cast<int>(TileBytes(F));
   float scale[2] = {1, 1};
-  if constexpr (NX == kOne) {
-    constexpr int kFull = 4;  // a whole chunk
-    static_assert(F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4);
-    if (count == kFull) {
+  if constexpr (TilesOfChunk(F) == 4 && NT <= 2 && NX == kPair) {  // a whole chunk
+    if (count == 4) {
 #pragma unroll
-      for (int i = 0; i < kFull; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, 1, b[i % 2], acc[i % 2]);
+      for (int i = 0; i < 4; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, 1, b[i % 2], acc[i % 2]);
       return;
     }
   }
@@ -310,7 +342,7 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
       for (int j = 0; j < 8; ++j) v[j] *= weight[j];
     }
     const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
-    if constexpr (NX == kPair || NX == kOne) {
+    if constexpr (NX == kPair) {
       uint8_t* out = shared + ((tile * 2 + half) * 2 * p.num_tokens + token) * 64 + t * 16;
       const Bf16Pairs w[4] = {SplitPairs(v[0], v[1]), SplitPairs(v[2], v[3]), SplitPairs(v[4], v[5]), SplitPairs(v[6], v[7])};
       *reinterpret_cast<uint4*>(out) = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
@@ -365,7 +397,6 @@ inline bool IsDirect(int tile_cols, int64_t items) { return items >= 8 * NumSms(
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p);
-void LaunchOne(const ExecContext& ctx, const Params& p);    // one token, NVFP4
 void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format
 int MaxClusters(int slices);
 

@@ -99,13 +99,11 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
       tokens = (tokens + 1) / 2;
     }
     p.num_tokens = static_cast<int>(tokens);
-    p.policy = tokens == num_tokens ? kEvictFirst : kNoPolicy;
+    p.policy = tokens == num_tokens ? kEvictFirst : kEvictNormal;
     p.x = x + first * p.x_stride;
     for (int i = 0; i < count; ++i) p.matrices[i].y = matrices[i].y + first * matrices[i].w.rows;
     if (nx == kExact) {
       LaunchExact(ctx, p);
-    } else if (tokens == 1 && format == WeightFormat::kNvfp4) {
-      LaunchOne(ctx, p);
     } else {
       switch (format) {
         case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p); break;

@@ -1,7 +1,9 @@
-// The kernel of tile_linear_cuda.cu and its launches; a translation unit for each format includes it.
+// The kernel of tile_linear_cuda.cu and its launches; that of one token and what chooses between them are in tile_linear_one.cuh,
+// which a translation unit for each format includes.
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "device/launch.cuh"
 #include "ops/linear/tile_linear.cuh"
@@ -69,7 +71,7 @@ __device__ __forceinline__ void Reduce(const Params& p, const Range& range, cons
 }
 
 template <WeightFormat F, int NT, int NX>
-__global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) TileLinearKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots + 1];
   __shared__ float row_scales[32];  // of the tokens' rows, which a norm multiplies sums with
@@ -84,10 +86,17 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
   share.step = kWarps >> p.log_parts;
   share.first = p.tile_cols * segment >> p.log_segments;
   share.count = (p.tile_cols * (segment + 1) >> p.log_segments) - share.first;
-  const uint32_t ring = SharedAddress(shared) + warp * (p.slots * kSlotBytes), full = SharedAddress(barriers) + warp * (kSlots * 8);
+  // By way of a shuffle, so that loops do not compute it again.
+  const uint32_t ring = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0) + warp * (p.slots * kSlotBytes), slots_end = ring + p.slots * kSlotBytes;
+  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8);
 
   Range range = RangeAt<F>(p, cluster);
-  TileStream<F> stream(ring, full);
+  std::conditional_t<F == kMixed, MixedStream, ChunkStream<F, false>> stream;
+  const auto start = [&] {
+    stream.Start(p, range, share);
+#pragma unroll 1
+    for (int s = 0; s < p.slots; ++s) stream.Request(p, range, ring + s * kSlotBytes, full + 8 * s);
+  };
   if (ElectLane()) {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) InitBarrier(full + 8 * s);
@@ -95,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
     FenceBarrierInit();
   }
   __syncwarp();
-  stream.Start(p, range, share);
+  start();
   if (slices > 1) ClusterArriveRelaxed();
   ItemScales next_scales = {};
   const auto load_scales = [&](int item) {
@@ -118,14 +127,13 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
   exchange.barrier = SharedAddress(barriers + kWarps * kSlots);
   const bool direct = p.log_segments == 0;
   const int num_ranges = p.groups == 1 ? p.num_clusters : p.groups * p.splits;
-  uint32_t parity = 0, phase = 0;
-  int slot = 0;
+  uint32_t parity = 0, phase = 0, slot = ring, barrier = full;
   uint4 b[2][2] = {};
   for (int i = cluster; i < num_ranges; i += p.num_clusters) {
     if (i != cluster) {  // only groups that outnumber the clusters
       __syncthreads();
       range = RangeAt<F>(p, i);
-      slot = 0, phase = 0;
+      slot = ring, barrier = full, phase = 0;
       if (ElectLane()) {  // the ring starts anew
         for (int s = 0; s < kSlots; ++s) {
           asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(full + 8 * s) : "memory");
@@ -134,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
         FenceBarrierInit();
       }
       __syncwarp();
-      stream.Start(p, range, share);
+      start();
       if constexpr (F == WeightFormat::kFp8Block || F == kMixed) load_scales(range.begin + share.offset);
     }
     const int items = range.end - range.begin, stride = Exchange::Stride(items);
@@ -162,8 +170,8 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
 #pragma unroll 1
       do {
         const int count = min(TilesOfChunk(format), left);
-        WaitBarrier(full + 8 * slot, phase);
-        const uint8_t* tile = shared + (warp * p.slots + slot) * kSlotBytes;
+        WaitBarrier(barrier, phase);
+        const uint8_t* tile = static_cast<const uint8_t*>(__cvta_shared_to_generic(slot));
         const auto multiply = [&]<WeightFormat G>() { MultiplyChunk<G, NT, NX>(tile, count, lane, x, tokens, scales, scale_tile, b, acc); };
         if constexpr (F != kMixed) {
           multiply.template operator()<F>();
@@ -179,8 +187,9 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
         scale_tile += count;
         left -= count;
         __syncwarp();
-        stream.Fetch(p, range, share, slot);
-        if (++slot == p.slots) slot = 0, phase ^= 1;
+        stream.Request(p, range, slot, barrier);
+        slot += kSlotBytes, barrier += 8;
+        if (slot == slots_end) slot = ring, barrier = full, phase ^= 1;
       } while (left > 0);
       // Rows g and g + 8, tokens 8 n + 2 t + {0, 1}.
       using X = Inputs<NT, NX>;
@@ -219,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, NT == 1 && F != kMixed ? 2 : 1) Tile
 template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;
-  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, std::max(NX, kPair)), kOneBlock);
+  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX), kOneBlock);
   EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -239,14 +248,6 @@ void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   config.stream = StreamOf(ctx);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, p);
   if (error != cudaSuccess) NoteCudaError(error, "linear");
-}
-
-template <WeightFormat F>
-void LaunchFormat(const ExecContext& ctx, const Params& p) {
-  if (p.num_tokens <= 4) return LaunchTileLinear<F, 1, kPair>(ctx, p);
-  if (p.num_tokens <= 8) return LaunchTileLinear<F, 2, kPair>(ctx, p);
-  if (p.num_tokens <= 16) return LaunchTileLinear<F, 4, kPair>(ctx, p);
-  LaunchTileLinear<F, 8, kPair>(ctx, p);
 }
 
 }  // namespace dsv4::tile_linear

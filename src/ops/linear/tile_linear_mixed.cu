@@ -1,4 +1,4 @@
-#include "ops/linear/tile_linear_kernel.cuh"
+#include "ops/linear/tile_linear_one.cuh"
 
 namespace dsv4::tile_linear {
 

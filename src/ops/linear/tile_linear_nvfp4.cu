@@ -1,13 +1,11 @@
 #include <map>
 #include <mutex>
 
-#include "ops/linear/tile_linear_kernel.cuh"
+#include "ops/linear/tile_linear_one.cuh"
 
 namespace dsv4::tile_linear {
 
 template void LaunchFormat<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p);
-
-void LaunchOne(const ExecContext& ctx, const Params& p) { LaunchTileLinear<WeightFormat::kNvfp4, 1, kOne>(ctx, p); }
 
 // Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of multiprocessors.
 int MaxClusters(int slices) {

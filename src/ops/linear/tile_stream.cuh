@@ -35,17 +35,12 @@ __device__ __forceinline__ void WaitClusterBarrier(uint32_t barrier, uint32_t pa
 }
 
 // `bytes`, a multiple of 16, from 16-byte aligned memory that no kernel writes. The policy of L2: what is read once a step
-// leaves it before what is read again (activations, tables, code). The value is what createpolicy.fractional makes.
-constexpr uint64_t kEvictFirst = 0x12F0000000000000, kNoPolicy = 0;
+// leaves it before what is read again (activations, tables, code). The values are what createpolicy.fractional makes.
+constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
 __device__ __forceinline__ void CopyBulk(uint32_t to, const uint8_t* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
-  if (policy == kNoPolicy) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(barrier), "l"(policy)
-                 : "memory");
-  }
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier), "l"(policy)
+               : "memory");
 }
 __device__ __forceinline__ void PrefetchBulk(const uint8_t* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -5,7 +5,7 @@
 // whole head, and another one the index head, and writes its own half. Blocks behind these do the token's own row and the
 // compressors, which read nothing of it. Products and their order are tile_linear_kernel.cuh's, heads are heads.cuh's.
 #include "device/cluster.cuh"
-#include "ops/linear/tile_linear.cuh"
+#include "ops/linear/one_token.cuh"
 #include "ops/q_prepare/heads.cuh"
 
 namespace dsv4::q_prepare {
@@ -29,7 +29,7 @@ struct ExpandParams {
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
 
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 2) ExpandKernel(const __grid_constant__ ExpandParams a) {
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandKernel(const __grid_constant__ ExpandParams a) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kWarps * kSlots];
   __shared__ gpu::ClusterBarrier at_rows;
@@ -63,7 +63,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 2) ExpandK
     gpu::FenceBarriers();
     at_rows.Expect(static_cast<uint32_t>(sizeof head / 2 + (indexes ? sizeof index_head / 2 : 0)));
   }
-  const uint32_t ring = SharedAddress(shared) + warp * (kSlots * kSlotBytes), ready = SharedAddress(full) + warp * (kSlots * 8);
+  // By way of a shuffle, so that loops do not compute it again.
+  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
+  const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
   if (ElectLane()) {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) InitBarrier(ready + 8 * s);
@@ -81,12 +83,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 2) ExpandK
   };
   int asked_task = 0, asked = 0;
   const uint8_t* from = codes(0);
-  const auto ask = [&](int slot) {
+  const auto ask = [&](uint32_t slot, uint32_t barrier) {
     if (asked_task >= tasks) return;
     const uint32_t bytes = static_cast<uint32_t>(min(kChunk, p.tile_cols - asked * kChunk)) * static_cast<uint32_t>(TileBytes(kFormat));
     if (ElectLane()) {
-      ExpectBytes(ready + 8 * slot, bytes);
-      CopyBulk(ring + slot * kSlotBytes, from, bytes, ready + 8 * slot, p.policy);
+      ExpectBytes(barrier, bytes);
+      CopyBulk(slot, from, bytes, barrier, p.policy);
     }
     from += bytes;
     if (++asked < chunks) return;
@@ -94,44 +96,75 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 2) ExpandK
     if (++asked_task < tasks) from = codes(asked_task);
   };
 #pragma unroll 1
-  for (int s = 0; s < kSlots; ++s) ask(s);
+  for (int s = 0; s < kSlots; ++s) ask(ring + s * kSlotBytes, ready + 8 * s);
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
+  // The first chunk is decoded before the token is there.
+  constexpr int kTile = static_cast<int>(TileBytes(kFormat));
+  tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
+  uint32_t slot = ring, barrier = ready, phase = 0;
+  uint32_t early[kChunk][4][4];
+  WaitBarrier(barrier, phase);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    if (i < p.tile_cols) products.Decode(slot + i * kTile, early[i]);
+  }
+  __syncwarp();
+  ask(slot, barrier);
   gpu::WaitForCluster();
   WaitForPrevious();
 
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
-  const tile_linear::Inputs<1, tile_linear::kOne> tokens(1, lane);
   if (thread < prepare.pairs) angles[thread] = prepare.cos_sin[thread];
-  tile_linear::StageInputs<tile_linear::kOne>(p, 0, 0, p.tile_cols, inputs);
-  tile_linear::RowScales(p, &row_scale);
+  tile_linear::StageOneToken(p, 0, inputs);
+  if (warp == kWarps - 1) tile_linear::ScaleOfOneToken(p, &row_scale);
   __syncthreads();
-  uint32_t phase = 0;
-  int slot = 0;
-  uint4 b[2][2] = {};
+  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes;
+  uint32_t x = x_begin;
+  int left = p.tile_cols;
+  const auto next_chunk = [&] {
+    x += kChunk * tile_linear::kOneTokenTile;
+    slot += kSlotBytes;
+    barrier += 8;
+    if (slot == ring + kSlots * kSlotBytes) slot = ring, barrier = ready, phase ^= 1;
+    left -= kChunk;
+  };
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    if (i < left) products.Multiply(early[i], x, i);
+  }
+  next_chunk();
 #pragma unroll 1
   for (int task = 0; task < tasks; ++task) {
-    float acc[2][1][4] = {};
-    const uint8_t* x = inputs;
 #pragma unroll 1
-    for (int left = p.tile_cols; left > 0; left -= kChunk) {
-      const int count = min(kChunk, left);
-      WaitBarrier(ready + 8 * slot, phase);
-      tile_linear::MultiplyChunk<kFormat, 1, tile_linear::kOne>(shared + (warp * kSlots + slot) * kSlotBytes, count, lane, x, tokens, {}, 0, b, acc);
-      x += count * tokens.tile();
-      __syncwarp();
-      ask(slot);
-      if (++slot == kSlots) slot = 0, phase ^= 1;
-    }
-    float sum[1][4];
+    while (left > 0) {
+      WaitBarrier(barrier, phase);
+      const auto one = [&](int i) {
+        uint32_t a[4][4];
+        products.Decode(slot + i * kTile, a);
+        products.Multiply(a, x, i);
+      };
+      if (left >= kChunk) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) acc[0][0][j] += acc[1][0][j];
-    tile_linear::Inputs<1, tile_linear::kOne>::Join(acc[0], sum);
+        for (int i = 0; i < kChunk; ++i) one(i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kChunk - 1; ++i) {
+          if (i < left) one(i);
+        }
+      }
+      __syncwarp();
+      ask(slot, barrier);
+      next_chunk();
+    }
+    const float2 sum = products.Take();
     if (lane % 4 == 0) {
       const float factor = p.matrices[task].factor * row_scale;
       float* to = (task == 0 ? head + kHead / 2 * half : index_head + kIndexHead / 2 * half) + 16 * warp + lane / 4;
-      to[0] = sum[0][0] * factor;
-      to[8] = sum[0][2] * factor;
+      to[0] = sum.x * factor;
+      to[8] = sum.y * factor;
     }
+    left = p.tile_cols;
+    x = x_begin;
   }
   __syncthreads();
   const auto send = [&](float* rows, int i) {
@@ -205,7 +238,7 @@ bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& a, const Linear
   if (!a.q || !a.kv || !a.append || a.q.dim(0) != 1 || a.q.dim(2) != kHead || a.cos_sin.dim(1) > 32) return false;
   const int64_t heads = a.q.dim(1), cols = linears.x.dim(1);
   if (a.index_q && (a.index_q.dim(1) != heads || a.index_q.dim(2) != kIndexHead)) return false;
-  if (!linears.norm || linears.count != (a.index_q ? 2 : 1) || cols > kMaxCols || NumBlocks(a) > NumSms()) return false;
+  if (!linears.norm || linears.count != (a.index_q ? 2 : 1) || cols > kMaxCols || cols % 8 != 0 || NumBlocks(a) > NumSms()) return false;
   int64_t items = 0;
   for (int i = 0; i < linears.count; ++i) {
     const LinearPart& part = linears.parts[static_cast<size_t>(i)];
