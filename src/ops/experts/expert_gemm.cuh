@@ -284,14 +284,16 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   constexpr int kTerms = kPair ? 1 : Planes;
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kTeamBytes = R::kBytes + kPartialFloats * 4 + 256;
-  const int team = kTeams == 1 ? 0 : threadIdx.x / kTeamThreads;
+  // By way of a shuffle: the same in all lanes.
+  const int team = kTeams == 1 ? 0 : __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kTeamThreads, 0);
   uint8_t* team_shared = shared + team * kTeamBytes;
   float* partial = reinterpret_cast<float*>(team_shared + R::kBytes);
   uint64_t* barriers = reinterpret_cast<uint64_t*>(team_shared + R::kBytes + kPartialFloats * 4);
   uint8_t* zeros = shared + kTeams * kTeamBytes;  // 256 bytes
   uint16_t* shared_x = reinterpret_cast<uint16_t*>(zeros + 256);
-  const int warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t ring_full = sm90::SharedAddress(barriers + warp * R::kStages);
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32 % kWarps, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, sm90::SharedAddress(team_shared), 0);
+  const uint32_t ring_full = team_at + R::kBytes + kPartialFloats * 4 + 8 * warp * R::kStages;
   const uint32_t sums_full = sm90::SharedAddress(barriers + kWarps * R::kStages), sums_free = sums_full + 16;
   if (lane == 0) {
     for (int s = 0; s < R::kStages; ++s) sm90::BarrierInit(ring_full + 8 * s, 1);
@@ -358,7 +360,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   int ahead_items = k_begin < k_end ? num_items : 0, ahead_known = known_items, ahead_k = k_begin, ahead_stage = 0;
   bool pointed = false;  // from0 and from1 are at item `ahead`
   const uint8_t *from0 = nullptr, *from1 = nullptr;
-  const uint32_t ring = sm90::SharedAddress(team_shared) + warp * R::kStages * R::kStageBytes;
+  const uint32_t ring = team_at + warp * R::kStages * R::kStageBytes;
   const auto point_at = [&](const uint8_t* codes0, const uint8_t* codes1) {
     const int tile0 = Up ? ahead.row : 2 * ahead.row, tile1 = Up ? ahead.row : min(2 * ahead.row + 1, row_tiles - 1);
     from0 = codes0 + (int64_t{tile0} * k_tiles + k_begin) * R::kTileBytes;
@@ -455,7 +457,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
     if (due.turn < 0) return;
     const int set = due.turn % 2, phase = due.turn / 2 % 2, out_row = lane % 16;
     due.turn = -1;
-    sm90::BarrierWait(sums_full + 8 * set, phase);
+    WaitBarrier(sums_full + 8 * set, phase);
     for (int column = lane / 16; column < due.columns; column += 2) {
       const int pair = a.experts != nullptr ? due.begin + column : a.pairs[due.begin + column];
       const float* from = partial + set * kWarps * kPartial + column * kColumnStride + out_row;
@@ -556,7 +558,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
               if (j == 0 || k + first + j < k_end) load_columns(j);
             }
           }
-          if (first == 0) sm90::BarrierWait(ring_full + 8 * stage, parity);
+          if (first == 0) WaitBarrier(ring_full + 8 * stage, parity);
 #pragma unroll
           for (int j = 0; j < R::kStep; ++j) {
             const int at = (first + j) * R::kTileBytes;
@@ -602,7 +604,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
       if (b == 1 && (kPair || !wide)) break;
       add_up();
       const int columns = min(chunk.count - 8 * b, 8), set = turn % 2, phase = turn / 2 % 2;
-      sm90::BarrierWait(sums_free + 8 * set, phase ^ 1);
+      WaitBarrier(sums_free + 8 * set, phase ^ 1);
       float* mine = partial + (set * kWarps + warp) * kPartial + 2 * t * kColumnStride + g;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
