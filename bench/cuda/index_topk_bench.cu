@@ -103,19 +103,22 @@ void Run(Gpu& gpu, const char* model, int64_t k, int64_t sequences, int64_t toke
 }  // namespace
 }  // namespace dsv4::bench
 
-int main(int argc, char**) {
+// index_topk_bench [profile | decode]
+int main(int argc, char** argv) {
   dsv4::bench::Gpu gpu;
-  if (argc > 1) {  // for a profiler
+  const std::string which = argc > 1 ? argv[1] : "";
+  if (which == "profile") {
     dsv4::bench::Run(gpu, "flash", 512, 1, 1, 131072);
     dsv4::bench::Run(gpu, "flash", 512, 1, 8192, 8192);
     return 0;
   }
-  for (const int64_t context : {1024, 4096, 8192, 32768, 131072, 1048576})
+  for (const int64_t context : {1024, 4096, 8192, 16384, 32768, 131072, 1048576})
     dsv4::bench::Run(gpu, "flash", 512, 1, 1, context);
   for (const int64_t context : {8192, 131072}) dsv4::bench::Run(gpu, "pro", 1024, 1, 1, context);
-  for (const int64_t s : {2, 8, 32, 128}) {
+  for (const int64_t s : {2, 4, 8, 16, 32, 128}) {
     for (const int64_t context : {8192, 32768, 131072}) dsv4::bench::Run(gpu, "flash", 512, s, 1, context);
   }
+  if (which == "decode") return 0;
   for (const int64_t tokens : {512, 2048, 8192}) dsv4::bench::Run(gpu, "flash", 512, 1, tokens, tokens);
   dsv4::bench::Run(gpu, "flash", 512, 1, 2048, 131072);
   dsv4::bench::Run(gpu, "flash", 512, 1, 8192, 32768);

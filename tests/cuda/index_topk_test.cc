@@ -102,6 +102,34 @@ TEST(CudaIndexTopk, EqualsReferenceAtLongContext) {
   EXPECT_EQ(got.values(), want.values());
 }
 
+// One token: rows that end at and behind the edges of what a warp, a block and all blocks take at once; the newest row, which
+// this step wrote, is the best or the worst.
+TEST(CudaIndexTopk, EqualsReferenceForOneTokenAtEdges) {
+  DSV4_GPU_OR_SKIP();
+  Random random(8);
+  for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kBf16}) {
+    for (const int64_t rows : {513, 527, 528, 529, 640, 641, 1025, 16896, 16897, 16913}) {
+      CacheFixture cache(FullKvSpec({4}, KvDtype::kFp8, dtype), {{4 * rows - 1, 1}});
+      FillExact(random, cache);
+      const CompressorLayout& keys = cache.layout().layers[0].index;
+      const RowSlot newest = EmittedRow(keys, cache.sequences()[0], rows - 1);
+      std::vector<float> key(static_cast<size_t>(keys.dim), 4.0f);
+      newest.rows.Write(newest.index, key.data());
+      GuardBuffer<float> q({1, 64, 128}), weights({1, 64});
+      for (float& v : q.span()) v = static_cast<float>(random.Index(3));
+      for (float& v : weights.span())
+        v = (rows % 2 ? 0.25f : -0.25f) * static_cast<float>(1 + random.Index(2));
+      GuardBuffer<int32_t> want({1, 512}), got({1, 512});
+      IndexTopk(
+          {},
+          {.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = want.tensor()});
+      ChooseOnGpu(q.tensor(), weights.tensor(), cache.View(0), got);
+      EXPECT_EQ(got.values(), want.values()) << rows;
+      EXPECT_EQ(got[511] == rows - 1, rows % 2 == 1) << rows;
+    }
+  }
+}
+
 // More rows than a block keeps in shared memory, in blocks for many tokens.
 TEST(CudaIndexTopk, EqualsReferenceForManyTokensAtLongContext) {
   DSV4_GPU_OR_SKIP();
@@ -181,8 +209,9 @@ TEST(CudaIndexTopk, ChoosesTheLargestScores) {
 TEST(CudaIndexTopk, SelectsExactlyWhateverTheScores) {
   DSV4_GPU_OR_SKIP();
   Random random(4);
-  for (const int64_t context : {40, 4099, 33000, 141234}) {
+  for (const int64_t context : {40, 4099, 16383, 16387, 33000, 141234, 1048575}) {
     for (const int64_t k : {1, 7, 512, 1024}) {
+      if (context > 1000000 && k != 512) continue;
       for (int kind = 0; kind < 5; ++kind) {
         CacheFixture cache(TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{context, 1}});
         const CompressorLayout& keys = cache.layout().layers[0].index;

@@ -3,7 +3,7 @@
 #include "device/launch.cuh"
 #include "ops/index_topk/index_topk.h"
 #include "ops/index_topk/score.cuh"
-#include "ops/index_topk/select.cuh"
+#include "ops/index_topk/select_one.cuh"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
@@ -13,13 +13,17 @@ namespace {
 constexpr int64_t kMaxDim = 512;
 constexpr int64_t kMaxRows = 262144;  // a context of 2^20 tokens
 constexpr int64_t kMaxFew = 128;      // tokens that are scored by blocks of their own
+constexpr int kMaxAlone = 4096;  // rows of one token up to which a cluster of blocks costs more than it saves
 
 unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
 template <bool kFp4>
 void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, const topk::Keys& keys,
                   float* scores, int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens) {
-  if (num_tokens <= kMaxFew) {
+  if (kFp4 && num_tokens == 1) {
+    Launch(ctx, topk::ScoreOneKernel, dim3(Dim(NumSms())), dim3(topk::kScoreThreads),
+           topk::ScoreSharedBytes(1), q, weights, keys, scores, num_heads, k);
+  } else if (num_tokens <= kMaxFew) {
     const int64_t splits = num_tokens == 1 ? NumSms() : CeilDiv(2 * NumSms(), num_tokens);
     Launch(ctx, topk::ScoreKernel<kFp4, 1>, dim3(Dim(splits), Dim(num_tokens)), dim3(topk::kScoreThreads),
            topk::ScoreSharedBytes(1), q, weights, keys, scores, stride, num_heads, k, num_tokens);
@@ -40,7 +44,11 @@ void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, c
            cached_keys, out);
   };
   // As many blocks as fit the chip at once; keys in what shared memory they have.
-  if (num_tokens <= 16)
+  if (num_tokens == 1)
+    Launch(ctx, topk::SelectOneKernel, dim3(topk::kOneCluster), dim3(topk::kOneThreads),
+           static_cast<size_t>(topk::kOneKeys) * 4, scores, keys.positions, keys.layout.ratio, k, kMaxAlone,
+           out);
+  else if (num_tokens <= 16)
     launch(topk::SelectBy8Kernel, 8, 1024, 32768);
   else if (num_tokens <= 32)
     launch(topk::SelectBy4Kernel, 4, 1024, 32768);

@@ -341,4 +341,120 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   }
 }
 
+// One token and FP4: a warp has 16 keys of a step and all heads. Up to the wait it decodes what earlier steps wrote. Two blocks
+// fit a multiprocessor: none begins late because the kernel in front still has some of them.
+__global__ void __launch_bounds__(kScoreThreads, 2)
+    ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k) {
+  extern __shared__ uint4 queries[];                                      // [4, kColumnTiles, 32]
+  float* head_weights = reinterpret_cast<float*>(queries + kQueryWords);  // [kMaxHeads]
+  constexpr int kKeys = 16, kBlockKeys = kScoreWarps * kKeys;
+  static_assert(kWarpKeys % kKeys == 0);  // a warp's keys lie in one page
+  AllowNext();
+  const int64_t visible = (keys.positions[0] + 1) / keys.layout.ratio;
+  const int rows = visible > k ? static_cast<int>(visible) : 0;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4,
+            c = lane % 4;
+  if (static_cast<int>(blockIdx.x) * kBlockKeys >= rows) {
+    WaitForPrevious();
+    return;
+  }
+  int own = static_cast<int>(blockIdx.x) * kBlockKeys + warp * kKeys;
+  const int step = static_cast<int>(gridDim.x) * kBlockKeys;
+  const SequenceView& seq = keys.sequences[keys.sequence_of[0]];
+  const uint32_t per_page = static_cast<uint32_t>(keys.layout.rows_per_page);
+  uint32_t a[8][4];
+  RawKey<true> raw[2] = {};
+  const auto load = [&](int first_row) {
+    if (first_row >= rows) return;
+    const uint32_t page = static_cast<uint32_t>(first_row) / per_page,
+                   first = static_cast<uint32_t>(first_row) - page * per_page,
+                   last = first + static_cast<uint32_t>(rows - 1 - first_row);  // behind: never written, maybe
+    const uint8_t* data = seq.pages[page] + keys.layout.rows_offset;
+    const uint8_t* scale = data + per_page * (kDim / 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t row = min(first + static_cast<uint32_t>(g + 8 * i), last);
+      LoadKey<true>(data + row * (kDim / 2), scale + row * (kDim / 32), c, raw[i]);
+    }
+  };
+  // With one token a step the newest row, at most, is of this step.
+  const bool early = seq.end - seq.begin == 1 && own + kKeys < rows;
+  if (early) load(own);
+  Decode<true>(raw[0], raw[1], a);
+  // The first time without queries and without writing: then the code is there when the queries are.
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    const bool real = pass == 1;
+    float4 x[4], y[4];
+    float weight = 0;
+    if (real) WaitForPrevious();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {  // eight channels of a head
+      const int chunk = j * kScoreThreads + thread, head = chunk / 16;
+      x[j] = y[j] = make_float4(0, 0, 0, 0);
+      if (real && head < num_heads) {
+        const float4* from = reinterpret_cast<const float4*>(q + chunk * 8);
+        x[j] = from[0], y[j] = from[1];
+      }
+    }
+    if (real && thread < num_heads) weight = weights[thread];
+    if (real && !early) {
+      load(own);
+      Decode<true>(raw[0], raw[1], a);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int chunk = j * kScoreThreads + thread, head = chunk / 16, i = chunk % 4, quarter = chunk / 4 % 4;
+      queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = make_uint4(
+          Pack(x[j].x, y[j].x), Pack(x[j].y, y[j].y), Pack(x[j].z, y[j].z), Pack(x[j].w, y[j].w));
+    }
+    if (thread < kMaxHeads) head_weights[thread] = weight;
+    __syncthreads();
+#pragma unroll 1
+    while (own < rows) {
+      if (real) load(own + step);
+      float acc[kColumnTiles][4];
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
+      const uint4* b = queries + lane;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; n += 4) {  // no product waits for the one in front of it
+          uint4 word[4];
+#pragma unroll
+          for (int p = 0; p < 4; ++p) word[p] = b[(i * kColumnTiles + n + p) * 32];
+#pragma unroll
+          for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i], word[p].x, word[p].y);
+#pragma unroll
+          for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i + 1], word[p].z, word[p].w);
+        }
+      }
+      float sum[2] = {};
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+        const float2 w = *reinterpret_cast<const float2*>(head_weights + 8 * n + 2 * c);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          sum[r] = fmaf(w.x, Relu(acc[n][2 * r]), sum[r]);
+          sum[r] = fmaf(w.y, Relu(acc[n][2 * r + 1]), sum[r]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+      }
+      if (!real) break;
+      // Lanes 0 and 1 of a group write its keys g and g + 8.
+      const float score = c == 0 ? sum[0] : sum[1];
+      const int row = own + c * 8 + g;
+      if (c < 2 && row < rows) scores[row] = score;
+      own += step;
+      Decode<true>(raw[0], raw[1], a);
+    }
+    if (!real) __syncthreads();  // the queries of the first time have been read
+  }
+}
+
 }  // namespace dsv4::topk

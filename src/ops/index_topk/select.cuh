@@ -137,7 +137,9 @@ struct Steps {
   __device__ int operator()(uint32_t key) const {
     if (key < smallest) return 0;
     if (key > largest) return kBins - 1;
-    return min(static_cast<int>((0.5f * ScoreOf(key) - low) * step), kBins - 1);
+    // Added to 2^23 a number below it is rounded to a whole one: cheaper than a conversion.
+    constexpr float kWhole = 8388608.0f;
+    return min(__float_as_int(fmaf(0.5f * ScoreOf(key) - low, step, kWhole)) - __float_as_int(kWhole), kBins - 1);
   }
   uint32_t smallest, largest;
   float low, step;
