@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, main, read_safetensors, run
+from support import BINARY, CliTestCase, GOLDEN, HAS_GOLDEN, SLOWNESS, main, read_safetensors, run
 
 
 class Engine(CliTestCase):
@@ -146,7 +146,7 @@ class Engine(CliTestCase):
                 out = p.stdout.read(20)
             start = time.monotonic()
             p.send_signal(signal.SIGINT)
-            rest, err = p.communicate(timeout=20)
+            rest, err = p.communicate(timeout=20 * SLOWNESS)
             self.assertLess(time.monotonic() - start, 1)
             self.assertEqual(p.returncode, 130)
             self.assertEqual(err, b"")

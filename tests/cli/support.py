@@ -3,6 +3,7 @@
     usage_test.py BINARY
 
 Exit status 77: every test was skipped, because its model is absent.
+DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer).
 """
 
 import json
@@ -14,6 +15,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
 ROOT = Path(__file__).resolve().parents[2]
 NANO = ROOT / "models" / "nano"
 GOLDEN = ROOT / "tests" / "golden" / "flash-nvfp4"
@@ -29,7 +31,7 @@ HAS_GOLDEN = (GOLDEN / "config.json").exists()
 def run(*args, stdin=b"", timeout=120, **kwargs):
     if isinstance(stdin, str):
         stdin = stdin.encode()
-    return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, timeout=timeout, **kwargs)
+    return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, timeout=timeout * SLOWNESS, **kwargs)
 
 
 def read_safetensors(path):

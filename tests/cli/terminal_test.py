@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, main, make_text_model
+from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, SLOWNESS, main, make_text_model
 
 
 class Terminal(CliTestCase):
@@ -33,7 +33,7 @@ class Terminal(CliTestCase):
         return pid
 
     def wait_for(self, text, timeout=20):
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * SLOWNESS
         while text not in self.seen:
             self.assertLess(time.monotonic(), end, self.seen)
             if select.select([self.terminal], [], [], 0.1)[0]:
