@@ -277,18 +277,11 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddText(c, "--served-model-name", "NAME", "the model's name for clients (default: the folder's)",
           [=](const std::string& text) { s->model_name = text; });
   c->add_flag("--strict-model", s->strict_model, "404 for requests that name another model");
-  const auto add_key = [=](const std::vector<std::string>& keys) {
-    for (const std::string& key : keys) {
-      if (key.empty()) throw UsageError("--api-key is empty");
-      s->api_keys.push_back(key);
-    }
-  };
-  c->add_option_function<std::vector<std::string>>(
-       "--api-key", add_key, "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)")
-      ->type_name("KEY")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+  AddTexts(c, "--api-key", "KEY", "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
+           [=](const std::string& key) {
+             if (key.empty()) throw UsageError("--api-key is empty");
+             s->api_keys.push_back(key);
+           });
   AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
   AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
           [=](const std::string& text) { s->cors_origin = text; });

@@ -11,6 +11,18 @@ CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string&
   return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
 }
 
+void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
+              std::function<void(const std::string&)> store) {
+  const auto store_all = [store = std::move(store)](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) store(text);
+  };
+  app->add_option_function<std::vector<std::string>>(flags, store_all, help)
+      ->type_name(type)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
 std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
 
 void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
@@ -126,50 +138,26 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
     }
     s->seed = seed;
   });
-  const auto add_bias = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      const size_t equals = text.find('=');
-      std::pair<TokenId, float> bias;
-      if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
-          !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
-        throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
-      }
-      s->logit_bias.push_back(bias);
+  AddTexts(app, "--logit-bias", "ID=VALUE", "add VALUE to a token's logit; -inf bans it (may be repeated)", [=](const std::string& text) {
+    const size_t equals = text.find('=');
+    std::pair<TokenId, float> bias;
+    if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
+        !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
+      throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
     }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--logit-bias", add_bias, "add VALUE to a token's logit; -inf bans it (may be repeated)")
-      ->type_name("ID=VALUE")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  const auto add_stop = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      if (text.empty()) throw UsageError("--stop needs a text that is not empty");
-      stops->texts.push_back(text);
+    s->logit_bias.push_back(bias);
+  });
+  AddTexts(app, "--stop", "TEXT", "end before this text; it is not printed (may be repeated)", [=](const std::string& text) {
+    if (text.empty()) throw UsageError("--stop needs a text that is not empty");
+    stops->texts.push_back(text);
+  });
+  AddTexts(app, "--stop-id", "ID", "end before this token, as at EOS (may be repeated)", [=](const std::string& text) {
+    TokenId id = -1;
+    if (!ParseWhole(text, &id) || id < 0) {
+      throw UsageError("--stop-id is '" + text + "'; accepted: a token id, for example 1");
     }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--stop", add_stop, "end before this text; it is not printed (may be repeated)")
-      ->type_name("TEXT")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  const auto add_stop_id = [=](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      TokenId id = -1;
-      if (!ParseWhole(text, &id) || id < 0) {
-        throw UsageError("--stop-id is '" + text + "'; accepted: a token id, for example 1");
-      }
-      stops->ids.push_back(id);
-    }
-  };
-  app->add_option_function<std::vector<std::string>>(
-         "--stop-id", add_stop_id, "end before this token, as at EOS (may be repeated)")
-      ->type_name("ID")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+    stops->ids.push_back(id);
+  });
 }
 
 }  // namespace dsv4::cli

@@ -35,6 +35,10 @@ bool ParseWhole(std::string_view text, T* value) {
 CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
                      const std::string& help, std::function<void(const std::string&)> store);
 
+// A flag that may be repeated: `store` gets each value, in order.
+void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
+              std::function<void(const std::string&)> store);
+
 // "--model" of "-m,--model".
 std::string LongName(const std::string& flags);
 
