@@ -31,14 +31,19 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
   const Tensor logits = b.router_logits.Head(t), ids{b.expert_ids.data, DType::kI32, {t, slots}},
                weights{b.routing_weights.data, DType::kF32, {t, slots}}, gate = b.shared_gate.Head(t), up = b.shared_up.Head(t);
   const LinearCall router{w.router, logits, /*rounds=*/false};
-  if (routed) {
-    QuantLinears(ctx, s.activation, x, {router}, b.rounded);
-  } else {
-    QuantLinears(ctx, s.activation, in, {router, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
+  RouterArgs route{.logits = logits, .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
+                   .scaling_factor = s.scaling_factor, .always = routed ? static_cast<int32_t>(num_experts) : -1, .experts = ids,
+                   .weights = weights};
+  route.x = x, route.w = w.router;
+  if (!routed || !RouterMultiplies(ctx, route)) {
+    route.x = {}, route.w = {};
+    if (routed) {
+      QuantLinears(ctx, s.activation, x, {router}, b.rounded);
+    } else {
+      QuantLinears(ctx, s.activation, in, {router, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
+    }
   }
-  Router(ctx, {.logits = logits, .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
-               .scaling_factor = s.scaling_factor, .always = routed ? static_cast<int32_t>(num_experts) : -1, .experts = ids,
-               .weights = weights});
+  Router(ctx, route);
   if (!routed) {
     // `gate` as blocks, where they are read: behind x's in `rounded` (model: Forward).
     uint8_t* blocks = nullptr;

@@ -6,12 +6,15 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/linear/linear.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
+#include "support/quant_fixture.h"
 #include "support/random.h"
 
 namespace dsv4 {
+void LinearCuda(const ExecContext& ctx, const LinearArgs& args);
 void RouterCuda(const ExecContext& ctx, const RouterArgs& args);
 }
 
@@ -180,6 +183,63 @@ TEST(CudaRouter, AlwaysPutsAnExpertInFront) {
       EXPECT_EQ(weights[row * (a + 1) + 1 + i], plain.weights[static_cast<size_t>(row * a + i)]);
     }
   }
+}
+
+// One token's logits made along the way: the bits of linear and router one after the other.
+struct OneTokenCase {
+  int64_t experts, k;
+  int32_t always;
+  bool hash;
+};
+
+void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
+  SCOPED_TRACE(StrCat(c.experts, " experts, K ", c.k));
+  const QuantFixture w(random, {WeightFormat::kBf16}, c.experts, c.k);
+  const int64_t count = 6, slots = count + (c.always >= 0 ? 1 : 0), vocabulary = 3;
+  for (int round = 0; round < rounds; ++round) {
+    GuardBuffer<float> x({1, c.k}, random.Normals(c.k, round == 1 ? 0.0f : 0.1f)), bias({c.experts}, random.Normals(c.experts, 0.2f));
+    if (round == 2) x[7] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < vocabulary * count; ++i) ids.push_back(static_cast<int32_t>(random.Index(c.experts)));
+    GuardBuffer<int32_t> table({vocabulary, count}, ids), token({1}, {round});
+    std::vector<float> logits[2], weights[2];
+    std::vector<int32_t> experts[2];
+    for (const bool along : {false, true}) {
+      GuardBuffer<float> z({1, c.experts}), chosen_weights({1, slots});
+      GuardBuffer<int32_t> chosen({1, slots});
+      Mirror gpu;
+      RouterArgs args{.logits = gpu.Out(z.tensor()), .bias = c.hash ? Tensor{} : gpu.In(bias.tensor()),
+                      .hash_table = c.hash ? gpu.In(table.tensor()) : Tensor{}, .tokens = gpu.In(token.tensor()), .scaling_factor = 1.5f,
+                      .always = c.always, .experts = gpu.Out(chosen.tensor()), .weights = gpu.Out(chosen_weights.tensor()),
+                      .x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor())};
+      ASSERT_TRUE(RouterMultiplies(gpu.ctx(), args));
+      if (!along) {
+        LinearCuda(gpu.ctx(), {.x = args.x, .w = args.w, .y = args.logits});
+        args.w = {};
+      }
+      RouterCuda(gpu.ctx(), args);
+      gpu.Finish();
+      logits[along] = z.values(), weights[along] = chosen_weights.values(), experts[along] = chosen.values();
+    }
+    EXPECT_TRUE(BitEqual(logits[1], logits[0])) << round;
+    EXPECT_TRUE(BitEqual(weights[1], weights[0])) << round;
+    EXPECT_EQ(experts[1], experts[0]) << round;
+  }
+}
+
+TEST(CudaRouter, MultipliesWithTheBitsOfLinear) {
+  DSV4_GPU_OR_SKIP();
+  Random random(21);
+  for (const OneTokenCase& c : {OneTokenCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false}}) {
+    CheckMultiplies(random, c, 4);
+  }
+}
+
+// As short as a sanitizer asks for.
+TEST(CudaRouter, MultipliesOnce) {
+  DSV4_GPU_OR_SKIP();
+  Random random(22);
+  CheckMultiplies(random, {256, 512, 256, false}, 1);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/registry.h"
+#include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
@@ -18,7 +19,16 @@ struct RouterArgs {
   int32_t always = -1; // an expert that every token has besides the chosen ones, with weight 1; -1: none
   Tensor experts;      // i32 [T, A], best first (table order in hash layers); with `always` [T, 1 + A], that one first
   Tensor weights;      // f32, likewise
+  // Where RouterMultiplies says so: the logits are yet to be made, x w^T.
+  Tensor x;            // f32 [T, K]
+  QuantTensor w;       // [E, K]
 };
+// Whether the op makes its logits of `x` and `w`, too, with linear's bits: on a GPU for one token. A launch less.
+#ifdef DSV4_HAVE_CUDA
+bool RouterMultiplies(const ExecContext& ctx, const RouterArgs& args);
+#else
+inline bool RouterMultiplies(const ExecContext&, const RouterArgs&) { return false; }
+#endif
 void Router(const ExecContext& ctx, const RouterArgs& args);
 OpImplementations DescribeRouter(const ExecContext& ctx);
 

@@ -1,45 +1,18 @@
 #include "device/launch.cuh"
+#include "ops/router/choice.cuh"
 #include "ops/router/router.h"
 
 namespace dsv4 {
 
 namespace {
 
+using router::OrderedKey;
+using router::SqrtSoftplus;
+using router::WarpLargest;
+using router::WarpWeight;
+
 constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr unsigned kAll = 0xFFFFFFFFu;
 constexpr int64_t kMaxExperts = 1024, kMaxChosen = 32;
-
-__device__ __forceinline__ float SqrtSoftplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
-
-// Orders as the float does; both zeros are equal, a NaN is the smallest. Never 0, which marks what is taken.
-__device__ __forceinline__ uint32_t OrderedKey(float x) {
-  if (x != x) return 1;
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// The warp's `count` largest keys, ties to the smaller index; lane i keeps the i-th (key 0: there is none).
-// Every lane brings N candidates, the indices of a lane in ascending order.
-template <int N>
-__device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&index)[N], int count, uint32_t& my_key, int& my_index) {
-  const int lane = threadIdx.x % 32;
-  my_key = 0, my_index = 0;
-  for (int a = 0; a < count; ++a) {
-    uint32_t best = key[0];
-    int at = index[0];
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-      if (key[i] > best) best = key[i], at = index[i];  // the first of equals
-    }
-    const uint32_t top = __reduce_max_sync(kAll, best);
-    const int chosen = static_cast<int>(__reduce_min_sync(kAll, best == top ? static_cast<unsigned>(at) : 0x7FFFFFFFu));
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (index[i] == chosen) key[i] = 0;
-    }
-    if (lane == a) my_key = top, my_index = chosen;
-  }
-}
 
 // One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its lane
 // i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
@@ -93,16 +66,13 @@ __global__ void __launch_bounds__(kThreads) RouterKernel(const float* logits, co
       if (lane < count) mine = hash_table[row * count + lane];
     }
     mine = min(max(mine, 0), num_experts - 1);
-    const float score = lane < count ? SqrtSoftplus(real ? z[mine] : 0.0f) : 0.0f;
-    float sum = 0;
-    for (int a = 0; a < count; ++a) sum += __shfl_sync(kAll, score, a);
+    const float weight = WarpWeight(lane < count ? SqrtSoftplus(real ? z[mine] : 0.0f) : 0.0f, count, scaling);
     const int first = always >= 0 ? 1 : 0;
     const int64_t out = int64_t{t} * (first + count);
     if (real && first == 1 && lane == 0) experts[out] = always, weights[out] = 1;
     if (real && lane < count) {
       experts[out + first + lane] = mine;
-      // 1e-20: scores that all underflow to 0 would give 0/0 (docs/model.md).
-      weights[out + first + lane] = score / (sum + 1e-20f) * scaling;
+      weights[out + first + lane] = weight;
     }
   };
   // Twice, first without logits and before the wait: then the code is there when the logits are.
@@ -124,7 +94,10 @@ void Run(const ExecContext& ctx, const RouterArgs& a) {
 
 }  // namespace
 
+void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a);
+
 void RouterCuda(const ExecContext& ctx, const RouterArgs& a) {
+  if (a.w) return RouterOneCuda(ctx, a);
   const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0);
   DSV4_CHECK(e <= kMaxExperts && count <= kMaxChosen, e, " experts, ", count, " chosen");
   if (e <= 256) return Run<1>(ctx, a);

@@ -1,0 +1,231 @@
+// One token's router: linear and choice in one launch. A cluster of blocks with 16 experts each, all of whose weights are asked
+// for before the wait; the blocks send the first one their scores (device/cluster.cuh), of which one warp chooses. Products and
+// their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
+#include <array>
+#include <atomic>
+
+#include "device/cluster.cuh"
+#include "ops/linear/one_token.cuh"
+#include "ops/router/choice.cuh"
+#include "ops/router/router.h"
+
+namespace dsv4 {
+
+namespace router {
+
+namespace {
+
+constexpr int kBlocks = 16, kRows = 16, kExperts = kBlocks * kRows, kMaxChosen = 31;
+constexpr int kSegments = 8;  // of K, as tile_linear cuts it; a warp each
+constexpr int kThreads = 32 * kSegments;
+constexpr WeightFormat kFormat = WeightFormat::kBf16;
+constexpr int kTileBytes = static_cast<int>(TileBytes(kFormat)), kXBytes = tile_linear::kOneTokenTile;
+constexpr int kMaxTiles = 12;  // of a segment
+constexpr int kEarly = 4;      // tiles of which a warp has the weights in registers before x is there
+constexpr int kOctets = kMaxTiles * 8 / 32;  // eight numbers of x each, of a lane
+
+struct OneParams {
+  const uint8_t* codes;
+  const float* x;
+  float* logits;
+  const float* bias;
+  const int32_t* hash_table;
+  const int32_t* token;
+  int64_t vocabulary;
+  float factor, scaling;
+  int cols, tile_cols, num_experts, count, always;
+  int32_t* experts;
+  float* weights;
+};
+
+inline int TilesOfSegment(int tile_cols) { return (tile_cols + kSegments - 1) / kSegments; }
+inline size_t SharedBytes(int tiles) { return static_cast<size_t>(kSegments * tiles) * (kTileBytes + kXBytes); }
+
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) RouteOneKernel(const __grid_constant__ OneParams a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ __align__(8) uint64_t full[kSegments];
+  __shared__ gpu::ClusterBarrier at_scores;
+  __shared__ float partial[kSegments][kRows];
+  __shared__ __align__(16) float block_scores[kRows];
+  __shared__ __align__(16) uint32_t block_keys[kRows];
+  __shared__ __align__(16) float scores[kExperts];  // of all blocks, in the first one
+  __shared__ __align__(16) uint32_t keys[kExperts];
+  AllowNext();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, rank = static_cast<int>(blockIdx.x);
+  const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
+  if (rank == 0 && thread == 0) {
+    at_scores.Init(1);
+    gpu::FenceBarriers();
+    at_scores.Expect(sizeof scores + sizeof keys);
+  }
+  const int first = a.tile_cols * warp / kSegments, tiles = a.tile_cols * (warp + 1) / kSegments - first;
+  const int room = (a.tile_cols + kSegments - 1) / kSegments;  // tiles of a segment
+  const uint32_t codes = SharedAddress(shared) + static_cast<uint32_t>(warp * room * kTileBytes);
+  uint8_t* const inputs = shared + kSegments * room * kTileBytes + warp * room * kXBytes;
+  const uint32_t bar = SharedAddress(full + warp);
+  if (ElectLane()) {
+    InitBarrier(bar);
+    FenceBarrierInit();
+  }
+  __syncwarp();
+  gpu::ArriveAtCluster();  // "I run"
+  if (ElectLane()) {
+    const uint32_t bytes = static_cast<uint32_t>(tiles * kTileBytes);
+    ExpectBytes(bar, bytes);
+    CopyBulk(codes, a.codes + (static_cast<int64_t>(rank) * a.tile_cols + first) * kTileBytes, bytes, bar, kEvictFirst);
+  }
+  // Of the block's experts, one a thread of the first warp.
+  const int expert = kRows * rank + lane;
+  const bool has_expert = warp == 0 && lane < kRows && expert < a.num_experts;
+  const float bias = has_expert && a.hash_table == nullptr ? a.bias[expert] : 0.0f;
+
+  tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
+  uint32_t early[kEarly][4][4];
+  WaitBarrier(bar, 0);
+#pragma unroll
+  for (int i = 0; i < kEarly; ++i) {
+    if (i < tiles) products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), early[i]);
+  }
+  // Twice, first without x and before the wait: then the code is there when x is.
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    const bool real = pass == 1;
+    if (real) {
+      gpu::WaitForCluster();
+      WaitForPrevious();
+    }
+    {  // the warp's columns of x, as StageOneToken has them
+      float4 v[kOctets][2];
+      const float4* const x = reinterpret_cast<const float4*>(a.x) + 16 * first;
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        const int octet = lane + 32 * i;
+        v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
+        if (real && octet < 8 * tiles && 8 * (octet + 8 * first) < a.cols) v[i][0] = x[2 * octet], v[i][1] = x[2 * octet + 1];
+      }
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        const int octet = lane + 32 * i;
+        if (octet >= 8 * tiles) break;
+        const float4 &low = v[i][0], &high = v[i][1];
+        const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y), SplitPairs(high.z, high.w)};
+        uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * kXBytes + octet % 2 * 128 + octet % 8 / 2 * 16);
+        out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
+        out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
+      }
+    }
+    __syncwarp();
+    const uint32_t x = SharedAddress(inputs);
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) {
+      if (i < tiles) products.Multiply(early[i], x + static_cast<uint32_t>(i * kXBytes), 0);
+    }
+#pragma unroll 2
+    for (int i = kEarly; i < tiles; ++i) {
+      uint32_t w[4][4];
+      products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), w);
+      products.Multiply(w, x + static_cast<uint32_t>(i * kXBytes), 0);
+    }
+    const float2 sum = products.Take();
+    if (lane % 4 == 0) partial[warp][lane / 4] = sum.x, partial[warp][lane / 4 + 8] = sum.y;
+    __syncthreads();
+    if (warp != 0) continue;
+    if (lane < kRows) {
+      float part[kSegments];
+#pragma unroll
+      for (int i = 0; i < kSegments; ++i) part[i] = partial[i][lane];
+      const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) * a.factor;  // TreeSum
+      const float score = SqrtSoftplus(logit);
+      block_scores[lane] = score;
+      block_keys[lane] = has_expert ? OrderedKey(score + bias) : 0;
+      if (real && has_expert) a.logits[expert] = logit;
+    }
+    __syncwarp();
+    if (real && lane < kRows / 2) {
+      const int quad = lane % (kRows / 4) * 4;
+      const bool key = lane >= kRows / 4;
+      gpu::Send((key ? reinterpret_cast<float*>(keys) : scores) + kRows * rank + quad,
+                key ? *reinterpret_cast<const uint4*>(block_keys + quad) : *reinterpret_cast<const uint4*>(block_scores + quad), at_scores, 0);
+    }
+    if (rank != 0) continue;
+    if (real) at_scores.Wait(0);
+    int mine = 0;
+    if (a.hash_table == nullptr) {
+      uint32_t key[kExperts / 32], my_key;
+      int index[kExperts / 32];
+#pragma unroll
+      for (int i = 0; i < kExperts / 32; ++i) index[i] = 32 * i + lane, key[i] = real ? keys[index[i]] : static_cast<uint32_t>(index[i]);
+      WarpLargest(key, index, a.count, my_key, mine);
+    } else {
+      const int64_t token = *a.token, row = token < 0 || token >= a.vocabulary ? 0 : token;
+      if (lane < a.count) mine = a.hash_table[row * a.count + lane];
+    }
+    mine = min(max(mine, 0), a.num_experts - 1);
+    const float weight = WarpWeight(lane < a.count && real ? scores[mine] : 0.0f, a.count, a.scaling);
+    const int slot = a.always >= 0 ? 1 : 0;
+    if (real && slot == 1 && lane == 0) a.experts[0] = a.always, a.weights[0] = 1;
+    if (real && lane < a.count) a.experts[slot + lane] = mine, a.weights[slot + lane] = weight;
+  }
+}
+
+bool CanCluster() {
+  static std::array<std::atomic<int>, 64> known{};  // by device; 1: it can, 2: it cannot
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& answer = known[static_cast<size_t>(device) % known.size()];
+  if (answer == 0) {
+    int count = 0;
+    EnsureSharedMemory(reinterpret_cast<const void*>(RouteOneKernel), SharedBytes(kMaxTiles));
+    if (cudaFuncSetAttribute(RouteOneKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess) {
+      cudaLaunchAttribute cluster;
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {kBlocks, 1, 1};
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(kBlocks);
+      config.blockDim = dim3(kThreads);
+      config.dynamicSmemBytes = SharedBytes(kMaxTiles);
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+      if (cudaOccupancyMaxActiveClusters(&count, RouteOneKernel, &config) != cudaSuccess) count = 0;
+    }
+    cudaGetLastError();
+    answer = count > 0 ? 1 : 2;
+  }
+  return answer == 1;
+}
+
+}  // namespace
+
+}  // namespace router
+
+bool RouterMultiplies(const ExecContext& ctx, const RouterArgs& a) {
+  using namespace router;
+  if (ctx.device != DeviceKind::kCuda || ctx.reference_ops || ctx.f32_inputs || !a.x || a.logits.dim(0) != 1) return false;
+  const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0), cols = a.x.dim(1), tile_cols = CeilDiv(cols, kTileCols64);
+  return a.w.format == kFormat && a.w.layout == WeightLayout::kTiles && a.w.rows == e && e > kExperts - kRows && e <= kExperts && count <= kMaxChosen &&
+         count <= e && cols % 8 == 0 && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && tile_cols >= kSegments && tile_cols <= kSegments * kMaxTiles &&
+         CanCluster();
+}
+
+void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
+  using namespace router;
+  OneParams params = {.codes = a.w.codes,
+                      .x = a.x.f32(),
+                      .logits = a.logits.f32(),
+                      .bias = a.bias ? a.bias.f32() : nullptr,
+                      .hash_table = a.hash_table ? a.hash_table.i32() : nullptr,
+                      .token = a.tokens ? a.tokens.i32() : nullptr,
+                      .vocabulary = a.hash_table ? a.hash_table.dim(0) : 0,
+                      .factor = a.w.global_scale,
+                      .scaling = a.scaling_factor,
+                      .cols = static_cast<int>(a.x.dim(1)),
+                      .tile_cols = static_cast<int>(CeilDiv(a.x.dim(1), kTileCols64)),
+                      .num_experts = static_cast<int>(a.logits.dim(1)),
+                      .count = static_cast<int>(a.experts.dim(1) - (a.always >= 0 ? 1 : 0)),
+                      .always = static_cast<int>(a.always),
+                      .experts = a.experts.i32(),
+                      .weights = a.weights.f32()};
+  Launch(ctx, RouteOneKernel, dim3(kBlocks), dim3(kThreads), SharedBytes(TilesOfSegment(params.tile_cols)), params);
+}
+
+}  // namespace dsv4
