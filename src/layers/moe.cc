@@ -21,8 +21,8 @@ bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w, int64_t num_tok
 
 }  // namespace
 
-void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const LinearInput& in,
-         MoeBuffers& b, const Tensor& y) {
+Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const LinearInput& in,
+           MoeBuffers& b, const Tensor& y, bool leaves_slots) {
   const Tensor& x = in.x;
   const int64_t t = x.dim(0), most = b.expert_ids.dim(1), num_experts = b.router_logits.dim(1);
   const bool routed = SharedIsRouted(ctx, w, t);
@@ -54,12 +54,14 @@ void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, cons
     QuantLinear(ctx, s.activation, {gate, blocks}, w.shared.down, y, b.rounded);
   }
 
+  const bool leaves = routed && leaves_slots;
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
   Experts(ctx, {.x = x, .experts = ids, .weights = weights, .matrices = {table, w.experts.size() + (routed ? 1 : 0)},
                 .first = w.experts.front(), .limit = s.limit, .activation = s.activation,
                 .hidden = b.hidden.Head(t * slots), .outputs = b.outputs.Head(t * slots),
                 .rounded_x = {b.rounded.data, DType::kF32, x.shape}, .shared = routed ? Tensor{} : y,
-                .y = y, .always = routed ? static_cast<int32_t>(num_experts) : -1});
+                .y = leaves ? Tensor{} : y, .always = routed ? static_cast<int32_t>(num_experts) : -1});
+  return leaves ? Tensor{b.outputs.data, DType::kF32, {t, slots, x.dim(1)}} : y;
 }
 
 }  // namespace dsv4

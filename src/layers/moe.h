@@ -42,7 +42,8 @@ struct MoeBuffers {
 };
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers.
-void Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
-         const LinearInput& x, MoeBuffers& buffers, const Tensor& y);
+// What it returns is y; or, where `leaves_slots` and it is all that there is, [T, slots, D], whose slots are yet to be added.
+Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
+           const LinearInput& x, MoeBuffers& buffers, const Tensor& y, bool leaves_slots = false);
 
 }  // namespace dsv4

@@ -233,13 +233,15 @@ struct Bridge {
             .post = out.post.tensor(),
             .comb = out.comb.tensor()};
   }
-  void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out) {
+  void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out, const Tensor& slots = {}) {
     HcBridgeArgs a = Args(c, first, streams, out);
+    if (slots) a.y = slots;
     Mirror gpu;
     a.streams = gpu.Out(a.streams), a.y = gpu.In(a.y), a.fn = gpu.Weight(a.fn, /*rows=*/true),
     a.base = gpu.In(a.base);
     a.scale = gpu.In(a.scale), a.norm = gpu.In(a.norm);
     a.x = gpu.Out(a.x), a.post = gpu.Out(a.post), a.comb = gpu.Out(a.comb);
+    EXPECT_TRUE(!slots || HcBridgeAddsSlots(gpu.ctx(), a));
     HcBridgeCuda(gpu.ctx(), a);
     gpu.Finish();
   }
@@ -290,6 +292,34 @@ TEST(CudaHcBridge, TokensDoNotDependOnTheirBatchNorOnTheRun) {
         ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
         ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
         ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+      }
+    }
+  }
+}
+
+// A token's slots, yet to be added: the bits of their sum added beforehand.
+TEST(CudaHcBridge, AddsSlots) {
+  DSV4_GPU_OR_SKIP();
+  Random random(9);
+  for (const int64_t d : {4096, 7168}) {
+    for (const int64_t t : {1, 3}) {
+      const Case c{t, 4, d};
+      Bridge bridge(random, d == 4096 ? WeightFormat::kF32 : WeightFormat::kBf16, c);
+      for (const int64_t slots : {2, 7, 8}) {
+        GuardBuffer<float> parts({t, slots, d}, random.Normals(t * slots * d));
+        parts[1] = -0.0f, parts[d + 1] = -0.0f;
+        for (int64_t i = 0; i < t * d; ++i) {
+          float sum = 0;
+          for (int64_t a = 0; a < slots; ++a) sum += parts[(i / d * slots + a) * d + i % d];
+          bridge.y[i] = sum;
+        }
+        GuardBuffer<float> want_streams({t, 4, d}), streams({t, 4, d});
+        Outputs want(c), got(c);
+        bridge.Run(c, false, want_streams, want);
+        bridge.Run(c, false, streams, got, parts.tensor());
+        EXPECT_TRUE(BitEqual(streams.span(), want_streams.span()));
+        EXPECT_TRUE(BitEqual(got.x.span(), want.x.span()));
+        EXPECT_TRUE(BitEqual(got.post.span(), want.post.span()) && BitEqual(got.comb.span(), want.comb.span()));
       }
     }
   }

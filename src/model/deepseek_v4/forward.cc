@@ -37,14 +37,18 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
   return f;
 }
 
+HcBridgeArgs SiteArgs(const Model& model, const HcWeights& w, const Tensor& norm, const Tensor& pending, const Frame& f) {
+  const Config& c = model.config;
+  return {.streams = f.streams, .y = pending, .fn = w.fn, .base = w.base, .scale = w.scale,
+          .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
+          .post = f.post, .comb = f.comb};
+}
+
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next site's
 // mixes; norms f.x. `reader` reads it: where it takes blocks, f.x lies in `blocks` as well.
-LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights& w, const Tensor& norm, bool pending, const Frame& f,
+LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights& w, const Tensor& norm, const Tensor& pending, const Frame& f,
                      const QuantTensor& reader, const Tensor& blocks) {
-  const Config& c = model.config;
-  HcBridgeArgs args{.streams = f.streams, .y = pending ? f.y : Tensor{}, .fn = w.fn, .base = w.base, .scale = w.scale,
-                    .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
-                    .post = f.post, .comb = f.comb};
+  HcBridgeArgs args = SiteArgs(model, w, norm, pending, f);
   if (ReadsBlocks(ctx, model.modes.activation, reader, f.x.dim(0)) && HcBridgeWritesBlocks(ctx, args)) {
     args.x_blocks = static_cast<uint8_t*>(blocks.data);
   }
@@ -52,9 +56,9 @@ LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights
   return {f.x, args.x_blocks};
 }
 
-// `pending`: the output of the layer before is still in f.y. This layer's own is left there.
-void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
-                  bool pending, Activations& a) {
+// `pending`: the output of the layer before, or none. Returns this layer's own, for the next one where `more`.
+Tensor DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
+                    const Tensor& pending, bool more, Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
@@ -72,8 +76,14 @@ void DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const S
   const LinearInput x = NextSite(ctx, model, w.hc_attn, w.attn_norm, pending, f, w.attn.q_a, a.attention.rounded);
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
   Attention(ctx, w.attn, attention, rope, cache, x, a.attention, f.y);
-  const LinearInput x2 = NextSite(ctx, model, w.hc_ffn, w.ffn_norm, /*pending=*/true, f, w.moe.shared.gate, a.moe.rounded);
-  Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y);
+  const LinearInput x2 = NextSite(ctx, model, w.hc_ffn, w.ffn_norm, /*pending=*/f.y, f, w.moe.shared.gate, a.moe.rounded);
+  bool adds = false;  // the next layer's first site adds the experts' outputs up
+  if (more) {
+    const LayerWeights& next = model.weights.layers[static_cast<size_t>(l + 1)];
+    const int64_t t = f.x.dim(0), slots = a.moe.expert_ids.dim(1);
+    adds = HcBridgeAddsSlots(ctx, SiteArgs(model, next.hc_attn, next.attn_norm, {a.moe.outputs.data, DType::kF32, {t, slots, c.hidden_size}}, f));
+  }
+  return Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y, adds);
 }
 
 }  // namespace
@@ -115,11 +125,11 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
 
   Embed(ctx, {.tokens = step.tokens, .table = w.embed, .streams = f.streams});
   const auto write_output = [&] { HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams}); };
-  bool pending = false;
+  Tensor pending;
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    DecoderLayer(ctx, model, l, step, f, pending, a);
-    pending = !observer;
+    pending = DecoderLayer(ctx, model, l, step, f, pending, !observer && l + 1 < c.num_layers, a);
     if (observer) {
+      pending = {};
       write_output();
       observer(l, f.streams);
     }

@@ -34,7 +34,7 @@ struct ExpertsArgs {
   Tensor outputs;    // f32 [T*A, D]: scratch
   Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
   Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
-  Tensor y;          // f32 [T, D]
+  Tensor y;          // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
   int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);

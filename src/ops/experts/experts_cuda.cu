@@ -286,6 +286,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   } else {
     Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, down, a.hidden.f32());
   }
+  if (!a.y) return;
   Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared ? a.shared.f32() : nullptr,
          a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
 }

@@ -21,7 +21,9 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(a.fn.rows == (2 + h) * h && a.fn.cols == h * d && !a.fn.quantised());
   DSV4_CHECK(a.base.dim(0) == (2 + h) * h && a.scale.dim(0) == 3 && a.iters >= 1);
   DSV4_CHECK(a.x.dim(0) == t && a.x.dim(1) == d && a.norm.dim(0) == d && a.x.data != a.y.data);
-  DSV4_CHECK(!a.y || (a.y.dim(0) == t && a.y.dim(1) == d));
+  const bool slots = a.y && a.y.shape.rank() == 3;
+  DSV4_CHECK(!a.y || (a.y.dim(0) == t && a.y.dim(slots ? 2 : 1) == d));
+  DSV4_CHECK(!slots || HcBridgeAddsSlots(ctx, a));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
   DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, a));
   RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);

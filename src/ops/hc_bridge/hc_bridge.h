@@ -13,7 +13,8 @@ namespace dsv4 {
 
 struct HcBridgeArgs {
   Tensor streams;  // f32 [T, H, D], in place
-  Tensor y;        // f32 [T, D]: what the sublayer of the site before made; empty: no site before
+  Tensor y;        // f32 [T, D]: what the sublayer of the site before made; empty: no site before.
+                   // Where HcBridgeAddsSlots says so [T, A, D] as well: the sum over a, in order, from 0 on
   QuantTensor fn;  // [(2+H)H, H*D] f32 | bf16, as in hc_pre.h
   Tensor base;     // f32 [(2+H)H]
   Tensor scale;    // f32 [3]
@@ -29,8 +30,10 @@ struct HcBridgeArgs {
 void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
 #ifdef DSV4_HAVE_CUDA
 bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& args);
+bool HcBridgeAddsSlots(const ExecContext& ctx, const HcBridgeArgs& args);  // y has them, or is yet empty
 #else
 inline bool HcBridgeWritesBlocks(const ExecContext&, const HcBridgeArgs&) { return false; }
+inline bool HcBridgeAddsSlots(const ExecContext&, const HcBridgeArgs&) { return false; }
 #endif
 OpImplementations DescribeHcBridge(const ExecContext& ctx);
 

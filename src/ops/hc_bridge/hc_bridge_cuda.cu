@@ -8,6 +8,7 @@ namespace {
 hc::Site BridgeSite(const HcBridgeArgs& a) {
   hc::Site site = hc::SiteOf(a);
   site.y = a.y ? a.y.f32() : nullptr;
+  site.slots = a.y && a.y.shape.rank() == 3 ? static_cast<int>(a.y.dim(1)) : 1;
   site.post_in = a.post.f32();
   site.comb_in = a.comb.f32();
   site.norm_weight = a.norm.f32();
@@ -21,6 +22,10 @@ hc::Site BridgeSite(const HcBridgeArgs& a) {
 
 bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& a) {
   return ctx.device == DeviceKind::kCuda && hc::RunsAsPrefill(ctx, BridgeSite(a));
+}
+
+bool HcBridgeAddsSlots(const ExecContext& ctx, const HcBridgeArgs& a) {
+  return ctx.device == DeviceKind::kCuda && !ctx.reference_ops && hc::AddsSlots(BridgeSite(a));
 }
 
 void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a) { hc::RunSite(ctx, BridgeSite(a)); }

@@ -46,8 +46,9 @@ bool CanCluster(void (*kernel)(Params...), int threads) {
   return false;
 }
 
+// `ctx` null: only says whether it can.
 template <typename Weight, bool kPost, int kRun>
-bool RunCluster(const ExecContext& ctx, const Site& s) {
+bool RunCluster(const ExecContext* ctx, const Site& s) {
   const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
   constexpr int kThreads = 32 * (kRun + 1);
   static std::array<std::atomic<int>, 64> known{};  // by device; 1: it can, 2: it cannot
@@ -56,13 +57,13 @@ bool RunCluster(const ExecContext& ctx, const Site& s) {
   std::atomic<int>& answer = known[static_cast<size_t>(device) % known.size()];
   if (answer == 0) answer = CanCluster(kernel, kThreads) ? 1 : 2;
   const bool can = answer == 1;
-  if (can)
-    Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
+  if (can && ctx != nullptr)
+    Launch(*ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
   return can;
 }
 
 // For the released models' shapes and few tokens: false where it does not run.
-bool RunCluster(const ExecContext& ctx, const Site& s) {
+bool RunCluster(const ExecContext* ctx, const Site& s) {
   if (s.num_tokens > kMaxClusterTokens || s.num_streams != 4 || s.num_mixes != kClusterMixes || !s.vector ||
       !Aligned(s.comb, 16))
     return false;
@@ -111,7 +112,7 @@ void RunPart(const ExecContext& ctx, const Site& s) {
     LaunchMix<false>(ctx, s);
     return;
   }
-  if (RunCluster(ctx, s)) return;
+  if (RunCluster(&ctx, s)) return;
   if (s.num_streams == 4) {
     s.bf16 ? LaunchDots<4, __nv_bfloat16>(ctx, s) : LaunchDots<4, float>(ctx, s);
   } else {
@@ -140,6 +141,11 @@ bool IsVector(const Site& s) {
 
 }  // namespace
 
+bool AddsSlots(Site s) {
+  s.vector = IsVector(s);
+  return s.slots <= kMaxSlots && RunCluster(nullptr, s);
+}
+
 bool RunsAsPrefill(const ExecContext& ctx, Site s) {
   s.vector = IsVector(s);
   return IsPrefill(ctx, s);
@@ -162,7 +168,7 @@ void RunSite(const ExecContext& ctx, Site s) {
     part.x += done * s.d;
     part.first_token += done;
     if (s.y != nullptr) {
-      part.y += done * s.d;
+      part.y += done * s.slots * s.d;
       part.post_in += done * s.num_streams;
       part.comb_in += done * mixes;
     }

@@ -28,6 +28,7 @@ namespace dsv4::hc {
 struct Site {
   float* streams = nullptr;            // [T, H, D]; written when y is there
   const float* y = nullptr;            // [T, D] of the site before this one, or null
+  int slots = 1;                       // more: y is [T, slots, D], the sum over them
   const float* post_in = nullptr;      // [T, H] of the site before
   const float* comb_in = nullptr;      // [T, H, H]
   const void* fn = nullptr;            // [N, H*D]
@@ -127,6 +128,8 @@ __device__ __forceinline__ float EightLaneSum(float x) {
   for (int o = 4; o > 0; o /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, o);
   return x;
 }
+
+constexpr int kMaxSlots = 8;
 
 constexpr int kDotsThreads = 256, kDotsWarps = kDotsThreads / 32;
 constexpr int kRowsPerWarp = 3;  // rows of fn that a warp holds: 24 in all
@@ -481,6 +484,9 @@ inline bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<ui
 
 // Runs both kernels for every token, in as many parts as the scratch memory asks for.
 void RunSite(const ExecContext& ctx, Site site);
+
+// Whether it may have more than one slot: a cluster takes it.
+bool AddsSlots(Site site);
 
 // Whether it takes the path for many tokens, which writes x_blocks.
 bool RunsAsPrefill(const ExecContext& ctx, Site site);

@@ -52,7 +52,11 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   if (has_columns) {
     float* streams = s.streams + t * kStreams * s.d + column;
     if constexpr (kPost) {
-      const Four y = LoadFour(s.y + t * s.d + column, 4, true);
+      Four y = LoadFour(s.y + t * s.slots * s.d + column, 4, true), slot[kMaxSlots - 1];
+#pragma unroll
+      for (int a = 1; a < kMaxSlots; ++a) {
+        if (a < s.slots) slot[a - 1] = LoadFour(s.y + (t * s.slots + a) * s.d + column, 4, true);
+      }
       Four old[kStreams];
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) old[j] = LoadFour(streams + static_cast<int64_t>(j) * s.d, 4, true);
@@ -60,6 +64,17 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       float comb[kStreams];
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) comb[j] = s.comb_in[(t * kStreams + j) * kStreams + own_stream];
+      if (s.slots > 1) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) y.v[e] = __fadd_rn(0.0f, y.v[e]);
+#pragma unroll
+        for (int a = 1; a < kMaxSlots; ++a) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (a < s.slots) y.v[e] = __fadd_rn(y.v[e], slot[a - 1].v[e]);
+          }
+        }
+      }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float sum = __fmul_rn(post, y.v[e]);
