@@ -54,6 +54,10 @@ __device__ __forceinline__ void FenceBarriers() {
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Orders nothing but what FenceBarriers orders, and so waits for no store or load in front of it.
+__device__ __forceinline__ void ArriveAtClusterRelaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void WaitForCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

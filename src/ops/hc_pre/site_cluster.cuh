@@ -35,7 +35,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   }
   __syncwarp();
   // "I run": nothing may be sent to a block before it has begun.
-  gpu::ArriveAtCluster();
+  gpu::ArriveAtClusterRelaxed();
 
   Four w[kMixes], norm;
   if (has_columns) {

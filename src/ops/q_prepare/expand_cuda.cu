@@ -72,7 +72,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
     FenceBarrierInit();
   }
   __syncwarp();
-  gpu::ArriveAtCluster();  // "I run"
+  gpu::ArriveAtClusterRelaxed();  // "I run"
 
   // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
   const int chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;

@@ -68,7 +68,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
     FenceBarrierInit();
   }
   __syncwarp();
-  gpu::ArriveAtCluster();  // "I run"
+  gpu::ArriveAtClusterRelaxed();  // "I run"
   if (ElectLane()) {
     const uint32_t bytes = static_cast<uint32_t>(tiles * kTileBytes);
     ExpectBytes(bar, bytes);
