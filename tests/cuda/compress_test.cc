@@ -132,6 +132,24 @@ TEST(CudaCompress, MatchesReference) {
   }
 }
 
+// Little work, so that compute-sanitizer ends soon: each ratio with rows that a chunk ends, begins and holds whole.
+TEST(CudaCompress, Short) {
+  DSV4_GPU_OR_SKIP();
+  Random random(12);
+  for (const int64_t ratio : {4, 128}) {
+    const KvSpec spec = TinyKvSpec({ratio}, KvDtype::kF32, IndexDtype::kF32);
+    const KvLayout layout = MakeKvLayout(spec);
+    const int64_t tokens = ratio + 9;
+    Prompt prompt(random, layout.layers[0].main, tokens);
+    const Compressed want = Feed(false, spec, false, prompt, tokens, {tokens});
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{tokens}, {tokens - 7, 7}}) {
+      const Compressed got = Feed(true, spec, false, prompt, tokens, sizes);
+      EXPECT_TRUE(Near(got.rows, want.rows, Tolerance(ratio == 4 ? 8 : 128)));
+      EXPECT_TRUE(BitEqual(got.state, want.state));
+    }
+  }
+}
+
 // In FP8 and FP4 the two sides may round a channel to neighbouring codes where it lies within their float32 difference
 // (about 1e-5 of a step of 2^-4 .. 2^-1) of a tie: below 1 in 1,000 channels, and never by more than one code. A scale
 // flips when the block's largest lies that close to a power of two times 448 or 6: not in these data.

@@ -280,5 +280,70 @@ TEST(CudaIndexTopk, ATokenAloneChoosesTheSame) {
   }
 }
 
+// Tests that end soon under compute-sanitizer have names with Short: little work, each kernel once.
+void ExpectReferencesChoice(const Tensor& q, const Tensor& weights, const CacheFixture& cache, int64_t k) {
+  GuardBuffer<int32_t> want({q.dim(0), k}), got({q.dim(0), k});
+  IndexTopk({}, {.q = q, .weights = weights, .cache = cache.View(0), .topk_idxs = want.tensor()});
+  ChooseOnGpu(q, weights, cache.View(0), got);
+  EXPECT_EQ(got.values(), want.values());
+}
+
+// One token, scores that are all different whole numbers, or all equal: these only the radix choice tells apart.
+void ChooseFromNumbers(int64_t rows, bool alike) {
+  CacheFixture cache(TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kF32), {{4 * rows - 1, 1}});
+  const CompressorLayout& keys = cache.layout().layers[0].index;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<float> key(static_cast<size_t>(keys.dim), 0.0f);
+    key[0] = alike ? 1.0f : static_cast<float>(row * 7919 % 65536);
+    const RowSlot slot = EmittedRow(keys, cache.sequences()[0], row);
+    slot.rows.Write(slot.index, key.data());
+  }
+  GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 1.0f)), weights({1, 1}, {1.0f});
+  ExpectReferencesChoice(q.tensor(), weights.tensor(), cache, 100);
+}
+
+// The last `tokens` of a sequence of `rows` compressed rows.
+void ChooseFromSums(const KvSpec& spec, int64_t rows, int64_t tokens, int64_t heads) {
+  Random random(9);
+  CacheFixture cache(spec, {{4 * rows - tokens, tokens}});
+  FillExact(random, cache);
+  GuardBuffer<float> q({tokens, heads, spec.index_head_dim}), weights({tokens, heads});
+  for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
+  for (float& v : weights.span()) v = static_cast<float>(random.Index(5) - 2) * 0.25f;
+  ExpectReferencesChoice(q.tensor(), weights.tensor(), cache, 100);
+}
+
+// One block chooses, and where it cannot decide the radix choice of one block does.
+TEST(CudaIndexTopk, OneBlockChoosesShort) {
+  DSV4_GPU_OR_SKIP();
+  ChooseFromNumbers(700, /*alike=*/false);
+  ChooseFromNumbers(700, /*alike=*/true);
+}
+
+// The same by a cluster.
+TEST(CudaIndexTopk, AClusterChoosesShort) {
+  DSV4_GPU_OR_SKIP();
+  ChooseFromNumbers(4500, /*alike=*/false);
+  ChooseFromNumbers(4500, /*alike=*/true);
+}
+
+// Scores of one token by tensor cores; the last row is this step's, or rows end within a warp's 16.
+TEST(CudaIndexTopk, OneTokensScoresShort) {
+  DSV4_GPU_OR_SKIP();
+  for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kBf16}) {
+    const KvSpec spec = FullKvSpec({4}, KvDtype::kFp8, dtype);
+    for (const int64_t rows : {144, 151}) ChooseFromSums(spec, rows, 1, 64);
+  }
+}
+
+// The kernels of more tokens: clusters of eight and of four, a block, a block of fewer threads.
+TEST(CudaIndexTopk, MoreTokensShort) {
+  DSV4_GPU_OR_SKIP();
+  const KvSpec spec = TinyKvSpec({4}, KvDtype::kFp8, IndexDtype::kFp4), full = FullKvSpec({4});
+  for (const int64_t tokens : {2, 17, 33, 129}) ChooseFromSums(spec, 150, tokens, 2);
+  ChooseFromSums(full, 150, 2, 64);
+  ChooseFromSums(full, 150, 129, 8);
+}
+
 }  // namespace
 }  // namespace dsv4::test

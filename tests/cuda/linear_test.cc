@@ -123,6 +123,18 @@ TEST_P(CudaLinearFormats, RowsDoNotDependOnTheirBatch) {
   }
 }
 
+// One token's groups, of whole row tiles and not, chunks that are whole and not: soon done under compute-sanitizer.
+TEST_P(CudaLinearFormats, OneTokenGroupsShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(6);
+  for (const auto& [n, k, groups] : {std::tuple{int64_t{192}, int64_t{2048}, int64_t{3}}, {96, 192, 2}, {66, 192, 3}}) {
+    const QuantFixture w(random, GetParam(), n, k, {.unaligned = false});
+    GuardBuffer<float> x({1, groups * k}, random.Normals(groups * k));
+    const Expected expected = Exact(x.values(), w, 1, groups, GetParam().format != WeightFormat::kF32);
+    EXPECT_TRUE(WithinBounds(RunLinear(w.tensor(), x.tensor(), 1, groups), expected.y, expected.bound)) << "N " << n;
+  }
+}
+
 TEST_P(CudaLinearFormats, InfinityAndNanStayInTheirRow) {
   DSV4_GPU_OR_SKIP();
   Random random(4);

@@ -50,75 +50,138 @@ std::vector<Case> Cases() {
           {7168, {128, 512}, {b, n}}};
 }
 
+std::vector<QuantFixture> Weights(Random& random, const Case& c, bool f32 = true) {
+  std::vector<QuantFixture> weights;
+  for (size_t i = 0; i < c.rows.size(); ++i) {
+    if (f32 || c.kinds[i].format != WeightFormat::kF32) weights.emplace_back(random, c.kinds[i], c.rows[i], c.k, QuantOptions{.unaligned = false});
+  }
+  return weights;
+}
+
 // Bounds as in linear_test.cc.
-TEST(CudaLinears, MatchesExactProducts) {
-  DSV4_GPU_OR_SKIP();
-  Random random(1);
-  for (const Case& c : Cases()) {
-    std::vector<QuantFixture> weights;
-    for (size_t i = 0; i < c.rows.size(); ++i) weights.emplace_back(random, c.kinds[i], c.rows[i], c.k, QuantOptions{.unaligned = false});
-    for (const int64_t t : {1, 2, 8, 20, 40}) {
-      GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
-      const auto y = RunLinears(weights, x.tensor());
-      for (size_t i = 0; i < weights.size(); ++i) {
-        const std::vector<double> w = weights[i].Decoded();
-        std::vector<double> want, bound;
-        for (int64_t token = 0; token < t; ++token) {
-          for (int64_t n = 0; n < c.rows[i]; ++n) {
-            double sum = 0, magnitude = 0;
-            for (int64_t k = 0; k < c.k; ++k) {
-              const float in = x[token * c.k + k];
-              const double product = (c.kinds[i].format == WeightFormat::kF32 ? static_cast<double>(in) : InParts(in, 2)) * w[static_cast<size_t>(n * c.k + k)];
-              sum += product;
-              magnitude += std::fabs(product);
-            }
-            want.push_back(sum);
-            bound.push_back(2 * Gamma(17 * CeilDiv(c.k, 16) + 140) * magnitude + 0x1p-126);
-          }
+void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor& x, const std::vector<std::vector<float>>& y) {
+  const int64_t t = x.dim(0), width = x.dim(1);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const std::vector<double> w = weights[i].Decoded();
+    const bool f32 = weights[i].tensor().format == WeightFormat::kF32;
+    std::vector<double> want, bound;
+    for (int64_t token = 0; token < t; ++token) {
+      for (int64_t n = 0; n < weights[i].tensor().rows; ++n) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < width; ++k) {
+          const float in = x.f32()[token * width + k];
+          const double product = (f32 ? static_cast<double>(in) : InParts(in, 2)) * w[static_cast<size_t>(n * width + k)];
+          sum += product;
+          magnitude += std::fabs(product);
         }
-        EXPECT_TRUE(WithinBounds(y[i], want, bound)) << "K " << c.k << " T " << t << " part " << i;
+        want.push_back(sum);
+        bound.push_back(2 * Gamma(17 * CeilDiv(width, 16) + 140) * magnitude + 0x1p-126);
       }
-      EXPECT_EQ(RunLinears(weights, x.tensor()), y) << "two runs";
     }
+    EXPECT_TRUE(WithinBounds(y[i], want, bound)) << "K " << width << " T " << t << " part " << i;
   }
 }
 
 // With a norm every input is off by at most the rounding of its two parts (2^-17) and of its row's scale: a sum of K squares
 // made of 32 chains, a root and three products.
+void ExpectNormedProducts(const std::vector<QuantFixture>& weights, const Tensor& x, const Tensor& norm,
+                          const std::vector<std::vector<float>>& y) {
+  const int64_t t = x.dim(0), width = x.dim(1);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const std::vector<double> w = weights[i].Decoded();
+    std::vector<double> want, bound;
+    for (int64_t token = 0; token < t; ++token) {
+      const float* in = x.f32() + token * width;
+      double square = 0;
+      for (int64_t k = 0; k < width; ++k) square += static_cast<double>(in[k]) * in[k];
+      const double scale = 1 / std::sqrt(square / static_cast<double>(width) + kEps);
+      for (int64_t n = 0; n < weights[i].tensor().rows; ++n) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < width; ++k) {
+          const double product = in[k] * scale * norm.f32()[k] * w[static_cast<size_t>(n * width + k)];
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        want.push_back(sum);
+        bound.push_back((2 * Gamma(17 * CeilDiv(width, 16) + 140) + 0x1p-17 + Gamma(width / 32 + 20)) * magnitude + 0x1p-126);
+      }
+    }
+    EXPECT_TRUE(WithinBounds(y[i], want, bound)) << "K " << width << " T " << t << " part " << i;
+  }
+}
+
+TEST(CudaLinears, MatchesExactProducts) {
+  DSV4_GPU_OR_SKIP();
+  Random random(1);
+  for (const Case& c : Cases()) {
+    const std::vector<QuantFixture> weights = Weights(random, c);
+    for (const int64_t t : {1, 2, 8, 20, 40}) {
+      GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
+      const auto y = RunLinears(weights, x.tensor());
+      ExpectExactProducts(weights, x.tensor(), y);
+      EXPECT_EQ(RunLinears(weights, x.tensor()), y) << "two runs";
+    }
+  }
+}
+
 TEST(CudaLinears, NormsRowsFirst) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
   for (const Case& c : Cases()) {
-    std::vector<QuantFixture> weights;
-    for (size_t i = 0; i < c.rows.size(); ++i) {
-      if (c.kinds[i].format != WeightFormat::kF32) weights.emplace_back(random, c.kinds[i], c.rows[i], c.k, QuantOptions{.unaligned = false});
-    }
+    const std::vector<QuantFixture> weights = Weights(random, c, /*f32=*/false);
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));
     for (const int64_t t : {1, 2, 8, 40}) {
       GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
       const auto y = RunLinears(weights, x.tensor(), false, norm.tensor());
-      for (size_t i = 0; i < weights.size(); ++i) {
-        const std::vector<double> w = weights[i].Decoded();
-        const int64_t rows = weights[i].tensor().rows;
-        std::vector<double> want, bound;
-        for (int64_t token = 0; token < t; ++token) {
-          double square = 0;
-          for (int64_t k = 0; k < c.k; ++k) square += static_cast<double>(x[token * c.k + k]) * x[token * c.k + k];
-          const double scale = 1 / std::sqrt(square / static_cast<double>(c.k) + kEps);
-          for (int64_t n = 0; n < rows; ++n) {
-            double sum = 0, magnitude = 0;
-            for (int64_t k = 0; k < c.k; ++k) {
-              const double product = x[token * c.k + k] * scale * norm[k] * w[static_cast<size_t>(n * c.k + k)];
-              sum += product;
-              magnitude += std::fabs(product);
-            }
-            want.push_back(sum);
-            bound.push_back((2 * Gamma(17 * CeilDiv(c.k, 16) + 140) + 0x1p-17 + Gamma(c.k / 32 + 20)) * magnitude + 0x1p-126);
-          }
-        }
-        EXPECT_TRUE(WithinBounds(y[i], want, bound)) << "K " << c.k << " T " << t << " part " << i;
-      }
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), y);
       EXPECT_EQ(RunLinears(weights, x.tensor(), false, norm.tensor()), y) << "two runs";
+    }
+  }
+}
+
+// Tests that end soon under compute-sanitizer have names with Short: little work, each branch of a kernel once.
+
+const QuantCase kOneTokenKinds[] = {{WeightFormat::kNvfp4}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}};
+
+// One token, K cut into segments, of whole chunks and not; blocks with items of two matrices.
+TEST(CudaLinears, OneTokenSegmentsShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(4);
+  for (const QuantCase& kind : kOneTokenKinds) {
+    for (const int64_t k : {192, 2048}) {
+      const std::vector<QuantFixture> weights = Weights(random, {k, {40, 2120}, {kind, kind}});
+      GuardBuffer<float> x({1, k}, random.Normals(k)), norm({k}, random.Normals(k));
+      ExpectExactProducts(weights, x.tensor(), RunLinears(weights, x.tensor()));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
+    }
+  }
+}
+
+// So many rows that no warp shares one; chunks that are whole and not.
+TEST(CudaLinears, OneTokenWholeRowsShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(5);
+  for (const QuantCase& kind : kOneTokenKinds) {
+    for (const int64_t k : {96, 256}) {
+      const std::vector<QuantFixture> weights = Weights(random, {k, {17, 20000}, {kind, kind}});
+      GuardBuffer<float> x({1, k}, random.Normals(k)), norm({k}, random.Normals(k));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
+    }
+  }
+}
+
+// The kernel of more tokens, each width, formats together; K of 4,096 is cut over a cluster.
+TEST(CudaLinears, FewTokensShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(6);
+  const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16}, m{WeightFormat::kMxfp4};
+  for (const Case& c : {Case{192, {7, 40, 16, 20}, {n, f, b, m}}, {192, {40, 16}, {n, n}}, {4096, {33}, {n}}}) {
+    const std::vector<QuantFixture> weights = Weights(random, c);
+    GuardBuffer<float> norm({c.k}, random.Normals(c.k));
+    for (const int64_t t : {2, 8, 16, 20}) {
+      if (c.k == 4096 && t < 8) continue;
+      GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
     }
   }
 }

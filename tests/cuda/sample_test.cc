@@ -145,6 +145,26 @@ TEST(CudaSample, CutsLogitsThatAreAlike) {
   }
 }
 
+// One launch each, so that compute-sanitizer ends soon.
+void ChooseOnce(const SamplingParams& params) {
+  DSV4_GPU_OR_SKIP();
+  Random random(5);
+  SampleCase c{.v = 3000, .params = params};
+  c.params.seed = 7;
+  std::vector<std::unique_ptr<SampleState>> on_gpu;
+  on_gpu.push_back(std::make_unique<SampleState>(c));
+  SampleState on_cpu(c);
+  GuardBuffer<float> logits({1, c.v}, random.Normals(c.v, 3));
+  GuardBuffer<int32_t> want({1}), got({1});
+  SampleOnGpu(on_gpu, logits.tensor(), got, {});
+  Sample({.reference_ops = true}, {.logits = logits.tensor(), .rows = &on_cpu.row, .tokens = want.tensor()});
+  EXPECT_EQ(got[0], want[0]);
+}
+TEST(CudaSample, GreedyShort) { ChooseOnce({.temperature = 0}); }
+TEST(CudaSample, WholeShort) { ChooseOnce({.temperature = 0.8f}); }
+TEST(CudaSample, TopPShort) { ChooseOnce({.temperature = 1, .top_p = 0.9f}); }
+TEST(CudaSample, AllCutsShort) { ChooseOnce({.temperature = 1, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f}); }
+
 TEST(CudaAdvance, EqualsReference) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
