@@ -302,10 +302,12 @@ void ChooseFromNumbers(int64_t rows, bool alike) {
   ExpectReferencesChoice(q.tensor(), weights.tensor(), cache, 100);
 }
 
-// The last `tokens` of a sequence of `rows` compressed rows.
-void ChooseFromSums(const KvSpec& spec, int64_t rows, int64_t tokens, int64_t heads) {
+// The last `tokens` of a sequence of `rows` compressed rows, which may stand behind one without a token.
+void ChooseFromSums(const KvSpec& spec, int64_t rows, int64_t tokens, int64_t heads, bool second = false) {
   Random random(9);
-  CacheFixture cache(spec, {{4 * rows - tokens, tokens}});
+  std::vector<SequenceStep> sequences = {{4 * rows - tokens, tokens}};
+  if (second) sequences.insert(sequences.begin(), {.cached = 90, .tokens = 0});
+  CacheFixture cache(spec, sequences);
   FillExact(random, cache);
   GuardBuffer<float> q({tokens, heads, spec.index_head_dim}), weights({tokens, heads});
   for (float& v : q.span()) v = static_cast<float>(random.Index(3) - 1);
@@ -333,6 +335,7 @@ TEST(CudaIndexTopk, OneTokensScoresShort) {
   for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kBf16}) {
     const KvSpec spec = FullKvSpec({4}, KvDtype::kFp8, dtype);
     for (const int64_t rows : {144, 151}) ChooseFromSums(spec, rows, 1, 64);
+    ChooseFromSums(spec, 130, 1, 64, /*second=*/true);
   }
 }
 

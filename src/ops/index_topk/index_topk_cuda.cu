@@ -19,10 +19,11 @@ unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
 template <bool kFp4>
 void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, const topk::Keys& keys,
-                  float* scores, int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens) {
+                  float* scores, int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens,
+                  bool one_sequence) {
   if (kFp4 && num_tokens == 1) {
     Launch(ctx, topk::ScoreOneKernel, dim3(Dim(NumSms())), dim3(topk::kScoreThreads),
-           topk::ScoreSharedBytes(1), q, weights, keys, scores, num_heads, k);
+           topk::ScoreSharedBytes(1), q, weights, keys, scores, num_heads, k, one_sequence);
   } else if (num_tokens <= kMaxFew) {
     const int64_t splits = num_tokens == 1 ? NumSms() : CeilDiv(2 * NumSms(), num_tokens);
     Launch(ctx, topk::ScoreKernel<kFp4, 1>, dim3(Dim(splits), Dim(num_tokens)), dim3(topk::kScoreThreads),
@@ -84,7 +85,7 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
     const float* weights = a.weights.f32() + done * num_heads;
     if (tensor_cores) {
       const auto launch = kind == RowFormat::Kind::kFp4 ? LaunchScores<true> : LaunchScores<false>;
-      launch(ctx, q, weights, keys, scores, stride, num_heads, k, part);
+      launch(ctx, q, weights, keys, scores, stride, num_heads, k, part, a.cache.num_sequences == 1);
     } else {
       Launch(ctx, topk::PlainScoreKernel, dim3(Dim(CeilDiv(8 * NumSms(), part)), Dim(part)),
              dim3(topk::kPlainThreads), topk::PlainSharedBytes(dim), q, weights, keys, scores, stride,

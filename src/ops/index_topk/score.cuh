@@ -233,143 +233,131 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     early = seq.end - seq.begin == 1 && first_tile + (warp + 1) * kWarpKeys < rows;
   }
   if (early) load(first_tile);
-  const auto run = [&](bool real) {
-    for (int token = 0; token < count; ++token) {
-      if (visible[token] <= first_tile) continue;
-      const float* from = q + (t0 + token) * num_heads * kDim;
+  WaitForPrevious();
+  if (any && !early) load(first_tile);
+  for (int token = 0; token < count; ++token) {
+    if (visible[token] <= first_tile) continue;
+    const float* from = q + (t0 + token) * num_heads * kDim;
 #pragma unroll
-      for (int j = 0; j < kMaxHeads * 16 / kScoreThreads; ++j) {  // eight channels of a head
-        const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
-                  quarter = chunk / 4 % 4;
-        uint4 word = make_uint4(0, 0, 0, 0);
-        if (head < (real ? num_heads : 0)) {
-          const float4 x = *reinterpret_cast<const float4*>(from + chunk * 8),
-                       y = *reinterpret_cast<const float4*>(from + chunk * 8 + 4);
-          word = kFp4 ? make_uint4(Pack(x.x, y.x), Pack(x.y, y.y), Pack(x.z, y.z), Pack(x.w, y.w))
-                      : make_uint4(Pack(x.x, x.y), Pack(x.z, x.w), Pack(y.x, y.y), Pack(y.z, y.w));
-        }
-        queries[token * kQueryWords + (i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = word;
+    for (int j = 0; j < kMaxHeads * 16 / kScoreThreads; ++j) {  // eight channels of a head
+      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
+                quarter = chunk / 4 % 4;
+      uint4 word = make_uint4(0, 0, 0, 0);
+      if (head < num_heads) {
+        const float4 x = *reinterpret_cast<const float4*>(from + chunk * 8),
+                     y = *reinterpret_cast<const float4*>(from + chunk * 8 + 4);
+        word = kFp4 ? make_uint4(Pack(x.x, y.x), Pack(x.y, y.y), Pack(x.z, y.z), Pack(x.w, y.w))
+                    : make_uint4(Pack(x.x, x.y), Pack(x.z, x.w), Pack(y.x, y.y), Pack(y.z, y.w));
       }
-      for (int h = threadIdx.x; h < kMaxHeads; h += kScoreThreads) {
-        head_weights[token * kMaxHeads + h] = h < (real ? num_heads : 0) ? weights[(t0 + token) * num_heads + h] : 0.0f;
-      }
+      queries[token * kQueryWords + (i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = word;
     }
-    __syncthreads();
+    for (int h = threadIdx.x; h < kMaxHeads; h += kScoreThreads) {
+      head_weights[token * kMaxHeads + h] = h < num_heads ? weights[(t0 + token) * num_heads + h] : 0.0f;
+    }
+  }
+  __syncthreads();
 
-    for (bool loaded = true; more; more = next_run(), loaded = false) {
-      if (rows > first_tile) {
-        if (!loaded) load(first_tile);
-        for (int tile = first_tile; tile < rows; tile += tile_step) {
-          if (tile + warp * kWarpKeys >= rows) break;
-          uint32_t a[kRowTiles][8][4];
+  for (bool loaded = true; more; more = next_run(), loaded = false) {
+    if (rows > first_tile) {
+      if (!loaded) load(first_tile);
+      for (int tile = first_tile; tile < rows; tile += tile_step) {
+        if (tile + warp * kWarpKeys >= rows) break;
+        uint32_t a[kRowTiles][8][4];
 #pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) Decode<kFp4>(raw[m][0], raw[m][1], a[m]);
-          if (real && tile + tile_step < rows) load(tile + tile_step);
-          const int own = tile + warp * kWarpKeys;
-          for (int token = begin; token < end; ++token) {
-            if (visible[token] <= own) continue;
-            float acc[kRowTiles][kColumnTiles][4];
+        for (int m = 0; m < kRowTiles; ++m) Decode<kFp4>(raw[m][0], raw[m][1], a[m]);
+        if (tile + tile_step < rows) load(tile + tile_step);
+        const int own = tile + warp * kWarpKeys;
+        for (int token = begin; token < end; ++token) {
+          if (visible[token] <= own) continue;
+          float acc[kRowTiles][kColumnTiles][4];
 #pragma unroll
-            for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-              for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
-              }
-            }
-            const uint4* b = queries + token * kQueryWords + lane;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-#pragma unroll
-              for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
-                const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
-#pragma unroll
-                for (int p = 0; p < 2; ++p) {
-#pragma unroll
-                  for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i], word[p].x, word[p].y);
-                }
-#pragma unroll
-                for (int p = 0; p < 2; ++p) {
-#pragma unroll
-                  for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i + 1], word[p].z, word[p].w);
-                }
-              }
-            }
-            float sum[kRowTiles][2] = {};
+          for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
             for (int n = 0; n < kColumnTiles; ++n) {
-              const float2 w = *reinterpret_cast<const float2*>(head_weights + token * kMaxHeads + 8 * n + 2 * c);
 #pragma unroll
-              for (int m = 0; m < kRowTiles; ++m) {
+              for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
+            }
+          }
+          const uint4* b = queries + token * kQueryWords + lane;
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                  sum[m][r] = fmaf(w.x, Relu(acc[m][n][2 * r]), sum[m][r]);
-                  sum[m][r] = fmaf(w.y, Relu(acc[m][n][2 * r + 1]), sum[m][r]);
-                }
+          for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
+              const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
+#pragma unroll
+              for (int p = 0; p < 2; ++p) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i], word[p].x, word[p].y);
+              }
+#pragma unroll
+              for (int p = 0; p < 2; ++p) {
+#pragma unroll
+                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i + 1], word[p].z, word[p].w);
               }
             }
+          }
+          float sum[kRowTiles][2] = {};
+#pragma unroll
+          for (int n = 0; n < kColumnTiles; ++n) {
+            const float2 w = *reinterpret_cast<const float2*>(head_weights + token * kMaxHeads + 8 * n + 2 * c);
 #pragma unroll
             for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
               for (int r = 0; r < 2; ++r) {
-                sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 1);
-                sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 2);
+                sum[m][r] = fmaf(w.x, Relu(acc[m][n][2 * r]), sum[m][r]);
+                sum[m][r] = fmaf(w.y, Relu(acc[m][n][2 * r + 1]), sum[m][r]);
               }
             }
-            // Lane c of a group writes its key g of half c.
-            const float score = c == 0 ? sum[0][0] : c == 1 ? sum[0][1] : c == 2 ? sum[1][0] : sum[1][1];
-            const int row = own + c * 8 + g;
-            if (real && row < visible[token]) scores[(t0 + token) * stride + row] = score;
           }
-          if (!real) break;
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 1);
+              sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 2);
+            }
+          }
+          // Lane c of a group writes its key g of half c.
+          const float score = c == 0 ? sum[0][0] : c == 1 ? sum[0][1] : c == 2 ? sum[1][0] : sum[1][1];
+          const int row = own + c * 8 + g;
+          if (row < visible[token]) scores[(t0 + token) * stride + row] = score;
         }
       }
-      if (!real) break;
     }
-  };
-  // A small grid waits long before it may begin: it scores its first keys twice, first without queries and without writing.
-  // Then the code is there when the queries are.
-  const bool dry = kTokens == 1 && gridDim.y <= 2;
-#pragma unroll 1
-  for (int pass = dry ? 0 : 1; pass < 2; ++pass) {
-    if (pass == 1) {
-      WaitForPrevious();
-      if (any && !early) load(first_tile);
-      if (dry) __syncthreads();  // the queries of the first time have been read
-    }
-    run(pass == 1);
   }
 }
 
-// One token and FP4: a warp has 16 keys of a step and all heads. Up to the wait it decodes what earlier steps wrote. Two blocks
-// fit a multiprocessor: none begins late because the kernel in front still has some of them.
+// One token and FP4: a warp has 16 keys of a step and all heads. What earlier steps wrote is asked for before the wait and decoded
+// behind it, when the queries are on their way: blocks that begin late have no time to lose. Two blocks fit a multiprocessor:
+// none begins late because the kernel in front still has some of them.
 __global__ void __launch_bounds__(kScoreThreads, 2)
-    ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k) {
+    ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k, bool one_sequence) {
   extern __shared__ uint4 queries[];                                      // [4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kQueryWords);  // [kMaxHeads]
   constexpr int kKeys = 16, kBlockKeys = kScoreWarps * kKeys;
   static_assert(kWarpKeys % kKeys == 0);  // a warp's keys lie in one page
   AllowNext();
+  const SequenceView& seq = keys.sequences[one_sequence ? 0 : keys.sequence_of[0]];
+  const uint8_t* const* const pages = seq.pages;
+  const bool one_token = seq.end - seq.begin == 1;
   const int64_t visible = (keys.positions[0] + 1) / keys.layout.ratio;
   const int rows = visible > k ? static_cast<int>(visible) : 0;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4,
             c = lane % 4;
   if (static_cast<int>(blockIdx.x) * kBlockKeys >= rows) {
-    WaitForPrevious();
+    if (blockIdx.x == 0) WaitForPrevious();  // the kernel ends behind the one in front of it
     return;
   }
   int own = static_cast<int>(blockIdx.x) * kBlockKeys + warp * kKeys;
   const int step = static_cast<int>(gridDim.x) * kBlockKeys;
-  const SequenceView& seq = keys.sequences[keys.sequence_of[0]];
   const uint32_t per_page = static_cast<uint32_t>(keys.layout.rows_per_page);
-  uint32_t a[8][4];
   RawKey<true> raw[2] = {};
   const auto load = [&](int first_row) {
     if (first_row >= rows) return;
     const uint32_t page = static_cast<uint32_t>(first_row) / per_page,
                    first = static_cast<uint32_t>(first_row) - page * per_page,
                    last = first + static_cast<uint32_t>(rows - 1 - first_row);  // behind: never written, maybe
-    const uint8_t* data = seq.pages[page] + keys.layout.rows_offset;
+    const uint8_t* data = pages[page] + keys.layout.rows_offset;
     const uint8_t* scale = data + per_page * (kDim / 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -378,82 +366,73 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     }
   };
   // With one token a step the newest row, at most, is of this step.
-  const bool early = seq.end - seq.begin == 1 && own + kKeys < rows;
+  const bool early = one_token && own + kKeys < rows;
   if (early) load(own);
+  WaitForPrevious();
+  float4 x[4], y[4];
+  float weight = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {  // eight channels of a head
+    const int chunk = j * kScoreThreads + thread, head = chunk / 16;
+    x[j] = y[j] = make_float4(0, 0, 0, 0);
+    if (head < num_heads) {
+      const float4* from = reinterpret_cast<const float4*>(q + chunk * 8);
+      x[j] = from[0], y[j] = from[1];
+    }
+  }
+  if (thread < num_heads) weight = weights[thread];
+  if (!early) load(own);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int chunk = j * kScoreThreads + thread, head = chunk / 16, i = chunk % 4, quarter = chunk / 4 % 4;
+    queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = make_uint4(
+        Pack(x[j].x, y[j].x), Pack(x[j].y, y[j].y), Pack(x[j].z, y[j].z), Pack(x[j].w, y[j].w));
+  }
+  if (thread < kMaxHeads) head_weights[thread] = weight;
+  uint32_t a[8][4];
   Decode<true>(raw[0], raw[1], a);
-  // The first time without queries and without writing: then the code is there when the queries are.
+  __syncthreads();
 #pragma unroll 1
-  for (int pass = 0; pass < 2; ++pass) {
-    const bool real = pass == 1;
-    float4 x[4], y[4];
-    float weight = 0;
-    if (real) WaitForPrevious();
+  while (own < rows) {
+    load(own + step);
+    float acc[kColumnTiles][4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {  // eight channels of a head
-      const int chunk = j * kScoreThreads + thread, head = chunk / 16;
-      x[j] = y[j] = make_float4(0, 0, 0, 0);
-      if (real && head < num_heads) {
-        const float4* from = reinterpret_cast<const float4*>(q + chunk * 8);
-        x[j] = from[0], y[j] = from[1];
+    for (int n = 0; n < kColumnTiles; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
+    const uint4* b = queries + lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; n += 4) {  // no product waits for the one in front of it
+        uint4 word[4];
+#pragma unroll
+        for (int p = 0; p < 4; ++p) word[p] = b[(i * kColumnTiles + n + p) * 32];
+#pragma unroll
+        for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i], word[p].x, word[p].y);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i + 1], word[p].z, word[p].w);
       }
     }
-    if (real && thread < num_heads) weight = weights[thread];
-    if (real && !early) {
-      load(own);
-      Decode<true>(raw[0], raw[1], a);
-    }
+    float sum[2] = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int chunk = j * kScoreThreads + thread, head = chunk / 16, i = chunk % 4, quarter = chunk / 4 % 4;
-      queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = make_uint4(
-          Pack(x[j].x, y[j].x), Pack(x[j].y, y[j].y), Pack(x[j].z, y[j].z), Pack(x[j].w, y[j].w));
-    }
-    if (thread < kMaxHeads) head_weights[thread] = weight;
-    __syncthreads();
-#pragma unroll 1
-    while (own < rows) {
-      if (real) load(own + step);
-      float acc[kColumnTiles][4];
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
-      const uint4* b = queries + lane;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; n += 4) {  // no product waits for the one in front of it
-          uint4 word[4];
-#pragma unroll
-          for (int p = 0; p < 4; ++p) word[p] = b[(i * kColumnTiles + n + p) * 32];
-#pragma unroll
-          for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i], word[p].x, word[p].y);
-#pragma unroll
-          for (int p = 0; p < 4; ++p) Mma(acc[n + p], a[2 * i + 1], word[p].z, word[p].w);
-        }
-      }
-      float sum[2] = {};
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-        const float2 w = *reinterpret_cast<const float2*>(head_weights + 8 * n + 2 * c);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          sum[r] = fmaf(w.x, Relu(acc[n][2 * r]), sum[r]);
-          sum[r] = fmaf(w.y, Relu(acc[n][2 * r + 1]), sum[r]);
-        }
-      }
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const float2 w = *reinterpret_cast<const float2*>(head_weights + 8 * n + 2 * c);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+        sum[r] = fmaf(w.x, Relu(acc[n][2 * r]), sum[r]);
+        sum[r] = fmaf(w.y, Relu(acc[n][2 * r + 1]), sum[r]);
       }
-      if (!real) break;
-      // Lanes 0 and 1 of a group write its keys g and g + 8.
-      const float score = c == 0 ? sum[0] : sum[1];
-      const int row = own + c * 8 + g;
-      if (c < 2 && row < rows) scores[row] = score;
-      own += step;
-      Decode<true>(raw[0], raw[1], a);
     }
-    if (!real) __syncthreads();  // the queries of the first time have been read
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
+      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+    }
+    // Lanes 0 and 1 of a group write its keys g and g + 8.
+    const float score = c == 0 ? sum[0] : sum[1];
+    const int row = own + c * 8 + g;
+    if (c < 2 && row < rows) scores[row] = score;
+    own += step;
+    Decode<true>(raw[0], raw[1], a);
   }
 }
 
