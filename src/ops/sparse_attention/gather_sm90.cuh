@@ -22,6 +22,7 @@ constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
 constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
 constexpr int kPromptTokens = 16;     // a step of this many tokens a sequence, or more, decodes its rows first
+constexpr int kKeptPages = 512;       // of a token's page table in shared memory, in decode
 constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do not depend on T
 
 struct Params {
@@ -103,6 +104,11 @@ struct RowList {
   __device__ __forceinline__ bool IsOld(int i) const {
     return i < num_window ? i < num_window - num_own : picks == nullptr && i - num_window < min(num_old, size - num_window);
   }
+  // Entries of the page table that the list may need.
+  __device__ __forceinline__ int num_pages(const Params& a) const {
+    if (a.ratio_shift < 0) return 0;
+    return (((first + num_window) >> a.ratio_shift) + (1 << a.page_shift) - 1) >> a.page_shift;
+  }
   // Step 2: the memory that it lies in.
   __device__ __forceinline__ const uint8_t* PageOf(const Params& a, int i, int row) const {
     if (row < 0 || i < num_window) return ring;
@@ -128,7 +134,8 @@ struct Shared {
   static constexpr int kNumTiles = kValid + 2 * kTile;      // int [4]: of the last items
   static constexpr int kOut = kNumTiles + 16;               // float [kHeads]: factors of the output
   static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2]
-  static constexpr int kBytes = kBarriers + 32 + 1024;      // the base is aligned to 1,024 by hand
+  static constexpr int kPages = kBarriers + 32;             // pointers [kKeptPages]
+  static constexpr int kBytes = kPages + (kHeads <= 32 ? 8 * kKeptPages : 0) + 1024;  // the base is aligned to 1,024 by hand
 };
 
 // One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
@@ -288,7 +295,8 @@ __device__ __forceinline__ void TouchF32(const Source& s) {
 }
 
 // A quarter of a row of any kind, from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) + b blocks
-// (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64.
+// (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64. kAtOnce blocks of a row in float32 are loaded at once.
+template <int kAtOnce>
 __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t to, uint32_t tail) {
   if (s.kind == kF16Row) {
 #pragma unroll
@@ -299,6 +307,20 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
     asm volatile("cp.async.wait_all;" ::: "memory");
     return;
   }
+  if (s.kind == kF32Row) {
+#pragma unroll 1
+    for (int b = 0; b < 8; b += kAtOnce) {
+      float4 v[4 * kAtOnce];
+#pragma unroll
+      for (int j = 0; j < 4 * kAtOnce; ++j) v[j] = *reinterpret_cast<const float4*>(s.data + 256 * (b + j / 4) + 16 * (j % 4));
+#pragma unroll
+      for (int j = 0; j < 4 * kAtOnce; j += 2) {
+        StoreShared16((j % 4 == 0 ? to : to ^ 16) + (b + j / 4) * kBlockBytes, PackF16(v[j].x, v[j].y), PackF16(v[j].z, v[j].w), PackF16(v[j + 1].x, v[j + 1].y),
+                      PackF16(v[j + 1].z, v[j + 1].w));
+      }
+    }
+    return;
+  }
 #pragma unroll 1
   for (int b = 0; b < 8; ++b) {
     uint4 x = make_uint4(0, 0, 0, 0), y = x;
@@ -306,12 +328,6 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
     if (s.kind == kBf16Row) {
       x = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + 128 * b)));
       y = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + 128 * b + 16)));
-    } else if (s.kind == kF32Row) {
-      float4 v[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] = *reinterpret_cast<const float4*>(s.data + 256 * b + 16 * j);
-      x = make_uint4(PackF16(v[0].x, v[0].y), PackF16(v[0].z, v[0].w), PackF16(v[1].x, v[1].y), PackF16(v[1].z, v[1].w));
-      y = make_uint4(PackF16(v[2].x, v[2].y), PackF16(v[2].z, v[2].w), PackF16(v[3].x, v[3].y), PackF16(v[3].z, v[3].w));
     } else if (s.kind == kFp8Row && b == 7) {
       x = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels)));
       y = Bf16ToF16(__ldcg(reinterpret_cast<const uint4*>(s.data + kFp8Channels + 64)));
@@ -335,13 +351,25 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
 // first rows are under way. With kWaits it is this that waits for the kernel in front, behind the loads of what is older.
 template <bool kWaits, typename LoadQ>
 __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
-                                      uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries) {
+                                      uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries,
+                                      const uint8_t** kept = nullptr) {
   const int r = lane / 4, part = lane % 4, stride = step * kTile;
   int i = first * kTile + warp * 8 + r;
   Source source;
   RawRow raw;
+  if constexpr (kWaits) {  // behind the wait a page's address is not asked for again
+    const int pages = min(list.num_pages(a), kKeptPages);
+    for (int p = warp * 32 + lane; p < pages; p += kProducers) kept[p] = list.pages[p];
+    sm90::NamedBarrier(4, kProducers);
+  }
+  const auto page_of = [&](int entry, int row) -> const uint8_t* {
+    if constexpr (kWaits) {
+      if (row >= 0 && entry >= list.num_window && row >> a.page_shift < kKeptPages) return kept[row >> a.page_shift];
+    }
+    return list.PageOf(a, entry, row);
+  };
   const auto load = [&](int row) {
-    source = Locate(a, list, i, row, list.PageOf(a, i, row), part);
+    source = Locate(a, list, i, row, page_of(i, row), part);
     raw.Load(source);
   };
   const bool old = kWaits && list.IsOld(i);
@@ -357,7 +385,7 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
   const uint8_t* page;
   row = next_row;
   next_row = list.RowOf(i + 2 * stride);
-  page = list.PageOf(a, i + stride, row);
+  page = page_of(i + stride, row);
   queries();
   const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128 + ((2 * part) ^ r) * 16);
   const uint32_t at_tail = tiles + static_cast<uint32_t>(7 * kBlockBytes + warp * 1024 + r * 128 + (part ^ r) * 16);
@@ -370,7 +398,7 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
     const Source next = Locate(a, list, i, row, page, part);
     raw.LoadScales(next);
     row = next_row;
-    page = list.PageOf(a, i + stride, row);
+    page = page_of(i + stride, row);
     next_row = list.RowOf(i + 2 * stride);
     if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
     if (source.kind == kFp8Row && usual) {
@@ -392,7 +420,7 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
 #pragma unroll
       for (int b = 0; b < 7; ++b) raw.LoadCodes(next, b);
       raw.LoadTail(next);
-      CopyRow(source, scales, to, tail);
+      CopyRow<kWaits ? 2 : 1>(source, scales, to, tail);
     }
     TouchF32(next);
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;

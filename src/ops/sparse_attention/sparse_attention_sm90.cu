@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   if (threadIdx.x >= kConsumers) {
     if constexpr (kHeads > 16) sm90::FewerRegisters<80>();
     Gather<true>(a, list, first, step, num_tiles, 0, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32,
-                 threadIdx.x % 32, [] {});
+                 threadIdx.x % 32, [] {}, reinterpret_cast<const uint8_t**>(smem + S::kPages));
   } else {
     if constexpr (kHeads > 16) sm90::MoreRegisters<176>();
     WaitForPrevious();
