@@ -63,10 +63,12 @@ struct LinearParams {
 
 struct LinearTile {
   int matrix, group, token0, row_tile0, row_tile_end;  // row tiles of the whole matrix
-  __device__ __forceinline__ LinearTile(const LinearParams& p, int tile, int tile_tokens) {
-    const int row_step = tile % p.row_steps;
+  // `turned`: RoPE turns the last rows of a head, which takes longer. A block's tiles are a grid apart, so row steps move by one from
+  // one token step to the next: otherwise some blocks have nothing but such tiles, and all wait for them.
+  __device__ __forceinline__ LinearTile(const LinearParams& p, int tile, int tile_tokens, bool turned) {
+    const int token_step = tile / p.row_steps / p.groups, row_step = (tile + (turned ? token_step : 0)) % p.row_steps;
     group = tile / p.row_steps % p.groups;
-    token0 = tile / p.row_steps / p.groups * tile_tokens;
+    token0 = token_step * tile_tokens;
     matrix = 0;
     while (matrix + 1 < p.count && row_step >= p.matrices[matrix + 1].first_step) ++matrix;
     const int n = p.matrices[matrix].n;
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     if (warp == 0) {  // weights: no kernel writes them, so they need not wait
       Ring ring;
       for (int tile = first_tile; tile < num_tiles; tile += stride) {
-        const LinearTile at(p, tile, kN);
+        const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
         const int row_tile = at.row_tile0 + lane;
         const uint8_t* codes = p.matrices[at.matrix].codes;
         codes = row_tile < at.row_tile_end ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
       if (lane != 0) return;
       Ring ring;
       for (int tile = first_tile; tile < num_tiles; tile += stride) {
-        const LinearTile at(p, tile, kN);
+        const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
         const int token_tile = at.token0 / kN;
         if (token_tile >= p.conversion.first_tiles) {
           WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     const WarpRows rows = {offset, offset, 0};
     Position position;
     for (int tile = first_tile; tile < num_tiles; tile += stride) {
-      const LinearTile at(p, tile, kN);
+      const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
       const LinearMatrix& m = p.matrices[at.matrix];
       const int row_tile = at.row_tile0 + tile_of_block;
       Fp8Scales scales;
