@@ -251,6 +251,9 @@ int Main(int argc, char** argv) {
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 2048);
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 1024);
         BenchExperts(f, {"flash", 256, 6, 4096, 2048}, 512);
+        if (parts == 2) {
+          for (const int64_t t : {256, 128}) BenchExperts(f, {"flash", 256, 6, 4096, 2048}, t);
+        }
         if (parts == 1) BenchExperts(f, {"pro_half", 192, 6, 7168, 3072}, 4096);
       }
     }

@@ -60,7 +60,8 @@ Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, co
                 .first = w.experts.front(), .limit = s.limit, .activation = s.activation,
                 .hidden = b.hidden.Head(t * slots), .outputs = b.outputs.Head(t * slots),
                 .rounded_x = {b.rounded.data, DType::kF32, x.shape}, .shared = routed ? Tensor{} : y,
-                .y = leaves ? Tensor{} : y, .always = routed ? static_cast<int32_t>(num_experts) : -1});
+                .y = leaves ? Tensor{} : y, .always = routed ? static_cast<int32_t>(num_experts) : -1,
+                .x_blocks = RoundsInput(s.activation, w.experts.front().gate) ? nullptr : in.blocks});
   return leaves ? Tensor{b.outputs.data, DType::kF32, {t, slots, x.dim(1)}} : y;
 }
 

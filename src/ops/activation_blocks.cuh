@@ -11,6 +11,9 @@
 
 namespace dsv4::sm90 {
 
+// The byte at which block (column, row) begins; `row_blocks8`: CeilDiv(T, 8).
+__host__ __device__ constexpr int64_t BlockBegin(int64_t column, int64_t row_blocks8, int64_t row) { return (column * row_blocks8 + row) * 1024; }
+
 // Where column `c` of row `r` lies in its block of 8 rows x 64 columns.
 __host__ __device__ constexpr int ActivationByte(int r, int c) {
   const int t = c / 16, s = c / 4 % 4, i = c % 4;

@@ -34,16 +34,29 @@ inline constexpr bool kHalf = kFormat == WeightFormat::kNvfp4 || kFormat == Weig
 inline constexpr int kGemmThreads = 384;    // warpgroup 0 copies, 1 and 2 multiply
 inline constexpr int kMaxTokens = 256;      // of a block's tile
 inline constexpr int kRowTiles = 8;         // of 16 rows, a block
-inline constexpr int kTokenBytes = kMaxTokens * 128;
+inline constexpr int kTokenBytes = kMaxTokens * 128;  // of a stage, at most
 inline constexpr int kStagingBytes = 32 * 1024;
 
-inline constexpr int kStages = 4;           // of both rings
+inline constexpr int kStages = 4;           // of the ring of weights
+
+// Stages of the activations' ring, powers of two. A product holds two; the others must last as long as a copy takes.
+constexpr int TokenStages(int n, int parts) { return n * parts <= 128 && n > 64 ? 2 * kStages : kStages; }
+inline constexpr int kMostTokenStages = 2 * kStages;
 
 // Slabs (64 columns) of weights that are copied together: 1 to 2 KiB a row tile.
 constexpr int ChunkSlabs(WeightFormat f) { return f == WeightFormat::kBf16 ? 1 : 2; }
 constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
 constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
-constexpr int GemmSharedBytes(WeightFormat f) { return 1024 + kStages * (kTokenBytes + ChunkBytes(f)) + kStagingBytes + 256; }
+
+// Tiles of few tokens: decoding is all the work, and a warp alone decodes at the pace at which one instruction's result is the next
+// one's input. Two blocks on a multiprocessor, twice as many warps, then take half the time.
+constexpr bool IsSmall(int n) { return n <= 64; }
+constexpr int TokenStageBytes(int n, int parts) { return IsSmall(n) ? n * parts * 128 : kStages * kTokenBytes / TokenStages(n, parts); }
+constexpr int StagingBytes(int n) { return IsSmall(n) ? n * 128 : kStagingBytes; }
+constexpr int GemmSharedBytes(WeightFormat f, int n, int parts) {
+  return 1024 + TokenStages(n, parts) * TokenStageBytes(n, parts) + kStages * ChunkBytes(f) + StagingBytes(n) + 512;
+}
+constexpr int BlocksOfSm(WeightFormat f, int n, int parts) { return IsSmall(n) && GemmSharedBytes(f, n, parts) <= 113 * 1024 ? 2 : 1; }
 
 struct GemmShared {
   uint32_t tokens, weights, staging;
@@ -51,26 +64,28 @@ struct GemmShared {
   uint8_t* staging_memory;
 };
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kN, int kParts>
 __device__ __forceinline__ GemmShared CarveShared(uint8_t* memory) {
   GemmShared s;
   const uint32_t raw = SharedAddress(memory);
   s.tokens = (raw + 1023) & ~1023u;
-  s.weights = s.tokens + kStages * kTokenBytes;
+  s.weights = s.tokens + TokenStages(kN, kParts) * TokenStageBytes(kN, kParts);
   s.staging = s.weights + kStages * ChunkBytes(kFormat);
   s.staging_memory = memory + (s.staging - raw);
-  s.token_full = s.staging + kStagingBytes;
-  s.token_empty = s.token_full + 8 * kStages;
-  s.weight_full = s.token_empty + 8 * kStages;
+  s.token_full = s.staging + StagingBytes(kN);
+  s.token_empty = s.token_full + 8 * kMostTokenStages;
+  s.weight_full = s.token_empty + 8 * kMostTokenStages;
   s.weight_empty = s.weight_full + 8 * kStages;
   return s;
 }
 
 __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kMostTokenStages; ++i) {
       BarrierInit(s.token_full + 8 * i, 1);
       BarrierInit(s.token_empty + 8 * i, 8);  // the multiplying warps
+    }
+    for (int i = 0; i < kStages; ++i) {
       BarrierInit(s.weight_full + 8 * i, 1);
       BarrierInit(s.weight_empty + 8 * i, 256);  // their threads: each has read
     }
@@ -80,20 +95,23 @@ __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
 }
 
 // A place in a ring: counts the stages passed.
+template <uint32_t kCount = kStages>
 struct Ring {
   uint32_t count = 0;
-  __device__ __forceinline__ uint32_t stage() const { return count % kStages; }
-  __device__ __forceinline__ uint32_t parity() const { return count / kStages % 2; }
+  __device__ __forceinline__ uint32_t stage() const { return count % kCount; }
+  __device__ __forceinline__ uint32_t parity() const { return count / kCount % 2; }
 };
 
 // Where a warp of a multiplying warpgroup is in both rings.
+template <uint32_t kTokenStages>
 struct Position {
-  Ring tokens, weights;
+  Ring<kTokenStages> tokens;
+  Ring<> weights;
 };
 
 // One warp: the weights of one tile. `row_tile`: lane i < 8's row tile (null: behind the end, left as it is).
 template <WeightFormat kFormat>
-__device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring& ring, const uint8_t* row_tile, int num_slabs) {
+__device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring<>& ring, const uint8_t* row_tile, int num_slabs) {
   constexpr uint32_t kTile = TileBytes(kFormat);
   const uint32_t lane = threadIdx.x % 32;
   const bool mine = lane < kRowTiles && row_tile != nullptr;
@@ -112,8 +130,8 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring& ring, con
 }
 
 // One thread: the activations of one tile. Both parts share a stage: two parts are for tiles of up to 128 tokens.
-template <int kParts>
-__device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring& ring, const uint8_t* tokens, uint32_t bytes,
+template <int kParts, int kStageBytes, uint32_t kCount>
+__device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ring, const uint8_t* tokens, uint32_t bytes,
                                            int64_t stride, int num_slabs) {
   for (int slab = 0; slab < num_slabs; ++slab, ++ring.count) {
     const uint32_t full = s.token_full + 8 * ring.stage();
@@ -121,7 +139,7 @@ __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring& ring, cons
     BarrierExpect(full, bytes * kParts);
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part, tokens += stride) {
-      BulkLoad(s.tokens + ring.stage() * kTokenBytes + part * (kTokenBytes / kParts), tokens, bytes, full);
+      BulkLoad(s.tokens + ring.stage() * kStageBytes + part * (kStageBytes / kParts), tokens, bytes, full);
     }
   }
 }
@@ -163,12 +181,13 @@ __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
 
 // acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired, bool kRescale>
-__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at, const WarpRows& rows,
+__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
                                               const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
                                               float (&unit)[2]) {
   static_assert(kN * kParts <= kMaxTokens);
   constexpr bool kFp8 = kFormat == WeightFormat::kFp8Block;
   constexpr int kChunk = ChunkSlabs(kFormat);
+  constexpr uint32_t kStage = TokenStageBytes(kN, kParts);
   const uint32_t lane = threadIdx.x % 32;
   uint32_t fold[2] = {};
   float ratio[2] = {1, 1}, next_scale[2] = {};
@@ -220,7 +239,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
     WgmmaFence();
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
-      const uint64_t b = SwizzledRows(s.tokens + at.tokens.stage() * kTokenBytes + part * (kTokenBytes / kParts));
+      const uint64_t b = SwizzledRows(s.tokens + at.tokens.stage() * kStage + part * (kStage / kParts));
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         Wgmma<kN, kHalf<kFormat>>::Run(acc, from + 4 * k, b + 2 * k, kOdd == 1 || slab > 0 || k > 0 || part > 0);
@@ -231,7 +250,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
   };
   const auto give_back = [&](uint32_t stages_ago) {
     __syncwarp();
-    if (lane == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % kStages));
+    if (lane == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % TokenStages(kN, kParts)));
   };
   // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are free.
   const auto step = [&]<int kOdd>(int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
@@ -261,7 +280,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position& at,
 }
 
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired>
-__device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position& at, const WarpRows& rows,
+__device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
                                              float (&unit)[2]) {
   if constexpr (kFormat == WeightFormat::kFp8Block) {
@@ -336,6 +355,19 @@ __device__ __forceinline__ float InputRest(float x) {
   return fabsf(x) < 0x1p127f ? x - __bfloat162float(__float2bfloat16_rn(x)) : 0.0f;
 }
 
+// 16 activations of a row as they lie in a block: two chunks of 16 bytes. A step's two chunks are 32 bytes of memory, which one store writes
+// when neighbouring lanes have swapped: even lanes have the first chunks of their step and of the next, odd ones the second chunks
+// of the step before and of theirs. Halves of 32 bytes would each cost as much as the whole.
+struct PackedBlockValues {
+  uint4 v[2];
+  __device__ __forceinline__ void Store(uint8_t* block, int r) const {
+    const int s = static_cast<int>(threadIdx.x % 4), first = s % 2 == 0 ? 2 * s : 2 * s - 1;
+    uint4* row = reinterpret_cast<uint4*>(block + r * 128);
+    row[first ^ r] = v[0];
+    row[(first + 2) ^ r] = v[1];
+  }
+};
+
 // A lane's part of 8 rows x 64 columns of activations: row lane / 4, step lane % 4.
 struct BlockValues {
   float4 v[4];
@@ -356,16 +388,27 @@ struct BlockValues {
       }
     }
   }
-  // As row r of `block`.
+  // By all lanes of a row.
   template <bool kHalf>
-  __device__ __forceinline__ void Store(uint8_t* block, int r) const {
-    const int s = static_cast<int>(threadIdx.x % 4);
-    uint4* row = reinterpret_cast<uint4*>(block + r * 128);
+  __device__ __forceinline__ PackedBlockValues Packed() const {
     uint32_t low[4], high[4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) low[t] = PackInputs<kHalf>(v[t].x, v[t].y), high[t] = PackInputs<kHalf>(v[t].z, v[t].w);
-    row[(2 * s) ^ r] = make_uint4(low[0], low[1], low[2], low[3]);
-    row[(2 * s + 1) ^ r] = make_uint4(high[0], high[1], high[2], high[3]);
+    const bool odd = threadIdx.x % 2 != 0;
+    const uint32_t lanes = 3u << (threadIdx.x % 32 & ~1u);
+    uint32_t first[4], second[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const uint32_t got = __shfl_xor_sync(lanes, odd ? low[t] : high[t], 1);
+      first[t] = odd ? got : low[t];
+      second[t] = odd ? high[t] : got;
+    }
+    return {{make_uint4(first[0], first[1], first[2], first[3]), make_uint4(second[0], second[1], second[2], second[3])}};
+  }
+  // As row r of `block`; by all lanes of the row.
+  template <bool kHalf>
+  __device__ __forceinline__ void Store(uint8_t* block, int r) const {
+    Packed<kHalf>().Store(block, r);
   }
   // What rounding leaves.
   template <bool kHalf>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/activation_blocks.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
@@ -73,9 +74,12 @@ struct Layer {
   std::vector<QuantFixture> gate, up, down;
 };
 
-// Output for the first `tokens`. Empty: not supported here.
-std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false) {
+// Output for the first `tokens`, from x as blocks if `blocks`. Empty: not supported here.
+std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false, bool blocks = false) {
   Mirror gpu;
+  const auto rows = static_cast<size_t>(tokens), columns = static_cast<size_t>(l.d);
+  GuardBuffer<uint8_t> x_blocks({blocks ? static_cast<int64_t>(ActivationBlocksBytes(rows, columns)) : 0},
+                                blocks ? AsBlocks(l.x.span().first(rows * columns), rows, columns) : std::vector<uint8_t>{});
   std::vector<ExpertMatrices> matrices;
   for (size_t e = 0; e < l.gate.size(); ++e) {
     matrices.push_back({gpu.Weight(l.gate[e].tensor()), gpu.Weight(l.up[e].tensor()), gpu.Weight(l.down[e].tensor())});
@@ -83,11 +87,12 @@ std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = fa
   GuardBuffer<float> y({tokens, l.d});
   if (in_place) std::copy_n(l.shared.data(), tokens * l.d, y.data());
   const Tensor device_y = gpu.Out(y.tensor());
-  const ExpertsArgs a{.x = gpu.In(l.x.tensor().Head(tokens)), .experts = gpu.In(l.experts.tensor().Head(tokens)),
+  const ExpertsArgs a{.x = blocks ? gpu.Temp({tokens, l.d}) : gpu.In(l.x.tensor().Head(tokens)), .experts = gpu.In(l.experts.tensor().Head(tokens)),
                       .weights = gpu.In(l.weights.tensor().Head(tokens)), .matrices = {gpu.Array(matrices), matrices.size()},
                       .first = matrices[0], .limit = kLimit, .hidden = gpu.Temp({tokens * l.slots, 2 * l.f}),
                       .outputs = gpu.Temp({tokens * l.slots, l.d}), .rounded_x = {},
-                      .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)), .y = device_y};
+                      .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)), .y = device_y,
+                      .x_blocks = blocks ? static_cast<const uint8_t*>(gpu.In(x_blocks.tensor()).data) : nullptr};
   if (!ExpertsPrefillSm90Supports(a)) return {};
   ExpertsPrefillSm90(gpu.ctx(), a, parts);
   gpu.Finish();
@@ -119,6 +124,21 @@ TEST_P(CudaExpertsPrefill, OneExpertOneTile) {
     const std::vector<float> got = OnGpu(l, parts, l.t);
     if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
     EXPECT_TRUE(RelativeRmsWithin(got, l.Want(parts), Rms(parts))) << kind.name();
+  }
+}
+
+// From x as blocks of FP16 numbers, where x would be rounded to these; other formats and two parts take x itself.
+TEST(CudaExpertsPrefillBlocks, GiveTheSameBits) {
+  DSV4_GPU_OR_SKIP();
+  Random random(8);
+  for (const QuantCase& kind : PackedCases()) {
+    if (kind.format != WeightFormat::kNvfp4 && kind.format != WeightFormat::kFp8Block) continue;
+    for (const int64_t tokens : {int64_t{1}, int64_t{70}, int64_t{203}}) {
+      Layer l(random, kind, 9, tokens == 70 ? 64 : 448, 96, tokens, 3);
+      const std::vector<float> want = OnGpu(l, 1, l.t);
+      if (want.empty()) GTEST_SKIP() << "not a Hopper GPU";
+      EXPECT_TRUE(BitEqual(OnGpu(l, 1, l.t, false, true), want)) << kind.name() << " T " << tokens;
+    }
   }
 }
 

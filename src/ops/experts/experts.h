@@ -36,6 +36,8 @@ struct ExpertsArgs {
   Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
   Tensor y;          // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
   int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
+  // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that.
+  const uint8_t* x_blocks = nullptr;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 OpImplementations DescribeExperts(const ExecContext& ctx);

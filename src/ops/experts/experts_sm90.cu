@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/launch.cuh"
+#include "ops/experts/sorted_pairs_sm90.cuh"
 #include "ops/gemm_sm90.cuh"
 
 namespace dsv4 {
@@ -10,8 +11,6 @@ namespace dsv4 {
 namespace {
 
 using namespace sm90;  // NOLINT: this file is sm90
-
-constexpr int kSortThreads = 1024;  // also the pairs of a sorting block, and the most experts
 
 bool IsHopper() {
   static const bool hopper = [] {
@@ -21,178 +20,6 @@ bool IsHopper() {
            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 && minor == 0;
   }();
   return hopper;
-}
-
-// Up to 256 sorted rows of one expert, 128 with activations in two parts. Tiles are in classes by the width of the instruction that they need, wide ones
-// first; each class has its own kernel (one with all widths is too much for the compiler's register allocation).
-struct ExpertTile {
-  int expert, row0, count;  // row0: a multiple of 8
-};
-constexpr int kNumWidths = 6;
-__host__ __device__ constexpr int Width(int c) {
-  constexpr int kWidths[kNumWidths] = {256, 224, 192, 128, 64, 32};
-  return kWidths[c];
-}
-
-struct Totals {
-  int rows;
-  int class_end[kNumWidths];  // of `tiles`
-};
-
-// Pairs in the order of their experts. An expert's rows begin at a multiple of 8; the rows between are no pair (-1).
-struct Sorted {
-  int* histogram;     // [sorting blocks, E]: pairs, then the first row of the block's pairs
-  Totals* totals;
-  ExpertTile* tiles;
-  int* pair;          // [rows]
-  int* row;           // [pairs]: of the pair
-  float* weight;      // [rows]: of the pair; 0 for none
-};
-
-__device__ __forceinline__ int ExpertOf(const int* experts, int pair, int num_experts) {
-  return min(max(experts[pair], 0), num_experts - 1);
-}
-
-__global__ void __launch_bounds__(kSortThreads) CountKernel(const int* experts, Sorted s, int num_pairs, int num_experts) {
-  __shared__ int count[kSortThreads];
-  const int i = static_cast<int>(threadIdx.x), pair = static_cast<int>(blockIdx.x) * kSortThreads + i;
-  AllowNext();
-  count[i] = 0;
-  __syncthreads();
-  WaitForPrevious();
-  if (pair < num_pairs) atomicAdd(&count[ExpertOf(experts, pair, num_experts)], 1);
-  __syncthreads();
-  if (i < num_experts) s.histogram[static_cast<int>(blockIdx.x) * num_experts + i] = count[i];
-}
-
-// Inclusive sum over a block of 1024 threads.
-__device__ __forceinline__ int BlockScan(int value, int* warp_sums) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, value, d);
-    if (lane >= d) value += other;
-  }
-  if (lane == 31) warp_sums[warp] = value;
-  __syncthreads();
-  if (warp == 0) {
-    int sum = warp_sums[lane];
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
-    warp_sums[lane] = sum;
-  }
-  __syncthreads();
-  if (warp > 0) value += warp_sums[warp - 1];
-  __syncthreads();
-  return value;
-}
-
-// The value of the block's last thread.
-__device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
-  if (threadIdx.x == kSortThreads - 1) shared[0] = value;
-  __syncthreads();
-  value = shared[0];
-  __syncthreads();
-  return value;
-}
-
-// One block, one thread an expert.
-__global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens) {
-  __shared__ int warp_sums[32];
-  AllowNext();
-  WaitForPrevious();
-  const int e = static_cast<int>(threadIdx.x);
-  int count = 0;
-  if (e < num_experts) {
-#pragma unroll 8
-    for (int b = 0; b < num_blocks; ++b) count += s.histogram[b * num_experts + e];
-  }
-  const int padded = (count + 7) / 8 * 8, num_tiles = (count + most_tokens - 1) / most_tokens;
-  const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
-  const int rows_end = BlockScan(padded, warp_sums);
-  if (e == kSortThreads - 1) s.totals->rows = rows_end;
-  int tile = 0, class_begin = 0;
-#pragma unroll
-  for (int c = 0; c < kNumWidths; ++c) {
-    const bool mine = each <= Width(c) && (c + 1 == kNumWidths || each > Width(min(c + 1, kNumWidths - 1)));
-    const int end = BlockScan(mine ? num_tiles : 0, warp_sums);
-    if (mine) tile = class_begin + end - num_tiles;
-    if (e == kSortThreads - 1) s.totals->class_end[c] = class_begin + end;
-    class_begin += BlockBroadcastLast(end, warp_sums);
-  }
-  if (e >= num_experts) return;
-  const int row0 = rows_end - padded;
-  int row = row0;
-  for (int b = 0; b < num_blocks; ++b) {
-    int& h = s.histogram[b * num_experts + e];
-    const int in_block = h;
-    h = row;
-    row += in_block;
-  }
-  for (; row < rows_end; ++row) s.pair[row] = -1, s.weight[row] = 0;
-  for (int i = 0; i < num_tiles; ++i) {
-    const int begin = i * each;
-    s.tiles[tile + i] = {e, row0 + begin, min(each, count - begin)};
-  }
-}
-
-__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, const float* weights, Sorted s,
-                                                              int num_pairs, int num_experts) {
-  extern __shared__ uint8_t memory[];
-  uint8_t* count = memory;  // [32 warps][E]
-  const int i = static_cast<int>(threadIdx.x), warp = i / 32, pair = static_cast<int>(blockIdx.x) * kSortThreads + i;
-  AllowNext();
-  for (int j = i; j < 32 * num_experts; j += kSortThreads) count[j] = 0;
-  __syncthreads();
-  WaitForPrevious();
-  const int e = pair < num_pairs ? ExpertOf(experts, pair, num_experts) : -1;
-  const unsigned same = __match_any_sync(~0u, e), before = same & ((1u << (i % 32)) - 1);
-  if (e >= 0 && before == 0) count[warp * num_experts + e] = static_cast<uint8_t>(__popc(same));
-  __syncthreads();
-  if (e < 0) return;
-  int rank = __popc(before);
-  for (int w = 0; w < warp; ++w) rank += count[w * num_experts + e];
-  const int row = s.histogram[static_cast<int>(blockIdx.x) * num_experts + e] + rank;
-  s.pair[row] = pair;
-  s.row[pair] = row;
-  s.weight[row] = weights[pair];
-}
-
-// x as blocks of activations in sorted order: every x is read once and written to the rows of its token's pairs. A warp
-// takes 8 tokens x 64 columns. The rows of no pair become zeros.
-template <bool kHalf>
-__global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked, int d,
-                                                    int slabs, int parts, int row_blocks8, bool aligned) {
-  AllowNext();
-  WaitForPrevious();
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, stride = static_cast<int64_t>(gridDim.x) * 8;
-  const int64_t count = static_cast<int64_t>((num_tokens + 7) / 8) * slabs;
-  for (int64_t i = first; i < count; i += stride) {
-    const int slab = static_cast<int>(i % slabs), token = static_cast<int>(i / slabs) * 8 + lane / 4;
-    if (token >= num_tokens) continue;
-    BlockValues values;
-    values.Load(x + static_cast<int64_t>(token) * d + slab * 64, d - slab * 64, aligned);
-    for (int part = 0; part < parts; ++part) {
-      for (int a = 0; a < picked; ++a) {
-        const int row = s.row[static_cast<int64_t>(token) * picked + a];
-        values.Store<kHalf>(out + ((static_cast<int64_t>(slab) * parts + part) * row_blocks8 + row / 8) * 1024, row % 8);
-      }
-      if (parts > 1) values.KeepRest<kHalf>();
-    }
-  }
-  for (int64_t i = first; i * 32 < s.totals->rows; i += stride) {
-    const int mine = static_cast<int>(i) * 32 + lane;
-    unsigned empty = __ballot_sync(~0u, mine < s.totals->rows && s.pair[mine] < 0);
-    for (; empty != 0; empty &= empty - 1) {
-      const int row = static_cast<int>(i) * 32 + __ffs(static_cast<int>(empty)) - 1;
-      for (int j = lane; j < slabs * parts * 8; j += 32) {
-        uint8_t* line = out + (static_cast<int64_t>(j / 8) * row_blocks8 + row / 8) * 1024 + row % 8 * 128;
-        reinterpret_cast<uint4*>(line)[j % 8] = uint4{};
-      }
-    }
-  }
 }
 
 struct ExpertsParams {
@@ -217,7 +44,7 @@ struct ExpertsParams {
 
 // h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
 template <WeightFormat kFormat, int kN, int kParts>
-__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, Position& at,
+__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
                                        const WarpRows& rows, const ExpertTile& tile, int step) {
   const ExpertMatrices& m = p.matrices[tile.expert];
   const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
@@ -273,7 +100,7 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
 }
 
 template <WeightFormat kFormat, int kN, int kParts>
-__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, Position& at,
+__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
                                          const WarpRows& rows, const ExpertTile& tile, int step) {
   const QuantTensor& w = p.matrices[tile.expert].down;
   const int lane = static_cast<int>(threadIdx.x % 32), row_tile = step * kRowTiles + static_cast<int>(threadIdx.x / 32) - 4;
@@ -299,10 +126,11 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
 // after that; the others fill the multiprocessors that it leaves, and wait at their end, so that what comes behind them
 // finds all done.
 template <WeightFormat kFormat, bool kUp, int kN, int kParts>
-__global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsParams p) {
+__global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts)) ExpertsKernel(const ExpertsParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
-  const GemmShared s = CarveShared<kFormat>(memory);
+  constexpr bool kTwoBlocks = BlocksOfSm(kFormat, kN, kParts) == 2;
+  const GemmShared s = CarveShared<kFormat, kN, kParts>(memory);
   InitBarriers(s);
   if (p.first) WaitForPrevious();
   AllowNext();
@@ -313,10 +141,10 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    FewerRegisters<40>();
+    FewerRegisters<kTwoBlocks ? 24 : 40>();
     if (warp > 1) return;
     if (warp == 0) {
-      Ring ring;
+      Ring<> ring;
       for (int unit = first_unit; unit < num_units; unit += stride) {
         const ExpertMatrices& m = p.matrices[tiles[unit / p.row_steps].expert];
         const int row_tile = kUp ? unit % p.row_steps * 4 + lane % 4 : unit % p.row_steps * kRowTiles + lane;
@@ -326,21 +154,21 @@ __global__ void __launch_bounds__(kGemmThreads, 1) ExpertsKernel(const ExpertsPa
       }
       if (!p.first) WaitForPrevious();
     } else if (lane == 0) {
-      Ring ring;
+      Ring<TokenStages(kN, kParts)> ring;
       for (int unit = first_unit; unit < num_units; unit += stride) {
         const ExpertTile tile = tiles[unit / p.row_steps];
-        CopyTokens<kParts>(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
+        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
                    int64_t{1024} * p.row_blocks8, p.slabs);
       }
     }
   } else {
-    MoreRegisters<232>();
+    MoreRegisters<kTwoBlocks ? 104 : 232>();
     constexpr uint32_t kTile = ChunkTileBytes(kFormat);
     const uint32_t w = static_cast<uint32_t>(warp), half = static_cast<uint32_t>(warpgroup - 1);
     const uint32_t l = 16 * static_cast<uint32_t>(lane);
     const WarpRows rows = kUp ? WarpRows{w * kTile + l, (4 + w) * kTile + l, half}
                               : WarpRows{(4 * half + w) * kTile + l, (4 * half + w) * kTile + l, 0};
-    Position at;
+    Position<TokenStages(kN, kParts)> at;
     for (int unit = first_unit; unit < num_units; unit += stride) {
       const ExpertTile tile = tiles[unit / p.row_steps];
       if constexpr (kUp) {
@@ -385,8 +213,9 @@ void LaunchClasses(const ExecContext& ctx, ExpertsParams p) {
   p.first_class = kFirst;
   p.last_class = kLast;
   p.first = kFirst == (kParts == 1 ? 0 : 3);
-  Launch(ctx, ExpertsKernel<kFormat, kUp, Width(kFirst), kParts>, dim3(static_cast<unsigned>(NumSms())), dim3(kGemmThreads),
-         static_cast<size_t>(GemmSharedBytes(kFormat)), p);
+  constexpr int kN = Width(kFirst);
+  Launch(ctx, ExpertsKernel<kFormat, kUp, kN, kParts>, dim3(static_cast<unsigned>(BlocksOfSm(kFormat, kN, kParts) * NumSms())), dim3(kGemmThreads),
+         static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
 template <WeightFormat kFormat, bool kUp>
@@ -473,9 +302,16 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts)
   Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
          num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
-  Launch(ctx, HalfInputs(a.first.gate) ? SpreadKernel<true> : SpreadKernel<false>, dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16))),
-         dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d),
-         static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
+  if (a.x_blocks != nullptr && HalfInputs(a.first.gate) && parts == 1) {
+    DSV4_CHECK(d % 64 == 0);
+    const int64_t warps = CeilDiv(tokens, 8) * CeilDiv(d_slabs, kSpreadSlabs);
+    Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x, static_cast<int>(tokens),
+           static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
+  } else {
+    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16)));
+    Launch(ctx, HalfInputs(a.first.gate) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens),
+           static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
+  }
   ExpertsParams p = {};
   p.matrices = a.matrices.data();
   p.sorted = sorted;

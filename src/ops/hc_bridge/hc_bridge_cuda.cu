@@ -13,7 +13,6 @@ hc::Site BridgeSite(const HcBridgeArgs& a) {
   site.comb_in = a.comb.f32();
   site.norm_weight = a.norm.f32();
   site.x_blocks = a.x_blocks;
-  site.row_blocks8 = static_cast<int>((a.streams.dim(0) + 7) / 8);
   site.x_norm_eps = a.norm_eps;
   return site;
 }

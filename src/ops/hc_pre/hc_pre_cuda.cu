@@ -102,14 +102,16 @@ void LaunchMix(const ExecContext& ctx, const Site& s) {
 
 bool IsPrefill(const ExecContext& ctx, const Site& s) {
   return s.num_tokens > kMaxFewTokens && !ctx.batch_invariant && s.num_streams == 4 &&
-         s.num_mixes == kPrefillMixes && s.vector && s.d % kPrefillColumns == 0 && s.d <= 16 * kMixThreads &&
-         Aligned(s.post_in, 16) && Aligned(s.comb_in, 16);
+         s.num_mixes == kPrefillMixes && s.vector && s.d % kPrefillColumns == 0 && s.d <= 8 * kSumThreads && s.post != nullptr &&
+         Aligned(s.post_in, 16) && Aligned(s.comb_in, 16) && Aligned(s.comb, 16);
 }
 
 void RunPart(const ExecContext& ctx, const Site& s) {
   if (s.block_columns == kPrefillColumns) {
     s.bf16 ? LaunchPrefill<__nv_bfloat16>(ctx, s) : LaunchPrefill<float>(ctx, s);
-    LaunchMix<false>(ctx, s);
+    Launch(ctx, PrefillMixesKernel, dim3(static_cast<unsigned>(CeilDiv(s.num_tokens, kMixesTokens))), dim3(256), 0, s);
+    const dim3 tokens(static_cast<unsigned>(s.num_tokens));
+    s.d <= 4 * kSumThreads ? Launch(ctx, PrefillSumKernel<1>, tokens, dim3(kSumThreads), 0, s) : Launch(ctx, PrefillSumKernel<2>, tokens, dim3(kSumThreads), 0, s);
     return;
   }
   if (RunCluster(&ctx, s)) return;
@@ -155,6 +157,7 @@ void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
   s.vector = IsVector(s);
   if (IsPrefill(ctx, s)) s.block_columns = kPrefillColumns;
+  s.row_blocks8 = static_cast<int>(CeilDiv(s.num_tokens, 8));
   s.partial = reinterpret_cast<float*>(ctx.scratch.data);
   const int64_t per_token = static_cast<int64_t>(s.blocks()) * s.padded_mixes() * 4;
   const int64_t most = ctx.scratch.bytes / per_token, total = s.num_tokens;

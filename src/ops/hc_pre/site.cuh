@@ -16,7 +16,6 @@
 #include <cstdint>
 
 #include "device/launch.cuh"
-#include "ops/activation_blocks.cuh"
 #include "ops/block_reduce.cuh"
 #include "ops/hc_pre/mix.cuh"
 #include "ops/hc_pre/streams.h"
@@ -453,15 +452,6 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMixBlocks) Mix
                           out.z * scale * weight[g].z, out.w * scale * weight[g].w);
       }
       *reinterpret_cast<float4*>(x + i) = out;
-      if constexpr (!kEarly) {
-        if (s.x_blocks != nullptr) {
-          const int64_t token = s.first_token + t;
-          uint8_t* block = s.x_blocks + (static_cast<int64_t>(i / 64) * s.row_blocks8 + token / 8) * 1024;
-          const int r = static_cast<int>(token % 8);
-          *reinterpret_cast<uint32_t*>(block + sm90::ActivationByte(r, i % 64)) = sm90::PackInputs<true>(out.x, out.y);
-          *reinterpret_cast<uint32_t*>(block + sm90::ActivationByte(r, i % 64 + 2)) = sm90::PackInputs<true>(out.z, out.w);
-        }
-      }
     }
   } else {
     float square = 0;

@@ -3,6 +3,7 @@
 // keeps about 22 bits; bits differ from DotsKernel's.
 #pragma once
 
+#include "ops/activation_blocks.cuh"
 #include "ops/hc_pre/site.cuh"
 
 namespace dsv4::hc {
@@ -207,6 +208,106 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
       for (int w = 0; w < kPrefillWarps; ++w) sum += shared.sums[buffer][w][token][n];
       s.partial[((t0 + token) * s.blocks() + blockIdx.x) * np + n] = sum;
     }
+  }
+}
+
+// The mixes of 32 tokens a block: a warp adds up the products of four, a lane makes the comb of one. pre goes where the first of a
+// token's products were.
+constexpr int kMixesTokens = 32;
+__global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
+  __shared__ float logits[kMixesTokens][17];
+  AllowNext();
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const MixWeights weights(s, min(lane, kPrefillMixes - 1), 4);
+  WaitForPrevious();
+  const int np = s.padded_mixes(), blocks = s.blocks();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kMixesTokens;
+  float product[4] = {};
+#pragma unroll 4
+  for (int b = 0; b < blocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t t = first + 4 * warp + i;
+      if (t < s.num_tokens && lane < kSums) product[i] += s.partial[(t * blocks + b) * np + lane];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t t = first + 4 * warp + i;
+    const float square = __shfl_sync(0xFFFFFFFFu, product[i], kPrefillMixes);
+    if (t >= s.num_tokens || lane >= kPrefillMixes) continue;
+    const float mix = MixOf(s, weights, lane, 4, product[i], square);
+    (lane < 4 ? s.partial[t * blocks * np + lane] : lane < 8 ? s.post[t * 4 + lane - 4] : logits[4 * warp + i][lane - 8]) = mix;
+  }
+  __syncthreads();
+  if (warp != 0 || first + lane >= s.num_tokens) return;
+  float a[4][4];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = logits[lane][i];
+  SinkhornInRegisters<4>(a, s.iters, s.eps);
+  float4* comb = reinterpret_cast<float4*>(s.comb + (first + lane) * 16);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) comb[j] = make_float4(a[j][0], a[j][1], a[j][2], a[j][3]);
+}
+
+// x = the streams times pre, normed: a block a token, four columns of every stream in a thread, or 4 kGroups.
+constexpr int kSumThreads = 1024;
+template <int kGroups>
+__global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? 2 : 1) PrefillSumKernel(const Site s) {
+  __shared__ float squares[kSumThreads / 32];
+  AllowNext();
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t t = blockIdx.x;
+  const float* streams = s.streams + t * 4 * s.d;
+  WaitForPrevious();
+  float4 own[kGroups][4], sum[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int i = (g * kSumThreads + static_cast<int>(threadIdx.x)) * 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i < s.d) own[g][j] = __ldcs(reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i));
+    }
+  }
+  const float4 pre = *reinterpret_cast<const float4*>(s.partial + t * s.blocks() * s.padded_mixes());
+  float square = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int i = (g * kSumThreads + static_cast<int>(threadIdx.x)) * 4;
+    sum[g] = make_float4(0, 0, 0, 0);
+    if (i >= s.d) continue;
+    AddScaled(pre.x, own[g][0], sum[g]);
+    AddScaled(pre.y, own[g][1], sum[g]);
+    AddScaled(pre.z, own[g][2], sum[g]);
+    AddScaled(pre.w, own[g][3], sum[g]);
+    square += SquareOf(sum[g]);
+  }
+  float scale = 1;
+  if (s.norm_weight != nullptr) {
+    square = WarpSum(square);
+    if (lane == 0) squares[warp] = square;
+    __syncthreads();
+    scale = rsqrtf(WarpSum(squares[lane]) / static_cast<float>(s.d) + s.x_norm_eps);
+  }
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int i = (g * kSumThreads + static_cast<int>(threadIdx.x)) * 4;
+    if (i >= s.d) continue;  // whole warps
+    float4 out = sum[g];
+    if (s.norm_weight != nullptr) {
+      const float4 weight = __ldg(reinterpret_cast<const float4*>(s.norm_weight + i));
+      out = make_float4(out.x * scale * weight.x, out.y * scale * weight.y, out.z * scale * weight.z, out.w * scale * weight.w);
+    }
+    *reinterpret_cast<float4*>(s.x + t * s.d + i) = out;
+    if (s.x_blocks == nullptr) continue;
+    // A thread's columns are 4 bytes of each of two chunks; neighbours swap, so that one store fills 32 bytes with eight lanes.
+    const int64_t token = s.first_token + t;
+    const int r = static_cast<int>(token % 8), chunk = 2 * (lane % 4), odd = lane & 1;
+    const uint32_t low = sm90::PackInputs<true>(out.x, out.y), high = sm90::PackInputs<true>(out.z, out.w);
+    const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? low : high, 1);
+    uint8_t* row = s.x_blocks + sm90::BlockBegin(i / 64, s.row_blocks8, token / 8) + r * 128 + lane / 4 % 4 * 4;
+    *reinterpret_cast<uint32_t*>(row + ((odd ? chunk - 1 : chunk) ^ r) * 16) = odd ? got : low;
+    *reinterpret_cast<uint32_t*>(row + ((odd ? chunk + 1 : chunk + 2) ^ r) * 16) = odd ? high : got;
   }
 }
 

@@ -122,7 +122,7 @@ template <WeightFormat kFormat, int kN, int kParts, Output kOutput>
 __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_constant__ LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
-  const GemmShared s = CarveShared<kFormat>(memory);
+  const GemmShared s = CarveShared<kFormat, kN, kParts>(memory);
   AllowNext();
   InitBarriers(s);
   const int num_tiles = p.row_steps * p.groups * p.token_steps, first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
   if (warpgroup == 0) {
     FewerRegisters<56>();
     if (warp == 0) {  // weights: no kernel writes them, so they need not wait
-      Ring ring;
+      Ring<> ring;
       for (int tile = first_tile; tile < num_tiles; tile += stride) {
         const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
         const int row_tile = at.row_tile0 + lane;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     WaitForPrevious();
     if (warp == 1) {
       if (lane != 0) return;
-      Ring ring;
+      Ring<TokenStages(kN, kParts)> ring;
       for (int tile = first_tile; tile < num_tiles; tile += stride) {
         const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
         const int token_tile = at.token0 / kN;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
         }
         const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
         const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
-        CopyTokens<kParts>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
+        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
       }
       return;
     }
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     const int tile_of_block = 4 * (warpgroup - 1) + warp;
     const uint32_t offset = static_cast<uint32_t>(tile_of_block * ChunkTileBytes(kFormat) + 16 * lane);
     const WarpRows rows = {offset, offset, 0};
-    Position position;
+    Position<TokenStages(kN, kParts)> position;
     for (int tile = first_tile; tile < num_tiles; tile += stride) {
       const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
       const LinearMatrix& m = p.matrices[at.matrix];
@@ -238,7 +238,7 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
     Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
   }
   Launch(ctx, LinearKernel<kFormat, kN, kParts, kOutput>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
-         static_cast<size_t>(GemmSharedBytes(kFormat)), p);
+         static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
 // Tokens of a tile: the width that takes the fewest rounds of the whole GPU, wide tiles first.

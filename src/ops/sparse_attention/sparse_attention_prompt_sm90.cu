@@ -14,7 +14,7 @@
 #include <bit>
 
 #include "device/launch.cuh"
-#include "ops/sparse_attention/prompt_sm90.cuh"
+#include "ops/sparse_attention/prompt_multiply_sm90.cuh"
 #include "ops/sparse_attention/sparse_attention_sm90.h"
 
 namespace dsv4 {

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) SwigluBlocksKernel(const float* gate
     const float2 g = *reinterpret_cast<const float2*>(gate + from + 16 * i), u = *reinterpret_cast<const float2*>(up + from + 16 * i);
     pairs[i] = sm90::PackInputs<true>(SwigluValue(g.x, u.x, limit), SwigluValue(g.y, u.y, limit));
   }
-  uint8_t* block = blocks + (static_cast<int64_t>(column / 64) * row_blocks8 + r / 8) * 1024;
+  uint8_t* block = blocks + sm90::BlockBegin(column / 64, row_blocks8, r / 8);
   *reinterpret_cast<uint4*>(block + sm90::ActivationByte(r % 8, 2 * (lane % 8))) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
