@@ -10,7 +10,6 @@ namespace q_prepare {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kDryBlocks = 128;
 
 template <int Parts>
 __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(const __grid_constant__ Params a) {
@@ -26,14 +25,8 @@ __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(c
   gpu::RowPointer to = {nullptr, nullptr};
   if (task < a.num_kv) PrefetchWeights(a.kv_norm, a.dh, lane);
   if (task < a.num_kv && a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
-  // A small grid waits long before it may begin: it goes through its task twice, first without data. Then the code is there
-  // when the data is; it is run once a layer, and fetching it line by line takes longer than what it does.
-#pragma unroll 1
-  for (int pass = gridDim.x <= kDryBlocks ? 0 : 1; pass < 2; ++pass) {
-    const bool real = pass == 1;
-    if (real) WaitForPrevious();
-    Task<Parts>(a, task, lane, real ? a.dh : 0, real ? a.di : 0, real ? a.pairs : 0, real ? to : gpu::RowPointer{nullptr, nullptr});
-  }
+  WaitForPrevious();
+  Task<Parts>(a, task, lane, a.dh, a.di, a.pairs, to);
 }
 
 // Index heads of 128 channels in long prompts: what IndexTask does with them, bit for bit. A lane has channels 4 lane .. + 3, a
