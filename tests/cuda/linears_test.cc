@@ -170,6 +170,31 @@ TEST(CudaLinears, OneTokenWholeRowsShort) {
   }
 }
 
+// Many chunks a warp, so that slots are filled again, and many launches: a slot that is given back too early shows now and then.
+TEST(CudaLinears, OneTokenGivesTheSameBitsInEveryLaunch) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  constexpr int kLaunches = 100;
+  for (const QuantCase& kind : kOneTokenKinds) {
+    for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}}) {
+      const std::vector<QuantFixture> weights = Weights(random, {k, {rows}, {kind}});
+      GuardBuffer<float> x({1, k}, random.Normals(k)), y({kLaunches, rows});
+      Mirror gpu;
+      const Tensor out = gpu.Out(y.tensor());
+      LinearsArgs args{.x = gpu.In(x.tensor()), .count = 1};
+      args.parts[0].w = gpu.Weight(weights[0].tensor());
+      for (int i = 0; i < kLaunches; ++i) {
+        args.parts[0].y = {static_cast<float*>(out.data) + i * rows, DType::kF32, {1, rows}};
+        LinearsCuda(gpu.ctx(), args);
+      }
+      gpu.Finish();
+      const auto first = y.row(0);
+      if (rows < 1000) ExpectExactProducts(weights, x.tensor(), {std::vector<float>(first.begin(), first.end())});
+      for (int i = 1; i < kLaunches; ++i) ASSERT_TRUE(BitEqual(y.row(i), first)) << kind.name() << " K " << k << " N " << rows << " launch " << i;
+    }
+  }
+}
+
 // The kernel of more tokens, each width, formats together; K of 4,096 is cut over a cluster.
 TEST(CudaLinears, FewTokensShort) {
   DSV4_GPU_OR_SKIP();

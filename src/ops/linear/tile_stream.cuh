@@ -42,8 +42,12 @@ __device__ __forceinline__ void CopyBulk(uint32_t to, const uint8_t* from, uint3
                "r"(bytes), "r"(barrier), "l"(policy)
                : "memory");
 }
-__device__ __forceinline__ void PrefetchBulk(const uint8_t* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+// Before a slot is copied to again: `loaded`, everything a lane loaded from it (as it is, decoded, or any of its bits), is in
+// registers. A load whose number nothing has used yet may still be on its way, and copies do not wait for it: neither
+// __syncwarp nor an arrival makes the hardware wait for what loads bring. The vote needs the numbers; its answer changes nothing.
+__device__ __forceinline__ void WaitForLoads(uint32_t loaded) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if (__any_sync(0xFFFFFFFFu, loaded == 0x7F4A5C31u)) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Clusters. Arriving orders nothing but what FenceBarrierInit orders.
