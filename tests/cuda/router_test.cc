@@ -235,8 +235,7 @@ TEST(CudaRouter, MultipliesWithTheBitsOfLinear) {
   }
 }
 
-// As short as a sanitizer asks for.
-TEST(CudaRouter, MultipliesOnce) {
+TEST(CudaRouter, MultipliesShort) {
   DSV4_GPU_OR_SKIP();
   Random random(22);
   CheckMultiplies(random, {256, 512, 256, false}, 1);

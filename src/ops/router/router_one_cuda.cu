@@ -45,7 +45,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kSegments];
   __shared__ gpu::ClusterBarrier at_scores;
-  __shared__ float partial[kSegments][kRows];
+  __shared__ float partial[2][kSegments][kRows];  // by pass
   __shared__ __align__(16) float block_scores[kRows];
   __shared__ __align__(16) uint32_t block_keys[kRows];
   __shared__ __align__(16) float scores[kExperts];  // of all blocks, in the first one
@@ -127,13 +127,13 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
       products.Multiply(w, x + static_cast<uint32_t>(i * kXBytes), 0);
     }
     const float2 sum = products.Take();
-    if (lane % 4 == 0) partial[warp][lane / 4] = sum.x, partial[warp][lane / 4 + 8] = sum.y;
+    if (lane % 4 == 0) partial[pass][warp][lane / 4] = sum.x, partial[pass][warp][lane / 4 + 8] = sum.y;
     __syncthreads();
     if (warp != 0) continue;
     if (lane < kRows) {
       float part[kSegments];
 #pragma unroll
-      for (int i = 0; i < kSegments; ++i) part[i] = partial[i][lane];
+      for (int i = 0; i < kSegments; ++i) part[i] = partial[pass][i][lane];
       const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) * a.factor;  // TreeSum
       const float score = SqrtSoftplus(logit);
       block_scores[lane] = score;
