@@ -312,10 +312,11 @@ TEST(CudaHcBridge, TokensDoNotDependOnTheirBatchNorOnTheRun) {
 TEST(CudaHcBridge, AddsSlots) {
   DSV4_GPU_OR_SKIP();
   Random random(9);
-  for (const int64_t d : {4096, 7168}) {
+  constexpr int64_t d = 4096;
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
     for (const int64_t t : {1, 3}) {
       const Case c{t, 4, d};
-      Bridge bridge(random, d == 4096 ? WeightFormat::kF32 : WeightFormat::kBf16, c);
+      Bridge bridge(random, format, c);
       for (const int64_t slots : {2, 7, 8}) {
         GuardBuffer<float> parts({t, slots, d}, random.Normals(t * slots * d));
         parts[1] = -0.0f, parts[d + 1] = -0.0f;
