@@ -53,7 +53,7 @@ void ExpectTypical(const char* what, std::vector<double> errors) {
   EXPECT_LE(most, kTypical) << what;
 }
 
-TEST_P(CudaLongPrompt, AgreesWithShortSteps) {
+TEST_P(CudaLongPrompt, AgreesWithSmallSteps) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options;
   options.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = GetParam().fp8_dense};
