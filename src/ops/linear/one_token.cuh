@@ -59,6 +59,20 @@ __device__ __forceinline__ void ScaleOfOneToken(const Params& p, float* scale) {
   if (threadIdx.x % 32 == 0) *scale = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
 }
 
+// WaitForLoads of the first `count` of these decoded tiles.
+template <int N>
+__device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], int count) {
+  uint32_t loaded = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      if (i < count) loaded |= tiles[i][j / 4][j % 4];
+    }
+  }
+  WaitForLoads(loaded);
+}
+
 // The sums of a warp's tiles for one token. Columns 0 and 4 of the product are its two numbers; the lanes that hold them load x.
 template <WeightFormat F>
 class OneTokenTiles {

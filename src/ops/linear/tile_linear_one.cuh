@@ -66,15 +66,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
     for (int i = 0; i < kFull; ++i) {
       if (kWhole || i < left) tiles.Decode(slot + i * kTile, early[i]);
     }
-    uint32_t loaded = 0;
-#pragma unroll
-    for (int i = 0; i < kFull; ++i) {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        if (kWhole || i < left) loaded |= early[i][j / 4][j % 4];
-      }
-    }
-    WaitForLoads(loaded);
+    WaitForTiles(early, kWhole ? kFull : left);
     __syncwarp();
     stream.Request(p, range, slot, barrier);
   }

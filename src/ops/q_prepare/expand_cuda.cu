@@ -108,15 +108,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   for (int i = 0; i < kChunk; ++i) {
     if (i < p.tile_cols) products.Decode(slot + i * kTile, early[i]);
   }
-  uint32_t loaded = 0;
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      if (i < p.tile_cols) loaded |= early[i][j / 4][j % 4];
-    }
-  }
-  WaitForLoads(loaded);
+  tile_linear::WaitForTiles(early, p.tile_cols);
   __syncwarp();
   ask(slot, barrier);
   gpu::WaitForCluster();
