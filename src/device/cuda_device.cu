@@ -4,10 +4,12 @@
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/str.h"
+#include "device/active_clusters.h"
 #include "device/cuda.h"
 #include "device/launch.cuh"
 
@@ -238,6 +240,31 @@ void EnsureSharedMemory(const void* kernel, size_t bytes) {
          "shared memory of a kernel")) {
     limit = bytes;
   }
+}
+
+int MaxActiveClusters(const void* kernel, int blocks, int grid, int threads, size_t shared_bytes) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, const void*, int>, int> known;  // by device
+  const std::lock_guard lock(mutex);
+  const auto [entry, asks] = known.try_emplace({CurrentDevice(), kernel, blocks}, 0);
+  if (!asks) return entry->second;
+  if (shared_bytes > 48 * 1024) EnsureSharedMemory(kernel, shared_bytes);
+  if (blocks > 8 && cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int count = 0;
+  if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) cudaGetLastError(), count = 0;
+  return entry->second = count;
 }
 
 Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {

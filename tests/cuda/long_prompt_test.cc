@@ -53,14 +53,18 @@ void ExpectTypical(const char* what, std::vector<double> errors) {
   EXPECT_LE(most, kTypical) << what;
 }
 
-TEST_P(CudaLongPrompt, AgreesWithSmallSteps) {
-  DSV4_GPU_OR_SKIP();
+auto FourLayers(bool fp8_dense) {
   EngineOptions options;
-  options.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = GetParam().fp8_dense};
+  options.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = fp8_dense};
   options.device = "cuda";
   options.kv_dtype = KvDtype::kBf16;
   options.index_dtype = IndexDtype::kBf16;
-  const auto engine = LoadOrFail(options);
+  return LoadOrFail(options);
+}
+
+TEST_P(CudaLongPrompt, AgreesWithSmallSteps) {
+  DSV4_GPU_OR_SKIP();
+  const auto engine = FourLayers(GetParam().fp8_dense);
   ASSERT_NE(engine, nullptr);
   const int64_t v = engine->info().vocab_size;
   constexpr size_t kPrompts = 16, kPiece = 1000, kAfter = 8;
@@ -89,12 +93,7 @@ TEST_P(CudaLongPrompt, AgreesWithSmallSteps) {
 // Several sequences in one step.
 TEST_P(CudaLongPrompt, SequencesOfOneStepAgreeWithStepsOfTheirOwn) {
   DSV4_GPU_OR_SKIP();
-  EngineOptions options;
-  options.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = GetParam().fp8_dense};
-  options.device = "cuda";
-  options.kv_dtype = KvDtype::kBf16;
-  options.index_dtype = IndexDtype::kBf16;
-  const auto engine = LoadOrFail(options);
+  const auto engine = FourLayers(GetParam().fp8_dense);
   ASSERT_NE(engine, nullptr);
   const int64_t v = engine->info().vocab_size;
   constexpr size_t kSequences = 24;

@@ -1,6 +1,4 @@
-#include <array>
-#include <atomic>
-
+#include "device/active_clusters.h"
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/site.cuh"
 #include "ops/hc_pre/site_cluster.cuh"
@@ -27,36 +25,12 @@ void LaunchDots(const ExecContext& ctx, const Site& s) {
   }
 }
 
-// Clusters of 16 blocks need leave, and a GPU that can place them.
-template <typename... Params>
-bool CanCluster(void (*kernel)(Params...), int threads) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess) {
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {kClusterBlocks, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(kClusterBlocks);
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    int count = 0;
-    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess) return count > 0;
-  }
-  cudaGetLastError();
-  return false;
-}
-
 // `ctx` null: only says whether it can.
 template <typename Weight, bool kPost, int kRun>
 bool RunCluster(const ExecContext* ctx, const Site& s) {
   const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
   constexpr int kThreads = 32 * (kRun + 1);
-  static std::array<std::atomic<int>, 64> known{};  // by device; 1: it can, 2: it cannot
-  int device = 0;
-  cudaGetDevice(&device);
-  std::atomic<int>& answer = known[static_cast<size_t>(device) % known.size()];
-  if (answer == 0) answer = CanCluster(kernel, kThreads) ? 1 : 2;
-  const bool can = answer == 1;
+  const bool can = MaxActiveClusters(reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0;
   if (can && ctx != nullptr)
     Launch(*ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
   return can;

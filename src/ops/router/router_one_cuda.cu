@@ -1,9 +1,7 @@
 // One token's router: linear and choice in one launch. A cluster of blocks with 16 experts each, all of whose weights are asked
 // for before the wait; the blocks send the first one their scores (device/cluster.cuh), of which one warp chooses. Products and
 // their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
-#include <array>
-#include <atomic>
-
+#include "device/active_clusters.h"
 #include "device/cluster.cuh"
 #include "ops/linear/one_token.cuh"
 #include "ops/router/choice.cuh"
@@ -169,29 +167,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
 }
 
 bool CanCluster() {
-  static std::array<std::atomic<int>, 64> known{};  // by device; 1: it can, 2: it cannot
-  int device = 0;
-  cudaGetDevice(&device);
-  std::atomic<int>& answer = known[static_cast<size_t>(device) % known.size()];
-  if (answer == 0) {
-    int count = 0;
-    EnsureSharedMemory(reinterpret_cast<const void*>(RouteOneKernel), SharedBytes(kMaxTiles));
-    if (cudaFuncSetAttribute(RouteOneKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess) {
-      cudaLaunchAttribute cluster;
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {kBlocks, 1, 1};
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(kBlocks);
-      config.blockDim = dim3(kThreads);
-      config.dynamicSmemBytes = SharedBytes(kMaxTiles);
-      config.attrs = &cluster;
-      config.numAttrs = 1;
-      if (cudaOccupancyMaxActiveClusters(&count, RouteOneKernel, &config) != cudaSuccess) count = 0;
-    }
-    cudaGetLastError();
-    answer = count > 0 ? 1 : 2;
-  }
-  return answer == 1;
+  return MaxActiveClusters(reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads, SharedBytes(kMaxTiles)) > 0;
 }
 
 }  // namespace
