@@ -7,7 +7,7 @@
 //   P = exp2(S - reference), in FP16    through shared memory: both need all of it
 //   O [64 heads, 512]    += P V         they share the channels; V is the same memory as K
 // With heads as wgmma's M and 256 channels as its N, a tile's products read 2,200 cycles' worth of shared memory; with rows
-// or channels as M and 32 heads as N it was 3,100 (docs/cuda.md).
+// or channels as M and 32 heads as N it was 3,100.
 //
 // Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs).
 #include <algorithm>
