@@ -16,9 +16,9 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t b[];
   for (int i = threadIdx.x; i < kN * 128 / 4; i += blockDim.x) reinterpret_cast<uint32_t*>(b)[i] = 0x3C003C00u;
-  sm90::FenceAsyncShared();
+  FenceAsyncShared();
   __syncthreads();
-  const uint64_t rows = sm90::SwizzledRows(sm90::SharedAddress(b));
+  const uint64_t rows = sm90::SwizzledRows(SharedAddress(b));
   float d[kN / 2] = {};
   uint32_t a[2][16], word = seed + threadIdx.x;
 #pragma unroll

@@ -8,27 +8,18 @@
 
 #include <cstdint>
 
-namespace dsv4::gpu {
+#include "device/barrier.cuh"
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace dsv4::gpu {
 
 // An mbarrier of the block's shared memory.
 struct ClusterBarrier {
   uint64_t word;
 
-  // By one thread; then FenceBarriers, and a barrier of the cluster before the first message.
-  __device__ void Init(int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&word)), "r"(arrivals)
-                 : "memory");
-  }
+  // By one thread; then BarrierInitFence, and a barrier of the cluster before the first message.
+  __device__ void Init(int arrivals) { BarrierInit(SharedAddress(&word), arrivals); }
   // One arrival: this phase ends when `bytes` have come.
-  __device__ void Expect(uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&word)),
-                 "r"(bytes)
-                 : "memory");
-  }
+  __device__ void Expect(uint32_t bytes) { BarrierExpect(SharedAddress(&word), bytes); }
   // The same on the barrier of block `rank`.
   __device__ void ExpectAt(int rank, uint32_t bytes) {
     asm volatile(
@@ -38,28 +29,22 @@ struct ClusterBarrier {
         "r"(rank), "r"(bytes)
         : "memory");
   }
-  __device__ void Wait(uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred q;\nAGAIN%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 q, [%0], %1;\n"
-        "@!q bra AGAIN%=;\n}" ::"r"(SharedAddress(&word)),
-        "r"(parity)
-        : "memory");
-  }
+  __device__ void Wait(uint32_t parity) { BarrierWaitCluster(SharedAddress(&word), parity); }
 };
 
-__device__ __forceinline__ void FenceBarriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+// The same shared address in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
 }
-
-__device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-// Orders nothing but what FenceBarriers orders, and so waits for no store or load in front of it.
-__device__ __forceinline__ void ArriveAtClusterRelaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void WaitForCluster() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+// Counts 16 bytes at `barrier`, which lies in the same block as `address`.
+__device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
 }
 
 // 16 bytes into `to`, as block `rank` has it, counted on that block's `barrier`.

@@ -20,6 +20,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "device/barrier.cuh"
 #include "ops/activation_blocks.cuh"
 #include "ops/gemm_decode_sm90.cuh"
 #include "ops/pack_weight/pack_weight.h"
@@ -119,7 +120,7 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring<>& ring, c
   for (int slab = 0; slab < num_slabs; slab += ChunkSlabs(kFormat), ++ring.count) {
     const uint32_t bytes = static_cast<uint32_t>(min(ChunkSlabs(kFormat), num_slabs - slab)) * kTile;
     const uint32_t full = s.weight_full + 8 * ring.stage();
-    BarrierWait(s.weight_empty + 8 * ring.stage(), ring.parity() ^ 1);
+    BarrierWaitOrTrap(s.weight_empty + 8 * ring.stage(), ring.parity() ^ 1);
     if (lane == 0) BarrierExpect(full, bytes * copies);
     __syncwarp();
     if (mine) {
@@ -135,7 +136,7 @@ __device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ri
                                            int64_t stride, int num_slabs) {
   for (int slab = 0; slab < num_slabs; ++slab, ++ring.count) {
     const uint32_t full = s.token_full + 8 * ring.stage();
-    BarrierWait(s.token_empty + 8 * ring.stage(), ring.parity() ^ 1);
+    BarrierWaitOrTrap(s.token_empty + 8 * ring.stage(), ring.parity() ^ 1);
     BarrierExpect(full, bytes * kParts);
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part, tokens += stride) {
@@ -204,7 +205,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
   };
   // `kOdd`: whether the slab is, for a chunk of two.
   const auto load = [&]<int kOdd>() {
-    if (kOdd == 0 || kChunk == 1) BarrierWait(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
+    if (kOdd == 0 || kChunk == 1) BarrierWaitOrTrap(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
     const uint32_t in_chunk = kChunk == 1 ? 0 : kOdd * static_cast<uint32_t>(TileBytes(kFormat));
     raw.template Load<kPaired>(s.weights + at.weights.stage() * ChunkBytes(kFormat) + in_chunk, rows, lane);
   };
@@ -235,7 +236,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[i] *= ratio[i / 2 % 2];
     }
-    BarrierWait(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
+    BarrierWaitOrTrap(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
     WgmmaFence();
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {

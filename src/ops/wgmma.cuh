@@ -1,65 +1,10 @@
-// Hopper's warpgroup matrix instruction, mbarriers and bulk copies, as thin wrappers over PTX (PTX ISA 9.0, sections
-// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate", "mbarrier", "cp.async.bulk"). sm_90a only.
+// Hopper's warpgroup matrix instruction, named barriers and registers of warpgroups, as thin wrappers over PTX (PTX ISA 9.0,
+// section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). sm_90a only.
 #pragma once
 
 #include <cstdint>
 
 namespace dsv4::sm90 {
-
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// ---- mbarriers (addresses are of shared memory) ----
-
-__device__ __forceinline__ void BarrierInit(uint32_t bar, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void BarrierInitFence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void BarrierArrive(uint32_t bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ bool BarrierTryWait(uint32_t bar, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(bar), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-// A barrier that never completes is a bug: better an error than a hung GPU.
-__device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
-  for (uint32_t tries = 0; !BarrierTryWait(bar, parity); ++tries) {
-    if (tries > (1u << 24)) __trap();
-  }
-}
-
-// ---- bulk copies: 16-byte aligned, a multiple of 16 bytes ----
-
-__device__ __forceinline__ void BulkLoad(uint32_t dst, const void* src, uint32_t bytes, uint32_t bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
-               "l"(src), "r"(bytes), "r"(bar)
-               : "memory");
-}
-__device__ __forceinline__ void BulkStore(void* dst, uint32_t src, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all but the calling thread's last kPending groups of bulk stores have read their shared memory.
-template <int kPending>
-__device__ __forceinline__ void BulkWaitRead() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-// Until they are complete.
-__device__ __forceinline__ void BulkWait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Orders this thread's writes to shared memory before later asynchronous reads of it.
-__device__ __forceinline__ void FenceAsyncShared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

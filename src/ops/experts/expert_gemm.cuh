@@ -14,13 +14,12 @@
 
 #include <type_traits>
 
+#include "device/barrier.cuh"
 #include "device/launch.cuh"
 #include "ops/experts/expert_rows.cuh"
 #include "ops/experts/experts.h"
-#include "ops/linear/tile_stream.cuh"
 #include "ops/swiglu/swiglu_cuda.cuh"
 #include "ops/tile_mma.cuh"
-#include "ops/wgmma.cuh"
 
 namespace dsv4::experts {
 
@@ -147,13 +146,6 @@ __device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, in
   Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
   if (cursor.row >= rows) cursor = {low + 1, 0};
   return cursor;
-}
-
-// True in one lane of the warp.
-__device__ __forceinline__ bool ElectOne() {
-  uint32_t elected;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
-  return elected != 0;
 }
 
 // Block scales of one row of tiles; only FP8 has them outside its tiles.
@@ -299,16 +291,16 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   uint8_t* zeros = shared + kTeams * kTeamBytes;  // 256 bytes
   uint16_t* shared_x = reinterpret_cast<uint16_t*>(zeros + 256);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32 % kWarps, 0), lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, sm90::SharedAddress(team_shared), 0);
+  const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(team_shared), 0);
   const uint32_t ring_full = team_at + R::kBytes + kPartialFloats * 4 + 8 * warp * R::kStages;
-  const uint32_t sums_full = sm90::SharedAddress(barriers + kWarps * R::kStages), sums_free = sums_full + 16;
+  const uint32_t sums_full = SharedAddress(barriers + kWarps * R::kStages), sums_free = sums_full + 16;
   if (lane == 0) {
-    for (int s = 0; s < R::kStages; ++s) sm90::BarrierInit(ring_full + 8 * s, 1);
+    for (int s = 0; s < R::kStages; ++s) BarrierInit(ring_full + 8 * s, 1);
     if (warp == 0) {
-      for (int s = 0; s < 2; ++s) sm90::BarrierInit(sums_full + 8 * s, kTeamThreads), sm90::BarrierInit(sums_free + 8 * s, 32);  // every lane that stored or read
+      for (int s = 0; s < 2; ++s) BarrierInit(sums_full + 8 * s, kTeamThreads), BarrierInit(sums_free + 8 * s, 32);  // every lane that stored or read
     }
-    sm90::BarrierInitFence();
-    sm90::FenceAsyncShared();
+    BarrierInitFence();
+    FenceAsyncShared();
   }
   if (threadIdx.x < 64) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
   if constexpr (Up) {
@@ -382,12 +374,12 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
     point_at(ShufflePointer(far.codes0, at), ShufflePointer(far.codes1, at));
   };
   const auto copy = [&] {
-    if (ElectOne()) {
+    if (ElectLane()) {
       const uint32_t to = ring + ahead_stage * R::kStageBytes, bar = ring_full + 8 * ahead_stage;
       const uint32_t bytes = min(R::kTiles, k_end - ahead_k) * R::kTileBytes;
-      sm90::BarrierExpect(bar, 2 * bytes);
-      CopyBulk(to, from0, bytes, bar, a.policy);
-      CopyBulk(to + R::kStreamBytes, from1, bytes, bar, a.policy);
+      BarrierExpect(bar, 2 * bytes);
+      BulkLoad(to, from0, bytes, bar, a.policy);
+      BulkLoad(to + R::kStreamBytes, from1, bytes, bar, a.policy);
     }
     from0 += R::kStreamBytes, from1 += R::kStreamBytes;
     ahead_stage ^= 1;
@@ -464,7 +456,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
     if (due.turn < 0) return;
     const int set = due.turn % 2, phase = due.turn / 2 % 2, out_row = lane % 16;
     due.turn = -1;
-    WaitBarrier(sums_full + 8 * set, phase);
+    BarrierWait(sums_full + 8 * set, phase);
     for (int column = lane / 16; column < due.columns; column += 2) {
       const int pair = a.experts != nullptr ? due.begin + column : a.pairs[due.begin + column];
       const float* from = partial + set * kWarps * kPartial + column * kColumnStride + out_row;
@@ -501,7 +493,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
         if (f + 16 < a.n) to[f + 16] = second;
       }
     }
-    sm90::BarrierArrive(sums_free + 8 * set);
+    BarrierArrive(sums_free + 8 * set);
   };
 
   for (int i = 0; i < num_items; ++i, advance(item, known_items)) {
@@ -565,7 +557,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
               if (j == 0 || k + first + j < k_end) load_columns(j);
             }
           }
-          if (first == 0) WaitBarrier(ring_full + 8 * stage, parity);
+          if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
 #pragma unroll
           for (int j = 0; j < R::kStep; ++j) {
             const int at = (first + j) * R::kTileBytes;
@@ -611,7 +603,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
       if (b == 1 && (kPair || !wide)) break;
       add_up();
       const int columns = min(chunk.count - 8 * b, 8), set = turn % 2, phase = turn / 2 % 2;
-      WaitBarrier(sums_free + 8 * set, phase ^ 1);
+      BarrierWait(sums_free + 8 * set, phase ^ 1);
       float* mine = partial + (set * kWarps + warp) * kPartial + 2 * t * kColumnStride + g;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -623,7 +615,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
           }
         }
       }
-      sm90::BarrierArrive(sums_full + 8 * set);
+      BarrierArrive(sums_full + 8 * set);
       if (turn % kWarps == warp) due = {turn, columns, chunk.begin + 8 * b, item.row, scale0, scale1};
       ++turn;
     }

@@ -30,12 +30,12 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   AllowNext();
   if (threadIdx.x == 0) {
     at_parts.Init(1), at_squares.Init(1);
-    gpu::FenceBarriers();
+    BarrierInitFence();
     at_parts.Expect(sizeof cluster_part), at_squares.Expect(sizeof cluster_square);
   }
   __syncwarp();
   // "I run": nothing may be sent to a block before it has begun.
-  gpu::ArriveAtClusterRelaxed();
+  ClusterArriveRelaxed();
 
   Four w[kMixes], norm;
   if (has_columns) {
@@ -45,7 +45,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
     if (s.norm_weight != nullptr) norm = LoadFour(s.norm_weight + column, 4, true);
   }
   const MixWeights mix_weights(s, min(lane, kMixes - 1), kStreams);
-  gpu::WaitForCluster();
+  ClusterWait();
   WaitForPrevious();
 
   Four x;  // of the lane's own stream

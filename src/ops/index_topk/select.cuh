@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "device/barrier.cuh"
 #include "device/launch.cuh"
 
 namespace dsv4::topk {
@@ -219,14 +220,13 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   cg::cluster_group cluster = cg::this_cluster();
   const int run = (n + kCluster * 128 - 1) / (kCluster * 128) * 128, begin = min(n, rank * run),
             count = min(run, n - begin);
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::
-                   : "memory");  // the blocks run: their memory may be written
+  ClusterArriveRelaxed();  // the blocks run: their memory may be written
   uint32_t smallest, largest;
   LoadKeys<kThreads>(scores + begin, count, cached, &smallest, &largest);
   for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
   if (threadIdx.x == 0) num_own = 0, threshold_found = 0;
   BlockExtremes<kThreads>(&smallest, &largest);
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  ClusterWait();
   if (threadIdx.x < kCluster)
     *cluster.map_shared_rank(&extremes[rank], threadIdx.x) = make_uint2(smallest, largest);
   cluster.sync();

@@ -178,14 +178,14 @@ struct ClusterRoom {
 __device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // before anything that may wait
   if (threadIdx.x == 0) {
     room.at_extremes.Init(1), room.at_groups.Init(1), room.at_bins.Init(1), room.at_candidates.Init(1);
-    gpu::FenceBarriers();
+    BarrierInitFence();
     room.at_extremes.Expect(sizeof room.extremes), room.at_groups.Expect(sizeof room.groups);
     room.at_bins.Expect(sizeof room.bins);
     room.at_candidates.Expect(sizeof room.counts + sizeof room.candidates);
   }
   __syncwarp();
-  gpu::ArriveAtCluster();
-  gpu::WaitForCluster();
+  ClusterArrive();
+  ClusterWait();
 }
 
 // `own`: `scores` are the block's only. `parity`: of the barriers, how often it was called before.

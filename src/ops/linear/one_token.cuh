@@ -59,6 +59,14 @@ __device__ __forceinline__ void ScaleOfOneToken(const Params& p, float* scale) {
   if (threadIdx.x % 32 == 0) *scale = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
 }
 
+// Before a slot is copied to again: `loaded`, everything a lane loaded from it (as it is, decoded, or any of its bits), is in
+// registers. A load whose number nothing has used yet may still be on its way, and copies do not wait for it: neither
+// __syncwarp nor an arrival makes the hardware wait for what loads bring. The vote needs the numbers; its answer changes nothing.
+__device__ __forceinline__ void WaitForLoads(uint32_t loaded) {
+  FenceAsyncShared();
+  if (__any_sync(0xFFFFFFFFu, loaded == 0x7F4A5C31u)) FenceAsyncShared();
+}
+
 // WaitForLoads of the first `count` of these decoded tiles.
 template <int N>
 __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], int count) {

@@ -2,10 +2,10 @@
 // stream of weights, the inputs as B fragments, the product.
 #pragma once
 
+#include "device/barrier.cuh"
 #include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
 #include "ops/linear/tile_linear.h"
-#include "ops/linear/tile_stream.cuh"
 #include "ops/tile_mma.cuh"
 
 namespace dsv4::tile_linear {
@@ -97,8 +97,8 @@ class ChunkStream {
     if (left_ == 0) return;
     const int bytes = kWhole ? kChunk : min(left_, kChunk);
     if (ElectLane()) {
-      ExpectBytes(barrier, static_cast<uint32_t>(bytes));
-      CopyBulk(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
+      BarrierExpect(barrier, static_cast<uint32_t>(bytes));
+      BulkLoad(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
     }
     tile_ += bytes;
     left_ -= bytes;
@@ -142,8 +142,8 @@ class MixedStream {
     if (left_ == 0) return;
     const int count = min(left_, TilesOfChunk(format_)), bytes = count * static_cast<int>(TileBytes(format_));
     if (ElectLane()) {
-      ExpectBytes(barrier, static_cast<uint32_t>(bytes));
-      CopyBulk(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
+      BarrierExpect(barrier, static_cast<uint32_t>(bytes));
+      BulkLoad(slot, tile_, static_cast<uint32_t>(bytes), barrier, p.policy);
     }
     tile_ += bytes;
     left_ -= count;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "device/cluster.cuh"
 #include "device/launch.cuh"
 #include "ops/linear/tile_linear.cuh"
 
@@ -58,10 +59,10 @@ __device__ __forceinline__ void Reduce(const Params& p, const Range& range, cons
       const float4 sum = TreeSum(partials + token * stride + quad, part_stride, parts);
       const uint32_t owner = static_cast<uint32_t>(quad & (slices - 1));
       const float4* to = e.received + (token * owned + (quad >> p.log_slices)) * slices + rank;
-      StoreToCluster(ClusterAddress(SharedAddress(to), owner), sum, ClusterAddress(e.barrier, owner));
+      gpu::StoreToCluster(gpu::ClusterAddress(SharedAddress(to), owner), sum, gpu::ClusterAddress(e.barrier, owner));
     }
   }
-  WaitClusterBarrier(e.barrier, parity);
+  BarrierWaitCluster(e.barrier, parity);
   for (int token = warp; token < p.num_tokens; token += kWarps) {
     for (int i = lane; i * slices + rank < quads; i += 32) {
       const int quad = i * slices + rank;
@@ -99,9 +100,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   };
   if (ElectLane()) {
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) InitBarrier(full + 8 * s);
-    if (warp == 0) InitBarrier(SharedAddress(barriers + kWarps * kSlots));
-    FenceBarrierInit();
+    for (int s = 0; s < kSlots; ++s) BarrierInit(full + 8 * s, 1);
+    if (warp == 0) BarrierInit(SharedAddress(barriers + kWarps * kSlots), 1);
+    BarrierInitFence();
   }
   __syncwarp();
   start();
@@ -137,9 +138,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
       if (ElectLane()) {  // the ring starts anew
         for (int s = 0; s < kSlots; ++s) {
           asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(full + 8 * s) : "memory");
-          InitBarrier(full + 8 * s);
+          BarrierInit(full + 8 * s, 1);
         }
-        FenceBarrierInit();
+        BarrierInitFence();
       }
       __syncwarp();
       start();
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
     StageInputs<NX>(p, range.group, first_tile * 64, end_tile - first_tile, inputs);
     if (p.norm != nullptr && i == cluster) RowScales(p, row_scales);
     if (slices > 1 && threadIdx.x == 0) {
-      ExpectBytes(exchange.barrier, static_cast<uint32_t>(p.num_tokens * ((4 * items - rank + slices - 1) >> p.log_slices) * slices) * 16);
+      BarrierExpect(exchange.barrier, static_cast<uint32_t>(p.num_tokens * ((4 * items - rank + slices - 1) >> p.log_slices) * slices) * 16);
     }
     __syncthreads();
     int m = MatrixOf(p, range.begin);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
 #pragma unroll 1
       do {
         const int count = min(TilesOfChunk(format), left);
-        WaitBarrier(barrier, phase);
+        BarrierWait(barrier, phase);
         const uint8_t* tile = static_cast<const uint8_t*>(__cvta_shared_to_generic(slot));
         const auto multiply = [&]<WeightFormat G>() { MultiplyChunk<G, NT, NX>(tile, count, lane, x, tokens, scales, scale_tile, b, acc); };
         if constexpr (F != kMixed) {

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8), ring = base + warp * (kSlots * kSlotBytes);
   if (ElectLane()) {
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) InitBarrier(full + 8 * s);
-    FenceBarrierInit();
+    for (int s = 0; s < kSlots; ++s) BarrierInit(full + 8 * s, 1);
+    BarrierInitFence();
   }
   __syncwarp();
   int item = range.begin + (warp >> log_parts);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   int left = item < range.end ? count : 0;
   uint32_t early[kFull][4][4];
   if (left > 0) {
-    WaitBarrier(barrier, phase);
+    BarrierWait(barrier, phase);
 #pragma unroll
     for (int i = 0; i < kFull; ++i) {
       if (kWhole || i < left) tiles.Decode(slot + i * kTile, early[i]);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   while (item < range.end) {
 #pragma unroll 1
     while (left > 0) {
-      WaitBarrier(barrier, phase);
+      BarrierWait(barrier, phase);
       if (kWhole || left >= kFull) {
 #pragma unroll
         for (int i = 0; i < kFull; ++i) one(i);

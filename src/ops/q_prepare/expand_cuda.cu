@@ -60,7 +60,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   const bool indexes = prepare.num_index > 0;
   if (thread == 0) {
     at_rows.Init(1);
-    gpu::FenceBarriers();
+    BarrierInitFence();
     at_rows.Expect(static_cast<uint32_t>(sizeof head / 2 + (indexes ? sizeof index_head / 2 : 0)));
   }
   // By way of a shuffle, so that loops do not compute it again.
@@ -68,11 +68,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
   if (ElectLane()) {
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) InitBarrier(ready + 8 * s);
-    FenceBarrierInit();
+    for (int s = 0; s < kSlots; ++s) BarrierInit(ready + 8 * s, 1);
+    BarrierInitFence();
   }
   __syncwarp();
-  gpu::ArriveAtClusterRelaxed();  // "I run"
+  ClusterArriveRelaxed();  // "I run"
 
   // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
   const int chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;
@@ -87,8 +87,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
     if (asked_task >= tasks) return;
     const uint32_t bytes = static_cast<uint32_t>(min(kChunk, p.tile_cols - asked * kChunk)) * static_cast<uint32_t>(TileBytes(kFormat));
     if (ElectLane()) {
-      ExpectBytes(barrier, bytes);
-      CopyBulk(slot, from, bytes, barrier, p.policy);
+      BarrierExpect(barrier, bytes);
+      BulkLoad(slot, from, bytes, barrier, p.policy);
     }
     from += bytes;
     if (++asked < chunks) return;
@@ -103,7 +103,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
   uint32_t slot = ring, barrier = ready, phase = 0;
   uint32_t early[kChunk][4][4];
-  WaitBarrier(barrier, phase);
+  BarrierWait(barrier, phase);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
     if (i < p.tile_cols) products.Decode(slot + i * kTile, early[i]);
@@ -111,7 +111,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   tile_linear::WaitForTiles(early, p.tile_cols);
   __syncwarp();
   ask(slot, barrier);
-  gpu::WaitForCluster();
+  ClusterWait();
   WaitForPrevious();
 
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
@@ -138,7 +138,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   for (int task = 0; task < tasks; ++task) {
 #pragma unroll 1
     while (left > 0) {
-      WaitBarrier(barrier, phase);
+      BarrierWait(barrier, phase);
       const auto one = [&](int i) {
         uint32_t a[4][4];
         products.Decode(slot + i * kTile, a);

@@ -53,7 +53,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
   if (rank == 0 && thread == 0) {
     at_scores.Init(1);
-    gpu::FenceBarriers();
+    BarrierInitFence();
     at_scores.Expect(sizeof scores + sizeof keys);
   }
   const int first = a.tile_cols * warp / kSegments, tiles = a.tile_cols * (warp + 1) / kSegments - first;
@@ -62,15 +62,15 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
   uint8_t* const inputs = shared + kSegments * room * kTileBytes + warp * room * kXBytes;
   const uint32_t bar = SharedAddress(full + warp);
   if (ElectLane()) {
-    InitBarrier(bar);
-    FenceBarrierInit();
+    BarrierInit(bar, 1);
+    BarrierInitFence();
   }
   __syncwarp();
-  gpu::ArriveAtClusterRelaxed();  // "I run"
+  ClusterArriveRelaxed();  // "I run"
   if (ElectLane()) {
     const uint32_t bytes = static_cast<uint32_t>(tiles * kTileBytes);
-    ExpectBytes(bar, bytes);
-    CopyBulk(codes, a.codes + (static_cast<int64_t>(rank) * a.tile_cols + first) * kTileBytes, bytes, bar, kEvictFirst);
+    BarrierExpect(bar, bytes);
+    BulkLoad(codes, a.codes + (static_cast<int64_t>(rank) * a.tile_cols + first) * kTileBytes, bytes, bar, kEvictFirst);
   }
   // Of the block's experts, one a thread of the first warp.
   const int expert = kRows * rank + lane;
@@ -79,7 +79,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
 
   tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
   uint32_t early[kEarly][4][4];
-  WaitBarrier(bar, 0);
+  BarrierWait(bar, 0);
 #pragma unroll
   for (int i = 0; i < kEarly; ++i) {
     if (i < tiles) products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), early[i]);
@@ -89,7 +89,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
   for (int pass = 0; pass < 2; ++pass) {
     const bool real = pass == 1;
     if (real) {
-      gpu::WaitForCluster();
+      ClusterWait();
       WaitForPrevious();
     }
     {  // the warp's columns of x, as StageOneToken has them

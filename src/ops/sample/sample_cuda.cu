@@ -149,15 +149,15 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   if (thread == 0) {
     s.at_largest.Init(1), s.at_distances.Init(1), s.at_digits.Init(1), s.at_bins.Init(1);
     s.at_candidates.Init(kCluster), s.at_sums.Init(1), s.at_raw_sums.Init(1);
-    gpu::FenceBarriers();
+    BarrierInitFence();
     s.at_largest.Expect(sizeof s.largest), s.at_distances.Expect(sizeof s.distances.groups);
     s.at_digits.Expect(sizeof s.digits.groups), s.at_bins.Expect(sizeof s.bins);
     s.at_sums.Expect(sizeof s.sums), s.at_raw_sums.Expect(sizeof s.raw_sums);
     s.num_own = 0;
   }
   Clear(s.distances);
-  gpu::ArriveAtCluster();
-  gpu::WaitForCluster();
+  ClusterArrive();
+  ClusterWait();
   WaitForPrevious();
 
   // Adjusted logits; the largest with its first id, and what is wrong with the row.

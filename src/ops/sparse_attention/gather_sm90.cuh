@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "device/barrier.cuh"
 #include "device/launch.cuh"
 #include "ops/sparse_attention/rows.cuh"
 #include "ops/wgmma.cuh"
@@ -177,10 +178,10 @@ DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), D
 #undef DSV4_L16
 #undef DSV4_L32
 
-// sm90::BarrierWait without its trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers of
+// BarrierWaitOrTrap without the trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers of
 // the launch bound instead of setmaxnreg's. A barrier that never completes ends in wrong numbers, not in a hung GPU.
 __device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
-  for (uint32_t tries = 0; tries < (1u << 24) && !sm90::BarrierTryWait(bar, parity); ++tries) {
+  for (uint32_t tries = 0; tries < (1u << 24) && !BarrierTryWait(bar, parity); ++tries) {
   }
 }
 
@@ -424,9 +425,9 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
     }
     TouchF32(next);
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
-    sm90::FenceAsyncShared();
+    FenceAsyncShared();
     __syncwarp();
-    if (part == 0) sm90::BarrierArrive(full + 8 * buffer);
+    if (part == 0) BarrierArrive(full + 8 * buffer);
     source = next;
   }
   return n;

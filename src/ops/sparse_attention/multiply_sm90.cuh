@@ -18,7 +18,7 @@ __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head
     StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16),
                   PackF16(x.x, x.y), PackF16(x.z, x.w), PackF16(y.x, y.y), PackF16(y.z, y.w));
   }
-  sm90::FenceAsyncShared();
+  FenceAsyncShared();
 }
 
 // S^T of one tile for the heads of one warpgroup; not waited for.
@@ -161,7 +161,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       mine_factors = MergeFactors(largest, of_tile);
       factors[wg * kOwn + mine] = mine_factors;
     }
-    sm90::FenceAsyncShared();
+    FenceAsyncShared();
     sm90::NamedBarrier(3, kConsumers);
     if (mine < kOwn) {
       const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
-      sm90::BarrierArrive(empty + 8 * buffer);
+      BarrierArrive(empty + 8 * buffer);
     } else {
       sm90::WgmmaWait<0>();
     }
@@ -229,7 +229,7 @@ __device__ __forceinline__ void LoadOwnQueries(const Params& a, int64_t t, int f
     StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + (wg * kOwn + head) * 128 + ((c % 8) ^ (head % 8)) * 16),
                   PackF16(x.x, x.y), PackF16(x.z, x.w), PackF16(y.x, y.y), PackF16(y.z, y.w));
   }
-  sm90::FenceAsyncShared();
+  FenceAsyncShared();
 }
 
 // The fast form for many tokens: all tiles of a block in one chain of sums. Weights are relative to the first tile's
@@ -313,7 +313,7 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
       }
       StoreTransposed(p_to + b * 1024, p[0], p[1], p[2], p[3]);
     }
-    sm90::FenceAsyncShared();
+    FenceAsyncShared();
     sm90::NamedBarrier(1 + wg, 128);
     if (rescale && n > 0) {
 #pragma unroll
@@ -336,11 +336,11 @@ __device__ __forceinline__ void MultiplyChain(const Params& a, int64_t t, int he
       WaitFor(full + 8 * (buffer ^ 1), (count + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
       sm90::WgmmaWait<1>();
-      sm90::BarrierArrive(empty + 8 * buffer);
+      BarrierArrive(empty + 8 * buffer);
       sm90::WgmmaWait<0>();
     } else {
       sm90::WgmmaWait<0>();
-      sm90::BarrierArrive(empty + 8 * buffer);
+      BarrierArrive(empty + 8 * buffer);
     }
   }
 

@@ -31,7 +31,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
     WaitFor(own_full + 16 * (count & 1), count / 2 & 1);
     num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
     WaitFor(q_full, item & 1);
-    sm90::FenceAsyncShared();
+    FenceAsyncShared();
     scores(count);
   };
   first_scores(0);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll 1
     for (int n = 0; n < num_tiles; ++n) {
       const int buffer = count & 1;
-      if (n + 1 == num_tiles) sm90::BarrierArrive(q_empty);
+      if (n + 1 == num_tiles) BarrierArrive(q_empty);
       const uint32_t mask = *reinterpret_cast<const uint32_t*>(smem + S::kMask + buffer * 8 + wg * 4) >> (2 * quad);
       if (__shfl_sync(0xFFFFFFFFu, mask, 0) != 0xFFFFFFFFu) {
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
         const uint32_t to = p_to + static_cast<uint32_t>(buffer * (kPromptHeads * 128));
         StoreMatrices(to, pairs[0][0], pairs[0][1], pairs[0][2], pairs[0][3]);
         StoreMatrices(to + 1024, pairs[1][0], pairs[1][1], pairs[1][2], pairs[1][3]);
-        sm90::FenceAsyncShared();
+        FenceAsyncShared();
       };
       bool rescale = n == 0;
       if (n > 0) {
@@ -128,17 +128,17 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       ++count;
       if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
         WaitFor(own_full + 16 * (buffer ^ 1), count / 2 & 1);
-        sm90::FenceAsyncShared();
+        FenceAsyncShared();
         scores(count);
         sm90::WgmmaWait<2>();
-        sm90::BarrierArrive(empty + 16 * buffer);
+        BarrierArrive(empty + 16 * buffer);
         sm90::WgmmaWait<1>();
-        sm90::BarrierArrive(empty + 16 * buffer + 8);
+        BarrierArrive(empty + 16 * buffer + 8);
         sm90::WgmmaWait<0>();
       } else {
         sm90::WgmmaWait<0>();
-        sm90::BarrierArrive(empty + 16 * buffer);
-        sm90::BarrierArrive(empty + 16 * buffer + 8);
+        BarrierArrive(empty + 16 * buffer);
+        BarrierArrive(empty + 16 * buffer + 8);
       }
     }
     const float sink[2] = {__ldg(a.sink + first_head + head), __ldg(a.sink + first_head + head + 8)};

@@ -220,7 +220,7 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
       if (tid < kPromptHeads) {
         // The slot's readers are through with the item before the last: they have given back the last one's queries.
         asm volatile("st.shared.f32 [%0], %1;" ::"r"(base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)), "f"(factor) : "memory");
-        sm90::BarrierArrive(q_full);
+        BarrierArrive(q_full);
       }
       if (w + step < p.num_items) {  // the next ones, on their way to L2
         const uint8_t* next = row_of(w + step);
@@ -249,8 +249,8 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
     if (batch == 0) prefetch(first + step);
     some.ForEach(tid, [&](int m, const uint4& x) { StoreShared16(shared_of(batch, m), x.x, x.y, x.z, x.w); });
   }
-  sm90::FenceAsyncShared();
-  sm90::BarrierArrive(q_full);
+  FenceAsyncShared();
+  BarrierArrive(q_full);
 #pragma unroll 1
   for (int w = first + step, item = 1; w < p.num_items; w += step, ++item) {
     prefetch(w + step);  // on their way to L2
@@ -311,14 +311,14 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
           ArriveAfterCopies(bar);
         } else {
           DecodeIntoTile(p, of_half, list.sequence, to, lane);
-          sm90::FenceAsyncShared();
-          sm90::BarrierArrive(bar);
+          FenceAsyncShared();
+          BarrierArrive(bar);
         }
         if (lane == 0) {
           smem[S::kMask + buffer * 8 + half * 4 + warp] = static_cast<uint8_t>(valid >> (8 * half));
           // A slot's last reader has given back a tile since, and with it the slot.
           if (tile == 0 && half == 0 && warp == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = num_tiles;
-          sm90::BarrierArrive(bar);
+          BarrierArrive(bar);
         }
       }
       i += kTile;

@@ -68,16 +68,16 @@ __global__ void __launch_bounds__(kPromptThreads, 1) AttendPromptKernel(const __
   extern __shared__ uint8_t raw[];
   using S = PromptShared;
   AllowNext();
-  const uint32_t base = (sm90::SharedAddress(raw) + 1023u) & ~1023u, full = base + S::kBarriers;
-  uint8_t* smem = raw + (base - sm90::SharedAddress(raw));
+  const uint32_t base = (SharedAddress(raw) + 1023u) & ~1023u, full = base + S::kBarriers;
+  uint8_t* smem = raw + (base - SharedAddress(raw));
   if (threadIdx.x == 0) {
     for (int b = 0; b < 4; ++b) {
-      sm90::BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
-      sm90::BarrierInit(full + 32 + 8 * b, kConsumers);  // all that read the rows and their masks
+      BarrierInit(full + 8 * b, kGatherers + kGatherers / 32);
+      BarrierInit(full + 32 + 8 * b, kConsumers);  // all that read the rows and their masks
     }
-    sm90::BarrierInit(full + 64, kQueryThreads + (p.q_blocks != nullptr ? kPromptHeads : 0));  // queries; factors of their scores
-    sm90::BarrierInit(full + 72, kConsumers);
-    sm90::BarrierInitFence();
+    BarrierInit(full + 64, kQueryThreads + (p.q_blocks != nullptr ? kPromptHeads : 0));  // queries; factors of their scores
+    BarrierInit(full + 72, kConsumers);
+    BarrierInitFence();
   }
   __syncthreads();
   const int tid = static_cast<int>(threadIdx.x);

@@ -32,16 +32,16 @@ namespace {
 template <int kHeads>
 __device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  base = (sm90::SharedAddress(raw) + 1023u) & ~1023u;
+  base = (SharedAddress(raw) + 1023u) & ~1023u;
   const uint32_t full = base + Shared<kHeads>::kBarriers;
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
-      sm90::BarrierInit(full + 8 * b, kProducers / 4);  // the lanes that write `valid`
-      sm90::BarrierInit(full + 16 + 8 * b, kConsumers);  // and all that read it
+      BarrierInit(full + 8 * b, kProducers / 4);  // the lanes that write `valid`
+      BarrierInit(full + 16 + 8 * b, kConsumers);  // and all that read it
     }
-    sm90::BarrierInitFence();
+    BarrierInitFence();
   }
-  return raw + (base - sm90::SharedAddress(raw));
+  return raw + (base - SharedAddress(raw));
 #else
   base = 0;
   return raw;
