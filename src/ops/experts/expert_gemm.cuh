@@ -7,7 +7,7 @@
 // Work is a list of (chunk, row pair): a chunk is an expert with some of its (token, slot) pairs, a row pair two tiles
 // of 16 rows that share their input: gate and up, or two neighbouring row tiles of down. The persistent grid cuts the
 // list into equal contiguous parts. In a block a team of eight warps, or two teams, cut K. Each warp streams its tiles through a ring of bulk copies of
-// its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (tile_mma.cuh) and
+// its own (PTX ISA, "cp.async.bulk"), which runs ahead over the ends of items, decodes them in registers (expert_tiles.cuh) and
 // multiplies with mma.m16n8k16, weights as the 16 rows, inputs as the 8 columns. One warp, another for every item, adds
 // the warps' sums in order, so a result depends on K and nothing else: not on T, the grouping, or the grid.
 #pragma once
@@ -16,10 +16,10 @@
 
 #include "device/barrier.cuh"
 #include "device/launch.cuh"
+#include "ops/experts/expert_items.cuh"
 #include "ops/experts/expert_rows.cuh"
-#include "ops/experts/experts.h"
+#include "ops/experts/expert_tiles.cuh"
 #include "ops/swiglu/swiglu_cuda.cuh"
-#include "ops/tile_mma.cuh"
 
 namespace dsv4::experts {
 
@@ -27,44 +27,6 @@ inline constexpr int kWarps = 8, kTeamThreads = kWarps * 32;  // of a team
 inline constexpr int kColumnStride = 20;                       // floats between columns of partial sums: no bank conflicts
 inline constexpr int kPartial = 2 * 8 * kColumnStride;         // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;   // two sets, used in turn
-
-struct Chunk {
-  int32_t expert, begin, count;  // pairs [begin, begin + count) of the sorted list
-  int32_t cost;                  // of a row pair of all chunks in front, see ChunkCost
-};
-
-// Tokens of a block of eight columns.
-__host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
-
-// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
-__host__ __device__ constexpr int ChunkCost(int count, int planes) { return count > BlockTokens(planes) ? 5 : 3; }
-
-struct GemmArgs {
-  const ExpertMatrices* matrices;
-  int num_experts;
-  // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
-  const int32_t* experts;
-  int num_slots;
-  int always = -1;  // of one token: the expert of slot 0, if that is known beforehand
-  const int32_t* plan;  // number of chunks, their cost together, 1 where there are costs of two kinds
-  const Chunk* chunks;
-  const int32_t* pairs;
-  // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
-  const uint16_t* planes;
-  int64_t plane_elements;
-  bool row_is_token;  // row of a pair: pair / num_slots, or pair
-  const float* x;
-  int k, n;  // n: rows of one matrix
-  // Up: hidden activations, as planes [pairs, padded F] or, where they are rounded later, f32 rows 2F apart.
-  float limit;
-  const float* weights;
-  uint16_t* hidden_planes;
-  int64_t hidden_plane_elements;
-  float* hidden;
-  // Down.
-  float* outputs;  // [pairs, n]
-  uint64_t policy;  // of L2 for the weights
-};
 
 template <WeightFormat F>
 struct Ring {
@@ -82,193 +44,10 @@ inline int64_t GemmSharedBytes(int teams, bool x_in_shared, int64_t k) {
   return teams * (Ring<F>::kBytes + kPartialFloats * 4 + 256) + 256 + (x_in_shared ? PaddedColumns(k) * 4 : 0);
 }
 
-// One lane's view of the chunk `first + lane`; the others' by shuffles.
-struct ChunkCache {
-  int first;
-  Chunk chunk;
-  const uint8_t *codes0, *codes1;
-  float scale0, scale1;
-};
-
-template <bool Up>
-__device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_chunks, int lane, ChunkCache& c) {
-  c.first = first;
-  const int i = first + lane;
-  c.chunk = {0, 0, 0, 0};
-  c.codes0 = c.codes1 = nullptr;
-  c.scale0 = c.scale1 = 0;
-  if (i >= num_chunks) return;
-  if (a.experts != nullptr) {
-    c.chunk = {a.experts[i], i, 1, 3 * i};
-    c.chunk.expert = min(max(c.chunk.expert, 0), a.num_experts - 1);
-  } else {
-    c.chunk = a.chunks[i];
-  }
-  const ExpertMatrices& m = a.matrices[c.chunk.expert];
-  c.codes0 = Up ? m.gate.codes : m.down.codes;
-  c.codes1 = Up ? m.up.codes : m.down.codes;
-  c.scale0 = Up ? m.gate.global_scale : m.down.global_scale;
-  c.scale1 = Up ? m.up.global_scale : m.down.global_scale;
-}
-
-__device__ __forceinline__ const uint8_t* ShufflePointer(const uint8_t* p, int lane) {
-  return reinterpret_cast<const uint8_t*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
-}
-
 // x[at .. at + 3], zeros behind the row's end.
 __device__ __forceinline__ float4 LoadRowPart(const float* x, int at, int k) {
   if (at + 3 < k && reinterpret_cast<uintptr_t>(x) % 16 == 0) return *reinterpret_cast<const float4*>(x + at);
   return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f, at + 3 < k ? x[at + 3] : 0.0f};
-}
-
-// Items of a block, in the order of the list.
-struct Cursor {
-  int chunk, row;
-  __device__ __forceinline__ void Next(int rows) {
-    if (++row == rows) row = 0, ++chunk;
-  }
-};
-
-// The first row pair at or behind position `at` of the costs; all lanes of a warp.
-template <int Planes>
-__device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, int rows, unsigned at, int lane) {
-  int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
-  while (size > 1) {
-    const int step = (size + 31) / 32, i = low + lane * step;
-    const bool before = lane * step < size && static_cast<unsigned>(chunks[i].cost) * static_cast<unsigned>(rows) <= at;
-    const int last = max(__popc(__ballot_sync(0xFFFFFFFFu, before)) - 1, 0);
-    const int end = low + size;
-    low += last * step;
-    size = min(step, end - low);
-  }
-  const Chunk c = chunks[low];
-  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
-  Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
-  if (cursor.row >= rows) cursor = {low + 1, 0};
-  return cursor;
-}
-
-// Block scales of one row of tiles; only FP8 has them outside its tiles.
-template <WeightFormat F>
-struct TileScales {
-  __device__ __forceinline__ void Row(const uint8_t*, int, int) {}
-};
-template <>
-struct TileScales<WeightFormat::kFp8Block> {
-  const float* scale;
-  __device__ __forceinline__ void Row(const uint8_t* block_scale, int tile, int k) {
-    scale = reinterpret_cast<const float*>(block_scale) + int64_t{tile} * ((k + 127) / 128);
-  }
-};
-
-__device__ __forceinline__ uint4 LoadShared16(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t LoadShared2(uint32_t at) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
-  return v;
-}
-
-// LoadTile by shared addresses that stay in registers: `codes` is of the lane's 16 bytes, `scales` of its 2.
-template <WeightFormat F>
-__device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
-  LaneTile<F> raw;
-  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
-    raw.codes = LoadShared16(codes);
-    raw.scales = LoadShared2(scales);
-  } else if constexpr (F == WeightFormat::kFp8Block) {
-    raw.codes[0] = LoadShared16(codes);
-    raw.codes[1] = LoadShared16(codes + 512);
-  } else {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) raw.step[s] = LoadShared16(codes + 512 * s);
-  }
-  return raw;
-}
-
-// ExpandFp4 with two of its shifts as one multiplication: the pipe of logic and shifts is what decoding fills. Not for the two
-// teams of few items: there it is 0.7 % of a step slower.
-// The fourth pair has its mantissa at bit 13 and its exponent at 11..10 of a half; >> 7 and >> 3 do not overlap.
-__device__ __forceinline__ void ExpandFp4ByMul(uint32_t q, uint32_t (&o)[4]) {
-  o[0] = q & 0x81C081C0u;
-  o[1] = (q << 3) & 0x81C081C0u;
-  o[2] = (q << 6) & 0x81C081C0u;
-  o[3] = ((q << 1) & 0x80008000u) | (__umulhi(q & 0x2C002C00u, (1u << 29) + (1u << 25)) & 0x01C001C0u);
-}
-
-// DecodeTile, the same values.
-template <WeightFormat F>
-__device__ __forceinline__ void DecodeByMul(const LaneTile<F>& raw, uint32_t (&a)[4][4]) {
-  if constexpr (F == WeightFormat::kNvfp4) {
-    uint32_t scale[2];
-    Nvfp4Scales(raw.scales, scale);
-    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      uint32_t o[4];
-      ExpandFp4ByMul(words[word], o);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) a[word % 2 * 2 + m / 2][word / 2 + m % 2 * 2] = MulBf16x2(o[m], scale[word / 2]);
-    }
-  } else {
-    DecodeTile<F>(raw, a);
-  }
-}
-
-// Four steps of one column: 16 BF16.
-struct Columns {
-  uint32_t b[8];
-};
-__device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
-  const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
-  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-}
-
-// sum[stream][block] += the streams' tiles x the columns of that block; `Terms` of every column.
-template <WeightFormat F, int Blocks, int Terms, bool kByMul, int SumBlocks>
-__device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Terms],
-                                              float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
-  uint32_t w[2][4][4];
-#pragma unroll
-  for (int stream = 0; stream < 2; ++stream) {
-    if constexpr (kByMul) {
-      DecodeByMul<F>(raw[stream], w[stream]);
-    } else {
-      DecodeTile<F>(raw[stream], w[stream]);
-    }
-  }
-  const auto multiply = [&](auto& to) {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-#pragma unroll
-      for (int p = 0; p < Terms; ++p) {
-#pragma unroll
-        for (int block = 0; block < Blocks; ++block) {
-          const Columns& c = columns[block][p];
-          MmaBf16(to[0][block], w[0][s], c.b[2 * s], c.b[2 * s + 1]);
-          MmaBf16(to[1][block], w[1][s], c.b[2 * s], c.b[2 * s + 1]);
-        }
-      }
-    }
-  };
-  if constexpr (F == WeightFormat::kFp8Block) {
-    float part[2][Blocks][4] = {};
-    multiply(part);
-#pragma unroll
-    for (int stream = 0; stream < 2; ++stream) {
-      const float scale = scales[stream].scale[k_tile / 2];
-#pragma unroll
-      for (int block = 0; block < Blocks; ++block) {
-#pragma unroll
-        for (int q = 0; q < 4; ++q) sum[stream][block][q] += scale * part[stream][block][q];
-      }
-    }
-  } else {
-    multiply(sum);
-  }
 }
 
 // Wide: chunks of up to two blocks of columns, else of one. Two teams in one block rather than two blocks on a multiprocessor, of

@@ -1,0 +1,107 @@
+// What a launch of expert_gemm.cuh's kernel is told, and which items a block has: chunks of an expert's tokens, row pairs of its
+// matrices.
+#pragma once
+
+#include "ops/experts/experts.h"
+
+namespace dsv4::experts {
+
+struct Chunk {
+  int32_t expert, begin, count;  // pairs [begin, begin + count) of the sorted list
+  int32_t cost;                  // of a row pair of all chunks in front, see ChunkCost
+};
+
+// Tokens of a block of eight columns.
+__host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
+
+// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
+__host__ __device__ constexpr int ChunkCost(int count, int planes) { return count > BlockTokens(planes) ? 5 : 3; }
+
+struct GemmArgs {
+  const ExpertMatrices* matrices;
+  int num_experts;
+  // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
+  const int32_t* experts;
+  int num_slots;
+  int always = -1;  // of one token: the expert of slot 0, if that is known beforehand
+  const int32_t* plan;  // number of chunks, their cost together, 1 where there are costs of two kinds
+  const Chunk* chunks;
+  const int32_t* pairs;
+  // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
+  const uint16_t* planes;
+  int64_t plane_elements;
+  bool row_is_token;  // row of a pair: pair / num_slots, or pair
+  const float* x;
+  int k, n;  // n: rows of one matrix
+  // Up: hidden activations, as planes [pairs, padded F] or, where they are rounded later, f32 rows 2F apart.
+  float limit;
+  const float* weights;
+  uint16_t* hidden_planes;
+  int64_t hidden_plane_elements;
+  float* hidden;
+  // Down.
+  float* outputs;  // [pairs, n]
+  uint64_t policy;  // of L2 for the weights
+};
+
+// One lane's view of the chunk `first + lane`; the others' by shuffles.
+struct ChunkCache {
+  int first;
+  Chunk chunk;
+  const uint8_t *codes0, *codes1;
+  float scale0, scale1;
+};
+
+template <bool Up>
+__device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_chunks, int lane, ChunkCache& c) {
+  c.first = first;
+  const int i = first + lane;
+  c.chunk = {0, 0, 0, 0};
+  c.codes0 = c.codes1 = nullptr;
+  c.scale0 = c.scale1 = 0;
+  if (i >= num_chunks) return;
+  if (a.experts != nullptr) {
+    c.chunk = {a.experts[i], i, 1, 3 * i};
+    c.chunk.expert = min(max(c.chunk.expert, 0), a.num_experts - 1);
+  } else {
+    c.chunk = a.chunks[i];
+  }
+  const ExpertMatrices& m = a.matrices[c.chunk.expert];
+  c.codes0 = Up ? m.gate.codes : m.down.codes;
+  c.codes1 = Up ? m.up.codes : m.down.codes;
+  c.scale0 = Up ? m.gate.global_scale : m.down.global_scale;
+  c.scale1 = Up ? m.up.global_scale : m.down.global_scale;
+}
+
+__device__ __forceinline__ const uint8_t* ShufflePointer(const uint8_t* p, int lane) {
+  return reinterpret_cast<const uint8_t*>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(p), lane));
+}
+
+// Items of a block, in the order of the list.
+struct Cursor {
+  int chunk, row;
+  __device__ __forceinline__ void Next(int rows) {
+    if (++row == rows) row = 0, ++chunk;
+  }
+};
+
+// The first row pair at or behind position `at` of the costs; all lanes of a warp.
+template <int Planes>
+__device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, int rows, unsigned at, int lane) {
+  int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
+  while (size > 1) {
+    const int step = (size + 31) / 32, i = low + lane * step;
+    const bool before = lane * step < size && static_cast<unsigned>(chunks[i].cost) * static_cast<unsigned>(rows) <= at;
+    const int last = max(__popc(__ballot_sync(0xFFFFFFFFu, before)) - 1, 0);
+    const int end = low + size;
+    low += last * step;
+    size = min(step, end - low);
+  }
+  const Chunk c = chunks[low];
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
+  Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
+  if (cursor.row >= rows) cursor = {low + 1, 0};
+  return cursor;
+}
+
+}  // namespace dsv4::experts

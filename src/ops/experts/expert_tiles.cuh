@@ -1,0 +1,132 @@
+// Tiles of experts' weights: from a warp's ring in shared memory, decoded, times up to two blocks of columns.
+#pragma once
+
+#include "ops/experts/experts.h"
+#include "ops/tile_mma.cuh"
+
+namespace dsv4::experts {
+
+// Block scales of one row of tiles; only FP8 has them outside its tiles.
+template <WeightFormat F>
+struct TileScales {
+  __device__ __forceinline__ void Row(const uint8_t*, int, int) {}
+};
+template <>
+struct TileScales<WeightFormat::kFp8Block> {
+  const float* scale;
+  __device__ __forceinline__ void Row(const uint8_t* block_scale, int tile, int k) {
+    scale = reinterpret_cast<const float*>(block_scale) + int64_t{tile} * ((k + 127) / 128);
+  }
+};
+
+__device__ __forceinline__ uint4 LoadShared16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadShared2(uint32_t at) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+  return v;
+}
+
+// LoadTile by shared addresses that stay in registers: `codes` is of the lane's 16 bytes, `scales` of its 2.
+template <WeightFormat F>
+__device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
+  LaneTile<F> raw;
+  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
+    raw.codes = LoadShared16(codes);
+    raw.scales = LoadShared2(scales);
+  } else if constexpr (F == WeightFormat::kFp8Block) {
+    raw.codes[0] = LoadShared16(codes);
+    raw.codes[1] = LoadShared16(codes + 512);
+  } else {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) raw.step[s] = LoadShared16(codes + 512 * s);
+  }
+  return raw;
+}
+
+// ExpandFp4 with two of its shifts as one multiplication: the pipe of logic and shifts is what decoding fills. Not for the two
+// teams of few items: there it is 0.7 % of a step slower.
+// The fourth pair has its mantissa at bit 13 and its exponent at 11..10 of a half; >> 7 and >> 3 do not overlap.
+__device__ __forceinline__ void ExpandFp4ByMul(uint32_t q, uint32_t (&o)[4]) {
+  o[0] = q & 0x81C081C0u;
+  o[1] = (q << 3) & 0x81C081C0u;
+  o[2] = (q << 6) & 0x81C081C0u;
+  o[3] = ((q << 1) & 0x80008000u) | (__umulhi(q & 0x2C002C00u, (1u << 29) + (1u << 25)) & 0x01C001C0u);
+}
+
+// DecodeTile, the same values.
+template <WeightFormat F>
+__device__ __forceinline__ void DecodeByMul(const LaneTile<F>& raw, uint32_t (&a)[4][4]) {
+  if constexpr (F == WeightFormat::kNvfp4) {
+    uint32_t scale[2];
+    Nvfp4Scales(raw.scales, scale);
+    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      uint32_t o[4];
+      ExpandFp4ByMul(words[word], o);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) a[word % 2 * 2 + m / 2][word / 2 + m % 2 * 2] = MulBf16x2(o[m], scale[word / 2]);
+    }
+  } else {
+    DecodeTile<F>(raw, a);
+  }
+}
+
+// Four steps of one column: 16 BF16.
+struct Columns {
+  uint32_t b[8];
+};
+__device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
+  const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
+  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
+// sum[stream][block] += the streams' tiles x the columns of that block; `Terms` of every column.
+template <WeightFormat F, int Blocks, int Terms, bool kByMul, int SumBlocks>
+__device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Terms],
+                                              float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
+  uint32_t w[2][4][4];
+#pragma unroll
+  for (int stream = 0; stream < 2; ++stream) {
+    if constexpr (kByMul) {
+      DecodeByMul<F>(raw[stream], w[stream]);
+    } else {
+      DecodeTile<F>(raw[stream], w[stream]);
+    }
+  }
+  const auto multiply = [&](auto& to) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+#pragma unroll
+      for (int p = 0; p < Terms; ++p) {
+#pragma unroll
+        for (int block = 0; block < Blocks; ++block) {
+          const Columns& c = columns[block][p];
+          MmaBf16(to[0][block], w[0][s], c.b[2 * s], c.b[2 * s + 1]);
+          MmaBf16(to[1][block], w[1][s], c.b[2 * s], c.b[2 * s + 1]);
+        }
+      }
+    }
+  };
+  if constexpr (F == WeightFormat::kFp8Block) {
+    float part[2][Blocks][4] = {};
+    multiply(part);
+#pragma unroll
+    for (int stream = 0; stream < 2; ++stream) {
+      const float scale = scales[stream].scale[k_tile / 2];
+#pragma unroll
+      for (int block = 0; block < Blocks; ++block) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sum[stream][block][q] += scale * part[stream][block][q];
+      }
+    }
+  } else {
+    multiply(sum);
+  }
+}
+
+}  // namespace dsv4::experts
