@@ -50,7 +50,7 @@ __global__ void FillTiles(uint8_t* p, int64_t n, int format, int tile, uint32_t 
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
     const uint32_t h = Hash(static_cast<uint64_t>(i), seed);
     uint8_t v = static_cast<uint8_t>(h);
-    if (tile == 576 && i % 576 >= 512) v = format == static_cast<int>(WeightFormat::kNvfp4) ? 0x28 + h % 24 : 126 + h % 2;
+    if (tile == 576 && i % 576 >= 512) v = format == static_cast<int>(WeightFormat::kNvfp4) ? 0x98 + h % 24 : 126 + h % 2;
     if (tile == 1024 && (v & 0x7F) == 0x7F) v ^= 1;
     if (tile == 2048 && i % 2 == 1) v = static_cast<uint8_t>((h & 0x80) | 0x3F);
     p[i] = v;

@@ -28,12 +28,13 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (kDecodes) {
-        const uint32_t scale = sm90::Nvfp4Scale(0x38u + (word & 7u));
+        const uint32_t scale = sm90::Nvfp4Scale(0xA8u + (word & 7u));
         // Columns of a lane: 16 of row g and 16 of row g + 8, two words each.
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          sm90::DecodeFp4WordHalf(word, scale, a[half] + w % 2 * 8 + w / 2);
-          word = word * 5 + 0x9E3779B9u;
+        for (int row = 0; row < 2; ++row) {
+          const uint32_t next = word * 5 + 0x9E3779B9u;
+          sm90::DecodeFp4RowHalf(word, next, scale, a[half] + row);
+          word = next * 5 + 0x9E3779B9u;
         }
       }
       sm90::WgmmaFence();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/tile_mma.cuh"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4::sm90 {
@@ -23,30 +24,30 @@ __device__ __forceinline__ uint32_t MultiplyHalf2(uint32_t a, uint32_t b) {
   return d;
 }
 
-// 8 codes as FP16 pairs times 2^-14, times `scale`. Sign, exponent and mantissa of a pair lie as pack_weight.h says.
-__device__ __forceinline__ void DecodeFp4WordHalf(uint32_t v, uint32_t scale, uint32_t* a) {
+// A row's 16 codes (two words of pack_weight.h) as FP16 pairs times 2^-14, times `scale`.
+__device__ __forceinline__ void DecodeFp4RowHalf(uint32_t low, uint32_t high, uint32_t scale, uint32_t* a) {
   constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x0E000E00u;
-  a[0] = MultiplyHalf2((v & kSign) | (v << 3 & kMagnitude), scale);
-  a[2] = MultiplyHalf2((v << 3 & kSign) | (v << 6 & kMagnitude), scale);
-  a[4] = MultiplyHalf2((v << 6 & kSign) | (v << 9 & kMagnitude), scale);
-  a[6] = MultiplyHalf2((v << 1 & kSign) | (v & 0x0C000C00u) | (v >> 4 & 0x02000200u), scale);
+  const uint32_t rest = __byte_perm(low, high, 0x7351);  // upper bytes of the halves
+  a[0] = MultiplyHalf2((low & kSign) | (low << 3 & kMagnitude), scale);
+  a[2] = MultiplyHalf2((low << 3 & kSign) | (low << 6 & kMagnitude), scale);
+  a[4] = MultiplyHalf2((low << 6 & kSign) | (low << 9 & kMagnitude), scale);
+  a[6] = MultiplyHalf2((rest << 1 & kSign) | (rest << 4 & 0x06000600u) | (rest << 8 & 0x08000800u), scale);
+  a[8] = MultiplyHalf2((high & kSign) | (high << 3 & kMagnitude), scale);
+  a[10] = MultiplyHalf2((high << 3 & kSign) | (high << 6 & kMagnitude), scale);
+  a[12] = MultiplyHalf2((high << 6 & kSign) | (high << 9 & kMagnitude), scale);
+  a[14] = MultiplyHalf2((rest << 5 & kSign) | (rest << 8 & 0x04000400u) | (rest >> 2 & 0x0A000A00u), scale);
 }
 
-// 8 codes as BF16 pairs times 2^-126 (see pack_weight.h), times `scale`.
-__device__ __forceinline__ void DecodeFp4Word(uint32_t v, uint32_t scale, uint32_t* a) {
-  constexpr uint32_t kMask = 0x81C081C0u;
-  const uint32_t last = ((v << 1) & 0x80008000u) | ((v >> 3) & 0x01800180u) | ((v >> 7) & 0x00400040u);
-  a[0] = MultiplyBf16x2(v & kMask, scale);
-  a[2] = MultiplyBf16x2((v << 3) & kMask, scale);
-  a[4] = MultiplyBf16x2((v << 6) & kMask, scale);
-  a[6] = MultiplyBf16x2(last, scale);
+// The same as BF16 pairs times 2^-126 (see pack_weight.h), times `scale`.
+__device__ __forceinline__ void DecodeFp4Row(uint32_t low, uint32_t high, uint32_t scale, uint32_t* a) {
+  uint32_t o[8];
+  ExpandFp4(low, high, o);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) a[2 * i] = MultiplyBf16x2(o[i], scale);
 }
 
-// E4M3 scale byte as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
-__device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) {
-  const uint32_t bits = ((byte & 0x7Fu) << 7 | (byte & 0x80u) << 8) * 0x00010001u;  // scale * 2^-8
-  return MultiplyHalf2(bits, 0x74007400u);
-}
+// TileScale of a block as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
+__device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) { return byte * 0x00800080u; }
 
 // E8M0 scale byte as a BF16 pair. 2^-127 is a subnormal; 255 is NaN.
 __device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t byte) {
@@ -109,8 +110,8 @@ struct RawWeights<WeightFormat::kNvfp4> {
   }
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     const uint32_t low = Nvfp4Scale(scale[0]), high = Nvfp4Scale(scale[1]);
-    DecodeFp4WordHalf(v[0], low, a), DecodeFp4WordHalf(v[1], low, a + 8);
-    DecodeFp4WordHalf(v[2], high, a + 1), DecodeFp4WordHalf(v[3], high, a + 9);
+    DecodeFp4RowHalf(v[0], v[1], low, a);
+    DecodeFp4RowHalf(v[2], v[3], high, a + 1);
   }
 };
 
@@ -120,8 +121,8 @@ struct RawWeights<WeightFormat::kMxfp4> : RawWeights<WeightFormat::kNvfp4> {
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     constexpr uint32_t kUnit = 0x7E807E80u;  // 2^126
     const uint32_t s[2] = {Mxfp4Scale(scale[0]), Mxfp4Scale(scale[1])};
-    DecodeFp4Word(v[0], kUnit, a), DecodeFp4Word(v[1], kUnit, a + 8);
-    DecodeFp4Word(v[2], kUnit, a + 1), DecodeFp4Word(v[3], kUnit, a + 9);
+    DecodeFp4Row(v[0], v[1], kUnit, a);
+    DecodeFp4Row(v[2], v[3], kUnit, a + 1);
 #pragma unroll
     for (int i = 0; i < 16; ++i) a[i] = MultiplyBf16x2(a[i], s[i % 2]);
   }

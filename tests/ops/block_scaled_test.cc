@@ -45,12 +45,16 @@ TEST(BlockScaled, UnpackingATileGivesTheCodesBack) {
   std::vector<uint8_t> tiles(static_cast<size_t>(PackedCodeBytes(w)));
   PackWeight({}, {.w = w, .codes = tiles.data(), .block_scale = nullptr});
   for (int64_t row = 0; row < 32; ++row) {
-    for (int64_t k = 0; k < 128; k += 8) {
-      const int64_t tile = row / 16 * 2 + k / 64, lane = row % 8 * 4 + k % 64 / 16, word = row % 16 / 8 * 2 + k % 16 / 8;
-      uint32_t packed = 0, want = 0;
-      std::memcpy(&packed, tiles.data() + tile * TileBytes(WeightFormat::kNvfp4) + 16 * lane + 4 * word, 4);
-      std::memcpy(&want, w.codes + row * 64 + k / 2, 4);
-      EXPECT_EQ(UnplaceFp4(packed), want) << row << " " << k;
+    for (int64_t k = 0; k < 128; k += 16) {
+      const int64_t tile = row / 16 * 2 + k / 64, lane = row % 8 * 4 + k % 64 / 16;
+      const uint8_t* from = tiles.data() + tile * TileBytes(WeightFormat::kNvfp4);
+      uint32_t words[2];
+      uint64_t want = 0;
+      std::memcpy(words, from + 16 * lane + row % 16 / 8 * 8, 8);
+      std::memcpy(&want, w.codes + row * 64 + k / 2, 8);
+      const uint8_t scale = w.block_scale[row * 8 + k / 16];
+      EXPECT_EQ(E4m3OfTileScale(from[512 + 2 * lane + row % 16 / 8]), scale);
+      EXPECT_EQ(UnplaceFp4(words[0], words[1]), CodesUnderScale(want, scale)) << row << " " << k;
     }
   }
 }

@@ -1,10 +1,23 @@
 #include "ops/pack_weight/pack_weight.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
 
 namespace dsv4::test {
 namespace {
+
+// IEEE binary16.
+float HalfToF32(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const float sign = bits >> 15 != 0 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+  return sign * std::ldexp(static_cast<float>(exponent > 0 ? 1024 + mantissa : mantissa), std::max(exponent, 1) - 25);
+}
 
 // A weight read back from its tile by the description in pack_weight.h, written without the packing code.
 double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
@@ -13,15 +26,23 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
   switch (w.format) {
     case WeightFormat::kNvfp4:
     case WeightFormat::kMxfp4: {
-      uint16_t half;
-      std::memcpy(&half, tile + 16 * lane + 8 * r + in_lane / 8 * 4 + in_lane % 2 * 2, 2);
+      uint16_t halves[2];  // of the row's two words, on the column's side
+      for (int64_t i = 0; i < 2; ++i) std::memcpy(&halves[i], tile + 16 * lane + 8 * r + 4 * i + in_lane % 2 * 2, 2);
       const int m = static_cast<int>(in_lane % 8 / 2);
-      const uint32_t code = m < 3 ? ((half >> (15 - 3 * m)) & 1u) << 3 | ((half >> (6 - 3 * m)) & 7u)
-                                  : ((half >> 14) & 1u) << 3 | ((half >> 10) & 3u) << 1 | ((half >> 13) & 1u);
+      uint32_t code;
+      if (m < 3) {
+        const uint32_t half = halves[in_lane / 8];
+        code = (half >> (15 - 3 * m) & 1u) << 3 | (half >> (6 - 3 * m) & 7u);
+      } else {
+        const uint32_t rest = halves[0] >> 8u | (halves[1] & 0xFF00u);
+        const auto bits = in_lane < 8 ? std::array{14, 3, 6, 5} : std::array{10, 13, 2, 11};
+        code = 0;
+        for (const int bit : bits) code = code << 1 | (rest >> bit & 1u);
+      }
       const uint8_t scale = tile[512 + 2 * lane + r];
-      return static_cast<double>(E2m1ToF32(static_cast<uint8_t>(code))) *
-             static_cast<double>(w.format == WeightFormat::kNvfp4 ? E4m3ToF32(scale) : E8m0ToF32(scale)) *
-             static_cast<double>(w.global_scale);
+      const double factor = w.format == WeightFormat::kNvfp4 ? static_cast<double>(HalfToF32(static_cast<uint16_t>(scale << 7))) / 64
+                                                             : static_cast<double>(E8m0ToF32(scale));
+      return static_cast<double>(E2m1ToF32(static_cast<uint8_t>(code))) * factor * static_cast<double>(w.global_scale);
     }
     case WeightFormat::kFp8Block: {
       constexpr int64_t kPlace[4] = {0, 2, 1, 3};  // of columns 0 .. 3 of a step
@@ -65,6 +86,50 @@ TEST_P(PackWeightFormats, TilesHoldEveryWeightAndZerosAround) {
         }
       }
     }
+  }
+}
+
+TEST(PackWeight, ScalesOfTilesAreTheMiddleOfFp16AndBf16Numbers) {
+  for (uint32_t code = 0; code < 256; ++code) {
+    const uint32_t scale = TileScale(code);
+    const float want = std::fabs(E4m3ToF32(static_cast<uint8_t>(code)));
+    const float half = HalfToF32(static_cast<uint16_t>(scale << 7)), brain = Bf16ToF32(static_cast<uint16_t>((scale << 4) + 0x7000));
+    EXPECT_LT(scale, 256u);
+    EXPECT_EQ(E4m3OfTileScale(scale), code & 0x7Fu);
+    if (std::isnan(want)) {
+      EXPECT_TRUE(std::isnan(half) && std::isnan(brain)) << code;
+      continue;
+    }
+    EXPECT_EQ(half, 0x1p6f * want) << code;
+    if (want > 0) EXPECT_EQ(brain, 0x1p118f * want) << code;  // codes under a zero are zeros
+  }
+}
+
+TEST(PackWeight, NegativeScalesTurnCodesAndZeroEmptiesThem) {
+  Random random(2);
+  const QuantFixture fixture(random, {WeightFormat::kNvfp4}, 256, 64, {.unaligned = false});
+  QuantTensor w = fixture.tensor();
+  std::vector<uint8_t> scales(256 * 4);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i / 4);  // a row each
+  w.block_scale = scales.data();
+  GuardBuffer<uint8_t> codes(PackedCodeBytes(w));
+  const PackWeightArgs args{.w = w, .codes = codes.data()};
+  PackWeight({}, args);
+  const QuantTensor packed = PackedView(args);
+  for (int64_t row = 0; row < 256; ++row) {
+    for (int64_t column = 0; column < 64; ++column) {
+      const double want = WeightValue(w, row, column), got = TileValue(packed, row, column);
+      ASSERT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << row << ", " << column;
+    }
+  }
+}
+
+TEST(PackWeight, PlacedCodesComeBack) {
+  Random random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t codes = i < 256 ? static_cast<uint64_t>(i % 16) << (i / 16 * 4) : random.Bits();
+    const Fp4Words words = PlaceFp4(codes);
+    ASSERT_EQ(UnplaceFp4(words.low, words.high), codes);
   }
 }
 

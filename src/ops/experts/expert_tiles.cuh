@@ -47,35 +47,6 @@ __device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t s
   return raw;
 }
 
-// ExpandFp4 with two of its shifts as one multiplication: the pipe of logic and shifts is what decoding fills. Not for the two
-// teams of few items: there it is 0.7 % of a step slower.
-// The fourth pair has its mantissa at bit 13 and its exponent at 11..10 of a half; >> 7 and >> 3 do not overlap.
-__device__ __forceinline__ void ExpandFp4ByMul(uint32_t q, uint32_t (&o)[4]) {
-  o[0] = q & 0x81C081C0u;
-  o[1] = (q << 3) & 0x81C081C0u;
-  o[2] = (q << 6) & 0x81C081C0u;
-  o[3] = ((q << 1) & 0x80008000u) | (__umulhi(q & 0x2C002C00u, (1u << 29) + (1u << 25)) & 0x01C001C0u);
-}
-
-// DecodeTile, the same values.
-template <WeightFormat F>
-__device__ __forceinline__ void DecodeByMul(const LaneTile<F>& raw, uint32_t (&a)[4][4]) {
-  if constexpr (F == WeightFormat::kNvfp4) {
-    uint32_t scale[2];
-    Nvfp4Scales(raw.scales, scale);
-    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      uint32_t o[4];
-      ExpandFp4ByMul(words[word], o);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) a[word % 2 * 2 + m / 2][word / 2 + m % 2 * 2] = MulBf16x2(o[m], scale[word / 2]);
-    }
-  } else {
-    DecodeTile<F>(raw, a);
-  }
-}
-
 // Four steps of one column: 16 BF16.
 struct Columns {
   uint32_t b[8];
@@ -91,13 +62,7 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
                                               float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
   uint32_t w[2][4][4];
 #pragma unroll
-  for (int stream = 0; stream < 2; ++stream) {
-    if constexpr (kByMul) {
-      DecodeByMul<F>(raw[stream], w[stream]);
-    } else {
-      DecodeTile<F>(raw[stream], w[stream]);
-    }
-  }
+  for (int stream = 0; stream < 2; ++stream) DecodeTile<F, kByMul>(raw[stream], w[stream]);
   const auto multiply = [&](auto& to) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {

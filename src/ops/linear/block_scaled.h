@@ -30,20 +30,6 @@ constexpr int64_t BlockScaleBytes(int64_t rows, int64_t num_blocks) {
   return CeilDiv(rows, kScaleAtomRows) * CeilDiv(num_blocks, kScaleAtomBlocks) * (kScaleAtomRows * kScaleAtomBlocks);
 }
 
-// Four bytes of codes from a word of a tile: the inverse of the placement in ops/pack_weight/pack_weight.h.
-constexpr uint32_t UnplaceFp4(uint32_t word) {
-  uint32_t bytes = 0;
-  for (int odd = 0; odd < 2; ++odd) {
-    const uint32_t half = word >> (16 * odd) & 0xFFFFu;
-    for (int m = 0; m < 4; ++m) {
-      const uint32_t sign = m < 3 ? half >> (15 - 3 * m) & 1u : half >> 14 & 1u;
-      const uint32_t magnitude = m < 3 ? half >> (6 - 3 * m) & 7u : (half >> 10 & 3u) << 1 | (half >> 13 & 1u);
-      bytes |= (sign << 3 | magnitude) << (8 * m + 4 * odd);
-    }
-  }
-  return bytes;
-}
-
 // The two operands on the device, in cuBLASLt's order.
 struct BlockScaledOperand {
   uint8_t* codes = nullptr;   // [rows, K/2]

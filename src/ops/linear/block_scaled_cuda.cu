@@ -37,10 +37,10 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const uint8_t* tiles, u
   const int64_t row = tile / col_tiles * kTileRows16 + g, column_tile = tile % col_tiles;
   const int64_t row_bytes = col_tiles * kTileCols64 / 2, num_blocks = col_tiles * (kTileCols64 / kNvfp4BlockSize);
   const int64_t at = column_tile * (kTileCols64 / 2) + 8 * t, block = column_tile * (kTileCols64 / kNvfp4BlockSize) + t;
-  *reinterpret_cast<uint2*>(codes + row * row_bytes + at) = make_uint2(UnplaceFp4(words.x), UnplaceFp4(words.y));
-  *reinterpret_cast<uint2*>(codes + (row + 8) * row_bytes + at) = make_uint2(UnplaceFp4(words.z), UnplaceFp4(words.w));
-  scales[BlockScaleOffset(row, block, num_blocks)] = static_cast<uint8_t>(both);
-  scales[BlockScaleOffset(row + 8, block, num_blocks)] = static_cast<uint8_t>(both >> 8);
+  *reinterpret_cast<uint64_t*>(codes + row * row_bytes + at) = UnplaceFp4(words.x, words.y);
+  *reinterpret_cast<uint64_t*>(codes + (row + 8) * row_bytes + at) = UnplaceFp4(words.z, words.w);
+  scales[BlockScaleOffset(row, block, num_blocks)] = static_cast<uint8_t>(E4m3OfTileScale(both & 255u));
+  scales[BlockScaleOffset(row + 8, block, num_blocks)] = static_cast<uint8_t>(E4m3OfTileScale(both >> 8));
 }
 
 // A block a row: its global scale first, then half a warp a block of 16 columns. The arithmetic of

@@ -81,11 +81,11 @@ __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], i
   WaitForLoads(loaded);
 }
 
-// The sums of a warp's tiles for one token. Columns 0 and 4 of the product are its two numbers; the lanes that hold them load x.
+// The sums of a warp's tiles for one token. Columns 0 and 1 of the product are its two numbers; the lanes that hold them load x.
 template <WeightFormat F>
 class OneTokenTiles {
  public:
-  __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane) : lane_(lane), x_lane_(lane / 16 * 64 + lane % 4 * 16), active_(lane / 4 % 4 == 0) {}
+  __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane) : lane_(lane), x_lane_(lane * 16), active_(lane < 8) {}
 
   // The tile at `tile` in shared memory.
   __device__ __forceinline__ void Decode(uint32_t tile, uint32_t (&a)[4][4]) const {
@@ -112,9 +112,8 @@ class OneTokenTiles {
 
   // Rows g and g + 8, in the lanes with lane % 4 = 0; then starts anew.
   __device__ __forceinline__ float2 Take() {
-    float low = sum_[0][0] + sum_[1][0], high = sum_[0][2] + sum_[1][2];
-    low += __shfl_xor_sync(0xFFFFFFFFu, low, 2);
-    high += __shfl_xor_sync(0xFFFFFFFFu, high, 2);
+    const float low = (sum_[0][0] + sum_[1][0]) + (sum_[0][1] + sum_[1][1]);
+    const float high = (sum_[0][2] + sum_[1][2]) + (sum_[0][3] + sum_[1][3]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum_[0][j] = sum_[1][j] = 0;
     return {low, high};

@@ -7,11 +7,13 @@
 // so its other operand takes four neighbouring columns for each t.
 //
 //   FP4   576 bytes. Byte 16 L ..: words 0, 1 = row g, words 2, 3 = row g + 8; word j holds columns 16 t + 8 j .. + 7.
-//         A word's low half holds the even columns, its high half the odd ones; of a half, column pair m < 4 lies at
+//         A word's low half holds the even columns, its high half the odd ones; of a half, column pair m < 3 lies at
 //           m = 0: sign bit 15, code bits 8..6    m = 1: sign 12, code 5..3     m = 2: sign 9, code 2..0
-//           m = 3: sign 14, exponent bits 11..10, mantissa bit 13
-//         (shifting left by 0, 3, 6 and masking with 0x81C0 gives w * 2^-126 as a BF16).
-//         Byte 512 + 2 L: scales of rows g and g + 8 for the lane's 16 columns: E4M3 (NVFP4) or E8M0 (MXFP4).
+//         (shifting left by 0, 3, 6 and masking with 0x81C0 gives w * 2^-126 as a BF16). The fourth pairs of both words lie in
+//         bits 14, 13, 11 and 10 of both. With the upper bytes of a half of word 0 (low) and word 1 (high) as one 16-bit number,
+//           word 0's: sign bit 14, exponent bits 3 and 6, mantissa 5    word 1's: sign 10, exponent 13 and 2, mantissa 11
+//         so that no shift serves one code alone: logic and shifts are what a decode step of one sequence waits for.
+//         Byte 512 + 2 L: scales of rows g and g + 8 for the lane's 16 columns: E8M0 (MXFP4), or TileScale of E4M3 (NVFP4).
 //   FP8   1024 bytes. Byte 512 r + 16 L (r = 0: row g, 1: row g + 8): word s holds step s, bytes in the order of columns
 //         0, 2, 1, 3. Scales: f32 [ceil(N/16), ceil(K/128)] in block_scale.
 //   BF16  2048 bytes. Byte 512 s + 16 L: step s: (row g; columns 0, 1), (g + 8; 0, 1), (g; 2, 3), (g + 8; 2, 3).
@@ -34,6 +36,69 @@ constexpr int64_t TileBytes(WeightFormat f) {
     case WeightFormat::kF32: return 0;
   }
   return 0;
+}
+
+// NVFP4's block scales in tiles: 5 exponent bits (bias 21) and 3 mantissa bits, the middle of a BF16 or FP16 number, and no
+// subnormals: TileScale(s) << 7 is s * 2^6 as an FP16, (TileScale(s) << 4) + 0x7000 s * 2^118 as a BF16. Of the magnitude: the
+// sign goes to the codes. 0 (whose codes are zeros in tiles) and NaN (255) have a value of their own.
+constexpr uint32_t TileScale(uint32_t e4m3) {
+  const uint32_t bits = e4m3 & 0x7Fu;
+  if (bits == 0x7Fu) return 255;
+  if (bits >= 8) return bits + (14u << 3);
+  if (bits == 0) return 0;
+  const uint32_t top = bits >= 4 ? 2 : bits >= 2 ? 1 : 0;  // subnormal: bits * 2^-9
+  return (12 + top) << 3 | ((bits << (3 - top)) & 7u);
+}
+// The E4M3 magnitude that TileScale was made of.
+constexpr uint32_t E4m3OfTileScale(uint32_t scale) {
+  if (scale == 255) return 0x7Fu;
+  if (scale == 0) return 0;
+  return scale >= (15u << 3) ? scale - (14u << 3) : (8u | (scale & 7u)) >> (15 - (scale >> 3));
+}
+
+// Sixteen codes of a row (16 columns; `codes` has column i at bits 4 i) as the two words of a tile, and back.
+struct Fp4Words {
+  uint32_t low, high;
+};
+constexpr Fp4Words PlaceFp4(uint64_t codes) {
+  uint32_t words[2] = {};
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t code = static_cast<uint32_t>(codes >> (4 * i)) & 15u, sign = code >> 3, magnitude = code & 7u;
+    const uint32_t high = magnitude >> 2, mid = magnitude >> 1 & 1u, low = magnitude & 1u;
+    const int m = i % 8 / 2, half = i % 2 * 16;
+    if (m < 3) {
+      words[i / 8] |= (sign << (15 - 3 * m) | magnitude << (6 - 3 * m)) << half;
+    } else if (i < 8) {
+      words[0] |= (high << 11 | mid << 14 | low << 13) << half;
+      words[1] |= sign << (14 + half);
+    } else {
+      words[0] |= mid << (10 + half);
+      words[1] |= (sign << 10 | high << 13 | low << 11) << half;
+    }
+  }
+  return {words[0], words[1]};
+}
+constexpr uint64_t UnplaceFp4(uint32_t low, uint32_t high) {
+  uint64_t codes = 0;
+  for (int i = 0; i < 16; ++i) {
+    const int m = i % 8 / 2, half = i % 2 * 16;
+    const uint32_t a = low >> half & 0xFFFFu, b = high >> half & 0xFFFFu, word = i < 8 ? a : b;
+    uint32_t code;
+    if (m < 3) {
+      code = (word >> (15 - 3 * m) & 1u) << 3 | (word >> (6 - 3 * m) & 7u);
+    } else if (i < 8) {
+      code = (b >> 14 & 1u) << 3 | (a >> 11 & 1u) << 2 | (a >> 14 & 1u) << 1 | (a >> 13 & 1u);
+    } else {
+      code = (b >> 10 & 1u) << 3 | (b >> 13 & 1u) << 2 | (a >> 10 & 1u) << 1 | (b >> 11 & 1u);
+    }
+    codes |= uint64_t{code} << (4 * i);
+  }
+  return codes;
+}
+// Of a block of weights whose NVFP4 scale is `e4m3`: a negative one turns the codes' signs, zero makes them zeros.
+constexpr uint64_t CodesUnderScale(uint64_t codes, uint32_t e4m3) {
+  if ((e4m3 & 0x7Fu) == 0) return 0;
+  return (e4m3 & 0x80u) != 0 ? codes ^ 0x8888888888888888u : codes;
 }
 
 // Bytes of the tiles, and of FP8's tile scales.

@@ -46,35 +46,26 @@ __device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes,
   }
 }
 
-// Eight codes (four bytes, low nibble first) as a word of pack_weight.h.
-__device__ __forceinline__ uint32_t PlaceFp4(const uint8_t* bytes) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t code = (bytes[i / 2] >> (i % 2 * 4)) & 15u, sign = code >> 3, magnitude = code & 7u;
-    const int m = i / 2;
-    const uint32_t half = m < 3 ? sign << (15 - 3 * m) | magnitude << (6 - 3 * m)
-                                : sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1u) << 13;
-    word |= half << (i % 2 * 16);
-  }
-  return word;
-}
-
 __device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
   const int g = lane / 4, t = lane % 4;
-  const int64_t block = w.format == WeightFormat::kNvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
-  uint32_t words[4];
+  const bool nvfp4 = w.format == WeightFormat::kNvfp4;
+  const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
+  Fp4Words words[2];
   uint32_t scales = 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t n = n0 + g + 8 * r;
     uint8_t bytes[8];
     LoadRow<8>(w, w.cols / 2, n, k / 2, bytes);
-    words[2 * r] = PlaceFp4(bytes);
-    words[2 * r + 1] = PlaceFp4(bytes + 4);
-    if (n < w.rows && k < w.cols) scales |= static_cast<uint32_t>(w.block_scale[n * (w.cols / block) + k / block]) << (8 * r);
+    uint64_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) codes |= uint64_t{bytes[i]} << (8 * i);
+    uint32_t scale = n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : 0u;
+    if (nvfp4) codes = CodesUnderScale(codes, scale), scale = TileScale(scale);
+    words[r] = PlaceFp4(codes);
+    scales |= scale << (8 * r);
   }
-  reinterpret_cast<uint4*>(tile)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+  reinterpret_cast<uint4*>(tile)[lane] = make_uint4(words[0].low, words[0].high, words[1].low, words[1].high);
   reinterpret_cast<uint16_t*>(tile + 512)[lane] = static_cast<uint16_t>(scales);
 }
 

@@ -24,27 +24,20 @@ uint16_t Bf16At(const QuantTensor& w, int64_t n, int64_t k) {
   return v;
 }
 
-// The bits of one code in its half word, pair m.
-uint32_t PlaceFp4(uint32_t code, int m) {
-  const uint32_t sign = code >> 3, magnitude = code & 7;
-  if (m < 3) return sign << (15 - 3 * m) | magnitude << (6 - 3 * m);
-  return sign << 14 | (magnitude >> 1) << 10 | (magnitude & 1) << 13;
-}
-
 void PackFp4Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
-  const int64_t block = w.format == WeightFormat::kNvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize;
+  const bool nvfp4 = w.format == WeightFormat::kNvfp4;
+  const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize;
   for (int64_t lane = 0; lane < 32; ++lane) {
-    const int64_t g = lane / 4, t = lane % 4;
-    for (int64_t word = 0; word < 4; ++word) {
-      const int64_t n = n0 + g + word / 2 * 8, k = k0 + 16 * t + word % 2 * 8;
-      uint32_t bits = 0;
-      for (int i = 0; i < 8; ++i) bits |= PlaceFp4(Fp4At(w, n, k + i), i / 2) << (i % 2 * 16);
-      std::memcpy(tile + 16 * lane + 4 * word, &bits, 4);
-    }
+    const int64_t g = lane / 4, k = k0 + 16 * (lane % 4);
     for (int64_t r = 0; r < 2; ++r) {
-      const int64_t n = n0 + g + 8 * r, k = k0 + 16 * t;
-      tile[512 + 2 * lane + r] =
-          n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : uint8_t{0};
+      const int64_t n = n0 + g + 8 * r;
+      uint64_t codes = 0;
+      for (int i = 0; i < 16; ++i) codes |= uint64_t{Fp4At(w, n, k + i)} << (4 * i);
+      uint8_t scale = n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : uint8_t{0};
+      if (nvfp4) codes = CodesUnderScale(codes, scale), scale = static_cast<uint8_t>(TileScale(scale));
+      const Fp4Words words = PlaceFp4(codes);
+      std::memcpy(tile + 16 * lane + 8 * r, &words, 8);
+      tile[512 + 2 * lane + r] = scale;
     }
   }
 }
