@@ -1,6 +1,8 @@
 #include "ops/linears/linears.h"
 
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
@@ -157,6 +159,36 @@ TEST(CudaLinears, OneTokenSegmentsShort) {
   }
 }
 
+// One token, formats together: a block has tiles of one. Formats in any order, with one row or one tile beside many, as many as
+// there are blocks; K that ends inside a tile, whole chunks, a single tile. The same bits as of a token among others.
+TEST(CudaLinears, OneTokenFormatsShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(8);
+  const auto& [n, m, f, b] = kOneTokenKinds;
+  for (const Case& c : {Case{1056, {1, 2, 3, 4}, {n, b, m, f}},
+                        {192, {7, 40, 16, 1, 90, 12, 3, 31}, {n, f, b, m, b, n, b, f}},
+                        {1056, {2110, 1, 17}, {n, b, f}},
+                        {2048, {1, 2100, 1, 40}, {n, b, m, f}},
+                        {2048, {33, 1000, 500, 64}, {m, n, n, b}},
+                        {80, {20, 20, 20}, {b, n, f}},
+                        {32, {20, 20}, {b, m}}}) {
+    const std::vector<QuantFixture> weights = Weights(random, c);
+    GuardBuffer<float> x({2, c.k}, random.Normals(2 * c.k)), norm({c.k}, random.Normals(c.k));
+    for (const Tensor& by : {Tensor{}, norm.tensor()}) {
+      const auto both = RunLinears(weights, x.tensor(), false, by);
+      for (int64_t t = 0; t < 2; ++t) {
+        const Tensor token{x.data() + t * c.k, DType::kF32, {1, c.k}};
+        const auto y = RunLinears(weights, token, false, by);
+        if (t == 0) by ? ExpectNormedProducts(weights, token, by, y) : ExpectExactProducts(weights, token, y);
+        for (size_t i = 0; i < y.size(); ++i) {
+          const std::span<const float> want(both[i].data() + t * std::ssize(y[i]), y[i].size());
+          EXPECT_TRUE(BitEqual(y[i], want)) << "K " << c.k << " part " << i << " token " << t << (by ? " normed" : "");
+        }
+      }
+    }
+  }
+}
+
 // So many rows that no warp shares one; chunks that are whole and not.
 TEST(CudaLinears, OneTokenWholeRowsShort) {
   DSV4_GPU_OR_SKIP();
@@ -175,23 +207,34 @@ TEST(CudaLinears, OneTokenGivesTheSameBitsInEveryLaunch) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
   constexpr int kLaunches = 100;
+  std::vector<Case> cases;
   for (const QuantCase& kind : kOneTokenKinds) {
-    for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}}) {
-      const std::vector<QuantFixture> weights = Weights(random, {k, {rows}, {kind}});
-      GuardBuffer<float> x({1, k}, random.Normals(k)), y({kLaunches, rows});
-      Mirror gpu;
-      const Tensor out = gpu.Out(y.tensor());
-      LinearsArgs args{.x = gpu.In(x.tensor()), .count = 1};
-      args.parts[0].w = gpu.Weight(weights[0].tensor());
-      for (int i = 0; i < kLaunches; ++i) {
-        args.parts[0].y = {static_cast<float*>(out.data) + i * rows, DType::kF32, {1, rows}};
-        LinearsCuda(gpu.ctx(), args);
-      }
-      gpu.Finish();
-      const auto first = y.row(0);
-      if (rows < 1000) ExpectExactProducts(weights, x.tensor(), {std::vector<float>(first.begin(), first.end())});
-      for (int i = 1; i < kLaunches; ++i) ASSERT_TRUE(BitEqual(y.row(i), first)) << kind.name() << " K " << k << " N " << rows << " launch " << i;
+    for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}}) cases.push_back({k, {rows}, {kind}});
+  }
+  const auto& [n, m, f, b] = kOneTokenKinds;
+  cases.insert(cases.end(), {{4096, {3000, 64}, {n, b}}, {7168, {100, 64, 33, 40}, {n, b, m, f}}, {5120, {200, 1500}, {f, b}}});
+  for (const Case& c : cases) {
+    const std::vector<QuantFixture> weights = Weights(random, c);
+    const int64_t rows = std::accumulate(c.rows.begin(), c.rows.end(), int64_t{0});
+    GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), y({kLaunches, rows});
+    Mirror gpu;
+    const Tensor out = gpu.Out(y.tensor());
+    LinearsArgs args{.x = gpu.In(x.tensor()), .count = static_cast<int>(weights.size())};
+    for (size_t i = 0; i < weights.size(); ++i) args.parts[i].w = gpu.Weight(weights[i].tensor());
+    auto* to = static_cast<float*>(out.data);
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      for (size_t i = 0; i < weights.size(); to += c.rows[i++]) args.parts[i].y = {to, DType::kF32, {1, c.rows[i]}};
+      LinearsCuda(gpu.ctx(), args);
     }
+    gpu.Finish();
+    const auto first = y.row(0);
+    if (rows < 1000) {
+      std::vector<std::vector<float>> parts;
+      auto from = first.begin();
+      for (const int64_t count : c.rows) parts.emplace_back(from, from + count), from += count;
+      ExpectExactProducts(weights, x.tensor(), parts);
+    }
+    for (int i = 1; i < kLaunches; ++i) ASSERT_TRUE(BitEqual(y.row(i), first)) << c.kinds[0].name() << " K " << c.k << " N " << rows << " launch " << i;
   }
 }
 

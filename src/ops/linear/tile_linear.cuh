@@ -37,8 +37,13 @@ struct Params {
   const float* norm;  // or null; the weights of an RMS norm of every row of x
   float norm_eps;
   Matrix matrices[kMaxTileLinearMatrices];
-  int first_item[kMaxClusters + 1];  // several formats: equal bytes for each cluster
+  struct {
+    uint16_t begin, end;
+  } ranges[kMaxClusters];  // of several formats
 };
+
+// Of several formats.
+inline bool RangesHaveOneFormat(const Params& p) { return p.num_tokens == 1 && p.log_segments > 0 && p.log_slices == 0; }
 
 struct Range {
   int group, begin, end;
@@ -50,7 +55,7 @@ __device__ __forceinline__ Range RangeAt(const Params& p, int i) {
     const int group = i / p.splits, split = i - group * p.splits, first = group * p.items_per_group;
     return {group, first + p.items_per_group * split / p.splits, first + p.items_per_group * (split + 1) / p.splits};
   }
-  if constexpr (F == kMixed) return {0, p.first_item[i], p.first_item[i + 1]};
+  if constexpr (F == kMixed) return {0, p.ranges[i].begin, p.ranges[i].end};
   const int begin = i * p.items_each + min(i, p.items_rest);
   return {0, begin, begin + p.items_each + (i < p.items_rest ? 1 : 0)};
 }
@@ -74,7 +79,8 @@ struct Share {
   int offset, step, first, count;
 };
 
-__device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
+// kMixed: the most.
+__host__ __device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
 }
 

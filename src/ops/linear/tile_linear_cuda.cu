@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 #include "base/check.h"
 #include "device/launch.cuh"
@@ -29,8 +31,83 @@ Cut ChooseCut(int tile_cols, int items, int groups, int64_t num_tokens) {
   return cut;
 }
 
-void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count, const float* norm, float norm_eps) {
+// Ranges of several formats: equal bytes for each cluster.
+void CutByBytes(Params& p, int64_t bytes) {
+  int64_t before = 0;
+  int cluster = 0, item = 0;
+  const auto begins = [&](int at) {
+    p.ranges[cluster].begin = static_cast<uint16_t>(at);
+    if (cluster > 0) p.ranges[cluster - 1].end = static_cast<uint16_t>(at);
+    ++cluster;
+  };
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const int end = i + 1 < p.num_matrices ? p.matrices[i + 1].first_item : p.items;
+    for (; item < end; ++item, before += TileBytes(p.matrices[i].format)) {
+      while (cluster < p.num_clusters && before * p.num_clusters >= bytes * cluster) begins(item);
+    }
+  }
+  while (cluster < p.num_clusters) begins(p.items);
+  p.ranges[cluster - 1].end = static_cast<uint16_t>(p.items);
+  p.max_items = 0;
+  for (int c = 0; c < p.num_clusters; ++c) p.max_items = std::max(p.max_items, p.ranges[c].end - p.ranges[c].begin);
+}
+
+// Ranges of one format each, of matrices sorted by format. Blocks go one by one to the format whose largest range has most bytes.
+// Ranges of few bytes come last: the last blocks begin when the kernel in front ends, the others while x is made.
+void CutByFormat(Params& p) {
+  struct Part {
+    WeightFormat format;
+    int first, items, blocks;
+    // Bytes of the largest range, and on average; of 64 columns.
+    std::pair<int64_t, int64_t> Load() const { return {CeilDiv(items, blocks) * TileBytes(format), items * TileBytes(format) / blocks}; }
+  };
+  Part parts[kMaxTileLinearMatrices];
+  int count = 0;
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const Matrix& m = p.matrices[i];
+    const int items = (i + 1 < p.num_matrices ? p.matrices[i + 1].first_item : p.items) - m.first_item;
+    if (items == 0) continue;
+    if (count == 0 || parts[count - 1].format != m.format) parts[count++] = {m.format, m.first_item, 0, 1};
+    parts[count - 1].items += items;
+  }
+  // There are no more blocks than items, so a format has room for another.
+  const int blocks = p.num_clusters;
+  for (p.num_clusters = count; p.num_clusters < blocks; ++p.num_clusters) {
+    Part* next = nullptr;
+    for (Part* part = parts; part < parts + count; ++part) {
+      if (part->blocks < part->items && (next == nullptr || part->Load() > next->Load())) next = part;
+    }
+    ++next->blocks;
+  }
+  struct Ranges {
+    int first, count, items;
+    int64_t bytes;  // of one
+  };
+  Ranges ranges[2 * kMaxTileLinearMatrices];
+  for (int i = 0; i < count; ++i) {
+    const Part& part = parts[i];
+    const int items = part.items / part.blocks, more = part.items % part.blocks;
+    const int64_t bytes = TileBytes(part.format);
+    ranges[2 * i] = {part.first, more, items + 1, (items + 1) * bytes};
+    ranges[2 * i + 1] = {part.first + more * (items + 1), part.blocks - more, items, items * bytes};
+  }
+  std::stable_sort(ranges, ranges + 2 * count, [](const Ranges& a, const Ranges& b) { return a.bytes > b.bytes; });
+  int block = 0;
+  p.max_items = 0;
+  for (const Ranges* of = ranges; of < ranges + 2 * count; ++of) {
+    for (int i = 0; i < of->count; ++i, ++block) {
+      const int begin = of->first + i * of->items;
+      p.ranges[block] = {static_cast<uint16_t>(begin), static_cast<uint16_t>(begin + of->items)};
+      p.max_items = std::max(p.max_items, of->items);
+    }
+  }
+}
+
+void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count, const float* norm, float norm_eps) {
   DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
+  TileLinearMatrix matrices[kMaxTileLinearMatrices];  // by format
+  std::copy_n(in, count, matrices);
+  std::stable_sort(matrices, matrices + count, [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
   Params p = {};
   p.num_matrices = count;
   p.norm = norm;
@@ -67,22 +144,14 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     p.log_slices = cut.log_slices;
     p.log_parts = cut.log_segments - cut.log_slices;
     p.num_clusters = cut.clusters;
+    p.num_tokens = static_cast<int>(tokens);
     p.splits = std::max(1, cut.clusters / p.groups);
     p.items_each = p.items / cut.clusters;
     p.items_rest = p.items % cut.clusters;
     p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits) : CeilDiv(p.items, cut.clusters));
     if (format != kMixed || p.groups > 1) return;
-    int64_t before = 0;
-    int cluster = 0, item = 0;
-    p.max_items = 0;
-    for (int i = 0; i < count; ++i) {
-      const int end = i + 1 < count ? p.matrices[i + 1].first_item : p.items;
-      for (; item < end; ++item, before += TileBytes(p.matrices[i].format)) {
-        while (cluster < cut.clusters && before * cut.clusters >= bytes * cluster) p.first_item[cluster++] = item;
-      }
-    }
-    while (cluster <= cut.clusters) p.first_item[cluster++] = p.items;
-    for (int c = 0; c < cut.clusters; ++c) p.max_items = std::max(p.max_items, p.first_item[c + 1] - p.first_item[c]);
+    DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
+    RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, bytes);
   };
 
   for (int64_t first = 0; first < num_tokens;) {
@@ -98,7 +167,6 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
       DSV4_CHECK(tokens > 1, "K ", p.cols);
       tokens = (tokens + 1) / 2;
     }
-    p.num_tokens = static_cast<int>(tokens);
     p.policy = tokens == num_tokens ? kEvictFirst : kEvictNormal;
     p.x = x + first * p.x_stride;
     for (int i = 0; i < count; ++i) p.matrices[i].y = matrices[i].y + first * matrices[i].w.rows;

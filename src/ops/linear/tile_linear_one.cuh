@@ -1,6 +1,6 @@
-// One token and weights of one format, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as
-// little beside the products as possible, for the step waits for issue slots and for code here. The same tiles, warps and order
-// of sums, so the same bits as among other tokens.
+// One token, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as little beside the products as
+// possible, for the step waits for issue slots and for code here. A block has weights of one format. The same tiles, warps and
+// order of sums, so the same bits as among other tokens.
 #pragma once
 
 #include "ops/linear/one_token.cuh"
@@ -15,22 +15,19 @@ inline bool OneTokenTakes(const Params& p) {
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
+// A block whose range has weights of format F, in a launch of format L.
 // kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
 // kWhole: all segments are whole chunks.
-template <WeightFormat F, bool kDirect, bool kWhole>
-__global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_constant__ Params p) {
+template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole>
+__device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, uint64_t* barriers, float* row_scale) {
   constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
   constexpr bool kFp8 = F == WeightFormat::kFp8Block;
   static_assert(kFull * kTile <= kSlotBytes);
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
-  __shared__ float row_scale[1];
-  AllowNext();
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const uint32_t lane = threadIdx.x % 32;
   const int log_parts = kDirect ? 0 : p.log_segments, part = warp & ((1 << log_parts) - 1), step = kWarps >> log_parts;
   const int first_tile = p.tile_cols * part >> log_parts, count = (p.tile_cols * (part + 1) >> log_parts) - first_tile;
-  const Range range = RangeAt<F>(p, static_cast<int>(blockIdx.x));
+  const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8), ring = base + warp * (kSlots * kSlotBytes);
@@ -171,6 +168,26 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   }
 }
 
+// kMixed: a matrix has its own format, a block one of them.
+template <WeightFormat F, bool kDirect, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
+  __shared__ float row_scale[1];
+  AllowNext();
+  const auto multiply = [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); };
+  if constexpr (F != kMixed) {
+    multiply.template operator()<F>();
+  } else {
+    switch (p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format) {
+      case WeightFormat::kNvfp4: multiply.template operator()<WeightFormat::kNvfp4>(); break;
+      case WeightFormat::kMxfp4: multiply.template operator()<WeightFormat::kMxfp4>(); break;
+      case WeightFormat::kFp8Block: multiply.template operator()<WeightFormat::kFp8Block>(); break;
+      default: multiply.template operator()<WeightFormat::kBf16>(); break;
+    }
+  }
+}
+
 template <WeightFormat F, bool kDirect, bool kWhole>
 void LaunchOneToken(const ExecContext& ctx, const Params& p) {
   Launch(ctx, OneTokenKernel<F, kDirect, kWhole>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads), std::max(SharedBytes(p, 1, kPair), kOneBlock), p);
@@ -179,17 +196,17 @@ void LaunchOneToken(const ExecContext& ctx, const Params& p) {
 // Of one token.
 template <WeightFormat F>
 void LaunchOneToken(const ExecContext& ctx, const Params& p) {
-  if (!OneTokenTakes(p)) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  if (!OneTokenTakes(p) || (F == kMixed && !RangesHaveOneFormat(p))) return LaunchTileLinear<F, 1, kPair>(ctx, p);
   const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
-  if (p.log_segments == 0) return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
+  if constexpr (F != kMixed) {
+    if (p.log_segments == 0) return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
+  }
   whole ? LaunchOneToken<F, false, true>(ctx, p) : LaunchOneToken<F, false, false>(ctx, p);
 }
 
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p) {
-  if constexpr (F != kMixed) {
-    if (p.num_tokens == 1) return LaunchOneToken<F>(ctx, p);
-  }
+  if (p.num_tokens == 1) return LaunchOneToken<F>(ctx, p);
   if (p.num_tokens <= 4) return LaunchTileLinear<F, 1, kPair>(ctx, p);
   if (p.num_tokens <= 8) return LaunchTileLinear<F, 2, kPair>(ctx, p);
   if (p.num_tokens <= 16) return LaunchTileLinear<F, 4, kPair>(ctx, p);
