@@ -1,6 +1,7 @@
 #include "ops/experts/experts.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -34,7 +35,7 @@ struct Layer {
     for (int64_t i = 0; i < t; ++i) {
       std::vector<int32_t> order = random.Permutation(num_experts);
       if (hot) std::swap(order[0], *std::find(order.begin(), order.end(), 0));
-      std::copy_n(order.begin(), slots, experts.row(i).begin());
+      for (int64_t a = 0; a < slots; ++a) experts[i * slots + a] = order[static_cast<size_t>(a % num_experts)];
     }
   }
 
@@ -200,6 +201,36 @@ TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
     l.experts[0] = last;
     EXPECT_EQ(Output(l, {}, 0, 1, false, last), Output(l, {}, 0, 1)) << "D " << shape.d << " F " << shape.f << " slots " << shape.slots;
   }
+}
+
+// One token has kernels of its own where the shapes allow it: its bits are those that it has among more.
+void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shapes) {
+  for (const QuantCase& kind : AllQuantCases()) {
+    if (kind.format != WeightFormat::kNvfp4 && kind.format != WeightFormat::kMxfp4) continue;
+    Random random(13);
+    for (const auto& [experts, d, f, slots] : shapes) {
+      Layer l(random, kind, experts, d, f, 2, slots);
+      const std::vector<float> both = Output(l, {}, 0, 2);
+      for (const int64_t token : {0, 1}) {
+        const auto want = std::span(both).subspan(static_cast<size_t>(token * d), static_cast<size_t>(d));
+        for (const int32_t always : {-1, l.experts[token * slots]}) {
+          EXPECT_TRUE(BitEqual(Output(l, {}, token, token + 1, false, always), want)) << kind.name() << ", D " << d << " F " << f << " known " << always;
+        }
+      }
+    }
+  }
+}
+
+// Flash's shapes, seven row pairs a block; Pro's D and F, with few rows; the smallest; chunks of two tiles.
+TEST(CudaExperts, OneTokenHasTheBitsOfMore) {
+  DSV4_GPU_OR_SKIP();
+  OneTokenHasTheBitsOfMore({{2, 4096, 2048, 7}, {3, 7168, 192, 3}, {2, 320, 3072, 5}, {4, 1024, 2048, 4}});
+}
+
+// Little work, so that compute-sanitizer ends soon.
+TEST(CudaExperts, OneTokenShort) {
+  DSV4_GPU_OR_SKIP();
+  OneTokenHasTheBitsOfMore({{3, 1024, 1024, 3}});
 }
 
 // A rounded input is RoundActivation's: with float32 products the op differs from the reference by float32 roundings and

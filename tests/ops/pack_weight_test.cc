@@ -101,7 +101,9 @@ TEST(PackWeight, ScalesOfTilesAreTheMiddleOfFp16AndBf16Numbers) {
       continue;
     }
     EXPECT_EQ(half, 0x1p6f * want) << code;
-    if (want > 0) EXPECT_EQ(brain, 0x1p118f * want) << code;  // codes under a zero are zeros
+    if (want > 0) {  // codes under a zero are zeros
+      EXPECT_EQ(brain, 0x1p118f * want) << code;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/expert_one.cuh"
 #include "ops/experts/experts_sm90.h"
 #include "ops/two_part_tokens.h"
 
@@ -168,11 +169,28 @@ void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
          static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
 }
 
+// One token; false where ExpertOneKernel does not take its shapes.
+template <WeightFormat F>
+bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
+  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
+    const int blocks = static_cast<int>(std::min<int64_t>(NumSms(), CeilDiv(items, 2)));
+    if (!OneTokenFits(a, up, items, blocks)) return false;
+    Launch(ctx, ExpertOneKernel<F>, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
+           MakeOneList(items, a.n / (up ? 16 : 32), blocks, up, up && a.always >= 0));
+    return true;
+  } else {
+    return false;
+  }
+}
+
 template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   const int64_t items = max_chunks * (Up ? DivUp(a.n, 16) : DivUp(a.n, 32));
   if constexpr (Planes == 2 && !Wide) {
-    if (items <= kTwoTeamItems * NumSms()) return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
+    if (items <= kTwoTeamItems * NumSms()) {
+      if (LaunchOne<F>(ctx, a, Up, items)) return;
+      return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
+    }
   }
   LaunchGemm<F, Planes, Up, Wide, 1>(ctx, a, items);
 }
