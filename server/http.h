@@ -112,7 +112,7 @@ class HttpServer {
 
   // On the I/O thread.
   virtual size_t num_connections() const = 0;
-  virtual size_t num_busy() const = 0;  // with a request that has no complete reply
+  virtual size_t num_busy() const = 0;  // with a request whose reply is not written as a whole
 };
 
 }  // namespace dsv4::server

@@ -50,7 +50,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection() { shared_.connections.erase(this); }
 
   void Start() { Read(); }
-  bool busy() const { return answering_; }
+  // A finished reply may still wait for the client to take it.
+  bool busy() const { return !closed_ && (answering_ || unsent() > 0); }
 
   // Accepted beyond the limit: an answer, then away.
   void Refuse(int status, std::string_view message);

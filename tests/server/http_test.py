@@ -2,10 +2,12 @@
 """HTTP itself: framing, limits, keys, time of life of connections."""
 
 import json
+import re
 import signal
+import socket
 import time
 
-from support import NANO, Server, ServerTestCase, in_parallel, main
+from support import NANO, SLOWNESS, Server, ServerTestCase, in_parallel, main
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -273,6 +275,21 @@ class Drain(ServerTestCase):
                 self.assertEqual(read_all(idle), b"")
                 self.assertIn(b"data: [DONE]", read_all(sock))
             self.assertEqual(server.stop(), 0)
+
+    def test_a_finished_reply_is_written_to_its_end(self):
+        server = Server()
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the reply, 11 MB, waits in the server
+            sock.settimeout(30 * SLOWNESS)
+            sock.connect(("127.0.0.1", server.port))
+            body = json.dumps({"prompt": "one two " * 500000, "return_token_strs": True}).encode()
+            sock.sendall(b"POST /tokenize HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            head, _, start = read_head(sock).partition(b"\r\n\r\n")
+            length = int(re.search(rb"Content-Length: (\d+)", head)[1])
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            self.assertEqual(len(start) + len(read_all(sock)), length)
+        self.assertEqual(server.stop(), 0)
 
     def test_the_drain_ends(self):
         server = Server("--drain-timeout", "0")
