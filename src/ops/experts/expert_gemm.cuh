@@ -82,14 +82,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
     FenceAsyncShared();
   }
   if (threadIdx.x < 64) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
-  if constexpr (Up) {
-    // The table of matrices is cold; it is weights.
-    const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
-    const int bytes = a.num_experts * static_cast<int>(sizeof(ExpertMatrices));
-    for (int at = (blockIdx.x * kThreads + threadIdx.x) * 64; at < bytes; at += gridDim.x * kThreads * 64) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(table + at));
-    }
-  }
+  if constexpr (Up) PrefetchMatrices<kThreads>(a);
   __syncthreads();
   const bool one_token = a.experts != nullptr;
   if (Up && !one_token) WaitForPrevious();

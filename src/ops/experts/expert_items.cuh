@@ -44,6 +44,16 @@ struct GemmArgs {
   uint64_t policy;  // of L2 for the weights
 };
 
+// To L2, by the grid: the table of matrices is cold. It is weights, so before the wait.
+template <int kThreads>
+__device__ __forceinline__ void PrefetchMatrices(const GemmArgs& a) {
+  const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
+  const int bytes = a.num_experts * static_cast<int>(sizeof(ExpertMatrices));
+  for (int at = (blockIdx.x * kThreads + threadIdx.x) * 64; at < bytes; at += gridDim.x * kThreads * 64) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(table + at));
+  }
+}
+
 // One lane's view of the chunk `first + lane`; the others' by shuffles.
 struct ChunkCache {
   int first;

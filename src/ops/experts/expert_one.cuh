@@ -12,11 +12,8 @@ namespace dsv4::experts {
 
 inline constexpr int kOneItems = 8;           // row pairs of a team, at most
 inline constexpr int kOneSums = kWarps * 32;  // floats of a row pair: 32 rows of each warp
-inline constexpr int kOneTiles = 4;           // of a matrix in a stage
-inline constexpr int kOneTileBytes = 576;     // FP4
-inline constexpr int kOneStageBytes = 2 * kOneTiles * kOneTileBytes;
-inline constexpr int kOneRingBytes = kWarps * 2 * kOneStageBytes;  // of a team
-inline constexpr int kOneTeamBytes = kOneRingBytes + kOneItems * kOneSums * 4 + 256;
+using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same
+inline constexpr int kOneTeamBytes = OneRing::kBytes + kOneItems * kOneSums * 4 + 256;
 inline constexpr int kOneMaxTiles = 14;  // of a row of tiles, a warp; an even number
 
 // What the host knows of the list of row pairs: each block has `each` of them, the first `more` one more. known: the first slot's
@@ -53,12 +50,11 @@ inline OneList MakeOneList(int64_t items, int rows, int blocks, bool up, bool kn
 // queue behind weights.
 template <WeightFormat F>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const GemmArgs a, const OneList list) {
-  constexpr int kStream = kOneTiles * kOneTileBytes;
   extern __shared__ __align__(128) uint8_t shared[];
   const bool up = list.up;
   if (!up) AllowNext();
   // Of a warp: tiles of K, bytes of them in a row of tiles, bytes of one of x's planes.
-  const int tiles = a.k / (64 * kWarps), slice = tiles * kOneTileBytes, row_bytes = kWarps * slice,
+  const int tiles = a.k / (64 * kWarps), slice = tiles * OneRing::kTileBytes, row_bytes = kWarps * slice,
             plane = tiles * 128;
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32,
@@ -78,9 +74,9 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
 
   uint8_t* const team_shared = shared + team * kOneTeamBytes;
   const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(team_shared), 0),
-                 ring = team_at + warp * 2 * kOneStageBytes;
-  float* const sums = reinterpret_cast<float*>(team_shared + kOneRingBytes);
-  const uint32_t sums_full = team_at + kOneRingBytes + kOneItems * kOneSums * 4,
+                 ring = team_at + warp * 2 * OneRing::kStageBytes;
+  float* const sums = reinterpret_cast<float*>(team_shared + OneRing::kBytes);
+  const uint32_t sums_full = team_at + OneRing::kBytes + kOneItems * kOneSums * 4,
                  ring_full = sums_full + 8 * kOneItems + 16 * warp;
   uint8_t* const zeros = shared + 2 * kOneTeamBytes;  // a plane of them
   uint8_t* const my_x = zeros + plane + warp_of_block * 2 * plane;
@@ -139,15 +135,15 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
       from1 = ShufflePointer(codes1, ahead.slot) + offset;
     }
     if (ElectLane()) {
-      const uint32_t to = ring + ahead_stage * kOneStageBytes, full = ring_full + 8 * ahead_stage;
-      const uint32_t bytes = static_cast<uint32_t>(min(tiles - ahead_tile, kOneTiles) * kOneTileBytes);
+      const uint32_t to = ring + ahead_stage * OneRing::kStageBytes, full = ring_full + 8 * ahead_stage;
+      const uint32_t bytes = static_cast<uint32_t>(min(tiles - ahead_tile, OneRing::kTiles) * OneRing::kTileBytes);
       BarrierExpect(full, 2 * bytes);
       BulkLoad(to, from0, bytes, full, a.policy);
-      BulkLoad(to + kStream, from1, bytes, full, a.policy);
+      BulkLoad(to + OneRing::kStreamBytes, from1, bytes, full, a.policy);
     }
-    from0 += kStream, from1 += kStream;
+    from0 += OneRing::kStreamBytes, from1 += OneRing::kStreamBytes;
     ahead_stage ^= 1;
-    ahead_tile += kOneTiles;
+    ahead_tile += OneRing::kTiles;
     if (ahead_tile >= tiles) {
       ahead_tile = 0;
       --ahead_items;
@@ -157,13 +153,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
 
   const bool knows = known > 0;
   if (up) {
-    // The table of matrices is cold; it is weights.
-    const uint8_t* table = reinterpret_cast<const uint8_t*>(a.matrices);
-    const int bytes = a.num_experts * static_cast<int>(sizeof(ExpertMatrices)), step = 2 * kTeamThreads * 64;
-    for (int i = block * step + static_cast<int>(threadIdx.x) * 64; i < bytes;
-         i += static_cast<int>(gridDim.x) * step) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(table + i));
-    }
+    PrefetchMatrices<2 * kTeamThreads>(a);
     if (knows) codes0 = a.matrices[a.always].gate.codes, codes1 = a.matrices[a.always].up.codes;
   }
   // Both stages are asked for before the wait where it is known of what, else behind it.
@@ -172,7 +162,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     if ((pass == 0) == (knows || !up)) {
 #pragma unroll 1
       for (int s = 0; s < 2; ++s) {
-        if (s == 0 || !knows || known > 1 || tiles > kOneTiles) request();
+        if (s == 0 || !knows || known > 1 || tiles > OneRing::kTiles) request();
       }
     }
     if (pass == 1) break;
@@ -249,11 +239,11 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     float sum[2][1][4] = {};
     const TileScales<F> no_scales[2] = {};
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile += kOneTiles) {
-      const uint32_t codes = ring + stage * kOneStageBytes + 16 * lane, scales = codes - 14 * lane + 512,
+    for (int tile = 0; tile < tiles; tile += OneRing::kTiles) {
+      const uint32_t codes = ring + stage * OneRing::kStageBytes + 16 * lane, scales = codes - 14 * lane + 512,
                      columns_at = column_at + tile * 128;
 #pragma unroll
-      for (int first = 0; first < kOneTiles; first += 2) {
+      for (int first = 0; first < OneRing::kTiles; first += 2) {
         if (first > 0 && tile + first == tiles) break;
         Columns columns[2][1][1];
 #pragma unroll
@@ -266,9 +256,9 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
         LaneTile<F> raw[2][2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const int offset = (first + j) * kOneTileBytes;
+          const int offset = (first + j) * OneRing::kTileBytes;
           raw[j][0] = LoadSharedTile<F>(codes + offset, scales + offset);
-          raw[j][1] = LoadSharedTile<F>(codes + offset + kStream, scales + offset + kStream);
+          raw[j][1] = LoadSharedTile<F>(codes + offset + OneRing::kStreamBytes, scales + offset + OneRing::kStreamBytes);
         }
 #pragma unroll
         for (int j = 0; j < 2; ++j) MultiplyTiles<F, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
