@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (kDecodes) {
-        const uint32_t scale = sm90::Nvfp4Scale(0xA8u + (word & 7u));
+        const uint32_t scale = sm90::Nvfp4ScaleHalf(0xA8u + (word & 7u));
         // Columns of a lane: 16 of row g and 16 of row g + 8, two words each.
 #pragma unroll
         for (int row = 0; row < 2; ++row) {

@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t MultiplyHalf2(uint32_t a, uint32_t b) {
 // A row's 16 codes (two words of pack_weight.h) as FP16 pairs times 2^-14, times `scale`.
 __device__ __forceinline__ void DecodeFp4RowHalf(uint32_t low, uint32_t high, uint32_t scale, uint32_t* a) {
   constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x0E000E00u;
-  const uint32_t rest = __byte_perm(low, high, 0x7351);  // upper bytes of the halves
+  const uint32_t rest = Fp4Rest(low, high);
   a[0] = MultiplyHalf2((low & kSign) | (low << 3 & kMagnitude), scale);
   a[2] = MultiplyHalf2((low << 3 & kSign) | (low << 6 & kMagnitude), scale);
   a[4] = MultiplyHalf2((low << 6 & kSign) | (low << 9 & kMagnitude), scale);
@@ -47,10 +47,10 @@ __device__ __forceinline__ void DecodeFp4Row(uint32_t low, uint32_t high, uint32
 }
 
 // TileScale of a block as an FP16 pair times 2^6. The product with a code is then weight * 2^-8, exact.
-__device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t byte) { return byte * 0x00800080u; }
+__device__ __forceinline__ uint32_t Nvfp4ScaleHalf(uint32_t byte) { return byte * 0x00800080u; }
 
 // E8M0 scale byte as a BF16 pair. 2^-127 is a subnormal; 255 is NaN.
-__device__ __forceinline__ uint32_t Mxfp4Scale(uint32_t byte) {
+__device__ __forceinline__ uint32_t E8m0AsBf16(uint32_t byte) {
   return (byte << 7 | (byte == 0 || byte == 255 ? 0x40u : 0u)) * 0x00010001u;
 }
 
@@ -109,7 +109,7 @@ struct RawWeights<WeightFormat::kNvfp4> {
     }
   }
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
-    const uint32_t low = Nvfp4Scale(scale[0]), high = Nvfp4Scale(scale[1]);
+    const uint32_t low = Nvfp4ScaleHalf(scale[0]), high = Nvfp4ScaleHalf(scale[1]);
     DecodeFp4RowHalf(v[0], v[1], low, a);
     DecodeFp4RowHalf(v[2], v[3], high, a + 1);
   }
@@ -120,7 +120,7 @@ struct RawWeights<WeightFormat::kMxfp4> : RawWeights<WeightFormat::kNvfp4> {
   // Two products: 2^126 makes the codes themselves, the scale may be any power of two of BF16.
   __device__ __forceinline__ void Decode(const uint32_t*, uint32_t* a) const {
     constexpr uint32_t kUnit = 0x7E807E80u;  // 2^126
-    const uint32_t s[2] = {Mxfp4Scale(scale[0]), Mxfp4Scale(scale[1])};
+    const uint32_t s[2] = {E8m0AsBf16(scale[0]), E8m0AsBf16(scale[1])};
     DecodeFp4Row(v[0], v[1], kUnit, a);
     DecodeFp4Row(v[2], v[3], kUnit, a + 1);
 #pragma unroll

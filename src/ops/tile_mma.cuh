@@ -112,13 +112,16 @@ __device__ __forceinline__ LaneTile<F> LoadTile(const uint8_t* tile, int lane) {
   return raw;
 }
 
+// What the fourth column pairs of a row's two words lie in: the upper bytes of the words' halves.
+__device__ __forceinline__ uint32_t Fp4Rest(uint32_t low, uint32_t high) { return __byte_perm(low, high, 0x7351); }
+
 // The eight column pairs of a row's two words of FP4 codes, times 2^-126. Logic, shifts and permutes go one in two cycles of a
 // sub-core, left shifts (as multiplications) beside them: 12 of the former, where a shift of its own for every code takes 14.
 // kByMul: the shift to the right as a multiplication, too, and each scale by one of its own. Which is faster was measured, not
 // understood: experts of one token take 28.9 us as it is and 29.5 by products, of 16 and 32 tokens 335 and 551, 321 and 539.
 template <bool kByMul = false>
 __device__ __forceinline__ void ExpandFp4(uint32_t low, uint32_t high, uint32_t (&o)[8]) {
-  const uint32_t rest = __byte_perm(low, high, 0x7351);  // upper bytes of the halves
+  const uint32_t rest = Fp4Rest(low, high);
   o[0] = low & 0x81C081C0u;
   o[1] = (low << 3) & 0x81C081C0u;
   o[2] = (low << 6) & 0x81C081C0u;
