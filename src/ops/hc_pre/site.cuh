@@ -307,17 +307,17 @@ __device__ __forceinline__ float MixOf(const Site& s, const MixWeights& w, int n
 
 constexpr int kMixThreads = 512, kMixWarps = kMixThreads / 32;  // and one more warp, for Sinkhorn
 
-// Blocks of MixKernel that a multiprocessor is to hold: 2,048 threads, but 1,536 on compute capability 12.
+// Of a multiprocessor.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-inline constexpr int kMixBlocks = 2;
+inline constexpr int kMostThreads = 1536;
 #else
-inline constexpr int kMixBlocks = 3;
+inline constexpr int kMostThreads = 2048;
 #endif
 
 // One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while the products
 // are added up, which takes registers, so that fewer blocks share a multiprocessor.
 template <int kStreams, int kGroups, bool kEarly = true>
-__global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMixBlocks) MixKernel(const Site s) {
+__global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / (kMixThreads + 32)) MixKernel(const Site s) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
   __shared__ float part[kMixWarps][(2 + kMost) * kMost + 1 + 32];  // by warp and mix; rows padded to whole warps
   [[maybe_unused]] __shared__ float shared_pre[kMost], logits[kMost * kMost];  // any H

@@ -252,13 +252,8 @@ __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
 
 // x = the streams times pre, normed: a block a token, four columns of every stream in a thread, or 4 kGroups.
 constexpr int kSumThreads = 1024;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr int kSumBlocks = 1;  // a multiprocessor has 1,536 threads
-#else
-constexpr int kSumBlocks = 2;
-#endif
 template <int kGroups>
-__global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kSumBlocks : 1) PrefillSumKernel(const Site s) {
+__global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSumThreads : 1) PrefillSumKernel(const Site s) {
   __shared__ float squares[kSumThreads / 32];
   AllowNext();
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
