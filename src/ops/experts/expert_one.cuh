@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   if (lane == 0) {
     static_assert(kOneItems == kWarps);
     BarrierInit(ring_full, 1), BarrierInit(ring_full + 8, 1);
-    BarrierInit(sums_full + 8 * warp, kWarps);
+    BarrierInit(sums_full + 8 * warp, kWarps * 8);  // every lane that stores
     BarrierInitFence();
     FenceAsyncShared();
   }
@@ -279,9 +279,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     if (t == 0) {
       float* mine = sums + i * kOneSums + warp * 32 + g;
       mine[0] = part[0][0], mine[8] = part[0][1], mine[16] = part[1][0], mine[24] = part[1][1];
+      BarrierArrive(sums_full + 8 * i);
     }
-    __syncwarp();
-    if (ElectLane()) BarrierArrive(sums_full + 8 * i);
     if (i == warp) due = {i, item.slot, item.row};
     next(item, known);
   }
