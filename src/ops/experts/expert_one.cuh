@@ -48,7 +48,8 @@ inline OneList MakeOneList(int64_t items, int rows, int blocks, bool up, bool kn
 
 // One kernel for both launches, up and down: the second one finds its code in the multiprocessor, where fetching it would have to
 // queue behind weights.
-template <WeightFormat F>
+// kWhole: all chunks are whole.
+template <WeightFormat F, bool kWhole>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const GemmArgs a, const OneList list) {
   extern __shared__ __align__(128) uint8_t shared[];
   const bool up = list.up;
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     }
     if (ElectLane()) {
       const uint32_t to = ring + ahead_stage * OneRing::kStageBytes, full = ring_full + 8 * ahead_stage;
-      const uint32_t bytes = static_cast<uint32_t>(min(tiles - ahead_tile, OneRing::kTiles) * OneRing::kTileBytes);
+      const uint32_t bytes = static_cast<uint32_t>((kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles)) * OneRing::kTileBytes);
       BarrierExpect(full, 2 * bytes);
       BulkLoad(to, from0, bytes, full, a.policy);
       BulkLoad(to + OneRing::kStreamBytes, from1, bytes, full, a.policy);
@@ -229,6 +230,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
       const uint8_t* from = reinterpret_cast<const uint8_t*>(a.planes) + int64_t{item.slot} * a.k * 2 +
                             warp * plane;
       __syncwarp();
+#pragma unroll 1
       for (int byte = 16 * lane; byte < plane; byte += 512) {
         const uint4 high = *reinterpret_cast<const uint4*>(from + byte),
                     low = *reinterpret_cast<const uint4*>(from + a.plane_elements * 2 + byte);
@@ -244,7 +246,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
                      columns_at = column_at + tile * 128;
 #pragma unroll
       for (int first = 0; first < OneRing::kTiles; first += 2) {
-        if (first > 0 && tile + first == tiles) break;
+        if (!kWhole && first > 0 && tile + first == tiles) break;
         Columns columns[2][1][1];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {

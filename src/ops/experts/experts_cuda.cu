@@ -175,7 +175,8 @@ bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items
   if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
     const int blocks = static_cast<int>(std::min<int64_t>(NumSms(), CeilDiv(items, 2)));
     if (!OneTokenFits(a, up, items, blocks)) return false;
-    Launch(ctx, ExpertOneKernel<F>, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
+    const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
            MakeOneList(items, a.n / (up ? 16 : 32), blocks, up, up && a.always >= 0));
     return true;
   } else {
