@@ -187,6 +187,22 @@ TEST_P(CudaExpertsFormats, TokensDoNotDependOnTheirBatch) {
   }
 }
 
+// Row pairs are dealt by what they cost: an expert with all tokens beside others with one each, more row pairs than blocks. Each is
+// done once: tokens have the bits that they have alone.
+TEST(CudaExperts, ChunksOfManyCostsShort) {
+  DSV4_GPU_OR_SKIP();
+  Random random(14);
+  Layer l(random, {WeightFormat::kNvfp4}, 20, 128, 512, 24, 2, /*hot=*/true);
+  std::vector<float> alone;
+  for (int64_t i = 0; i < l.t; ++i) {
+    const std::vector<float> row = Output(l, {}, i, i + 1);
+    alone.insert(alone.end(), row.begin(), row.end());
+  }
+  for (const int64_t t : {4, 7, 16, 20, 24}) {  // 24: the kernel for chunks of up to eight
+    EXPECT_TRUE(BitEqual(Output(l, {}, 0, t), std::span(alone).first(static_cast<size_t>(t * l.d)))) << t;
+  }
+}
+
 // Its items come first then, and are asked for before the choice is known. One or two row pairs a block, or none in most.
 TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
   DSV4_GPU_OR_SKIP();

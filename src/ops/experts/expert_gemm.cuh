@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   const int k_tiles = (a.k + 63) / 64;
   Cursor item, rest = {};
   int num_items, known_items = 0;  // known_items: of an expert known beforehand; they come first, then those from `rest` on
-  if (!Wide || one_token || a.plan[2] == 0) {  // all cost the same
+  if (kTeams == 2 || one_token || a.plan[2] == 0) {  // all cost the same
     const unsigned total = static_cast<unsigned>(num_chunks) * static_cast<unsigned>(rows);
     const unsigned each = total / gridDim.x, more = total % gridDim.x;
     const unsigned of_block = each + (blockIdx.x < more ? 1 : 0), before = kTeams == 2 && team == 1 ? (of_block + 1) / 2 : 0;
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
       item = at(begin + before);
     }
   } else {
-    const unsigned parts = gridDim.x * kTeams, part = blockIdx.x * kTeams + static_cast<unsigned>(team);
+    const unsigned parts = gridDim.x, part = blockIdx.x;
     const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(rows), each = total / parts, more = total % parts;
     const unsigned begin = each * part + min(part, more), end = begin + each + (part < more ? 1 : 0);
-    item = Locate<Planes>(a.chunks, num_chunks, rows, begin, lane);
-    const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate<Planes>(a.chunks, num_chunks, rows, end, lane);
+    item = Locate<Planes>(a, num_chunks, rows, begin, lane);
+    const Cursor last = end == total ? Cursor{num_chunks, 0} : Locate<Planes>(a, num_chunks, rows, end, lane);
     num_items = (last.chunk - item.chunk) * rows + last.row - item.row;
   }
   const auto advance = [&](Cursor& cursor, int& known) {

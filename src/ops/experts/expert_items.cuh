@@ -14,8 +14,12 @@ struct Chunk {
 // Tokens of a block of eight columns.
 __host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
 
-// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
-__host__ __device__ constexpr int ChunkCost(int count, int planes) { return count > BlockTokens(planes) ? 5 : 3; }
+// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead. by_token:
+// also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured (docs/cuda-attempts.md).
+inline constexpr int kLeastCost = 6;
+__host__ __device__ constexpr int ChunkCost(int count, int planes, bool by_token) {
+  return count > BlockTokens(planes) ? 8 : by_token ? kLeastCost - 1 + count : kLeastCost;
+}
 
 struct GemmArgs {
   const ExpertMatrices* matrices;
@@ -24,7 +28,8 @@ struct GemmArgs {
   const int32_t* experts;
   int num_slots;
   int always = -1;  // of one token: the expert of slot 0, if that is known beforehand
-  const int32_t* plan;  // number of chunks, their cost together, 1 where there are costs of two kinds
+  const int32_t* plan;  // number of chunks, their cost together, 1 where costs differ
+  bool by_token;        // ChunkCost
   const Chunk* chunks;
   const int32_t* pairs;
   // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
@@ -71,7 +76,7 @@ __device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_
   c.scale0 = c.scale1 = 0;
   if (i >= num_chunks) return;
   if (a.experts != nullptr) {
-    c.chunk = {a.experts[i], i, 1, 3 * i};
+    c.chunk = {a.experts[i], i, 1, kLeastCost * i};
     c.chunk.expert = min(max(c.chunk.expert, 0), a.num_experts - 1);
   } else {
     c.chunk = a.chunks[i];
@@ -97,7 +102,8 @@ struct Cursor {
 
 // The first row pair at or behind position `at` of the costs; all lanes of a warp.
 template <int Planes>
-__device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, int rows, unsigned at, int lane) {
+__device__ __forceinline__ Cursor Locate(const GemmArgs& a, int num_chunks, int rows, unsigned at, int lane) {
+  const Chunk* chunks = a.chunks;
   int low = 0, size = num_chunks;  // the chunk lies in [low, low + size)
   while (size > 1) {
     const int step = (size + 31) / 32, i = low + lane * step;
@@ -108,7 +114,7 @@ __device__ __forceinline__ Cursor Locate(const Chunk* chunks, int num_chunks, in
     size = min(step, end - low);
   }
   const Chunk c = chunks[low];
-  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes, a.by_token)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
   Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
   if (cursor.row >= rows) cursor = {low + 1, 0};
   return cursor;

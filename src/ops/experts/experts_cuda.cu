@@ -15,6 +15,7 @@ constexpr int kMaxExperts = 1024;
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
 constexpr int64_t kReadOnceTokens = 8;  // up to here hardly an expert has so many that its weights are read again
+constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
 constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T
 constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
 
@@ -41,8 +42,8 @@ __device__ __forceinline__ int BlockScan(int x) {
 
 // The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on it.
 template <int Planes>
-__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, int32_t* plan, Chunk* chunks,
-                         int32_t* pairs) {
+__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token, int32_t* plan,
+                         Chunk* chunks, int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
   const int e = threadIdx.x;
   count[e] = 0;
@@ -52,16 +53,16 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
   const int mine = count[e], begin = BlockScan(mine) - mine;
   const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
   int my_cost = 0;
-  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes);
+  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes, by_token);
   const int last_cost = BlockScan(my_cost);
   int cost = last_cost - my_cost;
   next[e] = begin;
   for (int i = 0; i < my_chunks; ++i) {
     const int size = min(mine - i * chunk_tokens, chunk_tokens);
     chunks[first_chunk + i] = {e, begin + i * chunk_tokens, size, cost};
-    cost += ChunkCost(size, Planes);
+    cost += ChunkCost(size, Planes, by_token);
   }
-  const int uneven = __syncthreads_or(mine > BlockTokens(Planes));
+  const int uneven = __syncthreads_or(mine > 0 && ChunkCost(min(mine, chunk_tokens), Planes, by_token) != kLeastCost);
   if (threadIdx.x == kPlanThreads - 1) plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
   __syncthreads();
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
@@ -89,13 +90,13 @@ __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDty
 // Block 0: the plan. Blocks 1 ..: a row of x each.
 template <int Planes>
 __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens,
-                                                           int32_t* plan, Chunk* chunks, int32_t* pairs, const float* x,
+                                                           bool by_token, int32_t* plan, Chunk* chunks, int32_t* pairs, const float* x,
                                                            int k, ActivationDtype mode, uint16_t* planes,
                                                            int64_t plane_elements) {
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
-    MakePlan<Planes>(experts, num_pairs, num_experts, chunk_tokens, plan, chunks, pairs);
+    MakePlan<Planes>(experts, num_pairs, num_experts, chunk_tokens, by_token, plan, chunks, pairs);
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
@@ -267,6 +268,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
   const bool wide = planes == 3 || pairs > 2 * num_experts;
   const int64_t chunk_tokens = BlockTokens(planes) * (wide ? 2 : 1);
+  const bool by_token = !wide && t >= kCostByTokenFrom && t <= kCostByTokenTo;
   const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / chunk_tokens);
 
   down.plane_elements = pairs * PaddedColumns(f);
@@ -279,9 +281,9 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
     const int64_t x_elements = t * PaddedColumns(d);
     uint16_t* x_planes = arena.Take<uint16_t>(planes * x_elements);
     Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
-           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), plan, chunks, sorted, a.x.f32(),
+           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), by_token, plan, chunks, sorted, a.x.f32(),
            static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
-    for (GemmArgs* args : {&up, &down}) args->plan = plan, args->chunks = chunks, args->pairs = sorted;
+    for (GemmArgs* args : {&up, &down}) args->plan = plan, args->by_token = by_token, args->chunks = chunks, args->pairs = sorted;
     if (up_packed) up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements, up.row_is_token = true;
     if (down_packed) down.experts = nullptr;
   }
