@@ -13,6 +13,7 @@ namespace tile_linear {
 namespace {
 
 constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
+constexpr int64_t kSpreadTokens = 8;    // up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
 
 // How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and so who
 // sums what may depend on T.
@@ -26,6 +27,7 @@ Cut ChooseCut(int tile_cols, int items, int groups, int64_t num_tokens) {
   const bool direct = IsDirect(tile_cols, items);
   while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
   while (cut.log_slices < cut.log_segments && std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes) ++cut.log_slices;
+  while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments && items << (cut.log_slices + 1) <= sms) ++cut.log_slices;
   cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(1 << cut.log_slices), items, kMaxClusters});
   if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
   return cut;
