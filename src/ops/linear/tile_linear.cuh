@@ -84,6 +84,21 @@ __host__ __device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
 }
 
+// call<G>(): G is F, or of several formats the one that is known only now.
+template <WeightFormat F, typename Call>
+__device__ __forceinline__ void CallWithFormat(WeightFormat format, const Call& call) {
+  if constexpr (F != kMixed) {
+    call.template operator()<F>();
+  } else {
+    switch (format) {
+      case WeightFormat::kNvfp4: return call.template operator()<WeightFormat::kNvfp4>();
+      case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
+      case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
+      default: return call.template operator()<WeightFormat::kBf16>();
+    }
+  }
+}
+
 // A warp's chunks, in the order in which it multiplies them: of TilesOfChunk, but for the last of an item unless kWhole.
 template <WeightFormat F, bool kWhole>
 class ChunkStream {

@@ -173,17 +173,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
         const int count = min(TilesOfChunk(format), left);
         BarrierWait(barrier, phase);
         const uint8_t* tile = static_cast<const uint8_t*>(__cvta_shared_to_generic(slot));
-        const auto multiply = [&]<WeightFormat G>() { MultiplyChunk<G, NT, NX>(tile, count, lane, x, tokens, scales, scale_tile, b, acc); };
-        if constexpr (F != kMixed) {
-          multiply.template operator()<F>();
-        } else {
-          switch (format) {
-            case WeightFormat::kNvfp4: multiply.template operator()<WeightFormat::kNvfp4>(); break;
-            case WeightFormat::kMxfp4: multiply.template operator()<WeightFormat::kMxfp4>(); break;
-            case WeightFormat::kFp8Block: multiply.template operator()<WeightFormat::kFp8Block>(); break;
-            default: multiply.template operator()<WeightFormat::kBf16>(); break;
-          }
-        }
+        CallWithFormat<F>(format, [&]<WeightFormat G>() {
+          MultiplyChunk<G, NT, NX>(tile, count, lane, x, tokens, scales, scale_tile, b, acc);
+        });
         x += count * tokens.tile();
         scale_tile += count;
         left -= count;

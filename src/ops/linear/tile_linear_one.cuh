@@ -175,17 +175,8 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   __shared__ float row_scale[1];
   AllowNext();
-  const auto multiply = [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); };
-  if constexpr (F != kMixed) {
-    multiply.template operator()<F>();
-  } else {
-    switch (p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format) {
-      case WeightFormat::kNvfp4: multiply.template operator()<WeightFormat::kNvfp4>(); break;
-      case WeightFormat::kMxfp4: multiply.template operator()<WeightFormat::kMxfp4>(); break;
-      case WeightFormat::kFp8Block: multiply.template operator()<WeightFormat::kFp8Block>(); break;
-      default: multiply.template operator()<WeightFormat::kBf16>(); break;
-    }
-  }
+  const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
+  CallWithFormat<F>(format, [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
 }
 
 template <WeightFormat F, bool kDirect, bool kWhole>
