@@ -56,43 +56,26 @@ constexpr uint32_t E4m3OfTileScale(uint32_t scale) {
   return scale >= (15u << 3) ? scale - (14u << 3) : (8u | (scale & 7u)) >> (15 - (scale >> 3));
 }
 
+// Where bit `b` (0 to 2 of the magnitude, 3: the sign) of a row's code `i` of 16 lies in its two words; word 1 begins at 32.
+constexpr int Fp4Bit(int i, int b) {
+  constexpr int kFourth[2][4] = {{13, 14, 11, 32 + 14}, {32 + 11, 10, 32 + 13, 32 + 10}};
+  const int word = i / 8, pair = i % 8 / 2, half = i % 2;
+  return 16 * half + (pair == 3 ? kFourth[word][b] : 32 * word + (b == 3 ? 15 : 6 + b) - 3 * pair);
+}
+
 // Sixteen codes of a row (16 columns; `codes` has column i at bits 4 i) as the two words of a tile, and back.
 struct Fp4Words {
   uint32_t low, high;
 };
 constexpr Fp4Words PlaceFp4(uint64_t codes) {
-  uint32_t words[2] = {};
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t code = static_cast<uint32_t>(codes >> (4 * i)) & 15u, sign = code >> 3, magnitude = code & 7u;
-    const uint32_t high = magnitude >> 2, mid = magnitude >> 1 & 1u, low = magnitude & 1u;
-    const int m = i % 8 / 2, half = i % 2 * 16;
-    if (m < 3) {
-      words[i / 8] |= (sign << (15 - 3 * m) | magnitude << (6 - 3 * m)) << half;
-    } else if (i < 8) {
-      words[0] |= (high << 11 | mid << 14 | low << 13) << half;
-      words[1] |= sign << (14 + half);
-    } else {
-      words[0] |= mid << (10 + half);
-      words[1] |= (sign << 10 | high << 13 | low << 11) << half;
-    }
-  }
-  return {words[0], words[1]};
+  uint64_t words = 0;
+  for (int i = 0; i < 64; ++i) words |= (codes >> i & 1u) << Fp4Bit(i / 4, i % 4);
+  return {static_cast<uint32_t>(words), static_cast<uint32_t>(words >> 32)};
 }
 constexpr uint64_t UnplaceFp4(uint32_t low, uint32_t high) {
+  const uint64_t words = uint64_t{high} << 32 | low;
   uint64_t codes = 0;
-  for (int i = 0; i < 16; ++i) {
-    const int m = i % 8 / 2, half = i % 2 * 16;
-    const uint32_t a = low >> half & 0xFFFFu, b = high >> half & 0xFFFFu, word = i < 8 ? a : b;
-    uint32_t code;
-    if (m < 3) {
-      code = (word >> (15 - 3 * m) & 1u) << 3 | (word >> (6 - 3 * m) & 7u);
-    } else if (i < 8) {
-      code = (b >> 14 & 1u) << 3 | (a >> 11 & 1u) << 2 | (a >> 14 & 1u) << 1 | (a >> 13 & 1u);
-    } else {
-      code = (b >> 10 & 1u) << 3 | (b >> 13 & 1u) << 2 | (a >> 10 & 1u) << 1 | (b >> 11 & 1u);
-    }
-    codes |= uint64_t{code} << (4 * i);
-  }
+  for (int i = 0; i < 64; ++i) codes |= (words >> Fp4Bit(i / 4, i % 4) & 1u) << i;
   return codes;
 }
 // Of a block of weights whose NVFP4 scale is `e4m3`: a negative one turns the codes' signs, zero makes them zeros.
