@@ -14,9 +14,8 @@ constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = 1024;
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
-constexpr int64_t kReadOnceTokens = 8;  // up to here hardly an expert has so many that its weights are read again
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
-constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T
+constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T, and weights are copied past what L2 keeps
 constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -253,7 +252,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
 
   GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
                  .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
-                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kReadOnceTokens ? kEvictFirst : kEvictNormal};
+                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kFewTokens ? kEvictFirst : kEvictNormal};
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 
