@@ -220,5 +220,20 @@ TEST(CudaLinear, TrueShapes) {
   }
 }
 
+// Rings and inputs of 17 tokens are together what a block may have on Hopper, without what the kernel declares itself: then the
+// rings must be shorter.
+TEST(CudaLinear, InputsThatFillSharedMemory) {
+  DSV4_GPU_OR_SKIP();
+  Random random(7);
+  const int64_t n = 16 * 8 * 132, k = 1792, t = 17;
+  const QuantFixture w(random, {WeightFormat::kNvfp4}, n, k, {.unaligned = false});
+  GuardBuffer<float> x({t, k}, random.Normals(t * k));
+  const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), t, 1);
+  for (const auto& [first, size] : {std::pair<int64_t, int64_t>{0, 16}, {16, 1}}) {
+    const Tensor part{x.data() + first * k, DType::kF32, {size, k}};
+    EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), part, size, 1), std::span(all).subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n)))) << first;
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::test

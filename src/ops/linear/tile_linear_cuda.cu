@@ -161,7 +161,7 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     const auto fits = [&] {
       cut_for(tokens);
       for (p.slots = kSlots; p.slots >= 2; --p.slots) {
-        if (SharedBytes(p, static_cast<int>(tokens), nx) <= 227 * 1024) return true;
+        if (SharedBytes(p, static_cast<int>(tokens), nx) <= kMostShared) return true;
       }
       return false;
     };

@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots + 1];
   __shared__ float row_scales[32];  // of the tokens' rows, which a norm multiplies sums with
+  static_assert(sizeof barriers + sizeof row_scales <= kOwnShared);
   AllowNext();
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const int slices = 1 << p.log_slices, parts = 1 << p.log_parts;

@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   __shared__ float row_scale[1];
+  static_assert(sizeof barriers + sizeof row_scale <= kOwnShared);
   AllowNext();
   const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
   CallWithFormat<F>(format, [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
