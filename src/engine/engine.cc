@@ -125,12 +125,6 @@ struct Loaded {
   LoadTimes times;
 };
 
-// What is told and checked before memory for the model is taken.
-Status AnnouncePlan(const EngineOptions& options, const MemoryPlan& plan, const KvLayout& kv) {
-  if (options.on_plan) options.on_plan(plan);
-  return CheckPlan(plan, kv.page_bytes);
-}
-
 Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPool& pool,
                          const std::function<bool(int64_t, int64_t)>& progress) {
   const Stopwatch watch;
@@ -143,7 +137,8 @@ Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPoo
   const MemoryPlan plan = PlanMemory(options, config, device, weights, report);
   out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
   if (device.kind() != DeviceKind::kCpu) {
-    DSV4_RETURN_IF_ERROR(AnnouncePlan(options, plan, out.model.kv_layout));
+    if (options.on_plan) options.on_plan(plan);
+    DSV4_RETURN_IF_ERROR(CheckPlan(plan, out.model.kv_layout.page_bytes, "use a smaller --prefill-chunk, close other programs, or use --device cpu"));
     DSV4_ASSIGN_OR_RETURN(out.model.weights,
                           UploadWeights(device, pool, out.model.weights, source.get(), progress, &out.times));
     return out;
@@ -158,22 +153,48 @@ Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPoo
   return out;
 }
 
+struct SyntheticPlan {
+  Config config;
+  BindReport report;
+  MemoryPlan memory;
+
+  Status Check(const EngineOptions& o, std::string_view remedy) const {
+    return CheckPlan(memory, MakeKvLayout(MakeKvSpec(config, ModesOf(o))).page_bytes, remedy);
+  }
+};
+
+Result<SyntheticPlan> PlanSynthetic(const EngineOptions& options, const Device& device) {
+  SyntheticPlan p = {};
+  DSV4_ASSIGN_OR_RETURN(p.config, SyntheticConfig(options.synthetic));
+  p.report.weight_bytes = SyntheticWeightBytes(device, p.config, options.synthetic);
+  p.memory = PlanMemory(options, p.config, device, {}, p.report);
+  return p;
+}
+
+// What to do where a synthetic model of `num_layers` layers does not fit: take as many as do.
+std::string RemedyForLayers(EngineOptions options, const Device& device, int64_t num_layers) {
+  int64_t& layers = options.synthetic.num_layers;
+  for (layers = num_layers - 1; layers > 0; --layers) {
+    const Result<SyntheticPlan> plan = PlanSynthetic(options, device);
+    if (plan.ok() && plan->Check(options, "").ok()) return StrCat("use --layers ", layers);
+  }
+  return "use a smaller --prefill-chunk or close other programs";
+}
+
 Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, ThreadPool& pool,
                              const std::function<bool(int64_t, int64_t)>& progress) {
   if (!options.model_dir.empty()) {
     return InvalidArgument(StrCat("both a model folder (", options.model_dir, ") and a synthetic model (",
                                   options.synthetic.shape, ") were named; use one"));
   }
-  DSV4_ASSIGN_OR_RETURN(Config config, SyntheticConfig(options.synthetic));
-  BindReport report;
-  report.weight_bytes = SyntheticWeightBytes(device, config, options.synthetic);
-  const MemoryPlan plan = PlanMemory(options, config, device, {}, report);
-  DSV4_RETURN_IF_ERROR(AnnouncePlan(options, plan, MakeKvLayout(MakeKvSpec(config, ModesOf(options)))));
+  DSV4_ASSIGN_OR_RETURN(SyntheticPlan plan, PlanSynthetic(options, device));
+  if (options.on_plan) options.on_plan(plan.memory);
+  if (!plan.Check(options, "").ok()) return plan.Check(options, RemedyForLayers(options, device, plan.config.num_layers));
   const Stopwatch making;
-  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config, options.synthetic, progress));
-  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report), .times = {}};
+  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, plan.config, options.synthetic, progress));
+  Loaded out{.model = {}, .info = MakeModelInfo(plan.config, options, plan.report), .times = {}};
   out.times.read = making.Seconds();
-  out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
+  out.model = MakeModel(std::move(plan.config), std::move(weights), ModesOf(options));
   return out;
 }
 

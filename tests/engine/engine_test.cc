@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "model/deepseek_v4/plan.h"
 #include "support/fixture.h"
 
 namespace dsv4::test {
@@ -104,6 +105,36 @@ TEST_F(EngineApi, BadOptionsAreRefusedByName) {
   load([](EngineOptions& o) { o.prefill_chunk = -1; }, "prefill chunk -1");
   load([](EngineOptions& o) { o.max_context = -5; }, "-5");
   load([](EngineOptions& o) { o.model_dir = "/does/not/exist"; }, "/does/not/exist");
+}
+
+// What is refused has not been allocated: the test takes no memory.
+TEST(SyntheticModel, ThatDoesNotFitIsToldHowManyLayersDo) {
+  const int64_t available = AvailableMemory();
+  if (available == 0 || available > int64_t{600} << 30) GTEST_SKIP() << "all of Pro's layers might fit";
+  EngineOptions options;
+  options.synthetic.shape = "pro";
+  options.num_threads = 1;
+  options.max_context = 4096;
+  const auto refusal = [&](int64_t layers) {
+    options.synthetic.num_layers = layers;
+    const auto engine = Engine::Load(options);
+    return engine.ok() ? std::string() : engine.status().message();
+  };
+  const std::string all = refusal(0);
+  EXPECT_NE(all.find("does not fit"), std::string::npos) << all;
+  EXPECT_EQ(all.find('\n'), std::string::npos);
+  const std::string use = "; use --layers ";
+  const size_t hint = all.find(use);
+  if (hint == std::string::npos) {
+    EXPECT_NE(all.find("; use a smaller --prefill-chunk or close other programs"), std::string::npos) << all;
+    EXPECT_NE(refusal(1).find("does not fit"), std::string::npos);
+    return;
+  }
+  const int64_t layers = std::stoll(all.substr(hint + use.size()));
+  EXPECT_EQ(all.substr(hint), use + std::to_string(layers));
+  EXPECT_GE(layers, 1);
+  EXPECT_LT(layers, 50);
+  EXPECT_NE(refusal(layers + 2).find("does not fit"), std::string::npos);  // other programs may just have ended: not + 1
 }
 
 }  // namespace

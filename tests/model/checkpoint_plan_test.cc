@@ -73,20 +73,20 @@ TEST(Plan, WhatDoesNotFitIsRefusedWithTheNumbers) {
   in.max_context = 4096;
   const int64_t needed = 1000000 + 2000 + 300 + KvFootprint(in.kv).fixed + 512;
   in.available_bytes = needed;
-  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512).ok());
+  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok());
   in.available_bytes = needed - 1;
   MemoryPlan plan = MakeMemoryPlan(in);
   plan.device = "a small GPU";
-  const Status status = CheckPlan(plan, 512);
+  const Status status = CheckPlan(plan, 512, "use less");
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  for (const std::string& part : {std::string("a small GPU"), std::to_string(needed), std::to_string(needed - 1)}) {
+  for (const std::string& part : {std::string("a small GPU"), std::to_string(needed), std::to_string(needed - 1), std::string("use less")}) {
     EXPECT_THAT(status.message(), ::testing::HasSubstr(part));
   }
   in.available_bytes = needed;
   in.loading_bytes = 300 + KvFootprint(in.kv).fixed + 513;  // the loader's buffers are gone before there are activations
-  EXPECT_FALSE(CheckPlan(MakeMemoryPlan(in), 512).ok());
+  EXPECT_FALSE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok());
   in.available_bytes = 0;
-  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512).ok()) << "unknown memory";
+  EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok()) << "unknown memory";
 }
 
 // Flash at its longest context: 8 MiB of index scores for each of 16 threads, and 16,384 decoded rows of 512 channels.

@@ -97,7 +97,7 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
-Status CheckPlan(const MemoryPlan& p, int64_t page_bytes) {
+Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remedy) {
   if (p.available_bytes == 0) return {};
   const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
   const int64_t needed = p.weight_bytes + p.widened_bytes + p.scratch_bytes + std::max(running, p.loading_bytes);
@@ -106,7 +106,7 @@ Status CheckPlan(const MemoryPlan& p, int64_t page_bytes) {
       "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
       p.scratch_bytes, " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
       ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", needed, " bytes, ", p.available_bytes,
-      " are free; use a smaller --prefill-chunk, close other programs, or use --device cpu"));
+      " are free; ", remedy));
 }
 
 int64_t AvailableMemory(const std::string& root) {

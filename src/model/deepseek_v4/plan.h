@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "dsv4/inspect.h"
 #include "dsv4/status.h"
@@ -34,9 +35,9 @@ struct PlanInputs {
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
-// kResourceExhausted, with all numbers, when loading, or then a step of a prefill chunk for one sequence of one page, does
-// not fit; `page_bytes` of KV.
-Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes);
+// kResourceExhausted, with all numbers and `remedy`, when loading, or then a step of a prefill chunk for one sequence of one
+// page, does not fit; `page_bytes` of KV.
+Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes, std::string_view remedy);
 
 // Memory that this process may still take: what the kernel calls available, and what the limits of its control groups
 // leave (both versions; page cache counts as free). 0: unknown. `root` stands before /proc and /sys.
