@@ -9,6 +9,7 @@
 #include "device/cpu_features.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
+#include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/plan.h"
 #include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/synthetic_disk.h"
@@ -129,6 +130,7 @@ Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPoo
                          const std::function<bool(int64_t, int64_t)>& progress) {
   const Stopwatch watch;
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(options.model_dir));
+  if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source, TensorSource::Open(options.model_dir));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, source, &report));

@@ -9,6 +9,7 @@
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/gpu_limits.h"
 #include "ops/registry.h"
 
 namespace dsv4 {
@@ -68,6 +69,7 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
   DSV4_ASSIGN_OR_RETURN(const Config config, LoadConfig(options.model_dir));
+  if (device->kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
   DSV4_ASSIGN_OR_RETURN(const auto source, TensorSource::Open(options.model_dir));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(const Weights weights, BindWeights(config, source, &report));

@@ -16,6 +16,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxRopeDimOnGpu = 512;
+
 struct CompressArgs {
   Tensor values;       // f32 [T, coff*d]: kv_proj of the step's tokens
   Tensor gates;        // f32 [T, coff*d]: gate_proj; the slot bias is added in place

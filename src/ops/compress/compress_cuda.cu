@@ -6,6 +6,7 @@ namespace compress {
 namespace {
 
 constexpr int kPromptThreads = 256;
+static_assert(kMaxRopeDimOnGpu <= 2 * kPromptThreads);
 constexpr int kStepThreads = 1024;  // a step has few rows to emit: one block must keep many loads in flight
 
 // One block a sequence.

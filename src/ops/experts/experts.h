@@ -16,6 +16,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxExpertsOnGpu = 1024;  // in `matrices`
+
 struct ExpertMatrices {
   QuantTensor gate;  // [F, D]
   QuantTensor up;    // [F, D]

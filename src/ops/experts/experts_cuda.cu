@@ -11,7 +11,7 @@ namespace experts {
 namespace {
 
 constexpr int kPlanThreads = 1024;
-constexpr int kMaxExperts = 1024;
+constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter

@@ -10,6 +10,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxIndexDimOnGpu = 512;
+
 struct IndexTopkArgs {
   Tensor q;          // f32 [T, Ni, Di], rounded
   Tensor weights;    // f32 [T, Ni]: may be negative. The paper's factor Di^-1/2 Ni^-1/2 is left out: it cannot change the choice

@@ -10,7 +10,6 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kMaxDim = 512;
 constexpr int64_t kMaxRows = 262144;  // a context of 2^20 tokens
 constexpr int64_t kMaxFew = 128;      // tokens that are scored by blocks of their own
 constexpr int kMaxAlone = 4096;  // rows of one token up to which a cluster of blocks costs more than it saves
@@ -64,7 +63,7 @@ void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, c
 void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2),
                 k = a.topk_idxs.dim(1);
-  DSV4_CHECK(dim <= kMaxDim, "index head dimension ", dim);
+  DSV4_CHECK(dim <= kMaxIndexDimOnGpu, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
   // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the rows.
   const int64_t room = ctx.scratch.bytes / (4 * kMaxRows);

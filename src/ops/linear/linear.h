@@ -13,6 +13,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxColumnsOnGpu = 131072;  // K
+
 struct LinearArgs {
   Tensor x;        // f32 [T, G*K]
   QuantTensor w;   // [G*N, K], any format

@@ -23,6 +23,8 @@ struct RouterArgs {
   Tensor x;            // f32 [T, K]
   QuantTensor w;       // [E, K]
 };
+inline constexpr int64_t kMaxRoutedOnGpu = 1024, kMaxChosenOnGpu = 32;  // experts; of a token
+
 // Whether the op makes its logits of `x` and `w`, too, with linear's bits: on a GPU for one token. A launch less.
 #ifdef DSV4_HAVE_CUDA
 bool RouterMultiplies(const ExecContext& ctx, const RouterArgs& args);

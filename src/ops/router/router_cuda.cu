@@ -12,7 +12,6 @@ using router::WarpLargest;
 using router::WarpWeight;
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr int64_t kMaxExperts = 1024, kMaxChosen = 32;
 
 // One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its lane
 // i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
@@ -99,7 +98,7 @@ void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a);
 void RouterCuda(const ExecContext& ctx, const RouterArgs& a) {
   if (a.w) return RouterOneCuda(ctx, a);
   const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0);
-  DSV4_CHECK(e <= kMaxExperts && count <= kMaxChosen, e, " experts, ", count, " chosen");
+  DSV4_CHECK(e <= kMaxRoutedOnGpu && count <= kMaxChosenOnGpu, e, " experts, ", count, " chosen");
   if (e <= 256) return Run<1>(ctx, a);
   if (e <= 512) return Run<2>(ctx, a);
   Run<4>(ctx, a);

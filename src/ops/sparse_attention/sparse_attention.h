@@ -13,6 +13,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxHeadDimOnGpu = 1024;
+
 struct SparseAttentionArgs {
   Tensor q;          // f32 [T, N, Dh]
   Tensor kv;         // f32 [T, Dh]

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int num_heads = static_cast<int>(a.q.dim(1)), dh = static_cast<int>(a.q.dim(2));
-  DSV4_CHECK(dh <= 1024, "head dim ", dh);
+  DSV4_CHECK(dh <= kMaxHeadDimOnGpu, "head dim ", dh);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   const dim3 grid(static_cast<unsigned>(a.q.dim(0)), static_cast<unsigned>((num_heads + kHeads - 1) / kHeads));
   const auto launch = [&](auto kernel) {

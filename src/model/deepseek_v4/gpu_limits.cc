@@ -1,0 +1,39 @@
+#include "model/deepseek_v4/gpu_limits.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/str.h"
+#include "ops/compress/compress.h"
+#include "ops/experts/experts.h"
+#include "ops/index_topk/index_topk.h"
+#include "ops/linear/linear.h"
+#include "ops/router/router.h"
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace dsv4 {
+
+Status CheckGpuLimits(const Config& c) {
+  const bool indexes = std::find(c.compress_ratios.begin(), c.compress_ratios.end(), 4) != c.compress_ratios.end();
+  struct Limit {
+    std::string_view what;
+    int64_t value, most;
+  };
+  for (const Limit& l : {Limit{"head_dim", c.head_dim, kMaxHeadDimOnGpu},
+                         {"qk_rope_head_dim", c.rope_dim, kMaxRopeDimOnGpu},
+                         {"index_head_dim", indexes ? c.index_head_dim : 0, kMaxIndexDimOnGpu},
+                         {"n_routed_experts", c.num_experts, std::min(kMaxRoutedOnGpu, kMaxExpertsOnGpu - c.num_shared_experts)},
+                         {"num_experts_per_tok", c.experts_per_token, kMaxChosenOnGpu},
+                         {"hidden_size", c.hidden_size, kMaxColumnsOnGpu},
+                         {"q_lora_rank", c.q_lora_rank, kMaxColumnsOnGpu},
+                         {"moe_intermediate_size", c.moe_intermediate, kMaxColumnsOnGpu},
+                         {"num_attention_heads * head_dim / o_groups", c.num_heads * c.head_dim / c.o_groups, kMaxColumnsOnGpu},
+                         {"o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, kMaxColumnsOnGpu}}) {
+    if (l.value > l.most) {
+      return Unsupported(StrCat(l.what, " is ", l.value, "; on a GPU it may be ", l.most, " at most; use --device cpu"));
+    }
+  }
+  return {};
+}
+
+}  // namespace dsv4
