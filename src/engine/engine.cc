@@ -14,6 +14,7 @@
 #include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/synthetic_disk.h"
 #include "model/deepseek_v4/upload.h"
+#include "ops/experts/experts.h"
 
 namespace dsv4 {
 
@@ -60,8 +61,8 @@ Status CheckEngineOptions(const EngineOptions& o) {
 int64_t PrefillChunk(const EngineOptions& options) {
   const bool on_host = options.device == "cpu";
   const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
-  const bool exact = options.activation_dtype == ActivationDtype::kF32;
-  return !on_host && exact ? std::min(chunk, kDeviceExactChunk) : chunk;
+  if (on_host) return chunk;
+  return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
 }
 
 NumericsModes ModesOf(const EngineOptions& o) {

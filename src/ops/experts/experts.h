@@ -16,7 +16,7 @@
 
 namespace dsv4 {
 
-inline constexpr int64_t kMaxExpertsOnGpu = 1024;  // in `matrices`
+inline constexpr int64_t kMaxExpertsOnGpu = 1024, kMaxTokensOnGpu = 65535;  // in `matrices`; T
 
 struct ExpertMatrices {
   QuantTensor gate;  // [F, D]

@@ -246,7 +246,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   if (a.shared && t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) {
     return ExpertsPrefillSm90(ctx, a, t <= kTwoPartTokens ? 2 : 1);
   }
-  DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t < 65536);
+  DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t <= kMaxTokensOnGpu);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
 
