@@ -12,6 +12,7 @@ using ::testing::HasSubstr;
 Config Flash() {
   Config c;
   c.hidden_size = 4096, c.num_heads = 64, c.head_dim = 512, c.rope_dim = 64, c.q_lora_rank = 1024, c.o_groups = 8, c.o_lora_rank = 1024;
+  c.vocab_size = 129280, c.index_heads = 64;
   c.moe_intermediate = 2048, c.num_experts = 256, c.num_shared_experts = 1, c.experts_per_token = 6, c.index_head_dim = 128;
   c.compress_ratios = {0, 4, 128};
   return c;
@@ -38,7 +39,9 @@ TEST(GpuLimits, WhatIsBeyondIsNamed) {
   refused([](Config& c) { c.num_experts = 1024; }, "n_routed_experts", "1024", "1023");
   refused([](Config& c) { c.experts_per_token = 33; }, "num_experts_per_tok", "33", "32");
   refused([](Config& c) { c.moe_intermediate = 131136; }, "moe_intermediate_size", "131136", "131072");
-  refused([](Config& c) { c.num_heads = 4096; }, "num_attention_heads * head_dim / o_groups", "262144", "131072");
+  refused([](Config& c) { c.vocab_size = 1048561; }, "vocab_size", "1048561", "1048560");
+  refused([](Config& c) { c.num_heads = 2048; }, "num_attention_heads * head_dim + index_n_heads * index_head_dim", "1056768", "1048560");
+  refused([](Config& c) { c.num_heads = 1024, c.o_groups = 2; }, "num_attention_heads * head_dim / o_groups", "262144", "131072");
   refused([](Config& c) { c.o_lora_rank = 16448; }, "o_groups * o_lora_rank", "131584", "131072");
 }
 

@@ -27,6 +27,9 @@ Status CheckGpuLimits(const Config& c) {
                          {"hidden_size", c.hidden_size, kMaxColumnsOnGpu},
                          {"q_lora_rank", c.q_lora_rank, kMaxColumnsOnGpu},
                          {"moe_intermediate_size", c.moe_intermediate, kMaxColumnsOnGpu},
+                         {"vocab_size", c.vocab_size, kMaxRowsOnGpu},
+                         {"num_attention_heads * head_dim + index_n_heads * index_head_dim",
+                          c.num_heads * c.head_dim + (indexes ? c.index_heads * c.index_head_dim : 0), kMaxRowsOnGpu},
                          {"num_attention_heads * head_dim / o_groups", c.num_heads * c.head_dim / c.o_groups, kMaxColumnsOnGpu},
                          {"o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, kMaxColumnsOnGpu}}) {
     if (l.value > l.most) {

@@ -13,7 +13,7 @@
 
 namespace dsv4 {
 
-inline constexpr int64_t kMaxColumnsOnGpu = 131072;  // K
+inline constexpr int64_t kMaxColumnsOnGpu = 131072, kMaxRowsOnGpu = 16 * 65535;  // K; N of matrices that share x
 
 struct LinearArgs {
   Tensor x;        // f32 [T, G*K]

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "device/launch.cuh"
+#include "ops/linear/linear.h"
 #include "ops/linear/tile_linear.cuh"
 
 namespace dsv4 {
@@ -152,6 +153,7 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     p.items_rest = p.items % cut.clusters;
     p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits) : CeilDiv(p.items, cut.clusters));
     if (format != kMixed || p.groups > 1) return;
+    static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
     DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
     RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, bytes);
   };
