@@ -67,7 +67,7 @@ void Rate(Gpu& gpu, const char* part) {
   float* out = static_cast<float*>(gpu.Allocate(4 * 1024 * NumSms()));
   for (const int warps : {4, 8, 16, 32}) {
     const size_t bytes = static_cast<size_t>(warps * kSlots * kTiles) * TileBytes(F) + kInputs;
-    if (bytes > 227 * 1024) continue;
+    if (bytes > kSharedMemoryOfABlock) continue;
     const double us = gpu.MedianUs(1, [&](const ExecContext& ctx, int) {
       Launch(ctx, TileRateKernel<F, kPart>, dim3(static_cast<unsigned>(NumSms())), dim3(static_cast<unsigned>(32 * warps)), bytes,
              reinterpret_cast<const uint8_t*>(random.data()), cycles, out);

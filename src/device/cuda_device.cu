@@ -303,12 +303,10 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
                               properties.minor, "): this build has kernels for ", CompiledGpuArchitectures(),
                               " only; use --device cpu, or build with -DCMAKE_CUDA_ARCHITECTURES"));
   }
-  // Compute capabilities 9.0 and 10.x have it, 12.x has 99 KiB.
-  constexpr size_t kSharedKib = 227;
-  if (properties.sharedMemPerBlockOptin < kSharedKib * 1024) {
+  if (properties.sharedMemPerBlockOptin < kSharedMemoryOfABlock) {
     cudaStreamDestroy(stream);
     return Unsupported(StrCat("device '", name, "' (", properties.name, ") has ", properties.sharedMemPerBlockOptin / 1024,
-                              " KiB of shared memory for a block; the kernels take up to ", kSharedKib, "; use --device cpu"));
+                              " KiB of shared memory for a block; the kernels take up to ", kSharedMemoryOfABlock / 1024, "; use --device cpu"));
   }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, properties, stream));
 }

@@ -33,6 +33,9 @@ __device__ __forceinline__ void AllowNext() {
 #endif
 }
 
+// Of a block, with what its kernel declares: compute capabilities 9.0 and 10.x have it, 12.x has 99 KiB.
+inline constexpr size_t kSharedMemoryOfABlock = 227 * 1024;
+
 // Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and device.
 void EnsureSharedMemory(const void* kernel, size_t bytes);
 

@@ -37,6 +37,13 @@ struct Ring {
   static constexpr int kStreamBytes = kTiles * kTileBytes;
   static constexpr int kStageBytes = 2 * kStreamBytes;
   static constexpr int kBytes = kWarps * kStages * kStageBytes;
+
+  // By one lane: `bytes` of each stream into the stage at `to`, which are then there at barrier `full`.
+  static __device__ __forceinline__ void Copy(uint32_t to, uint32_t full, const uint8_t* from0, const uint8_t* from1, uint32_t bytes, uint64_t policy) {
+    BarrierExpect(full, 2 * bytes);
+    BulkLoad(to, from0, bytes, full, policy);
+    BulkLoad(to + kStreamBytes, from1, bytes, full, policy);
+  }
 };
 
 template <WeightFormat F>
@@ -147,11 +154,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   };
   const auto copy = [&] {
     if (ElectLane()) {
-      const uint32_t to = ring + ahead_stage * R::kStageBytes, bar = ring_full + 8 * ahead_stage;
-      const uint32_t bytes = min(R::kTiles, k_end - ahead_k) * R::kTileBytes;
-      BarrierExpect(bar, 2 * bytes);
-      BulkLoad(to, from0, bytes, bar, a.policy);
-      BulkLoad(to + R::kStreamBytes, from1, bytes, bar, a.policy);
+      R::Copy(ring + ahead_stage * R::kStageBytes, ring_full + 8 * ahead_stage, from0, from1, min(R::kTiles, k_end - ahead_k) * R::kTileBytes, a.policy);
     }
     from0 += R::kStreamBytes, from1 += R::kStreamBytes;
     ahead_stage ^= 1;

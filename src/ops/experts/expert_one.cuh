@@ -136,11 +136,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
       from1 = ShufflePointer(codes1, ahead.slot) + offset;
     }
     if (ElectLane()) {
-      const uint32_t to = ring + ahead_stage * OneRing::kStageBytes, full = ring_full + 8 * ahead_stage;
-      const uint32_t bytes = static_cast<uint32_t>((kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles)) * OneRing::kTileBytes);
-      BarrierExpect(full, 2 * bytes);
-      BulkLoad(to, from0, bytes, full, a.policy);
-      BulkLoad(to + OneRing::kStreamBytes, from1, bytes, full, a.policy);
+      const int count = kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles);
+      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1, count * OneRing::kTileBytes, a.policy);
     }
     from0 += OneRing::kStreamBytes, from1 += OneRing::kStreamBytes;
     ahead_stage ^= 1;

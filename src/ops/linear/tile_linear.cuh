@@ -406,8 +406,8 @@ inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
   return bytes;
 }
 
-// What a launch may ask for of Hopper's 227 KiB a block: the kernels declare up to kOwnShared of them themselves.
-constexpr size_t kOwnShared = 1024, kMostShared = 227 * 1024 - kOwnShared;
+// What a launch may ask for: the kernels declare up to kOwnShared themselves.
+constexpr size_t kOwnShared = 1024, kMostShared = kSharedMemoryOfABlock - kOwnShared;
 
 // Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
 // multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.

@@ -52,7 +52,7 @@ struct Shared {
   int found, num_own;
   ClusterBarrier at_largest, at_distances, at_digits, at_bins, at_candidates, at_sums, at_raw_sums;
 };
-static_assert(sizeof(Shared) <= 227 * 1024);
+static_assert(sizeof(Shared) <= kSharedMemoryOfABlock);
 
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     SampleKernel(const float* logits, SampleRow* rows, int32_t* tokens, float* logprobs, int v) {
