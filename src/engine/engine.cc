@@ -160,10 +160,7 @@ struct SyntheticPlan {
   Config config;
   BindReport report;
   MemoryPlan memory;
-
-  Status Check(const EngineOptions& o, std::string_view remedy) const {
-    return CheckPlan(memory, MakeKvLayout(MakeKvSpec(config, ModesOf(o))).page_bytes, remedy);
-  }
+  int64_t page_bytes;  // of KV
 };
 
 Result<SyntheticPlan> PlanSynthetic(const EngineOptions& options, const Device& device) {
@@ -171,6 +168,7 @@ Result<SyntheticPlan> PlanSynthetic(const EngineOptions& options, const Device& 
   DSV4_ASSIGN_OR_RETURN(p.config, SyntheticConfig(options.synthetic));
   p.report.weight_bytes = SyntheticWeightBytes(device, p.config, options.synthetic);
   p.memory = PlanMemory(options, p.config, device, {}, p.report);
+  p.page_bytes = MakeKvLayout(MakeKvSpec(p.config, ModesOf(options))).page_bytes;
   return p;
 }
 
@@ -179,7 +177,7 @@ std::string RemedyForLayers(EngineOptions options, const Device& device, int64_t
   int64_t& layers = options.synthetic.num_layers;
   for (layers = num_layers - 1; layers > 0; --layers) {
     const Result<SyntheticPlan> plan = PlanSynthetic(options, device);
-    if (plan.ok() && plan->Check(options, "").ok()) return StrCat("use --layers ", layers);
+    if (plan.ok() && Fits(plan->memory, plan->page_bytes)) return StrCat("use --layers ", layers);
   }
   return "use a smaller --prefill-chunk or close other programs";
 }
@@ -192,7 +190,9 @@ Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, Threa
   }
   DSV4_ASSIGN_OR_RETURN(SyntheticPlan plan, PlanSynthetic(options, device));
   if (options.on_plan) options.on_plan(plan.memory);
-  if (!plan.Check(options, "").ok()) return plan.Check(options, RemedyForLayers(options, device, plan.config.num_layers));
+  if (!Fits(plan.memory, plan.page_bytes)) {
+    return CheckPlan(plan.memory, plan.page_bytes, RemedyForLayers(options, device, plan.config.num_layers));
+  }
   const Stopwatch making;
   DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, plan.config, options.synthetic, progress));
   Loaded out{.model = {}, .info = MakeModelInfo(plan.config, options, plan.report), .times = {}};

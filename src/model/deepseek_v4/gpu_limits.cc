@@ -8,6 +8,7 @@
 #include "ops/experts/experts.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
+#include "ops/q_prepare/q_prepare.h"
 #include "ops/router/router.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
@@ -19,9 +20,9 @@ Status CheckGpuLimits(const Config& c) {
     std::string_view what;
     int64_t value, most;
   };
-  for (const Limit& l : {Limit{"head_dim", c.head_dim, kMaxHeadDimOnGpu},
+  for (const Limit& l : {Limit{"head_dim", c.head_dim, std::min(kMaxHeadDimOnGpu, kMaxPreparedDimOnGpu)},
                          {"qk_rope_head_dim", c.rope_dim, kMaxRopeDimOnGpu},
-                         {"index_head_dim", indexes ? c.index_head_dim : 0, kMaxIndexDimOnGpu},
+                         {"index_head_dim", indexes ? c.index_head_dim : 0, std::min(kMaxIndexDimOnGpu, kMaxPreparedDimOnGpu)},
                          {"n_routed_experts", c.num_experts, std::min(kMaxRoutedOnGpu, kMaxExpertsOnGpu - c.num_shared_experts)},
                          {"num_experts_per_tok", c.experts_per_token, kMaxChosenOnGpu},
                          {"hidden_size", c.hidden_size, kMaxColumnsOnGpu},

@@ -34,6 +34,12 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_byte
                                   "total_cache"};
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "file"};
 
+// For loading, then for a step.
+int64_t NeededBytes(const MemoryPlan& p, int64_t page_bytes) {
+  const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
+  return p.weight_bytes + p.widened_bytes + p.scratch_bytes + std::max(running, p.loading_bytes);
+}
+
 // What the limits of the group at `path` and of those above it leave.
 std::optional<int64_t> LeftInGroup(const std::string& root, const GroupFiles& files, std::string path) {
   std::optional<int64_t> left;
@@ -97,15 +103,16 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
+bool Fits(const MemoryPlan& p, int64_t page_bytes) {
+  return p.available_bytes == 0 || NeededBytes(p, page_bytes) <= p.available_bytes;
+}
+
 Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remedy) {
-  if (p.available_bytes == 0) return {};
-  const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
-  const int64_t needed = p.weight_bytes + p.widened_bytes + p.scratch_bytes + std::max(running, p.loading_bytes);
-  if (needed <= p.available_bytes) return {};
+  if (Fits(p, page_bytes)) return {};
   return ResourceExhausted(StrCat(
       "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
       p.scratch_bytes, " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
-      ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", needed, " bytes, ", p.available_bytes,
+      ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ", p.available_bytes,
       " are free; ", remedy));
 }
 

@@ -35,8 +35,9 @@ struct PlanInputs {
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
-// kResourceExhausted, with all numbers and `remedy`, when loading, or then a step of a prefill chunk for one sequence of one
-// page, does not fit; `page_bytes` of KV.
+// Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
+bool Fits(const MemoryPlan& plan, int64_t page_bytes);
+// Where not: kResourceExhausted, with all numbers and `remedy`.
 Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes, std::string_view remedy);
 
 // Memory that this process may still take: what the kernel calls available, and what the limits of its control groups

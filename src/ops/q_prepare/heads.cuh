@@ -244,7 +244,7 @@ inline Params MakeParams(const QPrepareArgs& a) {
               .index_dtype = a.index_dtype,
               .append = a.append};
   DSV4_CHECK(!a.q || !a.kv || a.q.dim(2) == a.kv.dim(1));
-  DSV4_CHECK(p.dh % 2 == 0 && p.dh <= 1024 && p.di <= 1024, "head dim ", p.dh);
+  DSV4_CHECK(p.dh % 2 == 0 && p.dh <= kMaxPreparedDimOnGpu && p.di <= kMaxPreparedDimOnGpu, "head dim ", p.dh);
   if (a.kv) {
     p.layer = *a.cache.layer;
     p.row = p.layer.window_row;

@@ -18,6 +18,8 @@
 
 namespace dsv4 {
 
+inline constexpr int64_t kMaxPreparedDimOnGpu = 1024;  // Dh, Di
+
 struct QPrepareArgs {
   Tensor q;        // f32 [T, N, Dh], in place
   Tensor kv;       // f32 [T, Dh], in place

@@ -10,6 +10,7 @@ namespace q_prepare {
 namespace {
 
 constexpr int kThreads = 256;
+static_assert(kMaxRopeDimOnGpu <= 2 * kThreads);
 
 template <int Parts>
 __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(const __grid_constant__ Params a) {
