@@ -234,6 +234,14 @@ TEST_F(Structured, TheEncodersOwnCallsAreAllowed) {
                        "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
 }
 
+TEST_F(Structured, ARegexWithoutABoundIsHeldToItsEnd) {
+  const auto grammar = Compile({{"type", "regex"}, {"pattern", "[0-9]{3}-[a-c]+x"}});
+  ASSERT_NE(grammar, nullptr);
+  for (const std::string text : {"123-ax", "000-abcabcx"}) EXPECT_TRUE(Accepts(*grammar, text)) << text;
+  EXPECT_TRUE(Accepts(*grammar, "123-" + std::string(1000, 'b') + "x"));
+  for (const std::string text : {"12-ax", "123-x", "123-ab", "123-adx", "123-axx"}) EXPECT_FALSE(Accepts(*grammar, text)) << text;
+}
+
 TEST_F(Structured, WhatIsNoFormatIsAnError) {
   EXPECT_FALSE(compiler_->Compile(R"({"type": "regex", "pattern": "a("})").ok());
   EXPECT_FALSE(compiler_->Compile(R"({"type": "grammar", "grammar": "root ::= nothing"})").ok());
