@@ -39,22 +39,33 @@ inline constexpr size_t kSharedMemoryOfABlock = 227 * 1024;
 // Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and device.
 void EnsureSharedMemory(const void* kernel, size_t bytes);
 
+// In clusters of `cluster` blocks, neighbours along x.
 template <typename... Params, typename... Args>
-void Launch(const ExecContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared_bytes > 48 * 1024) EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
+  config.attrs = attributes;
+  if (ctx.overlap) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = StreamOf(ctx);
-  config.attrs = &attribute;
-  config.numAttrs = ctx.overlap ? 1 : 0;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
   if (error != cudaSuccess) NoteCudaError(error, "kernel launch");
+}
+
+template <typename... Params, typename... Args>
+void Launch(const ExecContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+  LaunchClusters(ctx, kernel, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 
 }  // namespace dsv4

@@ -223,25 +223,7 @@ template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;
   const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX), kOneBlock);
-  EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  config.attrs = attributes;
-  if (ctx.overlap) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (p.log_slices > 0) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs].val.clusterDim = {1u << p.log_slices, 1, 1};
-    ++config.numAttrs;
-  }
-  config.gridDim = dim3(static_cast<unsigned>(p.num_clusters << p.log_slices));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = StreamOf(ctx);
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, p);
-  if (error != cudaSuccess) NoteCudaError(error, "linear");
+  LaunchClusters(ctx, kernel, 1 << p.log_slices, dim3(static_cast<unsigned>(p.num_clusters << p.log_slices)), dim3(kThreads), shared_bytes, p);
 }
 
 }  // namespace dsv4::tile_linear
