@@ -4,7 +4,6 @@
 #include <numeric>
 #include <span>
 
-#include "ops/token_limits.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
@@ -133,12 +132,11 @@ TEST(CudaLinears, NormsRowsFirst) {
   for (const Case& c : Cases()) {
     const std::vector<QuantFixture> weights = Weights(random, c, /*f32=*/false);
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));
-    for (const int64_t t : {1, 2, 8, 32, 40}) {
+    for (const int64_t t : {1, 2, 8, 40}) {
       GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
-      const bool batch_invariant = t > kTileLinearTokens;
-      const auto y = RunLinears(weights, x.tensor(), batch_invariant, norm.tensor());
+      const auto y = RunLinears(weights, x.tensor(), false, norm.tensor());
       ExpectNormedProducts(weights, x.tensor(), norm.tensor(), y);
-      EXPECT_EQ(RunLinears(weights, x.tensor(), batch_invariant, norm.tensor()), y) << "two runs";
+      EXPECT_EQ(RunLinears(weights, x.tensor(), false, norm.tensor()), y) << "two runs";
     }
   }
 }
@@ -273,9 +271,9 @@ TEST(CudaLinears, RowsDoNotDependOnTheirBatch) {
     const int64_t num_tokens = 67;
     GuardBuffer<float> x({num_tokens, c.k}, random.Normals(num_tokens * c.k));
     const auto all = RunLinears(weights, x.tensor(), /*batch_invariant=*/true, norm);
-    for (const int64_t size : {1, 3, 8, 9, 17, 32, 64}) {
+    for (const int64_t size : {1, 3, 8, 9, 17, 64}) {
       const int64_t first = num_tokens - size;
-      const auto y = RunLinears(weights, {x.data() + first * c.k, DType::kF32, {size, c.k}}, /*batch_invariant=*/size > kTileLinearTokens, norm);
+      const auto y = RunLinears(weights, {x.data() + first * c.k, DType::kF32, {size, c.k}}, false, norm);
       for (size_t j = 0; j < weights.size(); ++j) {
         const int64_t rows = weights[j].tensor().rows;
         const std::span<const float> want(all[j].data() + first * rows, static_cast<size_t>(size * rows));

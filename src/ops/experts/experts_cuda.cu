@@ -3,7 +3,7 @@
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/expert_one.cuh"
 #include "ops/experts/experts_sm90.h"
-#include "ops/token_limits.h"
+#include "ops/two_part_tokens.h"
 
 namespace dsv4 {
 

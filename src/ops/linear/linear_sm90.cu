@@ -235,9 +235,7 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
                                  ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps)
                                  : p.token_steps;
   if (convert != Convert::kNo) {
-    const int64_t warps = std::min<int64_t>(int64_t{p.conversion.first_tiles} * p.conversion.tile_blocks8, p.row_blocks8) * p.groups * p.slabs;
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(NumSms() * 8, CeilDiv(warps, 8)));
-    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(blocks), dim3(256), 0, p.conversion);
+    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
   }
   Launch(ctx, LinearKernel<kFormat, kN, kParts, kOutput>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
