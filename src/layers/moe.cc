@@ -3,6 +3,7 @@
 #include "layers/linear.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -15,7 +16,7 @@ bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w, int64_t num_tok
     return a.format == b.format && a.layout == b.layout && a.rows == b.rows && a.cols == b.cols;
   };
   const ExpertWeights& e = w.experts.front();
-  return ctx.device != DeviceKind::kCpu && w.table != nullptr && (num_tokens <= 64 || ctx.batch_invariant) &&
+  return ctx.device != DeviceKind::kCpu && w.table != nullptr && (num_tokens <= kFewTokens || ctx.batch_invariant) &&
          alike(e.gate, w.shared.gate) && alike(e.up, w.shared.up) && alike(e.down, w.shared.down);
 }
 

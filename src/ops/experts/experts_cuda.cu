@@ -3,7 +3,7 @@
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/expert_one.cuh"
 #include "ops/experts/experts_sm90.h"
-#include "ops/two_part_tokens.h"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -15,7 +15,6 @@ constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
-constexpr int64_t kFewTokens = 64;  // up to here a token's bits do not depend on T, and weights are copied past what L2 keeps
 constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }

@@ -7,14 +7,13 @@
 #include "ops/linear/linear_sm90.h"
 #include "ops/linear/tile_linear.h"
 #include "ops/pack_weight/pack_weight.h"
-#include "ops/two_part_tokens.h"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
 namespace {
 
 constexpr int kThreads = 256, kTokens = 4;
-constexpr int64_t kPrefillTokens = 65;  // from here on wgmma, where its bits may differ from those of fewer tokens
 
 // F32 weights as they lie in the file: a warp a row and four tokens, in float32 throughout.
 __global__ void __launch_bounds__(kThreads) F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group,
@@ -56,7 +55,7 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
   const int64_t num_tokens = a.x.dim(0);
   if (num_tokens == 0 || a.w.rows == 0) return;
   if (a.w.format != WeightFormat::kF32) {
-    if (num_tokens >= kPrefillTokens && !ctx.batch_invariant && !ctx.f32_inputs && LinearPrefillSm90Supports(a.w)) {
+    if (num_tokens > kFewTokens && !ctx.batch_invariant && !ctx.f32_inputs && LinearPrefillSm90Supports(a.w)) {
       LinearPrefillSm90(ctx, a, num_tokens <= kTwoPartTokens ? 2 : 1);
       return;
     }

@@ -1,6 +1,7 @@
 #include "ops/linears/linears.h"
 
 #include "ops/linear/linear.h"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -17,7 +18,7 @@ constexpr Candidate<LinearsArgs> kLinearsCandidates[] = {
 }  // namespace
 
 bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& a) {
-  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || (a.x.dim(0) > 64 && !ctx.batch_invariant)) return false;
+  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || (a.x.dim(0) > kFewTokens && !ctx.batch_invariant)) return false;
   for (int i = 0; i < a.count; ++i) {
     if (a.parts[static_cast<size_t>(i)].w.format == WeightFormat::kF32) return false;
   }

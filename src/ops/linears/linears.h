@@ -32,7 +32,7 @@ struct LinearsArgs {
   float norm_eps = 0;
   const uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh), for those of `parts` that take it; or null
 };
-// Whether these linears take a norm along: the GPU's kernels for few tokens do. The same for every T up to 64.
+// Whether these linears take a norm along: the GPU's kernels for few tokens do. The same for every T up to kFewTokens.
 bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& args);
 void Linears(const ExecContext& ctx, const LinearsArgs& args);
 OpImplementations DescribeLinears(const ExecContext& ctx);

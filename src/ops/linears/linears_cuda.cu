@@ -2,7 +2,7 @@
 #include "ops/linear/linear_sm90.h"
 #include "ops/linear/tile_linear.h"
 #include "ops/linears/linears.h"
-#include "ops/two_part_tokens.h"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -10,7 +10,7 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a);
 
 // One launch for all that have tiles, for prompts on Hopper one a format; F32 weights go one by one.
 void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
-  const bool prompt = a.x.dim(0) > 64 && !ctx.batch_invariant && !ctx.f32_inputs;
+  const bool prompt = a.x.dim(0) > kFewTokens && !ctx.batch_invariant && !ctx.f32_inputs;
   TileLinearMatrix matrices[kMaxLinears];
   int count = 0;
   LinearsArgs together = {.x = a.x, .x_blocks = a.x_blocks};

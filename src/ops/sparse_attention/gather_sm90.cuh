@@ -24,7 +24,6 @@ constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProdu
 constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
 constexpr int kPromptTokens = 16;     // a step of this many tokens a sequence, or more, decodes its rows first
 constexpr int kKeptPages = 512;       // of a token's page table in shared memory, in decode
-constexpr int kMaxExactTokens = 64;   // up to here, at least, a token's bits do not depend on T
 
 struct Params {
   const float* q;

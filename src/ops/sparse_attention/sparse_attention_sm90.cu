@@ -9,7 +9,7 @@
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
 // all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on how
-// many tokens the step has nor on how many heads share a block. With more than kMaxExactTokens tokens (prompts) a chain
+// many tokens the step has nor on how many heads share a block. With more than kFewTokens tokens (prompts) a chain
 // of sums over all tiles is faster (MultiplyChain); its bits differ, unless ctx.batch_invariant forbids it.
 //
 // Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs/20250929-hopper-fp8-sparse-deep-dive.md).
@@ -22,6 +22,7 @@
 
 #include "device/launch.cuh"
 #include "ops/sparse_attention/multiply_sm90.cuh"
+#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -208,7 +209,7 @@ bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
 
 bool SparseAttentionSm90IsPrompt(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t t = a.q.dim(0), heads = a.q.dim(1);
-  return heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant && t >= attend::kPromptTokens * a.cache.num_sequences &&
+  return heads % 64 == 0 && t > kFewTokens && !ctx.batch_invariant && t >= attend::kPromptTokens * a.cache.num_sequences &&
          attend::PromptFits(ctx, heads, t, a.cache.num_sequences, a.cache.window);
 }
 
@@ -233,12 +234,12 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
            std::min({tiles, 10, p.slots}));
     return;
   }
-  const bool chain = heads % 64 == 0 && t > attend::kMaxExactTokens && !ctx.batch_invariant;
+  const bool chain = heads % 64 == 0 && t > kFewTokens && !ctx.batch_invariant;
   if (SparseAttentionSm90IsPrompt(ctx, a)) {
     attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
     return;
   }
-  if (t > attend::kMaxExactTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
+  if (t > kFewTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = t * attend::kDim / 4;
     Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
