@@ -1,4 +1,4 @@
-// What a multiprocessor can do at most with NVFP4 weights in prefill: wgmma with A from registers (kernels.md 7.5, no. 6),
+// What a multiprocessor can do at most with NVFP4 weights in prefill: wgmma with A from registers,
 // alone and with A decoded from codes beside it, for each width N; nothing is read from memory.
 #include "bench/cuda/harness.cuh"
 #include "ops/gemm_sm90.cuh"

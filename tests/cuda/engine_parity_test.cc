@@ -1,4 +1,4 @@
-// The engine on a GPU against the CPU engine and the float64 reference (issue 3, section 2.1).
+// The engine on a GPU against the CPU engine and the float64 reference.
 
 #include <algorithm>
 #include <cmath>

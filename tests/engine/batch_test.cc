@@ -1,4 +1,4 @@
-// Batch invariance (issue 2, section 2.2): the same tokens give the same bits, whatever runs beside them.
+// Batch invariance: the same tokens give the same bits, whatever runs beside them.
 
 #include <memory>
 

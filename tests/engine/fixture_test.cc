@@ -1,4 +1,4 @@
-// The engine against the float64 reference logits (issue 2, section 2.1), in all formats and layer kinds.
+// The engine against the float64 reference logits, in all formats and layer kinds.
 
 #include <algorithm>
 #include <cmath>

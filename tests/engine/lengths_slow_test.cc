@@ -1,4 +1,4 @@
-// Prompt lengths around every edge (issue 2, section 2.3), as prefill and as prefill + decode: every row must have the
+// Prompt lengths around every edge, as prefill and as prefill + decode: every row must have the
 // bits of the row in one long prefill. The index top-k edge is moved to 512 rows (2,048 tokens), as in Flash.
 
 #include <filesystem>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "model/checkpoint_builder.h"
+#include "support/fixture.h"
 
 namespace dsv4 {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using test::Dialect;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using test::FixturesBeside;
 using test::kModelOpt;
 using test::kOfficial;
 using test::MakeCheckpoint;
@@ -293,17 +295,21 @@ TEST(Bind, WeightsKeepTheFilesMapped) {
 }
 
 TEST(Bind, SharedFixturesBind) {
-  const std::string folder = std::string(DSV4_SOURCE_DIR) + "/../shared/fixtures";
+  const std::string folder = FixturesBeside();
   if (!std::filesystem::is_directory(folder)) GTEST_SKIP() << "no " << folder;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const auto config = LoadConfig(entry.path());
+    if (entry.path().filename().string().rfind("v41", 0) == 0) {  // another model
+      EXPECT_THAT(config.status().message(), HasSubstr("deepseek_v41"));
+      continue;
+    }
     ASSERT_TRUE(config.ok()) << config.status().message();
     const auto source = TensorSource::Open(entry.path());
     ASSERT_TRUE(source.ok()) << source.status().message();
     BindReport report;
     const auto w = BindWeights(*config, *source, &report);
     EXPECT_TRUE(w.ok()) << entry.path() << ": " << w.status().message();
-    EXPECT_THAT(report.unused_tensors, ::testing::IsEmpty());
+    EXPECT_THAT(report.unused_tensors, ::testing::Each(::testing::StartsWith("mtp.")));
   }
 }
 

@@ -1,5 +1,5 @@
 // Reference fixtures: a small random checkpoint with the logits that a float64 implementation computed from it
-// (tests/golden/README.md; the larger ones stay in ../shared/fixtures).
+// (tests/golden/README.md; larger ones may lie beside the repository).
 #pragma once
 
 #include <cstring>
@@ -16,11 +16,13 @@
 
 namespace dsv4::test {
 
-// tests/golden/NAME if it is there, else ../shared/fixtures/NAME, else "".
+// The folder of larger fixtures beside the repository, whether or not it is there.
+inline std::string FixturesBeside() { return DSV4_SOURCE_DIR "/../shared/fixtures"; }
+
+// tests/golden/NAME if it is there, else NAME beside the repository, else "".
 inline std::string FixtureDir(const std::string& name) {
-  for (const std::string& dir : {std::string(DSV4_SOURCE_DIR "/tests/golden/"),
-                                 std::string(DSV4_SOURCE_DIR "/../shared/fixtures/")}) {
-    if (std::filesystem::exists(dir + name + "/reference.safetensors")) return dir + name;
+  for (const std::string& dir : {std::string(DSV4_SOURCE_DIR "/tests/golden"), FixturesBeside()}) {
+    if (std::filesystem::exists(dir + "/" + name + "/reference.safetensors")) return dir + "/" + name;
   }
   return "";
 }

@@ -4,7 +4,7 @@
 Keeps embedding, head, final norm, hc_head and layers [0, N); of the reference, prompt_ids and hidden.0 .. hidden.N-1
 (the logits belong to the whole model). Bytes are copied, never recomputed.
 
-  tools/golden/cut_fixture.py ../shared/fixtures/pro-official tests/golden/pro-official-cut --layers 2
+  tools/golden/cut_fixture.py FIXTURES/pro-official tests/golden/pro-official-cut --layers 2
 """
 import argparse
 import json

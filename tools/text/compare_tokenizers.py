@@ -2,7 +2,7 @@
 """Compares `dsv4 tokenize` and `dsv4 detokenize` with PyPI's `tokenizers` on seeded random strings.
 
     pip install tokenizers==0.23.3
-    tools/text/compare_tokenizers.py build/dsv4 ../shared/data/tokenizer-v4 [--count 100000] [--seed 1]
+    tools/text/compare_tokenizers.py build/dsv4 models/nano [--count 100000] [--seed 1]
 
 Prints the number of strings on which ids and decoded texts agree; exit status 1 unless that is all of them.
 """
