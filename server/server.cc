@@ -248,7 +248,7 @@ class Server {
       }
       return;
     }
-    refuse(ApiError(404, "there is no " + request.path + " here; docs/serving.md lists the routes"));
+    refuse(ApiError(404, "there is no " + request.path + " here; docs/serving/reference.md lists the routes"));
   }
 
   void Quick(Exchange& exchange) {

@@ -15,7 +15,7 @@ struct Chunk {
 __host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
 
 // A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead. by_token:
-// also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured (docs/cuda-attempts.md).
+// also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured (bench/notes/experts.md).
 inline constexpr int kLeastCost = 6;
 __host__ __device__ constexpr int ChunkCost(int count, int planes, bool by_token) {
   return count > BlockTokens(planes) ? 8 : by_token ? kLeastCost - 1 + count : kLeastCost;
