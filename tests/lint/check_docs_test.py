@@ -1,0 +1,92 @@
+"""Every rule of tools/lint/check_docs.py fires on a small tree that breaks it, and a good tree passes."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "tools" / "lint"))
+import check_docs  # noqa: E402  (found through the line above)
+
+GOOD = {
+    "README.md": "# Title\n\n[page](docs/page.md#a-heading-with-code) [web](https://example.com/x#y) `docs/page.md`\n",
+    "docs/page.md": "# Page\n\n## A heading, with `code`\n\n[up](../README.md) [here](#page)\n\n| " + "x " * 90 + "|\n",
+    "docs/code.md": "# Code\n\n```\n[no link](gone.md) " + "x " * 90 + "\n```\n",
+    "src/base/check.h": "// Checks.\n",
+}
+
+
+class CheckDocs(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="dsv4 docs ")  # the space is on purpose
+        self.root = Path(self.folder.name)
+        for name, text in GOOD.items():
+            self.write(name, text)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def expect(self, name, text, rule, line):
+        """With this one file the good tree has exactly one finding: this rule, there."""
+        self.write(name, text)
+        errors = check_docs.run(self.root)
+        self.assertEqual(len(errors), 1, errors)
+        self.assertTrue(errors[0].startswith(f"{name}:{line}: [{rule}]"), errors[0])
+
+    def test_good_tree_is_clean(self):
+        self.assertEqual(check_docs.run(self.root), [])
+
+    def test_issues_and_jobs(self):
+        for text in ("bar of iss" "ue 3", "see iss" "ue #12", "measured (jo" "b lead-15)", "jo" "bs pre-4, pre-7"):
+            with self.subTest(text):
+                self.expect("docs/bad.md", f"# Bad\n\n{text}\n", "reference", 3)
+                (self.root / "docs/bad.md").unlink()
+                self.expect("src/base/bad.cc", f"\n// {text}\n", "reference", 2)
+                (self.root / "src/base/bad.cc").unlink()
+
+    def test_words_alone_are_fine(self):
+        self.write("docs/good.md", "# Good\n\nMost iss" "ues and jo" "bs are small; a jo" "b of 3 steps\n")
+        self.assertEqual(check_docs.run(self.root), [])
+
+    def test_files_outside(self):
+        self.expect("tools/bad.py", "PATH = '../shar" "ed/data'\n", "reference", 1)
+
+    def test_tests_may_look_for_data_beside_the_repository(self):
+        self.write("tests/support/fixture.h", 'auto p = DIR "/../shar" "ed/fixtures";\n// ../shar' "ed/fixtures\n")
+        self.assertEqual(check_docs.run(self.root), [])
+
+    def test_link_to_a_missing_page(self):
+        self.expect("docs/bad.md", "# Bad\n\n[gone](gone.md)\n", "link", 3)
+
+    def test_link_out_of_the_repository(self):
+        self.expect("docs/bad.md", "# Bad\n\n[out](../../)\n", "link", 3)
+
+    def test_link_to_a_missing_heading(self):
+        self.expect("docs/bad.md", "# Bad\n[x](page.md#gone)\n", "link", 2)
+
+    def test_link_to_a_missing_heading_of_the_page(self):
+        self.expect("docs/bad.md", "# Bad\n[x](#gone)\n", "link", 2)
+
+    def test_missing_picture(self):
+        self.expect("docs/bad.md", "# Bad\n![x](gone.png)\n", "link", 2)
+
+    def test_path_in_code(self):
+        self.expect("docs/bad.md", "# Bad\n`src/base/gone.h`\n", "path", 2)
+
+    def test_long_line(self):
+        self.expect("docs/bad.md", "# Bad\n\n" + "word " * 24 + "x\n", "line", 3)
+
+    def test_a_line_of_the_limit(self):
+        self.write("docs/good.md", "# Good\n\n" + "word " * 23 + "words\n")
+        self.assertEqual(check_docs.run(self.root), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
