@@ -1,6 +1,7 @@
 #include "kv/layout.h"
 
 #include "base/check.h"
+#include "kv/layer_kind.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
@@ -16,10 +17,10 @@ int64_t Take(int64_t& offset, int64_t bytes) {
   return at;
 }
 
-CompressorLayout MakeCompressor(int64_t ratio, int64_t dim, const RowFormat& row, KvLayout& layout) {
-  DSV4_CHECK(kPageTokens % ratio == 0, "ratio ", ratio);
-  CompressorLayout c{.ratio = ratio, .overlap = ratio == 4 ? 2 : 1, .dim = dim};
-  c.rows_per_page = kPageTokens / ratio;
+CompressorLayout MakeCompressor(const LayerRule& rule, int64_t dim, const RowFormat& row, KvLayout& layout) {
+  DSV4_CHECK(kPageTokens % rule.ratio == 0, "ratio ", rule.ratio);
+  CompressorLayout c{.ratio = rule.ratio, .overlap = rule.overlap, .dim = dim};
+  c.rows_per_page = kPageTokens / rule.ratio;
   c.row = row;
   c.state_offset = Take(layout.fixed_bytes, c.state_floats() * 4);
   c.rows_offset = Take(layout.page_bytes, c.rows_per_page * row.row_bytes());
@@ -35,11 +36,13 @@ KvLayout MakeKvLayout(const KvSpec& spec) {
   const RowFormat row = KvRowFormat(spec.kv_dtype, spec.head_dim, spec.rope_dim);
   const RowFormat key = IndexKeyFormat(spec.index_dtype, spec.index_head_dim);
   for (const int64_t ratio : spec.compress_ratios) {
+    const LayerRule* rule = FindLayerRule(ratio);
+    DSV4_CHECK(rule != nullptr, "ratio ", ratio);
     LayerLayout layer;
     layer.window_row = row;
     layer.window_offset = Take(layout.fixed_bytes, spec.window * row.row_bytes());
-    if (ratio != 0) layer.main = MakeCompressor(ratio, spec.head_dim, row, layout);
-    if (ratio == 4) layer.index = MakeCompressor(ratio, spec.index_head_dim, key, layout);
+    if (ratio != 0) layer.main = MakeCompressor(*rule, spec.head_dim, row, layout);
+    if (rule->indexed) layer.index = MakeCompressor(*rule, spec.index_head_dim, key, layout);
     layout.layers.push_back(layer);
   }
   return layout;

@@ -12,7 +12,7 @@
 namespace dsv4 {
 
 struct KvSpec {
-  std::vector<int64_t> compress_ratios;  // by layer: 0 sliding, 4 CSA (with indexer), 128 HCA
+  std::vector<int64_t> compress_ratios;  // by layer, of kLayerRules (layer_kind.h)
   int64_t window = 0;                    // W
   int64_t head_dim = 0;                  // Dh
   int64_t rope_dim = 0;                  // Dr
@@ -25,7 +25,7 @@ struct KvSpec {
 // values first, then gate scores (slot bias included).
 struct CompressorLayout {
   int64_t ratio = 0;         // m; 0: no compressor
-  int64_t overlap = 0;       // coff: 2 when windows overlap (ratio 4), else 1
+  int64_t overlap = 0;       // coff
   int64_t dim = 0;           // d
   int64_t state_offset = 0;  // in the fixed block
   int64_t rows_offset = 0;   // of the emitted rows, in each page

@@ -1,72 +1,34 @@
 #include "model/deepseek_v4/bind_names.h"
 
+#include <span>
 #include <utility>
 
 #include "base/str.h"
+#include "model/deepseek_v4/schema.h"
 
 namespace dsv4 {
 
 namespace {
 
-using Rename = std::pair<std::string_view, std::string_view>;  // prefix in the file, official prefix
-
-constexpr Rename kGlobalRenames[] = {
-    {"embed_tokens.", "embed."},
-    {"lm_head.", "head."},
-    {"hc_head.hc_", "hc_head_"},
+// What may stand behind the name of a matrix. Stacked experts are parameters, not modules: `gate_up_proj`, `gate_up_proj_scale_inv`.
+struct Ending {
+  std::string_view found, official;
 };
-
-// Below `layers.N.`; the first prefix that fits wins.
-constexpr Rename kLayerRenames[] = {
-    {"input_layernorm.", "attn_norm."},
-    {"post_attention_layernorm.", "ffn_norm."},
-    {"attn_hc.", "hc_attn_"},
-    {"ffn_hc.", "hc_ffn_"},
-    {"self_attn.sinks", "attn.attn_sink"},
-    {"self_attn.q_a_proj.", "attn.wq_a."},
-    {"self_attn.q_a_norm.", "attn.q_norm."},
-    {"self_attn.q_b_proj.", "attn.wq_b."},
-    {"self_attn.kv_proj.", "attn.wkv."},
-    {"self_attn.kv_norm.", "attn.kv_norm."},
-    {"self_attn.o_a_proj.", "attn.wo_a."},
-    {"self_attn.o_b_proj.", "attn.wo_b."},
-    {"self_attn.compressor.indexer.q_b_proj.", "attn.indexer.wq_b."},
-    {"self_attn.compressor.indexer.scorer.weights_proj.", "attn.indexer.weights_proj."},
-    {"self_attn.compressor.indexer.weights_proj.", "attn.indexer.weights_proj."},
-    {"self_attn.compressor.indexer.kv_proj.", "attn.indexer.compressor.wkv."},
-    {"self_attn.compressor.indexer.gate_proj.", "attn.indexer.compressor.wgate."},
-    {"self_attn.compressor.indexer.position_bias", "attn.indexer.compressor.ape"},
-    {"self_attn.compressor.indexer.kv_norm.", "attn.indexer.compressor.norm."},
-    {"self_attn.compressor.kv_proj.", "attn.compressor.wkv."},
-    {"self_attn.compressor.gate_proj.", "attn.compressor.wgate."},
-    {"self_attn.compressor.position_bias", "attn.compressor.ape"},
-    {"self_attn.compressor.kv_norm.", "attn.compressor.norm."},
-    {"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},
-    {"mlp.gate.", "ffn.gate."},
-    {"mlp.shared_experts.gate_proj.", "ffn.shared_experts.w1."},
-    {"mlp.shared_experts.up_proj.", "ffn.shared_experts.w3."},
-    {"mlp.shared_experts.down_proj.", "ffn.shared_experts.w2."},
+constexpr Ending kEndings[] = {
+    {".weight", ".weight"},
+    {".scale", ".scale"},
+    {".weight_scale_inv", ".scale"},
+    {".weight_scale", ".weight_scale"},
+    {".weight_scale_2", ".weight_scale_2"},
+    {".input_scale", ".input_scale"},
 };
-
-// Stacked experts are parameters, not modules: `gate_up_proj`, `gate_up_proj_scale_inv`.
-constexpr Rename kStackedRenames[] = {
-    {"mlp.experts.gate_up_proj", "ffn.experts.gate_up"},
-    {"mlp.experts.down_proj", "ffn.experts.down"},
-};
-constexpr Rename kStackedEndings[] = {
+constexpr Ending kStackedEndings[] = {
     {"", ".weight"},
     {"_scale_inv", ".scale"},
     {"_weight_scale_inv", ".scale"},
     {"_weight_scale", ".weight_scale"},
     {"_weight_scale_2", ".weight_scale_2"},
     {"_input_scale", ".input_scale"},
-};
-
-constexpr Rename kExpertRenames[] = {
-    // below `mlp.experts.E.`
-    {"gate_proj.", "w1."},
-    {"up_proj.", "w3."},
-    {"down_proj.", "w2."},
 };
 
 bool Consume(std::string_view& s, std::string_view prefix) {
@@ -83,43 +45,52 @@ bool ConsumeNumber(std::string_view& s) {
   return true;
 }
 
-// `rest` is what follows `layers.N.`; empty when it is no name of transformers.
-std::string RenamedBelowLayer(std::string_view rest) {
-  for (const auto& [from, to] : kLayerRenames) {
-    if (rest.starts_with(from)) return StrCat(to, rest.substr(from.size()));
+// `found` behind `name`, as the official ending; null when it is none of `endings`.
+const Ending* EndingOf(std::string_view found, std::string_view name, std::span<const Ending> endings) {
+  if (!Consume(found, name)) return nullptr;
+  for (const Ending& ending : endings) {
+    if (found == ending.found) return &ending;
   }
-  for (const auto& [from, to] : kStackedRenames) {
-    if (!rest.starts_with(from)) continue;
-    for (const auto& [ending, official] : kStackedEndings) {
-      if (rest.substr(from.size()) == ending) return StrCat(to, official);
-    }
-    return StrCat(to, rest.substr(from.size()));
-  }
-  std::string_view below = rest;
-  if (Consume(below, "mlp.experts.")) {
-    const std::string_view number = below;
-    if (ConsumeNumber(below)) {
-      for (const auto& [from, to] : kExpertRenames) {
-        if (!below.starts_with(from)) continue;
-        return StrCat("ffn.experts.", number.substr(0, number.size() - below.size()), to,
-                      below.substr(from.size()));
-      }
+  return nullptr;
+}
+
+// `name`, spelled as transformers does, officially; empty when none of `rows` is meant.
+std::string RenamedBy(std::span<const WeightRow> rows, std::string_view name) {
+  for (const WeightRow& row : rows) {
+    if (IsAnyFormat(row.kind)) {
+      if (const Ending* e = EndingOf(name, row.transformers, kEndings)) return StrCat(row.official, e->official);
+    } else if (!IsNested(row.kind) && name == row.transformers) {
+      return std::string(row.official);
     }
   }
   return {};
 }
 
+// `rest` is what follows `layers.N.`; empty when it is no name of transformers.
+std::string RenamedBelowLayer(std::string_view rest) {
+  std::string_view below = rest;
+  if (Consume(below, "mlp.experts.")) {
+    const std::string_view number = below;
+    if (ConsumeNumber(below)) {
+      const std::string name = RenamedBy(kExpertWeights, below);
+      return name.empty() ? name : StrCat("ffn.experts.", number.substr(0, number.size() - below.size()), name);
+    }
+  }
+  for (const StackedExperts& stack : kStackedExperts) {
+    if (const Ending* e = EndingOf(rest, stack.transformers, kStackedEndings)) return StrCat(stack.official, e->official);
+  }
+  for (const Spelling& s : kOtherSpellings) {
+    if (const Ending* e = EndingOf(rest, s.found, kEndings)) return StrCat(s.official, e->official);
+  }
+  return RenamedBy(kLayerWeights, rest);
+}
+
 std::string Renamed(std::string_view name) {
   std::string_view rest = name;
-  if (Consume(rest, "layers.")) {
-    if (!ConsumeNumber(rest)) return {};
-    const std::string below = RenamedBelowLayer(rest);
-    return below.empty() ? below : StrCat(name.substr(0, name.size() - rest.size()), below);
-  }
-  for (const auto& [from, to] : kGlobalRenames) {
-    if (name.starts_with(from)) return StrCat(to, name.substr(from.size()));
-  }
-  return {};
+  if (!Consume(rest, "layers.")) return RenamedBy(kModelWeights, name);
+  if (!ConsumeNumber(rest)) return {};
+  const std::string below = RenamedBelowLayer(rest);
+  return below.empty() ? below : StrCat(name.substr(0, name.size() - rest.size()), below);
 }
 
 }  // namespace

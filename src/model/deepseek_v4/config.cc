@@ -153,6 +153,24 @@ void CheckFixedChoices(ConfigReader& in) {
   in.Expect({"rope_interleave"}, true);
 }
 
+// An entry of the official list, a ratio, or of transformers', a name. Null: neither.
+const LayerRule* RuleOf(const Json& entry, bool ratio) {
+  if (ratio) return entry.is_number_integer() ? FindLayerRule(entry.get<int64_t>()) : nullptr;
+  for (const LayerRule& rule : kLayerRules) {
+    if (entry == rule.other) return &rule;
+  }
+  return nullptr;
+}
+
+std::string AcceptedRules(bool ratio) {
+  std::string all;
+  for (const LayerRule& rule : kLayerRules) {
+    const std::string one = ratio ? StrCat(rule.ratio) : StrCat("\"", rule.other, "\"");
+    all += StrCat(all.empty() ? "" : ", ", one);
+  }
+  return all;
+}
+
 // The official list, or transformers' layer_types with compress_rates. Entries after the last layer belong to draft
 // modules. There is no default: transformers' own fits no released model.
 void ReadSchedule(ConfigReader& in, Config& c) {
@@ -168,25 +186,13 @@ void ReadSchedule(ConfigReader& in, Config& c) {
   for (size_t i = 0; i < static_cast<size_t>(c.num_layers); ++i) {
     const Json& entry = (*list)[i];
     const std::string name = StrCat(field, "[", i, "]");
-    if (ratios != nullptr) {
-      const bool known = entry == 0 || entry == 4 || entry == 128;
-      if (!known || !entry.is_number_integer())
-        return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: 0, 4, 128"));
-      c.compress_ratios.push_back(entry.get<int64_t>());
-    } else if (entry == "sliding_attention") {
-      c.compress_ratios.push_back(0);
-    } else if (entry == "compressed_sparse_attention") {
-      c.compress_ratios.push_back(4);
-    } else if (entry == "heavily_compressed_attention") {
-      c.compress_ratios.push_back(128);
-    } else {
-      return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: \"sliding_attention\", ",
-                            "\"compressed_sparse_attention\", \"heavily_compressed_attention\""));
-    }
+    const LayerRule* rule = RuleOf(entry, ratios != nullptr);
+    if (rule == nullptr) return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: ", AcceptedRules(ratios != nullptr)));
+    c.compress_ratios.push_back(rule->ratio);
   }
-  if (ratios == nullptr) {
-    in.Expect({"compress_rates.compressed_sparse_attention"}, 4);
-    in.Expect({"compress_rates.heavily_compressed_attention"}, 128);
+  for (const LayerRule& rule : kLayerRules) {
+    const std::string rate = StrCat("compress_rates.", rule.other);
+    if (ratios == nullptr && rule.ratio != 0) in.Expect({rate}, rule.ratio);
   }
 }
 

@@ -7,10 +7,9 @@
 
 #include "dsv4/status.h"
 #include "dsv4/types.h"
+#include "kv/layer_kind.h"
 
 namespace dsv4 {
-
-enum class LayerKind : uint8_t { kSliding, kCsa, kHca };  // compress ratio 0, 4, 128
 
 struct Config {
   int64_t vocab_size = 0;          // V
@@ -44,14 +43,12 @@ struct Config {
   double yarn_beta_fast = 0;
   double yarn_beta_slow = 0;
   int64_t max_positions = 0;
-  std::vector<int64_t> compress_ratios;  // [L]: 0, 4 or 128
+  std::vector<int64_t> compress_ratios;  // [L]: of kLayerRules
   std::vector<TokenId> eos_token_ids;
   TokenId bos_token_id = -1;  // -1: none
 
-  LayerKind kind(int64_t layer) const {
-    const int64_t r = compress_ratios[static_cast<size_t>(layer)];
-    return r == 0 ? LayerKind::kSliding : r == 4 ? LayerKind::kCsa : LayerKind::kHca;
-  }
+  const LayerRule& rule(int64_t layer) const { return *FindLayerRule(compress_ratios[static_cast<size_t>(layer)]); }
+  LayerKind kind(int64_t layer) const { return rule(layer).kind; }
   bool is_hash(int64_t layer) const { return layer < num_hash_layers; }
 };
 

@@ -15,7 +15,8 @@
 namespace dsv4 {
 
 Status CheckGpuLimits(const Config& c) {
-  const bool indexes = std::find(c.compress_ratios.begin(), c.compress_ratios.end(), 4) != c.compress_ratios.end();
+  const bool indexes = std::any_of(c.compress_ratios.begin(), c.compress_ratios.end(),
+                                   [](int64_t ratio) { return FindLayerRule(ratio)->indexed; });
   struct Limit {
     std::string_view what;
     int64_t value, most;

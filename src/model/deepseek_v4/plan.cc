@@ -73,9 +73,10 @@ int64_t HostScratchBytes(const Config& config, int64_t max_context, int num_thre
   constexpr int64_t kSharedRows = 16384;    // kMaxShared of ops/sparse_attention/sparse_attention_cpu.cc
   int64_t scores = 0, rows = std::min(config.window, kSharedRows);
   for (const int64_t ratio : config.compress_ratios) {
-    if (ratio == 0) continue;
-    if (ratio == 4) scores = kScoredTokens * (max_context / ratio) * 4;
-    rows = std::max(rows, std::min(config.window + max_context / ratio, kSharedRows));
+    const LayerRule& rule = *FindLayerRule(ratio);
+    if (rule.ratio == 0) continue;
+    if (rule.indexed) scores = kScoredTokens * (max_context / rule.ratio) * 4;
+    rows = std::max(rows, std::min(config.window + max_context / rule.ratio, kSharedRows));
   }
   return scores * num_threads + rows * config.head_dim * 4;
 }

@@ -151,10 +151,11 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   const auto finished_one = [&] {
     if (++number % 256 == 0 && progress && !progress(arena->taken(), total)) stopped = true;
   };
-  VisitWeights(
+  VisitNamedWeights(
       w,
-      [&](QuantTensor& m, bool keep_rows) {
+      [&](const WeightRef& ref, QuantTensor& m) {
         if (!m || stopped) return;
+        const bool keep_rows = KeepsRows(ref.row->kind);
         const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
         uint8_t *codes, *scales;
         if (packs(m, keep_rows)) {
@@ -164,7 +165,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
           codes = arena->Take(code_bytes);
           scales = arena->Take(scale_bytes);
         }
-        const float std = SyntheticStd(m, &m == &w.embed);
+        const float std = SyntheticStd(m, ref.row->kind);
         m.codes = codes;
         m.block_scale = scale_bytes > 0 ? scales : nullptr;
         m.global_scale = m.format == WeightFormat::kNvfp4 ? FillGlobalScale(std) : 1.0f;
@@ -178,7 +179,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
         }
         finished_one();
       },
-      [&](Tensor& t) {
+      [&](const WeightRef&, Tensor& t) {
         if (!t || stopped) return;
         uint8_t* data = arena->Take(t.num_bytes());
         const uint64_t seed = RandomBits(model.seed, number);

@@ -95,17 +95,17 @@ std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model,
   };
   VisitNamedWeights(
       w,
-      [&](const WeightName& name, const QuantTensor& m, bool) {
+      [&](const WeightRef& ref, const QuantTensor& m) {
         if (!m) return;
-        Item item = MatrixItem(name.ToString(), m);
-        item.std = SyntheticStd(m, &m == &w.embed);
+        Item item = MatrixItem(ref.Name(), m);
+        item.std = SyntheticStd(m, ref.row->kind);
         if (m.format == WeightFormat::kNvfp4) item.matrix.global_scale = FillGlobalScale(item.std);
         add(std::move(item));
         ++number;
       },
-      [&](const WeightName& name, const Tensor& t) {
+      [&](const WeightRef& ref, const Tensor& t) {
         if (!t) return;
-        if (name.part != nullptr) add(VectorItem(name.ToString(), t));
+        if (ref.in_files()) add(VectorItem(ref.Name(), t));
         ++number;
       });
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "dsv4/engine.h"
 #include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/schema.h"
 #include "model/deepseek_v4/weights.h"
 
 namespace dsv4 {
@@ -15,7 +16,7 @@ namespace dsv4 {
 Weights SyntheticShapes(const Config& config, const SyntheticModel& model);
 
 // Of a matrix's values: 1 / sqrt(K), so that activations keep their size; embeddings have 1.
-float SyntheticStd(const QuantTensor& m, bool embedding);
+float SyntheticStd(const QuantTensor& m, WeightKind kind);
 
 // About 1: right for norms and gains, harmless for biases and sinks.
 std::vector<float> SyntheticVector(int64_t count, uint64_t seed);

@@ -1,0 +1,109 @@
+// Every weight of the model, once: our field, its names in files, shape, kind, which layers have it, how ranks divide it.
+// Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/formats.md explains the names.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/weights.h"
+
+namespace dsv4 {
+
+// What a tensor is, and for matrices what decides their format.
+enum class WeightKind : uint8_t {
+  kEmbedding,   // matrix, F32 or BF16 only; devices keep its rows
+  kMix,         // the same: mHC
+  kDense,       // matrix of any weight format: `X.weight` and its scales. Projections, the shared expert, the output matrix
+  kExpert,      // the same: a routed expert's
+  kCompressor,  // the same: BF16 in released checkpoints
+  kSmall,       // the same: router and index weights, BF16 in released checkpoints
+  kVector,      // F32 or BF16 in files, f32 here
+  kIds,         // I64 or I32 in files, i32 here: expert ids
+  kLayers,      // no tensor: one layer after the other stands here (kLayerWeights)
+  kExperts,     // no tensor: one routed expert after the other stands here (kExpertWeights)
+};
+constexpr bool IsNested(WeightKind k) { return k == WeightKind::kLayers || k == WeightKind::kExperts; }
+constexpr bool IsVector(WeightKind k) { return k == WeightKind::kVector || k == WeightKind::kIds; }
+constexpr bool KeepsRows(WeightKind k) { return k == WeightKind::kEmbedding || k == WeightKind::kMix; }
+constexpr bool IsAnyFormat(WeightKind k) { return !IsNested(k) && !IsVector(k) && !KeepsRows(k); }
+
+// What one of n ranks holds.
+enum class WeightCut : uint8_t {
+  kWhole,         // all of it
+  kHeads,         // the rows (elements) of its N/n heads
+  kGroups,        // the rows of its G/n groups of heads
+  kGroupColumns,  // the columns of its groups
+  kRows,          // 1/n of the rows
+  kColumns,       // 1/n of the columns
+};
+
+// Which layers have it.
+enum class WeightPresence : uint8_t { kAlways, kCompressed, kIndexed, kHash, kLearned };
+
+// Sizes in the letters of docs/glossary.md.
+struct Letters {
+  int64_t V, D, H, N, Dh, Dr, Rq, G, Ro, Ni, Di, E, A, F;
+  int64_t m = 0, coff = 1;  // of one layer
+};
+Letters LettersOf(const Config& config);
+Letters LettersOf(const Config& config, int64_t layer);
+
+// The struct that a row's field is of; those around it are there, too.
+struct WeightOwner {
+  Weights* model = nullptr;
+  LayerWeights* layer = nullptr;
+  ExpertWeights* expert = nullptr;
+};
+struct WeightField {  // of the two, the one that it is
+  QuantTensor* matrix = nullptr;
+  Tensor* vector = nullptr;
+  WeightField(QuantTensor& m) : matrix(&m) {}  // NOLINT: implicit
+  WeightField(Tensor& v) : vector(&v) {}       // NOLINT: implicit
+};
+
+struct WeightRow {
+  std::string_view official;      // below the layer or the expert; of matrices of any format without `.weight`. Empty: in no file
+  std::string_view transformers;  // without `model.`
+  WeightKind kind;
+  WeightCut cut = WeightCut::kWhole;
+  WeightPresence presence = WeightPresence::kAlways;
+  Shape (*shape)(const Letters&) = nullptr;          // null where nested
+  WeightField (*field)(const WeightOwner&) = nullptr;  // null where nested
+};
+
+// In the order of the model. A draft module (`mtp.N.`) is a layer with rows of its own: a nested row beside `layers`.
+extern const std::span<const WeightRow> kModelWeights;
+extern const std::span<const WeightRow> kLayerWeights;
+extern const std::span<const WeightRow> kExpertWeights;
+
+bool IsPresent(WeightPresence presence, const Config& config, int64_t layer);
+
+// transformers' experts of a layer, matrices one behind the other in one tensor [E, ...]: rows [first, first + count) of
+// kExpertWeights, the outputs of the first in front.
+struct StackedExperts {
+  std::string_view official, transformers;  // below `layers.N.`
+  size_t first, count;
+};
+extern const std::span<const StackedExperts> kStackedExperts;
+
+// Other spellings of transformers that were published.
+struct Spelling {
+  std::string_view found, official;  // below `layers.N.`
+};
+extern const std::span<const Spelling> kOtherSpellings;
+
+// One weight of one model.
+struct WeightRef {
+  const WeightRow* row;
+  int64_t layer = -1;   // -1: of no layer
+  int64_t expert = -1;  // -1: of no routed expert
+
+  bool in_files() const { return !row->official.empty(); }
+  std::string Stem() const;  // official; of matrices of any format without `.weight`
+  std::string Name() const;  // official, whole
+};
+
+}  // namespace dsv4
