@@ -79,6 +79,8 @@ class CudaDevice : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return name_; }
+  int index() const override { return index_; }
+  void Bind() const override { Ok(cudaSetDevice(index_), "choice of the GPU"); }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
     Ok(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");

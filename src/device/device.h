@@ -30,6 +30,9 @@ class Device {
 
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
+  virtual int index() const { return 0; }        // among the GPUs of the machine
+  // Every thread that is to use a device other than the first, or opened after another, calls this before it does.
+  virtual void Bind() const {}
   virtual int64_t free_bytes() const = 0;        // 0: unknown
   virtual int64_t scratch_bytes() const = 0;     // that the first Context() will take for ops
 

@@ -8,6 +8,7 @@
 namespace dsv4 {
 
 class OpTrace;
+struct RankView;
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
@@ -28,6 +29,7 @@ struct ExecContext {
   bool f32_inputs = false;      // kCuda: inputs of matrix products as float32, not rounded to BF16
   bool batch_invariant = false; // kCuda: only kernels whose rows have the same bits at every T (docs/cuda.md)
   bool overlap = true;          // kCuda: a kernel may start before the one in front of it ends (programmatic launch)
+  const RankView* ranks = nullptr;  // of several that run one model together (exchange.h); null: one
 };
 
 }  // namespace dsv4

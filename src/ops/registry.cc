@@ -5,6 +5,7 @@
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
 #include "ops/fill_weight/fill_weight.h"
+#include "ops/gather_ranks/gather_ranks.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
@@ -24,6 +25,7 @@
 #include "ops/router/router.h"
 #include "ops/sample/sample.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/sum_ranks/sum_ranks.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/window_append/window_append.h"
 
@@ -36,6 +38,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
       DescribeFillWeight(ctx),
+      DescribeGatherRanks(ctx),
       DescribeGatherRows(ctx),
       DescribeHcBridge(ctx),
       DescribeHcHead(ctx),
@@ -55,6 +58,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeRouter(ctx),
       DescribeSample(ctx),
       DescribeSparseAttention(ctx),
+      DescribeSumRanks(ctx),
       DescribeSwiglu(ctx),
       DescribeWindowAppend(ctx),
   };

@@ -1,0 +1,481 @@
+// The exchange between GPUs alone: what a sum costs by form, size and number of blocks, in a running kernel and in graphs
+// that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble; what a rank
+// that never comes does; what the host may do meanwhile.
+//
+//   exchange_bench [--seconds 100] [--gpus N]
+//
+// Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds ran
+// out. One JSON object a line. On fewer than two GPUs it says so and ends.
+#include <cstring>
+
+#include "bench/cuda/ranks.cuh"
+#include "ops/sum_ranks/sum_ranks.h"
+
+namespace dsv4 {
+void SumRanksCuda(const ExecContext& ctx, const SumRanksArgs& args);
+}
+
+namespace dsv4::bench {
+namespace {
+
+// ---- In a running kernel: each round's sum feeds the next round's push, so a round is a latency. ----
+
+enum class Form { kWords, kWideWords, kFlags };
+constexpr const char* kFormNames[] = {"words", "b128", "flags"};
+
+__device__ __forceinline__ void StoreWide(uint64_t* p, uint64_t low, uint64_t high) {
+  asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(p), "l"(low), "l"(high) : "memory");
+}
+__device__ __forceinline__ void LoadWide(const uint64_t* p, uint64_t& low, uint64_t& high) {
+  asm volatile("{ .reg .b128 q; ld.relaxed.sys.global.b128 q, [%2]; mov.b128 {%0, %1}, q; }" : "=l"(low), "=l"(high) : "l"(p) : "memory");
+}
+
+// Six values as two words of three and a tag.
+template <int Count>
+__device__ __forceinline__ void RoundWide(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
+  const auto pack = [&](int first, uint64_t& low, uint64_t& high) {
+    low = __float_as_uint(v[first]) | static_cast<uint64_t>(__float_as_uint(v[first + 1])) << 32;
+    high = __float_as_uint(v[first + 2]) | static_cast<uint64_t>(tag) << 32;
+  };
+  uint64_t w[4];
+  pack(0, w[0], w[1]), pack(3, w[2], w[3]);
+#pragma unroll
+  for (int k = 1; k < Count; ++k) {
+    uint64_t* to = m.words[static_cast<size_t>((rank + k) % Count)] + WordAt<Count>(m, tag, rank, 4 * lane);
+    StoreWide(to, w[0], w[1]), StoreWide(to + 2, w[2], w[3]);
+  }
+  PollLimit limit;
+  uint64_t got[Count][4];
+  for (;;) {
+    bool all = true;
+    int missing = -1;
+#pragma unroll
+    for (int p = 0; p < Count; ++p) {
+      if (p == rank) continue;
+      const uint64_t* from = m.words[static_cast<size_t>(rank)] + WordAt<Count>(m, tag, p, 4 * lane);
+      LoadWide(from, got[p][0], got[p][1]), LoadWide(from + 2, got[p][2], got[p][3]);
+    }
+#pragma unroll
+    for (int p = 0; p < Count; ++p) {
+      if (p == rank || (HasTag(got[p][1], tag) && HasTag(got[p][3], tag))) continue;
+      all = false, missing = p;
+    }
+    if (__all_sync(0xFFFFFFFFu, all)) break;
+    bool expired = false;
+    const bool reached = limit.Reached(m, expired);
+    if (expired && missing >= 0) ReportLate(m, rank, missing, site, tag);
+    if (__any_sync(0xFFFFFFFFu, reached)) break;
+  }
+#pragma unroll
+  for (int c = 0; c < 6; ++c) {
+    float part[Count];
+#pragma unroll
+    for (int p = 0; p < Count; ++p) {
+      const uint64_t word = got[p][c / 3 * 2 + (c % 3) / 2];
+      part[p] = p == rank ? v[c] : __uint_as_float(static_cast<uint32_t>(c % 3 == 1 ? word >> 32 : word));
+    }
+    v[c] = RankTree<Count>(part) * (1.0f / Count);
+  }
+}
+
+template <int Count>
+__device__ __forceinline__ void RoundWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
+  const float own[4] = {v[0], v[1], v[2], v[3]};
+  PushWords<Count>(m, rank, tag, 4 * lane, own);
+  float all[Count][4];
+  PollWords<Count>(m, rank, tag, site, 4 * lane, true, all);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float part[Count];
+#pragma unroll
+    for (int p = 0; p < Count; ++p) part[p] = p == rank ? own[c] : all[p][c];
+    v[c] = RankTree<Count>(part) * (1.0f / Count);
+  }
+}
+
+// Plain stores, then a flag a block; flags lie behind the values of their sender.
+template <int Count>
+__device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
+  const auto values = [&](int owner, int sender) { return reinterpret_cast<float*>(m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, 0)); };
+  const auto flag = [&](int owner, int sender) { return m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, m.elements / 2) + blockIdx.x; };
+#pragma unroll
+  for (int k = 1; k < Count; ++k) {
+    reinterpret_cast<float4*>(values((rank + k) % Count, rank))[lane] = make_float4(v[0], v[1], v[2], v[3]);
+  }
+  __syncthreads();
+  if (threadIdx.x > 0 && threadIdx.x < Count) {
+    const int peer = (rank + static_cast<int>(threadIdx.x)) % Count;
+    __threadfence_system();
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag(peer, rank)), "l"(static_cast<uint64_t>(tag)) : "memory");
+    PollLimit limit;
+    for (;;) {
+      uint64_t got;
+      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(got) : "l"(flag(rank, peer)) : "memory");
+      if (got == tag) break;
+      bool expired = false;
+      const bool reached = limit.Reached(m, expired);
+      if (expired) ReportLate(m, rank, peer, site, tag);
+      if (reached) break;
+    }
+  }
+  __syncthreads();
+  float4 all[Count];
+#pragma unroll
+  for (int p = 0; p < Count; ++p) all[p] = p == rank ? make_float4(v[0], v[1], v[2], v[3]) : __ldcg(reinterpret_cast<const float4*>(values(rank, p)) + lane);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float part[Count];
+#pragma unroll
+    for (int p = 0; p < Count; ++p) part[p] = c == 0 ? all[p].x : c == 1 ? all[p].y : c == 2 ? all[p].z : all[p].w;
+    v[c] = RankTree<Count>(part) * (1.0f / Count);
+  }
+}
+
+// `barrier`: the block waits for all its threads in front of each push, as behind a reduction. `delay_ns`: rank 1 pushes so
+// much later, which the others should see once, not more.
+template <int Count, Form F, int MaxThreads>
+__global__ void __launch_bounds__(MaxThreads) RoundsKernel(ExchangeMemory m, int rank, int rounds, bool barrier, uint64_t delay_ns, float* y) {
+  const int64_t lane = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  float v[6];
+  for (int c = 0; c < 6; ++c) v[c] = static_cast<float>(rank + c);
+  for (int r = 0; r < rounds; ++r) {
+    const uint32_t tag = ExchangeTag(m, r);
+    if (barrier) __syncthreads();
+    if (delay_ns != 0 && rank == 1) {
+      const uint64_t begun = NanosecondsNow();
+      while (NanosecondsNow() - begun < delay_ns) {}
+    }
+    if constexpr (F == Form::kWords) RoundWords<Count>(m, rank, tag, r, lane, v);
+    if constexpr (F == Form::kWideWords) RoundWide<Count>(m, rank, tag, r, lane, v);
+    if constexpr (F == Form::kFlags) RoundFlags<Count>(m, rank, tag, r, lane, v);
+  }
+  for (int c = 0; c < 4; ++c) y[lane * 4 + c] = v[c];
+}
+
+template <int Count, Form F>
+void MeasureRounds(Ranks& ranks, int64_t bytes, int threads, bool barrier, uint64_t delay_ns) {
+  const int64_t a_lane = F == Form::kWideWords ? 6 : 4, lanes = CeilDiv(CeilDiv(bytes / 4, a_lane), threads) * threads;
+  const int64_t blocks = lanes / threads;
+  if (blocks > 132 || lanes * 4 > kElements) return;
+  const int rounds = bytes > 512 * 1024 ? 1000 : 5000;
+  double best = 1e30;
+  for (int run = 0; run < 3; ++run) {
+    ranks.Rewind();
+    std::vector<float> ms(static_cast<size_t>(Count));
+    ranks.Run([&](int r) {
+      cudaEvent_t begin, end;
+      DSV4_BENCH_CHECK(cudaEventCreate(&begin));
+      DSV4_BENCH_CHECK(cudaEventCreate(&end));
+      DSV4_BENCH_CHECK(cudaEventRecord(begin, ranks.stream(r)));
+      const auto kernel = threads > 256 ? RoundsKernel<Count, F, 1024> : RoundsKernel<Count, F, 256>;
+      kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, ranks.stream(r)>>>(ranks.exchange().view(r).memory, r, rounds, barrier,
+                                                                                                     delay_ns, ranks.y(r));
+      DSV4_BENCH_CHECK(cudaGetLastError());
+      DSV4_BENCH_CHECK(cudaEventRecord(end, ranks.stream(r)));
+      DSV4_BENCH_CHECK(cudaEventSynchronize(end));
+      DSV4_BENCH_CHECK(cudaEventElapsedTime(&ms[static_cast<size_t>(r)], begin, end));
+      cudaEventDestroy(begin);
+      cudaEventDestroy(end);
+    });
+    for (const float m : ms) best = std::min(best, static_cast<double>(m));
+  }
+  // The first round makes the ranks' values equal, the others leave them.
+  int64_t wrong = 0;
+  std::vector<float> y(static_cast<size_t>(lanes * 4));
+  for (int r = 0; r < Count; ++r) {
+    DSV4_BENCH_CHECK(cudaMemcpy(y.data(), ranks.y(r), y.size() * 4, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < y.size(); ++i) wrong += y[i] != static_cast<float>(Count - 1) / 2 + static_cast<float>(i % 4);
+  }
+  if (wrong != 0) something_wrong = true;
+  Line line("exchange_rounds");
+  line.Add("gpus", Count).Add("form", kFormNames[static_cast<int>(F)]).Add("kbytes", bytes / 1024).Add("blocks", blocks).Add("threads", threads);
+  line.Add("barrier", barrier ? 1 : 0).Add("delay_ns", static_cast<int64_t>(delay_ns)).Add("us_a_round", best * 1000 / rounds).Add("wrong_values", wrong);
+  const std::string trouble = ranks.Trouble();
+  if (!trouble.empty()) line.Add("error", trouble);
+  line.Print();
+}
+
+template <int Count>
+void MeasureAllRounds(Ranks& ranks) {
+  for (const int64_t kbytes : {16, 32, 64, 128, 256, 512, 1024, 2048}) {
+    for (const int threads : {64, 256, 1024}) {
+      MeasureRounds<Count, Form::kWords>(ranks, kbytes * 1024, threads, false, 0);
+      MeasureRounds<Count, Form::kWideWords>(ranks, kbytes * 1024, threads, false, 0);
+      MeasureRounds<Count, Form::kFlags>(ranks, kbytes * 1024, threads, false, 0);
+    }
+  }
+  for (const int threads : {64, 256}) MeasureRounds<Count, Form::kWords>(ranks, 16 * 1024, threads, true, 0);
+  for (const uint64_t delay : {500, 1000, 2000, 5000}) MeasureRounds<Count, Form::kWords>(ranks, 16 * 1024, 64, false, delay);
+}
+
+// ---- A million exchanges with ranks that stumble. ----
+
+// What rank r brings to exchange s in column i: whole numbers, so that every sum is exact and known.
+__host__ __device__ __forceinline__ float Brings(int rank, uint32_t s, int64_t i) {
+  return static_cast<float>((s * 2654435761u >> 8) % 4096 + static_cast<uint32_t>(i % 1024) * 8 + static_cast<uint32_t>(rank) + 1);
+}
+template <int Count>
+__device__ __forceinline__ float Wanted(uint32_t s, int64_t i) {
+  float sum = 0;
+  for (int p = 0; p < Count; ++p) sum += Brings(p, s, i);
+  return sum;
+}
+
+__device__ __forceinline__ void Stumble(uint64_t seed) {
+  const uint64_t dice = Mix(seed);
+  if ((dice & 15) != 0) return;
+  const uint64_t ns = (dice >> 8) % 4000, begun = NanosecondsNow();
+  while (NanosecondsNow() - begun < ns) {}
+}
+
+template <int Count>
+__global__ void __launch_bounds__(256) StumbleKernel(ExchangeMemory m, int rank, uint32_t rounds, uint64_t seed, unsigned* bad) {
+  const int64_t lane = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  unsigned wrong = 0;
+  for (uint32_t s = 0; s < rounds; ++s) {
+    const uint32_t tag = ExchangeTag(m, s);
+    Stumble(seed + (static_cast<uint64_t>(rank) << 48) + (static_cast<uint64_t>(blockIdx.x) << 32) + s);
+    float own[4], all[Count][4];
+    for (int c = 0; c < 4; ++c) own[c] = Brings(rank, s, lane * 4 + c);
+    PushWords<Count>(m, rank, tag, lane * 4, own);
+    PollWords<Count>(m, rank, tag, s, lane * 4, true, all);
+    for (int c = 0; c < 4; ++c) {
+      float part[Count];
+      for (int p = 0; p < Count; ++p) part[p] = p == rank ? own[c] : all[p][c];
+      wrong += RankTree<Count>(part) != Wanted<Count>(s, lane * 4 + c);
+    }
+  }
+  if (wrong != 0) atomicAdd(bad, wrong);
+}
+
+template <int Count>
+void StressRounds(Ranks& ranks, uint32_t rounds) {
+  for (const int blocks : {16, 64}) {
+    ranks.Rewind();
+    const auto begun = std::chrono::steady_clock::now();
+    ranks.Run([&](int r) {
+      StumbleKernel<Count><<<static_cast<unsigned>(blocks), 64, 0, ranks.stream(r)>>>(ranks.exchange().view(r).memory, r, rounds, 12345, ranks.bad(r));
+      DSV4_BENCH_CHECK(cudaGetLastError());
+      DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
+    });
+    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    const int64_t wrong = ranks.TakeBad();
+    Line line("exchange_stress");
+    line.Add("gpus", Count).Add("blocks", blocks).Add("exchanges", static_cast<int64_t>(rounds)).Add("wrong_values", wrong).Add("seconds", s);
+    const std::string trouble = ranks.Trouble();
+    if (!trouble.empty()) line.Add("error", trouble);
+    if (wrong != 0) something_wrong = true;
+    line.Print();
+  }
+}
+
+// ---- In graphs, launched from a thread a rank, by the op itself. ----
+
+constexpr int kSites = 86;
+
+__global__ void BringKernel(ExchangeMemory m, int rank, int site, int64_t n, float* y, uint64_t seed) {
+  AllowNext();
+  WaitForPrevious();
+  const uint32_t s = ExchangeTag(m, site);
+  if (seed != 0) Stumble(seed + (static_cast<uint64_t>(rank) << 48) + (static_cast<uint64_t>(blockIdx.x) << 32) + s);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = Brings(rank, s, i);
+}
+
+template <int Count>
+__global__ void CheckKernel(ExchangeMemory m, int site, int64_t n, const float* y, unsigned* bad) {
+  AllowNext();
+  WaitForPrevious();
+  const uint32_t s = ExchangeTag(m, site);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n && y[i] != Wanted<Count>(s, i)) atomicAdd(bad, 1u);
+}
+
+// As much work as a sum's kernel without a peer.
+__global__ void AloneKernel(int64_t n, float* y) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+  if (i < n) *reinterpret_cast<float4*>(y + i) = *reinterpret_cast<const float4*>(y + i);
+}
+
+enum class StepKind { kAlone, kSum, kChecked };
+
+template <int Count>
+void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, StepKind kind, uint64_t seed) {
+  const ExchangeMemory& m = ctx.ranks->memory;
+  for (int site = 0; site < kSites; ++site) {
+    // Where it is checked, sizes change: what lies behind a small payload stays from older ones.
+    const int64_t rows = kind == StepKind::kChecked && site % 3 == 0 ? 1 : tokens, n = rows * kWidth;
+    const dim3 blocks(static_cast<unsigned>(CeilDiv(n, 256)));
+    if (kind == StepKind::kChecked) Launch(ctx, BringKernel, blocks, dim3(256), 0, m, r, site, n, ranks.y(r), seed);
+    if (kind == StepKind::kAlone) {
+      Launch(ctx, AloneKernel, dim3(static_cast<unsigned>(CeilDiv(n, 1024))), dim3(256), 0, n, ranks.y(r));
+    } else {
+      SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = site});
+    }
+    if (kind == StepKind::kChecked) Launch(ctx, CheckKernel<Count>, blocks, dim3(256), 0, m, site, n, static_cast<const float*>(ranks.y(r)), ranks.bad(r));
+  }
+  if (kind != StepKind::kAlone) AdvanceExchanges(ctx, kSites);
+}
+
+// Milliseconds of a step, the slowest rank's; recorded once, launched `steps` times without the host in between.
+template <int Count>
+double StepMs(Ranks& ranks, int64_t tokens, StepKind kind, uint64_t seed, bool overlap, int steps) {
+  ranks.Rewind();
+  std::vector<float> ms(static_cast<size_t>(Count));
+  ranks.Run([&](int r) {
+    ExecContext ctx = ranks.context(r);
+    ctx.overlap = overlap;
+    DSV4_BENCH_CHECK(cudaStreamBeginCapture(ranks.stream(r), cudaStreamCaptureModeThreadLocal));
+    QueueStep<Count>(ranks, r, ctx, tokens, kind, seed);
+    cudaGraph_t graph;
+    DSV4_BENCH_CHECK(cudaStreamEndCapture(ranks.stream(r), &graph));
+    cudaGraphExec_t exec;
+    DSV4_BENCH_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t begin, end;
+    DSV4_BENCH_CHECK(cudaEventCreate(&begin));
+    DSV4_BENCH_CHECK(cudaEventCreate(&end));
+    for (int i = 0; i < 3; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventRecord(begin, ranks.stream(r)));
+    for (int i = 0; i < steps; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventRecord(end, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventSynchronize(end));
+    DSV4_BENCH_CHECK(cudaEventElapsedTime(&ms[static_cast<size_t>(r)], begin, end));
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  });
+  return static_cast<double>(*std::max_element(ms.begin(), ms.end())) / steps;
+}
+
+template <int Count>
+void MeasureGraphs(Ranks& ranks) {
+  for (const int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 128}) {
+    for (const bool overlap : {true, false}) {
+      const double alone = StepMs<Count>(ranks, tokens, StepKind::kAlone, 0, overlap, 100);
+      const double sum = StepMs<Count>(ranks, tokens, StepKind::kSum, 0, overlap, 100);
+      Line line("exchange_graph");
+      line.Add("gpus", Count).Add("tokens", tokens).Add("overlap", overlap ? 1 : 0).Add("us_a_sum", sum * 1000 / kSites);
+      line.Add("us_alone", alone * 1000 / kSites).Add("us_more", (sum - alone) * 1000 / kSites);
+      const std::string trouble = ranks.Trouble();
+      if (!trouble.empty()) line.Add("error", trouble);
+      line.Print();
+    }
+  }
+}
+
+template <int Count>
+void StressGraphs(Ranks& ranks) {
+  for (const bool overlap : {true, false}) {
+    for (const int64_t tokens : {1, 33}) {
+      const int steps = 1500;
+      const double ms = StepMs<Count>(ranks, tokens, StepKind::kChecked, 777, overlap, steps);
+      const int64_t wrong = ranks.TakeBad();
+      Line line("exchange_graph_stress");
+      line.Add("gpus", Count).Add("tokens", tokens).Add("overlap", overlap ? 1 : 0).Add("exchanges", int64_t{steps + 3} * kSites);
+      line.Add("wrong_values", wrong).Add("ms_a_step", ms);
+      const std::string trouble = ranks.Trouble();
+      if (!trouble.empty()) line.Add("error", trouble);
+      if (wrong != 0) something_wrong = true;
+      line.Print();
+    }
+  }
+}
+
+// ---- A rank that never comes, and what the host may do while the others poll. ----
+
+void MeasureDeadRank(int count) {
+  Ranks ranks(count, 0.5);
+  double seconds = 0;
+  std::mutex mutex;
+  ranks.Run([&](int r) {
+    if (r == 1) return;
+    const auto begun = std::chrono::steady_clock::now();
+    const ExecContext ctx = ranks.context(r);
+    for (int site = 0; site < kSites; ++site) SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {1, kWidth}}, .site = site});
+    DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
+    const std::lock_guard lock(mutex);
+    seconds = std::max(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+  });
+  const Status status = ranks.exchange().status();
+  const bool right = !status.ok() && status.message().find("GPU 1 sent nothing to GPU ") == 0 && seconds < 2;
+  if (!right) something_wrong = true;
+  Line("exchange_dead").Add("gpus", count).Add("timeout_s", 0.5).Add("seconds", seconds).Add("right", right ? 1 : 0).Add("message", status.message()).Print();
+}
+
+void MeasureHostCalls(int count) {
+  Ranks ranks(count, 4);
+  std::atomic<int> measured = 0;
+  const auto ms_of = [](const std::function<void()>& call) {
+    const auto begun = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
+  };
+  ranks.Run([&](int r) {
+    const ExecContext ctx = ranks.context(r);
+    const auto sum = [&] { SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {1, kWidth}}}); };
+    if (r != 1) sum();
+    if (r == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the kernel polls by now
+      void *device = nullptr, *host = nullptr;
+      const double malloc_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaMalloc(&device, 64 << 20)); });
+      const double pinned_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaMallocHost(&host, 1 << 20)); });
+      measured = 1;
+      const double free_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaFree(device)); });
+      cudaFreeHost(host);
+      Line("exchange_host_calls").Add("gpus", count).Add("malloc_ms", malloc_ms).Add("malloc_pinned_ms", pinned_ms).Add("free_ms", free_ms).Print();
+    } else if (r == 1) {
+      const auto begun = std::chrono::steady_clock::now();
+      while (measured == 0 && std::chrono::steady_clock::now() - begun < std::chrono::seconds(3)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // cudaFree on GPU 0 waits by now, if it waits
+      sum();
+    }
+    DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
+  });
+  const Status status = ranks.exchange().status();
+  if (!status.ok()) Line("exchange_host_calls").Add("gpus", count).Add("note", status.message()).Print();
+}
+
+template <int Count>
+void MeasureGpus() {
+  {
+    Ranks ranks(Count, kTimeout);
+    StressRounds<Count>(ranks, 1'000'000);
+    StressGraphs<Count>(ranks);
+    MeasureGraphs<Count>(ranks);
+    MeasureAllRounds<Count>(ranks);
+  }
+  MeasureDeadRank(Count);
+  MeasureHostCalls(Count);
+}
+
+int Main(int argc, char** argv) {
+  double seconds = 100;
+  int gpus = kMaxRanks;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--gpus") == 0) gpus = std::atoi(argv[i + 1]);
+  }
+  // A kernel that is loaded while another polls may wait for it: load all of them at once.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  const Watchdog watchdog(seconds);
+  int found = 0;
+  if (cudaGetDeviceCount(&found) != cudaSuccess) found = 0;
+  gpus = std::min(gpus, found);
+  if (gpus < 2) {
+    Line("exchange").Add("gpus", found).Add("skipped", "needs two GPUs").Print();
+    return 0;
+  }
+  MeasureGpus<2>();
+  if (gpus >= 4) MeasureGpus<4>();
+  if (gpus >= 8) MeasureGpus<8>();
+  Line("exchange_end").Add("wrong", something_wrong ? 1 : 0).Print();
+  return something_wrong ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace dsv4::bench
+
+int main(int argc, char** argv) { return dsv4::bench::Main(argc, argv); }

@@ -1,0 +1,290 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/str.h"
+#include "device/exchange.cuh"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kProbeBytes = int64_t{1} << 20;
+constexpr uint64_t kProbeNanoseconds = 5'000'000'000;
+
+// Changes the thread's GPU for a while.
+class OnGpu {
+ public:
+  explicit OnGpu(int index) {
+    cudaGetDevice(&before_);
+    cudaSetDevice(index);
+  }
+  ~OnGpu() { cudaSetDevice(before_); }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+Status StatusOfCuda(cudaError_t error, int gpu, const char* what) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  const Status status = Internal(StrCat("GPU ", gpu, ": ", what, ": ", cudaGetErrorString(error)));
+  return error == cudaErrorMemoryAllocation ? ResourceExhausted(status.message()) : status;
+}
+
+__device__ uint64_t ProbePattern(int from, int to, int64_t i) {
+  uint64_t x = static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(from * kMaxRanks + to + 1);
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  return x ^ (x >> 31);
+}
+
+enum ProbeResult : int32_t { kProbeOk = 0, kProbeNothing = 1, kProbeWrong = 2 };
+
+// Block p of rank r: writes patterns into p's memory, says so by a flag behind them, and reads what p wrote here.
+__global__ void ProbeLinks(ExchangeMemory m, int rank, int64_t count, int64_t num_words, int64_t flags_at, int32_t* result) {
+  const int peer = static_cast<int>(blockIdx.x);
+  if (peer == rank) {
+    if (threadIdx.x == 0) result[peer] = kProbeOk;
+    return;
+  }
+  uint64_t* to = m.words[static_cast<size_t>(peer)];
+  const uint64_t* mine = m.words[static_cast<size_t>(rank)];
+  for (int64_t i = 2 * static_cast<int64_t>(threadIdx.x); i < num_words; i += 2 * static_cast<int64_t>(blockDim.x)) {
+    StoreWords(to + rank * m.elements + i, ProbePattern(rank, peer, i), ProbePattern(rank, peer, i + 1));
+  }
+  __threadfence_system();
+  __syncthreads();
+  __shared__ int32_t found;
+  if (threadIdx.x == 0) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to + flags_at + rank), "l"(uint64_t{1}) : "memory");
+    const uint64_t begun = NanosecondsNow();
+    uint64_t flag = 0;
+    do {
+      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(flag) : "l"(mine + flags_at + peer) : "memory");
+    } while (flag == 0 && NanosecondsNow() - begun < kProbeNanoseconds);
+    found = flag == 0 ? kProbeNothing : kProbeOk;
+  }
+  __syncthreads();
+  bool wrong = false;
+  for (int64_t i = 2 * static_cast<int64_t>(threadIdx.x); i < num_words && found == kProbeOk; i += 2 * static_cast<int64_t>(blockDim.x)) {
+    uint64_t a, b;
+    LoadWords(mine + peer * m.elements + i, a, b);
+    wrong = wrong || a != ProbePattern(peer, rank, i) || b != ProbePattern(peer, rank, i + 1);
+  }
+  const bool any_wrong = __syncthreads_or(wrong) != 0;
+  if (threadIdx.x == 0) result[peer] = any_wrong ? kProbeWrong : found;
+}
+
+__global__ void AdvanceExchangesKernel(ExchangeState* state, uint32_t count) {
+  AllowNext();
+  WaitForPrevious();
+  state->base += count;
+}
+
+class GpuExchange : public Exchange {
+ public:
+  GpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport, ExchangeOptions options)
+      : Exchange(static_cast<int>(gpus.size()), std::move(options)), ranks_(gpus.size()) {
+    transport_ = transport;
+    elements_ = std::max<int64_t>(4, (this->options().elements + 3) / 4 * 4);
+    for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
+  }
+  ~GpuExchange() override {
+    for (Rank& r : ranks_) {
+      const OnGpu on(r.gpu.index);
+      cudaStreamSynchronize(Stream(r));
+      if (r.memory != nullptr) cudaFree(r.memory);
+      if (r.pool != nullptr) cudaMemPoolDestroy(r.pool);
+      if (r.state != nullptr) cudaFree(r.state);
+      if (r.queued != nullptr) cudaEventDestroy(r.queued);
+    }
+    if (report_ != nullptr) cudaFreeHost(report_);
+  }
+
+  Status Open() {
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaHostAlloc(&report_, kHostBytes, cudaHostAllocMapped | cudaHostAllocPortable), 0, "pinned memory"));
+    std::fill_n(report_, kHostBytes / 8, uint64_t{0});
+    for (Rank& r : ranks_) DSV4_RETURN_IF_ERROR(Allocate(r));
+    DSV4_RETURN_IF_ERROR(Rewind());
+    for (int r = 0; r < count(); ++r) {
+      ExchangeMemory& m = views_[static_cast<size_t>(r)].memory;
+      for (int p = 0; p < count(); ++p) m.words[static_cast<size_t>(p)] = static_cast<uint64_t*>(ranks_[static_cast<size_t>(p)].memory);
+      m.state = ranks_[static_cast<size_t>(r)].state;
+      m.report = report_;
+      m.elements = elements_;
+    }
+    if (transport() == ExchangeTransport::kEvents) return {};
+    DSV4_RETURN_IF_ERROR(Probe());
+    return Rewind();
+  }
+
+  int64_t bytes_per_rank() const override { return MemoryBytes() + static_cast<int64_t>(sizeof(ExchangeState)); }
+
+  void Fail(Status status) override {
+    static_cast<volatile uint64_t*>(report_)[kStopWord] = 1;
+    Exchange::Fail(std::move(status));
+  }
+
+  Status status() override {
+    const volatile uint64_t* report = report_;
+    int first = -1;
+    for (int r = 0; r < count(); ++r) {
+      const auto tag = [&](int rank) { return report[rank * kReportWords + 3]; };
+      if (report[r * kReportWords] != 0 && (first < 0 || tag(r) < tag(first))) first = r;
+    }
+    if (first >= 0) {
+      const volatile uint64_t* late = report + first * kReportWords;
+      Fail(StatusOf({.rank = first, .peer = static_cast<int>(late[1]), .site = static_cast<int64_t>(late[2]), .tag = late[3]}));
+    }
+    return Exchange::status();
+  }
+
+  Status Rewind() override {
+    for (Rank& r : ranks_) {
+      const OnGpu on(r.gpu.index);
+      const ExchangeState state{.timeout_ns = static_cast<uint64_t>(std::max(0.0, options().timeout_s) * 1e9)};
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)), r.gpu.index, "exchange memory"));
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index, "exchange memory"));
+    }
+    for (Rank& r : ranks_) {
+      const OnGpu on(r.gpu.index);
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(r)), r.gpu.index, "exchange memory"));
+    }
+    return {};
+  }
+
+  // kEvents (exchange.cuh: CopyToRanks).
+  const float* Copy(int rank, const float* x, int64_t n, int64_t site) {
+    DSV4_CHECK(n <= elements_);
+    Rank& mine = ranks_[static_cast<size_t>(rank)];
+    const int64_t buffer = static_cast<int64_t>(mine.copies++ & 1) * count() * elements_;
+    for (int k = 1; k < count(); ++k) {
+      const Rank& peer = ranks_[static_cast<size_t>((rank + k) % count())];
+      float* to = static_cast<float*>(peer.memory) + buffer + rank * elements_;
+      Note(cudaMemcpyPeerAsync(to, peer.gpu.index, x, mine.gpu.index, static_cast<size_t>(n) * 4, Stream(mine)));
+    }
+    Note(cudaEventRecord(mine.queued, Stream(mine)));
+    if (!Meet(rank, site, mine.queued)) return nullptr;
+    for (int k = 1; k < count(); ++k) {
+      Note(cudaStreamWaitEvent(Stream(mine), static_cast<cudaEvent_t>(shown((rank + k) % count())), 0));
+    }
+    if (!Leave(rank, site)) return nullptr;
+    return static_cast<const float*>(mine.memory) + buffer;
+  }
+
+ private:
+  struct Rank {
+    ExchangeGpu gpu;
+    cudaMemPool_t pool = nullptr;
+    void* memory = nullptr;
+    ExchangeState* state = nullptr;
+    cudaEvent_t queued = nullptr;
+    uint64_t copies = 0;
+  };
+  static constexpr size_t kHostBytes = (kStopWord + 1) * 8;
+
+  static cudaStream_t Stream(const Rank& r) { return static_cast<cudaStream_t>(r.gpu.stream); }
+  static void Note(cudaError_t error) {
+    if (error != cudaSuccess) NoteCudaError(error, "exchange between GPUs");
+  }
+  // Words, and a flag a sender for the probe behind them.
+  int64_t WordsBytes() const { return 2 * count() * elements_ * (transport() == ExchangeTransport::kWords ? 8 : 4); }
+  int64_t MemoryBytes() const { return WordsBytes() + kMaxRanks * 8; }
+
+  Status Allocate(Rank& r) {
+    const OnGpu on(r.gpu.index);
+    const int gpu = r.gpu.index;
+    const auto bytes = static_cast<size_t>(MemoryBytes());
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMalloc(&r.state, sizeof(ExchangeState)), gpu, "exchange memory"));
+    if (transport() == ExchangeTransport::kEvents) {
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreateWithFlags(&r.queued, cudaEventDisableTiming), gpu, "event"));
+      return StatusOfCuda(cudaMalloc(&r.memory, bytes), gpu, "exchange memory");
+    }
+    // A pool of its own: only this memory is mapped to the peers, not every allocation of the program.
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = gpu;
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolCreate(&r.pool, &properties), gpu, "exchange memory"));
+    for (const Rank& peer : ranks_) {
+      if (peer.gpu.index == gpu) continue;
+      int can = 0;
+      if (cudaDeviceCanAccessPeer(&can, peer.gpu.index, gpu) != cudaSuccess || can == 0) {
+        cudaGetLastError();
+        return Unsupported(StrCat("GPU ", peer.gpu.index, " has no access to the memory of GPU ", gpu,
+                                  " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --parallel exchange=events"));
+      }
+      cudaMemAccessDesc access = {};
+      access.location.type = cudaMemLocationTypeDevice;
+      access.location.id = peer.gpu.index;
+      access.flags = cudaMemAccessFlagsProtReadWrite;
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolSetAccess(r.pool, &access, 1), gpu, "access of the peers"));
+    }
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMallocFromPoolAsync(&r.memory, bytes, r.pool, Stream(r)), gpu, "exchange memory"));
+    return StatusOfCuda(cudaStreamSynchronize(Stream(r)), gpu, "exchange memory");
+  }
+
+  // Every pair in both directions at once. Ends by itself.
+  Status Probe() {
+    const int64_t words = std::min(elements_, kProbeBytes / 8);
+    std::vector<int32_t*> results(ranks_.size());
+    Status status;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const OnGpu on(ranks_[r].gpu.index);
+      if (status.ok()) status = StatusOfCuda(cudaMalloc(&results[r], kMaxRanks * 4), ranks_[r].gpu.index, "probe");
+    }
+    for (size_t r = 0; r < ranks_.size() && status.ok(); ++r) {
+      const OnGpu on(ranks_[r].gpu.index);
+      ProbeLinks<<<static_cast<unsigned>(count()), 512, 0, Stream(ranks_[r])>>>(views_[r].memory, static_cast<int>(r), count(), words,
+                                                                                 WordsBytes() / 8, results[r]);
+      status = StatusOfCuda(cudaGetLastError(), ranks_[r].gpu.index, "probe of the links");
+    }
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const OnGpu on(ranks_[r].gpu.index);
+      std::vector<int32_t> found(kMaxRanks, kProbeOk);
+      const Status here = StatusOfCuda(cudaStreamSynchronize(Stream(ranks_[r])), ranks_[r].gpu.index, "probe of the links");
+      if (status.ok()) status = here;
+      if (status.ok()) status = StatusOfCuda(cudaMemcpy(found.data(), results[r], static_cast<size_t>(count()) * 4, cudaMemcpyDeviceToHost), ranks_[r].gpu.index, "probe");
+      if (results[r] != nullptr) cudaFree(results[r]);
+      for (size_t p = 0; p < ranks_.size() && status.ok(); ++p) {
+        if (found[p] == kProbeOk) continue;
+        status = Unsupported(StrCat("GPU ", ranks_[r].gpu.index, found[p] == kProbeNothing ? " got nothing" : " got wrong data", " from GPU ", ranks_[p].gpu.index,
+                                    " though the driver grants access (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or "
+                                    "--parallel exchange=events"));
+      }
+    }
+    return status;
+  }
+
+  std::vector<Rank> ranks_;
+  int64_t elements_ = 0;
+  uint64_t* report_ = nullptr;
+};
+
+}  // namespace
+
+const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
+  return static_cast<GpuExchange*>(ctx.ranks->exchange)->Copy(ctx.ranks->rank, x, n, site);
+}
+
+Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,
+                                                  const ExchangeOptions& options) {
+  DSV4_CHECK(transport != ExchangeTransport::kHost);
+  for (size_t a = 0; a < gpus.size() && transport == ExchangeTransport::kWords; ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      if (gpus[a].index == gpus[b].index) return InvalidArgument(StrCat("GPU ", gpus[a].index, " stands for two ranks: those exchange by events only"));
+    }
+  }
+  auto exchange = std::make_unique<GpuExchange>(gpus, transport, options);
+  DSV4_RETURN_IF_ERROR(exchange->Open());
+  return std::unique_ptr<Exchange>(std::move(exchange));
+}
+
+void AdvanceExchanges(const ExecContext& ctx, int64_t count) {
+  if (ctx.ranks == nullptr || ctx.ranks->exchange->transport() != ExchangeTransport::kWords || count == 0) return;
+  Launch(ctx, AdvanceExchangesKernel, dim3(1), dim3(1), 0, ctx.ranks->memory.state, static_cast<uint32_t>(count));
+}
+
+}  // namespace dsv4

@@ -1,0 +1,92 @@
+#include "device/exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/str.h"
+
+namespace dsv4 {
+
+Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {
+  DSV4_CHECK(IsRankCount(count), count, " ranks");
+  for (int r = 0; r < count; ++r) views_.push_back({.rank = r, .count = count, .exchange = this});
+}
+
+std::string Exchange::SiteName(int64_t site) const {
+  return options_.site_name ? options_.site_name(site) : StrCat("exchange ", site);
+}
+
+Status Exchange::StatusOf(const ExchangeFailure& f) const {
+  return Internal(StrCat(options_.rank_name, " ", f.peer, " sent nothing to ", options_.rank_name, " ", f.rank, " for ",
+                         options_.timeout_s, " s (", SiteName(f.site), "); start the program again"));
+}
+
+void Exchange::Fail(Status status) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(status);
+  all_here_.notify_all();
+}
+
+void Exchange::FailRank(int rank, const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    inside_[static_cast<size_t>(rank)] = false;
+  }
+  Fail({why.code(), StrCat(options_.rank_name, " ", rank, ": ", why.message())});
+}
+
+Status Exchange::status() {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? *failure_ : Status{};
+}
+
+bool Exchange::Meet(int rank, int64_t site, void* data) {
+  std::unique_lock lock(mutex_);
+  shown_[static_cast<size_t>(rank)] = data;
+  return inside_[static_cast<size_t>(rank)] = Arrive(lock, rank, site);
+}
+
+bool Exchange::Leave(int rank, int64_t site) {
+  std::unique_lock lock(mutex_);
+  inside_[static_cast<size_t>(rank)] = false;
+  return Arrive(lock, rank, site);
+}
+
+// A rank is never more than one rendezvous ahead of another, so two rows of sites are enough.
+bool Exchange::Arrive(std::unique_lock<std::mutex>& lock, int rank, int64_t site) {
+  const uint64_t mine = ++arrived_[static_cast<size_t>(rank)];
+  auto& sites = sites_[mine % 2];
+  sites[static_cast<size_t>(rank)] = site;
+  const auto missing = [&] {
+    for (int p = 0; p < count_; ++p) {
+      if (arrived_[static_cast<size_t>(p)] < mine) return p;
+    }
+    return -1;
+  };
+  const auto over = [&] { return failure_.has_value() || missing() < 0; };
+  if (missing() < 0) all_here_.notify_all();
+  if (options_.timeout_s <= 0) {
+    all_here_.wait(lock, over);
+  } else if (!all_here_.wait_for(lock, std::chrono::duration<double>(options_.timeout_s), over)) {
+    failure_ = StatusOf({.rank = rank, .peer = missing(), .site = site, .tag = mine});
+    all_here_.notify_all();
+  }
+  if (failure_) {
+    // Who is between Meet and Leave still reads what this rank shows. They wait for nobody, so this ends.
+    all_here_.notify_all();
+    all_here_.wait(lock, [&] { return std::none_of(inside_.begin(), inside_.end(), [](bool in) { return in; }); });
+    return false;
+  }
+  for (int p = 0; p < count_; ++p) {
+    if (sites[static_cast<size_t>(p)] == site) continue;
+    failure_ = Internal(StrCat(options_.rank_name, " ", rank, " is at ", SiteName(site), ", ", options_.rank_name, " ", p, " at ",
+                               SiteName(sites[static_cast<size_t>(p)]), ": they were given different work; please report this"));
+    all_here_.notify_all();
+    return false;
+  }
+  return true;
+}
+
+}  // namespace dsv4

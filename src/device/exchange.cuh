@@ -1,0 +1,212 @@
+// The exchange's words, as kernels push and poll them; and the two collectives' common kernel.
+//
+// A word is 64 bits: a float32 below, a tag above. It is written and read by one access, so it is never torn, and no order
+// between words is needed: no fence, no flag. tag = state->base + site + 1 never repeats (Exchange::Rewind), buffer tag & 1:
+//
+//   A buffer is free when it is written again. Rank r pushes exchange k + 2 after it has polled all words of k + 1; peer p
+//   pushed those behind its own poll of k in stream order. So p has read buffer k & 1 before r writes it.
+//   Nobody waits for ever. On every rank the push of k stands before the poll of k, and a kernel's blocks are resident
+//   together (at most one a multiprocessor) and push all that is theirs before they poll.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "device/exchange.h"
+#include "device/launch.cuh"
+
+namespace dsv4 {
+
+__device__ __forceinline__ uint64_t ExchangeWord(float value, uint32_t tag) {
+  return (static_cast<uint64_t>(tag) << 32) | __float_as_uint(value);
+}
+__device__ __forceinline__ float ValueOfWord(uint64_t word) { return __uint_as_float(static_cast<uint32_t>(word)); }
+__device__ __forceinline__ bool HasTag(uint64_t word, uint32_t tag) { return static_cast<uint32_t>(word >> 32) == tag; }
+
+// Two words, 16-byte aligned.
+__device__ __forceinline__ void StoreWords(uint64_t* p, uint64_t a, uint64_t b) {
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
+}
+__device__ __forceinline__ void LoadWords(const uint64_t* p, uint64_t& a, uint64_t& b) {
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+}
+
+__device__ __forceinline__ uint64_t NanosecondsNow() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+
+// The report's place on the host: [kMaxRanks][4], then one word that is not 0 when nobody shall wait any more.
+inline constexpr int kReportWords = 4;
+inline constexpr int kStopWord = kMaxRanks * kReportWords;
+
+// Of one poll: whether it has been long enough. Looks at clock and words now and then only.
+class PollLimit {
+ public:
+  // After a try in vain; true: go on with what is there. `expired`: it is this poll that ran out of time.
+  __device__ bool Reached(const ExchangeMemory& m, bool& expired) {
+    if ((++tries_ & 63u) != 4) return false;
+    if (*const_cast<volatile uint32_t*>(&m.state->failed) != 0) return true;
+    if (*const_cast<volatile uint64_t*>(&m.report[kStopWord]) != 0) {
+      *const_cast<volatile uint32_t*>(&m.state->failed) = 1;
+      return true;
+    }
+    const uint64_t limit = m.state->timeout_ns, now = NanosecondsNow();
+    if (begun_ == 0) begun_ = now;
+    expired = limit != 0 && now - begun_ > limit;
+    return expired;
+  }
+
+ private:
+  uint32_t tries_ = 0;
+  uint64_t begun_ = 0;
+};
+
+// The first of a rank's polls that ran out of time tells the host; `rank`, `peer`, `site`, `tag` as in ExchangeFailure.
+__device__ inline void ReportLate(const ExchangeMemory& m, int rank, int peer, int64_t site, uint32_t tag) {
+  if (atomicCAS(&m.state->failed, 0u, 1u) != 0) return;
+  volatile uint64_t* report = m.report + rank * kReportWords;
+  report[1] = static_cast<uint64_t>(peer);
+  report[2] = static_cast<uint64_t>(site);
+  report[3] = tag;
+  __threadfence_system();
+  report[0] = static_cast<uint64_t>(rank) + 1;
+}
+
+__device__ __forceinline__ uint32_t ExchangeTag(const ExchangeMemory& m, int64_t site) {
+  return m.state->base + static_cast<uint32_t>(site) + 1;
+}
+
+template <int Count>
+__device__ __forceinline__ int64_t WordAt(const ExchangeMemory& m, uint32_t tag, int sender, int64_t element) {
+  return (static_cast<int64_t>(tag & 1) * Count + sender) * m.elements + element;
+}
+
+// Four values from `element` (a multiple of 4) on, to every peer.
+template <int Count>
+__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element, const float (&v)[4]) {
+  const int64_t at = WordAt<Count>(m, tag, rank, element);
+#pragma unroll
+  for (int k = 1; k < Count; ++k) {
+    uint64_t* to = m.words[static_cast<size_t>((rank + k) % Count)] + at;
+    StoreWords(to, ExchangeWord(v[0], tag), ExchangeWord(v[1], tag));
+    StoreWords(to + 2, ExchangeWord(v[2], tag), ExchangeWord(v[3], tag));
+  }
+}
+
+// Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for say
+// so with `wanted`, and they, too, stay until the warp has what it wants.
+template <int Count>
+__device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t element, bool wanted,
+                                          float (&v)[Count][4]) {
+  const uint64_t* mine = m.words[static_cast<size_t>(rank)];
+  PollLimit limit;
+  for (;;) {
+    uint64_t w[Count][4];
+    int missing = -1;
+#pragma unroll
+    for (int p = 0; p < Count; ++p) {
+      if (p == rank || !wanted) continue;
+      const uint64_t* from = mine + WordAt<Count>(m, tag, p, element);
+      LoadWords(from, w[p][0], w[p][1]);
+      LoadWords(from + 2, w[p][2], w[p][3]);
+    }
+#pragma unroll
+    for (int p = 0; p < Count; ++p) {
+      if (p == rank || !wanted) continue;
+      if (!HasTag(w[p][0], tag) || !HasTag(w[p][1], tag) || !HasTag(w[p][2], tag) || !HasTag(w[p][3], tag)) missing = p;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) v[p][c] = ValueOfWord(w[p][c]);
+    }
+    if (__all_sync(0xFFFFFFFFu, missing < 0)) return;
+    bool expired = false;
+    const bool reached = limit.Reached(m, expired);
+    if (expired && missing >= 0) ReportLate(m, rank, missing, site, tag);
+    if (__any_sync(0xFFFFFFFFu, reached)) return;
+  }
+}
+
+template <int Count>
+__device__ __forceinline__ float RankTree(const float (&part)[Count]) {
+  float v[Count];
+#pragma unroll
+  for (int p = 0; p < Count; ++p) v[p] = part[p];
+#pragma unroll
+  for (int width = 1; width < Count; width *= 2) {
+#pragma unroll
+    for (int p = 0; p < Count; p += 2 * width) v[p] += v[p + width];
+  }
+  return v[0];
+}
+
+inline constexpr int kExchangeThreads = 256;
+
+// All ranks' elements of x [n]; take(i, part) gets element i of each.
+template <int Count, typename Take>
+__global__ void __launch_bounds__(kExchangeThreads) ExchangeKernel(ExchangeMemory m, int rank, const float* x, int64_t n, int64_t site, Take take) {
+  AllowNext();
+  WaitForPrevious();
+  const uint32_t tag = ExchangeTag(m, site);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x * 4;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+  const auto load = [&](int64_t i, float (&v)[4]) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) v[c] = i + c < n ? x[i + c] : 0.0f;
+  };
+  for (int64_t i = first; i < n; i += stride) {
+    float v[4];
+    load(i, v);
+    PushWords<Count>(m, rank, tag, i, v);
+  }
+  // Whole warps, the last of which may reach beyond n.
+  for (int64_t i = first; i - static_cast<int64_t>(threadIdx.x % 32) * 4 < n; i += stride) {
+    float v[Count][4], own[4];
+    PollWords<Count>(m, rank, tag, site, i, i < n, v);
+    load(i, own);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      float part[Count];
+#pragma unroll
+      for (int p = 0; p < Count; ++p) part[p] = p == rank ? own[c] : v[p][c];
+      if (i + c < n) take(i + c, part);
+    }
+  }
+}
+
+// The same where the parts have come by copies, slots [Count][elements], and streams have been ordered by events.
+template <int Count, typename Take>
+__global__ void __launch_bounds__(kExchangeThreads) ArrivedKernel(const float* slots, int64_t elements, int rank, const float* x, int64_t n, Take take) {
+  AllowNext();
+  WaitForPrevious();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float part[Count];
+#pragma unroll
+  for (int p = 0; p < Count; ++p) part[p] = p == rank ? x[i] : slots[p * elements + i];
+  take(i, part);
+}
+
+// kEvents: copies x [n] into every other rank's memory, waits until all ranks have queued theirs, and orders the stream behind
+// them. Null: the exchange has failed; else where the parts lie.
+const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site);
+
+template <int Count, typename Take>
+void ExchangeOnGpu(const ExecContext& ctx, const float* x, int64_t n, int64_t site, const Take& take) {
+  const RankView& ranks = *ctx.ranks;
+  if (ranks.exchange->transport() == ExchangeTransport::kEvents) {
+    const float* slots = CopyToRanks(ctx, x, n, site);
+    if (slots == nullptr) return;
+    Launch(ctx, ArrivedKernel<Count, Take>, dim3(static_cast<unsigned>((n + kExchangeThreads - 1) / kExchangeThreads)), dim3(kExchangeThreads), 0,
+           slots, ranks.memory.elements, ranks.rank, x, n, take);
+    return;
+  }
+  // Small blocks poll better; never more than a block a multiprocessor (see above).
+  const int64_t lanes = (n + 3) / 4, sms = NumSms(), threads = lanes <= 64 * sms ? 64 : kExchangeThreads;
+  const int64_t blocks = (lanes + threads - 1) / threads;
+  Launch(ctx, ExchangeKernel<Count, Take>, dim3(static_cast<unsigned>(blocks < sms ? blocks : sms)), dim3(static_cast<unsigned>(threads)), 0,
+         ranks.memory, ranks.rank, x, n, site, take);
+}
+
+}  // namespace dsv4

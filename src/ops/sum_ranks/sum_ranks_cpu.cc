@@ -1,0 +1,54 @@
+#include <algorithm>
+
+#include "ops/simd.h"
+#include "ops/sum_ranks/sum_ranks.h"
+
+namespace dsv4::DSV4_ISA {
+
+namespace {
+
+constexpr int64_t kUnit = 64;  // floats: whole lines of the cache are one rank's
+
+// Elements [begin, end) of every rank's array become their sum.
+template <int Count>
+void SumPart(float* const* parts, int64_t begin, int64_t end) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    Vec v[Count];
+    for (int r = 0; r < Count; ++r) v[r] = Load(parts[r] + i);
+    for (int width = 1; width < Count; width *= 2) {
+      for (int r = 0; r < Count; r += 2 * width) v[r] = Add(v[r], v[r + width]);
+    }
+    for (int r = 0; r < Count; ++r) Store(parts[r] + i, v[0]);
+  }
+  for (; i < end; ++i) {
+    float v[Count];
+    for (int r = 0; r < Count; ++r) v[r] = parts[r][i];
+    for (int width = 1; width < Count; width *= 2) {
+      for (int r = 0; r < Count; r += 2 * width) v[r] += v[r + width];
+    }
+    for (int r = 0; r < Count; ++r) parts[r][i] = v[0];
+  }
+}
+
+}  // namespace
+
+// Each rank adds its share of the elements for all of them, in place.
+void SumRanksCpu(const ExecContext& ctx, const SumRanksArgs& a) {
+  const RankView& ranks = *ctx.ranks;
+  if (!ranks.exchange->Meet(ranks.rank, a.site, a.y.f32())) return;
+  float* parts[kMaxRanks];
+  for (int r = 0; r < ranks.count; ++r) parts[r] = static_cast<float*>(ranks.exchange->shown(r));
+  const RankShare share = ShareOf(a.y.num_elements(), ranks.rank, ranks.count, kUnit);
+  ParallelFor(ctx.pool, (share.end - share.begin + kUnit - 1) / kUnit, 64, [&](int64_t first, int64_t last, int) {
+    const int64_t begin = share.begin + first * kUnit, end = std::min(share.end, share.begin + last * kUnit);
+    switch (ranks.count) {
+      case 2: return SumPart<2>(parts, begin, end);
+      case 4: return SumPart<4>(parts, begin, end);
+      default: return SumPart<8>(parts, begin, end);
+    }
+  });
+  (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong
+}
+
+}  // namespace dsv4::DSV4_ISA

@@ -1,0 +1,207 @@
+// Exchanges of several ranks: by events on one GPU, by words between GPUs where there are several.
+#include "device/exchange.h"
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "base/str.h"
+#include "ops/gather_ranks/gather_ranks.h"
+#include "ops/sum_ranks/sum_ranks.h"
+#include "support/compare.h"
+#include "support/cuda_mirror.h"
+#include "support/random.h"
+#include "support/ranks.h"
+
+namespace dsv4::test {
+namespace {
+
+// `count` devices: the same GPU for all, or one each; none where the machine lacks them.
+std::vector<std::unique_ptr<Device>> OpenGpus(int count, bool one_gpu) {
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int r = 0; r < count; ++r) {
+    auto opened = Device::Open(StrCat("cuda:", one_gpu ? 0 : r));
+    if (!opened.ok()) return {};
+    devices.push_back(std::move(opened).value());
+  }
+  return devices;
+}
+
+class GpuRanks {
+ public:
+  GpuRanks(std::vector<std::unique_ptr<Device>> devices, ExchangeTransport transport, int64_t elements, double timeout_s = 20)
+      : devices_(std::move(devices)) {
+    std::vector<ExchangeGpu> gpus;
+    for (auto& device : devices_) {
+      device->Bind();
+      contexts_.push_back(device->Context(nullptr, false));
+      gpus.push_back({.index = device->index(), .stream = contexts_.back().stream});
+    }
+    auto opened = OpenGpuExchange(gpus, transport, {.timeout_s = timeout_s, .elements = elements, .rank_name = "GPU"});
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    if (opened.ok()) exchange_ = std::move(opened).value();
+  }
+
+  Exchange& exchange() { return *exchange_; }
+  // work(ctx, rank, device) on a thread a rank; what it queued has run when this returns.
+  void Run(const std::function<void(const ExecContext&, int, Device&)>& work) {
+    RunRanks(*exchange_, [&](const ExecContext& of_rank, int r) {
+      Device& device = *devices_[static_cast<size_t>(r)];
+      device.Bind();
+      ExecContext ctx = contexts_[static_cast<size_t>(r)];
+      ctx.ranks = of_rank.ranks;
+      work(ctx, r, device);
+      const Status status = device.Synchronize();
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<ExecContext> contexts_;
+  std::unique_ptr<Exchange> exchange_;
+};
+
+// Waits for the other ranks. What may wait for a GPU (allocating, loading kernels) is done by all before any of them polls.
+void Together(Exchange& exchange, int rank) { ASSERT_TRUE(exchange.Meet(rank, -1, nullptr) && exchange.Leave(rank, -1)); }
+
+float TreeOf(const std::vector<std::vector<float>>& parts, size_t i) {
+  std::vector<float> v;
+  for (const auto& part : parts) v.push_back(part[i]);
+  for (size_t width = 1; width < v.size(); width *= 2) {
+    for (size_t r = 0; r < v.size(); r += 2 * width) v[r] += v[r + width];
+  }
+  return v[0];
+}
+
+// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns.
+void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
+  auto devices = OpenGpus(count, one_gpu);
+  if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
+  const int64_t room = 5000;
+  GpuRanks ranks(std::move(devices), transport, room);
+  Random random(static_cast<uint64_t>(count));
+  for (const Shape shape : {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{128, 256}}) {
+    const int64_t n = shape.num_elements(), columns = shape[1];
+    std::vector<std::vector<float>> parts;
+    for (int r = 0; r < count; ++r) parts.push_back(random.Hostiles(n));
+    parts[0][0] = std::nanf("");
+    for (auto& part : parts) part[1] = -0.0f;
+    std::vector<float> want, want_gathered(static_cast<size_t>(n * count));
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) want.push_back(TreeOf(parts, i));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int p = 0; p < count; ++p) want_gathered[static_cast<size_t>((i / columns * count + p) * columns + i % columns)] = parts[static_cast<size_t>(p)][static_cast<size_t>(i)];
+    }
+    std::vector<std::vector<float>> sums(static_cast<size_t>(count)), gathered(static_cast<size_t>(count));
+    ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+      DeviceBuffer x, y, all;
+      ASSERT_TRUE(x.Allocate(device, 4 * n) && y.Allocate(device, 4 * n) && all.Allocate(device, 4 * n * count));
+      const auto at = static_cast<size_t>(r);
+      device.Upload(x.data(), parts[at].data(), 4 * n);
+      device.Upload(y.data(), parts[at].data(), 4 * n);
+      Together(ranks.exchange(), r);
+      int64_t site = 0;
+      SumRanks(ctx, {.y = {y.data(), DType::kF32, shape}, .site = site});
+      site += RankExchanges(ctx, n);
+      GatherRanks(ctx, {.x = {x.data(), DType::kF32, shape}, .y = {all.data(), DType::kF32, {shape[0], columns * count}}, .site = site});
+      site += RankExchanges(ctx, n);
+      AdvanceExchanges(ctx, site);
+      sums[at].resize(static_cast<size_t>(n)), gathered[at].resize(static_cast<size_t>(n * count));
+      device.Download(sums[at].data(), y.data(), 4 * n);
+      device.Download(gathered[at].data(), all.data(), 4 * n * count);
+      Together(ranks.exchange(), r);
+    });
+    for (int r = 0; r < count; ++r) {
+      EXPECT_TRUE(BitEqual(sums[static_cast<size_t>(r)], want)) << "rank " << r << " of " << count << ", " << shape.ToString();
+      EXPECT_TRUE(BitEqual(gathered[static_cast<size_t>(r)], want_gathered)) << "rank " << r << " of " << count << ", " << shape.ToString();
+    }
+  }
+  EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
+}
+
+TEST(CudaExchange, ByEventsOnOneGpu) {
+  DSV4_GPU_OR_SKIP();
+  for (const int count : {2, 4, 8}) SumAndGather(count, true, ExchangeTransport::kEvents);
+}
+TEST(CudaExchange, ByWordsBetweenTwo) { SumAndGather(2, false, ExchangeTransport::kWords); }
+TEST(CudaExchange, ByWordsBetweenFour) { SumAndGather(4, false, ExchangeTransport::kWords); }
+TEST(CudaExchange, ByWordsBetweenEight) { SumAndGather(8, false, ExchangeTransport::kWords); }
+TEST(CudaExchange, ByEventsBetweenTwo) { SumAndGather(2, false, ExchangeTransport::kEvents); }
+
+// A recording is launched many times: its tags rise by themselves.
+TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  const int64_t n = 4096, sites = 7, steps = 25;
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, n);
+  std::vector<std::vector<float>> got(2, std::vector<float>(static_cast<size_t>(n)));
+  ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+    DeviceBuffer y;
+    ASSERT_TRUE(y.Allocate(device, 4 * n));
+    std::vector<float> start(static_cast<size_t>(n), r == 0 ? 0x1p-100f : 0.0f);
+    device.Upload(y.data(), start.data(), 4 * n);
+    const auto recording = device.Record([&] {
+      for (int64_t site = 0; site < sites; ++site) SumRanks(ctx, {.y = {y.data(), DType::kF32, {1, n}}, .site = site});
+      AdvanceExchanges(ctx, sites);
+    });
+    ASSERT_NE(recording, nullptr);
+    Together(ranks.exchange(), r);
+    for (int64_t s = 0; s < steps; ++s) recording->Launch();
+    device.Download(got[static_cast<size_t>(r)].data(), y.data(), 4 * n);
+    Together(ranks.exchange(), r);
+  });
+  // The first sum makes both equal, every later one doubles them.
+  const float want = std::ldexp(0x1p-100f, static_cast<int>(sites * steps) - 1);
+  for (const auto& values : got) {
+    for (const float v : values) ASSERT_EQ(v, want);
+  }
+}
+
+TEST(CudaExchange, ADeadGpuIsNamedAndTheStepDrains) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4096, 0.3);
+  const auto begun = std::chrono::steady_clock::now();
+  ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+    if (r == 1) return;
+    DeviceBuffer y;
+    ASSERT_TRUE(y.Allocate(device, 4 * 4096));
+    device.Clear(y.data(), 4 * 4096);
+    for (int64_t site = 0; site < 100; ++site) SumRanks(ctx, {.y = {y.data(), DType::kF32, {1, 4096}}, .site = site});
+    EXPECT_TRUE(device.Synchronize().ok());
+  });
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), 2);
+  EXPECT_THAT(ranks.exchange().status().message(), ::testing::HasSubstr("GPU 1 sent nothing to GPU 0 for 0.3 s (exchange 0)"));
+}
+
+TEST(CudaExchange, AFailureOfTheHostEndsPollsAtOnce) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4096, 0);
+  ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+    if (r == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return ranks.exchange().FailRank(1, ResourceExhausted("no memory for this step"));
+    }
+    DeviceBuffer y;
+    ASSERT_TRUE(y.Allocate(device, 4 * 4096));
+    device.Clear(y.data(), 4 * 4096);
+    SumRanks(ctx, {.y = {y.data(), DType::kF32, {1, 4096}}});
+  });
+  EXPECT_EQ(ranks.exchange().status().message(), "GPU 1: no memory for this step");
+}
+
+TEST(CudaExchange, WordsNeedAGpuARank) {
+  DSV4_GPU_OR_SKIP();
+  const ExchangeGpu gpu{.index = 0, .stream = Gpu()->Context(nullptr, false).stream};
+  const auto opened = OpenGpuExchange(std::vector<ExchangeGpu>{gpu, gpu}, ExchangeTransport::kWords, {.elements = 4096});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.status().message(), "GPU 0 stands for two ranks: those exchange by events only");
+}
+
+}  // namespace
+}  // namespace dsv4::test

@@ -1,0 +1,145 @@
+#include "device/exchange.h"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/random.h"
+#include "support/ranks.h"
+
+namespace dsv4::test {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Nobody reads a number before it is written, and nobody writes the next one before all have read.
+TEST(Exchange, ShowsEveryRankWhatTheOthersBring) {
+  for (const int count : {1, 2, 4, 8}) {
+    Exchange exchange(count, {.timeout_s = 60});
+    std::atomic<int> wrong = 0;
+    RunRanks(exchange, [&](const ExecContext& ctx, int rank) {
+      Random random(static_cast<uint64_t>(rank));
+      int64_t mine = 0;
+      for (int64_t site = 0; site < 300; ++site) {
+        mine = site * 100 + rank;
+        if (random.Chance(0.1)) std::this_thread::sleep_for(std::chrono::microseconds(random.Index(200)));
+        if (!ctx.ranks->exchange->Meet(rank, site, &mine)) ++wrong;
+        for (int p = 0; p < count; ++p) {
+          if (*static_cast<int64_t*>(ctx.ranks->exchange->shown(p)) != site * 100 + p) ++wrong;
+        }
+        if (!ctx.ranks->exchange->Leave(rank, site)) ++wrong;
+      }
+    });
+    EXPECT_EQ(wrong, 0) << count;
+    EXPECT_TRUE(exchange.status().ok());
+  }
+}
+
+TEST(Exchange, ALateRankIsAwaited) {
+  Exchange exchange(2, {.timeout_s = 60});
+  RunRanks(exchange, [&](const ExecContext&, int rank) {
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(300));
+    EXPECT_TRUE(exchange.Meet(rank, 0, nullptr));
+    EXPECT_TRUE(exchange.Leave(rank, 0));
+  });
+  EXPECT_TRUE(exchange.status().ok());
+}
+
+// The others give up after the time-out, say who did not come and where, and from then on wait for nobody.
+TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
+  Exchange exchange(4, {.timeout_s = 0.2, .site_name = [](int64_t site) { return "layer " + std::to_string(site / 2) + ", experts"; }});
+  const double seconds = SecondsOf([&] {
+    RunRanks(exchange, [&](const ExecContext&, int rank) {
+      for (int64_t site = 0; site < 100; ++site) {
+        if (rank == 2 && site == 35) return;
+        const bool met = exchange.Meet(rank, site, nullptr);
+        EXPECT_EQ(met, site < 35) << rank << " at " << site;
+        if (met) {
+          EXPECT_TRUE(exchange.Leave(rank, site));
+        }
+      }
+    });
+  });
+  EXPECT_LT(seconds, 5);
+  EXPECT_EQ(exchange.status().code(), StatusCode::kInternal);
+  EXPECT_THAT(exchange.status().message(), HasSubstr("rank 2 sent nothing to rank "));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("for 0.2 s (layer 17, experts)"));
+}
+
+TEST(Exchange, ARankThatFailsWakesTheOthersAtOnce) {
+  Exchange exchange(2, {.timeout_s = 0});
+  RunRanks(exchange, [&](const ExecContext&, int rank) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      exchange.FailRank(1, ResourceExhausted("no memory for this step"));
+    } else {
+      EXPECT_FALSE(exchange.Meet(rank, 0, nullptr));
+    }
+  });
+  EXPECT_EQ(exchange.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(exchange.status().message(), "rank 1: no memory for this step");
+}
+
+// What a rank shows stays as it is while another still reads it, though the exchange has failed in between.
+TEST(Exchange, AFailureWaitsForThoseWhoRead) {
+  Exchange exchange(4, {.timeout_s = 60});
+  int shown[4] = {7, 7, 7, 7};
+  std::atomic<int> wrong = 0;
+  RunRanks(exchange, [&](const ExecContext&, int rank) {
+    ASSERT_TRUE(exchange.Meet(rank, 0, &shown[rank]));
+    if (rank == 0) return exchange.FailRank(0, Internal("a test"));
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(100));
+    for (int p = 1; p < 4; ++p) wrong += *static_cast<int*>(exchange.shown(p)) != 7;
+    EXPECT_FALSE(exchange.Leave(rank, 0));
+    shown[rank] = 8;
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Exchange, RanksAtDifferentSitesAreAMistakeThatIsNamed) {
+  Exchange exchange(2, {.timeout_s = 60});
+  RunRanks(exchange, [&](const ExecContext&, int rank) { EXPECT_FALSE(exchange.Meet(rank, 5 + rank, nullptr)); });
+  EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 5"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("exchange 6"));
+  EXPECT_THAT(exchange.status().message(), HasSubstr("different work"));
+}
+
+TEST(Exchange, TheFirstFailureStays) {
+  Exchange exchange(2, {});
+  exchange.Fail(Internal("first"));
+  exchange.FailRank(0, Internal("second"));
+  EXPECT_EQ(exchange.status().message(), "first");
+}
+
+TEST(ExchangeDeathTest, CountsThatMakeNoTree) {
+  for (const int count : {0, 3, 6, 16}) EXPECT_DEATH(Exchange(count, {}), "ranks") << count;
+}
+
+TEST(RankShares, CoverEverythingOnce) {
+  for (const int count : {1, 2, 4, 8}) {
+    for (const int64_t n : {0, 1, 63, 64, 65, 1000, 4096, 33333}) {
+      int64_t next = 0;
+      for (int r = 0; r < count; ++r) {
+        const RankShare share = ShareOf(n, r, count, 64);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_TRUE(share.end % 64 == 0 || share.end == n);
+        next = share.end;
+      }
+      EXPECT_EQ(next, n);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::test
