@@ -1,6 +1,5 @@
-// Engine::Decode and the figures that measurements compare it with.
+// Engine::Decode.
 #include <algorithm>
-#include <cmath>
 #include <new>
 #include <utility>
 
@@ -8,8 +7,6 @@
 #include "dsv4/sampling.h"
 #include "engine/engine_impl.h"
 #include "engine/sampler_impl.h"
-#include "model/deepseek_v4/visit_weights.h"
-#include "model/deepseek_v4/weight_arena.h"
 #include "ops/advance/advance.h"
 #include "ops/sample/sample.h"
 
@@ -191,8 +188,8 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
   }
   const StepView view = step_buffers_.Place(step_);
   DSV4_RETURN_IF_ERROR(PlaceSampleRows(live, items));
-  const Tensor sampled{decode_buffers_->tokens.data(), DType::kI32, {n}}, logits = activations_->logits.Head(n);
-  const auto forward = [&] { Forward(ctx_, model_, view, *activations_, logits); };
+  const Tensor sampled{decode_buffers_->tokens.data(), DType::kI32, {n}}, logits = activations_->Logits(n);
+  const auto forward = [&] { model_->Forward(ctx_, view, *activations_, logits); };
   const auto draw = [&] {
     Sample(ctx_, {.logits = logits, .rows = reinterpret_cast<SampleRow*>(decode_buffers_->rows.data()), .tokens = sampled});
     Advance(ctx_, {.sampled = sampled, .tokens = view.tokens, .positions = view.positions,
@@ -276,42 +273,6 @@ Status EngineImpl::DecodeRun(std::vector<Live>& live, std::span<const DecodeItem
     if (more) DSV4_RETURN_IF_ERROR(collect(step + 1).status());
     return {};
   }
-}
-
-double EngineImpl::StepBytes(int64_t batch, int64_t context) const {
-  const Config& c = model_.config;
-  const auto matrix_bytes = [](const QuantTensor& m) {
-    if (!m) return 0.0;
-    return static_cast<double>(FileBytes(m));
-  };
-  double all = 0, experts = 0;
-  VisitWeights(
-      model_.weights, [&](const QuantTensor& m, bool) { all += matrix_bytes(m); }, [](const Tensor&) {});
-  for (const LayerWeights& layer : model_.weights.layers) {
-    for (const ExpertWeights& e : layer.moe.experts) experts += matrix_bytes(e.gate) + matrix_bytes(e.up) + matrix_bytes(e.down);
-  }
-  const double share = static_cast<double>(c.experts_per_token) / static_cast<double>(c.num_experts);
-  const double named = 1 - std::pow(1 - share, static_cast<double>(batch));
-  double bytes = all - experts + experts * named - matrix_bytes(model_.weights.embed);
-  for (int64_t l = 0; l < c.num_layers; ++l) {
-    const LayerLayout& layer = model_.kv_layout.layers[static_cast<size_t>(l)];
-    double rows = static_cast<double>(std::min(context, c.window) * layer.window_row.row_bytes());
-    if (layer.main.ratio != 0) {
-      int64_t compressed = context / layer.main.ratio;
-      if (layer.index.ratio != 0) {
-        rows += static_cast<double>(compressed * layer.index.row.row_bytes());
-        compressed = std::min(compressed, c.index_topk);
-      }
-      rows += static_cast<double>(compressed * layer.main.row.row_bytes());
-    }
-    bytes += static_cast<double>(batch) * rows;
-  }
-  return bytes;
-}
-
-Result<double> EngineImpl::MeasureReadRate() {
-  const PoolUse use(pool_.get());
-  return device_->MeasureReadRate(pool_.get());
 }
 
 }  // namespace dsv4

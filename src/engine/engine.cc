@@ -1,254 +1,29 @@
 #include "engine/engine_impl.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <utility>
 
+#include "base/available_memory.h"
 #include "base/str.h"
-#include "device/cpu_features.h"
-#include "io/tensor_source.h"
-#include "model/deepseek_v4/bind.h"
-#include "model/deepseek_v4/gpu_limits.h"
-#include "model/deepseek_v4/plan.h"
-#include "model/deepseek_v4/synthetic.h"
-#include "model/deepseek_v4/synthetic_disk.h"
-#include "model/deepseek_v4/upload.h"
-#include "ops/experts/experts.h"
+#include "engine/options.h"
 
 namespace dsv4 {
 
 namespace {
-
-constexpr int64_t kMaxPrefillChunk = 1 << 16;
-constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
-constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
-constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
-constexpr int kMaxThreads = 1024;
 constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AVX-512 (docs/cpu.md)
-
 }  // namespace
-
-Status CheckEngineOptions(const EngineOptions& o) {
-  if (o.device != "cpu" && o.reference_ops) {
-    return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
-  }
-  if (IsInteger(o.activation_dtype) && o.device != "cpu") {
-    return InvalidArgument("integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
-  }
-  if (o.amx != AmxUse::kOff && (o.device != "cpu" || !CpuHasAmx())) {
-    return InvalidArgument(o.device != "cpu" ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
-                                             : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
-  }
-  if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
-    return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
-  }
-  if (o.device == "cpu" && o.pinning == Pinning::kOn) {
-    const int cores = static_cast<int>(UsableCores().size());
-    if (o.num_threads > cores) {
-      return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
-                                    cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
-    }
-  }
-  if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
-    return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
-                                  " tokens, or 0 for the device's own"));
-  }
-  if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
-  return {};
-}
-
-int64_t PrefillChunk(const EngineOptions& options) {
-  const bool on_host = options.device == "cpu";
-  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
-  if (on_host) return chunk;
-  return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
-}
-
-NumericsModes ModesOf(const EngineOptions& o) {
-  return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
-}
-
-ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report) {
-  const int64_t limit = options.max_context > 0 ? options.max_context : config.max_positions;
-  const KvLayout kv = MakeKvLayout(MakeKvSpec(config, ModesOf(options)));
-  return {.vocab_size = config.vocab_size, .num_layers = config.num_layers, .hidden_size = config.hidden_size,
-          .max_context = std::min(limit, config.max_positions), .bos_token_id = config.bos_token_id,
-          .eos_token_ids = config.eos_token_ids, .unused_tensors = report.unused_tensors,
-          .weight_bytes = report.weight_bytes, .kv_fixed_bytes = kv.fixed_bytes,
-          .kv_bytes_per_token = static_cast<double>(kv.page_bytes) / static_cast<double>(kv.page_tokens)};
-}
-
-// What the driver keeps for recorded steps. Measured: 2 MiB, its smallest piece, for a step of 6, of 4 and of 24 layers
-// (`bench --first-token`); at most 6 MiB more for 6 sizes of batches of 8 layers.
-constexpr int64_t kRecordingBytes = int64_t{64} << 20;
-
-MemoryPlan PlanMemory(const EngineOptions& options, const Config& config, const Device& device, const Weights& weights,
-                      const BindReport& report) {
-  const bool on_host = device.kind() == DeviceKind::kCpu, synthetic = !options.synthetic.shape.empty();
-  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, config.max_positions) : config.max_positions;
-  const int64_t chunk = std::min(PrefillChunk(options), limit);
-  const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
-  MemoryPlan plan = MakeMemoryPlan({
-      .kv = MakeKvSpec(config, ModesOf(options)),
-      .weight_bytes = on_host || synthetic ? report.weight_bytes : DeviceWeightBytes(weights),
-      .widened_bytes = on_host ? report.widened_bytes : 0,
-      .activation_bytes = Activations::Bytes(config, chunk, 1) + (on_host ? 0 : StepBuffers::Bytes(chunk, 1) + kRecordingBytes),
-      .scratch_bytes = on_host ? HostScratchBytes(config, limit, num_threads) : device.scratch_bytes(),
-      .loading_bytes = on_host || synthetic ? 0 : UploadStagingBytes(),
-      .available_bytes = on_host ? AvailableMemory() : device.free_bytes(),
-      .max_context = limit,
-  });
-  plan.host_staging_bytes = on_host || synthetic ? 0 : UploadStagingBytes();
-  plan.device = device.name();
-  return plan;
-}
-
-namespace {
-
-struct Stopwatch {
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
-};
-
-// Pinned where that was asked for, or where threads that wander would find their rows on another node.
-std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o) {
-  const std::vector<Core> cores = UsableCores();
-  const auto num_cores = static_cast<int>(cores.size());
-  const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
-  const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
-  if (o.device != "cpu" || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
-  return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
-}
-
-struct Loaded {
-  Model model;
-  ModelInfo info;
-  LoadTimes times;
-};
-
-Result<Loaded> LoadFiles(const EngineOptions& options, Device& device, ThreadPool& pool,
-                         const std::function<bool(int64_t, int64_t)>& progress) {
-  const Stopwatch watch;
-  DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(options.model_dir));
-  if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
-  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source, TensorSource::Open(options.model_dir));
-  BindReport report;
-  DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, source, &report));
-  Loaded out{.model = {}, .info = MakeModelInfo(config, options, report), .times = {}};
-  out.times.map = watch.Seconds();
-  const MemoryPlan plan = PlanMemory(options, config, device, weights, report);
-  out.model = MakeModel(std::move(config), std::move(weights), ModesOf(options));
-  if (device.kind() != DeviceKind::kCpu) {
-    if (options.on_plan) options.on_plan(plan);
-    DSV4_RETURN_IF_ERROR(CheckPlan(plan, out.model.kv_layout.page_bytes, "use a smaller --prefill-chunk, close other programs, or use --device cpu"));
-    DSV4_ASSIGN_OR_RETURN(out.model.weights,
-                          UploadWeights(device, pool, out.model.weights, source.get(), progress, &out.times));
-    return out;
-  }
-  if (options.on_plan) options.on_plan(plan);  // what does not fit is read as its pages are needed
-  const Stopwatch reading;
-  if (source->num_bytes() < plan.available_bytes) {
-    if (!source->Preload(&pool, progress)) return Cancelled("loading was cancelled");
-    out.times.bytes = source->num_bytes();
-  }
-  out.times.read = reading.Seconds();
-  return out;
-}
-
-struct SyntheticPlan {
-  Config config;
-  BindReport report;
-  MemoryPlan memory;
-  int64_t page_bytes;  // of KV
-};
-
-Result<SyntheticPlan> PlanSynthetic(const EngineOptions& options, const Device& device) {
-  SyntheticPlan p = {};
-  DSV4_ASSIGN_OR_RETURN(p.config, SyntheticConfig(options.synthetic));
-  p.report.weight_bytes = SyntheticWeightBytes(device, p.config, options.synthetic);
-  p.memory = PlanMemory(options, p.config, device, {}, p.report);
-  p.page_bytes = MakeKvLayout(MakeKvSpec(p.config, ModesOf(options))).page_bytes;
-  return p;
-}
-
-// What to do where a synthetic model of `num_layers` layers does not fit: take as many as do.
-std::string RemedyForLayers(EngineOptions options, const Device& device, int64_t num_layers) {
-  int64_t& layers = options.synthetic.num_layers;
-  for (layers = num_layers - 1; layers > 0; --layers) {
-    const Result<SyntheticPlan> plan = PlanSynthetic(options, device);
-    if (plan.ok() && Fits(plan->memory, plan->page_bytes)) return StrCat("use --layers ", layers);
-  }
-  return "use a smaller --prefill-chunk or close other programs";
-}
-
-Result<Loaded> MakeSynthetic(const EngineOptions& options, Device& device, ThreadPool& pool,
-                             const std::function<bool(int64_t, int64_t)>& progress) {
-  if (!options.model_dir.empty()) {
-    return InvalidArgument(StrCat("both a model folder (", options.model_dir, ") and a synthetic model (",
-                                  options.synthetic.shape, ") were named; use one"));
-  }
-  DSV4_ASSIGN_OR_RETURN(SyntheticPlan plan, PlanSynthetic(options, device));
-  if (options.on_plan) options.on_plan(plan.memory);
-  if (!Fits(plan.memory, plan.page_bytes)) {
-    return CheckPlan(plan.memory, plan.page_bytes, RemedyForLayers(options, device, plan.config.num_layers));
-  }
-  const Stopwatch making;
-  DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, plan.config, options.synthetic, progress));
-  Loaded out{.model = {}, .info = MakeModelInfo(plan.config, options, plan.report), .times = {}};
-  out.times.read = making.Seconds();
-  out.model = MakeModel(std::move(plan.config), std::move(weights), ModesOf(options));
-  return out;
-}
-
-// Everything among the options that may change a row's bits.
-std::string DescribeModes(const EngineOptions& o) {
-  return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), o.batch_invariant ? ", batch-invariant" : "",
-                o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
-                o.reference_ops ? ", reference ops" : "");
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
-  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  const Stopwatch opening;
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
-  const double open_seconds = opening.Seconds();
-  std::unique_ptr<ThreadPool> pool = MakePool(options);
-  const PoolUse use(pool.get());
-  const auto progress = [&options](int64_t done, int64_t total) {
-    return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
-  };
-  DSV4_ASSIGN_OR_RETURN(Loaded loaded, options.synthetic.shape.empty() ? LoadFiles(options, *device, *pool, progress)
-                                                                        : MakeSynthetic(options, *device, *pool, progress));
-  auto engine = std::make_unique<EngineImpl>(std::move(device), std::move(pool), std::move(loaded.model),
-                                             std::move(loaded.info), options);
-  loaded.times.open = open_seconds;
-  engine->set_load_times(loaded.times);
-  return std::unique_ptr<Engine>(std::move(engine));
-}
-
-Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
-  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
-  const std::unique_ptr<ThreadPool> pool = MakePool(options);
-  return WriteSyntheticModel(*device, *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
-    return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
-  });
-}
 
 int64_t EngineImpl::free_bytes() const {
   return device_->kind() == DeviceKind::kCpu ? AvailableMemory() : device_->free_bytes();
 }
 
-EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
-                       const EngineOptions& options)
-    : memory_(std::make_shared<SequenceMemory>(std::move(device), model.kv_layout)), device_(memory_->device.get()),
+EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool,
+                       std::unique_ptr<LoadedModel> model, ModelInfo info, const EngineOptions& options)
+    : memory_(std::make_shared<SequenceMemory>(std::move(device), model->kv_layout())), device_(memory_->device.get()),
       pool_(std::move(pool)), model_(std::move(model)), info_(std::move(info)),
       prefill_chunk_(PrefillChunk(options)),
-      modes_(DescribeModes(options)),
+      activation_dtype_(options.activation_dtype), modes_(DescribeModes(options)),
       ctx_(device_->Context(pool_.get(), options.reference_ops)),
       step_buffers_(*device_) {
   memory_->engine = this;
@@ -347,7 +122,7 @@ void EngineImpl::EnsureActivations(int64_t max_tokens, int64_t max_rows) {
   decode_loops_.clear();
   decode_draws_.clear();
   activations_.reset();
-  activations_ = std::make_unique<Activations>(model_.config, tokens, rows, device_);
+  activations_ = model_->MakeStepMemory(tokens, rows, *device_);
   step_buffers_.Reserve(tokens, rows);
 }
 
@@ -359,7 +134,7 @@ void EngineImpl::RunForward() {
   const int64_t t = step_.num_tokens(), rows = static_cast<int64_t>(step_.logit_rows.size());
   const StepView view = step_buffers_.Place(step_);
   ctx_.tiles = UsesTiles(t);
-  const auto forward = [&] { Forward(ctx_, model_, view, *activations_, activations_->logits.Head(rows)); };
+  const auto forward = [&] { model_->Forward(ctx_, view, *activations_, activations_->Logits(rows)); };
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
   const bool records = device_->kind() != DeviceKind::kCpu;
   if (records && static_cast<int64_t>(step_.sequences.size()) == t && rows == t && t <= StepBuffers::kSmallStep) {
@@ -403,7 +178,7 @@ Status EngineImpl::RunPass(int64_t budget) {
   for (Part& part : parts) {
     if (part.num_rows == 0) continue;
     const int64_t count = part.num_rows * v;
-    device_->Download(part.logits, activations_->logits.f32() + part.first_row * v, count * 4);
+    device_->Download(part.logits, activations_->Logits(activations_->max_rows()).f32() + part.first_row * v, count * 4);
     part.logits += count;
   }
   if (num_wanted == 0 || device_->kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(device_->Synchronize());
@@ -415,36 +190,9 @@ Status EngineImpl::RunPass(int64_t budget) {
   return {};
 }
 
-Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
-                           const ProgressFn& progress) {
-  DSV4_RETURN_IF_ERROR(engine_->Check(*this, tokens));
-  if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
-  const auto total = static_cast<int64_t>(tokens.size());
-  const int64_t v = engine_->info().vocab_size;
-  const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
-  try {
-    if (num_rows > 0) logits->resize(static_cast<size_t>(num_rows * v));
-  } catch (const std::exception&) {
-    return ResourceExhausted(StrCat("no memory for ", num_rows, " rows of logits"));
-  }
-  for (int64_t done = 0; done < total;) {
-    const int64_t n = std::min(engine_->prefill_chunk(), total - done);
-    const bool last = done + n == total;
-    EngineImpl::Part part{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
-                          .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows, .logits = nullptr};
-    if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
-    DSV4_RETURN_IF_ERROR(engine_->RunPart(part));
-    done += n;
-    if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
-      return Cancelled(StrCat("stopped after ", done, " of ", total, " tokens"));
-    }
-  }
-  return {};
-}
-
-void SessionImpl::Reset() {
-  tokens_.clear();
-  cache_->Reset();
+Result<double> EngineImpl::MeasureReadRate() {
+  const PoolUse use(pool_.get());
+  return device_->MeasureReadRate(pool_.get());
 }
 
 }  // namespace dsv4

@@ -12,26 +12,13 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
-#include "dsv4/inspect.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "engine/step_buffers.h"
 #include "kv/sequence_cache.h"
-#include "model/deepseek_v4/activations.h"
-#include "model/deepseek_v4/bind.h"
-#include "model/deepseek_v4/forward.h"
+#include "model/model.h"
 
 namespace dsv4 {
-
-// The checks that Engine::Load and Inspect share.
-Status CheckEngineOptions(const EngineOptions& options);
-int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
-NumericsModes ModesOf(const EngineOptions& options);
-ModelInfo MakeModelInfo(const Config& config, const EngineOptions& options, const BindReport& report);
-
-// `weights` as bound to files; of a synthetic model, report.weight_bytes says all.
-MemoryPlan PlanMemory(const EngineOptions& options, const Config& config, const Device& device, const Weights& weights,
-                      const BindReport& report);
 
 class EngineImpl;
 
@@ -60,8 +47,8 @@ class EngineImpl : public Engine {
     int64_t first_row = 0, num_rows = 0;  // of its logits
   };
 
-  EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, Model model, ModelInfo info,
-             const EngineOptions& options);
+  EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, std::unique_ptr<LoadedModel> model,
+             ModelInfo info, const EngineOptions& options);
   ~EngineImpl() override { memory_->engine = nullptr; }
 
   const ModelInfo& info() const override { return info_; }
@@ -77,7 +64,7 @@ class EngineImpl : public Engine {
   int64_t free_bytes() const override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
-  double StepBytes(int64_t batch, int64_t context) const override;
+  double StepBytes(int64_t batch, int64_t context) const override { return model_->StepBytes(batch, context); }
   Result<double> MeasureReadRate() override;
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
@@ -90,7 +77,8 @@ class EngineImpl : public Engine {
 
   Device& device() const { return *device_; }
   ThreadPool& pool() const { return *pool_; }
-  const Model& model() const { return model_; }
+  const LoadedModel& model() const { return *model_; }
+  ActivationDtype activation_dtype() const { return activation_dtype_; }
   ExecContext& context() { return ctx_; }
   bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
 
@@ -129,8 +117,7 @@ class EngineImpl : public Engine {
   void PlaceMasks(const std::vector<Live>& live, std::span<const DecodeItem> items);
   int64_t mask_words() const { return (info_.vocab_size + 31) / 32; }
 
-  // Of samples of the weights, and of what a few tokens leave behind (snapshot.cc).
-  uint64_t WeightDigest() const;
+  // Of what a few tokens leave behind (fingerprint.cc).
   Result<uint64_t> ProbeDigest();
 
   // The forward pass of step_ into activations_->logits. A decode step of a device runs from its recording.
@@ -139,14 +126,15 @@ class EngineImpl : public Engine {
   std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory
   Device* device_;                          // memory_'s
   std::unique_ptr<ThreadPool> pool_;
-  Model model_;
+  std::unique_ptr<LoadedModel> model_;
   ModelInfo info_;
   LoadTimes load_times_;
   int64_t prefill_chunk_;
+  ActivationDtype activation_dtype_;
   std::string modes_;  // numerics, for the fingerprint
   ExecContext ctx_;
   AmxUse amx_ = AmxUse::kOff;
-  std::unique_ptr<Activations> activations_;
+  std::unique_ptr<StepMemory> activations_;
   StepBuffers step_buffers_;
   dsv4::Step step_;
   std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing

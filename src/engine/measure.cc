@@ -11,7 +11,6 @@
 #include "device/cpu_rates.h"
 #include "device/op_trace.h"
 #include "engine/engine_impl.h"
-#include "model/deepseek_v4/visit_weights.h"
 #include "ops/fill_weight/fill_weight.h"
 #include "ops/linear/linear.h"
 
@@ -66,25 +65,7 @@ Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status(
 
 Result<std::vector<LinearShape>> LinearShapes(Engine& engine) {
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
-  const Weights& w = impl->model().weights;
-  std::vector<LinearShape> shapes;
-  const auto add = [&shapes](const QuantTensor& m, int64_t groups = 1) {
-    if (!m) return;
-    const auto same = [&](const LinearShape& s) { return s.rows == m.rows && s.cols == m.cols && s.groups == groups; };
-    if (std::none_of(shapes.begin(), shapes.end(), same)) shapes.push_back({m.rows, m.cols, groups});
-  };
-  for (const LayerWeights& layer : w.layers) {
-    const AttentionWeights& a = layer.attn;
-    for (const QuantTensor* m : {&a.q_a, &a.kv_proj, &a.q_b}) add(*m);
-    add(a.o_a, impl->model().config.o_groups);
-    add(a.o_b);
-    for (const CompressorWeights* c : {&a.compressor, &a.indexer.compressor}) add(c->kv_proj), add(c->gate_proj);
-    add(a.indexer.q_b), add(a.indexer.weights_proj);
-    add(layer.moe.router);
-    for (const QuantTensor* m : {&layer.moe.shared.gate, &layer.moe.shared.up, &layer.moe.shared.down}) add(*m);
-  }
-  add(w.head);
-  return shapes;
+  return impl->model().LinearShapes();
 }
 
 Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape, int64_t num_tokens, double budget) {
@@ -136,7 +117,7 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   const auto start = Clock::now();
   for (int64_t i = 0; i < 3 || SecondsSince(start) < budget; ++i) {
     const auto call = Clock::now();
-    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups, .activation = impl->model().modes.activation});
+    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups, .activation = impl->activation_dtype()});
     if (i > 0) times.push_back(SecondsSince(call));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
@@ -149,7 +130,7 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   if (impl == nullptr) return InvalidArgument("this session belongs to no engine of this library");
   DSV4_RETURN_IF_ERROR(OnCpu(impl->engine()).status());
   DSV4_RETURN_IF_ERROR(impl->engine().Check(*impl, tokens));
-  const KvLayout& layout = impl->engine().model().kv_layout;
+  const KvLayout& layout = impl->engine().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
   if (done < layout.page_tokens) {
     return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens, " tokens; the session has ", done));

@@ -8,8 +8,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
-#include "dsv4/version.h"
-#include "model/deepseek_v4/visit_weights.h"
+#include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
@@ -17,10 +16,7 @@ namespace {
 
 constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
 constexpr uint32_t kVersion = 1;
-// Raised by changes of a row's bits that ProbeDigest does not see.
-constexpr int kNumericsVersion = 1;
 constexpr int64_t kMaxFingerprint = 4096;
-constexpr int64_t kSampleBytes = 256;  // of a tensor, at each of two places
 
 // The head of a file. Behind it: fingerprint, tokens, note, the head's checksum; then the fixed block, the pages, their
 // checksums, and the checksum of these.
@@ -42,12 +38,6 @@ uint32_t Checksum(const void* data, int64_t bytes, uint32_t so_far = 0) {
 
 std::string_view Bytes(const auto& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])};
-}
-
-// Anything's 64-bit digest (FNV-1a).
-constexpr uint64_t kDigestBegin = 0xCBF29CE484222325u;
-void Digest(uint64_t& digest, const void* data, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; ++i) digest = (digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
 }
 
 std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const Head& h) {
@@ -168,62 +158,6 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
 }
 
 }  // namespace
-
-Result<std::string> EngineImpl::SnapshotFingerprint() {
-  if (!memory_->fingerprint.empty()) return memory_->fingerprint;
-  DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
-  const Config& c = model_.config;
-  std::string ratios;
-  for (const int64_t r : c.compress_ratios) ratios += StrCat(ratios.empty() ? "" : ",", r);
-  memory_->fingerprint =
-      StrCat("numerics ", kNumericsVersion, "; ", device_->kind() == DeviceKind::kCpu ? GetBuildInfo().cpu_features : device_->name(),
-             "; ", c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size, ", weights ",
-             WeightDigest(), ", probe ", probe, "; ", modes_);
-  return memory_->fingerprint;
-}
-
-uint64_t EngineImpl::WeightDigest() const {
-  uint64_t digest = kDigestBegin;
-  const auto sample = [&](const void* data, int64_t bytes) {
-    uint8_t buffer[kSampleBytes];
-    const int64_t n = std::min(bytes, kSampleBytes);
-    Digest(digest, &bytes, sizeof(bytes));
-    for (const int64_t at : {(bytes - n) / 3, bytes - n}) {
-      device_->Download(buffer, static_cast<const uint8_t*>(data) + at, n);
-      Digest(digest, buffer, n);
-    }
-  };
-  Weights some = model_.weights;  // one expert stands for all
-  for (LayerWeights& layer : some.layers) layer.moe.experts.resize(std::min<size_t>(layer.moe.experts.size(), 1));
-  VisitWeights(
-      some,
-      [&](const QuantTensor& m, bool) {
-        if (!m) return;
-        sample(m.codes, m.rows * m.row_bytes());
-        Digest(digest, &m.global_scale, sizeof(m.global_scale));
-      },
-      [&](const Tensor& t) {
-        if (t) sample(t.data, t.num_bytes());
-      });
-  return digest;
-}
-
-// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics in all
-// likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
-Result<uint64_t> EngineImpl::ProbeDigest() {
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
-  const int64_t length = std::min<int64_t>(device_->kind() == DeviceKind::kCpu ? 9 : 300, info_.max_context - 2);
-  std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
-  uint64_t digest = kDigestBegin;
-  std::vector<float> logits;
-  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; ++step) {
-    DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));
-    Digest(digest, logits.data(), static_cast<int64_t>(logits.size() * sizeof(float)));
-    tokens = {static_cast<TokenId>((step + 5) % info_.vocab_size)};
-  }
-  return digest;
-}
 
 Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   if (tokens_.empty()) return InvalidArgument("a session without tokens has nothing to keep; append some first");

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "model/deepseek_v4/forward.h"
+#include "model/model.h"
 
 namespace dsv4 {
 

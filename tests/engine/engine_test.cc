@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "model/deepseek_v4/plan.h"
+#include "base/available_memory.h"
 #include "support/fixture.h"
 
 namespace dsv4::test {

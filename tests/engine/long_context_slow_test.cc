@@ -4,15 +4,17 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/memory_plan.h"
 #include "kv/sequence_cache.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/forward.h"
-#include "model/deepseek_v4/plan.h"
 #include "support/fixture.h"
 #include "support/random.h"
 
 namespace dsv4::test {
 namespace {
+
+using namespace deepseek_v4;
 
 constexpr int64_t kContext = 1048576;
 constexpr int64_t kTail = 20;  // ends with the token that completes a row of both compressors

@@ -32,7 +32,7 @@ TEST(SyntheticDisk, ShardsStayBelowTheLimitAndTheIndexNamesThem) {
   ThreadPool pool(2);
   const SyntheticModel model{.shape = "nano", .num_layers = 2, .seed = 7};
   constexpr int64_t kLimit = 600'000;  // the embedding alone has 2 MiB
-  ASSERT_TRUE(WriteSyntheticModel(*device, pool, model, temp / "m", {}, {.shard_bytes = kLimit}).ok());
+  ASSERT_TRUE(deepseek_v4::WriteSynthetic(*device, pool, model, temp / "m", {}, {.shard_bytes = kLimit}).ok());
   int64_t shards = 0, larger = 0;
   for (const auto& entry : std::filesystem::directory_iterator(temp / "m")) {
     if (entry.path().extension() != ".safetensors") continue;

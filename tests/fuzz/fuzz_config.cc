@@ -17,12 +17,12 @@ int64_t Product(std::initializer_list<int64_t> sizes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto config = dsv4::ParseConfig(std::string(reinterpret_cast<const char*>(data), size), "FILE");
+  const auto config = dsv4::deepseek_v4::ParseConfig(std::string(reinterpret_cast<const char*>(data), size), "FILE");
   if (!config.ok()) {
     DSV4_CHECK(config.status().message().find('\n') == std::string::npos);
     return 0;
   }
-  const dsv4::Config& c = *config;
+  const dsv4::deepseek_v4::Config& c = *config;
   DSV4_CHECK_EQ(static_cast<int64_t>(c.compress_ratios.size()), c.num_layers);
   Product({4, c.vocab_size, c.hidden_size});
   Product({4, c.vocab_size, c.experts_per_token});

@@ -25,8 +25,9 @@ GOOD = {
     "src/layers/norm.h": '#pragma once\n#include "ops/rope/rope.h"\n',
     "src/model/deepseek_v4/forward.cc": '#include "layers/norm.h"\nint streams;  // cuda is only a word here\n',
     "src/text/tokenizer.h": '#pragma once\n#include "base/check.h"\n',
-    "src/engine/engine.cc": '#include "model/deepseek_v4/config.h"\nconst char* k = "cuda: not in this build";\n',
+    "src/engine/engine.cc": '#include "model/model.h"\nconst char* k = "cuda: not in this build";\n',
     "src/model/deepseek_v4/config.h": "#pragma once\n",
+    "src/model/model.h": "#pragma once\n",
     "cli/args.h": '#pragma once\n#include "dsv4/engine.h"\n',
     "cli/main.cc": '#include <CLI/CLI.hpp>\n#include "args.h"\n#include "dsv4/engine.h"\nint main() { std::exit(2); }\n',
 }
@@ -73,6 +74,9 @@ class CheckIncludes(unittest.TestCase):
 
     def test_io_knows_no_model(self):
         self.expect("src/io/bad.cc", '#include "model/deepseek_v4/config.h"\n', "include", 1)
+
+    def test_engine_sees_the_seam_only(self):
+        self.expect("src/engine/bad.cc", '#include "model/model.h"\n#include "model/deepseek_v4/config.h"\n', "seam", 2)
 
     def test_ops_know_no_files(self):
         self.write("src/io/safetensors.h", "#pragma once\n")

@@ -8,7 +8,7 @@
 #include "model/checkpoint_builder.h"
 #include "model/deepseek_v4/bind.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::Dialect;
@@ -283,4 +283,4 @@ INSTANTIATE_TEST_SUITE_P(All, BindRefuses, ::testing::ValuesIn(AllDamages()),
                          [](const auto& p) { return std::string(p.param.name); });
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -8,7 +8,7 @@
 #include "model/checkpoint_builder.h"
 #include "support/fixture.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::Dialect;
@@ -314,4 +314,4 @@ TEST(Bind, SharedFixturesBind) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -7,6 +7,8 @@
 
 namespace dsv4::test {
 
+using deepseek_v4::Config;
+
 namespace {
 
 // Bytes that depend on the name only, so that every dialect holds the same vectors.
@@ -229,7 +231,7 @@ Json TinyConfigJson() {
     "bos_token_id": 0, "eos_token_id": 1, "compress_ratios": [0, 4, 128, 0]})");
 }
 
-Config TinyConfig() { return ParseConfig(TinyConfigJson().dump(), "tiny").value(); }
+Config TinyConfig() { return deepseek_v4::ParseConfig(TinyConfigJson().dump(), "tiny").value(); }
 
 std::vector<TestTensor> MakeCheckpoint(const Config& c, const Dialect& dialect) {
   Builder b(dialect);

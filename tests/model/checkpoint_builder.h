@@ -23,13 +23,13 @@ constexpr Dialect kModelOpt = {TestFormat::kFp8, TestFormat::kNvfp4};
 
 // Three layers: sliding with hash router, CSA, HCA. Official field names.
 Json TinyConfigJson();
-Config TinyConfig();
+deepseek_v4::Config TinyConfig();
 
 // All tensors under their official names, with the same bytes for the same dialect.
-std::vector<TestTensor> MakeCheckpoint(const Config& config, const Dialect& dialect);
+std::vector<TestTensor> MakeCheckpoint(const deepseek_v4::Config& config, const Dialect& dialect);
 
 // The same tensors under transformers' names; with `stacked`, experts as gate_up_proj and down_proj.
-std::vector<TestTensor> ToTransformersNames(const Config& config, std::vector<TestTensor> tensors,
+std::vector<TestTensor> ToTransformersNames(const deepseek_v4::Config& config, std::vector<TestTensor> tensors,
                                             bool stacked);
 
 std::vector<TestTensor> WithPrefix(const std::string& prefix, std::vector<TestTensor> tensors);

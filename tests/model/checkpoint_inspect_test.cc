@@ -3,7 +3,6 @@
 
 #include "dsv4/inspect.h"
 #include "model/checkpoint_builder.h"
-#include "model/deepseek_v4/plan.h"
 
 namespace dsv4 {
 namespace {

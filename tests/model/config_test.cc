@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "model/checkpoint_builder.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::TempDir;
@@ -306,4 +306,4 @@ TEST(Config, LoadsFromTheFolder) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

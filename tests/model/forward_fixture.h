@@ -16,13 +16,13 @@ namespace dsv4::test {
 
 // The streams of the last `last` tokens of the fixture's prompt after every layer, nothing rounded.
 inline void RunForward(const std::string& dir, bool reference_ops, std::vector<std::vector<float>>* streams, int64_t last) {
-  auto config = LoadConfig(dir);
+  auto config = deepseek_v4::LoadConfig(dir);
   ASSERT_TRUE(config.ok()) << config.status().message();
   auto source = TensorSource::Open(dir);
   ASSERT_TRUE(source.ok()) << source.status().message();
-  auto weights = BindWeights(*config, *source);
+  auto weights = deepseek_v4::BindWeights(*config, *source);
   ASSERT_TRUE(weights.ok()) << weights.status().message();
-  const Model model = MakeModel(*config, std::move(*weights), {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32});
+  const deepseek_v4::Model model = deepseek_v4::MakeModel(*config, std::move(*weights), {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32});
   const Array ids = ReferenceArray(dir, "prompt_ids");
   const auto t = static_cast<int64_t>(ids.i32.size());
   KvMemory memory(model.kv_layout);
@@ -33,10 +33,10 @@ inline void RunForward(const std::string& dir, bool reference_ops, std::vector<s
   for (int64_t i = 0; i < t; ++i) step.positions.push_back(i);
   step.sequence_of.assign(ids.i32.size(), 0);
   step.sequences = {cache->View(0, 0, t)};
-  Activations activations(model.config, t, 1);
+  deepseek_v4::Activations activations(model.config, t, 1);
   ThreadPool pool(2);
   const ExecContext ctx{.pool = &pool, .reference_ops = reference_ops};
-  Forward(ctx, model, HostView(step), activations, {}, [&](int64_t, const Tensor& s) {
+  deepseek_v4::Forward(ctx, model, HostView(step), activations, {}, [&](int64_t, const Tensor& s) {
     const int64_t width = s.dim(1) * s.dim(2);
     streams->emplace_back(s.f32() + (t - last) * width, s.f32() + t * width);
   });

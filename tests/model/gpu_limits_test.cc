@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using ::testing::HasSubstr;
@@ -53,4 +53,4 @@ TEST(GpuLimits, TheIndexerCountsOnlyWhereThereIsOne) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

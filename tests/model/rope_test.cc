@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 Config ReleasedRope() {
@@ -48,4 +48,4 @@ TEST(Rope, AFactorOfOneLeavesTheBase) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

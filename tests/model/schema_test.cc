@@ -11,7 +11,7 @@
 #include "model/deepseek_v4/bind_names.h"
 #include "model/deepseek_v4/visit_weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::TinyConfig;
@@ -151,4 +151,4 @@ TEST(Schema, StacksCoverAnExpertOnce) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

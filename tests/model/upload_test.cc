@@ -14,7 +14,7 @@
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::Dialect;
@@ -85,4 +85,4 @@ TEST_F(Upload, CancellingStops) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -8,6 +8,7 @@ not count). Rules:
 
   include        a folder of src/ includes only folders to its left (see ALLOWED); cli/ and server/ include only
                  include/dsv4/ and their own files; public headers include only the standard library and each other
+  seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
   include-path   a quoted include in src/ is written from src/ (or starts with dsv4/) and names a file that exists
   size           a file has at most 1,000 lines (error) and should have at most 500 (warning)
   pragma-once    every header has `#pragma once`
@@ -40,6 +41,7 @@ ALLOWED = {
     "model": {"base", "tensor", "device", "kv", "ops", "layers", "io"},
     "engine": {"base", "tensor", "device", "kv", "ops", "layers", "io", "model"},
 }
+MODEL_SEAM = "model/model.h"           # all that engine/ sees of src/model/
 PROGRAMS = ("cli", "server")          # they see include/dsv4/ only
 ABOVE_OPS = ("layers", "model", "engine")
 
@@ -162,6 +164,8 @@ def check_include(root, path, number, bracket, name, report):
     elif folder not in ALLOWED:
         report.error(rel, number, "include", f"src/{folder}/ has no place in the order of folders; "
                      "add it to ALLOWED in tools/lint/check_includes.py")
+    elif folder == "engine" and owner == "model" and name != MODEL_SEAM:
+        report.error(rel, number, "seam", f"src/engine/ sees of models {MODEL_SEAM} only, not {name}")
     elif owner != folder and owner not in ALLOWED[folder]:
         may = ", ".join(sorted(ALLOWED[folder])) or "nothing but itself"
         report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")

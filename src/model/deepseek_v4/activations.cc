@@ -6,7 +6,7 @@
 
 #include "tensor/quant_tensor.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 constexpr int64_t kAlignment = 256;
@@ -76,4 +76,4 @@ Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_r
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -9,11 +9,12 @@
 #include "layers/attention.h"
 #include "layers/moe.h"
 #include "model/deepseek_v4/config.h"
+#include "model/model.h"
 #include "tensor/tensor.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
-class Activations {
+class Activations : public StepMemory {
  public:
   // Bytes that Activations(config, max_tokens, max_rows) takes.
   static int64_t Bytes(const Config& config, int64_t max_tokens, int64_t max_rows);
@@ -22,8 +23,9 @@ class Activations {
   // them) or of the host. Throws std::bad_alloc.
   Activations(const Config& config, int64_t max_tokens, int64_t max_rows, Device* device = nullptr);
 
-  int64_t max_tokens() const { return max_tokens_; }
-  int64_t max_rows() const { return max_rows_; }
+  int64_t max_tokens() const override { return max_tokens_; }
+  int64_t max_rows() const override { return max_rows_; }
+  Tensor Logits(int64_t num_rows) const override { return logits.Head(num_rows); }
 
   Tensor streams;              // f32 [T, H, D]
   Tensor x;                    // f32 [T, D]: a sublayer's input
@@ -51,4 +53,4 @@ class Activations {
   DeviceBuffer memory_;
 };
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

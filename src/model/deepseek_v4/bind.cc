@@ -6,7 +6,7 @@
 #include "model/deepseek_v4/bind_tensors.h"
 #include "model/deepseek_v4/visit_weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -59,4 +59,4 @@ Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSo
   return w;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

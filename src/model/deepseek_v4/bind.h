@@ -12,7 +12,7 @@
 #include "model/deepseek_v4/config.h"
 #include "model/deepseek_v4/weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 struct BindOptions {
   // Block scales of FP4 weights are all checked for NaN while they are at most this long together; beyond, those of
@@ -35,4 +35,4 @@ struct BindReport {
 Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source,
                             BindReport* report = nullptr, const BindOptions& options = {});
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "model/deepseek_v4/schema.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -112,4 +112,4 @@ bool IsCompressedTensorsName(std::string_view official_name) {
          official_name.ends_with(".input_global_scale");
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

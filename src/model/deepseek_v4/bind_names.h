@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // The official name of the tensor that a file calls `name`: without a `model.` prefix, transformers' names replaced,
 // `.weight_scale_inv` as `.scale`. Stacked experts become `layers.N.ffn.experts.gate_up.weight` / `.down.weight`.
@@ -18,4 +18,4 @@ bool IsDraftName(std::string_view official_name);
 // Belongs to the compressed-tensors layout, whose global scale is a reciprocal.
 bool IsCompressedTensorsName(std::string_view official_name);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -8,7 +8,7 @@
 #include "base/str.h"
 #include "model/deepseek_v4/bind_names.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -375,4 +375,4 @@ Status TensorBinder::Finish(BindReport& report) {
   return status_;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

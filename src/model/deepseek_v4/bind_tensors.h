@@ -11,7 +11,7 @@
 #include "io/name_table.h"
 #include "model/deepseek_v4/bind.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // Owns what binding copies, and keeps the mapped files.
 struct WeightStorage {
@@ -102,4 +102,4 @@ class TensorBinder {
   BindReport report_;
 };
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

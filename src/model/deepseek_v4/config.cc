@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/str.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -341,4 +341,4 @@ Result<Config> LoadConfig(const std::string& model_dir) {
   return NotFound(StrCat("no config.json in '", model_dir, "'"));
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -9,7 +9,7 @@
 #include "dsv4/types.h"
 #include "kv/layer_kind.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 struct Config {
   int64_t vocab_size = 0;          // V
@@ -59,4 +59,4 @@ Result<Config> LoadConfig(const std::string& model_dir);
 // The same from the file's text; `what` names it in errors.
 Result<Config> ParseConfig(const std::string& json_text, const std::string& what);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

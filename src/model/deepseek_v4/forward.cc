@@ -10,7 +10,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_angles/rope_angles.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -110,13 +110,6 @@ Model MakeModel(Config config, Weights weights, NumericsModes modes) {
   return m;
 }
 
-StepView HostView(const Step& step) {
-  return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),
-          .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
-          .num_sequences = static_cast<int64_t>(step.sequences.size()),
-          .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
-}
-
 void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
              const LayerObserver& observer) {
   const Config& c = model.config;
@@ -146,4 +139,4 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   QuantLinear(ctx, model.modes.activation, out, w.head, logits, a.rounded_out);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

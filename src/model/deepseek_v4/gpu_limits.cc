@@ -12,7 +12,7 @@
 #include "ops/router/router.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 Status CheckGpuLimits(const Config& c) {
   const bool indexes = std::any_of(c.compress_ratios.begin(), c.compress_ratios.end(),
@@ -41,4 +41,4 @@ Status CheckGpuLimits(const Config& c) {
   return {};
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

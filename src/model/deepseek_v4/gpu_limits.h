@@ -4,9 +4,9 @@
 #include "dsv4/status.h"
 #include "model/deepseek_v4/config.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // kUnsupported, with the field, its value and the most that a GPU takes, where the config goes beyond it.
 Status CheckGpuLimits(const Config& config);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

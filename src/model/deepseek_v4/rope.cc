@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 std::vector<float> PlainRopeFrequencies(const Config& config) {
   std::vector<float> f;
@@ -33,4 +33,4 @@ std::vector<float> CompressRopeFrequencies(const Config& config) {
   return f;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

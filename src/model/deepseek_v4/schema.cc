@@ -2,7 +2,7 @@
 
 #include "base/str.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -167,4 +167,4 @@ std::string WeightRef::Stem() const {
 
 std::string WeightRef::Name() const { return IsAnyFormat(row->kind) ? StrCat(Stem(), ".weight") : Stem(); }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

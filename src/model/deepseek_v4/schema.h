@@ -10,7 +10,7 @@
 #include "model/deepseek_v4/config.h"
 #include "model/deepseek_v4/weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // What a tensor is, and for matrices what decides their format.
 enum class WeightKind : uint8_t {
@@ -106,4 +106,4 @@ struct WeightRef {
   std::string Name() const;  // official, whole
 };
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

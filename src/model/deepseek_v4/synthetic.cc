@@ -14,7 +14,7 @@
 #include "ops/fill_weight/fill_weight.h"
 #include "ops/pack_weight/pack_weight.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 Result<Config> SyntheticConfig(const SyntheticModel& model) {
   Config c;
@@ -207,4 +207,4 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   return w;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -12,7 +12,7 @@
 #include "model/deepseek_v4/config.h"
 #include "model/deepseek_v4/weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model.
 Result<Config> SyntheticConfig(const SyntheticModel& model);
@@ -25,4 +25,4 @@ int64_t SyntheticWeightBytes(const Device& device, const Config& config, const S
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
                                  const std::function<bool(int64_t done, int64_t total)>& progress);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -21,7 +21,7 @@
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/fill_weight/fill_weight.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -233,7 +233,7 @@ class Filler {
 
 }  // namespace
 
-Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
                            const std::function<bool(int64_t, int64_t)>& progress, const SyntheticDiskOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
   const std::vector<Shard> shards = PlanShards(config, model, options.shard_bytes);
@@ -288,4 +288,4 @@ Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticMode
   return status;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -10,7 +10,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/status.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // Writes the weights of SyntheticWeights (same seed, same values) into the new folder `dir`: safetensors shards of at most
 // `shard_bytes` in the order of the model, model.safetensors.index.json and, last, config.json. Official names; NVFP4 in
@@ -20,8 +20,8 @@ namespace dsv4 {
 struct SyntheticDiskOptions {
   int64_t shard_bytes = 5'000'000'000;
 };
-Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
                            const std::function<bool(int64_t done, int64_t total)>& progress,
                            const SyntheticDiskOptions& options = {});
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

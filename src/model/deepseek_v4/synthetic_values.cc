@@ -7,7 +7,7 @@
 #include "model/deepseek_v4/visit_weights.h"
 #include "ops/fill_weight/fill_weight.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -71,4 +71,4 @@ std::vector<int32_t> SyntheticHashTable(const Config& c, uint64_t seed) {
   return table;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

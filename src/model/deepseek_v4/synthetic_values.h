@@ -10,7 +10,7 @@
 #include "model/deepseek_v4/schema.h"
 #include "model/deepseek_v4/weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // Every tensor with its format and shape; pointers only mark what exists.
 Weights SyntheticShapes(const Config& config, const SyntheticModel& model);
@@ -24,4 +24,4 @@ std::vector<float> SyntheticVector(int64_t count, uint64_t seed);
 // Distinct experts for every token id, [V, A].
 std::vector<int32_t> SyntheticHashTable(const Config& config, uint64_t seed);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

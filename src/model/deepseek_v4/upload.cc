@@ -12,7 +12,7 @@
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace {
 
@@ -284,4 +284,4 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
   return w;
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -11,7 +11,7 @@
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/weights.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // Bytes that UploadWeights takes of the device's memory, once it is done.
 int64_t DeviceWeightBytes(const Weights& weights);
@@ -27,4 +27,4 @@ int64_t UploadStagingBytes();
 Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const TensorSource* source,
                               const std::function<bool(int64_t done, int64_t total)>& progress, LoadTimes* times);
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -5,7 +5,7 @@
 
 #include "model/deepseek_v4/schema.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 namespace internal {
 
@@ -71,4 +71,4 @@ void MakeWeights(const Config& config, Weights& w, const Fill& fill) {
   internal::VisitRows(kModelWeights, {}, {.model = &w}, visit);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

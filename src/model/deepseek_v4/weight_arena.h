@@ -8,7 +8,7 @@
 #include "layers/moe.h"
 #include "tensor/quant_tensor.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 // Each tensor takes whole units of 256 bytes.
 constexpr int64_t AlignedBytes(int64_t bytes) { return CeilDiv(bytes, 256) * 256; }
@@ -38,4 +38,4 @@ class WeightArena {
   int64_t taken_ = 0;
 };
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -12,7 +12,7 @@
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
-namespace dsv4 {
+namespace dsv4::deepseek_v4 {
 
 struct LayerWeights {
   HcWeights hc_attn;        // mixes around the attention
@@ -34,4 +34,4 @@ struct Weights {
   std::shared_ptr<const void> storage;
 };
 
-}  // namespace dsv4
+}  // namespace dsv4::deepseek_v4

@@ -5,10 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "device/device.h"
+#include "dsv4/engine.h"
 #include "dsv4/inspect.h"
 #include "dsv4/status.h"
 #include "kv/layout.h"
-#include "model/deepseek_v4/config.h"
+#include "model/model.h"
 
 namespace dsv4 {
 
@@ -18,10 +20,6 @@ struct KvBytes {
   int64_t fixed = 0;     // window rings and compressor states
 };
 KvBytes KvFootprint(const KvSpec& spec);
-
-// What the CPU's kernels keep between calls, once a sequence has `max_context` tokens: index scores of each thread, and the
-// cached rows that are decoded once for all tokens of a step.
-int64_t HostScratchBytes(const Config& config, int64_t max_context, int num_threads);
 
 struct PlanInputs {
   KvSpec kv;
@@ -35,13 +33,12 @@ struct PlanInputs {
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
+// For `model`, with these options, on `device` as it is now.
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device);
+
 // Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
 bool Fits(const MemoryPlan& plan, int64_t page_bytes);
 // Where not: kResourceExhausted, with all numbers and `remedy`.
 Status CheckPlan(const MemoryPlan& plan, int64_t page_bytes, std::string_view remedy);
-
-// Memory that this process may still take: what the kernel calls available, and what the limits of its control groups
-// leave (both versions; page cache counts as free). 0: unknown. `root` stands before /proc and /sys.
-int64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace dsv4

@@ -1,0 +1,46 @@
+// What computes the bits of an engine's snapshots, as one line that their files carry.
+#include <algorithm>
+#include <vector>
+
+#include "base/str.h"
+#include "dsv4/version.h"
+#include "engine/engine_impl.h"
+#include "engine/weight_digest.h"
+
+namespace dsv4 {
+
+namespace {
+
+// Raised by changes of a row's bits that ProbeDigest does not see.
+constexpr int kNumericsVersion = 1;
+
+}  // namespace
+
+Result<std::string> EngineImpl::SnapshotFingerprint() {
+  if (!memory_->fingerprint.empty()) return memory_->fingerprint;
+  DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
+  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, WeightDigest(*model_, *device_));
+  memory_->fingerprint =
+      StrCat("numerics ", kNumericsVersion, "; ", device_->kind() == DeviceKind::kCpu ? GetBuildInfo().cpu_features : device_->name(),
+             "; ", model_->Describe(), ", weights ", weights, ", probe ", probe, "; ", modes_);
+  return memory_->fingerprint;
+}
+
+// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics in all
+// likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
+Result<uint64_t> EngineImpl::ProbeDigest() {
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
+  const int64_t length = std::min<int64_t>(device_->kind() == DeviceKind::kCpu ? 9 : 300, info_.max_context - 2);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
+  uint64_t digest = kDigestBegin;
+  std::vector<float> logits;
+  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; ++step) {
+    DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));
+    AddToDigest(&digest, logits.data(), static_cast<int64_t>(logits.size() * sizeof(float)));
+    tokens = {static_cast<TokenId>((step + 5) % info_.vocab_size)};
+  }
+  return digest;
+}
+
+}  // namespace dsv4

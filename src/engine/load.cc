@@ -1,0 +1,106 @@
+// Engine::Load, Inspect and WriteSyntheticCheckpoint: from options to a model in memory.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/str.h"
+#include "dsv4/inspect.h"
+#include "engine/engine_impl.h"
+#include "engine/memory_plan.h"
+#include "engine/options.h"
+#include "model/model.h"
+#include "ops/registry.h"
+
+namespace dsv4 {
+
+namespace {
+
+struct Stopwatch {
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+};
+
+ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options) {
+  const int64_t limit = options.max_context > 0 ? options.max_context : facts.max_positions;
+  const KvLayout kv = MakeKvLayout(facts.kv);
+  return {.vocab_size = facts.vocab_size, .num_layers = facts.num_layers, .hidden_size = facts.hidden_size,
+          .max_context = std::min(limit, facts.max_positions), .bos_token_id = facts.bos_token_id,
+          .eos_token_ids = facts.eos_token_ids, .unused_tensors = facts.unused_tensors,
+          .weight_bytes = facts.weight_bytes, .kv_fixed_bytes = kv.fixed_bytes,
+          .kv_bytes_per_token = static_cast<double>(kv.page_bytes) / static_cast<double>(kv.page_tokens)};
+}
+
+// What to do where the model does not fit: of a synthetic one, take as many layers as do.
+std::string Remedy(EngineOptions options, const Device& device, int64_t num_layers, int64_t page_bytes) {
+  if (options.synthetic.shape.empty()) return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
+  int64_t& layers = options.synthetic.num_layers;
+  for (layers = num_layers - 1; layers > 0; --layers) {
+    const auto source = OpenModelOf(options, device);
+    if (source.ok() && Fits(PlanMemory(options, **source, device), page_bytes)) return StrCat("use --layers ", layers);
+  }
+  return "use a smaller --prefill-chunk or close other programs";
+}
+
+// On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be there.
+Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const MemoryPlan& plan) {
+  if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
+  const ModelFacts& facts = source.facts();
+  const int64_t page_bytes = MakeKvLayout(facts.kv).page_bytes;
+  if (Fits(plan, page_bytes)) return {};
+  return CheckPlan(plan, page_bytes, Remedy(options, device, facts.num_layers, page_bytes));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  LoadTimes times;
+  const Stopwatch opening;
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+  times.open = opening.Seconds();
+  std::unique_ptr<ThreadPool> pool = MakePool(options);
+  const PoolUse use(pool.get());
+  const Stopwatch mapping;
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, *device));
+  times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
+  const MemoryPlan plan = PlanMemory(options, *source, *device);
+  if (options.on_plan) options.on_plan(plan);
+  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, *device, plan));
+  const auto progress = [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
+  };
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
+                        source->Load(*device, *pool, plan.available_bytes, progress, &times));
+  auto engine = std::make_unique<EngineImpl>(std::move(device), std::move(pool), std::move(model),
+                                             InfoOf(source->facts(), options), options);
+  engine->set_load_times(times);
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
+  const std::unique_ptr<ThreadPool> pool = MakePool(options);
+  return WriteSyntheticModel(*device, *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
+    return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
+  });
+}
+
+Result<ModelDescription> Inspect(const EngineOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModel(options.model_dir, ModesOf(options), *device));
+
+  ModelDescription d;
+  d.info = InfoOf(source->facts(), options);
+  d.config = source->DescribeConfig();
+  d.formats = source->formats();
+  d.files = source->files();
+  d.plan = PlanMemory(options, *source, *device);
+  for (OpImplementations& op : ListOps(device->Context(nullptr, options.reference_ops))) {
+    d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
+  }
+  return d;
+}
+
+}  // namespace dsv4

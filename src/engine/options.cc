@@ -1,0 +1,87 @@
+#include "engine/options.h"
+
+#include <algorithm>
+
+#include "base/str.h"
+#include "base/thread_pool.h"
+#include "device/cpu_features.h"
+#include "ops/experts/experts.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kMaxPrefillChunk = 1 << 16;
+constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
+constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
+constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
+constexpr int kMaxThreads = 1024;
+
+}  // namespace
+
+Status CheckEngineOptions(const EngineOptions& o) {
+  if (o.device != "cpu" && o.reference_ops) {
+    return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
+  }
+  if (IsInteger(o.activation_dtype) && o.device != "cpu") {
+    return InvalidArgument("integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
+  }
+  if (o.amx != AmxUse::kOff && (o.device != "cpu" || !CpuHasAmx())) {
+    return InvalidArgument(o.device != "cpu" ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
+                                             : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
+  }
+  if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
+    return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
+  }
+  if (o.device == "cpu" && o.pinning == Pinning::kOn) {
+    const int cores = static_cast<int>(UsableCores().size());
+    if (o.num_threads > cores) {
+      return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
+                                    cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
+    }
+  }
+  if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
+    return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
+                                  " tokens, or 0 for the device's own"));
+  }
+  if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
+  return {};
+}
+
+int64_t PrefillChunk(const EngineOptions& options) {
+  const bool on_host = options.device == "cpu";
+  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
+  if (on_host) return chunk;
+  return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
+}
+
+NumericsModes ModesOf(const EngineOptions& o) {
+  return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
+}
+
+std::string DescribeModes(const EngineOptions& o) {
+  return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
+                static_cast<int>(o.activation_dtype), o.batch_invariant ? ", batch-invariant" : "",
+                o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
+                o.reference_ops ? ", reference ops" : "");
+}
+
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o) {
+  const std::vector<Core> cores = UsableCores();
+  const auto num_cores = static_cast<int>(cores.size());
+  const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
+  const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
+  if (o.device != "cpu" || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
+  return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
+}
+
+Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {
+  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device);
+  if (!o.model_dir.empty()) {
+    return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
+                                  ") were named; use one"));
+  }
+  return OpenSyntheticModel(o.synthetic, ModesOf(o), device);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,31 @@
+// What EngineOptions mean: checks and defaults that Engine::Load, Inspect and WriteSyntheticCheckpoint share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "dsv4/engine.h"
+#include "dsv4/status.h"
+#include "model/model.h"
+
+namespace dsv4 {
+
+// kInvalidArgument where options contradict each other or the machine.
+Status CheckEngineOptions(const EngineOptions& options);
+
+int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
+NumericsModes ModesOf(const EngineOptions& options);
+
+// Everything among the options that may change a row's bits: part of the fingerprint of snapshots.
+std::string DescribeModes(const EngineOptions& options);
+
+// Pinned where that was asked for, or where threads that wander would find their rows on another node.
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& options);
+
+// The model that the options name, read and checked, nothing loaded.
+Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& options, const Device& device);
+
+}  // namespace dsv4

@@ -1,0 +1,41 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/str.h"
+#include "engine/engine_impl.h"
+
+namespace dsv4 {
+
+Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
+                           const ProgressFn& progress) {
+  DSV4_RETURN_IF_ERROR(engine_->Check(*this, tokens));
+  if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
+  const auto total = static_cast<int64_t>(tokens.size());
+  const int64_t v = engine_->info().vocab_size;
+  const int64_t num_rows = rows == LogitRows::kAll ? total : rows == LogitRows::kLast ? 1 : 0;
+  try {
+    if (num_rows > 0) logits->resize(static_cast<size_t>(num_rows * v));
+  } catch (const std::exception&) {
+    return ResourceExhausted(StrCat("no memory for ", num_rows, " rows of logits"));
+  }
+  for (int64_t done = 0; done < total;) {
+    const int64_t n = std::min(engine_->prefill_chunk(), total - done);
+    const bool last = done + n == total;
+    EngineImpl::Part part{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
+                          .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows, .logits = nullptr};
+    if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
+    DSV4_RETURN_IF_ERROR(engine_->RunPart(part));
+    done += n;
+    if (progress && !progress({Progress::Phase::kPrefill, done, total}) && done < total) {
+      return Cancelled(StrCat("stopped after ", done, " of ", total, " tokens"));
+    }
+  }
+  return {};
+}
+
+void SessionImpl::Reset() {
+  tokens_.clear();
+  cache_->Reset();
+}
+
+}  // namespace dsv4

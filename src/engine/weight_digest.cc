@@ -1,0 +1,67 @@
+#include "engine/weight_digest.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kSampleBytes = 256;
+constexpr int64_t kBatch = 4096;  // samples that are under way together: a wait for each would take seconds on a GPU
+
+// Samples on their way from the device. Their digest is that of one after the other.
+class Samples {
+ public:
+  explicit Samples(Device& device) : device_(device), staged_(static_cast<uint8_t*>(device.AllocateStaging(kBatch * kSampleBytes))) {}
+  ~Samples() {
+    if (staged_ == nullptr) return;
+    (void)device_.Synchronize();
+    device_.FreeStaging(staged_);
+  }
+  bool ok() const { return staged_ != nullptr; }
+
+  void Take(const void* data, int64_t bytes, float factor) {
+    AddToDigest(&digest_, &bytes, sizeof(bytes));
+    AddToDigest(&digest_, &factor, sizeof(factor));
+    const int64_t n = std::min(bytes, kSampleBytes);
+    for (const int64_t at : {(bytes - n) / 3, bytes - n}) {
+      if (static_cast<int64_t>(sizes_.size()) == kBatch) Collect();
+      device_.DownloadLater(staged_ + static_cast<int64_t>(sizes_.size()) * kSampleBytes, static_cast<const uint8_t*>(data) + at, n);
+      sizes_.push_back(n);
+    }
+  }
+  Result<uint64_t> Finish() {
+    Collect();
+    DSV4_RETURN_IF_ERROR(status_);
+    return digest_;
+  }
+
+ private:
+  void Collect() {
+    if (status_.ok()) status_ = device_.Synchronize();
+    for (size_t i = 0; i < sizes_.size(); ++i) AddToDigest(&digest_, staged_ + i * kSampleBytes, sizes_[i]);
+    sizes_.clear();
+  }
+
+  Device& device_;
+  uint8_t* staged_;
+  std::vector<int64_t> sizes_;  // of the samples in staged_
+  uint64_t digest_ = kDigestBegin;
+  Status status_;
+};
+
+}  // namespace
+
+void AddToDigest(uint64_t* digest, const void* data, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; ++i) *digest = (*digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
+}
+
+Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device) {
+  Samples samples(device);
+  if (!samples.ok()) return ResourceExhausted("no memory for samples of the weights");
+  model.VisitBytes([&](const void* data, int64_t bytes, float factor) { samples.Take(data, bytes, factor); });
+  return samples.Finish();
+}
+
+}  // namespace dsv4

@@ -1,0 +1,107 @@
+#include "model/deepseek_v4/loaded_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/str.h"
+#include "model/deepseek_v4/visit_weights.h"
+#include "ops/pack_weight/pack_weight.h"
+
+namespace dsv4::deepseek_v4 {
+
+namespace {
+
+double MatrixBytes(const QuantTensor& m) { return m ? static_cast<double>(FileBytes(m)) : 0.0; }
+
+// KV rows and index keys that one sequence's step reads.
+double CacheBytes(const Model& model, int64_t context) {
+  const Config& c = model.config;
+  double bytes = 0;
+  for (const LayerLayout& layer : model.kv_layout.layers) {
+    double rows = static_cast<double>(std::min(context, c.window) * layer.window_row.row_bytes());
+    if (layer.main.ratio != 0) {
+      int64_t compressed = context / layer.main.ratio;
+      if (layer.index.ratio != 0) {
+        rows += static_cast<double>(compressed * layer.index.row.row_bytes());
+        compressed = std::min(compressed, c.index_topk);
+      }
+      rows += static_cast<double>(compressed * layer.main.row.row_bytes());
+    }
+    bytes += rows;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<StepMemory> BoundModel::MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const {
+  return std::make_unique<Activations>(model_.config, max_tokens, max_rows, &device);
+}
+
+void BoundModel::Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const {
+  deepseek_v4::Forward(ctx, model_, step, static_cast<Activations&>(memory), logits);
+}
+
+std::string BoundModel::Describe() const {
+  const Config& c = model_.config;
+  std::string ratios;
+  for (const int64_t r : c.compress_ratios) ratios += StrCat(ratios.empty() ? "" : ",", r);
+  return StrCat(c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size);
+}
+
+void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float)>& visit) const {
+  VisitWeights(
+      model_.weights,
+      [&](const QuantTensor& m, bool) {
+        if (!m) return;
+        const bool tiles = m.layout == WeightLayout::kTiles;
+        visit(m.codes, tiles ? PackedCodeBytes(m) : m.rows * m.row_bytes(), m.global_scale);
+        if (m.block_scale == nullptr) return;
+        // Of a view into a grid of scales, those of its own rows.
+        const int64_t first = m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
+        if (const int64_t bytes = tiles ? PackedScaleBytes(m) : FileScaleBytes(m); bytes > 0) {
+          visit(m.block_scale + (tiles ? 0 : first), bytes, 1.0f);
+        }
+      },
+      [&](const Tensor& t) {
+        if (t) visit(t.data, t.num_bytes(), 1.0f);
+      });
+}
+
+double BoundModel::StepBytes(int64_t batch, int64_t context) const {
+  const Config& c = model_.config;
+  double all = 0, experts = 0;
+  VisitWeights(
+      model_.weights, [&](const QuantTensor& m, bool) { all += MatrixBytes(m); }, [](const Tensor&) {});
+  for (const LayerWeights& layer : model_.weights.layers) {
+    for (const ExpertWeights& e : layer.moe.experts) experts += MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down);
+  }
+  const double share = static_cast<double>(c.experts_per_token) / static_cast<double>(c.num_experts);
+  const double named = 1 - std::pow(1 - share, static_cast<double>(batch));
+  const double weights = all - experts + experts * named - MatrixBytes(model_.weights.embed);
+  return weights + static_cast<double>(batch) * CacheBytes(model_, context);
+}
+
+std::vector<LinearShape> BoundModel::LinearShapes() const {
+  const Weights& w = model_.weights;
+  std::vector<LinearShape> shapes;
+  const auto add = [&shapes](const QuantTensor& m, int64_t groups = 1) {
+    if (!m) return;
+    const auto same = [&](const LinearShape& s) { return s.rows == m.rows && s.cols == m.cols && s.groups == groups; };
+    if (std::none_of(shapes.begin(), shapes.end(), same)) shapes.push_back({m.rows, m.cols, groups});
+  };
+  for (const LayerWeights& layer : w.layers) {
+    const AttentionWeights& a = layer.attn;
+    for (const QuantTensor* m : {&a.q_a, &a.kv_proj, &a.q_b}) add(*m);
+    add(a.o_a, model_.config.o_groups);
+    add(a.o_b);
+    for (const CompressorWeights* c : {&a.compressor, &a.indexer.compressor}) add(c->kv_proj), add(c->gate_proj);
+    add(a.indexer.q_b), add(a.indexer.weights_proj);
+    add(layer.moe.router);
+    for (const QuantTensor* m : {&layer.moe.shared.gate, &layer.moe.shared.up, &layer.moe.shared.down}) add(*m);
+  }
+  add(w.head);
+  return shapes;
+}
+
+}  // namespace dsv4::deepseek_v4

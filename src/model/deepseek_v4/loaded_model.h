@@ -1,0 +1,31 @@
+// A bound model behind the seam's interface.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/deepseek_v4/forward.h"
+#include "model/model.h"
+
+namespace dsv4::deepseek_v4 {
+
+class BoundModel : public LoadedModel {
+ public:
+  explicit BoundModel(Model model) : model_(std::move(model)) {}
+
+  const KvLayout& kv_layout() const override { return model_.kv_layout; }
+  std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
+  void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const override;
+  std::string Describe() const override;
+  void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;
+  double StepBytes(int64_t batch, int64_t context) const override;
+  std::vector<LinearShape> LinearShapes() const override;
+
+ private:
+  Model model_;
+};
+
+}  // namespace dsv4::deepseek_v4

@@ -1,0 +1,178 @@
+#include "model/deepseek_v4/open.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/str.h"
+#include "io/tensor_source.h"
+#include "model/deepseek_v4/bind.h"
+#include "model/deepseek_v4/gpu_limits.h"
+#include "model/deepseek_v4/host_scratch.h"
+#include "model/deepseek_v4/loaded_model.h"
+#include "model/deepseek_v4/synthetic.h"
+#include "model/deepseek_v4/upload.h"
+
+namespace dsv4::deepseek_v4 {
+
+namespace {
+
+using LoadProgress = std::function<bool(int64_t, int64_t)>;
+
+struct Stopwatch {
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+};
+
+template <typename T>
+std::string Joined(const std::vector<T>& values) {
+  std::string s;
+  for (const T& v : values) s += StrCat(s.empty() ? "" : ", ", v);
+  return s;
+}
+
+ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport& report) {
+  return {.vocab_size = c.vocab_size, .hidden_size = c.hidden_size, .num_layers = c.num_layers,
+          .max_positions = c.max_positions, .bos_token_id = c.bos_token_id, .eos_token_ids = c.eos_token_ids,
+          .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes)};
+}
+
+// What both kinds of sources know from the config.
+class Source : public ModelSource {
+ public:
+  Source(const Config& config, const NumericsModes& modes, BindReport report)
+      : config_(config), modes_(modes), report_(std::move(report)), facts_(FactsOf(config, modes, report_)) {}
+
+  const ModelFacts& facts() const override { return facts_; }
+  std::vector<std::pair<std::string, std::string>> DescribeConfig() const override;
+  std::vector<FormatSummary> formats() const override { return report_.formats; }
+  int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows) const override {
+    return Activations::Bytes(config_, max_tokens, max_rows);
+  }
+  int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
+    return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
+  }
+
+ protected:
+  const Config config_;
+  const NumericsModes modes_;
+  const BindReport report_;
+
+ private:
+  const ModelFacts facts_;
+};
+
+std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const {
+  const Config& c = config_;
+  std::vector<std::pair<std::string, std::string>> fields;
+  const auto add = [&](const char* name, auto value) { fields.emplace_back(name, StrCat(value)); };
+  add("vocab_size", c.vocab_size);
+  add("hidden_size", c.hidden_size);
+  add("num_layers", c.num_layers);
+  add("compress_ratios", Joined(c.compress_ratios));
+  add("num_heads", c.num_heads);
+  add("head_dim", c.head_dim);
+  add("rope_dim", c.rope_dim);
+  add("q_lora_rank", c.q_lora_rank);
+  add("o_groups", c.o_groups);
+  add("o_lora_rank", c.o_lora_rank);
+  add("window", c.window);
+  add("index_heads", c.index_heads);
+  add("index_head_dim", c.index_head_dim);
+  add("index_topk", c.index_topk);
+  add("moe_intermediate", c.moe_intermediate);
+  add("num_experts", c.num_experts);
+  add("num_shared_experts", c.num_shared_experts);
+  add("experts_per_token", c.experts_per_token);
+  add("num_hash_layers", c.num_hash_layers);
+  add("routed_scaling_factor", c.routed_scaling_factor);
+  add("swiglu_limit", c.swiglu_limit);
+  add("hc_mult", c.hc_mult);
+  add("hc_sinkhorn_iters", c.hc_sinkhorn_iters);
+  add("hc_eps", c.hc_eps);
+  add("rms_norm_eps", c.rms_norm_eps);
+  add("rope_theta", c.rope_theta);
+  add("compress_rope_theta", c.compress_rope_theta);
+  add("yarn_factor", c.yarn_factor);
+  add("yarn_original_positions", c.yarn_original_positions);
+  add("yarn_beta_fast", c.yarn_beta_fast);
+  add("yarn_beta_slow", c.yarn_beta_slow);
+  add("max_positions", c.max_positions);
+  add("bos_token_id", c.bos_token_id);
+  add("eos_token_ids", Joined(c.eos_token_ids));
+  return fields;
+}
+
+class Checkpoint : public Source {
+ public:
+  Checkpoint(std::shared_ptr<const TensorSource> files, Model model, const BindReport& report)
+      : Source(model.config, model.modes, report), files_(std::move(files)), model_(std::move(model)) {}
+
+  std::vector<std::string> files() const override { return files_->files(); }
+  ModelSizes Sizes(const Device& device) const override {
+    if (device.kind() == DeviceKind::kCpu) return {.weights = report_.weight_bytes, .widened = report_.widened_bytes};
+    return {.weights = DeviceWeightBytes(model_.weights), .loading = UploadStagingBytes(), .host_staging = UploadStagingBytes()};
+  }
+  Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t available_bytes,
+                                            const LoadProgress& progress, LoadTimes* times) override {
+    Model model = std::move(model_);
+    if (device.kind() != DeviceKind::kCpu) {
+      DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(device, pool, model.weights, files_.get(), progress, times));
+    } else {
+      const Stopwatch reading;
+      if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
+        if (!files_->Preload(&pool, progress)) return Cancelled("loading was cancelled");
+        times->bytes = files_->num_bytes();
+      }
+      times->read = reading.Seconds();
+    }
+    return std::unique_ptr<LoadedModel>(std::make_unique<BoundModel>(std::move(model)));
+  }
+
+ private:
+  std::shared_ptr<const TensorSource> files_;
+  Model model_;  // views of the files, until it is loaded
+};
+
+class Synthetic : public Source {
+ public:
+  Synthetic(const SyntheticModel& model, const Config& config, const NumericsModes& modes, int64_t weight_bytes)
+      : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model) {}
+
+  std::vector<std::string> files() const override { return {}; }
+  ModelSizes Sizes(const Device& device) const override {
+    return {.weights = SyntheticWeightBytes(device, config_, model_)};
+  }
+  Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t, const LoadProgress& progress,
+                                            LoadTimes* times) override {
+    const Stopwatch making;
+    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config_, model_, progress));
+    times->read = making.Seconds();
+    return std::unique_ptr<LoadedModel>(std::make_unique<BoundModel>(MakeModel(config_, std::move(weights), modes_)));
+  }
+
+ private:
+  const SyntheticModel model_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
+                                                    const Device& device) {
+  DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(dir));
+  if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
+  BindReport report;
+  DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
+  Model model = MakeModel(std::move(config), std::move(weights), modes);
+  return std::unique_ptr<ModelSource>(std::make_unique<Checkpoint>(std::move(files), std::move(model), report));
+}
+
+Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
+                                                   const Device& device) {
+  DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
+  const int64_t bytes = SyntheticWeightBytes(device, config, model);
+  return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes));
+}
+
+}  // namespace dsv4::deepseek_v4

@@ -1,0 +1,17 @@
+// What the seam of models (model/model.h) asks of DeepSeek-V4.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "model/deepseek_v4/synthetic_disk.h"
+#include "model/model.h"
+
+namespace dsv4::deepseek_v4 {
+
+// As OpenModel and OpenSyntheticModel.
+Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes, const Device& device);
+Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes, const Device& device);
+
+}  // namespace dsv4::deepseek_v4

@@ -1,0 +1,37 @@
+#include "model/model.h"
+
+#include "model/deepseek_v4/open.h"
+
+namespace dsv4 {
+
+namespace {
+
+template <typename T>
+Tensor ViewOf(const std::vector<T>& v, DType dtype) {
+  return {const_cast<T*>(v.data()), dtype, {static_cast<int64_t>(v.size())}};
+}
+
+}  // namespace
+
+StepView HostView(const Step& step) {
+  return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),
+          .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
+          .num_sequences = static_cast<int64_t>(step.sequences.size()),
+          .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
+}
+
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device) {
+  return deepseek_v4::OpenCheckpoint(dir, modes, device);
+}
+
+Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
+                                                        const Device& device) {
+  return deepseek_v4::OpenSynthetic(model, modes, device);
+}
+
+Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+                           const std::function<bool(int64_t, int64_t)>& progress) {
+  return deepseek_v4::WriteSynthetic(device, pool, model, dir, progress);
+}
+
+}  // namespace dsv4

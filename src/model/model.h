@@ -1,0 +1,154 @@
+// A model as the engine sees it; each family of models (deepseek_v4/) lies behind this header. The engine knows tokens,
+// positions, KV layouts and bytes; what layers, weights and checkpoints look like stays in the family's folder.
+//
+//   OpenModel -> ModelSource (read and checked, nothing loaded) -> Load -> LoadedModel -> Forward
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "device/exec_context.h"
+#include "dsv4/engine.h"
+#include "dsv4/inspect.h"
+#include "dsv4/measure.h"
+#include "dsv4/status.h"
+#include "dsv4/types.h"
+#include "kv/layout.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+// What the engine needs to know of a model's config, in letters of docs/glossary.md.
+struct ModelFacts {
+  int64_t vocab_size = 0;     // V
+  int64_t hidden_size = 0;    // D
+  int64_t num_layers = 0;     // L
+  int64_t max_positions = 0;  // of a sequence
+  TokenId bos_token_id = -1;  // -1: none
+  std::vector<TokenId> eos_token_ids;
+  std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass
+  int64_t weight_bytes = 0;                 // in the files
+  KvSpec kv;
+};
+
+// What rounds activations and KV rows.
+struct NumericsModes {
+  KvDtype kv = KvDtype::kFp8;
+  IndexDtype index = IndexDtype::kFp4;
+  ActivationDtype activation = ActivationDtype::kNative;
+};
+
+// The tokens of one pass: S sequences of mixed lengths, one behind the other.
+struct Step {
+  std::vector<int32_t> tokens;            // [T]
+  std::vector<int64_t> positions;         // [T]
+  std::vector<int32_t> sequence_of;       // [T]
+  std::vector<SequenceView> sequences;    // [S]
+  std::vector<int32_t> logit_rows;        // [R]: rows of [0, T) whose logits are wanted
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  void Clear() {  // keeps the memory
+    tokens.clear(), positions.clear(), sequence_of.clear(), sequences.clear(), logit_rows.clear();
+  }
+};
+
+// The same as kernels read it: arrays in the device's memory.
+struct StepView {
+  Tensor tokens;                           // i32 [T]
+  Tensor positions;                        // i64 [T]
+  const int32_t* sequence_of = nullptr;    // [T]
+  const SequenceView* sequences = nullptr; // [S]
+  int64_t num_sequences = 0;
+  Tensor logit_rows;                       // i32 [R]
+
+  int64_t num_tokens() const { return tokens.dim(0); }
+};
+StepView HostView(const Step& step);
+
+// The buffers of a step, sized once for the largest one.
+class StepMemory {
+ public:
+  virtual ~StepMemory() = default;
+  virtual int64_t max_tokens() const = 0;
+  virtual int64_t max_rows() const = 0;              // of logits
+  virtual Tensor Logits(int64_t num_rows) const = 0;  // f32 [R, V]: where Forward's logits may go
+};
+
+// Weights in a device's memory (or in mapped files, on the host), ready to run. One rank's.
+class LoadedModel {
+ public:
+  virtual ~LoadedModel() = default;
+
+  virtual const KvLayout& kv_layout() const = 0;
+
+  // For steps of up to max_tokens tokens with up to max_rows rows of logits, in the memory of `device`, which outlives
+  // them. Throws std::bad_alloc.
+  virtual std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const = 0;
+
+  // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far. `memory`
+  // comes from MakeStepMemory of this model.
+  virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const = 0;
+
+  // One line: sizes that make caches of two models differ. Part of the fingerprint of snapshots.
+  virtual std::string Describe() const = 0;
+
+  // Calls visit(data, bytes, factor) for the codes, scales and vectors of every weight, in a fixed order: `bytes` of the
+  // device's memory, all of which that weight owns, and its global scale.
+  virtual void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const = 0;
+
+  // Bytes that a decode step of `batch` sequences at `context` tokens reads at least.
+  virtual double StepBytes(int64_t batch, int64_t context) const = 0;
+
+  // Shapes of all matrices, each once, in the order of their first use.
+  virtual std::vector<LinearShape> LinearShapes() const = 0;
+};
+
+// What a model takes of a device's memory before anything is allocated.
+struct ModelSizes {
+  int64_t weights = 0;       // on the device; mapped from the files on a CPU
+  int64_t widened = 0;       // small vectors kept as f32, on a CPU
+  int64_t loading = 0;       // beside the weights while they load
+  int64_t host_staging = 0;  // pinned memory of the host while they load
+};
+
+// A model that can be loaded: a checkpoint whose config and tensor headers are read and checked, or a synthetic one.
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+
+  virtual const ModelFacts& facts() const = 0;
+  virtual std::vector<std::pair<std::string, std::string>> DescribeConfig() const = 0;  // field, value
+  virtual std::vector<FormatSummary> formats() const = 0;
+  virtual std::vector<std::string> files() const = 0;
+
+  virtual ModelSizes Sizes(const Device& device) const = 0;
+  virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows) const = 0;
+  // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.
+  virtual int64_t HostScratchBytes(int64_t max_context, int num_threads) const = 0;
+
+  // Once. `available_bytes` of memory decides on a CPU whether files are read ahead or as their pages are needed.
+  // `progress(done, total)` in bytes; false stops with kCancelled. Fills `times` from `allocate` on. Errors as Engine::Load.
+  virtual Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t available_bytes,
+                                                    const std::function<bool(int64_t done, int64_t total)>& progress,
+                                                    LoadTimes* times) = 0;
+};
+
+// Reads and checks config.json and the tensors' headers in `dir`. On a GPU sizes must be within what its kernels take.
+// Errors: kNotFound, kDataLoss, kUnsupported.
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device);
+
+// Random weights of a released shape (SyntheticModel, dsv4/engine.h). Errors: kInvalidArgument.
+Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
+                                                        const Device& device);
+
+// Such weights as a checkpoint in the new folder `dir` (WriteSyntheticCheckpoint, dsv4/engine.h).
+Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
+                           const std::function<bool(int64_t done, int64_t total)>& progress);
+
+}  // namespace dsv4
