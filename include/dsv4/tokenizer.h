@@ -20,10 +20,24 @@
 
 namespace dsv4 {
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin = 0, end = 0;
+  bool operator==(const TextRange&) const = default;
+};
+
 struct EncodeOptions {
   // Spellings of added tokens ("<think>", "<｜User｜>", ...) become their ids. Off: they are ordinary text,
   // which is how text that nobody vouches for can be kept from forging turns.
   bool recognize_added_tokens = true;
+  // The same for parts of a text, in order and apart from each other: a spelling that touches one is ordinary text.
+  std::span<const TextRange> literal = {};
+};
+
+// Where the spelling of an added token stands in a text.
+struct AddedTokenPlace {
+  TextRange range;
+  TokenId id = -1;
 };
 
 struct DecodeOptions {
@@ -56,19 +70,23 @@ class Tokenizer {
   // than 4 GiB.
   std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
+  // The added tokens that Encode makes of the text's spellings, in order. The text must be valid UTF-8.
+  std::vector<AddedTokenPlace> FindAddedTokens(std::string_view text, const EncodeOptions& options = {}) const;
+
   // Always valid UTF-8: tokens may hold half a character, and what stays broken after joining becomes U+FFFD.
   // Error: kInvalidArgument for an id outside the vocabulary.
   Result<std::string> Decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;
 
-  // The bytes that one token stands for (perhaps half a character). `id` must be in the vocabulary.
+  // The bytes that one token stands for (perhaps half a character); none for an id outside the vocabulary: a model may
+  // have more ids than its tokenizer.
   std::string_view TokenBytes(TokenId id) const;
 
   // The id of the token that stands for exactly these bytes; added tokens come first.
   std::optional<TokenId> FindToken(std::string_view bytes) const;
 
   bool IsValid(TokenId id) const { return id >= 0 && id < vocab_size(); }
-  bool IsAdded(TokenId id) const;    // `id` must be in the vocabulary
-  bool IsSpecial(TokenId id) const;  // has the "special" flag; `id` must be in the vocabulary
+  bool IsAdded(TokenId id) const;
+  bool IsSpecial(TokenId id) const;  // has the "special" flag
 
   // From tokenizer_config.json; -1 where it names none (or does not exist).
   TokenId bos_token_id() const;
@@ -87,7 +105,7 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer, const DecodeOptions& options = {});
 
   // Text that became certain with this token; often empty. Error: kInvalidArgument for an id outside the
-  // vocabulary.
+  // vocabulary; whoever goes on loses nothing.
   Result<std::string> Push(TokenId id);
 
   // What was held back: "" or, for the beginning of a character that never ended, U+FFFD. Ready for a new

@@ -195,38 +195,67 @@ void DropThinking(std::vector<Message>* messages) {
   *messages = std::move(kept);
 }
 
-void AppendInstructions(const Message& m, std::string* out) {
-  *out += m.content;
+// A prompt as it is written: the encoder's own text, and what the request gave.
+class PromptWriter {
+ public:
+  void Own(std::string_view text) { prompt_.text += text; }
+  void Given(std::string_view text) {
+    if (text.empty()) return;
+    prompt_.given.push_back({prompt_.text.size(), prompt_.text.size() + text.size()});
+    prompt_.text += text;
+  }
+  RenderedPrompt Take() { return std::move(prompt_); }
+
+ private:
+  RenderedPrompt prompt_;
+};
+
+void AppendInstructions(const Message& m, PromptWriter* out) {
+  out->Given(m.content);
   if (!m.tools.empty()) {
-    out->append("\n\n").append(kToolsHead);
+    out->Own("\n\n");
+    out->Own(kToolsHead);
     for (const std::string& schema : m.tools) {
-      if (&schema != m.tools.data()) *out += "\n";
-      *out += schema;
+      if (&schema != m.tools.data()) out->Own("\n");
+      out->Given(schema);
     }
-    *out += kToolsTail;
+    out->Own(kToolsTail);
   }
-  if (!m.response_format.empty()) out->append("\n\n").append(kResponseFormatHead).append(m.response_format);
+  if (m.response_format.empty()) return;
+  out->Own("\n\n");
+  out->Own(kResponseFormatHead);
+  out->Given(m.response_format);
 }
 
-void AppendBlocks(const Message& m, std::string* out) {
+void AppendBlocks(const Message& m, PromptWriter* out) {
   for (const ContentBlock& block : m.content_blocks) {
-    if (&block != m.content_blocks.data()) *out += "\n\n";
+    if (&block != m.content_blocks.data()) out->Own("\n\n");
     if (block.type == "text") {
-      *out += block.text;
+      out->Given(block.text);
     } else if (block.type == "tool_result") {
-      *out += StrCat("<tool_result>", block.text, "</tool_result>");
+      out->Own("<tool_result>");
+      out->Given(block.text);
+      out->Own("</tool_result>");
     } else {
-      *out += StrCat("[Unsupported ", block.type, "]");
+      out->Own("[Unsupported ");
+      out->Given(block.type);
+      out->Own("]");
     }
   }
 }
 
-void AppendParameter(std::string_view name, bool is_string, std::string_view value, std::string* out) {
-  *out += StrCat(kParameterBegin, name, "\" string=\"", is_string, "\">", value, kParameterEnd);
+void AppendParameter(std::string_view name, bool is_string, std::string_view value, PromptWriter* out) {
+  out->Own(kParameterBegin);
+  out->Given(name);
+  out->Own(is_string ? "\" string=\"true\">" : "\" string=\"false\">");
+  out->Given(value);
+  out->Own(kParameterEnd);
 }
 
-Status AppendToolCall(const ToolCall& call, std::string* out) {
-  *out += StrCat(kInvokeBegin, call.name, "\">\n");
+Status AppendToolCall(const ToolCall& call, PromptWriter* out) {
+  out->Own(kInvokeBegin);
+  out->Given(call.name);
+  out->Own("\">\n");
   const Result<JsonValue> arguments = ParseJsonValue(call.arguments);
   if (!arguments.ok()) {
     AppendParameter("arguments", /*is_string=*/true, call.arguments, out);
@@ -235,12 +264,13 @@ Status AppendToolCall(const ToolCall& call, std::string* out) {
                                   ", expected an object"));
   } else {
     for (const JsonMember& member : arguments->members) {
-      if (&member != arguments->members.data()) *out += "\n";
+      if (&member != arguments->members.data()) out->Own("\n");
       const bool is_string = member.value.is_string();
       AppendParameter(member.key, is_string, is_string ? member.value.text : DumpJson(member.value), out);
     }
   }
-  *out += StrCat("\n", kInvokeEnd);
+  out->Own("\n");
+  out->Own(kInvokeEnd);
   return {};
 }
 
@@ -252,9 +282,9 @@ class Renderer {
     last_user_ = LastUser(messages_);
   }
 
-  Status Render(std::string_view effort, std::string* out) const {
+  Status Render(std::string_view effort, PromptWriter* out) const {
     for (size_t i = 0; i < messages_.size(); ++i) {
-      if (i == 0 && thinking_) *out += effort;
+      if (i == 0 && thinking_) out->Own(effort);
       DSV4_RETURN_IF_ERROR(AppendMessage(i, out));
       AppendTransition(i, out);
     }
@@ -265,22 +295,23 @@ class Renderer {
   // Whether reasoning at this place is part of the prompt.
   bool ThinksAt(size_t i) const { return thinking_ && (!drop_ || static_cast<int64_t>(i) >= last_user_); }
 
-  Status AppendMessage(size_t i, std::string* out) const {
+  Status AppendMessage(size_t i, PromptWriter* out) const {
     const Message& m = messages_[i];
     switch (m.role) {
       case Role::kSystem:
         AppendInstructions(m, out);
         return {};
       case Role::kDeveloper:
-        *out += kUser;
+        out->Own(kUser);
         AppendInstructions(m, out);
         return {};
       case Role::kUser:
-        *out += kUser;
+        out->Own(kUser);
         AppendBlocks(m, out);
         return {};
       case Role::kLatestReminder:
-        *out += StrCat(kReminder, m.content);
+        out->Own(kReminder);
+        out->Given(m.content);
         return {};
       case Role::kAssistant:
         return AppendAssistant(i, out);
@@ -290,36 +321,44 @@ class Renderer {
     return Internal("a tool message was not merged");
   }
 
-  Status AppendAssistant(size_t i, std::string* out) const {
+  Status AppendAssistant(size_t i, PromptWriter* out) const {
     const Message& m = messages_[i];
     const bool after_task = i > 0 && messages_[i - 1].task != ChatTask::kNone;
-    if (ThinksAt(i) && !after_task) *out += StrCat(m.reasoning_content, kEndThink);
-    *out += m.content;
+    if (ThinksAt(i) && !after_task) {
+      out->Given(m.reasoning_content);
+      out->Own(kEndThink);
+    }
+    out->Given(m.content);
     if (!m.tool_calls.empty()) {
-      *out += StrCat("\n\n", kCallsBegin, "\n");
+      out->Own("\n\n");
+      out->Own(kCallsBegin);
+      out->Own("\n");
       for (const ToolCall& call : m.tool_calls) {
         DSV4_RETURN_IF_ERROR(AppendToolCall(call, out));
-        *out += "\n";
+        out->Own("\n");
       }
-      *out += kCallsEnd;
+      out->Own(kCallsEnd);
     }
-    if (!m.wo_eos) *out += kEos;
+    if (!m.wo_eos) out->Own(kEos);
     return {};
   }
 
   // The header of the assistant's turn stands at the end of the message before it.
-  void AppendTransition(size_t i, std::string* out) const {
+  void AppendTransition(size_t i, PromptWriter* out) const {
     const Message& m = messages_[i];
     if (i + 1 < messages_.size()) {
       const Role next = messages_[i + 1].role;
       if (next != Role::kAssistant && next != Role::kLatestReminder) return;
     }
     if (m.task == ChatTask::kAction) {
-      *out += StrCat(kAssistant, thinking_ ? kThink : kEndThink, TaskToken(m.task));
+      out->Own(kAssistant);
+      out->Own(thinking_ ? kThink : kEndThink);
+      out->Own(TaskToken(m.task));
     } else if (m.task != ChatTask::kNone) {
-      *out += TaskToken(m.task);
+      out->Own(TaskToken(m.task));
     } else if (IsUserLike(m)) {
-      *out += StrCat(kAssistant, ThinksAt(i) ? kThink : kEndThink);
+      out->Own(kAssistant);
+      out->Own(ThinksAt(i) ? kThink : kEndThink);
     }
   }
 
@@ -331,7 +370,7 @@ class Renderer {
 
 }  // namespace
 
-Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect) {
+Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDialect dialect) {
   DSV4_ASSIGN_OR_RETURN(const std::string_view effort, EffortText(request.effort, dialect));
   for (size_t i = 0; i < request.messages.size(); ++i) {
     const Status status = CheckMessage(request.messages[i]);
@@ -343,10 +382,16 @@ Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect
   OrderResults(&messages);
   const bool any_tools = std::any_of(messages.begin(), messages.end(),
                                      [](const Message& m) { return !m.tools.empty(); });
-  std::string prompt(request.add_bos ? kBos : "");
+  PromptWriter prompt;
+  if (request.add_bos) prompt.Own(kBos);
   const Renderer renderer(std::move(messages), request.thinking, request.drop_thinking && !any_tools);
   DSV4_RETURN_IF_ERROR(renderer.Render(effort, &prompt));
-  return prompt;
+  return prompt.Take();
+}
+
+Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect) {
+  DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, RenderPromptWithPlaces(request, dialect));
+  return std::move(prompt.text);
 }
 
 }  // namespace dsv4

@@ -260,6 +260,11 @@ Result<ChatDialect> ParseChatDialect(std::string_view name) {
   return InvalidArgument(StrCat("\"", name, "\" is no chat encoding; use v4 or v4-0731"));
 }
 
+EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content) {
+  if (in_content == SpecialTokensInContent::kOfficial) return {};
+  return {.literal = prompt.given};
+}
+
 ChatDialect DetectDialect(const std::string& model_dir) {
   const Result<std::string> encoder = ReadFile(model_dir + "/encoding/encoding_dsv4.py", int64_t{16} << 20);
   if (!encoder.ok()) return ChatDialect::kV4Preview;

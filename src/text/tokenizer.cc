@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/check.h"
 #include "base/file.h"
 #include "base/str.h"
 #include "text/bpe.h"
@@ -30,6 +29,34 @@ std::string Quoted(std::string_view text) {
   return out + "\"";
 }
 
+// RepairUtf8 of the ranges and of what lies between them, each by itself, so that the ranges can move along.
+std::string RepairWithRanges(std::string_view text, std::vector<TextRange>* ranges) {
+  std::string out;
+  size_t at = 0;
+  for (TextRange& range : *ranges) {
+    out += RepairUtf8(text.substr(at, range.begin - at));
+    const size_t begin = out.size();
+    out += RepairUtf8(text.substr(range.begin, range.end - range.begin));
+    at = range.end;
+    range = {begin, out.size()};
+  }
+  return out += RepairUtf8(text.substr(at));
+}
+
+// The finder's tokens in text[begin, end), but those that touch a literal range, in order.
+void FindIn(const TokenFinder& finder, std::string_view text, TextRange part, std::span<const TextRange> literal,
+            std::vector<AddedTokenPlace>* places) {
+  auto next = literal.begin();
+  for (size_t at = part.begin; at < part.end;) {
+    const TokenFinder::Match match = finder.Find(text.substr(0, part.end), at);
+    if (match.id < 0) return;
+    while (next != literal.end() && next->end <= match.begin) ++next;
+    const bool touches = next != literal.end() && next->begin < match.end;
+    if (!touches) places->push_back({{match.begin, match.end}, match.id});
+    at = touches ? match.begin + 1 : match.end;
+  }
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
@@ -43,9 +70,7 @@ struct Tokenizer::Impl {
     return std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
   }
 
-  template <typename OnText>
-  static void Cut(const TokenFinder& finder, std::string_view text, std::vector<TokenId>* ids,
-                  const OnText& on_text);
+  void Find(std::string_view text, std::span<const TextRange> literal, std::vector<AddedTokenPlace>* places) const;
   void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends,
                   std::vector<TokenId>* ids) const;
 
@@ -162,17 +187,18 @@ Status Tokenizer::Impl::AddConfig(const TokenizerConfig& config) {
   return find("eos_token", config.eos_token, &eos_token_id);
 }
 
-// Calls on_text for the stretches between the finder's tokens and appends the tokens' ids, in order.
-template <typename OnText>
-void Tokenizer::Impl::Cut(const TokenFinder& finder, std::string_view text, std::vector<TokenId>* ids,
-                          const OnText& on_text) {
+// Those of the second pass lie between those of the first.
+void Tokenizer::Impl::Find(std::string_view text, std::span<const TextRange> literal,
+                           std::vector<AddedTokenPlace>* places) const {
+  std::vector<AddedTokenPlace> first;
+  FindIn(first_pass, text, {0, text.size()}, literal, &first);
   size_t at = 0;
-  while (at < text.size()) {
-    const TokenFinder::Match match = finder.Find(text, at);
-    if (match.begin > at) on_text(text.substr(at, match.begin - at));
-    if (match.id >= 0) ids->push_back(match.id);
-    at = match.end;
+  for (const AddedTokenPlace& place : first) {
+    FindIn(second_pass, text, {at, place.range.begin}, literal, places);
+    places->push_back(place);
+    at = place.range.end;
   }
+  FindIn(second_pass, text, {at, text.size()}, literal, places);
 }
 
 void Tokenizer::Impl::EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends,
@@ -226,22 +252,28 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenize
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->kinds.size()); }
 
+std::vector<AddedTokenPlace> Tokenizer::FindAddedTokens(std::string_view text, const EncodeOptions& options) const {
+  std::vector<AddedTokenPlace> places;
+  if (options.recognize_added_tokens) impl_->Find(text, options.literal, &places);
+  return places;
+}
+
 std::vector<TokenId> Tokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
-  std::string repaired;
   if (ValidUtf8Prefix(text) != text.size()) {
-    repaired = RepairUtf8(text);
-    text = repaired;
+    std::vector<TextRange> moved(options.literal.begin(), options.literal.end());
+    const std::string repaired = RepairWithRanges(text, &moved);
+    return Encode(repaired, {.recognize_added_tokens = options.recognize_added_tokens, .literal = moved});
   }
   std::vector<TokenId> ids;
   std::vector<size_t> ends;
   BpeEncoder bpe(impl_->merges, impl_->byte_ids);
-  const auto encode = [&](std::string_view part) { impl_->EncodeText(part, &bpe, &ends, &ids); };
-  if (!options.recognize_added_tokens) {
-    encode(text);
-    return ids;
+  size_t at = 0;
+  for (const AddedTokenPlace& place : FindAddedTokens(text, options)) {
+    impl_->EncodeText(text.substr(at, place.range.begin - at), &bpe, &ends, &ids);
+    ids.push_back(place.id);
+    at = place.range.end;
   }
-  Impl::Cut(impl_->first_pass, text, &ids,
-            [&](std::string_view part) { Impl::Cut(impl_->second_pass, part, &ids, encode); });
+  impl_->EncodeText(text.substr(at), &bpe, &ends, &ids);
   return ids;
 }
 
@@ -255,8 +287,7 @@ Result<std::string> Tokenizer::Decode(std::span<const TokenId> ids, const Decode
 }
 
 std::string_view Tokenizer::TokenBytes(TokenId id) const {
-  DSV4_CHECK(IsValid(id), id);
-  return impl_->Bytes(id);
+  return IsValid(id) ? impl_->Bytes(id) : std::string_view();
 }
 
 std::optional<TokenId> Tokenizer::FindToken(std::string_view bytes) const {
@@ -267,13 +298,11 @@ std::optional<TokenId> Tokenizer::FindToken(std::string_view bytes) const {
 }
 
 bool Tokenizer::IsAdded(TokenId id) const {
-  DSV4_CHECK(IsValid(id), id);
-  return impl_->kinds[static_cast<size_t>(id)] != TokenKind::kOrdinary;
+  return IsValid(id) && impl_->kinds[static_cast<size_t>(id)] != TokenKind::kOrdinary;
 }
 
 bool Tokenizer::IsSpecial(TokenId id) const {
-  DSV4_CHECK(IsValid(id), id);
-  return impl_->kinds[static_cast<size_t>(id)] == TokenKind::kSpecial;
+  return IsValid(id) && impl_->kinds[static_cast<size_t>(id)] == TokenKind::kSpecial;
 }
 
 TokenId Tokenizer::bos_token_id() const { return impl_->bos_token_id; }

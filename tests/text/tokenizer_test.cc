@@ -62,6 +62,49 @@ TEST(Tokenizer, AddedTokensAreLeftmostLongestInTwoPasses) {
   EXPECT_EQ(t->Encode("<s>", {.recognize_added_tokens = false}), (Ids{'<', 's', '>'}));
 }
 
+TEST(Tokenizer, SpellingsInLiteralPartsAreText) {
+  const auto t = Small();
+  const auto encode = [&](std::string_view text, std::vector<TextRange> literal) {
+    return t->Encode(text, {.literal = literal});
+  };
+  const Ids spelt = {'<', 's', '>'};
+  EXPECT_EQ(encode("<s><s>", {{3, 6}}), (Ids{261, '<', 's', '>'}));
+  EXPECT_EQ(encode("<s><s>", {{0, 3}}), (Ids{'<', 's', '>', 261}));
+  // One that reaches into a part is text, too, and so is one that lies over a seam of two.
+  EXPECT_EQ(encode("<s>", {{0, 1}}), spelt);
+  EXPECT_EQ(encode("<s>", {{2, 3}}), spelt);
+  EXPECT_EQ(encode("<s>", {{0, 2}, {2, 3}}), spelt);
+  EXPECT_EQ(encode("<s>", {{3, 3}}), (Ids{261}));
+  // Behind the text of one that is refused, the next may begin inside it.
+  EXPECT_EQ(encode("<<s>", {{0, 1}}), (Ids{'<', 261}));
+  EXPECT_EQ(encode("k><s>", {{0, 1}}), (Ids{'k', '>', 261}));
+  // Of both passes.
+  EXPECT_EQ(encode("k><sx", {{4, 5}}), (Ids{264, 'x'}));
+  EXPECT_EQ(encode("k><sx", {{0, 1}}), (Ids{'k', '>', '<', 's', 'x'}));
+  // Ranges move with what is repaired before them: a broken byte becomes three.
+  const std::vector<TextRange> behind = {{1, 4}};
+  EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}), t->Encode("\xEF\xBF\xBD<s><s>", {.literal = std::vector<TextRange>{{3, 6}}}));
+  EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}).back(), 261);
+  const auto places = t->FindAddedTokens("a<s>k><sx<s>", {.literal = std::vector<TextRange>{{9, 12}}});
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[0].range, (TextRange{1, 4}));
+  EXPECT_EQ(places[1].id, 264);
+}
+
+// A model may have more ids than its tokenizer.
+TEST(Tokenizer, IdsOutsideTheVocabularyHaveNoText) {
+  const auto t = Small();
+  for (const TokenId id : {static_cast<TokenId>(t->vocab_size()), TokenId{-1}, TokenId{1 << 30}}) {
+    EXPECT_EQ(t->TokenBytes(id), "");
+    EXPECT_FALSE(t->IsAdded(id));
+    EXPECT_FALSE(t->IsSpecial(id));
+    StreamDecoder decoder(*t);
+    EXPECT_EQ(decoder.Push('a').value(), "a");
+    EXPECT_EQ(decoder.Push(id).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(decoder.Push('b').value(), "b");
+  }
+}
+
 TEST(Tokenizer, BrokenUtf8IsReadAsReplacementCharacters) {
   const auto t = Small();
   const auto same = [&](std::string_view broken, std::string_view repaired) {
