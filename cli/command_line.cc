@@ -166,6 +166,13 @@ void AddDetokenize(CLI::App* app, Command* chosen) {
   c->final_callback([=] { *chosen = [o] { return RunDetokenize(*o); }; });
 }
 
+void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual) {
+  AddChoice<SpecialTokensInContent>(app, "--special-tokens-in-content", value,
+                                    {{"official", SpecialTokensInContent::kOfficial}, {"text", SpecialTokensInContent::kText}},
+                                    "what \"<think>\" and the like in messages are: special tokens, as in the official encoder, or "
+                                    "text (default " + usual + ")");
+}
+
 void AddEncode(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatEncodeOptions>();
   CLI::App* c = AddCommand(
@@ -173,7 +180,9 @@ void AddEncode(CLI::App* app, Command* chosen) {
       R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)", o);
   AddModelDir(c, &o->model_dir);
   AddDialect(c, &o->dialect);
-  c->add_flag("--jsonl", o->jsonl, "one request per line in, one JSON string per line out");
+  c->add_flag("--ids", o->ids, "the prompt's token ids, as a JSON array, instead of its text");
+  AddSpecialTokens(c, &o->in_content, "official");
+  c->add_flag("--jsonl", o->jsonl, "one request per line in, one JSON value per line out");
   c->final_callback([=] { *chosen = [o] { return RunEncode(*o); }; });
 }
 
@@ -283,9 +292,11 @@ void AddServe(CLI::App* app, Command* chosen) {
              s->api_keys.push_back(key);
            });
   AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
+  c->add_flag("--share-cache", s->share_cache, "all keys use one prefix cache (default: one each, where there are several)");
   AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
           [=](const std::string& text) { s->cors_origin = text; });
   AddDialect(c, &o->dialect);
+  AddSpecialTokens(c, &s->special_tokens_in_content, "text");
   AddChoice<bool>(c, "--default-thinking", &s->default_thinking, {{"on", true}, {"off", false}},
                   "reasoning where an OpenAI request does not say (default on)");
   AddChoice<std::string>(c, "--reasoning-field", &s->reasoning_field,

@@ -1,8 +1,11 @@
 // dsv4 encode: a conversation in OpenAI form to the exact prompt text.
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "dsv4/chat.h"
 #include "dsv4/json_text.h"
+#include "dsv4/tokenizer.h"
 #include "errors.h"
 #include "io.h"
 #include "model.h"
@@ -17,17 +20,20 @@ int RunEncode(const ChatEncodeOptions& options) {
   } else if (!options.model_dir.empty()) {
     dialect = DetectDialect(FindModelDir(options.model_dir));
   }
-  const auto render = [&](const std::string& json) -> Result<std::string> {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (options.ids) tokenizer = Must(Tokenizer::Load(FindModelDir(options.model_dir)));
+  const auto encode = [&](const std::string& json, bool quote) -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(const ChatRequest request, ParseChatRequest(json));
-    return RenderPrompt(request, dialect);
+    DSV4_ASSIGN_OR_RETURN(RenderedPrompt prompt, RenderPromptWithPlaces(request, dialect));
+    if (tokenizer == nullptr) return quote ? JsonQuote(prompt.text) : std::move(prompt.text);
+    std::string ids;
+    for (const TokenId id : tokenizer->Encode(prompt.text, EncodeOptionsOf(prompt, options.in_content))) {
+      ids += (ids.empty() ? "[" : ", ") + std::to_string(id);
+    }
+    return (ids.empty() ? "[" : ids) + "]" + (quote ? "" : "\n");
   };
-  if (options.jsonl) {
-    return ForEachLine([&](const std::string& line) -> Result<std::string> {
-      DSV4_ASSIGN_OR_RETURN(const std::string prompt, render(line));
-      return JsonQuote(prompt);
-    });
-  }
-  Print(Must(render(ReadStdin())));
+  if (options.jsonl) return ForEachLine([&](const std::string& line) { return encode(line, /*quote=*/true); });
+  Print(Must(encode(ReadStdin(), /*quote=*/false)));
   return kExitDone;
 }
 

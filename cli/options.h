@@ -76,6 +76,8 @@ struct TokenizeOptions {
 struct ChatEncodeOptions {
   std::string model_dir;
   std::optional<ChatDialect> dialect;
+  bool ids = false;
+  SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;
   bool jsonl = false;
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dsv4/json_text.h"
+#include "keys.h"
 
 namespace dsv4::server {
 
@@ -348,7 +349,12 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   return std::move(*parsed);
 }
 
-ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input) {
+std::string TenantOf(const Api& api, const HttpRequest& request) {
+  const auto key = FindKey(api.options.api_keys, request);
+  return key ? api.tenants[*key] : "";
+}
+
+ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input) {
   const ChatRequest request = ToChatRequest(input);
   const auto& last = request.messages.back();
   if (last.role == Role::kAssistant && !last.wo_eos) {
@@ -358,17 +364,18 @@ ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input) {
         "have it continued",
         "messages");
   }
-  auto text = RenderPrompt(request, api.options.dialect);
-  if (!text.ok()) throw ApiError(400, text.status().message(), "messages");
+  auto rendered = RenderPromptWithPlaces(request, api.options.dialect);
+  if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");
   ChatPrompt prompt;
-  prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(*text));
-  prompt.starts_in_reasoning = text->ends_with("<think>");
-  prompt.text = std::move(*text);
+  prompt.text = std::make_shared<const RenderedPrompt>(std::move(*rendered));
+  prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(tenant, *prompt.text));
+  prompt.starts_in_reasoning = prompt.text->text.ends_with("<think>");
   return prompt;
 }
 
 void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job) {
   job->id = exchange->request().id;
+  job->tenant = TenantOf(api, exchange->request());
   if (api.options.request_timeout_s > 0) {
     job->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(api.options.request_timeout_s));

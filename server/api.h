@@ -33,6 +33,7 @@ struct Api {
   Metrics& metrics;
   GrammarCompiler* grammars;        // null: this build has none
   SamplingParams default_sampling;  // generation_config.json
+  std::vector<std::string> tenants;  // of each API key
   int64_t created;                  // seconds since 1970
 };
 
@@ -102,12 +103,15 @@ struct ChatInput {
 
 struct ChatPrompt {
   std::shared_ptr<const std::vector<TokenId>> ids;
-  std::string text;
+  std::shared_ptr<const RenderedPrompt> text;
   bool starts_in_reasoning = false;
 };
 // Renders and encodes. Errors name the message.
-ChatPrompt MakeChatPrompt(const Api& api, const ChatInput& input);
+ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input);
 ChatRequest ToChatRequest(const ChatInput& input);
+
+// Whose prefix cache a request uses.
+std::string TenantOf(const Api& api, const HttpRequest& request);
 
 // Starts the job: the exchange's end cancels it, and its slow reading pauses it. Throws ApiError (429, 400).
 void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Job>& job);

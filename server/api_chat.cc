@@ -421,12 +421,12 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
     Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
   }
   ApplyForm(api, form, input.tools, &params);
-  const ChatPrompt prompt = MakeChatPrompt(api, input);
+  const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, &params);
 
   const auto job = std::make_shared<Job>();
-  AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .prompt_text = prompt.text}, options.n);
+  AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);
   std::make_shared<ChatReply>(api, exchange, options)->Run(job);
 }
 

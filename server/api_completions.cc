@@ -175,35 +175,63 @@ Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
   return ids;
 }
 
-Ids EncodeText(const Api& api, const std::string& text, bool add_special) {
-  Ids ids = api.scheduler.EncodePrompt(text);
-  const TokenId bos = api.model.bos_token_id;
-  if (add_special && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
-  return ids;
-}
+// What of a request gives one prompt: a text, which the server encodes, or ids.
+struct Prompt {
+  Ids ids;
+  std::shared_ptr<const RenderedPrompt> text = nullptr;
+};
 
-// A text, ids, or a list of either.
-std::vector<Ids> ReadPrompts(const Api& api, const Fields& fields) {
-  const bool add_special = fields.Bool("add_special_tokens").value_or(true);
-  const Json* prompt = fields.Get("prompt");
-  if (prompt == nullptr) Refuse("prompt", "prompt is missing");
-  if (prompt->is_string()) return {EncodeText(api, prompt->get_ref<const std::string&>(), add_special)};
-  if (!prompt->is_array())
-    Refuse("prompt", "prompt must be a string, an array of token ids, or an array of those");
-  if (!prompt->empty() && (*prompt)[0].is_number()) return {ReadIds(api, *prompt, "prompt")};
-  std::vector<Ids> prompts;
-  for (const Json& one : *prompt) {
-    const std::string path = "prompt[" + std::to_string(prompts.size()) + "]";
-    if (one.is_string()) {
-      prompts.push_back(EncodeText(api, one.get_ref<const std::string&>(), add_special));
-    } else if (one.is_array()) {
-      prompts.push_back(ReadIds(api, one, path));
+class PromptReader {
+ public:
+  PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields)
+      : api_(api), tenant_(TenantOf(api, exchange->request())), add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
+
+  // A text, ids, or a list of either.
+  std::vector<Prompt> Read(const Json* prompt) const {
+    if (prompt == nullptr) Refuse("prompt", "prompt is missing");
+    if (!prompt->is_string() && !prompt->is_array())
+      Refuse("prompt", "prompt must be a string, an array of token ids, or an array of those");
+    const bool one = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
+    std::vector<Prompt> prompts;
+    if (one) {
+      prompts.push_back(ReadOne(*prompt, "prompt"));
     } else {
-      Refuse(path, path + " must be a string or an array of token ids");
+      for (const Json& item : *prompt) prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
     }
+    if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
+    return prompts;
   }
-  if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
-  return prompts;
+
+ private:
+  Prompt ReadOne(const Json& prompt, const std::string& path) const {
+    if (prompt.is_string()) return Encode(prompt.get_ref<const std::string&>());
+    if (!prompt.is_array()) Refuse(path, path + " must be a string or an array of token ids");
+    return {.ids = ReadIds(api_, prompt, path)};
+  }
+
+  // Special tokens are read: the text stands for a whole prompt.
+  Prompt Encode(const std::string& text) const {
+    const TokenId bos = api_.model.bos_token_id;
+    const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
+    const bool add = add_special_ && !spelling.empty() && !text.starts_with(spelling);
+    auto rendered = std::make_shared<const RenderedPrompt>(RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
+    return {.ids = api_.scheduler.EncodePrompt(tenant_, *rendered), .text = rendered};
+  }
+
+  const Api& api_;
+  const std::string tenant_;
+  const bool add_special_;
+};
+
+// The text of ids; those without one, of a model that has more of them than its tokenizer, are passed over.
+std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
+  StreamDecoder decoder(tokenizer, {.skip_special = skip_special});
+  std::string text;
+  for (const TokenId id : ids) {
+    const auto piece = decoder.Push(id);
+    if (piece.ok()) text += *piece;
+  }
+  return text + decoder.Finish();
 }
 
 }  // namespace
@@ -228,20 +256,18 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   ApplyForm(api, ReadResponseFormat(fields), Json::array(), &params);
   const auto max_tokens = fields.Integer("max_tokens", 0);
 
-  std::vector<Ids> prompts = ReadPrompts(api, fields);
+  std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
   if (total > 1024)
     Refuse("prompt",
            "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
   std::vector<std::string> texts;
   const auto job = std::make_shared<Job>();
-  for (Ids& ids : prompts) {
-    if (options.echo) {
-      auto text = api.tokenizer.Decode(ids, {.skip_special = params.skip_special});
-      texts.push_back(text.ok() ? std::move(*text) : "");
-    }
-    LimitTokens(api, ids.size(), max_tokens.value_or(16), &params);
-    AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(ids)), .params = params}, options.n);
+  for (Prompt& prompt : prompts) {
+    if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, params.skip_special));
+    LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), &params);
+    AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
+                 options.n);
   }
   std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
                                     params.skip_special)
@@ -263,7 +289,7 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
     input.messages = *messages;
     input.reasoning = DefaultReasoning(api);
     if (const Json* tools = fields.Array("tools")) input.tools = *tools;
-    ids = *MakeChatPrompt(api, input).ids;
+    ids = *MakeChatPrompt(api, TenantOf(api, exchange->request()), input).ids;
   } else {
     Refuse("prompt", "prompt (a string) or messages is missing");
   }

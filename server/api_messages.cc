@@ -375,11 +375,11 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
     Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
   }
   ApplyForm(api, form, input.tools, &params);
-  const ChatPrompt prompt = MakeChatPrompt(api, input);
+  const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens, &params);
   const auto job = std::make_shared<Job>();
-  job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
+  job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
   std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),
                                   static_cast<int64_t>(prompt.ids->size()))
       ->Run(job);
@@ -396,7 +396,7 @@ void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
   ReadMessagesToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
   input.schema = ReadMessagesFormat(fields).shown;
-  const ChatPrompt prompt = MakeChatPrompt(api, input);
+  const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   exchange->Respond(200, "application/json", Dump({{"input_tokens", prompt.ids->size()}}),
                     {{"request-id", exchange->request().id}});
 }

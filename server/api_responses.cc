@@ -390,7 +390,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const OutputForm form = ReadTextFormat(fields);
   input.schema = form.shown;
   ApplyForm(api, form, input.tools, &params);
-  const ChatPrompt prompt = MakeChatPrompt(api, input);
+  const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), &params);
 
@@ -418,7 +418,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"usage", nullptr},
                    {"metadata", Echo(fields, "metadata", Json::object())}};
   const auto job = std::make_shared<Job>();
-  job->sequences.push_back({.prompt = prompt.ids, .params = params, .prompt_text = prompt.text});
+  job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
   std::make_shared<ResponsesReply>(api, exchange, fields.Bool("stream").value_or(false), std::move(response),
                                    std::move(names))
       ->Run(job);

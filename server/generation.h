@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/chat.h"
 #include "dsv4/output_parser.h"
 #include "dsv4/sampling.h"
 #include "dsv4/status.h"
@@ -77,15 +78,18 @@ struct StepOutput {
   TokenCounts counts;                 // so far
 };
 
+// Provenance of a prompt's ids: how a text is split into tokens is learnt from prompts that the server encoded itself, and
+// from what the model wrote behind them. Ids that a client sends may spell any text in any way.
 struct SequenceSpec {
   std::shared_ptr<const std::vector<TokenId>> prompt;
   GenerationParams params;
-  std::string prompt_text;  // chat: what the encoder wrote
+  std::shared_ptr<const RenderedPrompt> text = nullptr;  // what `prompt` is the encoding of; null: a client's ids
 };
 
 // One request: one or more sequences.
 struct Job {
   std::string id;
+  std::string tenant;  // whose prefix cache it uses (prefix_cache.h)
   std::vector<SequenceSpec> sequences;
   std::optional<Clock::time_point> deadline;
   // Called on the I/O thread, in order, once for each step that brought something.

@@ -1,6 +1,12 @@
 #include "kv_files.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -12,6 +18,19 @@ constexpr size_t kMaxReads = 4;
 constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
+
+Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return InvalidArgument("--kv-disk: '" + path + "' cannot be opened: " + std::strerror(errno));
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return std::unique_ptr<FolderLock>(new FolderLock(fd));
+  const int error = errno;
+  ::close(fd);
+  if (error != EWOULDBLOCK) return InvalidArgument("--kv-disk: '" + path + "' cannot be locked: " + std::strerror(error));
+  return InvalidArgument("--kv-disk: another server uses the folder '" + folder + "'; give each server one of its own");
+}
+
+FolderLock::~FolderLock() { ::close(fd_); }
 
 KvFiles::KvFiles(Engine& engine, int64_t max_bytes, std::function<void()> on_done)
     : engine_(engine), max_bytes_(max_bytes), on_done_(std::move(on_done)), thread_([this] { Run(); }) {}

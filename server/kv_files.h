@@ -1,4 +1,4 @@
-// The thread that writes, reads and removes files of KV snapshots, so that no stream waits for a disk.
+// The folder of KV snapshots: who uses it, and the thread that writes, reads and removes files of KV snapshots, so that no stream waits for a disk.
 #pragma once
 
 #include <condition_variable>
@@ -15,6 +15,19 @@
 #include "dsv4/snapshot.h"
 
 namespace dsv4::server {
+
+// Holds a folder for one server: two would not know of each other's files and exceed the limit together. Until it is destroyed
+// or the process ends.
+class FolderLock {
+ public:
+  // Errors: kInvalidArgument (another server has the folder, or it cannot be written).
+  static Result<std::unique_ptr<FolderLock>> Take(const std::string& folder);
+  ~FolderLock();
+
+ private:
+  explicit FolderLock(int fd) : fd_(fd) {}
+  const int fd_;
+};
 
 class KvFiles {
  public:

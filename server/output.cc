@@ -64,7 +64,7 @@ void OutputWriter::Finish(StepOutput* out) {
   if (num_calls_ > 0) finish_ = FinishReason::kToolCalls;
 }
 
-std::optional<std::string> OutputWriter::Rendered() const {
+std::optional<RenderedPrompt> OutputWriter::Rendered() const {
   if (!parser_ || call_open_ || !reasoning_closed_ || !matched_stop_.empty()) return std::nullopt;
   const ParsedMessage& parsed = parser_->message();
   ChatRequest request{.thinking = thinking_, .drop_thinking = false};
@@ -75,9 +75,13 @@ std::optional<std::string> OutputWriter::Rendered() const {
                               .reasoning_content = parsed.reasoning_content,
                               .tool_calls = parsed.tool_calls,
                               .wo_eos = true});
-  const auto all = RenderPrompt(request, ChatDialect::kV4Preview);
+  auto all = RenderPromptWithPlaces(request, ChatDialect::kV4Preview);
   if (!before.ok() || !all.ok()) return std::nullopt;
-  return all->substr(before->size());
+  RenderedPrompt reply{.text = all->text.substr(before->size()), .given = {}};
+  for (const TextRange& range : all->given) {
+    if (range.begin >= before->size()) reply.given.push_back({range.begin - before->size(), range.end - before->size()});
+  }
+  return reply;
 }
 
 bool OutputWriter::Take(std::vector<OutputDelta> deltas, StepOutput* out) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/chat.h"
 #include "dsv4/output_parser.h"
 #include "dsv4/stop_strings.h"
 #include "dsv4/tokenizer.h"
@@ -28,7 +29,7 @@ class OutputWriter {
   bool in_content() const { return parser_.has_value() && parser_->in_content(); }
   // How the encoder will write this reply when a client sends it back; nullopt without chat, and for a reply whose
   // parts were not all completed.
-  std::optional<std::string> Rendered() const;
+  std::optional<RenderedPrompt> Rendered() const;
   FinishReason finish() const { return finish_; }
   const std::string& matched_stop() const { return matched_stop_; }
 

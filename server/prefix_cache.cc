@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "text_key.h"
+
 namespace dsv4::server {
 
 namespace fs = std::filesystem;
@@ -17,23 +19,18 @@ namespace {
 constexpr size_t kRelated = 16;  // tokens: BOS and a role are common to all
 constexpr size_t kWorthReading = 64;  // tokens that a file must save
 const std::string kSuffix = ".dsv4kv";
+// What a file's note begins with: the form of its texts, and the promise that they were encoded here.
+constexpr std::string_view kNoteMark = "dsv4 tenant, texts 1\n";
 constexpr std::chrono::minutes kUnfinished{10};  // what is younger may be another process's
 
-// Whether `text` starts with the spelling of an added token: text before one is encoded apart from it.
-bool StartsWithAddedToken(const Tokenizer& tokenizer, std::string_view text) {
-  if (text.empty() || text.front() != '<') return false;
-  const size_t end = text.find('>');
-  if (end == std::string_view::npos || end > 64) return false;
-  const std::optional<TokenId> id = tokenizer.FindToken(text.substr(0, end + 1));
-  return id.has_value() && tokenizer.IsAdded(*id);
-}
-
-// A name for these tokens (FNV-1a, twice 64 bits); the tokens in the file decide.
-std::string FileName(std::span<const TokenId> tokens) {
+// A name for these tokens of this tenant (FNV-1a, twice 64 bits); what the file holds decides.
+std::string FileName(std::string_view tenant, std::span<const TokenId> tokens) {
   std::string name;
   for (uint64_t digest : {uint64_t{0xCBF29CE484222325u}, uint64_t{0x9E3779B97F4A7C15u}}) {
+    const auto add = [&](uint32_t byte) { digest = (digest ^ (byte & 0xFF)) * 0x100000001B3u; };
+    for (const char c : tenant) add(static_cast<unsigned char>(c));
     for (const TokenId id : tokens) {
-      for (int shift = 0; shift < 32; shift += 8) digest = (digest ^ (static_cast<uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+      for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint32_t>(id) >> shift);
     }
     constexpr std::string_view kDigits = "0123456789abcdef";
     for (int shift = 60; shift >= 0; shift -= 4) name += kDigits[digest >> shift & 15];
@@ -44,6 +41,13 @@ std::string FileName(std::span<const TokenId> tokens) {
 void AppendNumber(std::string* out, size_t n) {
   const auto value = static_cast<uint32_t>(n);
   out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+std::optional<std::string_view> TakeBytes(std::string_view* in, size_t n) {
+  if (in->size() < n) return std::nullopt;
+  const std::string_view bytes = in->substr(0, n);
+  in->remove_prefix(n);
+  return bytes;
 }
 
 bool TakeNumber(std::string_view* in, size_t* n) {
@@ -67,11 +71,27 @@ PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& me
   ReadFolder();
   disk_ = std::make_unique<KvFiles>(engine_, options_.disk_queue_bytes,
                                     [this] { if (options_.on_disk_done) options_.on_disk_done(); });
+  FitFolder();
 }
 
-const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const {
+PrefixCache::Trees& PrefixCache::TreesOf(const std::string& tenant) {
+  Trees& trees = trees_[tenant];
+  trees.tenant = tenant;
+  return trees;
+}
+
+const PrefixCache::Trees* PrefixCache::FindTrees(const std::string& tenant) const {
+  const auto at = trees_.find(tenant);
+  return at == trees_.end() ? nullptr : &at->second;
+}
+
+const PrefixCache::Node* PrefixCache::Deepest(const std::string& tenant, std::span<const TokenId> prompt, size_t* common,
+                                              bool in_memory_only) const {
+  *common = 0;
+  const Trees* trees = FindTrees(tenant);
+  if (trees == nullptr) return nullptr;
   const Node *deepest = nullptr, *in_memory = nullptr;
-  *common = cuts_.Walk(prompt, [&](const Node& node) {
+  *common = trees->cuts.Walk(prompt, [&](const Node& node) {
     if (!Holds(node.value) || node.depth == prompt.size()) return;
     deepest = &node;
     if (node.value.snapshot != nullptr) in_memory = &node;
@@ -80,27 +100,30 @@ const PrefixCache::Node* PrefixCache::Deepest(std::span<const TokenId> prompt, s
   return worth_it && !in_memory_only ? deepest : in_memory;
 }
 
-PrefixCache::Known PrefixCache::Look(std::span<const TokenId> prompt) const {
+PrefixCache::Known PrefixCache::Look(const std::string& tenant, std::span<const TokenId> prompt) const {
   Known known;
-  const Node* node = Deepest(prompt, &known.common, /*in_memory_only=*/false);
+  const Node* node = Deepest(tenant, prompt, &known.common, /*in_memory_only=*/false);
   known.cut = node == nullptr ? 0 : node->depth;
   known.on_disk = node != nullptr && node->value.snapshot == nullptr;
   return known;
 }
 
-bool PrefixCache::Has(std::span<const TokenId> tokens) const {
+bool PrefixCache::Has(const std::string& tenant, std::span<const TokenId> tokens) const {
+  const Trees* trees = FindTrees(tenant);
   bool has = false;
-  cuts_.Walk(tokens, [&](const Node& node) { has = node.depth == tokens.size() && node.value.snapshot != nullptr; });
+  if (trees == nullptr) return has;
+  trees->cuts.Walk(tokens, [&](const Node& node) { has = node.depth == tokens.size() && node.value.snapshot != nullptr; });
   return has;
 }
 
-PrefixCache::Found PrefixCache::Find(std::span<const TokenId> prompt) {
+PrefixCache::Found PrefixCache::Find(const std::string& tenant, std::span<const TokenId> prompt) {
   if (!options_.enabled) return {.snapshot = nullptr, .what = "off"};
   size_t common = 0;
-  auto* node = const_cast<Node*>(Deepest(prompt, &common, /*in_memory_only=*/true));
+  auto* node = const_cast<Node*>(Deepest(tenant, prompt, &common, /*in_memory_only=*/true));
   if (node == nullptr) {
-    if (cuts_.root().children.empty()) return {.snapshot = nullptr, .what = "empty"};
-    if (Deepest(prompt, &common, /*in_memory_only=*/false) != nullptr) return {.snapshot = nullptr, .what = "no_memory"};
+    const Trees* trees = FindTrees(tenant);
+    if (trees == nullptr || trees->cuts.root().children.empty()) return {.snapshot = nullptr, .what = "empty"};
+    if (Deepest(tenant, prompt, &common, /*in_memory_only=*/false) != nullptr) return {.snapshot = nullptr, .what = "no_memory"};
     return {.snapshot = nullptr, .what = common >= kRelated ? "diverged" : "unrelated"};
   }
   const std::lock_guard lock(mutex_);
@@ -109,9 +132,9 @@ PrefixCache::Found PrefixCache::Find(std::span<const TokenId> prompt) {
   return {.snapshot = node->value.snapshot, .what = std::exchange(node->value.from_disk, false) ? "disk" : "memory"};
 }
 
-PrefixCache::Fetched PrefixCache::Fetch(std::span<const TokenId> prompt) {
+PrefixCache::Fetched PrefixCache::Fetch(const std::string& tenant, std::span<const TokenId> prompt) {
   size_t common = 0;
-  auto* node = const_cast<Node*>(Deepest(prompt, &common, /*in_memory_only=*/false));
+  auto* node = const_cast<Node*>(Deepest(tenant, prompt, &common, /*in_memory_only=*/false));
   if (disk_ == nullptr || node == nullptr || node->value.snapshot != nullptr) return Fetched::kHere;
   if (const auto image = node->value.image; image != nullptr) {
     (void)Restore(node, *image);
@@ -182,46 +205,64 @@ void PrefixCache::Touch(Node* node) {
   }
 }
 
-void PrefixCache::Put(std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids, const std::string& rendered) {
+void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
+                      const Texts& texts) {
   if (!options_.enabled) return;
   const std::vector<TokenId>& tokens = snapshot->tokens();
-  std::string text;
-  for (const TokenId id : ids) text += tokenizer_.TokenBytes(id);
   const std::span<const TokenId> more = ids.subspan(tokens.size());
+  const std::optional<TextKey> key = texts.of_ids ? KeyOfIds(tokenizer_, ids) : std::nullopt;
+  std::optional<TextKey> rendered;
+  if (key && !texts.rendered.text.empty()) {
+    rendered = KeyOfText(tokenizer_, texts.rendered.text, EncodeOptionsOf(texts.rendered, options_.in_content));
+  }
   const std::lock_guard lock(mutex_);
-  Node* node = cuts_.Insert(tokens);
+  Trees& trees = TreesOf(tenant);
+  Node* node = trees.cuts.Insert(tokens);
+  node->value.trees = &trees;
   if (node->value.snapshot == nullptr) {
     node->value.snapshot = std::move(snapshot);
     node->value.place = by_use_.insert(by_use_.begin(), node);
   }
   Touch(node);
-  AddText(node, text, more);
-  if (!rendered.empty() && rendered != text) AddText(node, rendered, more);
+  if (key) AddText(node, key->key, more);
+  // Where the encoder sees other special tokens than the model wrote, it would not lead to the same ids.
+  if (rendered && rendered->added == key->added && rendered->key != key->key) AddText(node, rendered->key, more);
 }
 
-void PrefixCache::AddText(Node* node, std::string_view text, std::span<const TokenId> more) {
-  TextNode* at = texts_.Insert({text.data(), text.size()});
+void PrefixCache::AddText(Node* node, std::string_view key, std::span<const TokenId> more) {
+  TextNode* at = node->value.trees->texts.Insert({key.data(), key.size()});
   if (at->value.cut != nullptr && at->value.cut != node) std::erase(at->value.cut->value.texts, at);
   if (at->value.cut != node) node->value.texts.push_back(at);
   at->value = {.cut = node, .more = {more.begin(), more.end()}};
 }
 
-std::vector<TokenId> PrefixCache::EncodePrompt(std::string_view text) const {
+std::vector<TokenId> PrefixCache::EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const {
+  const EncodeOptions options = EncodeOptionsOf(prompt, options_.in_content);
+  const TextKey key = KeyOfText(tokenizer_, prompt.text, options);
   std::vector<TokenId> ids;
-  size_t known = 0;
+  size_t known = 0;  // bytes of the text
   {
     const std::lock_guard lock(mutex_);
     const TextNode* best = nullptr;
-    texts_.Walk({text.data(), text.size()}, [&](const TextNode& node) {
-      if (node.value.cut != nullptr && StartsWithAddedToken(tokenizer_, text.substr(node.depth))) best = &node;
-    });
+    const auto visit = [&](const TextNode& node) {
+      if (node.value.cut == nullptr) return;
+      const auto seam = std::lower_bound(key.seams.begin(), key.seams.end(), node.depth,
+                                         [](const TextKey::Seam& s, size_t depth) { return s.key < depth; });
+      if (seam == key.seams.end() || seam->key != node.depth) return;
+      best = &node;
+      known = seam->text;
+    };
+    if (const Trees* trees = FindTrees(tenant)) trees->texts.Walk({key.key.data(), key.key.size()}, visit);
     if (best != nullptr) {
-      known = best->depth;
       ids = Tree::Key(*best->value.cut);
       ids.insert(ids.end(), best->value.more.begin(), best->value.more.end());
     }
   }
-  const std::vector<TokenId> rest = tokenizer_.Encode(text.substr(known));
+  std::vector<TextRange> literal;
+  for (const TextRange& range : options.literal) {
+    if (range.begin >= known) literal.push_back({range.begin - known, range.end - known});
+  }
+  const std::vector<TokenId> rest = tokenizer_.Encode(std::string_view(prompt.text).substr(known), {.literal = literal});
   ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
 }
@@ -258,7 +299,7 @@ void PrefixCache::DropSnapshot(Node* node) {
 void PrefixCache::DropFile(Node* node, bool remove) {
   if (remove && disk_ != nullptr) disk_->Remove(node->value.file);
   files_.erase(node->value.disk_place);
-  disk_bytes_ -= std::exchange(node->value.file_bytes, 0);
+  file_bytes_ -= std::exchange(node->value.file_bytes, 0);
   node->value.file.clear();
   node->value.image.reset();
   node->value.is_read = false;
@@ -269,42 +310,66 @@ void PrefixCache::PruneNode(Node* node) {
   for (Node* n = node; n->parent != nullptr && !Holds(n->value) && n->children.size() == (n == node ? 0u : 1u); n = n->parent) {
     for (TextNode* text : std::exchange(n->value.texts, {})) {
       text->value = {};
-      texts_.Prune(text, [](const TextNode& t) { return t.value.cut != nullptr; });
+      TextTree::Prune(text, [](const TextNode& t) { return t.value.cut != nullptr; });
     }
   }
-  cuts_.Prune(node, [](const Node& n) { return Holds(n.value) || (!n.children.empty() && !n.value.texts.empty()); });
+  Tree::Prune(node, [](const Node& n) { return Holds(n.value) || (!n.children.empty() && !n.value.texts.empty()); });
+}
+
+// The tenant and its texts: what a file needs beyond its tokens.
+std::string PrefixCache::NoteOf(const Node& node) const {
+  std::string note(kNoteMark);
+  const std::string& tenant = node.value.trees->tenant;
+  AppendNumber(&note, tenant.size());
+  note += tenant;
+  for (const TextNode* at : node.value.texts) {
+    const std::vector<char> key = TextTree::Key(*at);
+    AppendNumber(&note, key.size());
+    AppendNumber(&note, at->value.more.size());
+    note.append(key.data(), key.size());
+    note.append(reinterpret_cast<const char*>(at->value.more.data()), at->value.more.size() * sizeof(TokenId));
+  }
+  return note;
 }
 
 bool PrefixCache::Write(Node* node) {
   if (disk_ == nullptr || !node->value.file.empty()) return false;
-  std::string note;
-  for (const TextNode* at : node->value.texts) {
-    const std::vector<char> text = TextTree::Key(*at);
-    AppendNumber(&note, text.size());
-    AppendNumber(&note, at->value.more.size());
-    note.append(text.data(), text.size());
-    note.append(reinterpret_cast<const char*>(at->value.more.data()), at->value.more.size() * sizeof(TokenId));
-  }
-  const std::string path = (fs::path(options_.disk) / FileName(node->value.snapshot->tokens())).string();
-  auto image = node->value.snapshot->MakeImage(note);
+  const std::string name = FileName(node->value.trees->tenant, node->value.snapshot->tokens());
+  const std::string path = (fs::path(options_.disk) / name).string();
+  auto image = node->value.snapshot->MakeImage(NoteOf(*node));
   if (!image.ok()) {
     Error(image.status(), "failed");
     return false;
   }
   disk_->Write(*image, path);
   const std::lock_guard lock(mutex_);
+  std::erase_if(strangers_, [&](const Stranger& s) {  // it is written over
+    if (s.path != path) return false;
+    stranger_bytes_ -= s.bytes;
+    return true;
+  });
   node->value.file = path;
   node->value.file_bytes = (*image)->info().file_bytes;
   node->value.image = std::move(*image);
   node->value.disk_place = files_.insert(files_.begin(), node);
-  disk_bytes_ += node->value.file_bytes;
-  while (disk_bytes_ > options_.disk_bytes && files_.size() > 1) {
+  file_bytes_ += node->value.file_bytes;
+  FitFolder();
+  return true;
+}
+
+// Removes files until the folder keeps its limit: first those that are of no use here.
+void PrefixCache::FitFolder() {
+  for (; file_bytes_ + stranger_bytes_ > options_.disk_bytes && !strangers_.empty(); strangers_.pop_back()) {
+    disk_->Remove(strangers_.back().path);
+    stranger_bytes_ -= strangers_.back().bytes;
+    metrics_.AddKvDisk("removed");
+  }
+  while (file_bytes_ > options_.disk_bytes && files_.size() > 1) {
     Node* oldest = files_.back();
     DropFile(oldest, /*remove=*/true);
     metrics_.AddKvDisk("removed");
     PruneNode(oldest);
   }
-  return true;
 }
 
 void PrefixCache::ReadFolder() {
@@ -320,27 +385,55 @@ void PrefixCache::ReadFolder() {
   }
   std::sort(files.begin(), files.end());
   for (const auto& [time, path] : files) {
-    Result<SnapshotInfo> info = engine_.ReadSnapshotInfo(path);
-    if (!info.ok()) {
-      Error(info.status(), info.status().code() == StatusCode::kDataLoss ? "refused" : "foreign");
-      continue;
-    }
-    Node* node = cuts_.Insert(info->tokens);
-    if (!node->value.file.empty()) continue;
-    node->value.file = path;
-    node->value.file_bytes = info->file_bytes;
-    node->value.disk_place = files_.insert(files_.begin(), node);
-    disk_bytes_ += info->file_bytes;
-    for (std::string_view note = info->note; !note.empty();) {
-      size_t length = 0, count = 0;
-      if (!TakeNumber(&note, &length) || !TakeNumber(&note, &count) || note.size() < length + count * sizeof(TokenId)) break;
-      std::vector<TokenId> more(count);
-      if (count > 0) std::memcpy(more.data(), note.data() + length, count * sizeof(TokenId));
-      if (std::all_of(more.begin(), more.end(), [&](TokenId id) { return tokenizer_.IsValid(id); })) {
-        AddText(node, note.substr(0, length), more);
-      }
-      note.remove_prefix(length + count * sizeof(TokenId));
-    }
+    if (AddFile(path)) continue;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    if (error) continue;
+    strangers_.push_front({path, bytes});
+    stranger_bytes_ += bytes;
+  }
+}
+
+// False: it stays in the folder unused.
+bool PrefixCache::AddFile(const std::string& path) {
+  Result<SnapshotInfo> info = engine_.ReadSnapshotInfo(path);
+  if (!info.ok()) {
+    Error(info.status(), info.status().code() == StatusCode::kDataLoss ? "refused" : "foreign");
+    return false;
+  }
+  std::string_view note = info->note;
+  size_t length = 0;
+  std::optional<std::string_view> tenant;
+  if (note.starts_with(kNoteMark)) {
+    note.remove_prefix(kNoteMark.size());
+    if (TakeNumber(&note, &length)) tenant = TakeBytes(&note, length);
+  }
+  if (!tenant) {
+    Error(Unsupported("'" + path + "': of an older server, which did not say whose it is"), "foreign");
+    return false;
+  }
+  Trees& trees = TreesOf(std::string(*tenant));
+  Node* node = trees.cuts.Insert(info->tokens);
+  if (!node->value.file.empty()) return false;
+  node->value.trees = &trees;
+  node->value.file = path;
+  node->value.file_bytes = info->file_bytes;
+  node->value.disk_place = files_.insert(files_.begin(), node);
+  file_bytes_ += info->file_bytes;
+  ReadTexts(node, note);
+  return true;
+}
+
+void PrefixCache::ReadTexts(Node* node, std::string_view note) {
+  while (!note.empty()) {
+    size_t length = 0, count = 0;
+    if (!TakeNumber(&note, &length) || !TakeNumber(&note, &count)) return;
+    const auto key = TakeBytes(&note, length);
+    const auto bytes = TakeBytes(&note, count * sizeof(TokenId));
+    if (!key || !bytes) return;
+    std::vector<TokenId> more(count);
+    if (count > 0) std::memcpy(more.data(), bytes->data(), bytes->size());
+    const bool valid = std::all_of(more.begin(), more.end(), [&](TokenId id) { return tokenizer_.IsValid(id); });
+    if (valid) AddText(node, *key, more);
   }
 }
 
@@ -349,7 +442,7 @@ void PrefixCache::SaveAndClear(const std::function<bool()>& until) {
     const std::vector<Node*> latest_first(by_use_.begin(), by_use_.end());
     for (Node* node : latest_first) {
       if (until()) break;
-      if (disk_bytes_ + node->value.snapshot->memory_bytes() > options_.disk_bytes) break;
+      if (file_bytes_ + node->value.snapshot->memory_bytes() > options_.disk_bytes) break;
       if (!Replaced(*node)) (void)Write(node);
     }
     disk_->Drain(until);
@@ -359,8 +452,7 @@ void PrefixCache::SaveAndClear(const std::function<bool()>& until) {
   const std::lock_guard lock(mutex_);
   by_use_.clear();
   files_.clear();
-  cuts_.root().children.clear();
-  texts_.root().children.clear();
+  trees_.clear();
 }
 
 void PrefixCache::Error(const Status& status, const char* event) {
@@ -380,7 +472,7 @@ int64_t PrefixCache::num_on_disk() const {
 
 int64_t PrefixCache::disk_bytes() const {
   const std::lock_guard lock(mutex_);
-  return disk_bytes_;
+  return file_bytes_ + stranger_bytes_;
 }
 
 }  // namespace dsv4::server

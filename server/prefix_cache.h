@@ -1,10 +1,14 @@
 // KV snapshots of what was read and written lately ("cuts"), in a tree over token ids: a prompt goes on from the deepest
 // cut on its way instead of from token 0. Exact: a cut has the very tokens that the prompt begins with.
+//
+// Each tenant (of several API keys one each; "" where all share) has a tree of its own: nobody's tokens, and no time that
+// they save, reach another. Memory and disk are common.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -12,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsv4/chat.h"
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
@@ -28,6 +33,7 @@ struct PrefixCacheOptions {
   std::string disk;          // folder; "": none
   int64_t disk_bytes = 0;    // files there, together
   int64_t disk_queue_bytes = int64_t{512} << 20;  // of memory, at most, for what waits to be written
+  SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;  // of prompts
   std::function<void()> on_disk_done = {};        // Poll has something to take; called by another thread
   std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
 };
@@ -45,12 +51,12 @@ class PrefixCache {
     size_t common = 0;     // tokens that begin some conversation in the tree as well
     bool on_disk = false;  // that cut is not in memory
   };
-  Known Look(std::span<const TokenId> prompt) const;
+  Known Look(const std::string& tenant, std::span<const TokenId> prompt) const;
 
   // Brings the cut that Look names from disk into memory: a read was begun, or one is under way (Look again after the next
   // Poll that takes something), or Find has all that there will be.
   enum class Fetched { kBegun, kUnderWay, kHere };
-  Fetched Fetch(std::span<const TokenId> prompt);
+  Fetched Fetch(const std::string& tenant, std::span<const TokenId> prompt);
 
   // Takes what was written and read meanwhile. A file that is refused is forgotten.
   void Poll();
@@ -62,19 +68,24 @@ class PrefixCache {
     const char* what = "";
   };
   // The deepest cut in memory.
-  Found Find(std::span<const TokenId> prompt);
+  Found Find(const std::string& tenant, std::span<const TokenId> prompt);
 
   // Whether a cut of exactly these tokens is kept.
-  bool Has(std::span<const TokenId> tokens) const;
+  bool Has(const std::string& tenant, std::span<const TokenId> tokens) const;
 
-  // Keeps a snapshot. `ids` are its tokens and those that were chosen but not read yet (at most a few). `rendered`: how
-  // the encoder writes the same conversation, where that may differ from what the model wrote (white space around calls,
-  // the form of their arguments); "" where there is no such text.
-  void Put(std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids, const std::string& rendered = "");
+  // Keeps a snapshot. `ids` are its tokens and those that were chosen but not read yet (at most a few).
+  struct Texts {
+    bool of_ids = false;            // the server encoded the prompt and the model wrote the rest: they say how it is split
+    RenderedPrompt rendered = {};   // how the encoder writes the same conversation, where that may differ from what the model
+                                    // wrote (white space around calls, the form of their arguments); "": none
+  };
+  void Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
+           const Texts& texts);
 
-  // The ids of a prompt. Where it repeats a kept conversation's text up to a token that cannot be merged with text before
-  // it, these are that conversation's ids, whatever way the model split its words; so its reply is found again.
-  std::vector<TokenId> EncodePrompt(std::string_view text) const;
+  // The ids of a prompt. Where it repeats a kept conversation's text, added tokens in the same places, up to one (which
+  // cannot be merged with text before it), these are that conversation's ids, whatever way the model split its words; so
+  // its reply is found again.
+  std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const;
 
   // Frees the cut that is worth least: the oldest of those that later cuts of their conversation have replaced and that
   // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the way, so
@@ -96,7 +107,9 @@ class PrefixCache {
   using Tree = RadixTree<TokenId, Cut>;
   using TextTree = RadixTree<char, Text>;
 
+  struct Trees;
   struct Cut {
+    Trees* trees = nullptr;  // where there is a snapshot or a file
     std::shared_ptr<const KvSnapshot> snapshot;
     std::string file;  // "": none
     int64_t file_bytes = 0;
@@ -112,19 +125,34 @@ class PrefixCache {
     Node* cut = nullptr;
     std::vector<TokenId> more;
   };
+  struct Trees {
+    std::string tenant;
+    Tree cuts;
+    TextTree texts;  // by TextKey
+  };
+  struct Stranger {  // a file in the folder that is of no use to this server
+    std::string path;
+    int64_t bytes = 0;
+  };
 
   static bool Holds(const Cut& cut) { return cut.snapshot != nullptr || !cut.file.empty(); }
   static bool Replaced(const Node& node);
-  const Node* Deepest(std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const;
+  Trees& TreesOf(const std::string& tenant);
+  const Trees* FindTrees(const std::string& tenant) const;
+  const Node* Deepest(const std::string& tenant, std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const;
   Node* NodeOfFile(const std::string& path);
   bool Restore(Node* node, const SnapshotImage& image);
   void Touch(Node* node);
-  void AddText(Node* node, std::string_view text, std::span<const TokenId> more);
+  void AddText(Node* node, std::string_view key, std::span<const TokenId> more);
   void DropSnapshot(Node* node);
   void DropFile(Node* node, bool remove);
   void PruneNode(Node* node);
   bool Write(Node* node);
+  std::string NoteOf(const Node& node) const;
+  void FitFolder();
   void ReadFolder();
+  bool AddFile(const std::string& path);
+  void ReadTexts(Node* node, std::string_view note);
   void Error(const Status& status, const char* event);
 
   Engine& engine_;
@@ -133,10 +161,10 @@ class PrefixCache {
   const PrefixCacheOptions options_;
 
   mutable std::mutex mutex_;  // of all below; the engine's thread, which alone changes them, reads without it
-  Tree cuts_;
-  TextTree texts_;
-  std::list<Node*> by_use_, files_;  // the one used last first
-  int64_t disk_bytes_ = 0;
+  std::map<std::string, Trees> trees_;  // by tenant
+  std::list<Node*> by_use_, files_;     // the one used last first
+  std::list<Stranger> strangers_;       // the oldest last
+  int64_t file_bytes_ = 0, stranger_bytes_ = 0;
   std::unique_ptr<KvFiles> disk_;  // null: none
 };
 

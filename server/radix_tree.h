@@ -76,7 +76,7 @@ class RadixTree {
 
   // Takes `node` out, and ancestors, as long as they hold nothing (`holds(node)`) and nothing depends on them.
   template <typename Holds>
-  void Prune(Node* node, const Holds& holds) {
+  static void Prune(Node* node, const Holds& holds) {
     while (node->parent != nullptr && !holds(*node)) {
       Node* parent = node->parent;
       if (node->children.size() > 1) return;

@@ -49,7 +49,9 @@ class Scheduler {
   void Cancel(const std::shared_ptr<Job>& job);
   void SetPaused(const std::shared_ptr<Job>& job, bool paused);
 
-  std::vector<TokenId> EncodePrompt(std::string_view text) const { return cache_.EncodePrompt(text); }
+  std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const {
+    return cache_.EncodePrompt(tenant, prompt);
+  }
 
   // Seconds since the engine's thread last got a step further, or began to wait for one; 0 when there is nothing to do.
   double SecondsStuck() const;
@@ -78,7 +80,7 @@ class Scheduler {
   void PlanCuts(Sequence& s, size_t common);
   void TakeCut(Sequence& s);
   void KeepReply(Sequence& s);
-  void KeepSnapshot(Sequence& s, size_t num_ids, const std::string& rendered);
+  void KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendered);
   void RunBatch(std::vector<Sequence*>& batch);
   Status RunItems(std::span<Sequence* const> batch);
   bool CanDecodeOn(std::span<Sequence* const> batch) const;

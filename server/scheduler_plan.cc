@@ -41,7 +41,7 @@ int64_t Scheduler::RunningBytes() const {
 bool Scheduler::ShouldWait(const Sequence& s, size_t cut) {
   if (!cache_.options().enabled || s.needs_prompt_rows()) return false;
   for (const SequencePtr& r : running_) {
-    if (r->cuts.empty() || r->ended || r->job->paused || r->job->cancelled) continue;
+    if (r->cuts.empty() || r->ended || r->job->paused || r->job->cancelled || r->job->tenant != s.job->tenant) continue;
     const size_t limit = std::min(r->ids.size(), s.ids.size() - 1);
     const auto end = s.ids.begin() + static_cast<ptrdiff_t>(limit);
     const auto common = static_cast<size_t>(std::mismatch(s.ids.begin(), end, r->ids.begin()).first - s.ids.begin());
@@ -80,20 +80,25 @@ void Scheduler::PlanCuts(Sequence& s, size_t common) {
 void Scheduler::TakeCut(Sequence& s) {
   if (s.cuts.empty() || s.cuts.front() != s.num_read()) return;
   s.cuts.erase(s.cuts.begin());
-  KeepSnapshot(s, s.num_read(), "");
+  KeepSnapshot(s, s.num_read(), {});
 }
 
 void Scheduler::KeepReply(Sequence& s) {
   if (s.session == nullptr || s.num_read() == 0) return;
   const bool complete = s.end_reason == FinishReason::kStop || s.end_reason == FinishReason::kToolCalls;
-  const auto reply = complete ? s.writer.Rendered() : std::nullopt;
-  const std::string& prompt_text = s.job->sequences[static_cast<size_t>(s.index)].prompt_text;
-  KeepSnapshot(s, s.ids.size(), reply && !prompt_text.empty() ? prompt_text + *reply : "");
+  RenderedPrompt all;
+  if (auto reply = complete && s.spec.text != nullptr ? s.writer.Rendered() : std::nullopt) {
+    all = *s.spec.text;
+    for (const TextRange& range : reply->given) all.given.push_back({all.text.size() + range.begin, all.text.size() + range.end});
+    all.text += reply->text;
+  }
+  KeepSnapshot(s, s.ids.size(), std::move(all));
 }
 
 // The first `num_ids` ids of `s` are those that its text stands for; the session has read all or nearly all of them.
-void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, const std::string& rendered) {
-  if (!cache_.options().enabled || (rendered.empty() && cache_.Has(s.session->tokens()))) return;
+void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendered) {
+  const std::string& tenant = s.job->tenant;
+  if (!cache_.options().enabled || (rendered.text.empty() && cache_.Has(tenant, s.session->tokens()))) return;
   // As much as a snapshot may take: its fixed part and a page.
   const int64_t page = options_.kv_fixed_bytes + static_cast<int64_t>(std::ceil(256 * options_.kv_bytes_per_token));
   // Where running sequences leave no room for it, nothing else needs to go.
@@ -105,7 +110,11 @@ void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, const std::string& ren
   while (!snapshot.ok() && snapshot.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) {
     snapshot = s.session->Snapshot();
   }
-  if (snapshot.ok()) cache_.Put(std::move(*snapshot), std::span(s.ids).first(num_ids), rendered);
+  if (!snapshot.ok()) return;
+  // A client that biases tokens chooses how the reply is split.
+  const bool models_own = num_ids <= s.prompt_size || s.params.sampling.logit_bias.empty();
+  cache_.Put(tenant, std::move(*snapshot), std::span(s.ids).first(num_ids),
+             {.of_ids = s.spec.text != nullptr && models_own, .rendered = std::move(rendered)});
 }
 
 void Scheduler::Admit() {
@@ -123,7 +132,7 @@ void Scheduler::Admit() {
   for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < admission_limit_;) {
     Sequence& s = **at;
     const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
-    const PrefixCache::Known known = reuse ? cache_.Look(s.ids) : PrefixCache::Known{};
+    const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.ids) : PrefixCache::Known{};
     if (ShouldWait(s, known.cut)) {
       ++at;
       continue;
@@ -132,7 +141,7 @@ void Scheduler::Admit() {
     if (!running_.empty() && planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
       break;
     if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
-      const auto fetched = cache_.Fetch(s.ids);
+      const auto fetched = cache_.Fetch(s.job->tenant, s.ids);
       if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
       s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;
       if (s.waits_for_disk) {
@@ -140,7 +149,7 @@ void Scheduler::Admit() {
         continue;
       }
     }
-    PrefixCache::Found found = reuse ? cache_.Find(s.ids) : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
+    PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids) : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
     const auto open = [&] {
       return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
     };

@@ -22,8 +22,9 @@ struct Scheduler::Sequence {
   Sequence(std::shared_ptr<Job> its_job, int its_index, const Tokenizer& tokenizer)
       : job(std::move(its_job)),
         index(its_index),
-        params(job->sequences[static_cast<size_t>(its_index)].params),
-        ids(*job->sequences[static_cast<size_t>(its_index)].prompt),
+        spec(job->sequences[static_cast<size_t>(its_index)]),
+        params(spec.params),
+        ids(*spec.prompt),
         prompt_size(ids.size()),
         writer(tokenizer, params) {
     out.index = index;
@@ -43,6 +44,7 @@ struct Scheduler::Sequence {
 
   const std::shared_ptr<Job> job;
   const int index;
+  const SequenceSpec& spec;
   const GenerationParams& params;
   std::vector<TokenId> ids;  // prompt, then what was chosen
   const size_t prompt_size;

@@ -13,6 +13,7 @@
 #include "api.h"
 #include "dsv4/version.h"
 #include "http.h"
+#include "keys.h"
 #include "log.h"
 #include "page.h"
 #include "structured/grammar.h"
@@ -50,34 +51,6 @@ constexpr std::array<std::string_view, 6> kQuickPaths = {
 std::string ReadWholeFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// Takes as long for a wrong key as for a right one.
-bool SameKey(std::string_view given, std::string_view key) {
-  unsigned difference = given.size() == key.size() ? 0 : 1;
-  for (size_t i = 0; i < key.size(); ++i) {
-    difference |= static_cast<unsigned char>(key[i]) ^
-                  static_cast<unsigned char>(given.empty() ? 0 : given[i % given.size()]);
-  }
-  return difference == 0;
-}
-
-std::string DecodeBase64(std::string_view text) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const size_t digit = kDigits.find(c);
-    if (digit == std::string_view::npos) break;
-    bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xFFFFFF;
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      out += static_cast<char>(bits >> count & 0xFF);
-    }
-  }
-  return out;
 }
 
 SamplingParams ReadDefaultSampling(const std::string& model_dir) {
@@ -133,6 +106,7 @@ class Server {
       std::error_code error;
       std::filesystem::create_directories(options_.kv_disk, error);
       if (error) return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
+      DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
     }
     const SchedulerOptions scheduler_options{
         .max_running = options_.max_running,
@@ -146,6 +120,7 @@ class Server {
                          .interval = static_cast<size_t>(options_.cut_interval),
                          .disk = options_.kv_disk,
                          .disk_bytes = options_.kv_disk_bytes,
+                         .in_content = options_.special_tokens_in_content,
                          .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
         .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); }};
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
@@ -159,6 +134,7 @@ class Server {
                      .metrics = metrics_,
                      .grammars = grammars_.get(),
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
+                     .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .created = UnixTime()});
     workers_.emplace(2, kMaxQueuedReads);
     if (!options_.kv_disk.empty()) {
@@ -188,6 +164,10 @@ class Server {
                         {"context", std::to_string(info.max_context)},
                         {"encoder", std::string(ChatDialectName(options_.dialect))},
                         {"thinking", options_.default_thinking ? "on" : "off"}});
+    if (info.vocab_size > tokenizer_.vocab_size()) {
+      log_.Line("warning", {{"what", "the model's vocabulary has " + std::to_string(info.vocab_size) + " ids, the tokenizer " +
+                                         std::to_string(tokenizer_.vocab_size()) + ": ids beyond them have no text"}});
+    }
     const double tokens = info.kv_bytes_per_token > 0
                               ? static_cast<double>(options_.kv_budget_bytes - info.kv_fixed_bytes) /
                                     info.kv_bytes_per_token
@@ -292,27 +272,7 @@ class Server {
   }
 
   bool HasKey(const HttpRequest& request) const {
-    if (options_.api_keys.empty()) return true;
-    std::string given(request.Header("x-api-key"));
-    const std::string_view authorization = request.Header("authorization");
-    const size_t space = authorization.find(' ');
-    if (space != std::string_view::npos) {
-      std::string scheme(authorization.substr(0, space));
-      for (char& c : scheme) c = static_cast<char>(c | 0x20);
-      const std::string_view value = authorization.substr(authorization.find_first_not_of(' ', space) ==
-                                                                  std::string_view::npos
-                                                              ? authorization.size()
-                                                              : authorization.find_first_not_of(' ', space));
-      if (scheme == "bearer") given = value;
-      if (scheme == "basic") {  // a browser's way; the user name does not matter
-        const std::string pair = DecodeBase64(value);
-        const size_t colon = pair.find(':');
-        given = colon == std::string::npos ? pair : pair.substr(colon + 1);
-      }
-    }
-    bool valid = false;
-    for (const std::string& key : options_.api_keys) valid = SameKey(given, key) || valid;
-    return valid;
+    return options_.api_keys.empty() || FindKey(options_.api_keys, request).has_value();
   }
 
   void Done(const HttpRequest& request, const HttpDone& done) {
@@ -372,6 +332,7 @@ class Server {
   const Log log_;
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<FolderLock> folder_lock_;
   std::optional<Scheduler> scheduler_;
   std::unique_ptr<GrammarCompiler> grammars_;
   std::optional<Api> api_;

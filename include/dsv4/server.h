@@ -20,9 +20,12 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                    // 0: any free one; the start-up line tells which
   std::vector<std::string> api_keys;  // empty: none is asked for
+  bool share_cache = false;           // of several keys: all use one prefix cache instead of one each
   std::string cors_origin;            // "": no CORS headers
 
   ChatDialect dialect = ChatDialect::kV4Preview;
+  // Of chats. As text, what users and tools write can neither end a turn nor open one.
+  SpecialTokensInContent special_tokens_in_content = SpecialTokensInContent::kText;
   bool default_thinking = true;  // of OpenAI's chat and responses routes, where a request does not say
   std::string reasoning_field = "reasoning_content";  // or "reasoning", or "both"
   bool strict_model = false;                          // a request for another model name gets 404

@@ -27,52 +27,62 @@ constexpr int64_t kFakeFixedBytes = 1000, kFakeTokenBytes = 10;
 
 inline int64_t FakeBytes(size_t tokens) { return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(tokens); }
 
-// A file of tokens. `before_io`, where there is one, is called by the thread that reads or writes.
+// A file: the engine's fingerprint, a note, tokens. `before_io`, where there is one, is called by the thread that reads or
+// writes.
 class FakeImage : public SnapshotImage {
  public:
-  FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io) : before_io_(before_io) {
+  FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io, std::string_view fingerprint, std::string_view note)
+      : before_io_(before_io), fingerprint_(fingerprint) {
     info_.file_bytes = FakeBytes(ids.size());
+    info_.note = note;
     info_.tokens = std::move(ids);
   }
   const SnapshotInfo& info() const override { return info_; }
   Status Write(const std::string& path) const override {
     if (before_io_) before_io_();
     std::ofstream file(path, std::ios::binary);
+    for (const std::string& text : {fingerprint_, info_.note}) {
+      const auto size = static_cast<uint32_t>(text.size());
+      file.write(reinterpret_cast<const char*>(&size), sizeof(size)).write(text.data(), static_cast<std::streamsize>(text.size()));
+    }
     file.write(reinterpret_cast<const char*>(info_.tokens.data()), static_cast<std::streamsize>(4 * info_.tokens.size()));
     return file ? Status() : NotFound("'" + path + "' cannot be written");
   }
 
  private:
   const std::function<void()> before_io_;
+  const std::string fingerprint_;
   SnapshotInfo info_;
 };
 
 // Shares nothing.
 class FakeSnapshot : public KvSnapshot {
  public:
-  FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes, const std::function<void()>& before_io = {})
-      : ids_(std::move(ids)), bytes_(bytes), before_io_(before_io) {
+  FakeSnapshot(std::vector<TokenId> ids, std::atomic<int64_t>& bytes, const std::function<void()>& before_io = {},
+               std::string fingerprint = "fake")
+      : ids_(std::move(ids)), bytes_(bytes), before_io_(before_io), fingerprint_(std::move(fingerprint)) {
     bytes_ += memory_bytes();
   }
   ~FakeSnapshot() override { bytes_ -= memory_bytes(); }
   const std::vector<TokenId>& tokens() const override { return ids_; }
   int64_t memory_bytes() const override { return FakeBytes(ids_.size()); }
   int64_t own_bytes() const override { return memory_bytes(); }
-  Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view) const override {
-    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(ids_, before_io_));
+  Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override {
+    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(ids_, before_io_, fingerprint_, note));
   }
 
  private:
   const std::vector<TokenId> ids_;
   std::atomic<int64_t>& bytes_;
   const std::function<void()> before_io_;
+  const std::string fingerprint_;
 };
 
 class FakeSession : public Session {
  public:
   FakeSession(std::atomic<int64_t>& live, std::atomic<int64_t>& bytes, std::vector<TokenId> tokens = {},
-              const std::function<void()>& before_io = {})
-      : live_(live), bytes_(bytes), before_io_(before_io) {
+              const std::function<void()>& before_io = {}, std::string fingerprint = "fake")
+      : live_(live), bytes_(bytes), before_io_(before_io), fingerprint_(std::move(fingerprint)) {
     ++live_;
     bytes_ += kFakeFixedBytes;
     Add(tokens);
@@ -90,7 +100,7 @@ class FakeSession : public Session {
     ids.clear();
   }
   Result<std::shared_ptr<const KvSnapshot>> Snapshot() override {
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(ids, bytes_, before_io_));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(ids, bytes_, before_io_, fingerprint_));
   }
   int64_t memory_bytes() const override { return FakeBytes(ids.size()); }
   int64_t own_bytes() const override { return memory_bytes(); }
@@ -104,6 +114,7 @@ class FakeSession : public Session {
  private:
   std::atomic<int64_t>&live_, &bytes_;
   const std::function<void()> before_io_;
+  const std::string fingerprint_;
 };
 
 class FakeEngine : public Engine {
@@ -118,26 +129,39 @@ class FakeEngine : public Engine {
   const ModelInfo& info() const override { return info_; }
   const LoadTimes& load_times() const override { return load_times_; }
   Result<std::unique_ptr<Session>> NewSession() override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, std::vector<TokenId>(), before_io));
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, std::vector<TokenId>(), before_io, fingerprint));
   }
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens(), before_io));
+    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens(), before_io, fingerprint));
   }
-  Result<std::string> SnapshotFingerprint() override { return std::string("fake"); }
+  Result<std::string> SnapshotFingerprint() override { return fingerprint; }
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override {
     if (before_io) before_io();
     DSV4_ASSIGN_OR_RETURN(SnapshotInfo info, ReadSnapshotInfo(path));
-    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(std::move(info.tokens), before_io));
+    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(std::move(info.tokens), before_io, fingerprint, info.note));
   }
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override {
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(image.info().tokens, bytes_, before_io));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(image.info().tokens, bytes_, before_io, fingerprint));
   }
   Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(file)), {});
-    if (bytes.empty() || bytes.size() % 4 != 0) return DataLoss("'" + path + "' is damaged");
-    SnapshotInfo info{.tokens = std::vector<TokenId>(bytes.size() / 4), .note = "", .file_bytes = static_cast<int64_t>(bytes.size())};
-    std::memcpy(info.tokens.data(), bytes.data(), bytes.size());
+    const Status damaged = DataLoss("'" + path + "' is damaged");
+    std::string_view rest = bytes;
+    std::vector<std::string> texts;
+    while (texts.size() < 2) {
+      uint32_t size = 0;
+      if (rest.size() < sizeof(size)) return damaged;
+      std::memcpy(&size, rest.data(), sizeof(size));
+      rest.remove_prefix(sizeof(size));
+      if (rest.size() < size) return damaged;
+      texts.emplace_back(rest.substr(0, size));
+      rest.remove_prefix(size);
+    }
+    if (rest.empty() || rest.size() % 4 != 0) return damaged;
+    if (texts[0] != fingerprint) return Unsupported("'" + path + "' is another model's");
+    SnapshotInfo info{.tokens = std::vector<TokenId>(rest.size() / 4), .note = texts[1], .file_bytes = static_cast<int64_t>(bytes.size())};
+    std::memcpy(info.tokens.data(), rest.data(), rest.size());
     return info;
   }
   int64_t kv_bytes() const override { return bytes_; }
@@ -203,6 +227,9 @@ class FakeEngine : public Engine {
   std::vector<int64_t> step_tokens;  // of each step that succeeded
   std::vector<size_t> step_items;
   std::atomic<int64_t> max_tokens_held = std::numeric_limits<int64_t>::max();  // in one step
+  void set_vocab_size(int64_t n) { info_.vocab_size = n; }
+
+  std::string fingerprint = "fake";
   std::atomic<int64_t> live_sessions = 0;
   std::function<void()> before_step;  // set before the first step
   std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead

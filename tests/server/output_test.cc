@@ -111,9 +111,13 @@ TEST(OutputWriter, RenderedIsWhatTheEncoderWillWrite) {
   Write(writer, reply);
   const auto rendered = writer.Rendered();
   ASSERT_TRUE(rendered.has_value());
-  EXPECT_NE(*rendered, reply);
-  EXPECT_TRUE(rendered->starts_with("Hm.</think>Sure.\n\n<｜DSML｜tool_calls>")) << *rendered;
-  EXPECT_NE(rendered->find("[1, 2]"), std::string::npos);
+  EXPECT_NE(rendered->text, reply);
+  EXPECT_TRUE(rendered->text.starts_with("Hm.</think>Sure.\n\n<｜DSML｜tool_calls>")) << rendered->text;
+  EXPECT_NE(rendered->text.find("[1, 2]"), std::string::npos);
+  // What a client will send back as content is told apart from the encoder's own.
+  ASSERT_GE(rendered->given.size(), 2u);
+  EXPECT_EQ(rendered->given[0], (TextRange{0, 3}));
+  EXPECT_EQ(rendered->given[1], (TextRange{11, 16}));
   // Reasoning without an end would be given one.
   OutputWriter open(NanoTokenizer(), params);
   Write(open, "Hm, and then");

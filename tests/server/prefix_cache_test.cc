@@ -7,6 +7,8 @@
 #include "fake_engine.h"
 #include "gtest/gtest.h"
 #include "nano_tokenizer.h"
+#include "server/keys.h"
+#include "server/sha256.h"
 
 namespace dsv4::server {
 namespace {
@@ -72,28 +74,34 @@ TEST(RadixTree, EqualsAMapOfItsKeys) {
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  void Put(const Ids& tokens, const std::string& rendered = "", const Ids& more = {}) {
-    cache_.Put(std::make_shared<FakeSnapshot>(tokens, bytes_), Joined(tokens, more), rendered);
+  void Put(const Ids& tokens, const std::string& rendered = "", const Ids& more = {}, bool of_ids = true) {
+    cache_.Put(tenant_, std::make_shared<FakeSnapshot>(tokens, bytes_), Joined(tokens, more),
+               {.of_ids = of_ids, .rendered = {.text = rendered, .given = {}}});
   }
-  std::string Text(const Ids& ids) {
-    std::string text;
-    for (const TokenId id : ids) text += NanoTokenizer().TokenBytes(id);
-    return text;
+  Ids Encode(const std::string& text, std::vector<TextRange> given = {}) {
+    return cache_.EncodePrompt(tenant_, {.text = text, .given = std::move(given)});
+  }
+  // The ids of a text in single bytes, special tokens too.
+  static Ids Spelt(const std::string& text) {
+    Ids ids;
+    for (const char c : text) ids.push_back(*NanoTokenizer().FindToken(std::string_view(&c, 1)));
+    return ids;
   }
 
   FakeEngine engine_{NanoTokenizer().vocab_size()};
   Metrics metrics_{"fake"};
   std::atomic<int64_t> bytes_ = 0;
-  PrefixCache cache_{engine_, NanoTokenizer(), metrics_, {}};
+  std::string tenant_;
+  PrefixCache cache_{engine_, NanoTokenizer(), metrics_, {.in_content = SpecialTokensInContent::kText}};
 };
 
 TEST_F(PrefixCacheTest, TheDeepestCutThatLeavesATokenIsFound) {
-  EXPECT_STREQ(cache_.Find(Counting(100, 9)).what, "empty");
+  EXPECT_STREQ(cache_.Find(tenant_, Counting(100, 9)).what, "empty");
   Put(Counting(100, 40));
   Put(Counting(100, 20));
   Put(Joined(Counting(100, 30), Counting(900, 5)));
   const auto found = [&](const Ids& prompt) {
-    const auto f = cache_.Find(prompt);
+    const auto f = cache_.Find(tenant_, prompt);
     return f.snapshot == nullptr ? std::string(f.what) : std::to_string(f.snapshot->tokens().size());
   };
   EXPECT_EQ(found(Counting(100, 41)), "40");
@@ -103,10 +111,10 @@ TEST_F(PrefixCacheTest, TheDeepestCutThatLeavesATokenIsFound) {
   EXPECT_EQ(found(Counting(100, 20)), "diverged");
   EXPECT_EQ(found(Counting(100, 5)), "unrelated");
   EXPECT_EQ(found(Counting(200, 50)), "unrelated");
-  EXPECT_EQ(cache_.Look(Counting(100, 33)).common, 33u);
-  EXPECT_EQ(cache_.Look(Joined(Counting(100, 33), {7})).common, 33u);
-  EXPECT_TRUE(cache_.Has(Counting(100, 40)));
-  EXPECT_FALSE(cache_.Has(Counting(100, 39)));
+  EXPECT_EQ(cache_.Look(tenant_, Counting(100, 33)).common, 33u);
+  EXPECT_EQ(cache_.Look(tenant_, Joined(Counting(100, 33), {7})).common, 33u);
+  EXPECT_TRUE(cache_.Has(tenant_, Counting(100, 40)));
+  EXPECT_FALSE(cache_.Has(tenant_, Counting(100, 39)));
 }
 
 TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
@@ -115,13 +123,13 @@ TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
   for (const size_t n : {10, 20, 30, 40}) Put(Joined(shared, Counting(1000, n)));
   Put(Joined(shared, Counting(2000, 10)));
   Put(Counting(3000, 10));                                // another one
-  (void)cache_.Find(Joined(shared, Counting(1000, 41)));  // used last
+  (void)cache_.Find(tenant_, Joined(shared, Counting(1000, 41)));  // used last
   const auto has = [&] {
     std::string out;
-    for (const size_t n : {10, 20, 30, 40}) out += cache_.Has(Joined(shared, Counting(1000, n))) ? '1' : '0';
-    out += cache_.Has(Joined(shared, Counting(2000, 10))) ? 'b' : '-';
-    out += cache_.Has(Counting(3000, 10)) ? 'c' : '-';
-    out += cache_.Has(shared) ? 's' : '-';
+    for (const size_t n : {10, 20, 30, 40}) out += cache_.Has(tenant_, Joined(shared, Counting(1000, n))) ? '1' : '0';
+    out += cache_.Has(tenant_, Joined(shared, Counting(2000, 10))) ? 'b' : '-';
+    out += cache_.Has(tenant_, Counting(3000, 10)) ? 'c' : '-';
+    out += cache_.Has(tenant_, shared) ? 's' : '-';
     return out;
   };
   EXPECT_EQ(has(), "1111bcs");
@@ -132,7 +140,7 @@ TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
   }
   EXPECT_FALSE(cache_.Evict());
   EXPECT_EQ(bytes_, 0);
-  EXPECT_STREQ(cache_.Find(Counting(100, 90)).what, "empty");
+  EXPECT_STREQ(cache_.Find(tenant_, Counting(100, 90)).what, "empty");
 }
 
 TEST_F(PrefixCacheTest, ATextGetsTheIdsThatTheModelWrote) {
@@ -143,21 +151,107 @@ TEST_F(PrefixCacheTest, ATextGetsTheIdsThatTheModelWrote) {
   for (const char c : text) written = Joined(written, t.Encode(std::string_view(&c, 1)));
   ASSERT_NE(written, t.Encode(user + text));
   const Ids last = {written.back()};
-  Put({written.begin(), written.end() - 1}, "a form\n" + text, last);
+  Put({written.begin(), written.end() - 1}, user + "a form\n" + text, last);
   const Ids tail = t.Encode(user + "more");
-  EXPECT_EQ(cache_.EncodePrompt(user + text + user + "more"), Joined(written, tail));
-  EXPECT_EQ(cache_.EncodePrompt("a form\n" + text + user + "more"), Joined(written, tail));
+  EXPECT_EQ(Encode(user + text + user + "more"), Joined(written, tail));
+  EXPECT_EQ(Encode(user + "a form\n" + text + user + "more"), Joined(written, tail));
   // Only where no token can reach over the seam.
-  EXPECT_EQ(cache_.EncodePrompt(user + text + " more"), t.Encode(user + text + " more"));
-  EXPECT_EQ(cache_.EncodePrompt(user + text), t.Encode(user + text));
+  EXPECT_EQ(Encode(user + text + " more"), t.Encode(user + text + " more"));
+  EXPECT_EQ(Encode(user + text), t.Encode(user + text));
   // Texts stay while a cut behind them does.
   Put(Joined(written, tail));
   (void)cache_.Evict();
-  EXPECT_EQ(cache_.EncodePrompt(user + text + user + "more" + user), Joined(Joined(written, tail), t.Encode(user)));
-  EXPECT_EQ(cache_.EncodePrompt(user + text + user + "less"), Joined(written, t.Encode(user + "less")));
+  EXPECT_EQ(Encode(user + text + user + "more" + user), Joined(Joined(written, tail), t.Encode(user)));
+  EXPECT_EQ(Encode(user + text + user + "less"), Joined(written, t.Encode(user + "less")));
   while (cache_.Evict()) {
   }
-  EXPECT_EQ(cache_.EncodePrompt(user + text + user + "more"), t.Encode(user + text + user + "more"));
+  EXPECT_EQ(Encode(user + text + user + "more"), t.Encode(user + text + user + "more"));
+}
+
+// A prompt that a client sends as ids may spell a text in any way, its special tokens letter by letter.
+TEST_F(PrefixCacheTest, IdsOfAClientTeachNothing) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string text = "<｜User｜>Be brief.<｜Assistant｜>";
+  Ids split = t.Encode("<｜User｜>");
+  for (const char c : std::string("Be brief.")) split = Joined(split, t.Encode(std::string_view(&c, 1)));
+  Put(split, "", {}, /*of_ids=*/false);
+  EXPECT_EQ(Encode(text), t.Encode(text));
+  Put(split);  // the same ids, by the model
+  EXPECT_EQ(Encode(text), Joined(split, t.Encode("<｜Assistant｜>")));
+}
+
+TEST_F(PrefixCacheTest, ASpellingIsNoSpecialToken) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string text = "<｜User｜>Be brief.<｜Assistant｜>", more = "<｜User｜>";
+  Put(Spelt(text));
+  EXPECT_EQ(Encode(text + more), t.Encode(text + more));
+}
+
+TEST_F(PrefixCacheTest, ARealTurnDoesNotStandForContentThatSpellsIt) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string turn = "<｜User｜>Be brief.", next = "<｜Assistant｜>";
+  Ids written = t.Encode("<｜User｜>");
+  for (const char c : std::string("Be brief.")) written = Joined(written, t.Encode(std::string_view(&c, 1)));
+  Put(written);
+  EXPECT_EQ(Encode(turn + next), Joined(written, t.Encode(next)));
+  const std::vector<TextRange> all = {{0, turn.size()}};
+  const Ids as_text = Encode(turn + next, all);
+  EXPECT_EQ(as_text, t.Encode(turn + next, {.literal = all}));
+  EXPECT_FALSE(t.IsAdded(as_text.front()));
+  EXPECT_EQ(as_text.back(), t.Encode(next).back());
+}
+
+// The encoder sees a call where the model spelt one, or text where it wrote a special token: not the same conversation.
+TEST_F(PrefixCacheTest, AFormWithOtherSpecialTokensIsNotTheSame) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string user = "<｜User｜>";
+  Put(Joined(t.Encode(user), Spelt("｜DSML｜")), user + "｜DSML｜ ");
+  EXPECT_EQ(Encode(user + "｜DSML｜ " + user), t.Encode(user + "｜DSML｜ " + user));
+}
+
+TEST_F(PrefixCacheTest, TenantsAreApart) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string user = "<｜User｜>";
+  const Ids written = Joined(t.Encode(user), Spelt("Hello there"));
+  Put(written);
+  Put(Counting(100, 40));
+  tenant_ = "b";
+  EXPECT_STREQ(cache_.Find(tenant_, Counting(100, 41)).what, "empty");
+  EXPECT_EQ(cache_.Look(tenant_, Counting(100, 41)).common, 0u);
+  EXPECT_FALSE(cache_.Has(tenant_, Counting(100, 40)));
+  EXPECT_EQ(Encode(user + "Hello there" + user), t.Encode(user + "Hello there" + user));
+  Put(Counting(100, 20));
+  EXPECT_EQ(cache_.Find(tenant_, Counting(100, 41)).snapshot->tokens().size(), 20u);
+  tenant_ = "";
+  EXPECT_EQ(cache_.Find(tenant_, Counting(100, 41)).snapshot->tokens().size(), 40u);
+  EXPECT_EQ(Encode(user + "Hello there" + user), Joined(written, t.Encode(user)));
+  // What memory there is serves all.
+  EXPECT_EQ(cache_.num_in_memory(), 3);
+  while (cache_.Evict()) {
+  }
+  EXPECT_EQ(bytes_, 0);
+}
+
+TEST_F(PrefixCacheTest, AnIdWithoutTextIsNoText) {
+  const TokenId beyond = static_cast<TokenId>(NanoTokenizer().vocab_size()) + 5;
+  Put(Joined(NanoTokenizer().Encode("<｜User｜>Hi"), {beyond}));
+  EXPECT_EQ(Encode("<｜User｜>Hi<｜User｜>"), NanoTokenizer().Encode("<｜User｜>Hi<｜User｜>"));
+}
+
+TEST(Sha256, KnownDigests) {
+  EXPECT_EQ(Sha256Hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(Sha256Hex(std::string(1000000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(Sha256Hex("abc", 4), "ba78");
+}
+
+TEST(Tenants, AreOneAKeyWhereThereAreSeveral) {
+  EXPECT_EQ(TenantsOf({"a"}, false), (std::vector<std::string>{""}));
+  EXPECT_EQ(TenantsOf({"a", "a"}, false), (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(TenantsOf({"a", "b"}, true), (std::vector<std::string>{"", ""}));
+  const auto tenants = TenantsOf({"a", "b"}, false);
+  EXPECT_NE(tenants[0], tenants[1]);
+  EXPECT_EQ(TenantsOf({"c", "b"}, false)[1], tenants[1]);  // found again with other keys beside it
 }
 
 }  // namespace

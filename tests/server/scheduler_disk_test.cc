@@ -172,6 +172,93 @@ TEST_F(SchedulerDisk, AFileThatIsDamagedIsReadAgainFromItsPrompt) {
   EXPECT_GT(Metric("dsv4:kv_disk_total", "event=\"refused\""), 0);
 }
 
+TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
+  StartWithDisk();
+  Wait(Submit({Counting(100, 300)}, 5));
+  WaitIdle();
+  scheduler_.reset();
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);  // the prompt's cut, and the reply's
+  // As an older server wrote it: no note that says whose it is.
+  (void)FakeImage(Counting(1000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/old.dsv4kv");
+  engine_.fingerprint = "with one expert changed";
+  (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "\x03\0\0\0").Write(folder_.path() + "/other.dsv4kv");
+  (void)FakeImage(Counting(2000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/older.dsv4kv");
+  StartWithDisk();
+  EXPECT_EQ(Metric("dsv4:kv_disk_total", "event=\"foreign\""), 5);
+  EXPECT_EQ(Metric("dsv4:prefix_cuts", "place=\"disk\""), 0);
+  for (const TokenId first : {100, 1000, 2000}) {
+    const auto again = Submit({Counting(first, 300)}, 5);
+    Wait(again);
+    EXPECT_EQ(again->counts[0].cached, 0) << first;
+  }
+  WaitIdle();
+  scheduler_.reset();
+  // They count, and make room before anything else does.
+  Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
+  EXPECT_GE(Metric("dsv4:kv_disk_total", "event=\"removed\""), 3);
+  EXPECT_GE(Metric("dsv4:prefix_cuts", "place=\"disk\""), 3);
+}
+
+TEST_F(SchedulerDisk, EachTenantFindsItsOwnAfterARestart) {
+  StartWithDisk();
+  const auto as = [&](const std::string& tenant) {
+    auto client = Make({Counting(100, 300)}, 5);
+    client->job->tenant = tenant;
+    EXPECT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    WaitIdle();
+    return client->counts[0].cached;
+  };
+  EXPECT_EQ(as("a"), 0);
+  EXPECT_EQ(as("b"), 0);
+  EXPECT_EQ(as("a"), 299);
+  scheduler_.reset();
+  StartWithDisk();
+  EXPECT_EQ(as("c"), 0);
+  EXPECT_EQ(as(""), 0);
+  EXPECT_EQ(as("b"), 299);
+  EXPECT_EQ(as("a"), 299);
+}
+
+TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterARestart) {
+  const Tokenizer& t = NanoTokenizer();
+  const std::string text = "<｜User｜>Hello there, what is this? I would like to know, and to know it now.";
+  Ids split = t.Encode("<｜User｜>");
+  for (const char c : text.substr(std::string("<｜User｜>").size())) split.push_back(*t.FindToken(std::string_view(&c, 1)));
+  ASSERT_NE(split, t.Encode(text));
+  const TokenId user = split.front();
+  engine_.next = [user](const Session&) { return user; };
+  const RenderedPrompt next{.text = text + "<｜User｜><｜User｜>", .given = {}};
+  for (const bool encoded_here : {false, true}) {
+    StartWithDisk();
+    const auto client = Make({split}, 1);
+    if (encoded_here) client->job->sequences[0].text = std::make_shared<const RenderedPrompt>(RenderedPrompt{.text = text, .given = {}});
+    ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    WaitIdle();
+    Ids expected = encoded_here ? split : t.Encode(text);
+    expected.insert(expected.end(), {user, user});
+    EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    scheduler_.reset();
+    StartWithDisk();
+    EXPECT_EQ(scheduler_->EncodePrompt("", next), expected) << encoded_here;
+    scheduler_.reset();
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path())) std::filesystem::remove(file.path());
+  }
+}
+
+TEST(FolderLock, IsHeldByOneServer) {
+  const dsv4::test::TempDir folder;
+  auto first = FolderLock::Take(folder.path());
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  const auto second = FolderLock::Take(folder.path());
+  EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(second.status().message().find("another server uses the folder '" + folder.path()), std::string::npos);
+  first->reset();
+  EXPECT_TRUE(FolderLock::Take(folder.path()).ok());
+  EXPECT_FALSE(FolderLock::Take(folder.path() + "/none").ok());
+}
+
 TEST_F(SchedulerDisk, AFolderThatVanishesCostsTheCacheOnly) {
   StartWithDisk();
   Wait(Submit({Counting(100, 300)}, 5));

@@ -5,6 +5,28 @@
 namespace dsv4::server {
 namespace {
 
+// A model may have more ids than the tokenizer that goes with it: such an id is empty text, whatever is done with it.
+TEST_F(SchedulerTest, AnIdThatTheTokenizerLacksHasNoText) {
+  const auto known = static_cast<TokenId>(NanoTokenizer().vocab_size());
+  engine_.set_vocab_size(known + 100);
+  engine_.next = [known](const Session& s) { return s.tokens().size() % 2 == 0 ? known + 7 : 300; };
+  Start();
+  for (const bool chat : {false, true}) {
+    GenerationParams params;
+    params.chat = chat;
+    params.stops = {"never"};
+    params.sampling.top_logprobs = 3;
+    const auto client = Make({{100, known + 3, 102}}, 8, params);
+    client->job->sequences[0].text = std::make_shared<const RenderedPrompt>();
+    ASSERT_TRUE(scheduler_->Submit(client->job).ok());
+    Wait(client);
+    EXPECT_EQ(client->finish[0], FinishReason::kLength);
+    EXPECT_EQ(client->tokens[0].size(), 8u);
+    EXPECT_NE(std::find(client->tokens[0].begin(), client->tokens[0].end(), known + 7), client->tokens[0].end());
+    WaitIdle();
+  }
+}
+
 TEST_F(SchedulerTest, WritesAndEndsAtTheLimitAndAtEos) {
   Start();
   const auto a = Submit({{100}, {200, 300}}, 5);
