@@ -64,3 +64,22 @@ build_preset() {
   shift 2
   cmake --build "$ROOT/build/$preset" --parallel "$(jobs_for "$mib")" "$@"
 }
+
+# The folder of reference checkpoints beside the repository, where there is one (tests/support/fixture.h).
+fixtures_beside() {
+  echo "$ROOT/../shared/fixtures"
+}
+
+# python_with MODULE VERSION: prints a Python of .venv that has this package of PyPI, fetched where it is missing; fails
+# where it cannot be had.
+python_with() {
+  local venv=$ROOT/.venv
+  if [ ! -x "$venv/bin/python" ]; then
+    rm -rf -- "$venv"
+    python3 -m venv "$venv" || return 1
+  fi
+  "$venv/bin/python" -c "import $1" 2>/dev/null ||
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 15 --retries 1 "$1==$2" >&2 ||
+    return 1
+  echo "$venv/bin/python"
+}

@@ -12,7 +12,9 @@ namespace {
 constexpr float kTolerance = 2e-3f;  // docs/numerics.md
 
 class Fixture : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, Fixture, testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
+INSTANTIATE_TEST_SUITE_P(All, Fixture,
+                         testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4",
+                                         "flash-8-groups"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -106,7 +108,7 @@ TEST_P(Fixture, GreedyTokensFollowTheReference) {
     }
     ASSERT_TRUE((*session)->Append({&greedy.i32[i], 1}, LogitRows::kLast, &logits).ok());
   }
-  EXPECT_GT(compared, 40);
+  EXPECT_GT(compared, static_cast<int>(greedy.i32.size() * 5 / 6));
 }
 
 TEST_P(Fixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {

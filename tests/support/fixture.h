@@ -19,9 +19,10 @@ namespace dsv4::test {
 // The folder of larger fixtures beside the repository, whether or not it is there.
 inline std::string FixturesBeside() { return DSV4_SOURCE_DIR "/../shared/fixtures"; }
 
-// tests/golden/NAME if it is there, else NAME beside the repository, else "".
+// NAME in tests/golden, beside the repository, or where scripts/fixtures makes it; "" where it is in none of them.
 inline std::string FixtureDir(const std::string& name) {
-  for (const std::string& dir : {std::string(DSV4_SOURCE_DIR "/tests/golden"), FixturesBeside()}) {
+  for (const std::string& dir : {std::string(DSV4_SOURCE_DIR "/tests/golden"), FixturesBeside(),
+                                 std::string(DSV4_SOURCE_DIR "/build/fixtures")}) {
     if (std::filesystem::exists(dir + "/" + name + "/reference.safetensors")) return dir + "/" + name;
   }
   return "";

@@ -24,7 +24,7 @@ SKIPPED_PARTS = {"__pycache__", "corpus", "data"}
 LINE = 120
 
 # Where tests, and the scripts that run them, look for test data beside the repository.
-OUTSIDE = {"tests/support/fixture.h", "tests/text/support.h", "scripts/test", "scripts/gpu"}
+OUTSIDE = {"tests/support/fixture.h", "tests/text/support.h", "scripts/test", "scripts/common.sh"}
 
 # The words are put together so that this file does not find itself.
 NUMBERED = re.compile(r"\b(?:iss" r"ues?\s+#?\d+|jo" r"bs?\s+[A-Za-z]+\d*-\d+)", re.IGNORECASE)

@@ -1,0 +1,25 @@
+"""safetensors files as bytes: {name: (dtype, shape, bytes)}. The standard library only."""
+
+import json
+import struct
+
+
+def read_tensors(path):
+    """-> {name: (dtype, shape, bytes)} in the order of the file's data."""
+    raw = path.read_bytes()
+    (header_bytes,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + header_bytes])
+    data = raw[8 + header_bytes:]
+    header.pop("__metadata__", None)
+    ordered = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+    return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in ordered}
+
+
+def write_tensors(path, tensors):
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
