@@ -24,7 +24,7 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 
 Result<EngineImpl*> OnCpu(Engine& engine) {
   auto* impl = dynamic_cast<EngineImpl*>(&engine);
-  if (impl == nullptr || impl->device().kind() != DeviceKind::kCpu) {
+  if (impl == nullptr || impl->runner().device().kind() != DeviceKind::kCpu) {
     return Unsupported("this measurement is for the CPU only; use --device cpu");
   }
   return impl;
@@ -39,7 +39,7 @@ Result<CpuInfo> DescribeCpu(Engine& engine) {
                  .num_cores = static_cast<int>(cores.size()),
                  .num_nodes = NumNodes(cores),
                  .pinned = !impl->pool().cores().empty(),
-                 .instructions = DescribeLinear(impl->context()).chosen};
+                 .instructions = DescribeLinear(impl->runner().context()).chosen};
 }
 
 Result<double> MeasureFmaRate(Engine& engine) {
@@ -51,9 +51,9 @@ Result<double> MeasureFmaRate(Engine& engine) {
 Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status()>& work) {
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
   OpTrace trace;
-  impl->context().trace = &trace;
+  impl->runner().context().trace = &trace;
   const Status status = work();
-  impl->context().trace = nullptr;
+  impl->runner().context().trace = nullptr;
   DSV4_RETURN_IF_ERROR(status);
   std::vector<OpTime> times;
   for (const OpTrace::Row& row : trace.rows()) {
@@ -65,15 +65,15 @@ Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status(
 
 Result<std::vector<LinearShape>> LinearShapes(Engine& engine) {
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
-  return impl->model().LinearShapes();
+  return impl->runner().model().LinearShapes();
 }
 
 Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape, int64_t num_tokens, double budget) {
   constexpr int64_t kAllBytes = int64_t{256} << 20;  // more than last-level caches hold
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
   const PoolUse use(&impl->pool());
-  ExecContext ctx = impl->context();
-  ctx.tiles = impl->UsesTiles(num_tokens);
+  ExecContext ctx = impl->runner().context();
+  ctx.tiles = impl->runner().UsesTiles(num_tokens);
   QuantTensor w{.rows = shape.rows, .cols = shape.cols};
   if (format == "NVFP4") {
     w.format = WeightFormat::kNvfp4;
@@ -93,8 +93,8 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   const int64_t code_bytes = CeilDiv(w.rows * w.row_bytes(), 256) * 256, each = code_bytes + CeilDiv(FileScaleBytes(w), 256) * 256;
   const int64_t copies = CeilDiv(kAllBytes, each);
   DeviceBuffer weights, x, y;
-  if (!weights.Allocate(impl->device(), copies * each) || !x.Allocate(impl->device(), num_tokens * shape.groups * w.cols * 4) ||
-      !y.Allocate(impl->device(), num_tokens * w.rows * 4)) {
+  if (!weights.Allocate(impl->runner().device(), copies * each) || !x.Allocate(impl->runner().device(), num_tokens * shape.groups * w.cols * 4) ||
+      !y.Allocate(impl->runner().device(), num_tokens * w.rows * 4)) {
     return ResourceExhausted("no memory for the weights of a measurement");
   }
   const auto copy_at = [&](int64_t i) {
@@ -129,8 +129,8 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   auto* impl = dynamic_cast<SessionImpl*>(&session);
   if (impl == nullptr) return InvalidArgument("this session belongs to no engine of this library");
   DSV4_RETURN_IF_ERROR(OnCpu(impl->engine()).status());
-  DSV4_RETURN_IF_ERROR(impl->engine().Check(*impl, tokens));
-  const KvLayout& layout = impl->engine().model().kv_layout();
+  DSV4_RETURN_IF_ERROR(CheckTokens(impl->engine().info(), static_cast<int64_t>(session.tokens().size()), tokens));
+  const KvLayout& layout = impl->engine().runner().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
   if (done < layout.page_tokens) {
     return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens, " tokens; the session has ", done));

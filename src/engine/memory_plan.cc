@@ -6,6 +6,7 @@
 #include "base/available_memory.h"
 #include "base/str.h"
 #include "device/cpu_features.h"
+#include "engine/decode_steps.h"
 #include "engine/options.h"
 #include "engine/step_buffers.h"
 
@@ -13,9 +14,12 @@ namespace dsv4 {
 
 namespace {
 
-// What the driver keeps for recorded steps. Measured: 2 MiB, its smallest piece, for a step of 6, of 4 and of 24 layers
-// (`bench --first-token`); at most 6 MiB more for 6 sizes of batches of 8 layers.
-constexpr int64_t kRecordingBytes = int64_t{64} << 20;
+// Of the device's memory, that a running model takes beside weights, KV and ops' scratch.
+int64_t RunningBytes(const ModelSource& model, int64_t chunk) {
+  const ModelFacts& facts = model.facts();
+  return model.StepMemoryBytes(chunk, kLeastStepRows) + StepBuffers::Bytes(chunk, kLeastStepRows) +
+         DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers);
+}
 
 // For loading, then for a step.
 int64_t NeededBytes(const MemoryPlan& p, int64_t page_bytes) {
@@ -58,18 +62,20 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
+int64_t RecordingBytes(int64_t num_layers) { return num_layers * kRecordingBytesOfALayer; }
+
 MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device) {
   const bool on_host = device.kind() == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
-  const int64_t chunk = std::min(PrefillChunk(options), limit);
+  const int64_t chunk = LeastStepTokens(options, limit);
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device);
   MemoryPlan plan = MakeMemoryPlan({
       .kv = facts.kv,
       .weight_bytes = sizes.weights,
       .widened_bytes = sizes.widened,
-      .activation_bytes = model.StepMemoryBytes(chunk, 1) + (on_host ? 0 : StepBuffers::Bytes(chunk, 1) + kRecordingBytes),
+      .activation_bytes = on_host ? model.StepMemoryBytes(chunk, 1) : RunningBytes(model, chunk),
       .scratch_bytes = on_host ? model.HostScratchBytes(limit, num_threads) : device.scratch_bytes(),
       .loading_bytes = sizes.loading,
       .available_bytes = on_host ? AvailableMemory() : device.free_bytes(),

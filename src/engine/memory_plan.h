@@ -33,6 +33,10 @@ struct PlanInputs {
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
+// What recorded steps may take of a GPU's memory (recordings.h). A layer's part of one is some hundred KiB to a MiB.
+inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
+int64_t RecordingBytes(int64_t num_layers);
+
 // For `model`, with these options, on `device` as it is now.
 MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device);
 

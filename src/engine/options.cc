@@ -55,6 +55,10 @@ int64_t PrefillChunk(const EngineOptions& options) {
   return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
 }
 
+int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
+  return std::min(PrefillChunk(options), max_context);
+}
+
 NumericsModes ModesOf(const EngineOptions& o) {
   return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};
 }

@@ -17,6 +17,10 @@ namespace dsv4 {
 Status CheckEngineOptions(const EngineOptions& options);
 
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
+// What the buffers of steps are made for on a GPU, however small the first step is.
+int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context);
+inline constexpr int64_t kLeastStepRows = 128;  // of logits
+
 NumericsModes ModesOf(const EngineOptions& options);
 
 // Everything among the options that may change a row's bits: part of the fingerprint of snapshots.

@@ -1,3 +1,5 @@
+#include "engine/session.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -6,9 +8,24 @@
 
 namespace dsv4 {
 
+Status CheckTokens(const ModelInfo& info, int64_t length, std::span<const TokenId> tokens) {
+  if (tokens.empty()) return InvalidArgument("no tokens to process: pass at least one");
+  for (const TokenId id : tokens) {
+    if (id < 0 || id >= info.vocab_size) {
+      return InvalidArgument(StrCat("token id ", id, " is outside the model's vocabulary of ", info.vocab_size));
+    }
+  }
+  length += static_cast<int64_t>(tokens.size());
+  if (length > info.max_context) {
+    return ResourceExhausted(StrCat(length, " tokens exceed the context limit of ", info.max_context,
+                                    "; shorten the prompt or raise the limit (--ctx) up to the model's own"));
+  }
+  return {};
+}
+
 Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                            const ProgressFn& progress) {
-  DSV4_RETURN_IF_ERROR(engine_->Check(*this, tokens));
+  DSV4_RETURN_IF_ERROR(CheckTokens(engine_->info(), static_cast<int64_t>(tokens_.size()), tokens));
   if (rows != LogitRows::kNone && logits == nullptr) return InvalidArgument("no place for the logits");
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t v = engine_->info().vocab_size;

@@ -238,9 +238,9 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
     std::vector<TokenId> tokens = image.info().tokens;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
     DSV4_RETURN_IF_ERROR(cache->Reserve(static_cast<int64_t>(tokens.size())));
-    device_->Upload(cache->fixed(), from->body(), memory_->kv.layout.fixed_bytes);
+    memory_->device->Upload(cache->fixed(), from->body(), memory_->kv.layout.fixed_bytes);
     for (int64_t i = 0; i < from->num_pages(); ++i) {
-      device_->Upload(cache->pages()[static_cast<size_t>(i)], from->page(i), memory_->kv.layout.page_bytes);
+      memory_->device->Upload(cache->pages()[static_cast<size_t>(i)], from->page(i), memory_->kv.layout.page_bytes);
     }
     return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(cache), std::move(tokens)));
   } catch (const std::bad_alloc&) {

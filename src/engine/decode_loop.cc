@@ -1,0 +1,130 @@
+#include "engine/decode_loop.h"
+
+#include <algorithm>
+
+#include "base/str.h"
+
+namespace dsv4 {
+
+namespace {
+
+// Pages for `tokens` tokens. False: the page table has moved.
+Result<bool> ReserveInPlace(SequenceCache& cache, int64_t tokens) {
+  const auto* before = cache.View(0, 0, 0).pages;
+  DSV4_RETURN_IF_ERROR(cache.Reserve(tokens));
+  return cache.View(0, 0, 0).pages == before;
+}
+
+int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(session.tokens().size()); }
+
+}  // namespace
+
+DecodeLoop::DecodeLoop(Runner& runner, DecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items,
+                       const TokenFn& on_token)
+    : runner_(runner), steps_(steps), info_(info), items_(items), on_token_(on_token) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    live_.push_back({.item = i, .session = static_cast<SessionImpl*>(items[i].session),
+                     .sampler = static_cast<SamplerImpl*>(items[i].sampler), .next = items[i].first});
+  }
+}
+
+Status DecodeLoop::Run() {
+  while (!live_.empty()) {
+    DSV4_RETURN_IF_ERROR(RunTogether());
+    std::erase_if(live_, [](const Live& l) { return l.ended; });
+  }
+  return {};
+}
+
+Status DecodeLoop::SetUp() {
+  const auto n = static_cast<int64_t>(live_.size());
+  runner_.Reserve(n, n);
+  step_.Clear();
+  std::vector<DecodeSteps::Draw> draws;
+  for (int64_t i = 0; i < n; ++i) {
+    Live& l = live_[static_cast<size_t>(i)];
+    DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(*l.session), {&l.next, 1}));
+    const int64_t start = LengthOf(*l.session);
+    DSV4_RETURN_IF_ERROR(l.session->cache().Reserve(start + 2));  // the token behind the sequence and the one behind that
+    l.session->ReserveTokens(2);
+    step_.tokens.push_back(l.next);
+    step_.positions.push_back(start);
+    step_.sequence_of.push_back(static_cast<int32_t>(i));
+    step_.sequences.push_back(l.session->cache().View(start, i, i + 1));
+    step_.logit_rows.push_back(static_cast<int32_t>(i));
+    draws.push_back({.sampler = l.sampler, .masked = static_cast<bool>(items_[l.item].allowed)});
+  }
+  return steps_.Begin(step_, draws);
+}
+
+Result<bool> DecodeLoop::RoomForNext() {
+  for (Live& l : live_) {
+    const int64_t after = LengthOf(*l.session) + 2;  // tokens once the next step has run
+    if (l.drawn + 1 >= items_[l.item].max_tokens || after > info_.max_context) return false;
+    DSV4_ASSIGN_OR_RETURN(const bool in_place, ReserveInPlace(l.session->cache(), after));
+    if (!in_place) return false;
+  }
+  return true;
+}
+
+void DecodeLoop::QueueDraw(int64_t k) {
+  if (!steps_.masked()) return;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    const std::span<uint32_t> row = steps_.MaskOf(i);
+    if (row.empty()) continue;
+    const Live& l = live_[i];
+    const std::span<const uint32_t> allowed = l.ended ? std::span<const uint32_t>() : items_[l.item].allowed();
+    if (allowed.empty()) {
+      std::fill(row.begin(), row.end(), ~0u);
+    } else {
+      std::copy_n(allowed.begin(), row.size(), row.begin());
+    }
+  }
+  steps_.QueueDraw(k);
+}
+
+Status DecodeLoop::Take(Live& l, int32_t drawn) {
+  l.session->ReserveTokens(2);
+  l.session->Commit({&l.next, 1});
+  const SampledToken token{.id = drawn};
+  if (token.id == kSampleBanned) return InvalidArgument(kBannedAll);
+  if (token.id < 0) return Internal("sampler: the logits are NaN or all -inf; the model's weights or output are damaged");
+  l.sampler->Count(token.id);
+  l.next = token.id;
+  ++l.drawn;
+  const DecodeItem& item = items_[l.item];
+  const bool stop = std::find(item.stop_ids.begin(), item.stop_ids.end(), token.id) != item.stop_ids.end();
+  l.ended = !on_token_(l.item, token) || stop || l.drawn >= item.max_tokens;
+  return {};
+}
+
+Result<bool> DecodeLoop::Collect(int64_t k) {
+  DSV4_ASSIGN_OR_RETURN(const std::span<const int32_t> tokens, steps_.Wait(k));
+  bool all_go_on = true;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    if (live_[i].ended) continue;
+    DSV4_RETURN_IF_ERROR(Take(live_[i], tokens[i]));
+    all_go_on = all_go_on && !live_[i].ended;
+  }
+  return all_go_on;
+}
+
+Status DecodeLoop::RunTogether() {
+  DSV4_RETURN_IF_ERROR(SetUp());
+  steps_.QueueModel(0);
+  QueueDraw(0);
+  for (int64_t k = 0;; ++k) {
+    DSV4_ASSIGN_OR_RETURN(const bool more, RoomForNext());
+    if (more) steps_.QueueModel(k + 1);
+    const Result<bool> all_go_on = Collect(k);
+    if (!all_go_on.ok()) {
+      (void)runner_.device().Synchronize();
+      return all_go_on.status();
+    }
+    if (more) QueueDraw(k + 1);
+    if (*all_go_on && more) continue;
+    return more ? Collect(k + 1).status() : Status{};
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,75 @@
+// Decode steps of one rank, queued one ahead of the tokens that are awaited: the model, the draw of every sequence's next
+// token, and that token's way into the next step's input, all on the device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "dsv4/status.h"
+#include "engine/runner.h"
+#include "engine/sampler_impl.h"
+#include "model/model.h"
+#include "ops/sample/sample.h"
+
+namespace dsv4 {
+
+class DecodeSteps {
+ public:
+  static constexpr int64_t kMaxSequences = StepBuffers::kSmallStep;
+
+  // How a sequence's tokens are drawn.
+  struct Draw {
+    const SamplerImpl* sampler = nullptr;
+    bool masked = false;  // asks before every draw which tokens it may take
+  };
+
+  // Of the device's memory, at most, but for logit_bias.
+  static int64_t Bytes(int64_t vocab_size);
+
+  DecodeSteps(Runner& runner, int64_t vocab_size) : runner_(runner), vocab_size_(vocab_size) {}
+  ~DecodeSteps();
+
+  // Sets up steps of the sequences of `step`, one token each, of which step 0 takes step's own; `step` outlives them. The
+  // runner has room. Errors: kResourceExhausted, the device's.
+  Status Begin(const Step& step, std::span<const Draw> draws);
+
+  // Queues step k, k = 0, 1, ... With masks its draw waits for QueueDraw.
+  void QueueModel(int64_t k);
+  // With masks: draws step k's tokens under what MaskOf's rows hold, each ceil(V / 32) words, a bit a token.
+  bool masked() const { return !masks_of_.empty(); }
+  std::span<uint32_t> MaskOf(size_t sequence);  // empty: this sequence has none
+  void QueueDraw(int64_t k);
+
+  // Waits for step k's tokens, one a sequence (negative: kSampleNan and so on). Good until step k + 2 is queued.
+  Result<std::span<const int32_t>> Wait(int64_t k);
+
+ private:
+  Status Allocate();
+  Status AllocateMasks();
+  Status PlaceRows(std::span<const Draw> draws);
+  Status PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row);
+  Status PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row);
+  void DrawAll();
+  void Fetch(int64_t k);
+  int64_t mask_words() const { return (vocab_size_ + 31) / 32; }
+  Device& device() const { return runner_.device(); }
+
+  Runner& runner_;
+  const int64_t vocab_size_;
+  StepView view_;
+  Tensor logits_, sampled_;  // of the steps that are set up
+  std::vector<int64_t> masks_of_;  // a sequence's row of the masks; -1: none. Empty: no sequence has one
+  int64_t num_masks_ = 0;
+
+  DeviceBuffer rows_, tokens_, masks_;
+  std::array<DeviceBuffer, kMaxSequences> counts_, bias_;  // of a sequence, where its sampler asks; kept for the next one
+  std::array<int32_t*, 2> arrived_ = {};                   // tokens of the last two steps, on the host
+  std::array<int64_t, 2> marks_ = {};
+  uint32_t* staged_masks_ = nullptr;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,51 @@
+#include "engine/recordings.h"
+
+#include <algorithm>
+
+namespace dsv4 {
+
+void Recordings::Run(StepWork kind, int64_t sequences, const std::function<void()>& work) {
+  if (device_.kind() == DeviceKind::kCpu) return work();
+  Entry& entry = entries_[{kind, sequences}];
+  entry.last_run = ++clock_;
+  const bool at_once = sequences <= kSmall && !entry.waits;
+  if (entry.recording == nullptr && (at_once || entry.runs >= kRunsBefore)) Record(entry, work);
+  if (entry.recording != nullptr) return entry.recording->Launch();
+  ++entry.runs;
+  work();
+}
+
+void Recordings::Record(Entry& entry, const std::function<void()>& work) {
+  // What one leaves the driver gives to the next, so one for one holds the share.
+  if (bytes_ >= max_bytes_) EvictOldest();
+  const int64_t before = device_.free_bytes();
+  entry.recording = device_.Record(work);
+  while (entry.recording == nullptr && EvictOldest()) entry.recording = device_.Record(work);
+  entry.runs = 0;
+  entry.waits = entry.recording == nullptr;
+  if (entry.waits) return;
+  bytes_ += std::max<int64_t>(before - device_.free_bytes(), 0);
+  ++count_;
+}
+
+bool Recordings::EvictOldest() {
+  Entry* oldest = nullptr;
+  for (auto& [key, entry] : entries_) {
+    if (entry.recording != nullptr && (oldest == nullptr || entry.last_run < oldest->last_run)) oldest = &entry;
+  }
+  if (oldest == nullptr) return false;
+  (void)device_.Synchronize();  // its last launch may still run
+  const int64_t before = device_.free_bytes();
+  oldest->recording.reset();
+  bytes_ = std::max<int64_t>(bytes_ - std::max<int64_t>(device_.free_bytes() - before, 0), 0);
+  --count_;
+  return true;
+}
+
+void Recordings::Clear() {
+  while (EvictOldest()) {
+  }
+  entries_.clear();
+}
+
+}  // namespace dsv4

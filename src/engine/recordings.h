@@ -1,0 +1,57 @@
+// Recordings of the steps that repeat, as many as their share of the device's memory holds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "device/device.h"
+
+namespace dsv4 {
+
+// What a recording does: the model with its logits, the draw of tokens from them with the next step's input, or both.
+enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw };
+
+// A recorded step starts at once; one that is not recorded is queued kernel by kernel, which the device hides behind the
+// step before as soon as a step takes longer than its launches: from a few sequences on. So small steps are recorded when
+// they first run, others once they have proved to come back, the least used one goes when the share is full, and a step
+// whose recording the device has no memory for runs without. Bits are the same either way: the same kernels on the same
+// arrays.
+class Recordings {
+ public:
+  static constexpr int64_t kSmall = 8;      // sequences up to which a step is recorded at once
+  static constexpr int64_t kRunsBefore = 16;  // of a larger one
+
+  // `max_bytes` of `device`'s memory. What a recording takes is known only when it is there, so that of one more may be used.
+  Recordings(Device& device, int64_t max_bytes) : device_(device), max_bytes_(max_bytes) {}
+
+  // Queues `work`, which is that of every other call with the same `kind` and `sequences` since Clear: the same kernels on
+  // the same addresses.
+  void Run(StepWork kind, int64_t sequences, const std::function<void()>& work);
+
+  // Forgets all: addresses change, or others need the memory. Nothing may be queued.
+  void Clear();
+
+  int64_t count() const { return count_; }
+  int64_t bytes() const { return bytes_; }  // by which the device's free memory has shrunk
+
+ private:
+  using Key = std::pair<StepWork, int64_t>;
+  struct Entry {
+    std::unique_ptr<Recording> recording;
+    int64_t runs = 0;  // without one
+    int64_t last_run = 0;
+    bool waits = false;  // there was no memory: small steps wait as others do
+  };
+  void Record(Entry& entry, const std::function<void()>& work);
+  bool EvictOldest();
+
+  Device& device_;
+  const int64_t max_bytes_;
+  std::map<Key, Entry> entries_;
+  int64_t count_ = 0, bytes_ = 0, clock_ = 0;
+};
+
+}  // namespace dsv4

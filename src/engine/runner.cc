@@ -1,0 +1,68 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/options.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AVX-512 (docs/cpu.md)
+
+}  // namespace
+
+Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> model, const EngineOptions& options,
+               int64_t max_context, int64_t recording_bytes)
+    : device_(device), model_(std::move(model)), amx_(options.amx),
+      // Recordings name addresses: on a device the buffers have their largest size from the beginning.
+      least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
+      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
+  ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
+  ctx_.batch_invariant = options.batch_invariant;
+}
+
+bool Runner::UsesTiles(int64_t num_tokens) const {
+  return amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && num_tokens >= kTileTokens);
+}
+
+void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
+  max_tokens = std::max(max_tokens, least_tokens_);
+  max_rows = std::max(max_rows, least_rows_);
+  if (memory_ && memory_->max_tokens() >= max_tokens && memory_->max_rows() >= max_rows) return;
+  const int64_t tokens = std::max(max_tokens, memory_ ? memory_->max_tokens() : 0);
+  const int64_t rows = std::max(max_rows, memory_ ? memory_->max_rows() : 0);
+  recordings_.Clear();
+  memory_.reset();
+  step_buffers_.Reserve(tokens, rows);
+  memory_ = model_->MakeStepMemory(tokens, rows, device_);
+}
+
+StepView Runner::Place(const Step& step) {
+  ctx_.tiles = UsesTiles(step.num_tokens());
+  return step_buffers_.Place(step);
+}
+
+Tensor Runner::Queue(const StepView& view) {
+  const Tensor logits = memory_->Logits(view.logit_rows.dim(0));
+  model_->Forward(ctx_, view, *memory_, logits);
+  return logits;
+}
+
+void Runner::Forward(const Step& step) {
+  const int64_t t = step.num_tokens();
+  const StepView view = Place(step);
+  // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
+  const bool decodes = static_cast<int64_t>(step.sequences.size()) == t && static_cast<int64_t>(step.logit_rows.size()) == t;
+  if (decodes && t <= StepBuffers::kSmallStep) return recordings_.Run(StepWork::kModel, t, [&] { Queue(view); });
+  Queue(view);
+}
+
+void Runner::DownloadLogits(float* dst, int64_t first_row, int64_t num_rows) {
+  const Tensor logits = memory_->Logits(memory_->max_rows());
+  const int64_t width = logits.dim(1);
+  device_.Download(dst, logits.f32() + first_row * width, num_rows * width * 4);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,58 @@
+// One rank: a device with the model's weights, the buffers of a step and the recordings of steps that repeat. It runs
+// steps; which sequences are in them, and what becomes of the logits, others decide. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "dsv4/engine.h"
+#include "engine/recordings.h"
+#include "engine/step_buffers.h"
+#include "model/model.h"
+
+namespace dsv4 {
+
+class Runner {
+ public:
+  // `device` outlives the runner.
+  Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> model, const EngineOptions& options,
+         int64_t max_context, int64_t recording_bytes);
+
+  Device& device() const { return device_; }
+  const LoadedModel& model() const { return *model_; }
+  ExecContext& context() { return ctx_; }
+  Recordings& recordings() { return recordings_; }
+  bool on_host() const { return device_.kind() == DeviceKind::kCpu; }
+  bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
+
+  // Room for steps of so many tokens with so many rows of logits. Logits and recordings of before are gone where there was
+  // none. Throws std::bad_alloc; the next Reserve starts from nothing then.
+  void Reserve(int64_t max_tokens, int64_t max_rows);
+
+  // Queues the forward pass of `step`, for which there is room. A step of one token for each sequence, all with logits, runs
+  // from its recording.
+  void Forward(const Step& step);
+
+  // Rows of the last pass's logits, f32 [num_rows, V], to the host.
+  void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
+
+  // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass. Returns
+  // its logits, f32 [R, V].
+  StepView Place(const Step& step);
+  Tensor Queue(const StepView& view);
+  Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
+
+ private:
+  Device& device_;
+  const std::unique_ptr<LoadedModel> model_;
+  const AmxUse amx_;
+  const int64_t least_tokens_, least_rows_;  // of the buffers
+  ExecContext ctx_;
+  std::unique_ptr<StepMemory> memory_;
+  StepBuffers step_buffers_;
+  Recordings recordings_;
+};
+
+}  // namespace dsv4

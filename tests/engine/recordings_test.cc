@@ -1,0 +1,118 @@
+#include "engine/recordings.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace dsv4 {
+namespace {
+
+// A device of which only recordings, and the memory that they take, matter.
+class FakeDevice : public Device {
+ public:
+  int64_t free = 1000, each = 100;  // bytes
+  int64_t launches = 0, recorded = 0;
+
+  class Made : public Recording {
+   public:
+    explicit Made(FakeDevice& device) : device_(device) { device_.free -= device_.each; }
+    ~Made() override { device_.free += device_.each; }
+    void Launch() override { ++device_.launches; }
+    int64_t num_kernels() const override { return 1; }
+
+   private:
+    FakeDevice& device_;
+  };
+
+  std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
+    work();  // queues into the recording
+    if (free < each) return nullptr;
+    ++recorded;
+    return std::make_unique<Made>(*this);
+  }
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  int64_t free_bytes() const override { return free; }
+  Status Synchronize() override { return {}; }
+
+  std::string name() const override { return "fake"; }
+  int64_t scratch_bytes() const override { return 0; }
+  void* Allocate(int64_t) override { return nullptr; }
+  void Free(void*) override {}
+  void* AllocateStaging(int64_t) override { return nullptr; }
+  void FreeStaging(void*) override {}
+  void Upload(void*, const void*, int64_t) override {}
+  void Download(void*, const void*, int64_t) override {}
+  void DownloadLater(void*, const void*, int64_t) override {}
+  void CopyWithin(void*, const void*, int64_t) override {}
+  void Clear(void*, int64_t) override {}
+  int64_t Mark() override { return 0; }
+  Status Wait(int64_t) override { return {}; }
+  Result<double> MeasureReadRate(ThreadPool*) override { return 0.0; }
+  ExecContext Context(ThreadPool*, bool) override { return {}; }
+};
+
+constexpr auto kNothing = [] {};
+
+TEST(Recordings, SmallStepsAreRecordedAtOnceOthersWhenTheyComeBack) {
+  FakeDevice device;
+  Recordings recordings(device, 1000);
+  recordings.Run(StepWork::kModel, 1, kNothing);
+  EXPECT_EQ(device.launches, 1);
+  int64_t plain = 0;
+  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(StepWork::kModel, 20, [&] { ++plain; });
+  EXPECT_EQ(plain, Recordings::kRunsBefore);
+  EXPECT_EQ(device.recorded, 1);
+  recordings.Run(StepWork::kModel, 20, kNothing);
+  EXPECT_EQ(device.recorded, 2);
+  EXPECT_EQ(device.launches, 2);
+  recordings.Run(StepWork::kDraw, 1, kNothing);
+  EXPECT_EQ(device.recorded, 3) << "another kind of work";
+}
+
+TEST(Recordings, TheLeastUsedGoesWhenTheShareIsFull) {
+  FakeDevice device;
+  Recordings recordings(device, 300);
+  for (int64_t n = 1; n <= 3; ++n) recordings.Run(StepWork::kModel, n, kNothing);
+  EXPECT_EQ(recordings.bytes(), 300);
+  recordings.Run(StepWork::kModel, 1, kNothing);
+  recordings.Run(StepWork::kModel, 4, kNothing);  // 2 goes
+  EXPECT_EQ(recordings.count(), 3);
+  EXPECT_EQ(device.free, 700);
+  EXPECT_EQ(device.recorded, 4);
+  recordings.Run(StepWork::kModel, 1, kNothing);
+  EXPECT_EQ(device.recorded, 4) << "1 was used later than 2";
+  recordings.Run(StepWork::kModel, 2, kNothing);
+  EXPECT_EQ(device.recorded, 5);
+  for (int64_t n = 1; n < 200; ++n) recordings.Run(StepWork::kModel, n % 8 + 1, kNothing);
+  EXPECT_LE(recordings.bytes(), 300);
+}
+
+TEST(Recordings, WithoutMemoryOthersGoFirstAndThenStepsRunWithout) {
+  FakeDevice device;
+  device.free = 250;
+  Recordings recordings(device, 1000);
+  for (int64_t n = 1; n <= 3; ++n) recordings.Run(StepWork::kModel, n, kNothing);
+  EXPECT_EQ(recordings.count(), 2) << "the third took the place of the first";
+  EXPECT_EQ(device.launches, 3);
+  recordings.Clear();
+  EXPECT_EQ(recordings.count(), 0);
+  EXPECT_EQ(device.free, 250);
+
+  device.free = 50;
+  int64_t runs = 0;
+  device.launches = 0;
+  for (int i = 0; i < 5; ++i) recordings.Run(StepWork::kModel, 1, [&] { ++runs; });
+  EXPECT_EQ(device.launches, 0);
+  EXPECT_EQ(runs, 5 + 1) << "five plain steps, one attempt to record";
+  device.free = 500;
+  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(StepWork::kModel, 1, kNothing);
+  EXPECT_GT(device.launches, 0) << "tried again once there was time for it";
+}
+
+}  // namespace
+}  // namespace dsv4
