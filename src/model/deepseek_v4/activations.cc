@@ -52,6 +52,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(out, f32, Shape{r, d});
   place(rounded_out, f32, Shape{r, d});
   place(logits, f32, Shape{r, c.vocab_size});
+  if (c.num_ranks > 1) place(rank_logits, f32, Shape{r, c.vocab_size / c.num_ranks});
 }
 
 int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max_rows) {

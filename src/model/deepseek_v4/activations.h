@@ -40,6 +40,7 @@ class Activations : public StepMemory {
   Tensor out;                  // f32 [R, D]
   Tensor rounded_out;          // f32 [R, D]
   Tensor logits;               // f32 [R, V]
+  Tensor rank_logits;          // f32 [R, V/n]: of n ranks' output matrix, this one's columns; none of one rank
 
  private:
   struct Measure {};

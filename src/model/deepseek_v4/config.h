@@ -46,6 +46,7 @@ struct Config {
   std::vector<int64_t> compress_ratios;  // [L]: of kLayerRules
   std::vector<TokenId> eos_token_ids;
   TokenId bos_token_id = -1;  // -1: none
+  int num_ranks = 1;          // whose share heads, groups and width are (ShardConfig); in files always 1
 
   const LayerRule& rule(int64_t layer) const { return *FindLayerRule(compress_ratios[static_cast<size_t>(layer)]); }
   LayerKind kind(int64_t layer) const { return rule(layer).kind; }

@@ -1,14 +1,17 @@
 #include "model/deepseek_v4/forward.h"
 
+#include "base/str.h"
 #include "layers/linear.h"
 #include "model/deepseek_v4/rope.h"
 #include "ops/embed/embed.h"
+#include "ops/gather_ranks/gather_ranks.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope_angles/rope_angles.h"
+#include "ops/sum_ranks/sum_ranks.h"
 
 namespace dsv4::deepseek_v4 {
 
@@ -56,9 +59,15 @@ LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights
   return {f.x, args.x_blocks};
 }
 
+// A sublayer's output, of which every rank has a part. `site` counts the pass's exchanges.
+void SumParts(const ExecContext& ctx, const Tensor& y, int64_t* site) {
+  SumRanks(ctx, {.y = y, .site = *site});
+  *site += RankExchanges(ctx, y.num_elements());
+}
+
 // `pending`: the output of the layer before, or none. Returns this layer's own, for the next one where `more`.
 Tensor DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
-                    const Tensor& pending, bool more, Activations& a) {
+                    const Tensor& pending, bool more, int64_t* site, Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
@@ -76,14 +85,17 @@ Tensor DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const
   const LinearInput x = NextSite(ctx, model, w.hc_attn, w.attn_norm, pending, f, w.attn.q_a, a.attention.rounded);
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
   Attention(ctx, w.attn, attention, rope, cache, x, a.attention, f.y);
+  SumParts(ctx, f.y, site);
   const LinearInput x2 = NextSite(ctx, model, w.hc_ffn, w.ffn_norm, /*pending=*/f.y, f, w.moe.shared.gate, a.moe.rounded);
   bool adds = false;  // the next layer's first site adds the experts' outputs up
-  if (more) {
+  if (more && c.num_ranks == 1) {
     const LayerWeights& next = model.weights.layers[static_cast<size_t>(l + 1)];
     const int64_t t = f.x.dim(0), slots = a.moe.expert_ids.dim(1);
     adds = HcBridgeAddsSlots(ctx, SiteArgs(model, next.hc_attn, next.attn_norm, {a.moe.outputs.data, DType::kF32, {t, slots, c.hidden_size}}, f));
   }
-  return Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y, adds);
+  const Tensor y = Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y, adds);
+  SumParts(ctx, y, site);
+  return y;
 }
 
 }  // namespace
@@ -119,8 +131,9 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   Embed(ctx, {.tokens = step.tokens, .table = w.embed, .streams = f.streams});
   const auto write_output = [&] { HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams}); };
   Tensor pending;
+  int64_t site = 0;
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    pending = DecoderLayer(ctx, model, l, step, f, pending, !observer && l + 1 < c.num_layers, a);
+    pending = DecoderLayer(ctx, model, l, step, f, pending, !observer && l + 1 < c.num_layers, &site, a);
     if (observer) {
       pending = {};
       write_output();
@@ -129,14 +142,22 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   }
 
   const int64_t r = step.logit_rows.dim(0);
-  if (r == 0) return;
+  if (r == 0) return AdvanceExchanges(ctx, site);
   if (pending) write_output();
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
   GatherRows(ctx, {.x = f.streams, .rows = step.logit_rows, .out = out_streams});
   HcHead(ctx, {.streams = out_streams, .fn = w.hc_head.fn, .base = w.hc_head.base, .scale = w.hc_head.scale,
                .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .out = out});
   RmsNorm(ctx, {.x = out, .weight = w.norm, .y = out, .eps = c.rms_norm_eps});
-  QuantLinear(ctx, model.modes.activation, out, w.head, logits, a.rounded_out);
+  const Tensor columns = c.num_ranks > 1 ? a.rank_logits.Head(r) : logits;
+  QuantLinear(ctx, model.modes.activation, out, w.head, columns, a.rounded_out);
+  GatherRanks(ctx, {.x = columns, .y = logits, .site = site});
+  AdvanceExchanges(ctx, site + RankExchanges(ctx, columns.num_elements()));
+}
+
+std::string ExchangeName(const Config& config, int64_t site) {
+  if (site >= 2 * config.num_layers) return "logits";
+  return StrCat("layer ", site / 2, ", ", site % 2 == 0 ? "attention" : "experts");
 }
 
 }  // namespace dsv4::deepseek_v4

@@ -1,0 +1,81 @@
+#include "device/device_list.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "base/str.h"
+#include "device/exchange.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int kMostGpus = 1024;
+
+// A whole number below kMostGpus, and nothing else.
+std::optional<int> Number(std::string_view text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0 || value >= kMostGpus) return std::nullopt;
+  return value;
+}
+
+Status Unknown(const std::string& name) {
+  return InvalidArgument(StrCat("unknown device '", name, "'; use cpu, cuda, cuda:1, and for several ranks cpu*2, cuda:0,1, cuda:0-3 or cuda:0*2"));
+}
+
+Result<std::vector<std::string>> Repeated(const std::string& name, const std::string& device, std::string_view count) {
+  const std::optional<int> n = Number(count);
+  if (!n) return Unknown(name);
+  if (!IsRankCount(*n)) return InvalidArgument(StrCat("device '", name, "': a model is divided among 1, 2, 4 or 8 ranks"));
+  return std::vector<std::string>(static_cast<size_t>(*n), device);
+}
+
+// "0,2", "0-3": numbers of GPUs; empty where it is neither.
+std::vector<int> Gpus(std::string_view list) {
+  std::vector<int> gpus;
+  while (true) {
+    const std::string_view part = list.substr(0, list.find(','));
+    const size_t dash = part.find('-');
+    const std::optional<int> first = Number(part.substr(0, dash)), last = dash == part.npos ? first : Number(part.substr(dash + 1));
+    if (!first || !last || *last < *first) return {};
+    for (int gpu = *first; gpu <= *last; ++gpu) gpus.push_back(gpu);
+    if (part.size() == list.size()) return gpus;
+    list.remove_prefix(part.size() + 1);
+  }
+}
+
+}  // namespace
+
+bool NamesCpu(const std::string& name) { return name == "cpu" || name.starts_with("cpu*"); }
+
+Result<std::vector<std::string>> RankDevices(const std::string& name) {
+  if (name == "cpu" || name == "cuda") return std::vector<std::string>{name};
+  if (name.starts_with("cpu*")) return Repeated(name, "cpu", std::string_view(name).substr(4));
+  if (name == "cuda:") return InvalidArgument("device 'cuda:': the GPU's number is missing; use cuda or cuda:0");
+  if (!name.starts_with("cuda:")) return Unknown(name);
+  const std::string_view list = std::string_view(name).substr(5);
+  if (const size_t star = list.find('*'); star != list.npos) {
+    const std::optional<int> gpu = Number(list.substr(0, star));
+    if (!gpu) return Unknown(name);
+    return Repeated(name, StrCat("cuda:", *gpu), list.substr(star + 1));
+  }
+  const std::vector<int> gpus = Gpus(list);
+  if (gpus.empty()) return Unknown(name);
+  std::vector<std::string> names;
+  for (const int gpu : gpus) {
+    if (std::count(gpus.begin(), gpus.end(), gpu) > 1) {
+      return InvalidArgument(StrCat("device '", name, "' names GPU ", gpu, " twice; cuda:", gpu, "*2 makes two ranks of one GPU"));
+    }
+    names.push_back(StrCat("cuda:", gpu));
+  }
+  if (!IsRankCount(static_cast<int64_t>(names.size()))) {
+    return InvalidArgument(StrCat("device '", name, "': ", names.size(), " GPUs; a model is divided among 1, 2, 4 or 8 ranks"));
+  }
+  return names;
+}
+
+}  // namespace dsv4

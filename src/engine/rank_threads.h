@@ -1,0 +1,44 @@
+// A thread for each rank of an engine: the caller is rank 0's, so that one rank needs no thread and no waiting.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+class RankThreads {
+ public:
+  explicit RankThreads(int count);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+
+  int count() const { return static_cast<int>(statuses_.size()); }
+
+  // Calls job(rank) on every rank's thread at once and returns when all have ended: the first rank's error, if any. What a
+  // job throws is its status: std::bad_alloc kResourceExhausted, anything else kInternal. `failed` hears of a rank's error on
+  // its thread at once, while others may wait for that rank. Not reentrant.
+  Status Run(const std::function<Status(int rank)>& job, const std::function<void(int rank, const Status& why)>& failed = {});
+
+ private:
+  void Work(int rank);
+  Status Do(int rank);
+
+  std::mutex mutex_;
+  std::condition_variable begin_, end_;
+  const std::function<Status(int)>* job_ = nullptr;
+  const std::function<void(int, const Status&)>* failed_ = nullptr;
+  uint64_t generation_ = 0;  // one more for every job
+  int running_ = 0;
+  bool stop_ = false;
+  std::vector<Status> statuses_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dsv4

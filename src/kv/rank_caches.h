@@ -1,0 +1,40 @@
+// One sequence's KV memory on every rank. All ranks compute all rows, with the same bits, so caches of ranks are alike: the
+// same pages are whole, shared, being filled; only their addresses differ.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dsv4/status.h"
+#include "kv/sequence_cache.h"
+
+namespace dsv4 {
+
+class RankCaches {
+ public:
+  // memories[r] is rank r's; they are of one layout and outlive the caches.
+  static Result<std::unique_ptr<RankCaches>> Create(std::span<KvMemory* const> memories);
+
+  // The calls of SequenceCache, on every rank. On an error nothing has changed, but that ranks which had room for more pages
+  // keep them for the next try.
+  Result<std::unique_ptr<RankCaches>> Fork(int64_t num_tokens);
+  Status Reserve(int64_t num_tokens);
+  void Reset();
+
+  int count() const { return static_cast<int>(caches_.size()); }
+  SequenceCache& of(int rank) const { return *caches_[static_cast<size_t>(rank)]; }
+
+  // Of all ranks.
+  int64_t memory_bytes() const;
+  int64_t unforked_bytes() const;
+  int64_t own_bytes() const;
+
+ private:
+  explicit RankCaches(std::vector<std::unique_ptr<SequenceCache>> caches) : caches_(std::move(caches)) {}
+
+  std::vector<std::unique_ptr<SequenceCache>> caches_;
+};
+
+}  // namespace dsv4
