@@ -226,6 +226,9 @@ int RunBench(const BenchOptions& options) {
   if (!options.disk.empty()) return BenchWriteCheckpoint(options);
   EngineOptions model = options.model;
   if (model.synthetic.shape.empty()) model.model_dir = FindModelDir(model.model_dir);
+  if (options.batches) {  // a batch is one pass, also beyond what keeps bits apart
+    for (const int64_t batch : *options.batches) model.max_decode_rows = std::max(model.max_decode_rows, batch);
+  }
   if (options.first_token) return BenchFirstToken(options, model);
   const auto start = Clock::now();
   ProgressLine progress;

@@ -117,7 +117,7 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
   AddChoice<AmxUse>(app, "--amx", &o->amx, {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
                     "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
   app->add_flag("--batch-invariant", o->batch_invariant,
-                "on a GPU: results that do not depend on chunks and batches, bit for bit (slower prefill)");
+                "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits (slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
 }

@@ -54,6 +54,8 @@ int RunServe(const ServeOptions& options) {
   // As the engine chooses it (EngineOptions::prefill_chunk).
   server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : model.device == "cpu" ? 512 : 4096;
 
+  model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
+  server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;
   if (synthetic) model.model_dir.clear();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);

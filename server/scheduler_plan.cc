@@ -162,6 +162,8 @@ void Scheduler::Admit() {
       continue;
     }
     s.session = std::move(*session);
+    // One that starts over computes its prompt as it did, unless the cache has lost rows since.
+    s.computes = std::max(s.computes, s.prompt_end() - std::min(s.num_read(), s.prompt_end()));
     if (!s.was_admitted) {
       s.out.counts.cached = std::min(static_cast<int64_t>(s.num_read()), static_cast<int64_t>(s.prompt_size));
       metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.what);
@@ -208,6 +210,7 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
     const auto sharers = static_cast<int64_t>(prompts.size() - i);
     int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
     if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
+    if (s.num_read() < s.prompt_end()) take = std::min(take, static_cast<int64_t>(s.prompt_end() - s.num_read()));
     if (s.needs_prompt_rows()) {
       const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
       take = std::min(take, std::max<int64_t>(kMaxAllRowsBytes / row_bytes, 1));

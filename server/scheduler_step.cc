@@ -25,7 +25,8 @@ Status Scheduler::RunItems(std::span<Sequence* const> batch) {
     items.push_back({.session = s->session.get(),
                      .tokens = tokens,
                      .rows = rows,
-                     .logits = rows == LogitRows::kNone ? nullptr : &s->logits});
+                     .logits = rows == LogitRows::kNone ? nullptr : &s->logits,
+                     .prompt_tokens = s->num_read() < s->prompt_end() ? static_cast<int64_t>(s->computes) : 0});
   }
   step_begin_ns_ = NowNs();
   const Status status = engine_.Step(items);

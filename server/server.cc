@@ -181,6 +181,11 @@ class Server {
                          {"prefill_chunk", std::to_string(options_.prefill_chunk)},
                          {"max_gap_ms", Number(options_.max_gap_s * 1000, 0)},
                          {"api_keys", std::to_string(options_.api_keys.size())}});
+    if (options_.wide_steps) {
+      log_.Line("note", {{"what", "steps of more than " + std::to_string(kMaxDecodeRows) + " sequences take other kernels: the last bits of a "
+                                  "token's probabilities then depend on how many run; --max-concurrent " + std::to_string(kMaxDecodeRows) +
+                                  " keeps them apart"}});
+    }
     const bool v6 = options_.host.find(':') != std::string::npos;
     log_.Line("listening", {{"url", "http://" + (v6 ? "[" + options_.host + "]" : options_.host) + ":" +
                                         std::to_string(http_->port())}});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/cuda/harness.cuh"
+#include "engine/regimes.h"
 #include "kv/layout.h"
 #include "ops/compress/compress.h"
 #include "ops/q_prepare/q_prepare.h"
@@ -137,6 +138,7 @@ void Attend(Gpu& gpu, const char* model, int64_t ratio, int64_t heads, int64_t k
   const int64_t cold = t * heads * kDim * 8 + batch * std::min<int64_t>(640, start + tokens) * 584;
   const int copies = tokens > 1 ? 1 : static_cast<int>(std::clamp<int64_t>((int64_t{200} << 20) / cold, 3, 128));
   const Setup s(gpu, ratio, heads, k, batch, start, tokens, copies);
+  gpu.ctx().regime = RegimeOfPrompt(t);
   const double us = gpu.MedianUs(tokens > 1 ? 2 : copies, [&](const ExecContext& ctx, int i) { SparseAttention(ctx, s.Args(i)); }, tokens > 1 ? 5 : 11);
   const double flop = static_cast<double>(s.rows) * static_cast<double>(heads) * kDim * 4;
   const int64_t bytes = t * heads * kDim * 8 + (tokens > 1 ? (start + tokens) * 584 / std::max<int64_t>(ratio, 1) : s.rows * 584);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bench/cuda/harness.cuh"
+#include "engine/regimes.h"
 #include "ops/experts/experts.h"
 #include "ops/router/router.h"
 
@@ -94,10 +95,10 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
                         .limit = 10, .hidden = hidden.tensor({pairs, 2 * s.f}), .outputs = outputs.tensor({pairs, s.d}),
                         .shared = shared.tensor({t, s.d}), .y = y.tensor({t, s.d})});
     };
-    const double us = gpu.MedianUs(kLaunches, run);
-    gpu.ctx().batch_invariant = true;  // the kernel of few tokens at every T
-    const double few_us = t > 64 ? gpu.MedianUs(kLaunches, run, 5) : us;
-    gpu.ctx().batch_invariant = false;
+    const double few_us = gpu.MedianUs(kLaunches, run, t > 64 ? 5 : 11);  // the kernel of decode rows at every T
+    gpu.ctx().regime = RegimeOfPrompt(t);
+    const double us = t > 64 ? gpu.MedianUs(kLaunches, run) : few_us;
+    gpu.ctx().regime = Regime::kDecode;
     const int64_t up = static_cast<int64_t>(distinct * static_cast<double>(experts.up_bytes())) / 256 * 256;
     const int64_t down = static_cast<int64_t>(distinct * static_cast<double>(experts.down_bytes())) / 256 * 256;
     const double limit = gpu.ReadLimitUs(up) + gpu.ReadLimitUs(down);

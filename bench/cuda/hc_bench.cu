@@ -2,6 +2,7 @@
 // decode sizes streams, y and x stay in L2, as there. limit_us: a pure read of fn (decode), or a copy of as many bytes as
 // the bridge reads and writes (prefill).
 #include "bench/cuda/harness.cuh"
+#include "engine/regimes.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/hc_pre/hc_pre.h"
@@ -30,6 +31,7 @@ void Run(Gpu& gpu, const char* model, int64_t d, int64_t t) {
         .codes = reinterpret_cast<const uint8_t*>(fn.data() + static_cast<int64_t>(i) * n * h * d)};
   };
   const int launches = t > 128 ? 3 : copies;
+  gpu.ctx().regime = RegimeOfPrompt(t);
   const double bridge = gpu.MedianUs(launches, [&](const ExecContext& ctx, int i) {
     HcBridgeCuda(ctx, {.streams = streams.tensor({t, h, d}),
                        .y = y.tensor({t, d}),

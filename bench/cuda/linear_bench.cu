@@ -1,6 +1,7 @@
 // LinearCuda at the true shapes of Flash and Pro (one GPU holds the whole matrix), against a pure read of the same bytes.
 //   linear_bench [first T ...]      default 1 8
 #include "bench/cuda/harness.cuh"
+#include "engine/regimes.h"
 #include "ops/linear/linear.h"
 
 namespace dsv4 {
@@ -39,6 +40,7 @@ void Run(const std::vector<int64_t>& token_counts) {
         LinearCuda(ctx, {.x = x.tensor({t, c.groups * c.cols}), .w = w[i], .y = y.tensor({t, c.rows}), .groups = c.groups});
       };
       double us[2], limit[2];
+      gpu.ctx().regime = RegimeOfPrompt(t);
       for (const bool overlap : {false, true}) {
         gpu.ctx().overlap = overlap;
         limit[overlap] = gpu.ReadLimitUs(w.bytes());

@@ -1,6 +1,7 @@
 // LinearsCuda for the groups of projections of a layer that share their input, against a pure read of the same bytes.
 //   linears_bench [T ...]      default 1 8
 #include "bench/cuda/harness.cuh"
+#include "engine/regimes.h"
 #include "ops/linears/linears.h"
 
 namespace dsv4 {
@@ -57,6 +58,7 @@ void Run(const std::vector<int64_t>& token_counts) {
         LinearsCuda(ctx, args);
       };
       double us[2], limit[2];
+      gpu.ctx().regime = RegimeOfPrompt(t);
       for (const bool overlap : {false, true}) {
         gpu.ctx().overlap = overlap;
         limit[overlap] = gpu.ReadLimitUs(bytes);

@@ -45,6 +45,9 @@ struct SyntheticModel {
   uint64_t seed = 1;           // same seed, same weights, on every device
 };
 
+// Rows that decode a token each, in one pass of a GPU: up to here a row's bits do not depend on their number.
+inline constexpr int64_t kMaxDecodeRows = 64;
+
 // Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
 enum class Pinning : uint8_t { kAuto, kOn, kOff };
 
@@ -58,9 +61,11 @@ struct EngineOptions {
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;
   int64_t prefill_chunk = 0;       // tokens of a prompt that go through the model at once; 0: what suits the device
-                                   // (CPU 512, GPU 4096). On the CPU, and with batch_invariant, results do not depend on it
+                                   // (CPU 512, GPU 4096). Results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
-  bool batch_invariant = false;    // GPU: results that do not depend on chunks and batches, bit for bit; slower prefill
+  bool batch_invariant = false;    // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
+  int64_t max_decode_rows = kMaxDecodeRows;  // GPU: of one pass; more take several. A larger number is faster than several passes, and
+                                   // the bits of a row then depend on whether its pass has more than kMaxDecodeRows
   AmxUse amx = AmxUse::kOff;       // CPU
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
@@ -99,11 +104,16 @@ enum class LogitRows : uint8_t {
   kAll,   // after every token: [tokens, V]
 };
 
+// On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed in one of three
+// ways, by how many of its tokens the request computes in all (up to 64, as decode rows are; up to 1,024; more: docs/numerics.md,
+// 3.1). Whoever cuts a prompt into several steps names that number in each of them; then the cuts change no bit.
 struct StepItem {
   Session* session;
   std::span<const TokenId> tokens;   // at least one
   LogitRows rows = LogitRows::kLast;
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
+  int64_t prompt_tokens = 0;  // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the
+                              // request computes so many tokens, those of this and of its other steps
 };
 
 // Asked before each draw of an item: which tokens may be drawn, as Sampler::Sample takes it (a bit each; empty: all). Good until
@@ -163,11 +173,12 @@ class Engine {
   virtual int64_t free_bytes() const = 0;
 
   // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
-  // alone, bit for bit. A session may appear once. On an error no session has changed.
+  // alone, bit for bit (on a GPU with max_decode_rows above kMaxDecodeRows: of the same number of decode rows a pass). A session may
+  // appear once. kInvalidArgument: an item with more tokens than its prompt_tokens. On an error no session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
-  // Draws are those of Step and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
+  // Draws are those of Step, as decode rows, and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least: weights (of the experts that

@@ -31,6 +31,7 @@ struct ServerOptions {
   bool strict_model = false;                          // a request for another model name gets 404
 
   int64_t max_running = 64;     // sequences in the batch
+  bool wide_steps = false;      // the engine decodes more than kMaxDecodeRows of them in a pass (engine.h): said at the start
   int64_t max_waiting = 256;    // sequences in the queue; more get 429
   int64_t prefill_chunk = 512;  // prompt tokens of one step
   double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound

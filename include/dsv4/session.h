@@ -19,7 +19,8 @@ class Session {
   // Tokens so far, in order; the next one gets position tokens().size().
   virtual const std::vector<TokenId>& tokens() const = 0;
 
-  // Appends tokens, in chunks of EngineOptions::prefill_chunk. `logits` is [1, V] (kLast), [tokens, V] (kAll) or
+  // Appends tokens: a prompt of so many tokens, in chunks of EngineOptions::prefill_chunk; one token behind others is a decode row
+  // (StepItem says what that means on a GPU). `logits` is [1, V] (kLast), [tokens, V] (kAll) or
   // untouched (kNone). Errors: kInvalidArgument (an id outside the vocabulary: nothing is appended),
   // kResourceExhausted (context limit: nothing is appended; memory), kCancelled (by `progress`, between two chunks:
   // the chunks before it stay appended).

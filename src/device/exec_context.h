@@ -12,6 +12,15 @@ struct RankView;
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
+// Which kernels the rows of a pass take on a GPU. A row's bits depend on the regime and on the row, never on how many rows a pass has: an
+// op chooses by the regime, or by numbers that move its schedule only. The engine says what rows are of which regime
+// (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes are one.
+enum class Regime : uint8_t {
+  kDecode,      // made for up to 64 rows: inputs of matrix products are two BF16 numbers each
+  kPrompt,      // made for hundreds of rows: two FP16 numbers
+  kLongPrompt,  // made for thousands: one FP16 number (docs/numerics.md, 3.1)
+};
+
 // Memory of the device that an op may use while it runs; nothing in it survives the op.
 struct Scratch {
   uint8_t* data = nullptr;  // 256-byte aligned
@@ -27,7 +36,7 @@ struct ExecContext {
   void* stream = nullptr;       // kCuda: the cudaStream_t that ops are queued on
   Scratch scratch = {};         // kCuda
   bool f32_inputs = false;      // kCuda: inputs of matrix products as float32, not rounded to BF16
-  bool batch_invariant = false; // kCuda: only kernels whose rows have the same bits at every T (docs/cuda.md)
+  Regime regime = Regime::kDecode;  // kCuda
   bool overlap = true;          // kCuda: a kernel may start before the one in front of it ends (programmatic launch)
   const RankView* ranks = nullptr;  // of several that run one model together (exchange.h); null: one
 };

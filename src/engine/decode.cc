@@ -13,7 +13,8 @@ namespace dsv4 {
 
 Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) const {
   bool can = !runner_->on_host() && info_.vocab_size <= kMaxSampleVocab &&
-             static_cast<int64_t>(items.size()) <= DecodeSteps::kMaxSequences;
+             static_cast<int64_t>(items.size()) <= DecodeSteps::kMaxSequences &&
+             runner_->regimes().DecodeTogether(static_cast<int64_t>(items.size()));
   for (const DecodeItem& item : items) {
     if (item.sampler == nullptr) return InvalidArgument("a decode item has no sampler");
     if (item.max_tokens < 1) return InvalidArgument("a decode item asks for less than one token");

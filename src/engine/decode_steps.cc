@@ -49,7 +49,7 @@ Status DecodeSteps::Begin(const Step& step, std::span<const Draw> draws) {
     DSV4_RETURN_IF_ERROR(AllocateMasks());
     for (const Draw& d : draws) masks_of_.push_back(d.masked ? num_masks_++ : -1);
   }
-  view_ = runner_.Place(step);
+  view_ = runner_.Place(step, Regime::kDecode);
   const auto n = static_cast<int64_t>(draws.size());
   logits_ = runner_.Logits(n);
   sampled_ = {tokens_.data(), DType::kI32, {n}};

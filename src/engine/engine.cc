@@ -57,7 +57,12 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
     if (item.rows != LogitRows::kNone && item.logits == nullptr) {
       return InvalidArgument("a step item asks for logits but gives no place for them");
     }
-    parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr});
+    if (item.prompt_tokens != 0 && item.prompt_tokens < static_cast<int64_t>(item.tokens.size())) {
+      return InvalidArgument(StrCat("a step item has ", item.tokens.size(), " tokens of a prompt of ", item.prompt_tokens,
+                                    "; name all tokens that the request computes, or 0 for decode rows"));
+    }
+    parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr,
+                     .regime = runner_->regimes().Of(item.prompt_tokens)});
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].rows == LogitRows::kNone) continue;
@@ -88,6 +93,7 @@ Status EngineImpl::Run() {
   try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
+    const int64_t most = std::max(budget, runner_->regimes().MaxRows(Regime::kDecode, budget));
     int64_t total = 0, rows = 0;
     for (const Part& part : parts) {
       const auto n = static_cast<int64_t>(part.tokens.size());
@@ -96,7 +102,7 @@ Status EngineImpl::Run() {
       total += n;
       rows += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
-    runner_->Reserve(std::min(total, budget), std::min(rows, budget));
+    runner_->Reserve(std::min(total, most), std::min(rows, most));
     while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
     return {};
   } catch (const std::bad_alloc&) {
@@ -124,11 +130,20 @@ int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
 Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
-  // Every sequence gets at least one token; the rest of the budget goes to them in order.
-  int64_t spare = budget - static_cast<int64_t>(parts.size());
-  for (Part& part : parts) spare -= AddToStep(part, 1 + spare) - 1;
+  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room; the rest goes to them in
+  // order.
+  const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
+  const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
+  int64_t room = runner_->regimes().MaxRows(regime, budget);
+  int64_t waiting = std::count_if(parts.begin(), parts.end(), [regime](const Part& part) { return part.regime == regime; });
+  for (Part& part : parts) {
+    part.taken = part.num_rows = 0;
+    if (part.regime != regime || room == 0) continue;
+    --waiting;
+    room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
+  }
 
-  runner_->Forward(step_);
+  runner_->Forward(step_, regime);
   for (Part& part : parts) {
     if (part.num_rows == 0) continue;
     runner_->DownloadLogits(part.logits, part.first_row, part.num_rows);
@@ -136,6 +151,7 @@ Status EngineImpl::RunPass(int64_t budget) {
   }
   DSV4_RETURN_IF_ERROR(runner_->device().Synchronize());
   for (Part& part : parts) {
+    if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));
     part.tokens = part.tokens.subspan(static_cast<size_t>(part.taken));
   }

@@ -28,6 +28,7 @@ class EngineImpl : public Engine {
     std::span<const TokenId> tokens;
     LogitRows rows;
     float* logits;  // where the next row goes
+    Regime regime = Regime::kDecode;
     int64_t taken = 0;                    // tokens of the present pass
     int64_t first_row = 0, num_rows = 0;  // of its logits
   };
@@ -64,7 +65,7 @@ class EngineImpl : public Engine {
   Status TakeParts(std::span<const StepItem> items);
   // Runs parts_ to their end, as RunPart.
   Status Run();
-  // One forward pass over at most `budget` tokens; drops the parts that it finishes.
+  // One forward pass over rows of one regime, at most `budget` of a prompt's; drops the parts that it finishes.
   Status RunPass(int64_t budget);
   // Adds the part's next tokens to step_, at most `most`; how many.
   int64_t AddToStep(Part& part, int64_t most);

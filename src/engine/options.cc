@@ -44,6 +44,9 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
                                   " tokens, or 0 for the device's own"));
   }
+  if (o.max_decode_rows < 1 || o.max_decode_rows > kMaxPrefillChunk) {
+    return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
+  }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
 }
@@ -56,7 +59,8 @@ int64_t PrefillChunk(const EngineOptions& options) {
 }
 
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
-  return std::min(PrefillChunk(options), max_context);
+  const int64_t chunk = std::min(PrefillChunk(options), max_context);
+  return options.device == "cpu" ? chunk : std::max(chunk, kMaxDecodeRows);
 }
 
 NumericsModes ModesOf(const EngineOptions& o) {
@@ -65,7 +69,7 @@ NumericsModes ModesOf(const EngineOptions& o) {
 
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), o.batch_invariant ? ", batch-invariant" : "",
+                static_cast<int>(o.activation_dtype), o.device == "cpu" ? "" : o.batch_invariant ? ", batch-invariant" : ", by request",
                 o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
                 o.reference_ops ? ", reference ops" : "");
 }

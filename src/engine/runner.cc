@@ -15,12 +15,11 @@ constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AV
 
 Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> model, const EngineOptions& options,
                int64_t max_context, int64_t recording_bytes)
-    : device_(device), model_(std::move(model)), amx_(options.amx),
+    : device_(device), model_(std::move(model)), amx_(options.amx), regimes_(options),
       // Recordings name addresses: on a device the buffers have their largest size from the beginning.
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
       ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
-  ctx_.batch_invariant = options.batch_invariant;
 }
 
 bool Runner::UsesTiles(int64_t num_tokens) const {
@@ -39,8 +38,9 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
   memory_ = model_->MakeStepMemory(tokens, rows, device_);
 }
 
-StepView Runner::Place(const Step& step) {
+StepView Runner::Place(const Step& step, Regime rows) {
   ctx_.tiles = UsesTiles(step.num_tokens());
+  ctx_.regime = regimes_.OfPass(rows, step.num_tokens());
   return step_buffers_.Place(step);
 }
 
@@ -50,11 +50,12 @@ Tensor Runner::Queue(const StepView& view) {
   return logits;
 }
 
-void Runner::Forward(const Step& step) {
+void Runner::Forward(const Step& step, Regime rows) {
   const int64_t t = step.num_tokens();
-  const StepView view = Place(step);
+  const StepView view = Place(step, rows);
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
-  const bool decodes = static_cast<int64_t>(step.sequences.size()) == t && static_cast<int64_t>(step.logit_rows.size()) == t;
+  const bool decodes = rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
+                       static_cast<int64_t>(step.logit_rows.size()) == t;
   if (decodes && t <= StepBuffers::kSmallStep) return recordings_.Run(StepWork::kModel, t, [&] { Queue(view); });
   Queue(view);
 }

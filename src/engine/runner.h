@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "dsv4/engine.h"
 #include "engine/recordings.h"
+#include "engine/regimes.h"
 #include "engine/step_buffers.h"
 #include "model/model.h"
 
@@ -24,6 +25,7 @@ class Runner {
   const LoadedModel& model() const { return *model_; }
   ExecContext& context() { return ctx_; }
   Recordings& recordings() { return recordings_; }
+  const Regimes& regimes() const { return regimes_; }
   bool on_host() const { return device_.kind() == DeviceKind::kCpu; }
   bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
 
@@ -31,16 +33,16 @@ class Runner {
   // none. Throws std::bad_alloc; the next Reserve starts from nothing then.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // Queues the forward pass of `step`, for which there is room. A step of one token for each sequence, all with logits, runs
-  // from its recording.
-  void Forward(const Step& step);
+  // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each sequence, all
+  // with logits, runs from its recording.
+  void Forward(const Step& step, Regime rows);
 
   // Rows of the last pass's logits, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
 
   // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass. Returns
   // its logits, f32 [R, V].
-  StepView Place(const Step& step);
+  StepView Place(const Step& step, Regime rows);
   Tensor Queue(const StepView& view);
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
 
@@ -48,6 +50,7 @@ class Runner {
   Device& device_;
   const std::unique_ptr<LoadedModel> model_;
   const AmxUse amx_;
+  const Regimes regimes_;
   const int64_t least_tokens_, least_rows_;  // of the buffers
   ExecContext ctx_;
   std::unique_ptr<StepMemory> memory_;

@@ -55,11 +55,11 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
   const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows), heads = Rows(b.heads, t, n * dh);
   SparseAttentionArgs attend{.q = q.Reshaped({t, n, dh}), .kv = kv, .sink = w.sink, .cache = cache, .out = heads.Reshaped({t, n, dh}),
                              .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps};
-  // In long prompts on a GPU it makes what o_a reads, blocks of FP16 numbers, and takes queries as q_b itself writes them.
+  // In prompts on a GPU it makes what o_a reads, blocks of FP16 numbers, and takes queries as q_b itself writes them.
   const bool half = SparseAttentionWritesBlocks(ctx, attend);
-  if (half && ReadsBlocks(ctx, s.activation, w.o_a, t) && n * dh / s.o_groups % 64 == 0) attend.out_blocks = static_cast<uint8_t*>(heads.data);
+  if (half && ReadsBlocks(ctx, s.activation, w.o_a) && n * dh / s.o_groups % 64 == 0) attend.out_blocks = static_cast<uint8_t*>(heads.data);
   const int64_t query_bytes = QueryBlocksBytes(t, n * dh);
-  if (half && ReadsBlocks(ctx, s.activation, w.q_b, t) && b.q.num_bytes() >= query_bytes + t * (n * dh / 64) * 4) {
+  if (half && ReadsBlocks(ctx, s.activation, w.q_b) && b.q.num_bytes() >= query_bytes + t * (n * dh / 64) * 4) {
     attend.queries = {.blocks = static_cast<uint8_t*>(q.data), .squares = reinterpret_cast<float*>(static_cast<uint8_t*>(q.data) + query_bytes),
                       .unit = QueryUnit(w.q_b), .head_dim = dh, .cos_sin = rope.cos_sin};
   }
@@ -112,7 +112,7 @@ void Attention(const ExecContext& ctx, const AttentionWeights& w, const Attentio
                           .y = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}), .mode = s.activation});
   }
   uint8_t* o_blocks = nullptr;
-  if (attend.out_blocks != nullptr && LinearWritesBlocks(ctx, w.o_a, s.o_groups, t) && ReadsBlocks(ctx, s.activation, w.o_b, t)) {
+  if (attend.out_blocks != nullptr && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, s.activation, w.o_b)) {
     o_blocks = static_cast<uint8_t*>(o_lora.data);
   }
   Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups, .activation = s.activation, .x_blocks = attend.out_blocks,

@@ -30,7 +30,7 @@ void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const LinearInput
     input = {scratch.data, DType::kF32, x.shape};
     RoundActivation(ctx, {.x = x, .y = input, .mode = mode});
   }
-  const bool takes = in.blocks != nullptr && ReadsBlocks(ctx, mode, w, x.dim(0));
+  const bool takes = in.blocks != nullptr && ReadsBlocks(ctx, mode, w);
   Linear(ctx, {.x = input, .w = w, .y = y, .activation = mode, .x_blocks = takes ? in.blocks : nullptr});
 }
 

@@ -47,8 +47,8 @@ inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
 }
 
 // Whether a linear of this weight reads its input as blocks in this mode.
-inline bool ReadsBlocks(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w, int64_t num_tokens) {
-  return !RoundsInput(mode, w) && LinearTakesBlocks(ctx, w, num_tokens);
+inline bool ReadsBlocks(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w) {
+  return !RoundsInput(mode, w) && LinearTakesBlocks(ctx, w);
 }
 
 }  // namespace dsv4

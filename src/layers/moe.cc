@@ -3,20 +3,19 @@
 #include "layers/linear.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
 namespace {
 
-// Few tokens on a GPU: the shared expert is one more of the routed ones, if it looks like them. That saves three launches and
+// Decode rows on a GPU: the shared expert is one more of the routed ones, if it looks like them. That saves three launches and
 // keeps more bytes in flight.
-bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w, int64_t num_tokens) {
+bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w) {
   const auto alike = [](const QuantTensor& a, const QuantTensor& b) {
     return a.format == b.format && a.layout == b.layout && a.rows == b.rows && a.cols == b.cols;
   };
   const ExpertWeights& e = w.experts.front();
-  return ctx.device != DeviceKind::kCpu && w.table != nullptr && (num_tokens <= kFewTokens || ctx.batch_invariant) &&
+  return ctx.device != DeviceKind::kCpu && w.table != nullptr && ctx.regime == Regime::kDecode &&
          alike(e.gate, w.shared.gate) && alike(e.up, w.shared.up) && alike(e.down, w.shared.down);
 }
 
@@ -26,7 +25,7 @@ Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, co
            MoeBuffers& b, const Tensor& y, bool leaves_slots) {
   const Tensor& x = in.x;
   const int64_t t = x.dim(0), most = b.expert_ids.dim(1), num_experts = b.router_logits.dim(1);
-  const bool routed = SharedIsRouted(ctx, w, t);
+  const bool routed = SharedIsRouted(ctx, w);
   const int64_t slots = routed ? most : most - 1;
 
   const Tensor logits = b.router_logits.Head(t), ids{b.expert_ids.data, DType::kI32, {t, slots}},
@@ -48,7 +47,7 @@ Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, co
   if (!routed) {
     // `gate` as blocks, where they are read: behind x's in `rounded` (model: Forward).
     uint8_t* blocks = nullptr;
-    if (ReadsBlocks(ctx, s.activation, w.shared.down, t) && b.rounded.num_bytes() >= 2 * CeilDiv(t, 8) * 8 * (x.dim(1) + gate.dim(1))) {
+    if (ReadsBlocks(ctx, s.activation, w.shared.down) && b.rounded.num_bytes() >= 2 * CeilDiv(t, 8) * 8 * (x.dim(1) + gate.dim(1))) {
       blocks = static_cast<uint8_t*>(b.rounded.data) + 2 * CeilDiv(t, 8) * 8 * x.dim(1);
     }
     Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate, .y_blocks = blocks});

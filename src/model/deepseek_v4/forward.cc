@@ -52,7 +52,7 @@ HcBridgeArgs SiteArgs(const Model& model, const HcWeights& w, const Tensor& norm
 LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights& w, const Tensor& norm, const Tensor& pending, const Frame& f,
                      const QuantTensor& reader, const Tensor& blocks) {
   HcBridgeArgs args = SiteArgs(model, w, norm, pending, f);
-  if (ReadsBlocks(ctx, model.modes.activation, reader, f.x.dim(0)) && HcBridgeWritesBlocks(ctx, args)) {
+  if (ReadsBlocks(ctx, model.modes.activation, reader) && HcBridgeWritesBlocks(ctx, args)) {
     args.x_blocks = static_cast<uint8_t*>(blocks.data);
   }
   HcBridge(ctx, args);

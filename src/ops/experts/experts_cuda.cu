@@ -3,7 +3,6 @@
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/expert_one.cuh"
 #include "ops/experts/experts_sm90.h"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -15,7 +14,7 @@ constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
-constexpr int64_t kFewPairs = 6;    // an expert, on average: up to here the kernels of this file are the faster ones
+constexpr int64_t kStreamedTokens = 64;  // up to here weights are read once and need no place in L2; no sum depends on it
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -242,8 +241,8 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
   if (t == 0) return;
-  if (a.shared && t > kFewTokens && pairs > kFewPairs * num_experts && !ctx.batch_invariant && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) {
-    return ExpertsPrefillSm90(ctx, a, t <= kTwoPartTokens ? 2 : 1);
+  if (ctx.regime != Regime::kDecode && a.shared && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) {
+    return ExpertsPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
   }
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t <= kMaxTokensOnGpu);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
@@ -251,7 +250,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
 
   GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
                  .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
-                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kFewTokens ? kEvictFirst : kEvictNormal};
+                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 

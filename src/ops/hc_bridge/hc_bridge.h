@@ -2,7 +2,7 @@
 //   streams = HcPost(y, post, comb, streams)      left out when y is empty: before the first site
 //   x, post, comb = HcPre(streams; fn, base, scale)
 //   x = RmsNorm(x; norm)
-// A row's bits do not depend on T.
+// A row's bits depend on the regime (exec_context.h), never on T.
 #pragma once
 
 #include "ops/registry.h"

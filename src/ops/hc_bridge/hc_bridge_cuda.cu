@@ -24,7 +24,7 @@ bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& a) {
 }
 
 bool HcBridgeAddsSlots(const ExecContext& ctx, const HcBridgeArgs& a) {
-  return ctx.device == DeviceKind::kCuda && !ctx.reference_ops && hc::AddsSlots(BridgeSite(a));
+  return ctx.device == DeviceKind::kCuda && !ctx.reference_ops && hc::AddsSlots(ctx, BridgeSite(a));
 }
 
 void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a) { hc::RunSite(ctx, BridgeSite(a)); }

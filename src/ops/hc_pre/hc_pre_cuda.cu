@@ -12,7 +12,6 @@ namespace hc {
 namespace {
 
 constexpr int64_t kMaxClusterTokens = 4;  // an H200 places no more clusters of 16 at once
-constexpr int64_t kMaxFewTokens = 64;     // whose bits do not depend on their number
 
 template <int kStreams, typename Weight>
 void LaunchDots(const ExecContext& ctx, const Site& s) {
@@ -75,9 +74,8 @@ void LaunchMix(const ExecContext& ctx, const Site& s) {
 }
 
 bool IsPrefill(const ExecContext& ctx, const Site& s) {
-  return s.num_tokens > kMaxFewTokens && !ctx.batch_invariant && s.num_streams == 4 &&
-         s.num_mixes == kPrefillMixes && s.vector && s.d % kPrefillColumns == 0 && s.d <= 8 * kSumThreads && s.post != nullptr &&
-         Aligned(s.post_in, 16) && Aligned(s.comb_in, 16) && Aligned(s.comb, 16);
+  return ctx.regime != Regime::kDecode && s.num_streams == 4 && s.num_mixes == kPrefillMixes && s.vector &&
+         s.d % kPrefillColumns == 0 && s.d <= 8 * kSumThreads && s.post != nullptr && Aligned(s.post_in, 16) && Aligned(s.comb_in, 16) && Aligned(s.comb, 16);
 }
 
 void RunPart(const ExecContext& ctx, const Site& s) {
@@ -117,10 +115,10 @@ bool IsVector(const Site& s) {
 
 }  // namespace
 
-bool AddsSlots(Site s) {
+bool AddsSlots(const ExecContext& ctx, Site s) {
   s.vector = IsVector(s);
   // With D of 7,168 the slots do not fit the registers of 15 warps: slower than the launch that it saves.
-  return s.slots <= kMaxSlots && (s.slots == 1 || s.d == 4096) && RunCluster(nullptr, s);
+  return ctx.regime == Regime::kDecode && s.slots <= kMaxSlots && (s.slots == 1 || s.d == 4096) && RunCluster(nullptr, s);
 }
 
 bool RunsAsPrefill(const ExecContext& ctx, Site s) {

@@ -476,9 +476,9 @@ inline bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<ui
 void RunSite(const ExecContext& ctx, Site site);
 
 // Whether it may have more than one slot: a cluster takes it.
-bool AddsSlots(Site site);
+bool AddsSlots(const ExecContext& ctx, Site site);
 
-// Whether it takes the path for many tokens, which writes x_blocks.
+// Whether it takes the path of prompts, which writes x_blocks.
 bool RunsAsPrefill(const ExecContext& ctx, Site site);
 
 }  // namespace dsv4::hc

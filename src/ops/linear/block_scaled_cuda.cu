@@ -124,7 +124,6 @@ void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tok
 
 namespace {
 
-constexpr int64_t kFewestTokens = 256;
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 // What is used of cuBLASLt, by name. Null where the library is not on this machine.
@@ -278,7 +277,7 @@ struct Places {
 }  // namespace
 
 bool BlockScaledLinearSupports(const ExecContext& ctx, const Tensor& x, const QuantTensor& w) {
-  if (ctx.device != DeviceKind::kCuda || ctx.batch_invariant || x.dim(0) < kFewestTokens) return false;
+  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kLongPrompt) return false;
   if (w.format != WeightFormat::kNvfp4 || w.layout != WeightLayout::kTiles) return false;
   if (w.rows % kTileRows16 != 0 || w.cols % kTileCols64 != 0) return false;
   if (Places(nullptr, w.rows, x.dim(0), w.cols).bytes > ctx.scratch.bytes) return false;

@@ -25,8 +25,8 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
   DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
   DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
-  DSV4_CHECK(a.x_blocks == nullptr || LinearTakesBlocks(ctx, a.w, a.x.dim(0)));
-  DSV4_CHECK(a.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, a.w, a.groups, a.x.dim(0))));
+  DSV4_CHECK(a.x_blocks == nullptr || LinearTakesBlocks(ctx, a.w));
+  DSV4_CHECK(a.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, a.w, a.groups)));
   RunOp("linear", kLinearCandidates, ctx, a);
 }
 

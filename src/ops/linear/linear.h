@@ -1,6 +1,7 @@
 // y[t, g, n] = sum_k x[t, g, k] * w[g*N + n, k]      for groups g < G; G = 1 is the plain linear y = x w^T
 // Weights are decoded exactly; products and sums in float32; the global scale multiplies the finished sum. Rows are
-// independent and each y[t, g, n] is summed in one fixed order: its bits do not depend on T or on the thread count.
+// independent and each y[t, g, n] is summed in one fixed order: its bits depend on the regime (exec_context.h), never on T or
+// on the thread count.
 // `activation` kInt8, kInt16 or kInt24 first rounds x as RoundActivation does, each group by itself, when the weight is MXFP4 or
 // NVFP4: the products within a block of the weight are then integers and their sum is exact. Other modes change nothing here.
 // The grouped form is the output projection o_a (docs/model.md).
@@ -32,13 +33,13 @@ constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 
 // Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too): the GPU's
-// kernels for many tokens do where an input is one FP16 number (docs/numerics.md, 3.1). Anything else would round x once more.
+// kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/numerics.md, 3.1). Anything else would round x once more.
 #ifdef DSV4_HAVE_CUDA
-bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t num_tokens);
-bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups, int64_t num_tokens);
+bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w);
+bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups);
 #else
-inline bool LinearTakesBlocks(const ExecContext&, const QuantTensor&, int64_t) { return false; }
-inline bool LinearWritesBlocks(const ExecContext&, const QuantTensor&, int64_t, int64_t) { return false; }
+inline bool LinearTakesBlocks(const ExecContext&, const QuantTensor&) { return false; }
+inline bool LinearWritesBlocks(const ExecContext&, const QuantTensor&, int64_t) { return false; }
 #endif
 OpImplementations DescribeLinear(const ExecContext& ctx);
 OpWork WorkOf(const LinearArgs& args);

@@ -7,7 +7,6 @@
 #include "ops/linear/linear_sm90.h"
 #include "ops/linear/tile_linear.h"
 #include "ops/pack_weight/pack_weight.h"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -42,21 +41,21 @@ __global__ void __launch_bounds__(kThreads) F32LinearKernel(const float* x, cons
 
 }  // namespace
 
-bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t num_tokens) {
-  return ctx.device == DeviceKind::kCuda && num_tokens > kTwoPartTokens && !ctx.batch_invariant && !ctx.f32_inputs &&
+bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w) {
+  return ctx.device == DeviceKind::kCuda && ctx.regime == Regime::kLongPrompt && !ctx.f32_inputs &&
          (w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block) && w.cols % kTileCols64 == 0 && LinearPrefillSm90Supports(w);
 }
 
-bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups, int64_t num_tokens) {
-  return LinearTakesBlocks(ctx, w, num_tokens) && w.rows / groups % kTileCols64 == 0;
+bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups) {
+  return LinearTakesBlocks(ctx, w) && w.rows / groups % kTileCols64 == 0;
 }
 
 void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
   const int64_t num_tokens = a.x.dim(0);
   if (num_tokens == 0 || a.w.rows == 0) return;
   if (a.w.format != WeightFormat::kF32) {
-    if (num_tokens > kFewTokens && !ctx.batch_invariant && !ctx.f32_inputs && LinearPrefillSm90Supports(a.w)) {
-      LinearPrefillSm90(ctx, a, num_tokens <= kTwoPartTokens ? 2 : 1);
+    if (ctx.regime != Regime::kDecode && !ctx.f32_inputs && LinearPrefillSm90Supports(a.w)) {
+      LinearPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
       return;
     }
     const TileLinearMatrix matrix{.w = a.w, .y = a.y.f32(), .groups = a.groups};

@@ -1,7 +1,6 @@
 #include "ops/linears/linears.h"
 
 #include "ops/linear/linear.h"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -18,7 +17,7 @@ constexpr Candidate<LinearsArgs> kLinearsCandidates[] = {
 }  // namespace
 
 bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& a) {
-  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || (a.x.dim(0) > kFewTokens && !ctx.batch_invariant)) return false;
+  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || ctx.regime != Regime::kDecode) return false;
   for (int i = 0; i < a.count; ++i) {
     if (a.parts[static_cast<size_t>(i)].w.format == WeightFormat::kF32) return false;
   }
@@ -34,7 +33,7 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(a.x.dim(1), part.w.cols);
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
-    DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w, a.x.dim(0)));
+    DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w));
   }
   DSV4_CHECK(!a.norm || LinearsNormalise(ctx, a), "linears with a norm");
   DSV4_CHECK(a.x_blocks == nullptr || !a.norm);

@@ -1,6 +1,6 @@
 // Several linears of one input: y_i[t, n] = sum_k x[t, k] * w_i[n, k]
 // The weights may have different formats and numbers of rows, K is the same; every y_i is what linear gives for w_i to
-// within the order of the sum, which does not depend on T. On a GPU it is one launch (docs/model.md: the projections that
+// within the order of the sum, which depends on the regime, never on T. On a GPU it is one launch (docs/model.md: the projections that
 // read the same normalised stream).
 #pragma once
 
@@ -32,7 +32,7 @@ struct LinearsArgs {
   float norm_eps = 0;
   const uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh), for those of `parts` that take it; or null
 };
-// Whether these linears take a norm along: the GPU's kernels for few tokens do. The same for every T up to kFewTokens.
+// Whether these linears take a norm along: the GPU's kernels of Regime::kDecode do.
 bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& args);
 void Linears(const ExecContext& ctx, const LinearsArgs& args);
 OpImplementations DescribeLinears(const ExecContext& ctx);

@@ -2,7 +2,6 @@
 #include "ops/linear/linear_sm90.h"
 #include "ops/linear/tile_linear.h"
 #include "ops/linears/linears.h"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -10,7 +9,7 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a);
 
 // One launch for all that have tiles, for prompts on Hopper one a format; F32 weights go one by one.
 void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
-  const bool prompt = a.x.dim(0) > kFewTokens && !ctx.batch_invariant && !ctx.f32_inputs;
+  const bool prompt = ctx.regime != Regime::kDecode && !ctx.f32_inputs;
   TileLinearMatrix matrices[kMaxLinears];
   int count = 0;
   LinearsArgs together = {.x = a.x, .x_blocks = a.x_blocks};
@@ -28,7 +27,7 @@ void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
       matrices[count++] = {.w = part.w, .y = part.y.f32()};
     }
   }
-  if (together.count > 0) LinearsPrefillSm90(ctx, together, a.x.dim(0) <= kTwoPartTokens ? 2 : 1);
+  if (together.count > 0) LinearsPrefillSm90(ctx, together, ctx.regime == Regime::kPrompt ? 2 : 1);
   if (count > 0) TileLinear(ctx, a.x.f32(), a.x.dim(0), matrices, count, a.norm ? a.norm.f32() : nullptr, a.norm_eps);
 }
 

@@ -235,7 +235,7 @@ namespace dsv4 {
 
 bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& a, const LinearsArgs& linears) {
   using namespace q_prepare;
-  if (ctx.device != DeviceKind::kCuda || ctx.reference_ops || ctx.f32_inputs) return false;
+  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs) return false;
   if (!a.q || !a.kv || !a.append || a.q.dim(0) != 1 || a.q.dim(2) != kHead || a.cos_sin.dim(1) > 32) return false;
   const int64_t heads = a.q.dim(1), cols = linears.x.dim(1);
   if (a.index_q && (a.index_q.dim(1) != heads || a.index_q.dim(2) != kIndexHead)) return false;

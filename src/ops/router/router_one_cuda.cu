@@ -176,7 +176,7 @@ bool CanCluster() {
 
 bool RouterMultiplies(const ExecContext& ctx, const RouterArgs& a) {
   using namespace router;
-  if (ctx.device != DeviceKind::kCuda || ctx.reference_ops || ctx.f32_inputs || !a.x || a.logits.dim(0) != 1) return false;
+  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs || !a.x || a.logits.dim(0) != 1) return false;
   const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0), cols = a.x.dim(1), tile_cols = CeilDiv(cols, kTileCols64);
   return a.w.format == kFormat && a.w.layout == WeightLayout::kTiles && a.w.rows == e && e > kExperts - kRows && e <= kExperts && count <= kMaxChosen &&
          count <= e && cols % 8 == 0 && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && tile_cols >= kSegments && tile_cols <= kSegments * kMaxTiles &&

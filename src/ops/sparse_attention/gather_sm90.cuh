@@ -22,7 +22,8 @@ constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
 constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
-constexpr int kPromptTokens = 16;     // a step of this many tokens a sequence, or more, decodes its rows first
+constexpr int kPromptHeads = 64;      // of a block of the kernels for prompts
+constexpr int kReadOften = 64;        // a step of more tokens than this converts its own rows once, before they are read
 constexpr int kKeptPages = 512;       // of a token's page table in shared memory, in decode
 
 struct Params {
@@ -116,9 +117,7 @@ struct RowList {
   }
 };
 
-// Many tokens of few sequences: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
-// It fits when scratch memory holds the step's own rows and the rings.
-bool PromptFits(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences, int64_t window);
+// Prompts: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
 void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences, const SparseAttentionArgs& a);
 
 // Offsets in shared memory.
@@ -131,11 +130,9 @@ struct Shared {
   static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
   static constexpr int kSum = kMax + 4 * kHeads * 4;
   static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
-  static constexpr int kNumTiles = kValid + 2 * kTile;      // int [4]: of the last items
-  static constexpr int kOut = kNumTiles + 16;               // float [kHeads]: factors of the output
-  static constexpr int kBarriers = kOut + 4 * kHeads;       // full[2], empty[2]
+  static constexpr int kBarriers = kValid + 2 * kTile;      // full[2], empty[2]
   static constexpr int kPages = kBarriers + 32;             // pointers [kKeptPages]
-  static constexpr int kBytes = kPages + (kHeads <= 32 ? 8 * kKeptPages : 0) + 1024;  // the base is aligned to 1,024 by hand
+  static constexpr int kBytes = kPages + 8 * kKeptPages + 1024;  // the base is aligned to 1,024 by hand
 };
 
 // One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
@@ -347,36 +344,29 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
 
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
 // channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
-// Registers that a tile leaves take the next tile's bytes at once. `n` counts a block's tiles; `queries` runs while the
-// first rows are under way. With kWaits it is this that waits for the kernel in front, behind the loads of what is older.
-template <bool kWaits, typename LoadQ>
-__device__ __forceinline__ int Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, int n, uint32_t tiles,
-                                      uint8_t* valid, uint32_t full, uint32_t empty, int warp, int lane, const LoadQ& queries,
-                                      const uint8_t** kept = nullptr) {
+// Registers that a tile leaves take the next tile's bytes at once. It is this that waits for the kernel in front, behind the
+// loads of what is older.
+__device__ __forceinline__ void Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, uint32_t tiles, uint8_t* valid,
+                                       uint32_t full, uint32_t empty, int warp, int lane, const uint8_t** kept) {
   const int r = lane / 4, part = lane % 4, stride = step * kTile;
   int i = first * kTile + warp * 8 + r;
   Source source;
   RawRow raw;
-  if constexpr (kWaits) {  // behind the wait a page's address is not asked for again
-    const int pages = min(list.num_pages(a), kKeptPages);
-    for (int p = warp * 32 + lane; p < pages; p += kProducers) kept[p] = list.pages[p];
-    sm90::NamedBarrier(4, kProducers);
-  }
+  // Behind the wait a page's address is not asked for again.
+  const int pages = min(list.num_pages(a), kKeptPages);
+  for (int p = warp * 32 + lane; p < pages; p += kProducers) kept[p] = list.pages[p];
+  sm90::NamedBarrier(4, kProducers);
   const auto page_of = [&](int entry, int row) -> const uint8_t* {
-    if constexpr (kWaits) {
-      if (row >= 0 && entry >= list.num_window && row >> a.page_shift < kKeptPages) return kept[row >> a.page_shift];
-    }
+    if (row >= 0 && entry >= list.num_window && row >> a.page_shift < kKeptPages) return kept[row >> a.page_shift];
     return list.PageOf(a, entry, row);
   };
   const auto load = [&](int row) {
     source = Locate(a, list, i, row, page_of(i, row), part);
     raw.Load(source);
   };
-  const bool old = kWaits && list.IsOld(i);
-  if constexpr (kWaits) {
-    if (old) load(list.RowOf(i));
-    WaitForPrevious();
-  }
+  const bool old = list.IsOld(i);
+  if (old) load(list.RowOf(i));
+  WaitForPrevious();
   int row = old ? -1 : list.RowOf(i), next_row = list.RowOf(i + stride);
   if (!old) {
     load(row);
@@ -386,9 +376,9 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
   row = next_row;
   next_row = list.RowOf(i + 2 * stride);
   page = page_of(i + stride, row);
-  queries();
   const uint32_t at = tiles + static_cast<uint32_t>(warp * 1024 + r * 128 + ((2 * part) ^ r) * 16);
   const uint32_t at_tail = tiles + static_cast<uint32_t>(7 * kBlockBytes + warp * 1024 + r * 128 + (part ^ r) * 16);
+  int n = 0;  // tiles of this block so far
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const uint32_t buffer = static_cast<uint32_t>(n) & 1;
     const uint32_t to = at + buffer * kTileBytes, tail = at_tail + buffer * kTileBytes;
@@ -420,7 +410,7 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
 #pragma unroll
       for (int b = 0; b < 7; ++b) raw.LoadCodes(next, b);
       raw.LoadTail(next);
-      CopyRow<kWaits ? 2 : 1>(source, scales, to, tail);
+      CopyRow<2>(source, scales, to, tail);
     }
     TouchF32(next);
     if (part == 0) valid[buffer * kTile + warp * 8 + r] = source.kind != kNone;
@@ -429,7 +419,6 @@ __device__ __forceinline__ int Gather(const Params& a, const RowList& list, int 
     if (part == 0) BarrierArrive(full + 8 * buffer);
     source = next;
   }
-  return n;
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -7,7 +7,6 @@
 
 namespace dsv4::attend {
 
-constexpr int kPromptHeads = 64;
 constexpr int kGatherers = 128, kQueryThreads = 128;  // threads that fill shared memory: with rows, with queries
 constexpr int kPromptThreads = kConsumers + kGatherers + kQueryThreads;
 constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's

@@ -28,7 +28,7 @@ struct SparseAttentionArgs {
   float norm_eps = 0;             // of that norm
   uint8_t* out_blocks = nullptr;  // instead of out: FP16 in blocks (ops/activation_blocks.cuh)
 };
-// Whether this call takes and makes FP16: long prompts on a GPU.
+// Whether this call takes and makes FP16: prompts on a Hopper GPU.
 #ifdef DSV4_HAVE_CUDA
 bool SparseAttentionWritesBlocks(const ExecContext& ctx, const SparseAttentionArgs& args);
 #else

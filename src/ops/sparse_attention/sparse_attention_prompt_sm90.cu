@@ -1,4 +1,4 @@
-// SparseAttention of long prompts on Hopper's tensor cores.
+// SparseAttention of prompts on Hopper's tensor cores.
 //
 // A row of a prompt is read by many tokens, so every row that the step may read is decoded once, to FP16 in scratch memory:
 // the step's own rows, each sequence's ring and its compressed rows. Then a block takes one token and 64 of its heads at a
@@ -117,12 +117,9 @@ struct PromptScratch {
 
 }  // namespace
 
-bool PromptFits(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences, int64_t window) {
-  return num_tokens + num_sequences * window <= PromptScratch(ctx, num_heads, num_tokens, num_sequences).capacity;
-}
-
 void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64_t num_sequences, const SparseAttentionArgs& a) {
   const PromptScratch scratch(ctx, params.num_heads, t, num_sequences);
+  DSV4_CHECK(scratch.capacity >= 0, "scratch of ", ctx.scratch.bytes, " bytes");
   int* table = reinterpret_cast<int*>(ctx.scratch.data);
   __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + scratch.table_bytes);
   __half* rows = queries + scratch.query_bytes / 2;

@@ -9,8 +9,8 @@
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
 // all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on how
-// many tokens the step has nor on how many heads share a block. With more than kFewTokens tokens (prompts) a chain
-// of sums over all tiles is faster (MultiplyChain); its bits differ, unless ctx.batch_invariant forbids it.
+// many tokens the step has nor on how many heads share a block. Prompts of models whose heads come in blocks of 64 have kernels
+// of their own (sparse_attention_prompt_sm90.cu), whose bits differ and depend on the token alone as well.
 //
 // Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs/20250929-hopper-fp8-sparse-deep-dive.md).
 // wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
@@ -22,7 +22,6 @@
 
 #include "device/launch.cuh"
 #include "ops/sparse_attention/multiply_sm90.cuh"
-#include "ops/token_limits.h"
 
 namespace dsv4 {
 
@@ -67,53 +66,12 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
     if constexpr (kHeads > 16) sm90::FewerRegisters<80>();
-    Gather<true>(a, list, first, step, num_tiles, 0, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32,
-                 threadIdx.x % 32, [] {}, reinterpret_cast<const uint8_t**>(smem + S::kPages));
+    Gather(a, list, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32,
+           reinterpret_cast<const uint8_t**>(smem + S::kPages));
   } else {
     if constexpr (kHeads > 16) sm90::MoreRegisters<176>();
     WaitForPrevious();
     Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
-  }
-#endif
-}
-
-__global__ void __launch_bounds__(kThreads, 1) AttendChainKernel(const __grid_constant__ Params a, int num_items) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kHeads = 64;
-  extern __shared__ uint8_t raw[];
-  using S = Shared<kHeads>;
-  AllowNext();
-  uint32_t base;
-  uint8_t* smem = PrepareShared<kHeads>(raw, base);
-  const uint32_t full = base + S::kBarriers, empty = full + 16;
-  __syncthreads();
-  const int groups = a.num_heads / kHeads;
-  int item = 0, count = 0;
-  if (threadIdx.x >= kConsumers) {
-    sm90::FewerRegisters<80>();
-    WaitForPrevious();
-    const int tid = threadIdx.x - kConsumers, lane = tid % 32;
-    for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
-      const int64_t t = w / groups;
-      const RowList list(a, t);
-      // A slot's last reader has given back a tile since, and with it the slot.
-      if (tid == 0) reinterpret_cast<int*>(smem + S::kNumTiles)[item & 3] = list.num_tiles();
-      count = Gather<false>(a, list, 0, 1, list.num_tiles(), count, base + S::kTiles, smem + S::kValid, full, empty, tid / 32, lane, [&] {
-        const int next = w + gridDim.x;  // its queries and picks, on their way to L2
-        if (next >= num_items) return;
-        const float* q = a.q + static_cast<int64_t>(next) * kHeads * kDim;
-#pragma unroll
-        for (int i = 0; i < kHeads * kDim / 32 / kProducers; ++i) Prefetch(q + (i * kProducers + tid) * 32);
-        if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + static_cast<int64_t>(next / groups) * a.v.num_picks + tid * 32);
-        if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + next / groups * kPairs + tid * 16);
-      });
-    }
-  } else {
-    sm90::MoreRegisters<176>();
-    WaitForPrevious();
-    for (int w = blockIdx.x; w < num_items; w += gridDim.x, ++item) {
-      MultiplyChain<kHeads>(a, w / groups, w % groups * kHeads, item, count, smem, base, threadIdx.x);
-    }
   }
 #endif
 }
@@ -208,9 +166,7 @@ bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
 }
 
 bool SparseAttentionSm90IsPrompt(const ExecContext& ctx, const SparseAttentionArgs& a) {
-  const int64_t t = a.q.dim(0), heads = a.q.dim(1);
-  return heads % 64 == 0 && t > kFewTokens && !ctx.batch_invariant && t >= attend::kPromptTokens * a.cache.num_sequences &&
-         attend::PromptFits(ctx, heads, t, a.cache.num_sequences, a.cache.window);
+  return ctx.regime != Regime::kDecode && a.q.dim(1) % attend::kPromptHeads == 0;
 }
 
 void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
@@ -218,6 +174,10 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   attend::Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
               .num_heads = static_cast<int>(heads), .ratio_shift = attend::Log2(a.cache.layer->main.ratio), .page_shift = attend::Log2(a.cache.layer->main.rows_per_page),
               .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(attend::kDim))), .v = gpu::ViewOf(a)};
+  if (SparseAttentionSm90IsPrompt(ctx, a)) {
+    attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
+    return;
+  }
   if (t <= attend::kMaxSplitTokens) {
     // A block a tile, up to what the scratch memory holds; longer lists (a million rows and more) are walked through.
     const int64_t slot_bytes = t * heads * (attend::kDim * 4 + 8);
@@ -234,21 +194,13 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
            std::min({tiles, 10, p.slots}));
     return;
   }
-  const bool chain = heads % 64 == 0 && t > kFewTokens && !ctx.batch_invariant;
-  if (SparseAttentionSm90IsPrompt(ctx, a)) {
-    attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
-    return;
-  }
-  if (t > kFewTokens && t * attend::kDim * 2 <= ctx.scratch.bytes) {
+  if (t > attend::kReadOften && t * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = t * attend::kDim / 4;
     Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
-  if (chain) {
-    const int items = static_cast<int>(t * heads / 64);
-    Launch(ctx, attend::AttendChainKernel, dim3(static_cast<unsigned>(std::min(items, NumSms()))), dim3(attend::kThreads), attend::Shared<64>::kBytes, p, items);
-  } else if (heads % 32 == 0) {
+  if (heads % 32 == 0) {
     attend::LaunchAttend<32>(ctx, p, t, 1);
   } else {
     attend::LaunchAttend<16>(ctx, p, t, 1);
