@@ -141,6 +141,7 @@ TEST(CudaActivationBlocks, HcBridge) {
     HcBridgeArgs a{.streams = gpu.In(streams.tensor()), .y = gpu.In(y.tensor()), .fn = gpu.Weight(fn.tensor(), /*rows=*/true), .base = gpu.In(base.tensor()),
                    .scale = gpu.In(scale.tensor()), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f, .norm = gpu.In(norm.tensor()), .x = gpu.Out(x.tensor()),
                    .post = gpu.In(post.tensor()), .comb = gpu.In(comb.tensor())};
+    gpu.ctx().regime = Regime::kLongPrompt;
     ASSERT_TRUE(HcBridgeWritesBlocks(gpu.ctx(), a));
     a.x_blocks = Bytes(gpu.Out(blocks.tensor()));
     HcBridge(gpu.ctx(), a);
@@ -165,6 +166,7 @@ TEST(CudaActivationBlocks, SparseAttention) {
     Mirror gpu;
     SparseAttentionArgs a{.q = gpu.In(q.tensor()), .kv = gpu.In(kv.tensor()), .sink = gpu.In(sink.tensor()), .cache = gpu.Cache(cache.View(0)),
                           .out = gpu.Out(out.tensor()), .cos_sin = gpu.In(cos_sin.tensor())};
+    gpu.ctx().regime = Regime::kLongPrompt;
     if (!SparseAttentionWritesBlocks(gpu.ctx(), a)) GTEST_SKIP() << "not a Hopper GPU";
     SparseAttention(gpu.ctx(), a);
     a.out_blocks = Bytes(gpu.Out(blocks.tensor()));

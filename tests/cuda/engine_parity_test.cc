@@ -116,7 +116,38 @@ TEST_P(CudaFixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   EXPECT_LE(*middle, 0.02f);
 }
 
-// In batch-invariant mode: alone, in chunks, by decode steps and in a batch of 32 the same bits.
+// By default flags: whole, in chunks and in a batch of 32 the same bits.
+TEST_P(CudaFixture, APromptHasTheSameBitsInChunksAndAmongOthers) {
+  DSV4_GPU_OR_SKIP();
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam());
+  const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;
+  EngineOptions options;
+  options.model_dir = dir;
+  options.device = "cuda";
+  auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<float> alone = AllLogits(*engine, prompt);
+  for (const int64_t chunk : {37, 512, 4096}) {
+    EngineOptions chunked = options;
+    chunked.prefill_chunk = chunk;
+    auto second = LoadOrFail(chunked);
+    ASSERT_NE(second, nullptr);
+    EXPECT_EQ(AllLogits(*second, prompt), alone) << "chunks of " << chunk;
+  }
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::vector<float>> logits(32);
+  std::vector<StepItem> items;
+  for (size_t i = 0; i < 32; ++i) {
+    sessions.push_back(std::move(engine->NewSession()).value());
+    const std::span<const TokenId> tokens = std::span(prompt).first(i == 17 ? prompt.size() : 1 + i * 5);
+    items.push_back({.session = sessions[i].get(), .tokens = tokens, .rows = LogitRows::kAll, .logits = &logits[i],
+                     .prompt_tokens = static_cast<int64_t>(tokens.size())});
+  }
+  ASSERT_TRUE(engine->Step(items).ok());
+  EXPECT_EQ(logits[17], alone) << "in a batch of 32";
+}
+
+// In batch-invariant mode by decode steps, too.
 TEST_P(CudaFixture, BatchInvariantModeGivesTheSameBits) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
@@ -136,20 +167,6 @@ TEST_P(CudaFixture, BatchInvariantModeGivesTheSameBits) {
   auto second = LoadOrFail(chunked);
   ASSERT_NE(second, nullptr);
   EXPECT_EQ(AllLogits(*second, prompt), alone) << "chunks of 37";
-
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<std::vector<float>> logits(32);
-  std::vector<StepItem> items;
-  for (size_t i = 0; i < 32; ++i) {
-    auto session = engine->NewSession();
-    ASSERT_TRUE(session.ok());
-    sessions.push_back(std::move(*session));
-    const size_t length = i == 17 ? t : 1 + i * 5;
-    items.push_back({.session = sessions[i].get(), .tokens = prompt.first(length), .rows = LogitRows::kAll,
-                     .logits = &logits[i]});
-  }
-  ASSERT_TRUE(engine->Step(items).ok());
-  EXPECT_EQ(logits[17], alone) << "in a batch of 32";
 }
 
 // By default: decode steps of one sequence do not change with what runs beside it.

@@ -52,8 +52,11 @@ HcPreArgs Args(Site& s, Outputs& out) {
           .comb = out.comb.tensor()};
 }
 
-void RunPre(Site& s, const Case& c, Outputs& out) {
+constexpr Regime kRegimes[] = {Regime::kDecode, Regime::kPrompt};
+
+void RunPre(Site& s, const Case& c, Outputs& out, Regime regime) {
   Mirror gpu;
+  gpu.ctx().regime = regime;
   HcPreArgs a = Args(s, out);
   a.streams = gpu.In(Tensor{s.streams.data(), DType::kF32, {c.t, c.h, c.d}});
   a.fn = gpu.Weight(s.fn.tensor(), /*rows=*/true);
@@ -83,14 +86,17 @@ TEST(CudaHcPre, MatchesReference) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d));
       Site site(random, format, c, (2 + c.h) * c.h, 3);
-      Outputs want(c), got(c);
+      Outputs want(c);
       HcPre({.reference_ops = true}, Args(site, want));
-      RunPre(site, c, got);
-      // Beyond small K the worst case bound says nothing; errors grow like its root.
-      const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
-      EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
-      EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
-      EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * static_cast<double>(c.h) * tolerance));
+      for (const Regime regime : kRegimes) {
+        Outputs got(c);
+        RunPre(site, c, got, regime);
+        // Beyond small K the worst case bound says nothing; errors grow like its root.
+        const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
+        EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
+        EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
+        EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * static_cast<double>(c.h) * tolerance));
+      }
     }
   }
 }
@@ -98,22 +104,25 @@ TEST(CudaHcPre, MatchesReference) {
 TEST(CudaHcPre, TokensDoNotDependOnTheirBatchNorOnTheRun) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
-  const Case c{64, 4, 4096};
+  const Case c{300, 4, 4096};
   Site site(random, WeightFormat::kF32, c, 24, 3);
-  Outputs all(c), again(c);
-  RunPre(site, c, all);
-  RunPre(site, c, again);
-  EXPECT_TRUE(BitEqual(again.x.span(), all.x.span()));
-  EXPECT_TRUE(BitEqual(again.comb.span(), all.comb.span()));
-  EXPECT_TRUE(BitEqual(again.post.span(), all.post.span()));
-  for (const int64_t t : {1, 2, 7, 8, 9, 33}) {
-    const Case few{t, c.h, c.d};
-    Outputs got(few);
-    RunPre(site, few, got);
-    for (int64_t i = 0; i < t; ++i) {
-      ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
-      ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
-      ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+  for (const Regime regime : kRegimes) {
+    SCOPED_TRACE(static_cast<int>(regime));
+    Outputs all(c), again(c);
+    RunPre(site, c, all, regime);
+    RunPre(site, c, again, regime);
+    EXPECT_TRUE(BitEqual(again.x.span(), all.x.span()));
+    EXPECT_TRUE(BitEqual(again.comb.span(), all.comb.span()));
+    EXPECT_TRUE(BitEqual(again.post.span(), all.post.span()));
+    for (const int64_t t : {1, 2, 3, 7, 8, 9, 17, 33, 64, 65, 200}) {
+      const Case few{t, c.h, c.d};
+      Outputs got(few);
+      RunPre(site, few, got, regime);
+      for (int64_t i = 0; i < t; ++i) {
+        ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
+        ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
+        ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+      }
     }
   }
 }
@@ -124,16 +133,19 @@ TEST(CudaHcPre, NaNStaysInItsToken) {
   Random random(3);
   const Case c{10, 4, 256};
   Site site(random, WeightFormat::kF32, c, 24, 3);
-  Outputs want(c), got(c);
-  RunPre(site, c, want);
-  site.streams[3 * c.h * c.d + 5] = std::nanf("");
-  RunPre(site, c, got);
-  for (int64_t t = 0; t < c.t; ++t) {
-    if (t == 3) {
-      for (const float v : got.x.row(t)) EXPECT_TRUE(std::isnan(v));
-      for (const float v : got.comb.row(t)) EXPECT_TRUE(std::isnan(v));
-    } else {
-      EXPECT_TRUE(BitEqual(got.x.row(t), want.x.row(t)));
+  for (const Regime regime : kRegimes) {
+    Outputs want(c), got(c);
+    site.streams[3 * c.h * c.d + 5] = 1;
+    RunPre(site, c, want, regime);
+    site.streams[3 * c.h * c.d + 5] = std::nanf("");
+    RunPre(site, c, got, regime);
+    for (int64_t t = 0; t < c.t; ++t) {
+      if (t == 3) {
+        for (const float v : got.x.row(t)) EXPECT_TRUE(std::isnan(v));
+        for (const float v : got.comb.row(t)) EXPECT_TRUE(std::isnan(v));
+      } else {
+        EXPECT_TRUE(BitEqual(got.x.row(t), want.x.row(t)));
+      }
     }
   }
 }
@@ -144,17 +156,19 @@ TEST(CudaHcPre, CombIsDoublyStochastic) {
   Random random(4);
   const Case c{33, 4, 32};
   Site site(random, WeightFormat::kF32, c, 24, 3);
-  Outputs got(c);
-  RunPre(site, c, got);
-  for (int64_t i = 0; i < c.t; ++i) {
-    for (int64_t a = 0; a < c.h; ++a) {
-      double row = 0, column = 0;
-      for (int64_t b = 0; b < c.h; ++b) {
-        row += got.comb[(i * c.h + a) * c.h + b];
-        column += got.comb[(i * c.h + b) * c.h + a];
+  for (const Regime regime : kRegimes) {
+    Outputs got(c);
+    RunPre(site, c, got, regime);
+    for (int64_t i = 0; i < c.t; ++i) {
+      for (int64_t a = 0; a < c.h; ++a) {
+        double row = 0, column = 0;
+        for (int64_t b = 0; b < c.h; ++b) {
+          row += got.comb[(i * c.h + a) * c.h + b];
+          column += got.comb[(i * c.h + b) * c.h + a];
+        }
+        EXPECT_NEAR(column, 1, 1e-5);
+        EXPECT_NEAR(row, 1, 1e-3);
       }
-      EXPECT_NEAR(column, 1, 1e-5);
-      EXPECT_NEAR(row, 1, 1e-3);
     }
   }
 }
@@ -233,10 +247,11 @@ struct Bridge {
             .post = out.post.tensor(),
             .comb = out.comb.tensor()};
   }
-  void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out, const Tensor& slots = {}) {
+  void Run(const Case& c, bool first, GuardBuffer<float>& streams, Outputs& out, Regime regime, const Tensor& slots = {}) {
     HcBridgeArgs a = Args(c, first, streams, out);
     if (slots) a.y = slots;
     Mirror gpu;
+    gpu.ctx().regime = regime;
     a.streams = gpu.Out(a.streams), a.y = gpu.In(a.y), a.fn = gpu.Weight(a.fn, /*rows=*/true),
     a.base = gpu.In(a.base);
     a.scale = gpu.In(a.scale), a.norm = gpu.In(a.norm);
@@ -256,13 +271,15 @@ void ExpectTheComposition(Random& random, WeightFormat format, const Case& c, bo
   GuardBuffer<float> want_streams({c.t, c.h, c.d}), streams({c.t, c.h, c.d});
   Outputs want(c), got(c);
   HcBridge({.reference_ops = true}, bridge.Args(c, first, want_streams, want));
-  bridge.Run(c, first, streams, got);
-  const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
-  EXPECT_TRUE(Near(streams.span(), want_streams.span(),
-                   first ? 0 : 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
-  EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
-  EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
-  EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * 20 * static_cast<double>(c.h) * tolerance));
+  for (const Regime regime : kRegimes) {
+    bridge.Run(c, first, streams, got, regime);
+    const double tolerance = c.h * c.d <= 1024 ? MixTolerance(c.h * c.d) : 1e-4;
+    EXPECT_TRUE(Near(streams.span(), want_streams.span(),
+                     first ? 0 : 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
+    EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
+    EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
+    EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * 20 * static_cast<double>(c.h) * tolerance));
+  }
 }
 
 TEST(CudaHcBridge, EqualsTheComposition) {
@@ -288,21 +305,24 @@ TEST(CudaHcBridge, TokensDoNotDependOnTheirBatchNorOnTheRun) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   for (const int64_t d : {4096, 7168, 512}) {
-    const Case c{64, 4, d};
+    const Case c{1100, 4, d};
     Bridge bridge(random, d == 4096 ? WeightFormat::kF32 : WeightFormat::kBf16, c);
-    GuardBuffer<float> streams({c.t, c.h, c.d});
-    Outputs all(c);
-    bridge.Run(c, false, streams, all);
-    for (const int64_t t : {64, 1, 2, 8, 9, 33}) {
-      const Case few{t, c.h, c.d};
-      GuardBuffer<float> few_streams({t, c.h, c.d});
-      Outputs got(few);
-      bridge.Run(few, false, few_streams, got);
-      for (int64_t i = 0; i < t; ++i) {
-        ASSERT_TRUE(BitEqual(few_streams.row(i), streams.row(i))) << t << " " << i;
-        ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
-        ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
-        ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+    for (const Regime regime : kRegimes) {
+      SCOPED_TRACE(StrCat("D ", d, " regime ", static_cast<int>(regime)));
+      GuardBuffer<float> streams({c.t, c.h, c.d});
+      Outputs all(c);
+      bridge.Run(c, false, streams, all, regime);
+      for (const int64_t t : {1, 2, 3, 8, 9, 17, 33, 64, 65, 200}) {
+        const Case few{t, c.h, c.d};
+        GuardBuffer<float> few_streams({t, c.h, c.d});
+        Outputs got(few);
+        bridge.Run(few, false, few_streams, got, regime);
+        for (int64_t i = 0; i < t; ++i) {
+          ASSERT_TRUE(BitEqual(few_streams.row(i), streams.row(i))) << t << " " << i;
+          ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(i))) << t << " " << i;
+          ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(i)));
+          ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(i)));
+        }
       }
     }
   }
@@ -327,8 +347,8 @@ TEST(CudaHcBridge, AddsSlots) {
         }
         GuardBuffer<float> want_streams({t, 4, d}), streams({t, 4, d});
         Outputs want(c), got(c);
-        bridge.Run(c, false, want_streams, want);
-        bridge.Run(c, false, streams, got, parts.tensor());
+        bridge.Run(c, false, want_streams, want, Regime::kDecode);
+        bridge.Run(c, false, streams, got, Regime::kDecode, parts.tensor());
         EXPECT_TRUE(BitEqual(streams.span(), want_streams.span()));
         EXPECT_TRUE(BitEqual(got.x.span(), want.x.span()));
         EXPECT_TRUE(BitEqual(got.post.span(), want.post.span()) && BitEqual(got.comb.span(), want.comb.span()));

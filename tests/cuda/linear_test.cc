@@ -45,11 +45,11 @@ Expected Exact(const std::vector<float>& x, const QuantFixture& w, int64_t num_t
 }
 
 std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_tokens, int64_t groups, bool f32_inputs = false,
-                             bool batch_invariant = false) {
+                             Regime regime = Regime::kDecode) {
   GuardBuffer<float> y({num_tokens, w.rows});
   Mirror gpu;
   gpu.ctx().f32_inputs = f32_inputs;
-  gpu.ctx().batch_invariant = batch_invariant;
+  gpu.ctx().regime = regime;
   LinearCuda(gpu.ctx(), {.x = gpu.In(x), .w = gpu.Weight(w), .y = gpu.Out(y.tensor()), .groups = groups});
   gpu.Finish();
   return y.values();
@@ -112,7 +112,7 @@ TEST_P(CudaLinearFormats, RowsDoNotDependOnTheirBatch) {
     SCOPED_TRACE(StrCat("N ", n, " K ", k, " G ", groups));
     const QuantFixture w(random, GetParam(), n, k, {.unaligned = false});
     GuardBuffer<float> x({num_tokens, groups * k}, random.Normals(num_tokens * groups * k));
-    const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), num_tokens, groups, false, /*batch_invariant=*/true);
+    const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), num_tokens, groups);
     for (const int64_t size : {1, 2, 7, 8, 9, 16, 17, 32, 33, 64}) {
       for (const int64_t first : {int64_t{0}, num_tokens - size}) {
         const Tensor part{x.data() + first * groups * k, DType::kF32, {size, groups * k}};

@@ -19,11 +19,11 @@ namespace {
 
 constexpr float kEps = 1e-6f;
 
-std::vector<std::vector<float>> RunLinears(const std::vector<QuantFixture>& weights, const Tensor& x, bool batch_invariant = false,
-                                           const Tensor& norm = {}) {
+std::vector<std::vector<float>> RunLinears(const std::vector<QuantFixture>& weights, const Tensor& x, const Tensor& norm = {},
+                                           Regime regime = Regime::kDecode) {
   std::vector<std::unique_ptr<GuardBuffer<float>>> y;
   Mirror gpu;
-  gpu.ctx().batch_invariant = batch_invariant;
+  gpu.ctx().regime = regime;
   LinearsArgs args{.x = gpu.In(x), .count = static_cast<int>(weights.size()), .norm_eps = kEps};
   if (norm) args.norm = gpu.In(norm);
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -134,9 +134,9 @@ TEST(CudaLinears, NormsRowsFirst) {
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));
     for (const int64_t t : {1, 2, 8, 40}) {
       GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
-      const auto y = RunLinears(weights, x.tensor(), false, norm.tensor());
+      const auto y = RunLinears(weights, x.tensor(), norm.tensor());
       ExpectNormedProducts(weights, x.tensor(), norm.tensor(), y);
-      EXPECT_EQ(RunLinears(weights, x.tensor(), false, norm.tensor()), y) << "two runs";
+      EXPECT_EQ(RunLinears(weights, x.tensor(), norm.tensor()), y) << "two runs";
     }
   }
 }
@@ -154,7 +154,7 @@ TEST(CudaLinears, OneTokenSegmentsShort) {
       const std::vector<QuantFixture> weights = Weights(random, {k, {40, 2120}, {kind, kind}});
       GuardBuffer<float> x({1, k}, random.Normals(k)), norm({k}, random.Normals(k));
       ExpectExactProducts(weights, x.tensor(), RunLinears(weights, x.tensor()));
-      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), norm.tensor()));
     }
   }
 }
@@ -175,10 +175,10 @@ TEST(CudaLinears, OneTokenFormatsShort) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> x({2, c.k}, random.Normals(2 * c.k)), norm({c.k}, random.Normals(c.k));
     for (const Tensor& by : {Tensor{}, norm.tensor()}) {
-      const auto both = RunLinears(weights, x.tensor(), false, by);
+      const auto both = RunLinears(weights, x.tensor(), by);
       for (int64_t t = 0; t < 2; ++t) {
         const Tensor token{x.data() + t * c.k, DType::kF32, {1, c.k}};
-        const auto y = RunLinears(weights, token, false, by);
+        const auto y = RunLinears(weights, token, by);
         if (t == 0) by ? ExpectNormedProducts(weights, token, by, y) : ExpectExactProducts(weights, token, y);
         for (size_t i = 0; i < y.size(); ++i) {
           const std::span<const float> want(both[i].data() + t * std::ssize(y[i]), y[i].size());
@@ -197,7 +197,7 @@ TEST(CudaLinears, OneTokenWholeRowsShort) {
     for (const int64_t k : {96, 256}) {
       const std::vector<QuantFixture> weights = Weights(random, {k, {17, 20000}, {kind, kind}});
       GuardBuffer<float> x({1, k}, random.Normals(k)), norm({k}, random.Normals(k));
-      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), norm.tensor()));
     }
   }
 }
@@ -249,7 +249,7 @@ TEST(CudaLinears, FewTokensShort) {
     for (const int64_t t : {2, 8, 16, 20}) {
       if (c.k == 4096 && t < 8) continue;
       GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
-      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), false, norm.tensor()));
+      ExpectNormedProducts(weights, x.tensor(), norm.tensor(), RunLinears(weights, x.tensor(), norm.tensor()));
     }
   }
 }
@@ -270,10 +270,10 @@ TEST(CudaLinears, RowsDoNotDependOnTheirBatch) {
     }
     const int64_t num_tokens = 67;
     GuardBuffer<float> x({num_tokens, c.k}, random.Normals(num_tokens * c.k));
-    const auto all = RunLinears(weights, x.tensor(), /*batch_invariant=*/true, norm);
+    const auto all = RunLinears(weights, x.tensor(), norm);
     for (const int64_t size : {1, 3, 8, 9, 17, 64}) {
       const int64_t first = num_tokens - size;
-      const auto y = RunLinears(weights, {x.data() + first * c.k, DType::kF32, {size, c.k}}, false, norm);
+      const auto y = RunLinears(weights, {x.data() + first * c.k, DType::kF32, {size, c.k}}, norm);
       for (size_t j = 0; j < weights.size(); ++j) {
         const int64_t rows = weights[j].tensor().rows;
         const std::span<const float> want(all[j].data() + first * rows, static_cast<size_t>(size * rows));

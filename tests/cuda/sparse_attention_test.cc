@@ -59,12 +59,12 @@ struct Inputs {
     return {.q = q.tensor(), .kv = kv.tensor(), .sink = sink.tensor(),
             .topk_idxs = step.picks > 0 ? picks.tensor() : Tensor{}, .cache = view, .out = out};
   }
-  void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, bool batch_invariant = false,
+  void Run(const Step& step, const CacheView& view, GuardBuffer<float>& out, bool f32_inputs, Regime regime = Regime::kDecode,
            bool rotate_back = false, int64_t scratch_bytes = -1) {
     Mirror gpu;
     if (scratch_bytes >= 0) gpu.ctx().scratch.bytes = scratch_bytes;
     gpu.ctx().f32_inputs = f32_inputs;
-    gpu.ctx().batch_invariant = batch_invariant;
+    gpu.ctx().regime = regime;
     const SparseAttentionArgs a = Args(step, view, out.tensor());
     SparseAttentionCuda(gpu.ctx(), {.q = gpu.In(a.q), .kv = gpu.In(a.kv), .sink = gpu.In(a.sink), .topk_idxs = gpu.In(a.topk_idxs),
                                     .cache = gpu.Cache(view), .out = gpu.Out(a.out),
@@ -175,20 +175,19 @@ TEST(CudaSparseAttention, MatchesReference) {
     SparseAttention({.reference_ops = true}, args);
     for (const float v : want.span()) ASSERT_TRUE(std::isfinite(v));
     for (const bool f32 : {true, false}) {
-      SCOPED_TRACE(f32 ? "f32 inputs" : "f16 inputs");
-      GuardBuffer<float> out(shape), again(shape), invariant(shape);
-      in.Run(step, cache.View(0), out, f32);
       const std::vector<double> bounds = Bounds(args, f32);
-      EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
-      in.Run(step, cache.View(0), again, f32);
-      EXPECT_TRUE(BitEqual(again.span(), out.span()));
-      // Rotating back is what Rope does afterwards, bit for bit.
-      in.Run(step, cache.View(0), again, f32, false, true);
-      Rope({.reference_ops = true}, {.x = out.tensor(), .cos_sin = in.cos_sin.tensor(), .inverse = true});
-      EXPECT_TRUE(BitEqual(again.span(), out.span()));
-      if (f32) continue;
-      in.Run(step, cache.View(0), invariant, false, true);
-      EXPECT_TRUE(WithinBounds(invariant.span(), want.span(), bounds));
+      for (const Regime regime : {Regime::kDecode, Regime::kPrompt}) {
+        SCOPED_TRACE(StrCat(f32 ? "f32 inputs" : "f16 inputs", ", regime ", static_cast<int>(regime)));
+        GuardBuffer<float> out(shape), again(shape);
+        in.Run(step, cache.View(0), out, f32, regime);
+        EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds));
+        in.Run(step, cache.View(0), again, f32, regime);
+        EXPECT_TRUE(BitEqual(again.span(), out.span()));
+        // Rotating back is what Rope does afterwards, bit for bit.
+        in.Run(step, cache.View(0), again, f32, regime, true);
+        Rope({.reference_ops = true}, {.x = out.tensor(), .cos_sin = in.cos_sin.tensor(), .inverse = true});
+        EXPECT_TRUE(BitEqual(again.span(), out.span()));
+      }
     }
   }
 }
@@ -237,8 +236,7 @@ TEST(CudaSparseAttention, ASequenceAloneGivesTheSameBits) {
   }
 }
 
-// A prompt whose rows do not all fit in scratch memory once decoded gives the same bits; one without room for its own rows
-// takes the kernel for decode steps.
+// A prompt whose rows do not all fit in scratch memory once decoded gives the same bits, and so does one whose own rows do not.
 TEST(CudaSparseAttention, PromptsBeyondScratch) {
   DSV4_GPU_OR_SKIP();
   Random random(9);
@@ -248,18 +246,14 @@ TEST(CudaSparseAttention, PromptsBeyondScratch) {
       CacheFixture cache(step.spec, step.sequences);
       cache.FillRandom(random);
       Inputs in(random, step, cache);
-      GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
-      const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
-      SparseAttention({.reference_ops = true}, args);
-      const std::vector<double> bounds = Bounds(args, false);
+      GuardBuffer<float> out(in.q.tensor().shape), all(in.q.tensor().shape);
       const int64_t own = in.t + static_cast<int64_t>(step.sequences.size()) * step.spec.window;
       const int64_t room = 1024 + std::min<int64_t>(2 * in.t, NumSms()) * 2 * 64 * 512 * 2;
-      GuardBuffer<float> all(in.q.tensor().shape);
-      in.Run(step, cache.View(0), all, false);
-      in.Run(step, cache.View(0), out, false, false, false, room + (own + (ratio == 0 ? 0 : 1)) * 1024);
-      EXPECT_TRUE(BitEqual(out.span(), all.span())) << ratio;
-      in.Run(step, cache.View(0), out, false, false, false, room + (own - 1) * 1024);
-      EXPECT_TRUE(WithinBounds(out.span(), want.span(), bounds)) << ratio;
+      in.Run(step, cache.View(0), all, false, Regime::kPrompt);
+      for (const int64_t rows : {own + (ratio == 0 ? 0 : 1), own - 1, int64_t{0}}) {
+        in.Run(step, cache.View(0), out, false, Regime::kPrompt, false, room + rows * 1024);
+        EXPECT_TRUE(BitEqual(out.span(), all.span())) << "ratio " << ratio << ", room for " << rows << " rows";
+      }
     }
   }
 }
@@ -281,7 +275,7 @@ TEST(CudaSparseAttention, TheSinkIsNotScaledAndPaddingNotCounted) {
       in.sink[1] = -std::numeric_limits<float>::infinity();
       in.sink[2] = 200.0f;
       GuardBuffer<float> out(in.q.tensor().shape);
-      in.Run(step, cache.View(0), out, false);
+      in.Run(step, cache.View(0), out, false, decode ? Regime::kDecode : Regime::kPrompt);
       const int64_t dh = step.spec.head_dim;
       for (int64_t t = 0; t < 40; ++t) {
         const double n = decode ? 1 : static_cast<double>(t + 1);
@@ -305,7 +299,7 @@ TEST(CudaSparseAttention, LargeScoresDoNotOverflow) {
     GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
     const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
     SparseAttention({.reference_ops = true}, args);
-    in.Run(step, cache.View(0), out, false);
+    in.Run(step, cache.View(0), out, false, full ? Regime::kPrompt : Regime::kDecode);
     for (const float v : out.span()) ASSERT_TRUE(std::isfinite(v));
     // q is exact in FP16, so only float32 roundings and those of the weights are left.
     std::vector<double> bounds = Bounds(args, true);
@@ -332,7 +326,7 @@ TEST(CudaSparseAttention, HugeRows) {
     GuardBuffer<float> want(in.q.tensor().shape), out(in.q.tensor().shape);
     const SparseAttentionArgs args = in.Args(step, cache.View(0), want.tensor());
     SparseAttention({.reference_ops = true}, args);
-    in.Run(step, cache.View(0), out, false);
+    in.Run(step, cache.View(0), out, false, tokens > 1 ? Regime::kPrompt : Regime::kDecode);
     EXPECT_TRUE(WithinBounds(out.span(), want.span(), Bounds(args, false))) << tokens;
   }
 }
@@ -350,7 +344,7 @@ TEST(CudaSparseAttention, RowsBeyondFp16Saturate) {
     std::fill(in.sink.span().begin(), in.sink.span().end(), 0.0f);
     for (float& v : in.kv.span()) v *= 0x1p20f;
     GuardBuffer<float> out(in.q.tensor().shape);
-    in.Run(step, cache.View(0), out, false);
+    in.Run(step, cache.View(0), out, false, tokens > 1 ? Regime::kPrompt : Regime::kDecode);
     const SparseAttentionArgs args = in.Args(step, cache.View(0), out.tensor());
     std::vector<float> buffer(512);
     for (int64_t t = 0; t < in.t; ++t) {
@@ -399,7 +393,7 @@ TEST(CudaSparseAttention, NanStaysInItsHead) {
       const int64_t dh = step.spec.head_dim, bad = 2 * step.heads + 1;
       in.q[bad * dh + 5] = std::numeric_limits<float>::quiet_NaN();
       GuardBuffer<float> out(in.q.tensor().shape);
-      in.Run(step, cache.View(0), out, false);
+      in.Run(step, cache.View(0), out, false, decode ? Regime::kDecode : Regime::kPrompt);
       for (int64_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i / dh == bad) << i;
     }
   }

@@ -45,6 +45,9 @@ TEST_F(EngineApi, EmptyStepsAndMissingPlacesAreRefused) {
   const StepItem none{.session = nullptr, .tokens = tokens, .logits = &logits_};
   EXPECT_EQ(engine_->Step({&none, 1}).code(), StatusCode::kInvalidArgument);
   const StepItem item{.session = session_.get(), .tokens = tokens, .logits = &logits_};
+  const std::vector<TokenId> two = {1, 2};
+  const StepItem more{.session = session_.get(), .tokens = two, .logits = &logits_, .prompt_tokens = 1};
+  EXPECT_EQ(engine_->Step({&more, 1}).code(), StatusCode::kInvalidArgument) << "more tokens than its prompt has";
   const std::vector<StepItem> twice = {item, item};
   EXPECT_EQ(engine_->Step(twice).code(), StatusCode::kInvalidArgument);
   auto other = LoadOrFail(options_);

@@ -179,6 +179,7 @@ class FakeEngine : public Engine {
     if (held > max_tokens_held) return ResourceExhausted("no memory");
     step_tokens.push_back(total);
     step_items.push_back(items.size());
+    for (const StepItem& item : items) seen.push_back({item.session->tokens().size(), item.tokens.size(), item.prompt_tokens});
     for (const StepItem& item : items) {
       static_cast<FakeSession*>(item.session)->Add(item.tokens);
       if (item.rows == LogitRows::kNone) continue;
@@ -226,6 +227,11 @@ class FakeEngine : public Engine {
   std::mutex mutex;
   std::vector<int64_t> step_tokens;  // of each step that succeeded
   std::vector<size_t> step_items;
+  struct Rows {
+    size_t begin, count;
+    int64_t prompt_tokens;
+  };
+  std::vector<Rows> seen;  // of all items of these steps
   std::atomic<int64_t> max_tokens_held = std::numeric_limits<int64_t>::max();  // in one step
   void set_vocab_size(int64_t n) { info_.vocab_size = n; }
 

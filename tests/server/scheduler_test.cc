@@ -140,6 +140,65 @@ TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
   EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
 }
 
+// What the engine is told of a row follows from the request: not from the pieces that a prompt is read in, what runs beside it, what
+// is asked about it, or whether it had to start over.
+TEST_F(SchedulerTest, RowsAreTheSameKindHoweverAPromptIsRead) {
+  constexpr size_t kPrompt = 300;
+  GenerationParams logprobs;
+  logprobs.prompt_logprobs = 0;
+  for (const int64_t chunk : {1, 7, 298, 299, 300, 4096}) {
+    for (const bool cache : {true, false}) {
+      for (const GenerationParams& params : {GenerationParams(), logprobs}) {
+        Start({.prefill_chunk = chunk, .max_gap_s = 0, .prefix_cache = {.enabled = cache}});
+        engine_.seen.clear();
+        const auto client = Submit({Counting(100, kPrompt)}, 3, params);
+        Wait(client);
+        WaitIdle();
+        const std::lock_guard lock(engine_.mutex);
+        size_t read = 0;
+        for (const FakeEngine::Rows& r : engine_.seen) {
+          EXPECT_EQ(r.begin, read);
+          read += r.count;
+          EXPECT_EQ(r.prompt_tokens, r.begin < kPrompt - 1 ? kPrompt - 1 : 0) << "from " << r.begin << " in chunks of " << chunk;
+          EXPECT_TRUE(r.begin >= kPrompt - 1 || read <= kPrompt - 1) << "the last token of a prompt is a decode row";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SchedulerTest, RowsFromTheCacheAreNotCounted) {
+  Start();
+  Wait(Submit({Counting(100, 200)}, 1));
+  WaitIdle();
+  Ids next = Counting(100, 199);
+  next.insert(next.end(), {900, 901, 902, 903});
+  engine_.seen.clear();
+  const auto client = Submit({next}, 1);
+  Wait(client);
+  ASSERT_EQ(client->counts[0].cached, 199);
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.seen[0].prompt_tokens, 3);
+  EXPECT_EQ(engine_.seen[0].count, 3);
+  EXPECT_EQ(engine_.seen[1].prompt_tokens, 0);
+}
+
+// Room for one and a half: the second starts over, its prompt with the number that it had, what it wrote as decode rows.
+TEST_F(SchedulerTest, ASequenceThatStartsOverHasTheSameRows) {
+  Start({.prefill_chunk = 64, .kv_budget_bytes = 2 * kFakeFixedBytes + 900 * kFakeTokenBytes, .prefix_cache = {.enabled = false}});
+  const auto client = Submit({Counting(100, 150), Counting(1000, 150)}, 400);
+  Wait(client);
+  ASSERT_GT(Metric("vllm:num_preemptions_total"), 0);
+  const std::lock_guard lock(engine_.mutex);
+  size_t again = 0;
+  for (const FakeEngine::Rows& r : engine_.seen) {
+    EXPECT_EQ(r.prompt_tokens, r.begin < 149 ? 149 : 0) << "from " << r.begin;
+    EXPECT_TRUE(r.begin >= 149 || r.begin + r.count <= 149);
+    again += r.begin >= 149 && r.count > 1;
+  }
+  EXPECT_GT(again, 0u) << "nothing that was written was read again";
+}
+
 TEST_F(SchedulerTest, TheMachineMayHaveLessMemoryThanTheBudget) {
   engine_.max_tokens_held = 700;
   Start();

@@ -1,0 +1,57 @@
+// Which kernels a row takes on a GPU, and how many rows share a pass. The bits themselves: tests/cuda/regimes_test.cc.
+#include "engine/regimes.h"
+
+#include <gtest/gtest.h>
+
+namespace dsv4 {
+namespace {
+
+EngineOptions OnGpu() {
+  EngineOptions options;
+  options.device = "cuda";
+  return options;
+}
+
+TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
+  const Regimes r(OnGpu());
+  EXPECT_EQ(r.Of(0), Regime::kDecode);
+  EXPECT_EQ(r.Of(1), Regime::kDecode);
+  EXPECT_EQ(r.Of(64), Regime::kDecode);
+  EXPECT_EQ(r.Of(65), Regime::kPrompt);
+  EXPECT_EQ(r.Of(1024), Regime::kPrompt);
+  EXPECT_EQ(r.Of(1025), Regime::kLongPrompt);
+}
+
+TEST(Regimes, DecodeRowsShareAPassUpToSixtyFour) {
+  const Regimes r(OnGpu());
+  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 64);
+  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 4096), 4096);
+  EXPECT_EQ(r.MaxRows(Regime::kLongPrompt, 37), 37);
+  EXPECT_TRUE(r.DecodeTogether(64));
+  EXPECT_FALSE(r.DecodeTogether(65));
+}
+
+TEST(Regimes, MoreDecodeRowsTakeOtherKernelsWhereThatWasAskedFor) {
+  EngineOptions options = OnGpu();
+  options.max_decode_rows = 128;
+  const Regimes r(options);
+  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 128);
+  EXPECT_TRUE(r.DecodeTogether(128));
+  EXPECT_EQ(r.OfPass(Regime::kDecode, 64), Regime::kDecode);
+  EXPECT_EQ(r.OfPass(Regime::kDecode, 65), Regime::kPrompt);
+  EXPECT_EQ(r.OfPass(Regime::kLongPrompt, 1), Regime::kLongPrompt);
+}
+
+TEST(Regimes, AreOneOnACpuAndWhereThatWasAskedFor) {
+  EngineOptions cpu, invariant = OnGpu();
+  invariant.batch_invariant = true;
+  for (const Regimes& r : {Regimes(cpu), Regimes(invariant)}) {
+    EXPECT_EQ(r.Of(5000), Regime::kDecode);
+    EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 4096);
+    EXPECT_EQ(r.OfPass(Regime::kDecode, 4096), Regime::kDecode);
+    EXPECT_TRUE(r.DecodeTogether(1000));
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
