@@ -103,13 +103,13 @@ bool Packs(const Device& device, const QuantTensor& m, bool keep_rows) {
   return device.kind() != DeviceKind::kCpu && !keep_rows && m.format != WeightFormat::kF32;
 }
 
-struct Sizes {
+struct DeviceSizes {
   int64_t total = 0;    // of the weights
   int64_t staging = 0;  // of the largest matrix, before it is packed
 };
 
-Sizes MeasureSizes(const Device& device, const Weights& w) {
-  Sizes sizes;
+DeviceSizes MeasureSizes(const Device& device, const Weights& w) {
+  DeviceSizes sizes;
   VisitWeights(
       w,
       [&](const QuantTensor& m, bool keep_rows) {
@@ -127,7 +127,7 @@ Sizes MeasureSizes(const Device& device, const Weights& w) {
 }  // namespace
 
 int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model) {
-  const Sizes sizes = MeasureSizes(device, SyntheticShapes(config, model));
+  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model));
   return sizes.total + sizes.staging;
 }
 
@@ -136,7 +136,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   Weights w = SyntheticShapes(config, model);
   const bool pack = device.kind() != DeviceKind::kCpu;
   const auto packs = [&](const QuantTensor& m, bool keep_rows) { return Packs(device, m, keep_rows); };
-  const Sizes sizes = MeasureSizes(device, w);
+  const DeviceSizes sizes = MeasureSizes(device, w);
   const int64_t total = sizes.total, staging_bytes = sizes.staging;
 
   auto arena = std::make_shared<WeightArena>();
