@@ -20,6 +20,7 @@
 
 namespace dsv4::server {
 
+class CompileQueue;
 class GrammarCompiler;
 
 // The form of a route's errors.
@@ -33,7 +34,8 @@ struct Api {
   Metrics& metrics;
   GrammarCompiler* grammars;        // null: this build has none
   SamplingParams default_sampling;  // generation_config.json
-  std::vector<std::string> tenants;  // of each API key
+  std::vector<std::string> tenants = {};   // of each API key
+  CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
   int64_t created;                  // seconds since 1970
 };
 

@@ -420,14 +420,15 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   if (!form.format.is_null() && input.continue_last) {
     Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
   }
-  ApplyForm(api, form, input.tools, &params);
+  GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, &params);
 
   const auto job = std::make_shared<Job>();
   AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);
-  std::make_shared<ChatReply>(api, exchange, options)->Run(job);
+  RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job,
+                 [reply = std::make_shared<ChatReply>(api, exchange, options), job] { reply->Run(job); });
 }
 
 }  // namespace dsv4::server

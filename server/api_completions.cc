@@ -253,7 +253,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   }
   fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
-  ApplyForm(api, ReadResponseFormat(fields), Json::array(), &params);
+  GrammarPlan plan = PlanForm(api, ReadResponseFormat(fields), Json::array(), &params);
   const auto max_tokens = fields.Integer("max_tokens", 0);
 
   std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
@@ -269,9 +269,9 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
     AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
                  options.n);
   }
-  std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
-                                    params.skip_special)
-      ->Run(job);
+  const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
+                                                       params.skip_special);
+  RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 
 void ServeTokenize(const Api& api, const ExchangePtr& exchange) {

@@ -374,15 +374,15 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   if (!form.format.is_null() && input.continue_last) {
     Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
   }
-  ApplyForm(api, form, input.tools, &params);
+  GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), max_tokens, &params);
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
-  std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),
-                                  static_cast<int64_t>(prompt.ids->size()))
-      ->Run(job);
+  const auto reply = std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),
+                                                     static_cast<int64_t>(prompt.ids->size()));
+  RunWithGrammar(api, exchange, kForm, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 
 void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {

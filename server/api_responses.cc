@@ -389,7 +389,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   ReadResponsesToolChoice(fields, input, &params);
   const OutputForm form = ReadTextFormat(fields);
   input.schema = form.shown;
-  ApplyForm(api, form, input.tools, &params);
+  GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
   LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), &params);
@@ -419,9 +419,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"metadata", Echo(fields, "metadata", Json::object())}};
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
-  std::make_shared<ResponsesReply>(api, exchange, fields.Bool("stream").value_or(false), std::move(response),
-                                   std::move(names))
-      ->Run(job);
+  const auto reply = std::make_shared<ResponsesReply>(api, exchange, fields.Bool("stream").value_or(false),
+                                                      std::move(response), std::move(names));
+  RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 
 }  // namespace dsv4::server

@@ -46,6 +46,7 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)) {
   step_begin_ = Clock::now();
   admission_limit_ = options_.max_running;
+  mask_workers_ = std::make_unique<MaskWorkers>(options_.mask_threads, [this] { Wake(); });
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -184,7 +185,8 @@ void Scheduler::Run() {
 bool Scheduler::WaitForWork() {
   std::unique_lock lock(mutex_);
   const auto can_step = [this] {
-    return std::any_of(running_.begin(), running_.end(), [](const SequencePtr& s) { return !s->job->paused; });
+    return std::any_of(running_.begin(), running_.end(),
+                       [](const SequencePtr& s) { return !s->job->paused && !s->waits_for_mask; });
   };
   const auto ready = [&] { return stop_ || changed_ || !submitted_.empty() || can_step(); };
   const bool room = running_.empty() && std::any_of(waiting_.begin(), waiting_.end(),

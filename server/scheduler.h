@@ -21,6 +21,7 @@
 #include "metrics.h"
 #include "prefix_cache.h"
 #include "step_times.h"
+#include "structured/mask_ahead.h"
 
 namespace dsv4::server {
 
@@ -30,6 +31,7 @@ struct SchedulerOptions {
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
   double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
   int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
+  int mask_threads = 2;           // for grammars
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
@@ -73,6 +75,7 @@ class Scheduler {
   void DropEnded();
   void Admit();
   std::vector<Sequence*> PlanStep();
+  bool KnowsAllowed(Sequence& s, Clock::time_point until);
   int64_t PromptBudget(int64_t num_generating) const;
   void MakeRoom(std::vector<Sequence*>& batch);
   bool Preempt(const Sequence* keep);
@@ -132,6 +135,7 @@ class Scheduler {
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
   std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
+  std::unique_ptr<MaskWorkers> mask_workers_;
   std::thread thread_;                     // last: it uses all of the above
 };
 

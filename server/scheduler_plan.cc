@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
+constexpr std::chrono::milliseconds kMaskWait{2};        // of a step, for grammars; then their sequences are left out
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
 constexpr int kMaxReadsOfSequence = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
 constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
@@ -191,9 +192,18 @@ int64_t Scheduler::PromptBudget(int64_t num_generating) const {
 
 std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
   std::vector<Sequence*> batch, prompts;
+  const auto until = Clock::now() + kMaskWait;
+  // Asks to be woken where it does not.
+  const auto knows_allowed = [&](Sequence& s) {
+    if (KnowsAllowed(s, until)) return true;
+    s.waits_for_mask = !s.ended && s.matcher->CallWhenReady();
+    return !s.waits_for_mask && !s.ended && KnowsAllowed(s, until);
+  };
   for (const SequencePtr& s : running_) {
     s->take = 0;
+    s->waits_for_mask = false;
     if (s->job->paused || s->ended) continue;
+    if (s->num_unread() == 1 && !knows_allowed(*s)) continue;
     if (s->generating()) {
       s->take = 1;
       batch.push_back(s.get());
@@ -217,6 +227,8 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
       // The rows of the prompt are not mixed with those of chosen tokens.
       take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
     }
+    // Behind the last one a token is drawn.
+    if (take > 1 && take == static_cast<int64_t>(s.num_unread()) && !KnowsAllowed(s, until)) --take;
     budget = std::max<int64_t>(budget - take, 0);
     s.take = static_cast<size_t>(take);
     batch.push_back(&s);

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int64_t kDecodeTokens = 32;  // of one call of Engine::Decode, which can be ended early
 constexpr std::chrono::minutes kWarnAgain{1};
+// Of a round of tokens, for grammars, while the device computes the next; then their sequences leave the loop.
+constexpr std::chrono::milliseconds kRoundWait{5};
 
 }  // namespace
 
@@ -63,7 +65,7 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
   int64_t bytes = engine_.kv_bytes();
   for (const SequencePtr& s : running_) {
     if (s->session != nullptr && s->take > 0) bytes += Growth(*s, kDecodeTokens);
-    if (s->take == 0 && !s->job->paused && !s->ended) return false;
+    if (s->take == 0 && !s->job->paused && !s->ended && !s->waits_for_mask) return false;
   }
   return bytes <= options_.kv_budget_bytes &&
          std::all_of(batch.begin(), batch.end(), [](const Sequence* s) { return s->generating(); });
@@ -85,6 +87,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   }
   bool over = false;
   size_t last = 0;
+  auto wait_until = Clock::now() + kRoundWait;
   const auto end_step = [&] {
     AfterGeneratingStep();
     Deliver();
@@ -94,6 +97,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     if (step_metrics_.generated_tokens > 0 && i <= last) {  // the next round of tokens has begun
       end_step();
       step_begin_ns_ = NowNs();
+      wait_until = Clock::now() + kRoundWait;
     }
     last = i;
     Sequence& s = *batch[i];
@@ -105,7 +109,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
            (s.job->deadline && Clock::now() > *s.job->deadline);
     const bool as_planned = s.ids.size() == length + 1 && (items[i].allowed || !IsHeld(s)) &&
                             (s.reasoning_sampler == nullptr || s.writer.in_reasoning() == reasoned);
-    return !over && !s.ended && as_planned;
+    return !over && !s.ended && as_planned && KnowsAllowed(s, wait_until);
   });
   step_begin_ns_ = NowNs();
   end_step();

@@ -34,7 +34,7 @@ bool Scheduler::IsHeld(const Sequence& s) {
 std::span<const uint32_t> Scheduler::Allowed(Sequence& s) const {
   std::span<const uint32_t> allowed;
   if (s.constraint) allowed = s.constraint->Allowed();
-  if (s.matcher != nullptr) allowed = s.matcher->Allowed();
+  if (s.matcher != nullptr) allowed = s.matcher->allowed();
   // A text that is complete may have nothing but its end left.
   if (s.out.counts.completion >= s.params.min_tokens || (s.matcher != nullptr && s.matcher->complete())) return allowed;
   s.allowed.assign(static_cast<size_t>(engine_.info().vocab_size + 31) / 32, ~0u);
@@ -78,9 +78,7 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
     s.constraint->Accept(id);
     if (s.constraint->done()) s.constraint.reset();
   }
-  if (s.matcher != nullptr && !s.matcher->Accept(id)) {
-    return End(s, FinishReason::kError, Internal("the grammar of the output does not allow its next token"));
-  }
+  if (s.matcher != nullptr) s.matcher->Accept(id);
   if (s.matcher == nullptr && s.params.call_grammar != nullptr && id == dsml_marker_) BeginCall(s);
   const bool ended = s.writer.Push(id, &s.out);
   if (ended) {
@@ -101,7 +99,7 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
 // The first token of the content comes next.
 void Scheduler::BeginContent(Sequence& s) {
   if (s.matcher == nullptr && s.params.content_grammar != nullptr) {
-    s.matcher = s.params.content_grammar->NewMatcher();
+    s.matcher = mask_workers_->Begin(s.params.content_grammar);
   }
   Force(s, "");
 }
@@ -109,8 +107,26 @@ void Scheduler::BeginContent(Sequence& s) {
 // The model has written the marker of a tag: with "<" before it, its grammar holds from here on.
 void Scheduler::BeginCall(Sequence& s) {
   if (s.ids.size() < 2 || !tokenizer_.TokenBytes(s.ids[s.ids.size() - 2]).ends_with('<')) return;
-  s.matcher = s.params.call_grammar->NewMatcher();
-  if (!s.matcher->AcceptText(std::string("<").append(kDsmlMarker))) s.matcher.reset();
+  s.matcher = mask_workers_->Begin(s.params.call_grammar, std::string("<").append(kDsmlMarker));
+}
+
+// Whether it is known which tokens may follow what `s` has, waiting for a worker until `until`. Ends a sequence whose grammar
+// takes too much work.
+bool Scheduler::KnowsAllowed(Sequence& s, Clock::time_point until) {
+  if (s.matcher == nullptr) return true;
+  switch (s.matcher->WaitUntil(until)) {
+    case MaskAhead::State::kBusy:
+      return false;
+    case MaskAhead::State::kReady:
+      return true;
+    case MaskAhead::State::kFree:
+      s.matcher.reset();
+      return true;
+    case MaskAhead::State::kFailed:
+      break;
+  }
+  End(s, FinishReason::kError, s.matcher->status());
+  return false;
 }
 
 // Puts `text` behind the sequence as if the model had chosen it; an empty text stands for the beginning of the call

@@ -10,7 +10,7 @@
 
 #include "output.h"
 #include "scheduler.h"
-#include "structured/grammar.h"
+#include "structured/mask_ahead.h"
 
 namespace dsv4::server {
 
@@ -56,7 +56,8 @@ struct Scheduler::Sequence {
   std::unique_ptr<Sampler> reasoning_sampler;  // without penalties; null: `sampler` does both
   OutputWriter writer;
   std::optional<ChoiceConstraint> constraint;
-  std::unique_ptr<GrammarMatcher> matcher;  // what is written now follows a grammar
+  std::unique_ptr<MaskAhead> matcher;  // what is written now follows a grammar
+  bool waits_for_mask = false;         // of which it is not known yet what it allows: no steps until then
   std::vector<uint32_t> allowed;            // Scheduler::Allowed's, where nothing else holds it
   bool call_forced = false;
   bool end_think_forced = false;

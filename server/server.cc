@@ -16,6 +16,7 @@
 #include "keys.h"
 #include "log.h"
 #include "page.h"
+#include "structured/compile_queue.h"
 #include "structured/grammar.h"
 #include "workers.h"
 
@@ -24,6 +25,8 @@ namespace dsv4::server {
 namespace {
 
 constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
+constexpr int kCompileThreads = 2;
+constexpr size_t kMaxQueuedCompiles = 256;
 constexpr std::chrono::milliseconds kDrainPoll{50};
 
 struct RouteEntry {
@@ -127,6 +130,7 @@ class Server {
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     std::vector<TokenId> ends = engine_.info().eos_token_ids;
     grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, std::move(ends));
+    compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
     api_.emplace(Api{.options = options_,
                      .model = engine_.info(),
                      .tokenizer = tokenizer_,
@@ -135,6 +139,7 @@ class Server {
                      .grammars = grammars_.get(),
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
+                     .compile_queue = &*compile_queue_,
                      .created = UnixTime()});
     workers_.emplace(2, kMaxQueuedReads);
     if (!options_.kv_disk.empty()) {
@@ -149,6 +154,7 @@ class Server {
     http_->Run();
 
     workers_.reset();
+    compile_queue_.reset();
     scheduler_->Stop();
     http_->Close();
     log_.Line("stopped", {});
@@ -341,6 +347,7 @@ class Server {
   std::optional<Scheduler> scheduler_;
   std::unique_ptr<GrammarCompiler> grammars_;
   std::optional<Api> api_;
+  std::optional<CompileQueue> compile_queue_;
   std::optional<Workers> workers_;
   bool draining_ = false;
   Clock::time_point drain_end_;

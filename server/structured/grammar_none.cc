@@ -3,7 +3,8 @@
 
 namespace dsv4::server {
 
-std::unique_ptr<GrammarCompiler> GrammarCompiler::Create(const Tokenizer&, int64_t, std::vector<TokenId>) {
+std::unique_ptr<GrammarCompiler> GrammarCompiler::Create(const Tokenizer&, int64_t, std::vector<TokenId>,
+                                                         const GrammarLimits&) {
   return nullptr;
 }
 

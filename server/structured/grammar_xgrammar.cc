@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <list>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "grammar.h"
+#include "work.h"
 
 // XGrammar asks for these. What it warns of, server/structured/schema.cc has checked before.
 namespace xgrammar {
@@ -25,7 +29,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kThreads = 2;                        // of one compilation
+constexpr int kThreads = 1;                          // of one compilation: the caller's, whose budget counts
+constexpr int64_t kRuleCacheBytes = int64_t{128} << 20;  // of masks that grammars have in common
 constexpr int64_t kCacheBytes = int64_t{256} << 20;  // of compiled grammars
 constexpr size_t kMaxMessage = 500;
 
@@ -34,11 +39,19 @@ std::string Shorten(std::string text) {
   return text;
 }
 
+// The states that all texts leave behind in XGrammar's parsers, together.
+using Counter = std::shared_ptr<std::atomic<int64_t>>;
+
 class XgMatcher : public GrammarMatcher {
  public:
-  explicit XgMatcher(const xgrammar::CompiledGrammar& grammar)
-      : matcher_(grammar), mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(
-                               grammar.GetTokenizerInfo().GetVocabSize()))) {}
+  XgMatcher(const xgrammar::CompiledGrammar& grammar, const GrammarLimits& limits, Counter states_of_all, CancelFlag cancelled)
+      : limits_(limits),
+        cancelled_(std::move(cancelled)),
+        states_of_all_(std::move(states_of_all)),
+        mask_(static_cast<size_t>(xgrammar::GetBitmaskSize(grammar.GetTokenizerInfo().GetVocabSize()))) {
+    (void)Work([&] { return matcher_.emplace(grammar), true; });
+  }
+  ~XgMatcher() override { *states_of_all_ -= states_; }
 
   std::span<const uint32_t> Allowed() override {
     int64_t shape = static_cast<int64_t>(mask_.size());
@@ -49,58 +62,135 @@ class XgMatcher : public GrammarMatcher {
                     .shape = &shape,
                     .strides = nullptr,
                     .byte_offset = 0};
-    try {
-      if (!matcher_.FillNextTokenBitmask(&tensor)) return {};
-    } catch (const std::exception&) {  // the text is over
-      std::fill(mask_.begin(), mask_.end(), 0);
-    }
+    bool some = true;
+    const bool done = Work([&] { return some = matcher_->FillNextTokenBitmask(&tensor), true; });
+    if (!done) std::fill(mask_.begin(), mask_.end(), 0);  // the text is over
+    if (done && !some) return {};
     return {reinterpret_cast<const uint32_t*>(mask_.data()), mask_.size()};
   }
 
   bool Accept(TokenId id) override {
-    try {
-      return !matcher_.IsTerminated() && matcher_.AcceptToken(id);
-    } catch (const std::exception&) {
-      return false;
-    }
+    return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptToken(id); }, /*keeps_states=*/true);
   }
   bool AcceptText(std::string_view text) override {
-    try {
-      return !matcher_.IsTerminated() && matcher_.AcceptString(std::string(text));
-    } catch (const std::exception&) {
-      return false;
-    }
+    return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptString(std::string(text)); }, /*keeps_states=*/true);
   }
-  bool complete() const override { return matcher_.IsTerminated() || matcher_.IsCompleted(); }
+  bool complete() const override { return status_.ok() && (matcher_->IsTerminated() || matcher_->IsCompleted()); }
+  const Status& status() const override { return status_; }
 
  private:
-  xgrammar::GrammarMatcher matcher_;
+  template <typename Call>
+  bool Work(const Call& call, bool keeps_states = false) {
+    if (!status_.ok()) return false;
+    WorkBudget budget(limits_.token_s, limits_.token_steps, cancelled_.get());
+    bool result = false;
+    try {
+      result = call();
+    } catch (const OutOfWork& out) {
+      status_ = Status(out.code, std::string("the grammar of the output is too much work for one token: ") + out.what());
+    } catch (const std::bad_alloc&) {
+      status_ = ResourceExhausted("no memory for the grammar of the output");
+    } catch (const std::exception&) {  // the library's word for "not allowed"
+    }
+    if (keeps_states) KeepStates(budget.steps());
+    return result && status_.ok();
+  }
+
+  void KeepStates(int64_t states) {
+    states_ += states;
+    *states_of_all_ += states;
+    if (states_ > limits_.states) {
+      status_ = InvalidArgument("the grammar of the output has led to more than " + std::to_string(limits_.states) + " states, the most that are kept");
+    } else if (*states_of_all_ > limits_.states_of_all) {
+      status_ = ResourceExhausted("the grammars of all outputs have led to more than " + std::to_string(limits_.states_of_all) +
+                                  " states, the most that are kept; try again later");
+    }
+  }
+
+  const GrammarLimits limits_;
+  const CancelFlag cancelled_;
+  const Counter states_of_all_;
+  std::optional<xgrammar::GrammarMatcher> matcher_;
   std::vector<int32_t> mask_;
+  int64_t states_ = 0;
+  Status status_;
 };
 
 class XgGrammar : public Grammar {
  public:
-  explicit XgGrammar(xgrammar::CompiledGrammar grammar) : grammar_(std::move(grammar)) {}
-  std::unique_ptr<GrammarMatcher> NewMatcher() const override { return std::make_unique<XgMatcher>(grammar_); }
+  XgGrammar(xgrammar::CompiledGrammar grammar, const GrammarLimits& limits, Counter states)
+      : grammar_(std::move(grammar)), limits_(limits), states_(std::move(states)) {}
+  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag cancelled) const override {
+    return std::make_unique<XgMatcher>(grammar_, limits_, states_, std::move(cancelled));
+  }
+  int64_t bytes() const { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
 
  private:
   const xgrammar::CompiledGrammar grammar_;
+  const GrammarLimits limits_;
+  const Counter states_;
+};
+
+// The grammars used last, by their formats.
+class GrammarCache {
+ public:
+  std::shared_ptr<const Grammar> Find(const std::string& format) {
+    const std::lock_guard lock(mutex_);
+    const auto at = places_.find(format);
+    if (at == places_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, at->second);
+    return at->second->grammar;
+  }
+  void Add(const std::string& format, std::shared_ptr<const Grammar> grammar, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (places_.contains(format)) return;
+    bytes += static_cast<int64_t>(format.size());
+    entries_.push_front({.format = format, .grammar = std::move(grammar), .bytes = bytes});
+    places_.emplace(entries_.front().format, entries_.begin());
+    bytes_ += bytes;
+    while (bytes_ > kCacheBytes && entries_.size() > 1) {
+      bytes_ -= entries_.back().bytes;
+      places_.erase(entries_.back().format);
+      entries_.pop_back();
+    }
+  }
+
+ private:
+  struct Entry {
+    std::string format;
+    std::shared_ptr<const Grammar> grammar;
+    int64_t bytes;
+  };
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the one used last first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;
+  int64_t bytes_ = 0;
 };
 
 class XgCompiler : public GrammarCompiler {
  public:
-  XgCompiler(const Tokenizer& tokenizer, int64_t vocab_size, std::vector<TokenId> eos_ids)
-      : tokenizer_(tokenizer), vocab_size_(vocab_size), eos_ids_(std::move(eos_ids)) {}
+  XgCompiler(const Tokenizer& tokenizer, int64_t vocab_size, std::vector<TokenId> eos_ids, const GrammarLimits& limits)
+      : tokenizer_(tokenizer), vocab_size_(vocab_size), eos_ids_(std::move(eos_ids)), limits_(limits) {}
 
-  Result<std::shared_ptr<const Grammar>> Compile(const std::string& format) override {
+  Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled) override {
+    if (auto found = Find(format)) return found;
     try {
       std::call_once(created_, [this] { CreateCompiler(); });
-      return std::shared_ptr<const Grammar>(std::make_shared<XgGrammar>(compiler_->CompileStructuralTag(
-          R"({"type":"structural_tag","format":)" + format + "}")));
+      const WorkBudget budget(limits_.compile_s, limits_.compile_steps, cancelled.get());
+      auto grammar = std::make_shared<const XgGrammar>(
+          compiler_->CompileStructuralTag(R"({"type":"structural_tag","format":)" + format + "}"), limits_, states_);
+      cache_.Add(format, grammar, grammar->bytes());
+      return std::shared_ptr<const Grammar>(std::move(grammar));
+    } catch (const OutOfWork& out) {
+      return Status(out.code, std::string(out.what()) + "; use fewer and shorter literals, properties and repetitions");
+    } catch (const std::bad_alloc&) {
+      return ResourceExhausted("no memory to compile the grammar of the output");
     } catch (const std::exception& error) {
       return InvalidArgument(Shorten(error.what()));
     }
   }
+
+  std::shared_ptr<const Grammar> Find(const std::string& format) override { return cache_.Find(format); }
 
  private:
   void CreateCompiler() {
@@ -112,21 +202,24 @@ class XgCompiler : public GrammarCompiler {
       if (!tokenizer_.IsAdded(id) || bytes == kDsmlMarker) texts[static_cast<size_t>(id)] = bytes;
     }
     const xgrammar::TokenizerInfo info(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size_), eos_ids_);
-    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, kCacheBytes);
+    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, 3 * kRuleCacheBytes);  // a third of it is for rules
   }
 
   const Tokenizer& tokenizer_;
   const int64_t vocab_size_;
   const std::vector<TokenId> eos_ids_;
+  const GrammarLimits limits_;
+  const Counter states_ = std::make_shared<std::atomic<int64_t>>(0);
   std::once_flag created_;
   std::optional<xgrammar::GrammarCompiler> compiler_;
+  GrammarCache cache_;
 };
 
 }  // namespace
 
 std::unique_ptr<GrammarCompiler> GrammarCompiler::Create(const Tokenizer& tokenizer, int64_t vocab_size,
-                                                         std::vector<TokenId> eos_ids) {
-  return std::make_unique<XgCompiler>(tokenizer, vocab_size, std::move(eos_ids));
+                                                         std::vector<TokenId> eos_ids, const GrammarLimits& limits) {
+  return std::make_unique<XgCompiler>(tokenizer, vocab_size, std::move(eos_ids), limits);
 }
 
 }  // namespace dsv4::server

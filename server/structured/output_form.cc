@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compile_queue.h"
 #include "formats.h"
 #include "grammar.h"
 #include "schema.h"
@@ -65,24 +66,39 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
   return form;
 }
 
-std::shared_ptr<const Grammar> Compile(const Api& api, const Json& format, const std::string& param) {
-  const std::string text = Dump(format);
+std::string FormatText(const Json& format, const std::string& param) {
+  std::string text = Dump(format);
   if (text.size() > kMaxFormat) {
     Refuse(param, param + ": schemas of " + std::to_string(text.size()) + " bytes; at most " +
                       std::to_string(kMaxFormat) + " are compiled");
   }
-  auto grammar = api.grammars->Compile(text);
-  if (!grammar.ok()) Refuse(param, param + " cannot be made into a grammar: " + grammar.status().message());
-  return std::move(*grammar);
+  return text;
 }
 
 // Follows every schema, or, where that cannot be done, those of strict tools.
 template <typename MakeFormat>
-std::shared_ptr<const Grammar> CompileCalls(const Api& api, const MakeFormat& make, const std::string& param) {
-  try {
-    return Compile(api, make(true), param);
-  } catch (const ApiError&) {
-    return Compile(api, make(false), param);
+GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
+  GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param};
+  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0]) plan.formats.push_back(std::move(lenient));
+  return plan;
+}
+
+std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled) {
+  Status status;
+  for (const std::string& format : plan.formats) {
+    auto grammar = api.grammars->Compile(format, cancelled);
+    if (grammar.ok()) return std::move(*grammar);
+    status = grammar.status();
+    if (status.code() != StatusCode::kInvalidArgument) break;
+  }
+  if (status.code() == StatusCode::kCancelled) throw ApiError(503, "the request was given up");
+  if (status.code() == StatusCode::kResourceExhausted) throw ApiError(503, status.message());
+  Refuse(plan.param, plan.param + " cannot be made into a grammar: " + status.message());
+}
+
+void SetGrammar(const GrammarPlan& plan, const std::shared_ptr<const Grammar>& grammar, Job* job) {
+  for (SequenceSpec& sequence : job->sequences) {
+    (plan.of_calls ? sequence.params.call_grammar : sequence.params.content_grammar) = grammar;
   }
 }
 
@@ -145,13 +161,13 @@ OutputForm ReadMessagesFormat(const Fields& body) {
   return form;
 }
 
-void ApplyForm(const Api& api, const OutputForm& form, const Json& tools, GenerationParams* params) {
+GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, GenerationParams* params) {
   const bool formed = !form.format.is_null();
   if (formed && api.grammars == nullptr) {
     Refuse(form.param, form.param + " asks for structured output, which this build does not have: XGrammar was not "
                                     "there when it was built (scripts/setup fetches it)");
   }
-  if (api.grammars == nullptr) return;
+  if (api.grammars == nullptr) return {};
   const bool parallel = params->parallel_calls;
   if (!params->required_calls.empty()) {
     const auto& names = params->required_calls;
@@ -164,33 +180,60 @@ void ApplyForm(const Api& api, const OutputForm& form, const Json& tools, Genera
       }
       required.push_back(tool);
     }
-    params->content_grammar = CompileCalls(
-        api, [&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); },
-        "tools");
-    return;
+    return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); }, "tools");
   }
   const bool may_call = params->calls_allowed && !tools.empty();
   const bool strict = may_call && std::any_of(tools.begin(), tools.end(), IsStrict);
   if (formed) {
     params->plain_content = true;
-    if (!may_call) {
-      params->content_grammar = Compile(api, form.format, form.param);
-      return;
-    }
+    if (!may_call) return {.formats = {FormatText(form.format, form.param)}, .param = form.param};
     const auto either = [&](bool all) {
       return Json({{"type", "or"},
                    {"elements", Json::array({form.format, CallsFormat(std::string("\n\n") + kCallsBegin, tools,
                                                                       parallel, all)})}});
     };
-    params->content_grammar = CompileCalls(api, either, form.param);
-  } else if (strict) {
+    return PlanCalls(either, form.param);
+  }
+  if (strict) {
     for (const Json& tool : tools) {
       if (!IsStrict(tool) || !tool["function"].contains("parameters")) continue;
       CheckSchema(tool["function"]["parameters"],
                   "tools." + tool["function"]["name"].get<std::string>() + ".parameters");
     }
-    params->call_grammar =
-        CompileCalls(api, [&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
+    GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
+    plan.of_calls = true;
+    return plan;
+  }
+  return {};
+}
+
+void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form, GrammarPlan plan,
+                    const std::shared_ptr<Job>& job, std::function<void()> run) {
+  if (plan.formats.empty()) return run();
+  if (const auto known = api.grammars->Find(plan.formats[0])) {
+    SetGrammar(plan, known, job.get());
+    return run();
+  }
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  if (api.compile_queue == nullptr) {
+    SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+    return run();
+  }
+  exchange->OnClose([cancelled] { *cancelled = true; });
+  const auto compile = [&api, exchange, form, plan = std::move(plan), job, run = std::move(run), cancelled] {
+    try {
+      SetGrammar(plan, Compile(api, plan, cancelled), job.get());
+      run();
+    } catch (const ApiError& error) {
+      RespondError(*exchange, form, error);
+    } catch (const std::exception& error) {
+      RespondError(*exchange, form, ApiError(500, std::string("internal error: ") + error.what()));
+    }
+  };
+  if (!api.compile_queue->Post(compile, cancelled)) {
+    ApiError error(429, "too many grammars wait to be compiled");
+    error.retry_after_s = 2;
+    throw error;
   }
 }
 

@@ -311,11 +311,13 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
     bool Accept(TokenId id) override { return id % 2 == 0; }
     bool AcceptText(std::string_view) override { return true; }
     bool complete() const override { return false; }
+    const Status& status() const override { return fine; }
     const std::vector<uint32_t> bits;
+    const Status fine;
   };
   struct Even : Grammar {
     explicit Even(int64_t v) : vocab(v) {}
-    std::unique_ptr<GrammarMatcher> NewMatcher() const override { return std::make_unique<EvenOnly>(vocab); }
+    std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag) const override { return std::make_unique<EvenOnly>(vocab); }
     int64_t vocab;
   };
   Start();
@@ -338,6 +340,59 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
   EXPECT_EQ(held->tokens[0], Ids(40, 402));
   for (const OutputToken& t : tokens) EXPECT_LT(t.logprob, -10);  // the model's own: it would say 401, 403
   for (const OutputToken& t : tokens) EXPECT_EQ(t.top[0].id % 2, 1);
+}
+
+// A grammar whose masks come when the gate is open, until it has had too much.
+struct Slow : Grammar {
+  struct Matcher : GrammarMatcher {
+    Matcher(const Slow& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) { ++grammar.live; }
+    ~Matcher() override { --grammar.live; }
+    std::span<const uint32_t> Allowed() override {
+      ++grammar.asked;
+      while (!grammar.open && !*cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (grammar.broken) state = InvalidArgument("too much work");
+      return {};
+    }
+    bool Accept(TokenId) override { return true; }
+    bool AcceptText(std::string_view) override { return true; }
+    bool complete() const override { return false; }
+    const Status& status() const override { return state; }
+    const Slow& grammar;
+    const CancelFlag cancelled;
+    Status state;
+  };
+  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override { return std::make_unique<Matcher>(*this, flag); }
+  std::atomic<bool> open = false, broken = false;
+  mutable std::atomic<int> asked = 0, live = 0;
+};
+
+TEST_F(SchedulerTest, ASlowGrammarDelaysItsOwnSequenceOnly) {
+  Start();
+  const auto slow = std::make_shared<Slow>();
+  GenerationParams params;
+  params.content_grammar = slow;
+  const auto held = Submit({{400}}, 20, params), left = Submit({{500}}, 20, params);
+  for (int i = 0; i < 10000 && slow->asked < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto free = Submit({{600}}, 300);
+  Wait(free);
+  EXPECT_EQ(free->tokens[0], Counting(601, 300));
+  EXPECT_EQ(held->tokens[0].size(), 0u);
+  // One whose client leaves is gone at once, whatever its grammar does.
+  scheduler_->Cancel(left->job);
+  Wait(left);
+  EXPECT_EQ(left->finish[0], FinishReason::kCancelled);
+  slow->open = true;
+  Wait(held);
+  EXPECT_EQ(held->tokens[0], Counting(401, 20));
+  // And one whose grammar takes too much ends, with the reason.
+  slow->broken = true;
+  const auto broken = Submit({{400}}, 20, params);
+  Wait(broken);
+  EXPECT_EQ(broken->finish[0], FinishReason::kError);
+  EXPECT_EQ(broken->error.message(), "too much work");
+  WaitIdle();
+  for (int i = 0; i < 10000 && slow->live > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(slow->live, 0);
 }
 
 TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {

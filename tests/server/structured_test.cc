@@ -1,6 +1,7 @@
 // Grammars of structured output: masks against the grammar itself, random texts that never run into a dead end, schemas
 // that cannot be enforced.
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <random>
 #include <string>
@@ -273,6 +274,71 @@ TEST(Schema, StrictOnesThatCannotBeEnforcedAreRefusedByKeyword) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr(words));
     }
   }
+}
+
+// Whoever writes a grammar chooses the work that it makes: it ends at a limit, which the error names.
+class Bounded : public Structured {
+ protected:
+  void SetUp() override {
+    compiler_ = nullptr;
+    own_ = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
+                                   {.compile_s = 1, .compile_steps = 2'000'000, .token_s = 1, .token_steps = 100'000, .states = 300'000});
+    if (own_ == nullptr) GTEST_SKIP() << "this build has no XGrammar";
+  }
+  // Rules that each say the one below twice: 2^40 ways to read a text.
+  static std::string Ambiguous() {
+    std::string rules = "root ::= r0\n";
+    for (int i = 0; i < 40; ++i) rules += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " r" + std::to_string(i + 1) + " | \"a\"\n";
+    return Dump({{"type", "grammar"}, {"grammar", rules + "r40 ::= \"a\"\n"}});
+  }
+  std::unique_ptr<GrammarCompiler> own_;
+};
+
+TEST_F(Bounded, CompilingEndsAtALimit) {
+  Json properties = Json::object();
+  for (int i = 0; i < 10000; ++i) properties["p" + std::to_string(i)] = {{"type", "string"}};
+  const std::string long_text(900'000, 'x');
+  const std::vector<Json> hostile = {JsonFormat({{"enum", Json::array({long_text})}}), JsonFormat({{"const", long_text}}),
+                                     {{"type", "or"}, {"elements", Json::array({{{"type", "const_string"}, {"value", long_text}}})}},
+                                     JsonFormat({{"type", "object"}, {"properties", properties}}),
+                                     JsonFormat({{"type", "string"}, {"pattern", "^[a-z]{1,20000}$"}})};
+  for (const Json& format : hostile) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto grammar = own_->Compile(Dump(format));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    EXPECT_EQ(grammar.status().code(), StatusCode::kInvalidArgument) << Dump(format).substr(0, 100);
+    EXPECT_NE(grammar.status().message().find("the most"), std::string::npos) << grammar.status().message();
+    EXPECT_LT(took.count(), 60) << Dump(format).substr(0, 100);  // without a limit: minutes
+  }
+  EXPECT_TRUE(own_->Compile(Dump(JsonFormat(Person()))).ok());
+}
+
+TEST_F(Bounded, CompilingCanBeGivenUpAndTriedAgain) {
+  const std::string format = Dump(JsonFormat(Person()));
+  const auto flag = std::make_shared<std::atomic<bool>>(true);
+  EXPECT_EQ(own_->Compile(format, flag).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(own_->Find(format), nullptr);
+  EXPECT_TRUE(own_->Compile(format).ok());
+  EXPECT_NE(own_->Find(format), nullptr);
+}
+
+TEST_F(Bounded, ATokenIsTakenInAtALimit) {
+  const auto grammar = own_->Compile(Ambiguous());
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const auto matcher = (*grammar)->NewMatcher();
+  const TokenId a = *NanoTokenizer().FindToken("a");
+  int tokens = 0;
+  while (matcher->status().ok() && tokens < 2000) {
+    (void)matcher->Allowed();
+    (void)matcher->Accept(a);
+    ++tokens;
+  }
+  EXPECT_EQ(matcher->status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(matcher->status().message().find("the most"), std::string::npos) << matcher->status().message();
+  EXPECT_LT(tokens, 2000);
+  EXPECT_FALSE(matcher->Accept(a));  // and stays so
+  const auto next = (*grammar)->NewMatcher();
+  EXPECT_TRUE(next->Accept(a));
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+// Threads that compile grammars, apart from those that read requests: a schema may take seconds.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "../workers.h"
+
+namespace dsv4::server {
+
+class CompileQueue {
+ public:
+  CompileQueue(int num_threads, size_t max_queued) : workers_(num_threads, max_queued) {}
+  ~CompileQueue();  // all are cancelled; what is queued has its turn, to say so
+
+  // `cancelled` ends what `call` compiles; the caller may set it, too. False: too much is queued already.
+  bool Post(std::function<void()> call, const std::shared_ptr<std::atomic<bool>>& cancelled);
+
+ private:
+  std::mutex mutex_;
+  bool stopping_ = false;
+  std::vector<std::weak_ptr<std::atomic<bool>>> flags_;
+  Workers workers_;  // last: its threads end first
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,44 @@
+// How much work XGrammar may do in one call. Its loops call xgrammar::CountWork (scripts/fetch_xgrammar puts that there), which
+// ends the call with an exception when the thread's budget is used up.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "grammar.h"
+
+namespace dsv4::server {
+
+struct OutOfWork : std::runtime_error {
+  OutOfWork(StatusCode its_code, const std::string& what) : std::runtime_error(what), code(its_code) {}
+  const StatusCode code;
+};
+
+// The budget of this thread's calls as long as it lives.
+class WorkBudget {
+ public:
+  WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* cancelled);
+  ~WorkBudget();
+  WorkBudget(const WorkBudget&) = delete;
+  WorkBudget& operator=(const WorkBudget&) = delete;
+
+  int64_t steps() const { return steps_; }
+  void Count(int64_t steps) {  // throws OutOfWork
+    steps_ += steps;
+    if (steps_ >= next_check_) Check();
+  }
+
+ private:
+  void Check();
+
+  const std::chrono::steady_clock::time_point end_;
+  const double seconds_;
+  const int64_t max_steps_;
+  const std::atomic<bool>* const cancelled_;
+  int64_t steps_ = 0, next_check_ = 0;
+};
+
+}  // namespace dsv4::server

@@ -1,0 +1,56 @@
+#include "work.h"
+
+namespace {
+
+thread_local dsv4::server::WorkBudget* budget_of_this_thread = nullptr;
+
+}  // namespace
+
+namespace xgrammar {
+
+void CountWork(int steps);
+
+void CountWork(int steps) {
+  if (budget_of_this_thread != nullptr) budget_of_this_thread->Count(steps);
+}
+
+}  // namespace xgrammar
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr int64_t kCheckEvery = 2000;  // steps: some ten microseconds
+
+std::string Number(double value) {
+  std::string text = std::to_string(value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+WorkBudget::WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* cancelled)
+    : end_(std::chrono::steady_clock::now() +
+           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds))),
+      seconds_(seconds),
+      max_steps_(steps),
+      cancelled_(cancelled) {
+  budget_of_this_thread = this;
+}
+
+WorkBudget::~WorkBudget() { budget_of_this_thread = nullptr; }
+
+void WorkBudget::Check() {
+  next_check_ = steps_ + kCheckEvery;
+  if (cancelled_ != nullptr && *cancelled_) throw OutOfWork(StatusCode::kCancelled, "it is no longer wanted");
+  if (steps_ > max_steps_) {
+    throw OutOfWork(StatusCode::kInvalidArgument, "it takes more than " + std::to_string(max_steps_) + " steps of work, the most that is done");
+  }
+  if (std::chrono::steady_clock::now() > end_) {
+    throw OutOfWork(StatusCode::kInvalidArgument, "it takes longer than " + Number(seconds_) + " s, the most that it may");
+  }
+}
+
+}  // namespace dsv4::server
