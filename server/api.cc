@@ -237,20 +237,26 @@ void AddSequences(Job* job, const SequenceSpec& first, int n) {
   }
 }
 
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params) {
+// In the words that the clients of each API look for, so that they shorten the conversation instead of giving up.
+void RefuseLength(ErrorForm form, int64_t tokens, int64_t limit, const std::string& param) {
+  const std::string n = std::to_string(tokens), most = std::to_string(limit);
+  throw ApiError(400,
+                 form == ErrorForm::kAnthropic
+                     ? "prompt is too long: " + n + " tokens > " + most + " maximum"
+                     : "This model's maximum context length is " + most + " tokens. However, your " + param + " resulted in " + n +
+                           " tokens. Please reduce the length of the " + param + ".",
+                 param, "context_length_exceeded");
+}
+
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form, const std::string& param,
+                 GenerationParams* params) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
-  const int64_t limit = api.options.max_prompt_tokens > 0
-                            ? std::min(api.options.max_prompt_tokens, api.model.max_context)
-                            : api.model.max_context;
-  if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", "prompt");
-  if (prompt > limit || (prompt == limit && wanted != 0 && limit == api.model.max_context)) {
-    throw ApiError(400,
-                   "the prompt has " + std::to_string(prompt) + " tokens; this server takes at most " +
-                       std::to_string(limit) + ", of which the reply needs at least one",
-                   "prompt", "context_length_exceeded");
-  }
-  const int64_t left = api.model.max_context - prompt;
-  params->max_tokens = std::min(wanted.value_or(left), left);
+  const int64_t context = api.model.max_context;
+  const int64_t limit = api.options.max_prompt_tokens > 0 ? std::min(api.options.max_prompt_tokens, context) : context;
+  if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", param);
+  // The reply needs a token.
+  if (prompt > limit || (prompt == limit && wanted != 0 && limit == context)) RefuseLength(form, prompt, limit, param);
+  params->max_tokens = std::min(wanted.value_or(context - prompt), context - prompt);
 }
 
 void CheckModel(const Api& api, const Fields& fields) {
@@ -336,6 +342,14 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   if (input.schema.is_object()) request["response_format"] = input.schema;
   auto parsed = ParseChatRequest(Dump(request));
   if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");
+  // History is not refused for what a model once wrote.
+  for (Message& message : parsed->messages) {
+    for (ToolCall& call : message.tool_calls) {
+      const size_t first = call.arguments.find_first_not_of(" \t\r\n");
+      const bool is_object = first != std::string::npos && call.arguments[first] == '{';
+      if (!is_object && Json::accept(call.arguments)) call.arguments = "{\"arguments\": " + call.arguments + "}";
+    }
+  }
   parsed->thinking = input.reasoning.thinking;
   parsed->effort = input.reasoning.thinking ? input.reasoning.effort : ReasoningEffort::kDefault;
   if (parsed->messages.empty())
@@ -347,6 +361,41 @@ ChatRequest ToChatRequest(const ChatInput& input) {
     parsed->messages.back().wo_eos = true;
   }
   return std::move(*parsed);
+}
+
+Json CustomParameters() {
+  return {{"type", "object"},
+          {"properties", {{"input", {{"type", "string"}, {"description", "The text that the tool takes."}}}}},
+          {"required", Json::array({"input"})}};
+}
+
+std::string CustomInput(const std::string& arguments) {
+  const Json parsed = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  const bool holds = parsed.is_object() && parsed.contains("input") && parsed["input"].is_string();
+  return holds ? parsed["input"].get<std::string>() : arguments;
+}
+
+void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params) {
+  const Json* inner = choice.Object("allowed_tools");
+  const Json* list = inner == nullptr ? choice.Array("tools") : Fields(*inner, "tool_choice.allowed_tools").Array("tools");
+  const std::string mode = inner == nullptr ? choice.Text("mode").value_or("auto")
+                                            : Fields(*inner, "tool_choice.allowed_tools").Text("mode").value_or("auto");
+  if (mode != "auto" && mode != "required") Refuse("tool_choice", "tool_choice.allowed_tools.mode must be auto or required");
+  std::vector<std::string> allowed;
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
+    const Json* function = tool.Object("function");
+    const std::string name = function == nullptr ? tool.Text("name").value_or("") : Fields(*function, "function").Text("name").value_or("");
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    }
+    allowed.push_back(name);
+  }
+  if (allowed.empty()) {
+    params->calls_allowed = false;
+  } else {
+    (mode == "required" ? params->required_calls : params->allowed_calls) = std::move(allowed);
+  }
 }
 
 std::string TenantOf(const Api& api, const HttpRequest& request) {

@@ -34,6 +34,7 @@ struct Api {
   Metrics& metrics;
   GrammarCompiler* grammars;        // null: this build has none
   SamplingParams default_sampling;  // generation_config.json
+  std::string fingerprint = {};            // of model, build and numerics, for system_fingerprint
   std::vector<std::string> tenants = {};   // of each API key
   CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
   int64_t created;                  // seconds since 1970
@@ -62,8 +63,10 @@ ReplyOptions ReadReplyOptions(const Fields& fields);
 // One sequence for each of `n` choices, each with a seed of its own.
 void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
-// max_tokens where the request names none or more than the context holds: what is left.
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, GenerationParams* params);
+// max_tokens where the request names none or more than the context holds: what is left. Throws ApiError 400 for a prompt that
+// is too long, which `param` gave, in the form's words.
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form, const std::string& param,
+                 GenerationParams* params);
 void CheckModel(const Api& api, const Fields& fields);
 
 // OpenAI's usage object, with DeepSeek's flat cache counts.
@@ -102,6 +105,14 @@ struct ChatInput {
   bool continue_last = false;  // the last message is the beginning of the reply
   Json schema;                 // of the reply, as the model is told; null: none
 };
+
+// A custom tool takes a text: to the model it is a function with this one parameter, and its calls hold that.
+Json CustomParameters();
+std::string CustomInput(const std::string& arguments);  // of a call; what is no such object as it is
+
+// tool_choice of the type "allowed_tools": {mode, tools}, in which chats name a function one level deeper than responses.
+// Calls must be, or may only be, of the tools that it names, which are among `names`. Throws ApiError 400.
+void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params);
 
 struct ChatPrompt {
   std::shared_ptr<const std::vector<TokenId>> ids;

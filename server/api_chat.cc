@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "content.h"
 #include "reply.h"
 #include "structured/output_form.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 struct ChatOptions : ReplyOptions {
   bool logprobs = false;
+  std::vector<std::string> custom_tools;  // names
 };
 
 class ChatReply : public Reply {
@@ -32,10 +34,23 @@ class ChatReply : public Reply {
     Json stop_reason;
     FinishReason finish = FinishReason::kNone;
     bool role_sent = false;
+    bool in_custom = false;  // of a stream: the call that is being written takes a text
+    std::string custom_arguments;
   };
 
+  bool IsCustom(const std::string& name) const {
+    return std::find(options_.custom_tools.begin(), options_.custom_tools.end(), name) != options_.custom_tools.end();
+  }
+  Json ToCustom(const Json& call) const {
+    const Json& function = call["function"];
+    return {{"id", call["id"]},
+            {"type", "custom"},
+            {"custom", {{"name", function["name"]}, {"input", CustomInput(function["arguments"].get<std::string>())}}}};
+  }
+
   Json Head(const char* object) const {
-    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", api_.options.model_name}};
+    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", api_.options.model_name},
+            {"system_fingerprint", api_.fingerprint}};
   }
 
   Json LogprobEntry(TokenId id, float logprob) const {
@@ -86,11 +101,9 @@ class ChatReply : public Reply {
                                   {"type", "function"},
                                   {"function", {{"name", delta.text}, {"arguments", ""}}}});
           break;
-        case OutputDelta::Kind::kToolCallArguments: {
-          std::string& arguments = choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
-          arguments += delta.text;
+        case OutputDelta::Kind::kToolCallArguments:
+          choice.calls.back()["function"]["arguments"].get_ref<std::string&>() += delta.text;
           break;
-        }
         case OutputDelta::Kind::kToolCallEnd:
           break;
       }
@@ -114,18 +127,25 @@ class ChatReply : public Reply {
           content += d.text;
           break;
         case OutputDelta::Kind::kToolCallBegin:
-          calls.push_back({{"index", d.index},
-                           {"id", NewId("call_")},
-                           {"type", "function"},
-                           {"function", {{"name", d.text}, {"arguments", ""}}}});
+          choice.in_custom = IsCustom(d.text);
+          choice.custom_arguments.clear();
+          calls.push_back({{"index", d.index}, {"id", NewId("call_")}, {"type", choice.in_custom ? "custom" : "function"}});
+          calls.back()[choice.in_custom ? "custom" : "function"] = {{"name", d.text}, {choice.in_custom ? "input" : "arguments", ""}};
           break;
         case OutputDelta::Kind::kToolCallArguments:
+          if (choice.in_custom) {  // the input is in there, escaped
+            choice.custom_arguments += d.text;
+            break;
+          }
           if (calls.empty() || calls.back()["index"] != d.index) {
             calls.push_back({{"index", d.index}, {"function", {{"arguments", ""}}}});
           }
           calls.back()["function"]["arguments"].get_ref<std::string&>() += d.text;
           break;
         case OutputDelta::Kind::kToolCallEnd:
+          if (!choice.in_custom) break;
+          if (calls.empty() || calls.back()["index"] != d.index) calls.push_back({{"index", d.index}, {"custom", {{"input", ""}}}});
+          calls.back()["custom"]["input"] = CustomInput(choice.custom_arguments);
           break;
       }
     }
@@ -184,6 +204,9 @@ class ChatReply : public Reply {
       }
       Json message = {{"role", "assistant"}, {"content", c.content}};
       if (!c.reasoning.empty()) SetReasoning(&message, c.reasoning);
+      for (Json& call : c.calls) {
+        if (IsCustom(call["function"]["name"].get_ref<const std::string&>())) call = ToCustom(call);
+      }
       if (!c.calls.empty()) message["tool_calls"] = std::move(c.calls);
       Json choice = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
       if (options_.logprobs) choice["logprobs"] = {{"content", std::move(c.logprobs)}, {"refusal", nullptr}};
@@ -202,19 +225,36 @@ class ChatReply : public Reply {
   UsageSum usage_;
 };
 
-void CheckParts(const Json& content, const std::string& path) {
-  if (!content.is_array()) return;
+// The parts of a message, each as text; results of tools stay apart. `only_notes`: nothing of it can be read.
+Json ReadContent(const Json& content, const std::string& path, bool* only_notes) {
+  *only_notes = false;
+  if (!content.is_array()) return content;
+  Json parts = Json::array();
+  bool notes = !content.empty();
   for (size_t i = 0; i < content.size(); ++i) {
     const Json& part = content[i];
-    if (part.is_string()) continue;
     const std::string part_path = path + "[" + std::to_string(i) + "]";
-    const auto type = part.is_object() && part.contains("type") && part["type"].is_string()
-                          ? part["type"].get<std::string>()
-                          : "";
-    if (type != "text" && type != "refusal" && type != "tool_result") {
-      Refuse(part_path, part_path + " is of type \"" + type + "\"; this model reads text only");
+    if (part.is_object() && part.contains("type") && part["type"] == "tool_result") {
+      Json result = part;
+      if (result.contains("content")) result["content"] = ReadParts(result["content"], part_path + ".content");
+      parts.push_back(std::move(result));
+      notes = false;
+      continue;
     }
+    PartText read = ReadPart(part, part_path);
+    parts.push_back({{"type", "text"}, {"text", std::move(read.text)}});
+    notes = notes && read.is_note;
   }
+  *only_notes = notes;
+  return parts;
+}
+
+// {type: custom, custom: {name, input}} to the function that it is to the model.
+void ReadCustomCall(Json* call) {
+  if (!call->is_object() || !call->contains("custom") || !(*call)["custom"].is_object()) return;
+  const Fields custom((*call)["custom"], "custom");
+  const Json arguments = {{"input", custom.Text("input").value_or("")}};
+  (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
 }
 
 // OpenAI's messages to those that the encoder knows.
@@ -222,6 +262,7 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
   const Json* list = fields.Array("messages");
   if (list == nullptr) Refuse("messages", "messages is missing");
   Json messages = Json::array();
+  std::string unreadable;  // the last user's message, if there is nothing in it to answer
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
@@ -233,12 +274,14 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
              path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
     }
     Json m = {{"role", role == "developer" ? "system" : role}};
-    if (const Json* content = in.Get("content")) {
-      CheckParts(*content, path + ".content");
-      m["content"] = *content;
-    }
+    bool only_notes = false;
+    if (const Json* content = in.Get("content")) m["content"] = ReadContent(*content, path + ".content", &only_notes);
+    if (role == "user") unreadable = only_notes ? path + ".content" : "";
     for (const char* name : {"tool_calls", "tool_call_id", "task", "tools"}) {
       if (const Json* value = in.Get(name)) m[name] = *value;
+    }
+    if (m.contains("tool_calls") && m["tool_calls"].is_array()) {
+      for (Json& call : m["tool_calls"]) ReadCustomCall(&call);
     }
     const auto reasoning = in.Text("reasoning_content");
     const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string()
@@ -252,10 +295,11 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
     }
     messages.push_back(std::move(m));
   }
+  RefuseUnreadable(unreadable);
   return messages;
 }
 
-Json ReadTools(const Fields& fields) {
+Json ReadTools(const Fields& fields, std::vector<std::string>* custom_tools) {
   Json tools = Json::array();
   const Json* list = fields.Array("tools");
   if (list == nullptr) return tools;
@@ -263,8 +307,21 @@ Json ReadTools(const Fields& fields) {
     const std::string path = "tools[" + std::to_string(i) + "]";
     const Fields tool((*list)[i], path);
     const std::string type = tool.Text("type").value_or("function");
-    if (type != "function")
-      Refuse(path + ".type", path + ".type is \"" + type + "\"; only functions are supported");
+    if (type == "custom") {
+      const Json* given = tool.Object("custom");
+      if (given == nullptr) Refuse(path + ".custom", path + ".custom is missing");
+      const Fields custom(*given, path + ".custom");
+      const auto name = custom.Text("name");
+      if (!name) Refuse(path + ".custom.name", path + ".custom.name is missing");
+      Json function = {{"name", *name}, {"parameters", CustomParameters()}};
+      if (const auto description = custom.Text("description")) function["description"] = *description;
+      tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+      custom_tools->push_back(*name);
+      continue;
+    }
+    if (type != "function") {
+      Refuse(path + ".type", path + ".type is \"" + type + "\"; only functions and custom tools are supported");
+    }
     const Json* function = tool.Object("function");
     if (function == nullptr) Refuse(path + ".function", path + ".function is missing");
     if (!Fields(*function, path + ".function").Text("name"))
@@ -290,7 +347,12 @@ void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParam
   if (choice->is_object()) {
     const Fields object(*choice, "tool_choice");
     mode = object.Text("type").value_or("");
-    if (mode == "function") {
+    if (mode == "allowed_tools") return ReadAllowedTools(object, ToolNames(tools), params);
+    if (mode == "custom") {
+      const Json* custom = object.Object("custom");
+      name = custom == nullptr ? "" : Fields(*custom, "tool_choice.custom").Text("name").value_or("");
+      mode = "function";
+    } else if (mode == "function") {
       const Json* function = object.Object("function");
       name = function == nullptr ? object.Text("name").value_or("")
                                  : Fields(*function, "tool_choice.function").Text("name").value_or("");
@@ -407,7 +469,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   input.schema = form.shown;
   input.continue_last = fields.Bool("continue_final_message").value_or(false);
   input.messages = ReadMessages(fields, &input.continue_last);
-  input.tools = ReadTools(fields);
+  input.tools = ReadTools(fields, &options.custom_tools);
   input.reasoning = ReadReasoning(api, fields, &params);
   bool any_tools = !input.tools.empty();
   for (const Json& m : input.messages) any_tools = any_tools || (m.contains("tools") && !m["tools"].empty());
@@ -423,7 +485,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, &params);
+  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, ErrorForm::kOpenAi, "messages", &params);
 
   const auto job = std::make_shared<Job>();
   AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);

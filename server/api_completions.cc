@@ -92,8 +92,11 @@ class CompletionReply : public Reply {
   }
 
   Json Head() const {
-    return {
-        {"id", id_}, {"object", "text_completion"}, {"created", created_}, {"model", api_.options.model_name}};
+    return {{"id", id_},
+            {"object", "text_completion"},
+            {"created", created_},
+            {"model", api_.options.model_name},
+            {"system_fingerprint", api_.fingerprint}};
   }
 
   void Take(StepOutput& output) override {
@@ -265,7 +268,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   const auto job = std::make_shared<Job>();
   for (Prompt& prompt : prompts) {
     if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, params.skip_special));
-    LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), &params);
+    LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt", &params);
     AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
                  options.n);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "content.h"
 #include "reply.h"
 #include "structured/output_form.h"
 
@@ -162,17 +163,6 @@ std::string WithoutBillingLine(const std::string& text) {
   return end == std::string::npos ? "" : text.substr(end + 1);
 }
 
-std::string BlockText(const Json& block, const std::string& path) {
-  const auto text = Fields(block, path).Text("text");
-  if (!text) Refuse(path + ".text", path + ".text is missing");
-  return *text;
-}
-
-[[noreturn]] void RefuseBlock(const std::string& path, const std::string& type) {
-  Refuse(path, path + " is of type \"" + type +
-                   "\"; this model reads text, thinking, tool_use and tool_result only");
-}
-
 std::string ReadSystem(const Fields& fields) {
   const Json* system = fields.Get("system");
   if (system == nullptr) return "";
@@ -180,7 +170,7 @@ std::string ReadSystem(const Fields& fields) {
   if (!system->is_array()) Refuse("system", "system must be a string or an array of text blocks");
   std::string all;
   for (size_t i = 0; i < system->size(); ++i) {
-    const std::string text = WithoutBillingLine(BlockText((*system)[i], "system[" + std::to_string(i) + "]"));
+    const std::string text = WithoutBillingLine(ReadPart((*system)[i], "system[" + std::to_string(i) + "]").text);
     if (text.empty()) continue;
     if (!all.empty()) all += "\n\n";
     all += text;
@@ -188,40 +178,28 @@ std::string ReadSystem(const Fields& fields) {
   return all;
 }
 
-std::string ReadResult(const Fields& block, const std::string& path) {
-  const Json* content = block.Get("content");
-  if (content == nullptr) return "";
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array())
-    Refuse(path + ".content", path + ".content must be a string or an array of blocks");
-  std::string all;
-  for (size_t i = 0; i < content->size(); ++i) {
-    const std::string part_path = path + ".content[" + std::to_string(i) + "]";
-    const std::string type = Fields((*content)[i], part_path).Text("type").value_or("");
-    if (type != "text") RefuseBlock(part_path, type);
-    if (i > 0) all += "\n\n";
-    all += BlockText((*content)[i], part_path);
-  }
-  return all;
-}
-
-Json ReadUser(const Json& content, const std::string& path) {
+// `only_notes`: nothing of it can be read.
+Json ReadUser(const Json& content, const std::string& path, bool* only_notes) {
   Json blocks = Json::array();
+  bool notes = !content.empty();
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string block_path = path + ".content[" + std::to_string(i) + "]";
     const Fields block(content[i], block_path);
-    const std::string type = block.Text("type").value_or("");
-    if (type == "text") {
-      blocks.push_back({{"type", "text"}, {"text", BlockText(content[i], block_path)}});
-    } else if (type == "tool_result") {
-      const auto id = block.Text("tool_use_id");
-      if (!id) Refuse(block_path + ".tool_use_id", block_path + ".tool_use_id is missing");
-      blocks.push_back(
-          {{"type", "tool_result"}, {"tool_use_id", *id}, {"content", ReadResult(block, block_path)}});
-    } else {
-      RefuseBlock(block_path, type);
+    if (block.Text("type").value_or("") != "tool_result") {
+      PartText read = ReadPart(content[i], block_path);
+      blocks.push_back({{"type", "text"}, {"text", std::move(read.text)}});
+      notes = notes && read.is_note;
+      continue;
     }
+    const auto id = block.Text("tool_use_id");
+    if (!id) Refuse(block_path + ".tool_use_id", block_path + ".tool_use_id is missing");
+    const Json* result = block.Get("content");
+    blocks.push_back({{"type", "tool_result"},
+                      {"tool_use_id", *id},
+                      {"content", result == nullptr ? "" : ReadParts(*result, block_path + ".content")}});
+    notes = false;
   }
+  *only_notes = notes;
   return {{"role", "user"}, {"content", std::move(blocks)}};
 }
 
@@ -233,9 +211,7 @@ Json ReadAssistant(const Json& content, const std::string& path) {
     const std::string block_path = path + ".content[" + std::to_string(i) + "]";
     const Fields block(content[i], block_path);
     const std::string type = block.Text("type").value_or("");
-    if (type == "text") {
-      text += BlockText(content[i], block_path);
-    } else if (type == "thinking") {
+    if (type == "thinking") {
       reasoning += block.Text("thinking").value_or("");
     } else if (type == "tool_use") {
       const auto name = block.Text("name");
@@ -244,8 +220,8 @@ Json ReadAssistant(const Json& content, const std::string& path) {
       calls.push_back({{"id", block.Text("id").value_or("")},
                        {"type", "function"},
                        {"function", {{"name", *name}, {"arguments", input == nullptr ? "{}" : Dump(*input)}}}});
-    } else if (type != "redacted_thinking") {
-      RefuseBlock(block_path, type);
+    } else {
+      text += ReadPart(content[i], block_path).text;
     }
   }
   m["content"] = text;
@@ -260,6 +236,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
   const Json* list = fields.Array("messages");
   if (list == nullptr) Refuse("messages", "messages is missing");
   if (list->empty()) Refuse("messages", "messages is empty: there is nothing to answer");
+  std::string unreadable;  // the last user's message, if there is nothing in it to answer
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
@@ -269,15 +246,18 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
     if (role != "user" && role != "assistant" && role != "system") {
       Refuse(path + ".role", path + ".role is \"" + role + "\"; expected user or assistant");
     }
+    bool only_notes = false;
     if (content->is_string()) {
       input->messages.push_back({{"role", role}, {"content", *content}});
     } else if (content->is_array()) {
-      input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path) : ReadUser(*content, path));
+      input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path) : ReadUser(*content, path, &only_notes));
       if (role == "system") input->messages.back()["role"] = "system";
     } else {
       Refuse(path + ".content", path + ".content must be a string or an array of blocks");
     }
+    if (role == "user") unreadable = only_notes ? path + ".content" : "";
   }
+  RefuseUnreadable(unreadable);
   input->continue_last = input->messages.back()["role"] == "assistant";
 }
 
@@ -377,7 +357,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), max_tokens, &params);
+  LimitTokens(api, prompt.ids->size(), max_tokens, kForm, "messages", &params);
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
   const auto reply = std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),

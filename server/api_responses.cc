@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reply.h"
+#include "responses_input.h"
 #include "structured/output_form.h"
 
 namespace dsv4::server {
@@ -14,6 +15,7 @@ namespace {
 // Tools of a namespace (MCP servers) are offered to the model as NAMESPACE__NAME and named apart again in the calls.
 struct ToolName {
   std::string space, name;
+  bool custom = false;  // it takes a text
 };
 using NamespacedTools = std::map<std::string, ToolName>;
 
@@ -25,7 +27,7 @@ class ResponsesReply : public Reply {
         names_(std::move(names)) {}
 
  private:
-  enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall };
+  enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
   void Send(const char* type, Json data) {
     if (!stream_) return;
@@ -54,7 +56,7 @@ class ResponsesReply : public Reply {
     text_.clear();
     output_.push_back(std::move(json));
     Send("response.output_item.added", {{"output_index", OutputIndex()}, {"item", output_.back()}});
-    if (item == Item::kCall) return;
+    if (item == Item::kCall || item == Item::kCustomCall) return;
     Json place = Place();
     place["part"] = Part("");
     Send("response.content_part.added", std::move(place));
@@ -91,7 +93,14 @@ class ResponsesReply : public Reply {
     if (item_ == Item::kNone) return;
     Json& item = output_.back();
     item["status"] = status;
-    if (item_ == Item::kCall) {
+    if (item_ == Item::kCustomCall) {
+      item["input"] = CustomInput(text_);
+      const Json place = {{"item_id", item["id"]}, {"output_index", OutputIndex()}};
+      Json delta = place, done = place;
+      delta["delta"] = done["input"] = item["input"];
+      Send("response.custom_tool_call_input.delta", std::move(delta));
+      Send("response.custom_tool_call_input.done", std::move(done));
+    } else if (item_ == Item::kCall) {
       item["arguments"] = text_;
       Send("response.function_call_arguments.done", {{"item_id", item["id"]},
                                                      {"output_index", OutputIndex()},
@@ -124,17 +133,24 @@ class ResponsesReply : public Reply {
           Text(Item::kMessage, d.text);
           break;
         case OutputDelta::Kind::kToolCallBegin: {
-          Json call = {{"id", NewId("fc_")},        {"type", "function_call"}, {"status", "in_progress"},
-                       {"call_id", NewId("call_")}, {"name", d.text},          {"arguments", ""}};
-          if (const auto it = names_.find(d.text); it != names_.end() && !it->second.space.empty()) {
+          const auto it = names_.find(d.text);
+          const bool custom = it != names_.end() && it->second.custom;
+          Json call = {{"id", NewId(custom ? "ctc_" : "fc_")},
+                       {"type", custom ? "custom_tool_call" : "function_call"},
+                       {"status", "in_progress"},
+                       {"call_id", NewId("call_")},
+                       {"name", d.text},
+                       {custom ? "input" : "arguments", ""}};
+          if (it != names_.end() && !it->second.space.empty()) {
             call["name"] = it->second.name;
             call["namespace"] = it->second.space;
           }
-          OpenItem(Item::kCall, std::move(call));
+          OpenItem(custom ? Item::kCustomCall : Item::kCall, std::move(call));
           break;
         }
         case OutputDelta::Kind::kToolCallArguments:
           text_ += d.text;
+          if (item_ == Item::kCustomCall) break;  // its input is in there, escaped
           Send("response.function_call_arguments.delta",
                {{"item_id", output_.back()["id"]}, {"output_index", OutputIndex()}, {"delta", d.text}});
           break;
@@ -147,7 +163,8 @@ class ResponsesReply : public Reply {
 
   void End() override {
     const bool cut = finish_ == FinishReason::kLength;
-    CloseItem(cut || item_ == Item::kCall ? "incomplete" : "completed");
+    const bool in_call = item_ == Item::kCall || item_ == Item::kCustomCall;
+    CloseItem(cut || in_call ? "incomplete" : "completed");
     response_["status"] = cut ? "incomplete" : "completed";
     if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     response_["completed_at"] = UnixTime();
@@ -163,7 +180,7 @@ class ResponsesReply : public Reply {
 
   std::string ErrorEvent(const ApiError& error) override {
     response_["status"] = "failed";
-    response_["error"] = {{"code", "server_error"}, {"message", error.what()}};
+    response_["error"] = {{"code", error.code.empty() ? "server_error" : error.code}, {"message", error.what()}};
     response_["output"] = output_;
     const Json event = {{"type", "response.failed"}, {"sequence_number", sequence_++}, {"response", response_}};
     return "event: response.failed\ndata: " + Dump(event) + "\n\n";
@@ -179,107 +196,6 @@ class ResponsesReply : public Reply {
   FinishReason finish_ = FinishReason::kNone;
 };
 
-std::string JoinParts(const Json& content, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) Refuse(path, path + " must be a string or an array of parts");
-  std::string all;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string part_path = path + "[" + std::to_string(i) + "]";
-    const Fields part(content[i], part_path);
-    const std::string type = part.Text("type").value_or("");
-    if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text" &&
-        type != "summary_text" && type != "refusal") {
-      Refuse(part_path, part_path + " is of type \"" + type + "\"; this model reads text only");
-    }
-    if (i > 0) all += "\n\n";
-    all += part.Text(type == "refusal" ? "refusal" : "text").value_or("");
-  }
-  return all;
-}
-
-// Items in the order that they were made: reasoning, text and calls of one reply stand apart and become one message.
-class InputReader {
- public:
-  void Add(const Json& json, const std::string& path) {
-    const Fields item(json, path);
-    const std::string type = item.Text("type").value_or(item.Has("role") ? "message" : "");
-    if (type == "message") return AddMessage(item, path);
-    if (type == "reasoning") return AddReasoning(item, path);
-    if (type == "function_call" || type == "custom_tool_call") return AddCall(item, path);
-    if (type == "function_call_output" || type == "custom_tool_call_output") {
-      const Json* output = item.Get("output");
-      CloseReply();
-      messages.push_back({{"role", "tool"},
-                          {"tool_call_id", item.Text("call_id").value_or("")},
-                          {"content", output == nullptr ? "" : JoinParts(*output, path + ".output")}});
-      return;
-    }
-    // Items of tools that this server does not run (web searches and the like) tell the model nothing.
-    static constexpr std::array kSkipped = {
-        "item_reference",        "web_search_call",       "file_search_call",
-        "image_generation_call", "code_interpreter_call", "computer_call",
-        "local_shell_call",      "mcp_list_tools",        "compaction"};
-    if (std::find(kSkipped.begin(), kSkipped.end(), type) == kSkipped.end()) {
-      Refuse(path + ".type", path + ".type is \"" + type + "\", which this server does not know");
-    }
-  }
-  void CloseReply() {
-    if (reply_.is_null()) return;
-    messages.push_back(std::exchange(reply_, nullptr));
-  }
-
-  Json messages = Json::array();
-
- private:
-  Json& OpenReply() {
-    if (reply_.is_null()) reply_ = {{"role", "assistant"}, {"content", ""}};
-    return reply_;
-  }
-  void AddMessage(const Fields& item, const std::string& path) {
-    const std::string role = item.Text("role").value_or("");
-    const Json* content = item.Get("content");
-    const std::string text = content == nullptr ? "" : JoinParts(*content, path + ".content");
-    if (role == "assistant") {
-      Json& reply = OpenReply();
-      // A second text behind calls belongs to another reply.
-      if (reply.contains("tool_calls")) CloseReply();
-      Json& open = OpenReply();
-      open["content"] = open["content"].get<std::string>() + text;
-      return;
-    }
-    if (role != "user" && role != "system" && role != "developer") {
-      Refuse(path + ".role",
-             path + ".role is \"" + role + "\"; expected user, assistant, system or developer");
-    }
-    CloseReply();
-    messages.push_back({{"role", role == "developer" ? "system" : role}, {"content", text}});
-  }
-  void AddReasoning(const Fields& item, const std::string& path) {
-    std::string text;
-    if (const Json* content = item.Array("content")) text = JoinParts(*content, path + ".content");
-    if (const Json* summary = item.Array("summary"); text.empty() && summary != nullptr) {
-      text = JoinParts(*summary, path + ".summary");
-    }
-    if (!reply_.is_null() &&
-        (reply_.contains("tool_calls") || !reply_["content"].get_ref<const std::string&>().empty())) {
-      CloseReply();
-    }
-    Json& reply = OpenReply();
-    reply["reasoning_content"] = reply.value("reasoning_content", std::string()) + text;
-  }
-  void AddCall(const Fields& item, const std::string& path) {
-    auto name = item.Text("name");
-    if (!name) Refuse(path + ".name", path + ".name is missing");
-    if (const auto space = item.Text("namespace")) *name = *space + "__" + *name;
-    std::string arguments = item.Text("arguments").value_or(item.Text("input").value_or("{}"));
-    OpenReply()["tool_calls"].push_back({{"id", item.Text("call_id").value_or("")},
-                                         {"type", "function"},
-                                         {"function", {{"name", *name}, {"arguments", std::move(arguments)}}}});
-  }
-
-  Json reply_;
-};
-
 void AddTool(const Json& json, const std::string& path, const std::string& space, ChatInput* input,
              NamespacedTools* names) {
   const Fields tool(json, path);
@@ -292,16 +208,17 @@ void AddTool(const Json& json, const std::string& path, const std::string& space
     }
     return;
   }
-  if (type != "function") return;  // run by OpenAI's servers
+  if (type != "function" && type != "custom") return;  // run by OpenAI's servers
   const auto name = tool.Text("name");
   if (!name) Refuse(path + ".name", path + ".name is missing");
   const std::string full = space.empty() ? *name : space + "__" + *name;
   Json function = {{"name", full}};
   if (const auto description = tool.Text("description")) function["description"] = *description;
   if (const Json* parameters = tool.Object("parameters")) function["parameters"] = *parameters;
+  if (type == "custom") function["parameters"] = CustomParameters();
   if (const auto strict = tool.Bool("strict")) function["strict"] = *strict;
   input->tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  (*names)[full] = {space, *name};
+  (*names)[full] = {space, *name, type == "custom"};
 }
 
 void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
@@ -316,6 +233,11 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
   std::string name;
   if (choice->is_object()) {
     const Fields in(*choice, "tool_choice");
+    if (in.Text("type").value_or("") == "allowed_tools") {
+      std::vector<std::string> names;
+      for (const Json& tool : input.tools) names.push_back(tool["function"]["name"].get<std::string>());
+      return ReadAllowedTools(in, names, params);
+    }
     if (in.Text("type").value_or("") != "function")
       Refuse("tool_choice", "tool_choice.type must be \"function\"");
     name = in.Text("name").value_or("");
@@ -364,23 +286,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
       if (*effort != "none") input.reasoning.effort = MapEffort(api, *effort, "reasoning.effort");
     }
   }
-  InputReader reader;
-  if (const auto instructions = fields.Text("instructions"); instructions && !instructions->empty()) {
-    reader.messages.push_back({{"role", "system"}, {"content", *instructions}});
-  }
-  const Json* given = fields.Get("input");
-  if (given == nullptr || (given->is_array() && given->empty())) {
-    // Codex looks whether the route is there with an empty input.
-    reader.messages.push_back({{"role", "user"}, {"content", ""}});
-  } else if (given->is_string()) {
-    reader.messages.push_back({{"role", "user"}, {"content", *given}});
-  } else if (given->is_array()) {
-    for (size_t i = 0; i < given->size(); ++i) reader.Add((*given)[i], "input[" + std::to_string(i) + "]");
-    reader.CloseReply();
-  } else {
-    Refuse("input", "input must be a string or an array of items");
-  }
-  input.messages = std::move(reader.messages);
+  input.messages = ReadResponsesInput(fields);
   NamespacedTools names;
   if (const Json* tools = fields.Array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i)
@@ -392,7 +298,6 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), &params);
 
   Json response = {{"id", NewId("resp_")},
                    {"object", "response"},
@@ -417,10 +322,17 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"truncation", "disabled"},
                    {"usage", nullptr},
                    {"metadata", Echo(fields, "metadata", Json::object())}};
+  const bool stream = fields.Bool("stream").value_or(false);
+  try {
+    LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), ErrorForm::kOpenAi, "input", &params);
+  } catch (const ApiError& error) {
+    if (!stream || error.code.empty()) throw;
+    // Agents look for a failed response, not for a status.
+    return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names))->FailAtOnce(error);
+  }
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
-  const auto reply = std::make_shared<ResponsesReply>(api, exchange, fields.Bool("stream").value_or(false),
-                                                      std::move(response), std::move(names));
+  const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names));
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 

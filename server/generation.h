@@ -41,6 +41,7 @@ struct GenerationParams {
   int64_t thinking_budget = -1;  // reasoning tokens after which "</think>" is put in
   // Calls are required: each of these is the name of a function that may be called; one of them will be.
   std::vector<std::string> required_calls;
+  std::vector<std::string> allowed_calls;  // calls that the model begins by itself are of these; empty: of all tools
 
   // Structured output. What the content is, from its first token on; reasoning before it is free.
   std::shared_ptr<const Grammar> content_grammar;

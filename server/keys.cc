@@ -3,6 +3,7 @@
 #include <set>
 #include <string_view>
 
+#include "content.h"
 #include "sha256.h"
 
 namespace dsv4::server {
@@ -19,24 +20,6 @@ bool SameKey(std::string_view given, std::string_view key) {
                   static_cast<unsigned char>(given.empty() ? 0 : given[i % given.size()]);
   }
   return difference == 0;
-}
-
-std::string DecodeBase64(std::string_view text) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const size_t digit = kDigits.find(c);
-    if (digit == std::string_view::npos) break;
-    bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xFFFFFF;
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      out += static_cast<char>(bits >> count & 0xFF);
-    }
-  }
-  return out;
 }
 
 std::string GivenKey(const HttpRequest& request) {

@@ -13,7 +13,10 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
       calls_allowed_(params.calls_allowed),
       parallel_calls_(params.parallel_calls),
       thinking_(params.thinking),
-      content_(params.plain_content ? Content::kUndecided : Content::kParsed),
+      // Who has the model go on behind its end wants no end where a call begins, either.
+      content_(params.plain_content                               ? Content::kUndecided
+               : params.ignore_eos && !params.calls_allowed ? Content::kPlain
+                                                            : Content::kParsed),
       in_reasoning_(params.thinking),
       reasoning_closed_(!params.thinking) {
   if (!params.stops.empty()) {

@@ -18,6 +18,11 @@ void Reply::Run(const std::shared_ptr<Job>& job) {
   StartStream();
 }
 
+void Reply::FailAtOnce(const ApiError& error) {
+  StartStream();
+  Fail(error);
+}
+
 // By the thread that comes first: the one that submitted the job, or the one that brings its first output.
 void Reply::StartStream() {
   if (!stream_) return;

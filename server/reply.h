@@ -22,6 +22,9 @@ class Reply : public std::enable_shared_from_this<Reply> {
   // has been taken into the queue, so that a full queue is a 429.
   void Run(const std::shared_ptr<Job>& job);
 
+  // Of a stream: it begins, and fails.
+  void FailAtOnce(const ApiError& error);
+
  protected:
   virtual std::string Begin() {
     return {};

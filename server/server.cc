@@ -16,6 +16,7 @@
 #include "keys.h"
 #include "log.h"
 #include "page.h"
+#include "sha256.h"
 #include "structured/compile_queue.h"
 #include "structured/grammar.h"
 #include "workers.h"
@@ -138,6 +139,7 @@ class Server {
                      .metrics = metrics_,
                      .grammars = grammars_.get(),
                      .default_sampling = ReadDefaultSampling(options_.model_dir),
+                     .fingerprint = Fingerprint(),
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .compile_queue = &*compile_queue_,
                      .created = UnixTime()});
@@ -162,6 +164,12 @@ class Server {
   }
 
  private:
+  // Two replies with the same one, to the same request, come from the same weights by the same program: seeds hold.
+  std::string Fingerprint() {
+    const auto numerics = engine_.SnapshotFingerprint();
+    return "fp_" + Sha256Hex(GetBuildInfo().commit + "\n" + (numerics.ok() ? *numerics : options_.model_name), 12);
+  }
+
   void Announce() const {
     const ModelInfo& info = engine_.info();
     log_.Line("model", {{"name", options_.model_name},

@@ -83,6 +83,24 @@ GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
   return plan;
 }
 
+// Calls that the model begins by itself.
+GrammarPlan HoldCalls(const Json& tools, bool parallel) {
+  GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
+  plan.of_calls = true;
+  return plan;
+}
+
+// Of tools those that are named; all where no name is given.
+Json OfNames(const Json& tools, const std::vector<std::string>& names) {
+  if (names.empty()) return tools;
+  Json some = Json::array();
+  for (const Json& tool : tools) {
+    const auto& name = tool["function"]["name"].get_ref<const std::string&>();
+    if (std::find(names.begin(), names.end(), name) != names.end()) some.push_back(tool);
+  }
+  return some;
+}
+
 std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, const CancelFlag& cancelled) {
   Status status;
   for (const std::string& format : plan.formats) {
@@ -161,7 +179,8 @@ OutputForm ReadMessagesFormat(const Fields& body) {
   return form;
 }
 
-GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, GenerationParams* params) {
+GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_tools, GenerationParams* params) {
+  const Json tools = OfNames(all_tools, params->allowed_calls);
   const bool formed = !form.format.is_null();
   if (formed && api.grammars == nullptr) {
     Refuse(form.param, form.param + " asks for structured output, which this build does not have: XGrammar was not "
@@ -183,6 +202,8 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, 
     return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); }, "tools");
   }
   const bool may_call = params->calls_allowed && !tools.empty();
+  const bool some = tools.size() < all_tools.size();
+  if (some && !formed) return HoldCalls(tools, parallel);
   const bool strict = may_call && std::any_of(tools.begin(), tools.end(), IsStrict);
   if (formed) {
     params->plain_content = true;
@@ -200,9 +221,7 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, 
       CheckSchema(tool["function"]["parameters"],
                   "tools." + tool["function"]["name"].get<std::string>() + ".parameters");
     }
-    GrammarPlan plan = PlanCalls([&](bool all) { return CallsFormat(kCallsBegin, tools, parallel, all); }, "tools");
-    plan.of_calls = true;
-    return plan;
+    return HoldCalls(tools, parallel);
   }
   return {};
 }

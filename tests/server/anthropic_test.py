@@ -141,7 +141,7 @@ class Messages(ServerTestCase):
             ({"max_tokens": 5, "messages": []}, 400, "invalid_request_error", "messages"),
             ({"max_tokens": 5, "messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_request_error", "messages[0].role"),
             ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "invalid_request_error",
-             "messages[0].content[0]"),
+             "messages[0].content"),
             ({"max_tokens": 5, "messages": SUM, "thinking": {"type": "deep"}}, 400, "invalid_request_error", "thinking"),
             ({"max_tokens": 5, "messages": SUM, "tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice"),
             ({"max_tokens": 5, "messages": SUM, "output_format": {"type": "json_schema"}}, 400, "invalid_request_error", "schema"),

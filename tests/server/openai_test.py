@@ -192,7 +192,7 @@ class Chat(ServerTestCase):
             ({"messages": None}, 400, "messages", "missing"),
             ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role", "wizard"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
-             "messages[0].content[0]", "text only"),
+             "messages[0].content", "text only"),
             ({"messages": [*SUM, {"role": "assistant", "content": "27"}]}, 400, "messages", "prefix"),
             ({"temperature": -1}, 400, "temperature", "-1"),
             ({"temperature": "hot"}, 400, "temperature", "hot"),
@@ -386,9 +386,9 @@ class Responses(ServerTestCase):
                             {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "two"}]}])
 
     def test_fields_are_checked(self):
-        for body, param in [({"input": 1}, "input"), ({"input": [{"type": "telepathy"}]}, "input[0].type"),
+        for body, param in [({"input": 1}, "input"), ({"input": [{"thought": "x"}]}, "input[0].type"),
                             ({"previous_response_id": "resp_1", "input": "x"}, "previous_response_id"),
-                            ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+                            ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
                             ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
                             ({"input": "x", "background": True}, "background")]:
             self.assertEqual(self.refused(self.server.post("/v1/responses", body), 400)["param"], param)
