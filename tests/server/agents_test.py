@@ -187,7 +187,8 @@ class Agents(ServerTestCase):
         self.chat([*ask["messages"], {"role": "assistant", "tool_calls": [
             {"id": "1", "type": "custom", "custom": {"name": "run", "input": "ls \"x\""}}]},
             {"role": "tool", "tool_call_id": "1", "content": "x"}], tools=ask["tools"], max_tokens=2)
-        body = {"input": "List the files.", "tools": [{"type": "custom", **tool}], "tool_choice": "required", "max_output_tokens": 60}
+        body = {"input": "List the files.", "tools": [{"type": "custom", **tool}], "tool_choice": "required", "max_output_tokens": 60,
+                "temperature": 0}
         whole = self.text(body, "/v1/responses")["output"]
         self.assertEqual([i["type"] for i in whole if "call" in i["type"]][:1], ["custom_tool_call"])
         events = self.server.post("/v1/responses", {**body, "stream": True}).events()
