@@ -229,6 +229,7 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
     }
     // Behind the last one a token is drawn.
     if (take > 1 && take == static_cast<int64_t>(s.num_unread()) && !KnowsAllowed(s, until)) --take;
+    if (s.ended) continue;
     budget = std::max<int64_t>(budget - take, 0);
     s.take = static_cast<size_t>(take);
     batch.push_back(&s);

@@ -219,7 +219,7 @@ class Chat(ServerTestCase):
             ({"functions": [{}]}, 400, "functions", "tools"),
             ({"best_of": 3}, 400, "best_of", "n"),
             ({"seed": 1.5}, 400, "seed", "1.5"),
-            ({"messages": [{"role": "user", "content": "0" * 1050000}]}, 400, "prompt", "1048576"),
+            ({"messages": [{"role": "user", "content": "0" * 1050000}]}, 400, "messages", "1048576"),
         ]:
             with self.subTest(fields=str(fields)[:100]):
                 body = {"messages": SUM, "temperature": 0, "max_tokens": 1, **fields}

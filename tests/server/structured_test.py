@@ -4,6 +4,7 @@ what it says follows the schema. Skipped where the server was built without gram
 
 import json
 import sys
+import time
 import unittest
 
 import clients_venv
@@ -14,7 +15,7 @@ import anthropic
 import jsonschema
 import openai
 
-from support import HAS_NANO, SUM, Server, ServerTestCase, main
+from support import HAS_NANO, SLOWNESS, SUM, Server, ServerTestCase, in_parallel, main
 
 NESTED = {
     "type": "object",
@@ -224,6 +225,60 @@ def has_grammars():
         return reply.status == 200 or b"does not have" not in reply.body
     finally:
         server.stop()
+
+
+class Hostile(ServerTestCase):
+    """Grammars that are made to be too much work: they cost their own request, and no other."""
+
+    FLAGS = ["--default-thinking", "off"]
+
+    def stream(self, seconds):
+        """The longest time between two events of a stream that runs for so long."""
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "And", "max_tokens": 100000, "ignore_eos": True,
+                                                                  "stream": True, "temperature": 0}))
+        reply = connection.getresponse()
+        end, last, gap = time.time() + seconds, time.time(), 0
+        while time.time() < end:
+            if reply.readline().startswith(b"data: "):
+                gap, last = max(gap, time.time() - last), time.time()
+        connection.close()
+        return gap
+
+    def test_an_ambiguous_grammar_ends_with_an_error_and_delays_nobody(self):
+        rules = "root ::= r0\n" + "".join('r%d ::= r%d r%d | "a"\n' % (i, i + 1, i + 1) for i in range(40)) + 'r40 ::= "a"\n'
+        eos = self.server.post("/tokenize", {"prompt": "<｜end▁of▁sentence｜>", "add_special_tokens": False}).json["tokens"][0]
+        alone = self.stream(2)
+        asks = [lambda: self.server.post("/v1/completions", {"prompt": "And", "guided_grammar": rules, "max_tokens": 2000,
+                                                             "temperature": 0, "logit_bias": {str(eos): -100}})] * 3
+        results = in_parallel([lambda: self.stream(15), *asks])
+        for reply in results[1:]:
+            self.refused(reply, 400, "too much work", "the most")
+        self.assertLess(results[0], max(1, 5 * alone) * SLOWNESS)  # unbounded: ten seconds and growing
+
+    def test_schemas_that_take_minutes_are_refused_and_block_nobody(self):
+        body = {"messages": SUM, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"enum": ["x" * 900000]}}}}
+        begin = time.time()
+        asks = [lambda: self.server.post("/v1/chat/completions", body)] * 2
+        chats = [lambda: (time.sleep(1), self.chat(max_tokens=1), time.time() - begin)[-1]] * 4
+        results = in_parallel([*asks, *chats])
+        for reply in results[:2]:
+            self.refused(reply, 400, "response_format", "the most")
+        self.assertLess(max(results[2:]), 9 * SLOWNESS)  # while both threads for grammars are busy
+        # Who leaves gives up what was begun: the threads are free at once.
+        for _ in range(4):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/chat/completions", json.dumps(body))
+            time.sleep(0.3)
+            connection.close()
+        begin = time.time()
+        schema = {"name": "y", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}
+        self.chat(max_tokens=20, response_format={"type": "json_schema", "json_schema": schema})
+        self.assertLess(time.time() - begin, 9 * SLOWNESS)
+        # A prompt that is too long is told first.
+        long = {**body, "messages": [{"role": "user", "content": "word " * 400000}]}
+        self.assertEqual(self.refused(self.server.post("/v1/chat/completions", long), 400)["code"], "context_length_exceeded")
 
 
 if __name__ == "__main__":
