@@ -12,9 +12,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kLong{30};
 
 // Allows the number of tokens so far, as a mask of one word; waits where a token says so.
-struct Counting : Grammar {
+struct TokenCounter : Grammar {
   struct Matcher : GrammarMatcher {
-    Matcher(const Counting& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {}
+    Matcher(const TokenCounter& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {}
     std::span<const uint32_t> Allowed() override { return {&count, 1}; }
     bool Accept(TokenId id) override {
       if (id == kSlow) std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -30,7 +30,7 @@ struct Counting : Grammar {
     bool AcceptText(std::string_view text) override { return text == "fits"; }
     bool complete() const override { return count == 3; }
     const Status& status() const override { return state; }
-    const Counting& grammar;
+    const TokenCounter& grammar;
     const CancelFlag cancelled;
     uint32_t count = 100;
     Status state;
@@ -44,7 +44,7 @@ struct Counting : Grammar {
 MaskAhead::State Wait(MaskAhead& mask) { return mask.WaitUntil(Clock::now() + kLong); }
 
 TEST(MaskAhead, TakesTokensInOrder) {
-  const auto grammar = std::make_shared<Counting>();
+  const auto grammar = std::make_shared<TokenCounter>();
   MaskWorkers workers(2, [] {});
   const auto mask = workers.Begin(grammar, "fits");
   for (uint32_t i = 0; i < 200; ++i) {
@@ -58,12 +58,12 @@ TEST(MaskAhead, TakesTokensInOrder) {
 }
 
 TEST(MaskAhead, SaysWhatIsWrong) {
-  const auto grammar = std::make_shared<Counting>();
+  const auto grammar = std::make_shared<TokenCounter>();
   MaskWorkers workers(2, [] {});
   EXPECT_EQ(Wait(*workers.Begin(grammar, "does not fit")), MaskAhead::State::kFree);
   const auto wrong = workers.Begin(grammar), too_much = workers.Begin(grammar);
-  wrong->Accept(Counting::kWrong);
-  too_much->Accept(Counting::kTooMuch);
+  wrong->Accept(TokenCounter::kWrong);
+  too_much->Accept(TokenCounter::kTooMuch);
   EXPECT_EQ(Wait(*wrong), MaskAhead::State::kFailed);
   EXPECT_EQ(wrong->status().code(), StatusCode::kInternal);
   EXPECT_EQ(Wait(*too_much), MaskAhead::State::kFailed);
@@ -73,13 +73,13 @@ TEST(MaskAhead, SaysWhatIsWrong) {
 }
 
 TEST(MaskAhead, CallsWhoWasTooEarly) {
-  const auto grammar = std::make_shared<Counting>();
+  const auto grammar = std::make_shared<TokenCounter>();
   std::atomic<int> calls = 0;
   MaskWorkers workers(2, [&] { ++calls; });
   const auto mask = workers.Begin(grammar);
   ASSERT_EQ(Wait(*mask), MaskAhead::State::kReady);
   EXPECT_FALSE(mask->CallWhenReady());
-  mask->Accept(Counting::kHang);
+  mask->Accept(TokenCounter::kHang);
   EXPECT_EQ(mask->WaitUntil(Clock::now() + std::chrono::milliseconds(1)), MaskAhead::State::kBusy);
   EXPECT_TRUE(mask->CallWhenReady());
   grammar->open = true;
@@ -90,15 +90,15 @@ TEST(MaskAhead, CallsWhoWasTooEarly) {
 
 // However many heavy ones there are, a worker is left for the others.
 TEST(MaskAhead, TheSlowLeaveAWorkerToTheQuick) {
-  const auto grammar = std::make_shared<Counting>();
+  const auto grammar = std::make_shared<TokenCounter>();
   MaskWorkers workers(2, [] {});
   std::vector<std::unique_ptr<MaskAhead>> slow;
   for (int i = 0; i < 5; ++i) {
     slow.push_back(workers.Begin(grammar));
-    slow.back()->Accept(Counting::kSlow);
+    slow.back()->Accept(TokenCounter::kSlow);
     ASSERT_EQ(Wait(*slow.back()), MaskAhead::State::kReady);
   }
-  for (const auto& mask : slow) mask->Accept(Counting::kHang);
+  for (const auto& mask : slow) mask->Accept(TokenCounter::kHang);
   for (int i = 0; i < 10000 && grammar->hanging == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto quick = workers.Begin(grammar);
   for (int i = 0; i < 100; ++i) {
