@@ -159,6 +159,7 @@ class Gpu {
   Gpu() {
     DSV4_BENCH_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     ctx_.device = DeviceKind::kCuda;
+    ctx_.gpu = DescribeGpu();
     ctx_.stream = stream_;
     ctx_.scratch.bytes = int64_t{768} << 20;
     ctx_.scratch.data = static_cast<uint8_t*>(Allocate(ctx_.scratch.bytes));
@@ -226,7 +227,7 @@ class Gpu {
     }
     uint32_t* out = reinterpret_cast<uint32_t*>(ctx_.scratch.data);
     double best = 1e30;
-    for (const int blocks : {NumSms(), 2 * NumSms(), 4 * NumSms()}) {
+    for (const int blocks : {ctx_.gpu.multiprocessors, 2 * ctx_.gpu.multiprocessors, 4 * ctx_.gpu.multiprocessors}) {
       const auto with = [&](void (*kernel)(const uint4*, int64_t, uint32_t*)) {
         best = std::min(best, MedianUs(copies, [&](const ExecContext& ctx, int i) {
                           Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(512), 0,

@@ -140,7 +140,7 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   std::vector<Buffer> buffers;
   const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1), y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
   LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
-  if (!LinearPrefillSm90Supports(a.w)) return;
+  if (!ctx.gpu.IsHopper()) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
   const auto print_of = [&](const char* from, const char* to, const std::function<void()>& work) {
     const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 15, work);
@@ -209,7 +209,7 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
                       .matrices = {device_matrices, matrices.size()}, .first = matrices[0], .limit = 10,
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
                       .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
-  if (!ExpertsPrefillSm90Supports(a)) return;
+  if (!ctx.gpu.IsHopper()) return;
   const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 9, [&] { ExpertsPrefillSm90(ctx, a, parts); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
   std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",

@@ -53,6 +53,7 @@ class Ranks {
       cudaStream_t stream;
       DSV4_BENCH_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
       streams_.push_back(stream);
+      infos_.push_back(DescribeGpu());
       gpus_.push_back({.index = r, .stream = stream});
       float* y;
       DSV4_BENCH_CHECK(cudaMalloc(&y, kElements * 4));
@@ -93,6 +94,7 @@ class Ranks {
   ExecContext context(int r) const {
     ExecContext ctx;
     ctx.device = DeviceKind::kCuda;
+    ctx.gpu = infos_[at(r)];
     ctx.stream = streams_[at(r)];
     ctx.ranks = &exchange_->view(r);
     return ctx;
@@ -146,6 +148,7 @@ class Ranks {
   int count_;
   std::vector<ExchangeGpu> gpus_;
   std::vector<cudaStream_t> streams_;
+  std::vector<GpuInfo> infos_;
   std::vector<float*> y_;
   std::vector<unsigned*> bad_;
   std::unique_ptr<Exchange> exchange_;

@@ -109,7 +109,7 @@ void Run() {
   uint8_t* p = static_cast<uint8_t*>(gpu.Allocate(int64_t{1} << 30));
   FillNormalKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(reinterpret_cast<float*>(p), int64_t{1} << 28, 5, 1.0f);
   uint32_t* out = reinterpret_cast<uint32_t*>(gpu.ctx().scratch.data);
-  const int sms = NumSms();
+  const int sms = gpu.ctx().gpu.multiprocessors;
   for (const int64_t bytes : {int64_t{589824}, int64_t{1179648}, int64_t{2359296}, int64_t{4718592}, int64_t{9437184}, int64_t{18874368}, int64_t{297861120}}) {
     for (const bool overlap : {false, true}) {
       gpu.ctx().overlap = overlap;

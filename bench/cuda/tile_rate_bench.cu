@@ -63,16 +63,17 @@ __global__ void __launch_bounds__(1024, 1) TileRateKernel(const uint8_t* bytes, 
 template <WeightFormat F, Part kPart>
 void Rate(Gpu& gpu, const char* part) {
   const Floats random(gpu, 64 * 1024);
-  int64_t* cycles = static_cast<int64_t*>(gpu.Allocate(8 * NumSms()));
-  float* out = static_cast<float*>(gpu.Allocate(4 * 1024 * NumSms()));
+  const ExecContext& ctx = gpu.ctx();
+  int64_t* cycles = static_cast<int64_t*>(gpu.Allocate(8 * ctx.gpu.multiprocessors));
+  float* out = static_cast<float*>(gpu.Allocate(4 * 1024 * ctx.gpu.multiprocessors));
   for (const int warps : {4, 8, 16, 32}) {
     const size_t bytes = static_cast<size_t>(warps * kSlots * kTiles) * TileBytes(F) + kInputs;
     if (bytes > kSharedMemoryOfABlock) continue;
     const double us = gpu.MedianUs(1, [&](const ExecContext& ctx, int) {
-      Launch(ctx, TileRateKernel<F, kPart>, dim3(static_cast<unsigned>(NumSms())), dim3(static_cast<unsigned>(32 * warps)), bytes,
+      Launch(ctx, TileRateKernel<F, kPart>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(static_cast<unsigned>(32 * warps)), bytes,
              reinterpret_cast<const uint8_t*>(random.data()), cycles, out);
     });
-    std::vector<int64_t> host(static_cast<size_t>(NumSms()));
+    std::vector<int64_t> host(static_cast<size_t>(ctx.gpu.multiprocessors));
     cudaMemcpy(host.data(), cycles, host.size() * 8, cudaMemcpyDeviceToHost);
     std::sort(host.begin(), host.end());
     const double each = static_cast<double>(host[host.size() / 2]) / (kRounds * kTiles * warps / 4.0);

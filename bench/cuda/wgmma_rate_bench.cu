@@ -56,9 +56,9 @@ template <int kN, bool kDecodes>
 void Rate(Gpu& gpu, int warpgroups) {
   float* out = static_cast<float*>(gpu.Allocate(4));
   const double us = gpu.MedianUs(1, [&](const ExecContext& ctx, int) {
-    Launch(ctx, RateKernel<kN, kDecodes>, dim3(static_cast<unsigned>(NumSms())), dim3(static_cast<unsigned>(128 * warpgroups)), kN * 128, 7u, out);
+    Launch(ctx, RateKernel<kN, kDecodes>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(static_cast<unsigned>(128 * warpgroups)), kN * 128, 7u, out);
   });
-  const double flop = 2.0 * 64 * kN * 64 * kSteps * warpgroups * NumSms();
+  const double flop = 2.0 * 64 * kN * 64 * kSteps * warpgroups * gpu.ctx().gpu.multiprocessors;
   Line("wgmma_rate").Add("N", kN).Add("warpgroups", warpgroups).Add("decodes", kDecodes ? "NVFP4" : "no").Add("us", us)
       .Add("tflops", flop / us / 1e6).Print();
   cudaFree(out);

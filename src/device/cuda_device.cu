@@ -17,21 +17,11 @@ namespace dsv4 {
 
 namespace {
 
-std::mutex error_mutex;
-cudaError_t first_error = cudaSuccess;
-std::string first_error_at;
-
-bool Ok(cudaError_t error, const char* what) {
+// A call of the runtime, its error noted.
+bool Ok(FaultLog& faults, cudaError_t error, const char* what) {
   if (error == cudaSuccess) return true;
-  NoteCudaError(error, what);
+  faults.Note(what, cudaGetErrorString(error));
   return false;
-}
-
-Status CurrentError() {
-  const std::lock_guard lock(error_mutex);
-  if (first_error == cudaSuccess) return {};
-  return Internal(StrCat("the GPU failed (", first_error_at, ": ", cudaGetErrorString(first_error),
-                         "); start the program again, and report this with the command if it comes back"));
 }
 
 // Reads `count` 16-byte words; the sum keeps the compiler from leaving the reads out.
@@ -52,22 +42,24 @@ __global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
 
 class CudaRecording : public Recording {
  public:
-  CudaRecording(cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels)
-      : exec_(exec), stream_(stream), num_kernels_(num_kernels) {}
+  // `faults` is the device's: a recording does not outlive it.
+  CudaRecording(cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels, FaultLog& faults)
+      : exec_(exec), stream_(stream), num_kernels_(num_kernels), faults_(faults) {}
   ~CudaRecording() override { cudaGraphExecDestroy(exec_); }
-  void Launch() override { Ok(cudaGraphLaunch(exec_, stream_), "graph launch"); }
+  void Launch() override { Ok(faults_, cudaGraphLaunch(exec_, stream_), "graph launch"); }
   int64_t num_kernels() const override { return num_kernels_; }
 
  private:
   cudaGraphExec_t exec_;
   cudaStream_t stream_;
   int64_t num_kernels_;
+  FaultLog& faults_;
 };
 
 class CudaDevice : public Device {
  public:
   CudaDevice(int index, const cudaDeviceProp& properties, cudaStream_t stream)
-      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), stream_(stream) {}
+      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), gpu_(DescribeGpu()), stream_(stream) {}
   ~CudaDevice() override {
     cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
@@ -119,7 +111,7 @@ class CudaDevice : public Device {
   }
   Status Synchronize() override {
     Ok(cudaStreamSynchronize(stream_), "kernels");
-    return CurrentError();
+    return faults_.status();
   }
   int64_t Mark() override {
     cudaEvent_t event = nullptr;
@@ -140,7 +132,7 @@ class CudaDevice : public Device {
       free_events_.push_back(at->second);
       marks_.erase(at);
     }
-    return CurrentError();
+    return faults_.status();
   }
   std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
     if (!Ok(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture")) return nullptr;
@@ -153,7 +145,7 @@ class CudaDevice : public Device {
     const bool made = Ok(cudaGraphInstantiate(&exec, graph, 0), "graph");
     cudaGraphDestroy(graph);
     if (!made) return nullptr;
-    return std::make_unique<CudaRecording>(exec, stream_, static_cast<int64_t>(num_nodes));
+    return std::make_unique<CudaRecording>(exec, stream_, static_cast<int64_t>(num_nodes), faults_);
   }
   Result<double> MeasureReadRate(ThreadPool*) override {
     const auto bytes = static_cast<size_t>(std::min<int64_t>(int64_t{4} << 30, free_bytes() / 2)) / 16 * 16;
@@ -166,7 +158,7 @@ class CudaDevice : public Device {
     float best = 1e30f;
     for (int run = 0; run < 5; ++run) {
       cudaEventRecord(start, stream_);
-      ReadKernel<<<NumSms() * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(buffer));
+      ReadKernel<<<gpu_.multiprocessors * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(buffer));
       cudaEventRecord(end, stream_);
       Ok(cudaEventSynchronize(end), "read rate");
       float ms = 0;
@@ -176,7 +168,7 @@ class CudaDevice : public Device {
     cudaEventDestroy(start);
     cudaEventDestroy(end);
     Free(buffer);
-    DSV4_RETURN_IF_ERROR(CurrentError());
+    DSV4_RETURN_IF_ERROR(faults_.status());
     return static_cast<double>(bytes) / (static_cast<double>(best) * 1e-3);
   }
   ExecContext Context(ThreadPool* pool, bool) override {
@@ -185,15 +177,19 @@ class CudaDevice : public Device {
       // NaNs, should an op use what it did not write. (Some load ahead what they then do not use.)
       Ok(cudaMemsetAsync(scratch_, 0xFF, kScratchBytes, stream_), "scratch space");
     }
-    return {.pool = pool, .device = DeviceKind::kCuda, .stream = stream_,
+    return {.pool = pool, .device = DeviceKind::kCuda, .gpu = gpu_, .stream = stream_, .faults = &faults_,
             .scratch = {static_cast<uint8_t*>(scratch_), kScratchBytes}};
   }
 
  private:
   static constexpr int64_t kScratchBytes = int64_t{768} << 20;
 
+  bool Ok(cudaError_t error, const char* what) const { return dsv4::Ok(faults_, error, what); }
+
   int index_;
   std::string name_;
+  GpuInfo gpu_;
+  mutable FaultLog faults_;
   cudaStream_t stream_;
   void* scratch_ = nullptr;
   int64_t last_mark_ = 0;
@@ -205,11 +201,8 @@ __global__ void ProbeKernel() {}
 
 }  // namespace
 
-void NoteCudaError(cudaError_t error, const char* what) {
-  const std::lock_guard lock(error_mutex);
-  if (first_error != cudaSuccess) return;
-  first_error = error;
-  first_error_at = what;
+void NoteCudaError(const ExecContext& ctx, cudaError_t error, const char* what) {
+  if (ctx.faults != nullptr) ctx.faults->Note(what, cudaGetErrorString(error));
 }
 
 namespace {
@@ -222,35 +215,25 @@ int CurrentDevice() {
 
 }  // namespace
 
-int NumSms() {
-  static std::mutex mutex;
-  static std::map<int, int> known;  // by device
-  const std::lock_guard lock(mutex);
-  const int device = CurrentDevice();
-  int& count = known[device];
-  if (count == 0) cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
-void EnsureSharedMemory(const void* kernel, size_t bytes) {
+// What kernels are asked for is kept by the process's driver, GPU by GPU; so is what is known of it here.
+void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> limits;  // by device
   const std::lock_guard lock(mutex);
   size_t& limit = limits[{CurrentDevice(), kernel}];
   if (limit >= bytes) return;
-  if (Ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-         "shared memory of a kernel")) {
-    limit = bytes;
-  }
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess) return NoteCudaError(ctx, error, "shared memory of a kernel");
+  limit = bytes;
 }
 
-int MaxActiveClusters(const void* kernel, int blocks, int grid, int threads, size_t shared_bytes) {
+int MaxActiveClusters(const ExecContext& ctx, const void* kernel, int blocks, int grid, int threads, size_t shared_bytes) {
   static std::mutex mutex;
   static std::map<std::tuple<int, const void*, int>, int> known;  // by device
   const std::lock_guard lock(mutex);
   const auto [entry, asks] = known.try_emplace({CurrentDevice(), kernel, blocks}, 0);
   if (!asks) return entry->second;
-  if (shared_bytes > 48 * 1024) EnsureSharedMemory(kernel, shared_bytes);
+  if (shared_bytes > 48 * 1024) EnsureSharedMemory(ctx, kernel, shared_bytes);
   if (blocks > 8 && cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
     cudaGetLastError();
     return 0;
@@ -267,6 +250,24 @@ int MaxActiveClusters(const void* kernel, int blocks, int grid, int threads, siz
   int count = 0;
   if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) cudaGetLastError(), count = 0;
   return entry->second = count;
+}
+
+GpuInfo DescribeGpu() {
+  const int device = CurrentDevice();
+  const auto get = [&](cudaDeviceAttr attribute) {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, attribute, device);
+    return value;
+  };
+  GpuInfo gpu = {.arch = 10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor),
+                 .multiprocessors = get(cudaDevAttrMultiProcessorCount),
+                 .shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+  constexpr size_t kWholeMultiprocessor = 120 * 1024;  // more than half of its shared memory
+  if (gpu.arch < 90 || gpu.shared_bytes < static_cast<int64_t>(kWholeMultiprocessor)) return gpu;
+  for (const int blocks : {16, 8}) {
+    if (gpu.cluster_blocks == 0 && MaxActiveClusters({}, reinterpret_cast<const void*>(ProbeKernel), blocks, blocks, 1024, kWholeMultiprocessor) > 0) gpu.cluster_blocks = blocks;
+  }
+  return gpu;
 }
 
 Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {

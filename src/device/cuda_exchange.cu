@@ -156,19 +156,20 @@ class GpuExchange : public Exchange {
   }
 
   // kEvents (exchange.cuh: CopyToRanks).
-  const float* Copy(int rank, const float* x, int64_t n, int64_t site) {
+  const float* Copy(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
+    const int rank = ctx.ranks->rank;
     DSV4_CHECK(n <= elements_);
     Rank& mine = ranks_[static_cast<size_t>(rank)];
     const int64_t buffer = static_cast<int64_t>(mine.copies++ & 1) * count() * elements_;
     for (int k = 1; k < count(); ++k) {
       const Rank& peer = ranks_[static_cast<size_t>((rank + k) % count())];
       float* to = static_cast<float*>(peer.memory) + buffer + rank * elements_;
-      Note(cudaMemcpyPeerAsync(to, peer.gpu.index, x, mine.gpu.index, static_cast<size_t>(n) * 4, Stream(mine)));
+      Note(ctx, cudaMemcpyPeerAsync(to, peer.gpu.index, x, mine.gpu.index, static_cast<size_t>(n) * 4, Stream(mine)));
     }
-    Note(cudaEventRecord(mine.queued, Stream(mine)));
+    Note(ctx, cudaEventRecord(mine.queued, Stream(mine)));
     if (!Meet(rank, site, mine.queued)) return nullptr;
     for (int k = 1; k < count(); ++k) {
-      Note(cudaStreamWaitEvent(Stream(mine), static_cast<cudaEvent_t>(shown((rank + k) % count())), 0));
+      Note(ctx, cudaStreamWaitEvent(Stream(mine), static_cast<cudaEvent_t>(shown((rank + k) % count())), 0));
     }
     if (!Leave(rank, site)) return nullptr;
     return static_cast<const float*>(mine.memory) + buffer;
@@ -186,8 +187,8 @@ class GpuExchange : public Exchange {
   static constexpr size_t kHostBytes = (kStopWord + 1) * 8;
 
   static cudaStream_t Stream(const Rank& r) { return static_cast<cudaStream_t>(r.gpu.stream); }
-  static void Note(cudaError_t error) {
-    if (error != cudaSuccess) NoteCudaError(error, "exchange between GPUs");
+  static void Note(const ExecContext& ctx, cudaError_t error) {
+    if (error != cudaSuccess) NoteCudaError(ctx, error, "exchange between GPUs");
   }
   // Words, and a flag a sender for the probe behind them.
   int64_t WordsBytes() const { return 2 * count() * elements_ * (transport() == ExchangeTransport::kWords ? 8 : 4); }
@@ -266,7 +267,7 @@ class GpuExchange : public Exchange {
 }  // namespace
 
 const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
-  return static_cast<GpuExchange*>(ctx.ranks->exchange)->Copy(ctx.ranks->rank, x, n, site);
+  return static_cast<GpuExchange*>(ctx.ranks->exchange)->Copy(ctx, x, n, site);
 }
 
 Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,

@@ -203,7 +203,7 @@ void ExchangeOnGpu(const ExecContext& ctx, const float* x, int64_t n, int64_t si
     return;
   }
   // Small blocks poll better; never more than a block a multiprocessor (see above).
-  const int64_t lanes = (n + 3) / 4, sms = NumSms(), threads = lanes <= 64 * sms ? 64 : kExchangeThreads;
+  const int64_t lanes = (n + 3) / 4, sms = ctx.gpu.multiprocessors, threads = lanes <= 64 * sms ? 64 : kExchangeThreads;
   const int64_t blocks = (lanes + threads - 1) / threads;
   Launch(ctx, ExchangeKernel<Count, Take>, dim3(static_cast<unsigned>(blocks < sms ? blocks : sms)), dim3(static_cast<unsigned>(threads)), 0,
          ranks.memory, ranks.rank, x, n, site, take);

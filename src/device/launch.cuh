@@ -11,15 +11,16 @@
 #include <utility>
 
 #include "device/exec_context.h"
+#include "device/fault_log.h"
 
 namespace dsv4 {
 
 inline cudaStream_t StreamOf(const ExecContext& ctx) { return static_cast<cudaStream_t>(ctx.stream); }
 
-// Keeps the first error of a thread's launches, for Device::Synchronize.
-void NoteCudaError(cudaError_t error, const char* what);
+GpuInfo DescribeGpu();  // the current device
 
-int NumSms();  // of the current device; asked once per device
+// Keeps the first error of the context's device, for Device::Synchronize.
+void NoteCudaError(const ExecContext& ctx, cudaError_t error, const char* what);
 
 __device__ __forceinline__ void WaitForPrevious() {
 #if __CUDA_ARCH__ >= 900
@@ -36,14 +37,15 @@ __device__ __forceinline__ void AllowNext() {
 // Of a block, with what its kernel declares: compute capabilities 9.0 and 10.x have it, 12.x has 99 KiB.
 inline constexpr size_t kSharedMemoryOfABlock = 227 * 1024;
 
-// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and device.
-void EnsureSharedMemory(const void* kernel, size_t bytes);
+// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and GPU: the limit is the
+// process's, whichever Device launches.
+void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes);
 
 // In clusters of `cluster` blocks, neighbours along x.
 template <typename... Params, typename... Args>
 void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared_bytes > 48 * 1024) EnsureSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
+  if (shared_bytes > 48 * 1024) EnsureSharedMemory(ctx, reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   config.attrs = attributes;
@@ -60,7 +62,7 @@ void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int clust
   config.dynamicSmemBytes = shared_bytes;
   config.stream = StreamOf(ctx);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
-  if (error != cudaSuccess) NoteCudaError(error, "kernel launch");
+  if (error != cudaSuccess) NoteCudaError(ctx, error, "kernel launch");
 }
 
 template <typename... Params, typename... Args>

@@ -20,6 +20,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
       ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
+  model_->Plan(ctx_);
 }
 
 bool Runner::UsesTiles(int64_t num_tokens) const {

@@ -1,6 +1,7 @@
 #include "layers/attention.h"
 
 #include "layers/linear.h"
+#include "layers/plan.h"
 #include "ops/compress/compress.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
@@ -13,111 +14,138 @@ namespace dsv4 {
 
 namespace {
 
+// One call's arguments, and its values as they lie in the buffers.
+struct Call {
+  const AttentionPlan& plan;
+  const AttentionWeights& w;
+  const AttentionSettings& s;
+  const RopeAnglesView& rope;
+  const CacheView& cache;
+  const Room& rounded;
+  Tensor q_lora, kv, values, gates, index_values, index_gates, index_weights;
+  Tensor q, index_q;    // [T, N, Dh], [T, Ni, Di]
+  QueryBlocks queries;  // instead of q, where the plan says so
+  Activation heads, o_lora;
+
+  bool compresses() const { return cache.layer->main.ratio != 0; }
+  bool indexes() const { return cache.layer->index.ratio != 0; }
+  // One token of each sequence, a decode step: then the window row may go into the ring before attention reads it.
+  bool one_each() const { return cache.num_sequences == cache.num_tokens; }
+};
+
 // The buffer's memory as T rows of `width`.
-Tensor Rows(const Tensor& buffer, int64_t num_tokens, int64_t width) {
-  DSV4_CHECK(buffer.num_elements() >= num_tokens * width);
-  return {buffer.data, buffer.dtype, {num_tokens, width}};
+Tensor Rows(const Tensor& buffer, int64_t t, int64_t width) {
+  DSV4_CHECK(buffer.num_elements() >= t * width);
+  return {buffer.data, buffer.dtype, {t, width}};
 }
 
-CompressArgs CompressorCall(const CompressorWeights& w, const CompressorLayout& layout, bool hadamard, const AttentionSettings& s,
-                            const RopeAnglesView& rope, const CacheView& cache, const Tensor& values, const Tensor& gates) {
-  return {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = s.norm_eps,
-          .frequencies = rope.frequencies, .hadamard = hadamard, .cache = cache, .layout = &layout};
+QueryBlocks QueriesIn(const Room& room, const AttentionWeights& w, const RopeAnglesView& rope, int64_t t, int64_t head_dim) {
+  DSV4_CHECK(QueryBytes(t, w.q_b.rows) <= room.bytes);
+  return {.blocks = room.data, .squares = reinterpret_cast<float*>(room.data + QueryBlocksBytes(t, w.q_b.rows)), .unit = QueryUnit(w.q_b),
+          .head_dim = head_dim, .cos_sin = rope.cos_sin};
+}
+
+Call Place(const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope, const CacheView& cache,
+           const AttentionBuffers& b) {
+  const int64_t t = cache.num_tokens, width = s.num_heads * s.head_dim;
+  const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
+  Call c{.plan = plan, .w = w, .s = s, .rope = rope, .cache = cache, .rounded = b.rounded,
+         .q_lora = Rows(b.q_lora, t, w.q_a.rows), .kv = Rows(b.kv, t, s.head_dim),
+         .values = Rows(b.values, t, main.kv_proj.rows), .gates = Rows(b.gates, t, main.gate_proj.rows),
+         .index_values = Rows(b.index_values, t, keys.kv_proj.rows), .index_gates = Rows(b.index_gates, t, keys.gate_proj.rows),
+         .index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows),
+         .q = b.q.Floats(t, width).Reshaped({t, s.num_heads, s.head_dim}), .index_q = {}, .queries = {},
+         .heads = b.heads.As(plan.heads, t, width), .o_lora = b.o_lora.As(plan.o_lora, t, w.o_a.rows)};
+  if (c.indexes()) c.index_q = Rows(b.index_q, t, w.indexer.q_b.rows).Reshaped({t, s.index_heads, s.index_head_dim});
+  if (plan.queries == Form::kQueries) c.queries = QueriesIn(b.q, w, rope, t, s.head_dim);
+  return c;
+}
+
+// Everything that reads x, at once. Compressors see it unrounded in every mode.
+void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
+  const CompressorWeights &main = c.w.compressor, &keys = c.w.indexer.compressor;
+  QuantLinears(ctx, c.s.activation, x,
+               {{c.w.q_a, c.plan.q_a, c.q_lora},
+                {c.w.kv_proj, c.plan.kv_proj, c.kv},
+                {main.kv_proj, Input::kAsIs, c.values},
+                {main.gate_proj, Input::kAsIs, c.gates},
+                {keys.kv_proj, Input::kAsIs, c.index_values},
+                {keys.gate_proj, Input::kAsIs, c.index_gates},
+                {c.w.indexer.weights_proj, c.plan.index_weights, c.index_weights}},
+               c.rounded);
+}
+
+// Queries from their low rank: normed, expanded.
+void Expand(const ExecContext& ctx, const Call& c) {
+  const int64_t t = c.q.dim(0);
+  NormedQuantLinears(ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
+                     {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
+                      {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
+                     c.rounded);
+}
+
+CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard, const Tensor& values,
+                            const Tensor& gates) {
+  return {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = c.s.norm_eps,
+          .frequencies = c.rope.frequencies, .hadamard = hadamard, .cache = c.cache, .layout = &layout};
+}
+
+// Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value. Where every
+// sequence has one token, its rows go into the cache by the same launch.
+void Prepare(const ExecContext& ctx, const Call& c) {
+  const int64_t t = c.q.dim(0);
+  QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q, .kv = c.kv, .kv_norm = c.w.kv_norm, .index_q = c.index_q,
+                       .cos_sin = c.rope.cos_sin, .norm_eps = c.s.norm_eps, .index_dtype = c.s.index_dtype, .cache = c.cache,
+                       .append = c.one_each()};
+  const auto compress = [&](const CompressArgs& call) {
+    if (!prepare.append) return Compress(ctx, call);
+    prepare.compress[static_cast<size_t>(prepare.num_compress++)] = call;
+  };
+  const LayerLayout& layer = *c.cache.layer;
+  if (c.compresses()) compress(CompressorCall(c, c.w.compressor, layer.main, /*hadamard=*/false, c.values, c.gates));
+  if (c.indexes()) {
+    const bool hadamard = c.s.index_dtype == IndexDtype::kFp4;
+    compress(CompressorCall(c, c.w.indexer.compressor, layer.index, hadamard, c.index_values, c.index_gates));
+  }
+  LinearsArgs expand{.x = c.q_lora, .parts = {{{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}}}, .count = 1, .norm = c.w.q_a_norm,
+                     .norm_eps = c.s.norm_eps};
+  if (c.indexes()) expand.parts[static_cast<size_t>(expand.count++)] = {c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})};
+  if (c.plan.expands) prepare.expands = &expand;
+  QPrepare(ctx, prepare);
+}
+
+// Output: grouped low rank, then dense.
+void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
+  const Tensor& heads = c.heads.x;
+  if (c.plan.rounds_heads) {
+    const Tensor groups = heads.Reshaped({heads.dim(0) * c.s.o_groups, heads.dim(1) / c.s.o_groups});
+    RoundActivation(ctx, {.x = groups, .y = groups, .mode = c.s.activation});
+  }
+  Linear(ctx, {.x = heads, .w = c.w.o_a, .y = c.o_lora.x, .groups = c.s.o_groups, .activation = c.s.activation, .x_blocks = c.heads.blocks,
+               .y_blocks = c.o_lora.blocks});
+  QuantLinear(ctx, c.s.activation, c.o_lora, c.w.o_b, c.plan.o_b, y, c.rounded);
 }
 
 }  // namespace
 
-void Attention(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& s,
-               const RopeAnglesView& rope, const CacheView& cache, const LinearInput& x, AttentionBuffers& b,
-               const Tensor& y) {
-  const int64_t t = x.x.dim(0), n = s.num_heads, dh = s.head_dim;
-  const bool compresses = cache.layer->main.ratio != 0, indexes = cache.layer->index.ratio != 0;
+void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
+               const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b, const Tensor& y) {
+  const Call c = Place(plan, w, s, rope, cache, b);
+  Project(ctx, c, x);
+  if (!plan.expands) Expand(ctx, c);
+  Prepare(ctx, c);
 
-  // Everything that reads x, at once. Compressors see it unrounded in every mode.
-  const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
-  const Tensor q_lora = Rows(b.q_lora, t, w.q_a.rows), kv = Rows(b.kv, t, dh);
-  const Tensor values = Rows(b.values, t, main.kv_proj.rows), gates = Rows(b.gates, t, main.gate_proj.rows);
-  const Tensor index_values = Rows(b.index_values, t, keys.kv_proj.rows);
-  const Tensor index_gates = Rows(b.index_gates, t, keys.gate_proj.rows);
-  const Tensor index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows);
-  QuantLinears(ctx, s.activation, x,
-               {{w.q_a, q_lora},
-                {w.kv_proj, kv},
-                {main.kv_proj, values, /*rounds=*/false},
-                {main.gate_proj, gates, /*rounds=*/false},
-                {keys.kv_proj, index_values, /*rounds=*/false},
-                {keys.gate_proj, index_gates, /*rounds=*/false},
-                {w.indexer.weights_proj, index_weights}},
-               b.rounded);
-
-  // Queries: low rank, normed, expanded; then every head normed without a weight, RoPE on the tail. The tokens' own rows
-  // likewise: one vector is key and value. Attention rotates back at the query's position.
-  const Tensor q = Rows(b.q, t, n * dh), index_q = Rows(b.index_q, t, w.indexer.q_b.rows), heads = Rows(b.heads, t, n * dh);
-  SparseAttentionArgs attend{.q = q.Reshaped({t, n, dh}), .kv = kv, .sink = w.sink, .cache = cache, .out = heads.Reshaped({t, n, dh}),
-                             .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps};
-  // In prompts on a GPU it makes what o_a reads, blocks of FP16 numbers, and takes queries as q_b itself writes them.
-  const bool half = SparseAttentionWritesBlocks(ctx, attend);
-  if (half && ReadsBlocks(ctx, s.activation, w.o_a) && n * dh / s.o_groups % 64 == 0) attend.out_blocks = static_cast<uint8_t*>(heads.data);
-  const int64_t query_bytes = QueryBlocksBytes(t, n * dh);
-  if (half && ReadsBlocks(ctx, s.activation, w.q_b) && b.q.num_bytes() >= query_bytes + t * (n * dh / 64) * 4) {
-    attend.queries = {.blocks = static_cast<uint8_t*>(q.data), .squares = reinterpret_cast<float*>(static_cast<uint8_t*>(q.data) + query_bytes),
-                      .unit = QueryUnit(w.q_b), .head_dim = dh, .cos_sin = rope.cos_sin};
-  }
-  // A decode step has one token a sequence: the window row then goes into the ring at once.
-  const bool decodes = cache.num_sequences == cache.num_tokens;
-  Tensor index_heads;
-  if (indexes) index_heads = index_q.Reshaped({t, s.index_heads, s.index_head_dim});
-  QPrepareArgs prepare{.q = attend.queries.blocks != nullptr ? Tensor{} : attend.q, .kv = kv, .kv_norm = w.kv_norm, .index_q = index_heads,
-                       .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps, .index_dtype = s.index_dtype, .cache = cache, .append = decodes};
-
-  // One token on a GPU: one launch expands and prepares the queries.
-  LinearsArgs expand{.x = q_lora, .parts = {{{w.q_b, q}}}, .count = 1, .norm = w.q_a_norm, .norm_eps = s.norm_eps};
-  if (indexes) expand.parts[static_cast<size_t>(expand.count++)] = {w.indexer.q_b, index_q};
-  const bool expands = decodes && s.activation == ActivationDtype::kNative && QPrepareExpands(ctx, prepare, expand);
-  if (expands) {
-    prepare.expands = &expand;
-  } else {
-    NormedQuantLinears(ctx, s.activation, q_lora, w.q_a_norm, s.norm_eps, {{w.q_b, q, /*rounds=*/true, attend.queries}, {w.indexer.q_b, index_q}},
-                       b.rounded);
-  }
-
-  // Compressed rows, in a decode step by the same launch; and which of them each token reads.
-  const auto compress = [&](const CompressArgs& call) {
-    if (decodes) {
-      prepare.compress[static_cast<size_t>(prepare.num_compress++)] = call;
-    } else {
-      Compress(ctx, call);
-    }
-  };
-  if (compresses) compress(CompressorCall(main, cache.layer->main, false, s, rope, cache, values, gates));
-  if (indexes) {
-    compress(CompressorCall(keys, cache.layer->index, s.index_dtype == IndexDtype::kFp4, s, rope, cache, index_values, index_gates));
-  }
-  QPrepare(ctx, prepare);
+  // Which compressed rows a token reads; then these and its window. Attention rotates back at the query's position.
   Tensor topk_idxs;
-  if (indexes) {
-    topk_idxs = b.topk_idxs.Head(t);
-    IndexTopk(ctx, {.q = index_heads, .weights = index_weights, .cache = cache, .topk_idxs = topk_idxs});
+  if (c.indexes()) {
+    topk_idxs = b.topk_idxs.Head(cache.num_tokens);
+    IndexTopk(ctx, {.q = c.index_q, .weights = c.index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }
+  SparseAttention(ctx, {.q = c.q, .kv = c.kv, .sink = w.sink, .topk_idxs = topk_idxs, .cache = cache, .out = c.heads.x.Reshaped(c.q.shape),
+                        .cos_sin = rope.cos_sin, .queries = c.queries, .norm_eps = s.norm_eps, .out_blocks = c.heads.blocks});
+  if (!c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
 
-  attend.topk_idxs = topk_idxs;
-  SparseAttention(ctx, attend);
-  if (!decodes) WindowAppend(ctx, {.kv = kv, .cache = cache});
-
-  // Output: grouped low rank, then dense.
-  const Tensor o_lora = Rows(b.o_lora, t, w.o_a.rows);
-  // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
-  if (s.activation == ActivationDtype::kNvfp4 && w.o_a.quantised()) {
-    RoundActivation(ctx, {.x = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}),
-                          .y = heads.Reshaped({t * s.o_groups, n * dh / s.o_groups}), .mode = s.activation});
-  }
-  uint8_t* o_blocks = nullptr;
-  if (attend.out_blocks != nullptr && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, s.activation, w.o_b)) {
-    o_blocks = static_cast<uint8_t*>(o_lora.data);
-  }
-  Linear(ctx, {.x = heads, .w = w.o_a, .y = o_lora, .groups = s.o_groups, .activation = s.activation, .x_blocks = attend.out_blocks,
-               .y_blocks = o_blocks});
-  QuantLinear(ctx, s.activation, {o_lora, o_blocks}, w.o_b, y, b.rounded);
+  ProjectOut(ctx, c, y);
 }
 
 }  // namespace dsv4

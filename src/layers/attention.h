@@ -4,11 +4,13 @@
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "kv/layout.h"
-#include "layers/linear.h"
+#include "layers/activation.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
+
+struct AttentionPlan;  // plan.h
 
 // coff = 2 for ratio 4 (overlapping windows), 1 for ratio 128. d = Dh for the main compressor, Di in the indexer.
 struct CompressorWeights {
@@ -55,14 +57,14 @@ struct RopeAnglesView {
   Tensor cos_sin;      // f32 [T, Dr/2, 2]
 };
 
-// Intermediates, by their stable names. Every buffer holds T rows.
+// Intermediates, by their stable names. Every buffer holds T rows; rooms hold them in any of a plan's forms.
 struct AttentionBuffers {
-  Tensor rounded;        // f32 [T, max(D, Rq, G*Ro)]: a linear's rounded input, or x as blocks (ops/activation_blocks.cuh)
+  Room rounded;          // a linear's rounded input, of D, Rq or G*Ro columns; or x as blocks
   Tensor q_lora;         // f32 [T, Rq]
-  Tensor q;              // f32 [T, N*Dh], or blocks (ops/query_blocks.h)
+  Room q;                // N*Dh columns
   Tensor kv;             // f32 [T, Dh]
-  Tensor heads;          // f32 [T, N*Dh], rows of whole blocks of 8: what the heads read from the cache, or that as blocks (Attention)
-  Tensor o_lora;         // f32 [T, G*Ro]
+  Room heads;            // N*Dh columns: what the heads read from the cache
+  Room o_lora;           // G*Ro columns
   Tensor values, gates;  // f32 [T, 2*Dh]: compressor projections
   Tensor index_values, index_gates;  // f32 [T, 2*Di]: the index compressor's
   Tensor index_q;        // f32 [T, Ni*Di]
@@ -70,9 +72,9 @@ struct AttentionBuffers {
   Tensor topk_idxs;      // i32 [T, K]
 };
 
-// y [T, D] = attention of x [T, D] (normalised input); appends to the cache.
-void Attention(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& settings,
-               const RopeAnglesView& rope, const CacheView& cache, const LinearInput& x, AttentionBuffers& buffers,
+// y [T, D] = attention of x [T, D] (normalised input); appends to the cache. Every choice of kernels and forms is the plan's.
+void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& settings,
+               const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& buffers,
                const Tensor& y);
 
 }  // namespace dsv4

@@ -8,71 +8,52 @@
 
 namespace dsv4 {
 
-namespace {
-
-// Codes of inputs and weights multiplied as they are: Blackwell only (ops/linear/block_scaled.h; never executed yet).
-bool MultipliesCodes(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const QuantTensor& w) {
-  return mode == ActivationDtype::kNvfp4 && BlockScaledLinearSupports(ctx, x, w);
+Input InputOf(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w) {
+  if (!RoundsInput(mode, w)) return Input::kAsIs;
+  return mode == ActivationDtype::kNvfp4 && BlockScaledLinearTakes(ctx, w) ? Input::kCodes : Input::kRounded;
 }
 
-}  // namespace
-
-void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const LinearInput& in, const QuantTensor& w, const Tensor& y,
-                 const Tensor& scratch) {
-  const Tensor& x = in.x;
-  if (MultipliesCodes(ctx, mode, x, w)) {
-    BlockScaledLinear(ctx, {.x = x, .w = w, .y = y});
-    return;
+void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation& x, const QuantTensor& w, Input input, const Tensor& y,
+                 const Room& scratch) {
+  if (input == Input::kCodes && BlockScaledLinear(ctx, {.x = x.x, .w = w, .y = y})) return;
+  Tensor taken = x.x;
+  if (input != Input::kAsIs && !IsInteger(mode)) {  // linear rounds to integers by itself
+    taken = scratch.Floats(x.x.dim(0), x.x.dim(1));
+    RoundActivation(ctx, {.x = x.x, .y = taken, .mode = mode});
   }
-  Tensor input = x;
-  if (RoundsInput(mode, w) && !IsInteger(mode)) {
-    DSV4_CHECK(scratch.num_elements() >= x.num_elements());
-    input = {scratch.data, DType::kF32, x.shape};
-    RoundActivation(ctx, {.x = x, .y = input, .mode = mode});
-  }
-  const bool takes = in.blocks != nullptr && ReadsBlocks(ctx, mode, w);
-  Linear(ctx, {.x = input, .w = w, .y = y, .activation = mode, .x_blocks = takes ? in.blocks : nullptr});
+  Linear(ctx, {.x = taken, .w = w, .y = y, .activation = mode, .x_blocks = input == Input::kAsIs ? x.blocks : nullptr});
 }
 
-void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const LinearInput& in, std::initializer_list<LinearCall> calls,
-                  const Tensor& scratch) {
-  const Tensor& x = in.x;
-  LinearsArgs plain{.x = x, .x_blocks = in.blocks}, rounded{.x = {scratch.data, DType::kF32, x.shape}};
-  const bool to_integers = IsInteger(mode);  // linears rounds by itself
-  if (to_integers) rounded = {.x = x, .activation = mode};
+void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Activation& x, std::initializer_list<LinearCall> calls, const Room& scratch) {
+  LinearsArgs plain{.x = x.x, .x_blocks = x.blocks}, rounded;
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
-    if (call.rounds && MultipliesCodes(ctx, mode, x, call.w)) {
-      BlockScaledLinear(ctx, {.x = x, .w = call.w, .y = call.y});
-      continue;
-    }
-    LinearsArgs& group = call.rounds && RoundsInput(mode, call.w) ? rounded : plain;
+    if (call.input == Input::kCodes && BlockScaledLinear(ctx, {.x = x.x, .w = call.w, .y = call.y})) continue;
+    LinearsArgs& group = call.input == Input::kAsIs ? plain : rounded;
     group.parts[static_cast<size_t>(group.count++)] = {call.w, call.y, call.queries};
   }
   if (plain.count > 0) Linears(ctx, plain);
   if (rounded.count == 0) return;
-  if (!to_integers) {
-    DSV4_CHECK(scratch.num_elements() >= x.num_elements());
-    RoundActivation(ctx, {.x = x, .y = rounded.x, .mode = mode});
+  if (IsInteger(mode)) {  // linears rounds by itself
+    rounded.x = x.x, rounded.activation = mode;
+  } else {
+    rounded.x = scratch.Floats(x.x.dim(0), x.x.dim(1));
+    RoundActivation(ctx, {.x = x.x, .y = rounded.x, .mode = mode});
   }
   Linears(ctx, rounded);
 }
 
-void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm, float norm_eps,
-                        std::initializer_list<LinearCall> calls, const Tensor& scratch) {
+void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm, float norm_eps, bool along,
+                        std::initializer_list<LinearCall> calls, const Room& scratch) {
+  if (!along) {
+    RmsNorm(ctx, {.x = x, .weight = norm, .y = x, .eps = norm_eps});
+    return QuantLinears(ctx, mode, x, calls, scratch);
+  }
   LinearsArgs args{.x = x, .norm = norm, .norm_eps = norm_eps};
-  bool rounds = false;
   for (const LinearCall& call : calls) {
-    if (!call.w) continue;
-    rounds = rounds || (call.rounds && (RoundsInput(mode, call.w) || MultipliesCodes(ctx, mode, x, call.w)));
-    args.parts[static_cast<size_t>(args.count++)] = {call.w, call.y, call.queries};
+    if (call.w) args.parts[static_cast<size_t>(args.count++)] = {call.w, call.y, call.queries};
   }
-  if (!rounds && args.count > 0 && LinearsNormalise(ctx, args)) {
-    Linears(ctx, args);
-    return;
-  }
-  RmsNorm(ctx, {.x = x, .weight = norm, .y = x, .eps = norm_eps});
-  QuantLinears(ctx, mode, x, calls, scratch);
+  Linears(ctx, args);
 }
 
 }  // namespace dsv4

@@ -1,6 +1,7 @@
 #include "layers/moe.h"
 
 #include "layers/linear.h"
+#include "layers/plan.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -8,61 +9,65 @@ namespace dsv4 {
 
 namespace {
 
-// Decode rows on a GPU: the shared expert is one more of the routed ones, if it looks like them. That saves three launches and
-// keeps more bytes in flight.
-bool SharedIsRouted(const ExecContext& ctx, const MoeWeights& w) {
-  const auto alike = [](const QuantTensor& a, const QuantTensor& b) {
-    return a.format == b.format && a.layout == b.layout && a.rows == b.rows && a.cols == b.cols;
-  };
-  const ExpertWeights& e = w.experts.front();
-  return ctx.device != DeviceKind::kCpu && w.table != nullptr && ctx.regime == Regime::kDecode &&
-         alike(e.gate, w.shared.gate) && alike(e.up, w.shared.up) && alike(e.down, w.shared.down);
+// Which experts a token has, and with what weights. With the shared expert among them, it is the first of each token's.
+struct Routing {
+  Tensor experts, weights;  // i32, f32 [T, slots]
+  int32_t always;           // the shared expert's number, or -1
+  int64_t slots() const { return experts.dim(1); }
+};
+
+Routing RoutingIn(const MoePlan& plan, const MoeBuffers& b, int64_t t) {
+  const int64_t slots = b.expert_ids.dim(1) - (plan.shared_is_routed ? 0 : 1);
+  return {.experts = {b.expert_ids.data, DType::kI32, {t, slots}}, .weights = {b.routing_weights.data, DType::kF32, {t, slots}},
+          .always = plan.shared_is_routed ? static_cast<int32_t>(b.router_logits.dim(1)) : -1};
+}
+
+// The router's logits and choice; what else reads x, the shared expert's first two matrices, goes along.
+void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const Activation& x,
+           const MoeBuffers& b, const Routing& to) {
+  const int64_t t = x.x.dim(0);
+  RouterArgs route{.logits = b.router_logits.Head(t), .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
+                   .scaling_factor = s.scaling_factor, .always = to.always, .experts = to.experts, .weights = to.weights};
+  const LinearCall logits{w.router, Input::kAsIs, route.logits};
+  if (plan.router_multiplies) {
+    route.x = x.x, route.w = w.router;
+  } else if (plan.shared_is_routed) {
+    QuantLinears(ctx, s.activation, x.x, {logits}, b.rounded);
+  } else {
+    QuantLinears(ctx, s.activation, x, {logits, {w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
+                 b.rounded);
+  }
+  Router(ctx, route);
+}
+
+// From gate and up on.
+void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const MoeBuffers& b, const Tensor& y) {
+  const int64_t t = y.dim(0);
+  const Tensor gate = b.shared_gate.Head(t);
+  uint8_t* blocks = plan.hidden == Form::kBlocks ? b.rounded.Blocks(t, gate.dim(1), /*before=*/y.dim(1)) : nullptr;
+  Swiglu(ctx, {.gate = gate, .up = b.shared_up.Head(t), .limit = s.limit, .y = gate, .y_blocks = blocks});
+  QuantLinear(ctx, s.activation, {plan.hidden, gate, blocks}, w.shared.down, plan.down, y, b.rounded);
 }
 
 }  // namespace
 
-Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const LinearInput& in,
-           MoeBuffers& b, const Tensor& y, bool leaves_slots) {
-  const Tensor& x = in.x;
-  const int64_t t = x.dim(0), most = b.expert_ids.dim(1), num_experts = b.router_logits.dim(1);
-  const bool routed = SharedIsRouted(ctx, w);
-  const int64_t slots = routed ? most : most - 1;
+Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const Activation& x,
+               MoeBuffers& b, const Tensor& y) {
+  const int64_t t = x.x.dim(0);
+  const Routing routing = RoutingIn(plan, b, t);
+  Route(ctx, plan, w, s, tokens, x, b, routing);
+  if (!plan.shared_is_routed) SharedExpert(ctx, plan, w, s, b, y);
 
-  const Tensor logits = b.router_logits.Head(t), ids{b.expert_ids.data, DType::kI32, {t, slots}},
-               weights{b.routing_weights.data, DType::kF32, {t, slots}}, gate = b.shared_gate.Head(t), up = b.shared_up.Head(t);
-  const LinearCall router{w.router, logits, /*rounds=*/false};
-  RouterArgs route{.logits = logits, .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
-                   .scaling_factor = s.scaling_factor, .always = routed ? static_cast<int32_t>(num_experts) : -1, .experts = ids,
-                   .weights = weights};
-  route.x = x, route.w = w.router;
-  if (!routed || !RouterMultiplies(ctx, route)) {
-    route.x = {}, route.w = {};
-    if (routed) {
-      QuantLinears(ctx, s.activation, x, {router}, b.rounded);
-    } else {
-      QuantLinears(ctx, s.activation, in, {router, {w.shared.gate, gate}, {w.shared.up, up}}, b.rounded);
-    }
-  }
-  Router(ctx, route);
-  if (!routed) {
-    // `gate` as blocks, where they are read: behind x's in `rounded` (model: Forward).
-    uint8_t* blocks = nullptr;
-    if (ReadsBlocks(ctx, s.activation, w.shared.down) && b.rounded.num_bytes() >= 2 * CeilDiv(t, 8) * 8 * (x.dim(1) + gate.dim(1))) {
-      blocks = static_cast<uint8_t*>(b.rounded.data) + 2 * CeilDiv(t, 8) * 8 * x.dim(1);
-    }
-    Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate, .y_blocks = blocks});
-    QuantLinear(ctx, s.activation, {gate, blocks}, w.shared.down, y, b.rounded);
-  }
-
-  const bool leaves = routed && leaves_slots;
+  const Tensor outputs = b.outputs.Head(t * routing.slots());
+  const bool leaves = plan.out == Form::kSlots;
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
-  Experts(ctx, {.x = x, .experts = ids, .weights = weights, .matrices = {table, w.experts.size() + (routed ? 1 : 0)},
-                .first = w.experts.front(), .limit = s.limit, .activation = s.activation,
-                .hidden = b.hidden.Head(t * slots), .outputs = b.outputs.Head(t * slots),
-                .rounded_x = {b.rounded.data, DType::kF32, x.shape}, .shared = routed ? Tensor{} : y,
-                .y = leaves ? Tensor{} : y, .always = routed ? static_cast<int32_t>(num_experts) : -1,
-                .x_blocks = RoundsInput(s.activation, w.experts.front().gate) ? nullptr : in.blocks});
-  return leaves ? Tensor{b.outputs.data, DType::kF32, {t, slots, x.dim(1)}} : y;
+  Experts(ctx, {.x = x.x, .experts = routing.experts, .weights = routing.weights,
+                .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)}, .first = w.experts.front(), .limit = s.limit,
+                .activation = s.activation, .hidden = b.hidden.Head(t * routing.slots()), .outputs = outputs,
+                .rounded_x = {b.rounded.data, DType::kF32, x.x.shape}, .shared = plan.shared_is_routed ? Tensor{} : y,
+                .y = leaves ? Tensor{} : y, .always = routing.always, .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
+  if (!leaves) return {plan.out, y, nullptr};
+  return {Form::kSlots, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
 }
 
 }  // namespace dsv4

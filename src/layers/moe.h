@@ -5,12 +5,14 @@
 
 #include "device/exec_context.h"
 #include "dsv4/types.h"
-#include "layers/linear.h"
+#include "layers/activation.h"
 #include "ops/experts/experts.h"
 #include "tensor/quant_tensor.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
+
+struct MoePlan;  // plan.h
 
 using ExpertWeights = ExpertMatrices;  // official: gate = w1, up = w3, down = w2
 
@@ -31,7 +33,7 @@ struct MoeSettings {
 
 // Intermediates, by their stable names. Every buffer holds T rows.
 struct MoeBuffers {
-  Tensor rounded;          // f32 [T, max(D, F)]: a linear's rounded input, or inputs as blocks (ops/activation_blocks.cuh)
+  Room rounded;            // a linear's rounded input, of D or F columns; or x as blocks, and behind it the shared expert's hidden ones
   Tensor router_logits;    // f32 [T, E]
   Tensor expert_ids;       // i32 [T, 1 + A]: room for the shared expert
   Tensor routing_weights;  // f32 [T, 1 + A]
@@ -41,9 +43,9 @@ struct MoeBuffers {
   Tensor outputs;          // f32 [T*(1 + A), D]
 };
 
-// y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers.
-// What it returns is y; or, where `leaves_slots` and it is all that there is, [T, slots, D], whose slots are yet to be added.
-Tensor Moe(const ExecContext& ctx, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
-           const LinearInput& x, MoeBuffers& buffers, const Tensor& y, bool leaves_slots = false);
+// y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers. Returns it in
+// the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots).
+Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
+               const Activation& x, MoeBuffers& buffers, const Tensor& y);
 
 }  // namespace dsv4

@@ -91,6 +91,9 @@ class LoadedModel {
   // them. Throws std::bad_alloc.
   virtual std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const = 0;
 
+  // Decides, for the device and options of `ctx`, what Forward does: once, before the first pass. Regimes are all covered.
+  virtual void Plan(const ExecContext& ctx) = 0;
+
   // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far. `memory`
   // comes from MakeStepMemory of this model.
   virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const = 0;

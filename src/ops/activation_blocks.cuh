@@ -1,7 +1,7 @@
 // Activations as matrix products of many tokens take them (gemm_sm90.cuh): in blocks of 8 tokens x 64 columns, 1,024 bytes;
 // block (c, r), of columns 64 c .. and tokens 8 r .., is number c * CeilDiv(T, 8) + r. wgmma's 128-byte swizzle and the column
 // order of the weight tiles are applied (ActivationByte). As one FP16 number each they may come from the op in front
-// (linear.h: LinearTakesBlocks); tokens behind the last one of a block may hold anything then.
+// (layers/plan.h; linear.h: LinearTakesBlocks); tokens behind the last one of a block may hold anything then.
 #pragma once
 
 #include <cuda_bf16.h>

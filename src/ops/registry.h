@@ -17,7 +17,7 @@ template <typename Args>
 struct Candidate {
   const char* name;
   bool (*supports)(const ExecContext& ctx);
-  void (*run)(const ExecContext& ctx, const Args& args);
+  void (*run)(const ExecContext& ctx, const Args& args);  // null: not in this build
 };
 
 inline bool SupportsAvx2(const ExecContext& ctx) {
@@ -38,12 +38,8 @@ inline bool SupportsAmx(const ExecContext& ctx) {
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 
-// First row of a table: the CUDA implementation, in builds that have CUDA. It is declared in any case.
-#ifdef DSV4_HAVE_CUDA
-#define DSV4_CUDA_ROW(function) {"cuda", ::dsv4::SupportsCuda, function},
-#else
-#define DSV4_CUDA_ROW(function)
-#endif
+// Functions named Gpu... and ...Implementation, and those that say what an op can do, are of the context, formats and shapes alone,
+// in every build: they hold for a GPU that is described as for one that is there.
 
 // The last row of a table is the reference; it runs on the CPU.
 template <typename Args, size_t N>
@@ -65,23 +61,29 @@ OpWork WorkOf(const Args&) {
 
 template <typename Args, size_t N>
 void RunOp(const char* op, const Candidate<Args> (&table)[N], const ExecContext& ctx, const Args& args) {
-  if (ctx.trace == nullptr) return Choose(table, ctx).run(ctx, args);
+  const Candidate<Args>& chosen = Choose(table, ctx);
+  DSV4_CHECK(chosen.run != nullptr, op, ": this build has no ", chosen.name);
+  if (ctx.trace == nullptr) return chosen.run(ctx, args);
   const OpWork work = WorkOf(args);
   ctx.trace->Begin();
-  Choose(table, ctx).run(ctx, args);
+  chosen.run(ctx, args);
   ctx.trace->End(op, work);
 }
 
 struct OpImplementations {
   std::string op;
   std::string chosen;
-  std::vector<std::string> candidates;
+  std::vector<std::string> candidates;  // of this build
+  std::string on_gpu = {};              // the GPU's kernels, whether this build has them or not
 };
 
 template <typename Args, size_t N>
 OpImplementations DescribeOp(const char* op, const Candidate<Args> (&table)[N], const ExecContext& ctx) {
   OpImplementations d{op, Choose(table, ctx).name, {}};
-  for (const Candidate<Args>& c : table) d.candidates.push_back(c.name);
+  for (const Candidate<Args>& c : table) {
+    if (c.run != nullptr) d.candidates.push_back(c.name);
+    if (c.supports == SupportsCuda) d.on_gpu = c.name;
+  }
   return d;
 }
 

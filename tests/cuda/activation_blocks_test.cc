@@ -47,7 +47,7 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
       for (int pass = 0; pass < 3; ++pass) {
         Mirror gpu;
         LinearArgs a{.x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor()), .y = {}, .groups = s.groups};
-        if (!LinearPrefillSm90Supports(a.w)) GTEST_SKIP() << "not a Hopper GPU";
+        if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
         if (pass > 0) a.x = {nullptr, DType::kF32, a.x.shape}, a.x_blocks = Bytes(gpu.In(x_blocks.tensor()));
         if (pass == 2) {
           a.y_blocks = Bytes(gpu.Out(y_blocks.tensor()));
@@ -86,7 +86,7 @@ TEST(CudaActivationBlocks, LinearsTogether) {
           for (size_t i = 0; i < rows.size(); ++i) {
             y.push_back(std::make_unique<GuardBuffer<float>>(Shape{tokens, rows[i]}));
             a.parts[i] = {gpu.Weight(w[i]->tensor()), gpu.Out(y[i]->tensor())};
-            if (!LinearPrefillSm90Supports(a.parts[i].w)) GTEST_SKIP() << "not a Hopper GPU";
+            if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
           }
           a.count = static_cast<int>(rows.size());
           if (blocks) a.x_blocks = Bytes(gpu.In(x_blocks.tensor()));
@@ -142,7 +142,7 @@ TEST(CudaActivationBlocks, HcBridge) {
                    .scale = gpu.In(scale.tensor()), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f, .norm = gpu.In(norm.tensor()), .x = gpu.Out(x.tensor()),
                    .post = gpu.In(post.tensor()), .comb = gpu.In(comb.tensor())};
     gpu.ctx().regime = Regime::kLongPrompt;
-    ASSERT_TRUE(HcBridgeWritesBlocks(gpu.ctx(), a));
+    ASSERT_TRUE(HcBridgeWritesBlocks(gpu.ctx(), h, d));
     a.x_blocks = Bytes(gpu.Out(blocks.tensor()));
     HcBridge(gpu.ctx(), a);
     gpu.Finish();
@@ -167,7 +167,7 @@ TEST(CudaActivationBlocks, SparseAttention) {
     SparseAttentionArgs a{.q = gpu.In(q.tensor()), .kv = gpu.In(kv.tensor()), .sink = gpu.In(sink.tensor()), .cache = gpu.Cache(cache.View(0)),
                           .out = gpu.Out(out.tensor()), .cos_sin = gpu.In(cos_sin.tensor())};
     gpu.ctx().regime = Regime::kLongPrompt;
-    if (!SparseAttentionWritesBlocks(gpu.ctx(), a)) GTEST_SKIP() << "not a Hopper GPU";
+    if (!SparseAttentionWritesBlocks(gpu.ctx(), ShapeOf(a))) GTEST_SKIP() << "not a Hopper GPU";
     SparseAttention(gpu.ctx(), a);
     a.out_blocks = Bytes(gpu.Out(blocks.tensor()));
     SparseAttention(gpu.ctx(), a);
@@ -218,7 +218,7 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
       a.parts[1] = {.w = gpu.Weight(w.tensor()), .y = {nullptr, DType::kF32, {t, n}},
                     .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())), .squares = gpu.Out(squares.tensor()).f32(), .unit = unit, .head_dim = dh,
                                 .cos_sin = gpu.In(cos_sin.tensor())}};
-      if (!LinearPrefillSm90Supports(a.parts[1].w)) GTEST_SKIP() << "not a Hopper GPU";
+      if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
       a.count = 2;
       plain.parts[0] = {.w = a.parts[1].w, .y = gpu.Out(y.tensor())};
       plain.parts[1] = {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())};

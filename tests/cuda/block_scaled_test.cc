@@ -78,7 +78,8 @@ TEST(CudaBlockScaled, OtherGpusKeepTheirPath) {
   Random random(3);
   const QuantFixture fixture(random, {WeightFormat::kNvfp4}, 128, 256);
   Mirror gpu;
-  EXPECT_FALSE(BlockScaledLinearSupports(gpu.ctx(), gpu.Temp({512, 256}), gpu.Weight(fixture.tensor())));
+  gpu.ctx().regime = Regime::kLongPrompt;
+  EXPECT_FALSE(BlockScaledLinearTakes(gpu.ctx(), gpu.Weight(fixture.tensor())));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
     args.compress[i] = projections[i].On(gpu, args.cache, i == 0 ? layer.main : layer.index, i == 1);
     ++args.num_compress;
   }
-  EXPECT_TRUE(QPrepareExpands(gpu.ctx(), args, linears));
+  EXPECT_TRUE(QPrepareExpands(gpu.ctx(), ShapeOf(args, linears)));
   if (expands) {
     args.expands = &linears;
   } else {
@@ -129,7 +129,7 @@ TEST(CudaQPrepareExpand, OnlyWhereItCan) {
     LinearsArgs linears{.x = x.tensor(), .count = 1, .norm = norm.tensor()};
     linears.parts[0] = {gpu.Weight(w.tensor()), q.tensor().Reshaped({1, 64 * kHead})};
     gpu.ctx().f32_inputs = f32_inputs;
-    return QPrepareExpands(gpu.ctx(), args, linears);
+    return QPrepareExpands(gpu.ctx(), ShapeOf(args, linears));
   };
   EXPECT_TRUE(can(nvfp4, true, false));
   EXPECT_FALSE(can(fp8, true, false));

@@ -93,7 +93,7 @@ std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = fa
                       .outputs = gpu.Temp({tokens * l.slots, l.d}), .rounded_x = {},
                       .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)), .y = device_y,
                       .x_blocks = blocks ? static_cast<const uint8_t*>(gpu.In(x_blocks.tensor()).data) : nullptr};
-  if (!ExpertsPrefillSm90Supports(a)) return {};
+  if (!gpu.ctx().gpu.IsHopper()) return {};
   ExpertsPrefillSm90(gpu.ctx(), a, parts);
   gpu.Finish();
   return {y.span().begin(), y.span().end()};

@@ -256,7 +256,7 @@ struct Bridge {
     a.base = gpu.In(a.base);
     a.scale = gpu.In(a.scale), a.norm = gpu.In(a.norm);
     a.x = gpu.Out(a.x), a.post = gpu.Out(a.post), a.comb = gpu.Out(a.comb);
-    EXPECT_TRUE(!slots || HcBridgeAddsSlots(gpu.ctx(), a));
+    EXPECT_TRUE(!slots || HcBridgeAddsSlots(gpu.ctx(), c.t, c.h, c.d, slots.dim(1)));
     HcBridgeCuda(gpu.ctx(), a);
     gpu.Finish();
   }

@@ -56,7 +56,7 @@ std::vector<float> OnGpu(const LinearArgs& a, int parts) {
   GuardBuffer<float> y({a.x.dim(0), a.w.rows});
   Mirror gpu;
   const LinearArgs device{.x = gpu.In(a.x), .w = gpu.Weight(a.w), .y = gpu.Out(y.tensor()), .groups = a.groups};
-  if (!LinearPrefillSm90Supports(device.w)) return {};
+  if (!gpu.ctx().gpu.IsHopper()) return {};
   LinearPrefillSm90(gpu.ctx(), device, parts);
   gpu.Finish();
   return {y.span().begin(), y.span().end()};

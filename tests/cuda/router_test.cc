@@ -212,7 +212,7 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
                       .hash_table = c.hash ? gpu.In(table.tensor()) : Tensor{}, .tokens = gpu.In(token.tensor()), .scaling_factor = 1.5f,
                       .always = c.always, .experts = gpu.Out(chosen.tensor()), .weights = gpu.Out(chosen_weights.tensor()),
                       .x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor())};
-      ASSERT_TRUE(RouterMultiplies(gpu.ctx(), args));
+      ASSERT_TRUE(RouterMultiplies(gpu.ctx(), 1, args.w, count));
       if (!along) {
         LinearCuda(gpu.ctx(), {.x = args.x, .w = args.w, .y = args.logits});
         args.w = {};

@@ -15,7 +15,6 @@
 
 namespace dsv4 {
 void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& args);
-int NumSms();
 }
 
 namespace dsv4::test {
@@ -248,7 +247,7 @@ TEST(CudaSparseAttention, PromptsBeyondScratch) {
       Inputs in(random, step, cache);
       GuardBuffer<float> out(in.q.tensor().shape), all(in.q.tensor().shape);
       const int64_t own = in.t + static_cast<int64_t>(step.sequences.size()) * step.spec.window;
-      const int64_t room = 1024 + std::min<int64_t>(2 * in.t, NumSms()) * 2 * 64 * 512 * 2;
+      const int64_t room = 1024 + std::min<int64_t>(2 * in.t, Mirror().ctx().gpu.multiprocessors) * 2 * 64 * 512 * 2;
       in.Run(step, cache.View(0), all, false, Regime::kPrompt);
       for (const int64_t rows : {own + (ratio == 0 ? 0 : 1), own - 1, int64_t{0}}) {
         in.Run(step, cache.View(0), out, false, Regime::kPrompt, false, room + rows * 1024);

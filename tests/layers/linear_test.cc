@@ -34,8 +34,9 @@ TEST(QuantLinear, RoundsTheInputOfQuantisedWeightsOnly) {
       const std::vector<float> before = b.x;
       b.y.resize(kTokens * kRows);
       b.scratch.resize(kTokens * kCols);
-      const Tensor x = b.View(b.x, kCols), y = b.View(b.y, kRows), scratch = b.View(b.scratch, kCols);
-      QuantLinear(ctx, mode, x, w.tensor(), y, scratch);
+      const Tensor x = b.View(b.x, kCols), y = b.View(b.y, kRows), scratch_floats = b.View(b.scratch, kCols);
+      const Room scratch{static_cast<uint8_t*>(scratch_floats.data), scratch_floats.num_bytes()};
+      QuantLinear(ctx, mode, x, w.tensor(), InputOf(ctx, mode, w.tensor()), y, scratch);
       EXPECT_EQ(b.x, before) << "the input itself stays as it was";
       const std::vector<float> got = b.y;
 

@@ -58,6 +58,19 @@ class CheckIncludes(unittest.TestCase):
         self.assertEqual(len(errors), 1, errors)
         self.assertTrue(errors[0].startswith(f"{name}:{line}: [{rule}]"), errors[0])
 
+    def test_contract(self):
+        switch = '#pragma once\n#ifdef DSV4_HAVE_CUDA\n#endif\n'
+        self.expect("src/ops/rope/rope.h", switch, "contract", 2)
+
+    def test_contract_of_what_is_seen_from_above(self):
+        self.write("src/layers/norm.h", '#pragma once\n#include "ops/rope/rope.h"\n#include "ops/kinds.h"\n')
+        self.write("src/ops/kinds.h", '#pragma once\n#include "ops/rope/limits.h"\n')
+        self.expect("src/ops/rope/limits.h", "#pragma once\n\n#if 1\n#endif\n", "contract", 3)
+
+    def test_contract_leaves_kernels_alone(self):
+        self.write("src/ops/rope/simd.h", "#pragma once\n#ifdef __AVX2__\n#endif\n")
+        self.assertEqual(self.errors(), [])
+
     def test_good_tree_is_clean(self):
         report = check_includes.run(self.root)
         self.assertEqual(report.errors, [])

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/gpu_kernels.h"
+
 namespace dsv4 {
 namespace {
 
@@ -30,17 +32,22 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
     EXPECT_EQ(op.candidates.back(), "ref") << op.op;
     EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
     const auto supported = [](const std::string& name) { 
-      return name != "cuda" && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512()) &&
+      return !name.ends_with("Kernel") && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512()) &&
              (name != "avx512vnni" || CpuHasAvx512Vnni()) && name != "amx";
     };
     EXPECT_EQ(op.chosen, *std::find_if(op.candidates.begin(), op.candidates.end(), supported)) << op.op;
   }
 }
 
-// On a GPU nothing falls back to the CPU.
-TEST(Registry, EveryOpHasAnImplementationForTheGpu) {
-  for (const OpImplementations& op : ListOps({})) {
-    const bool has = std::find(op.candidates.begin(), op.candidates.end(), "cuda") != op.candidates.end();
+// On a GPU nothing falls back to the CPU. A build without CUDA knows the names, too, and has nothing to run.
+TEST(Registry, EveryOpNamesItsKernelsOnTheGpu) {
+  const std::set<std::string> kernels = test::KernelsOfTheTree();
+  for (const OpImplementations& op : ListOps({.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}})) {
+    EXPECT_EQ(op.chosen, op.on_gpu) << op.op;
+    const std::set<std::string> named = test::KernelsNamed(op.on_gpu);
+    EXPECT_FALSE(named.empty()) << op.op;
+    for (const std::string& kernel : named) EXPECT_TRUE(kernels.contains(kernel)) << op.op << ": there is no " << kernel;
+    const bool has = std::find(op.candidates.begin(), op.candidates.end(), op.on_gpu) != op.candidates.end();
 #ifdef DSV4_HAVE_CUDA
     EXPECT_TRUE(has) << op.op;
 #else

@@ -17,6 +17,8 @@ not count). Rules:
   marker         no unfinished-work marker is left in the code
   exit           the library never ends the process through exit()
   device-word    above src/ops/ nothing names a device API or architecture, and the library has no preprocessor switch
+  contract       no preprocessor switch in the contract of an op, src/ops/<op>/<op>.h, nor in a header of src/ops/ that
+                 contracts or folders above include: what an op can do does not hang on how it was compiled
   op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc
 """
 
@@ -229,11 +231,40 @@ def check_ops(root, report):
                 report.error(f"src/ops/{op}", 1, "op", f"there is no {name}")
 
 
+def included_ops(root, path):
+    """The headers of src/ops/ that a file names."""
+    names = (INCLUDE.match(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return [root / "src" / m.group(2) for m in names
+            if m and m.group(2).startswith("ops/") and (root / "src" / m.group(2)).is_file()]
+
+
+def check_contracts(root, report):
+    """What can be seen of src/ops/ from above it, and what that includes."""
+    seen = {root / "src" / "ops" / folder.name / f"{folder.name}.h" for folder in (root / "src" / "ops").glob("*/")}
+    seen = {path for path in seen if path.is_file()}
+    for folder in ABOVE_OPS:
+        for path in (root / "src" / folder).rglob("*"):
+            if path.suffix in CPP_SUFFIXES:
+                seen.update(included_ops(root, path))
+    left = list(seen)
+    while left:
+        for path in included_ops(root, left.pop()):
+            if path not in seen:
+                seen.add(path)
+                left.append(path)
+    for path in sorted(seen):
+        text = strip_comments_and_strings(path.read_text(encoding="utf-8", errors="replace"))
+        for number, line in enumerate(text.splitlines(), 1):
+            if CONDITIONAL.match(line):
+                report.error(path.relative_to(root), number, "contract", "no preprocessor switch in a contract")
+
+
 def run(root):
     report = Report()
     root = root.resolve()
     for path in source_files(root):
         check_file(root, path, report)
+    check_contracts(root, report)
     check_ops(root, report)
     return report
 

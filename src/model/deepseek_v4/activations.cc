@@ -9,11 +9,35 @@
 namespace dsv4::deepseek_v4 {
 
 namespace {
+
 constexpr int64_t kAlignment = 256;
+
+int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
+
+// Counts what the buffers take.
+struct Measured {
+  int64_t bytes = 0;
+  void operator()(Tensor&, DType dtype, const Shape& shape) { bytes += Aligned(shape.num_elements() * SizeOf(dtype)); }
+  void operator()(Room&, int64_t room_bytes) { bytes += Aligned(room_bytes); }
+};
+
+// Lays them one behind the other.
+struct Placed {
+  uint8_t* next;
+  void operator()(Tensor& tensor, DType dtype, const Shape& shape) {
+    tensor = {next, dtype, shape};
+    next += Aligned(tensor.num_bytes());
+  }
+  void operator()(Room& room, int64_t bytes) {
+    room = {next, bytes};
+    next += Aligned(bytes);
+  }
+};
+
 }  // namespace
 
 template <typename Place>
-void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& place) {
+void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   const int64_t d = c.hidden_size, h = c.hc_mult, heads_width = c.num_heads * c.head_dim;
   const int64_t o_width = c.o_groups * c.o_lora_rank, a = c.experts_per_token, f = c.moe_intermediate;
   const DType f32 = DType::kF32;
@@ -25,12 +49,12 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(plain_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
   place(compress_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
 
-  place(attention.rounded, f32, Shape{t, std::max({d, c.q_lora_rank, o_width})});
+  place(attention.rounded, std::max(FloatBytes(t, std::max({d, c.q_lora_rank, o_width})), BlockBytes(t, d)));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
-  place(attention.q, f32, Shape{t, heads_width});
+  place(attention.q, std::max(FloatBytes(t, heads_width), QueryBytes(t, heads_width)));
   place(attention.kv, f32, Shape{t, c.head_dim});
-  place(attention.heads, f32, Shape{CeilDiv(t, 8) * 8, heads_width});  // or FP16 numbers of queries and of whole blocks
-  place(attention.o_lora, f32, Shape{t, o_width});
+  place(attention.heads, std::max(FloatBytes(t, heads_width), BlockBytes(t, heads_width)));
+  place(attention.o_lora, std::max(FloatBytes(t, o_width), BlockBytes(t, o_width)));
   place(attention.values, f32, Shape{t, 2 * c.head_dim});
   place(attention.gates, f32, Shape{t, 2 * c.head_dim});
   place(attention.index_values, f32, Shape{t, 2 * c.index_head_dim});
@@ -39,7 +63,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
   place(attention.index_weights, f32, Shape{t, c.index_heads});
   place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});
 
-  place(moe.rounded, f32, Shape{t, std::max(d, f)});
+  place(moe.rounded, std::max(FloatBytes(t, std::max(d, f)), BlockBytes(t, d) + BlockBytes(t, f)));
   place(moe.router_logits, f32, Shape{t, c.num_experts});
   place(moe.expert_ids, DType::kI32, Shape{t, 1 + a});
   place(moe.routing_weights, f32, Shape{t, 1 + a});
@@ -50,17 +74,15 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, const Place& pl
 
   place(out_streams, f32, Shape{r, h, d});
   place(out, f32, Shape{r, d});
-  place(rounded_out, f32, Shape{r, d});
+  place(rounded_out, FloatBytes(r, d));
   place(logits, f32, Shape{r, c.vocab_size});
   if (c.num_ranks > 1) place(rank_logits, f32, Shape{r, c.vocab_size / c.num_ranks});
 }
 
 int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max_rows) {
-  int64_t bytes = 0;
-  Activations(Measure{}).ForEach(config, max_tokens, max_rows, [&bytes](Tensor&, DType dtype, const Shape& shape) {
-    bytes += CeilDiv(shape.num_elements() * SizeOf(dtype), kAlignment) * kAlignment;
-  });
-  return bytes + kAlignment;
+  Measured measured;
+  Activations(Measure{}).ForEach(config, max_tokens, max_rows, measured);
+  return measured.bytes + kAlignment;
 }
 
 Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_rows, Device* device)
@@ -70,11 +92,8 @@ Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_r
     device = host_.get();
   }
   if (!memory_.Allocate(*device, Bytes(config, max_tokens, max_rows))) throw std::bad_alloc();
-  uint8_t* next = memory_.data();
-  ForEach(config, max_tokens, max_rows, [&next](Tensor& tensor, DType dtype, const Shape& shape) {
-    tensor = {next, dtype, shape};
-    next += CeilDiv(tensor.num_bytes(), kAlignment) * kAlignment;
-  });
+  Placed placed{memory_.data()};
+  ForEach(config, max_tokens, max_rows, placed);
 }
 
 }  // namespace dsv4::deepseek_v4

@@ -38,16 +38,16 @@ class Activations : public StepMemory {
   MoeBuffers moe;
   Tensor out_streams;          // f32 [R, H, D]
   Tensor out;                  // f32 [R, D]
-  Tensor rounded_out;          // f32 [R, D]
+  Room rounded_out;            // D columns, R rows
   Tensor logits;               // f32 [R, V]
   Tensor rank_logits;          // f32 [R, V/n]: of n ranks' output matrix, this one's columns; none of one rank
 
  private:
   struct Measure {};
   explicit Activations(Measure) {}
-  // Calls place(tensor, dtype, shape) for every buffer.
+  // Calls place(tensor, dtype, shape) or place(room, bytes) for every buffer.
   template <typename Place>
-  void ForEach(const Config& config, int64_t max_tokens, int64_t max_rows, const Place& place);
+  void ForEach(const Config& config, int64_t max_tokens, int64_t max_rows, Place& place);
 
   int64_t max_tokens_ = 0, max_rows_ = 0;
   std::unique_ptr<Device> host_;  // when no device was given

@@ -2,6 +2,7 @@
 
 #include "base/str.h"
 #include "layers/linear.h"
+#include "layers/plan.h"
 #include "model/deepseek_v4/rope.h"
 #include "ops/embed/embed.h"
 #include "ops/gather_ranks/gather_ranks.h"
@@ -40,62 +41,48 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
   return f;
 }
 
-HcBridgeArgs SiteArgs(const Model& model, const HcWeights& w, const Tensor& norm, const Tensor& pending, const Frame& f) {
-  const Config& c = model.config;
-  return {.streams = f.streams, .y = pending, .fn = w.fn, .base = w.base, .scale = w.scale,
-          .iters = c.hc_sinkhorn_iters, .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x,
-          .post = f.post, .comb = f.comb};
-}
-
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next site's
-// mixes; norms f.x. `reader` reads it: where it takes blocks, f.x lies in `blocks` as well.
-LinearInput NextSite(const ExecContext& ctx, const Model& model, const HcWeights& w, const Tensor& norm, const Tensor& pending, const Frame& f,
-                     const QuantTensor& reader, const Tensor& blocks) {
-  HcBridgeArgs args = SiteArgs(model, w, norm, pending, f);
-  if (ReadsBlocks(ctx, model.modes.activation, reader) && HcBridgeWritesBlocks(ctx, args)) {
-    args.x_blocks = static_cast<uint8_t*>(blocks.data);
-  }
-  HcBridge(ctx, args);
-  return {f.x, args.x_blocks};
+// mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`.
+Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, const Activation& pending, const Frame& f,
+                    Form form, const Room& room) {
+  uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(f.x.dim(0), f.x.dim(1)) : nullptr;
+  HcBridge(ctx, {.streams = f.streams, .y = pending.x, .fn = w.fn, .base = w.base, .scale = w.scale, .iters = c.hc_sinkhorn_iters,
+                 .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x, .post = f.post, .comb = f.comb, .x_blocks = blocks});
+  return {form, f.x, blocks};
 }
 
-// A sublayer's output, of which every rank has a part. `site` counts the pass's exchanges.
-void SumParts(const ExecContext& ctx, const Tensor& y, int64_t* site) {
-  SumRanks(ctx, {.y = y, .site = *site});
-  *site += RankExchanges(ctx, y.num_elements());
+// A sublayer's output where every rank has a part of it: the sum. `site` counts the pass's exchanges.
+void SumParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
+  if (y.form != Form::kRankParts) return;
+  SumRanks(ctx, {.y = y.x, .site = *site});
+  *site += RankExchanges(ctx, y.x.num_elements());
 }
 
-// `pending`: the output of the layer before, or none. Returns this layer's own, for the next one where `more`.
-Tensor DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const StepView& step, const Frame& f,
-                    const Tensor& pending, bool more, int64_t* site, Activations& a) {
+AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {
+  return {.num_heads = c.num_heads, .head_dim = c.head_dim, .o_groups = c.o_groups, .index_heads = c.index_heads,
+          .index_head_dim = c.index_head_dim, .norm_eps = c.rms_norm_eps, .activation = modes.activation, .index_dtype = modes.index};
+}
+
+// `pending`: the output of the layer before, or none. Returns this layer's own, for the next one.
+Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const LayerPlan& plan, const StepView& step, const Frame& f,
+                        const Activation& pending, int64_t* site, Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
                         .sequences = step.sequences, .num_sequences = step.num_sequences,
                         .sequence_of = step.sequence_of, .positions = step.positions.i64(),
                         .num_tokens = step.num_tokens()};
-  const AttentionSettings attention{.num_heads = c.num_heads, .head_dim = c.head_dim, .o_groups = c.o_groups,
-                                    .index_heads = c.index_heads, .index_head_dim = c.index_head_dim,
-                                    .norm_eps = c.rms_norm_eps, .activation = model.modes.activation,
-                                    .index_dtype = model.modes.index};
-  const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit,
-                        .activation = model.modes.activation};
-
-  // Blocks lie where inputs are rounded to in other modes.
-  const LinearInput x = NextSite(ctx, model, w.hc_attn, w.attn_norm, pending, f, w.attn.q_a, a.attention.rounded);
+  const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
-  Attention(ctx, w.attn, attention, rope, cache, x, a.attention, f.y);
-  SumParts(ctx, f.y, site);
-  const LinearInput x2 = NextSite(ctx, model, w.hc_ffn, w.ffn_norm, /*pending=*/f.y, f, w.moe.shared.gate, a.moe.rounded);
-  bool adds = false;  // the next layer's first site adds the experts' outputs up
-  if (more && c.num_ranks == 1) {
-    const LayerWeights& next = model.weights.layers[static_cast<size_t>(l + 1)];
-    const int64_t t = f.x.dim(0), slots = a.moe.expert_ids.dim(1);
-    adds = HcBridgeAddsSlots(ctx, SiteArgs(model, next.hc_attn, next.attn_norm, {a.moe.outputs.data, DType::kF32, {t, slots, c.hidden_size}}, f));
-  }
-  const Tensor y = Moe(ctx, w.moe, moe, step.tokens, x2, a.moe, f.y, adds);
-  SumParts(ctx, y, site);
-  return y;
+
+  const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded);
+  Attention(ctx, plan.attention, w.attn, SettingsOf(c, model.modes), rope, cache, x, a.attention, f.y);
+  const Activation heads{plan.attention.out, f.y, nullptr};
+  SumParts(ctx, heads, site);
+  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded);
+  const Activation experts = Moe(ctx, plan.moe, w.moe, moe, step.tokens, x2, a.moe, f.y);
+  SumParts(ctx, experts, site);
+  return experts;
 }
 
 }  // namespace
@@ -105,9 +92,23 @@ KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
           .index_head_dim = c.index_head_dim, .kv_dtype = modes.kv, .index_dtype = modes.index};
 }
 
+LayerShape ShapeOfLayer(const Model& m, int64_t l) {
+  const Config& c = m.config;
+  const LayerWeights& w = m.weights.layers[static_cast<size_t>(l)];
+  return {.attention = &w.attn, .moe = &w.moe, .settings = SettingsOf(c, m.modes), .cache = m.kv_layout.layers[static_cast<size_t>(l)],
+          .window = c.window, .rope_dim = c.rope_dim, .streams = c.hc_mult, .dim = c.hidden_size, .experts_per_token = c.experts_per_token,
+          .is_last = l + 1 == c.num_layers, .num_ranks = c.num_ranks};
+}
+
+void PlanModel(const ExecContext& ctx, Model* model) {
+  model->plans.clear();
+  for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l) model->plans.push_back(PlanLayer(ctx, ShapeOfLayer(*model, l)));
+}
+
 Model MakeModel(Config config, Weights weights, NumericsModes modes) {
   Model m{.config = std::move(config), .weights = std::move(weights), .modes = modes};
   m.kv_layout = MakeKvLayout(MakeKvSpec(m.config, modes));
+  PlanModel({}, &m);
   if (m.weights.plain_frequencies) return m;  // synthetic weights bring them along
   // Freed with the weights.
   struct Frequencies {
@@ -130,10 +131,13 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
 
   Embed(ctx, {.tokens = step.tokens, .table = w.embed, .streams = f.streams});
   const auto write_output = [&] { HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams}); };
-  Tensor pending;
+  const auto step_class = static_cast<size_t>(ClassOf(ctx.regime, step.num_tokens()));
+  Activation pending;
   int64_t site = 0;
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    pending = DecoderLayer(ctx, model, l, step, f, pending, !observer && l + 1 < c.num_layers, &site, a);
+    LayerPlan plan = model.plans[static_cast<size_t>(l)][step_class];
+    if (observer && plan.moe.out == Form::kSlots) plan.moe.out = Form::kFloats;
+    pending = DecoderLayer(ctx, model, l, plan, step, f, pending, &site, a);
     if (observer) {
       pending = {};
       write_output();
@@ -150,7 +154,8 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
                .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .out = out});
   RmsNorm(ctx, {.x = out, .weight = w.norm, .y = out, .eps = c.rms_norm_eps});
   const Tensor columns = c.num_ranks > 1 ? a.rank_logits.Head(r) : logits;
-  QuantLinear(ctx, model.modes.activation, out, w.head, columns, a.rounded_out);
+  const ActivationDtype mode = model.modes.activation;
+  QuantLinear(ctx, mode, out, w.head, InputOf(ctx, mode, w.head), columns, a.rounded_out);
   GatherRanks(ctx, {.x = columns, .y = logits, .site = site});
   AdvanceExchanges(ctx, site + RankExchanges(ctx, columns.num_elements()));
 }

@@ -7,6 +7,7 @@
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "kv/layout.h"
+#include "layers/plan.h"
 #include "model/deepseek_v4/activations.h"
 #include "model/deepseek_v4/config.h"
 #include "model/deepseek_v4/weights.h"
@@ -20,10 +21,15 @@ struct Model {
   Weights weights;
   NumericsModes modes;
   KvLayout kv_layout;
+  std::vector<LayerPlans> plans;  // by layer
 };
 
-// `weights` get their RoPE frequencies here, in the host's memory, unless they have them.
+// `weights` get their RoPE frequencies here, in the host's memory, unless they have them. Planned for a CPU.
 Model MakeModel(Config config, Weights weights, NumericsModes modes);
+
+// Plans every layer anew for the device and options of `ctx`.
+void PlanModel(const ExecContext& ctx, Model* model);
+LayerShape ShapeOfLayer(const Model& model, int64_t layer);
 
 KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);
 

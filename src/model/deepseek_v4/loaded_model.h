@@ -18,6 +18,7 @@ class BoundModel : public LoadedModel {
 
   const KvLayout& kv_layout() const override { return model_.kv_layout; }
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
+  void Plan(const ExecContext& ctx) override { PlanModel(ctx, &model_); }
   void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const override;
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;

@@ -1,5 +1,7 @@
 #include "ops/advance/advance.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void AdvanceRef(const ExecContext& ctx, const AdvanceArgs& a);
@@ -8,7 +10,7 @@ void AdvanceCuda(const ExecContext& ctx, const AdvanceArgs& a);
 namespace {
 
 constexpr Candidate<AdvanceArgs> kAdvanceCandidates[] = {
-    DSV4_CUDA_ROW(AdvanceCuda){"ref", SupportsCpu, AdvanceRef},
+    DSV4_CUDA_ROW(AdvanceCuda, "AdvanceKernel"){"ref", SupportsCpu, AdvanceRef},
 };
 
 }  // namespace

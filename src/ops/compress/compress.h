@@ -30,6 +30,8 @@ struct CompressArgs {
   const CompressorLayout* layout = nullptr;  // cache.layer's main or index
 };
 void Compress(const ExecContext& ctx, const CompressArgs& args);
+// What runs on this device, for steps of one token of each sequence or of more.
+std::string CompressImplementation(const ExecContext& ctx, bool one_each);
 OpImplementations DescribeCompress(const ExecContext& ctx);
 
 }  // namespace dsv4

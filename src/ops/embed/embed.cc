@@ -1,5 +1,7 @@
 #include "ops/embed/embed.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void EmbedRef(const ExecContext& ctx, const EmbedArgs& a);
@@ -8,7 +10,7 @@ void EmbedCuda(const ExecContext& ctx, const EmbedArgs& a);
 namespace {
 
 constexpr Candidate<EmbedArgs> kEmbedCandidates[] = {
-    DSV4_CUDA_ROW(EmbedCuda)
+    DSV4_CUDA_ROW(EmbedCuda, "EmbedKernel")
     {"ref", SupportsCpu, EmbedRef},
 };
 

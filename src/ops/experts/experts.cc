@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "base/str.h"
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 
 namespace dsv4 {
 
@@ -14,10 +16,13 @@ DSV4_DECLARE_CPU_PRODUCT(ExpertsCpu, ExpertsArgs)
 namespace {
 
 constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
-    DSV4_CUDA_ROW(ExpertsCuda)
+    DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertGemmKernel, ExpertsKernel")
     DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
     {"ref", SupportsCpu, ExpertsRef},
 };
+
+// Whose inputs the kernels of prompts take as FP16 numbers.
+bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
 
 }  // namespace
 
@@ -29,6 +34,25 @@ void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
   DSV4_CHECK((!a.shared && ctx.device != DeviceKind::kCpu) || a.shared.shape == a.x.shape);
   DSV4_CHECK((!a.y && !a.shared && ctx.device != DeviceKind::kCpu) || (a.y.shape == a.x.shape && a.y.data != a.x.data));
   RunOp("experts", kExpertsCandidates, ctx, a);
+}
+
+bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts) {
+  if (ctx.regime == Regime::kDecode || ctx.f32_inputs || !ctx.gpu.IsHopper() || num_experts > kMaxExpertsOnGpu) return false;
+  for (const QuantTensor* w : {&first.gate, &first.up, &first.down}) {
+    if (w->format == WeightFormat::kF32 || (w->quantised() && activation != ActivationDtype::kNative)) return false;
+  }
+  return first.gate.format == first.up.format && HalfInputs(first.gate) == HalfInputs(first.down);
+}
+
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts,
+                                  bool with_shared) {
+  if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;
+  if (!with_shared && ExpertsRunAsPrompt(ctx, first, activation, num_experts)) {
+    const bool bf16 = first.gate.format == WeightFormat::kBf16 || first.down.format == WeightFormat::kBf16;
+    return StrCat("ExpertsKernel, ", ctx.regime == Regime::kPrompt || bf16 ? 2 : 1, " x ", HalfInputs(first.gate) ? "FP16" : "BF16");
+  }
+  if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32) return "F32UpKernel, F32DownKernel";
+  return ctx.f32_inputs ? "ExpertGemmKernel, 3 x BF16" : "ExpertGemmKernel, 2 x BF16";
 }
 
 OpImplementations DescribeExperts(const ExecContext& ctx) { return DescribeOp("experts", kExpertsCandidates, ctx); }

@@ -42,6 +42,12 @@ struct ExpertsArgs {
   const uint8_t* x_blocks = nullptr;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
+
+// Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function of the regime and
+// the weights, never of T.
+bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts);
+// What runs on this device, with the numbers that an input is; `with_shared`: the shared expert is one of them.
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts, bool with_shared);
 OpImplementations DescribeExperts(const ExecContext& ctx);
 OpWork WorkOf(const ExpertsArgs& args);
 

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
 
 template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
 void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
-  const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * NumSms(), CeilDiv(items, kTeams)));
+  const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * ctx.gpu.multiprocessors, CeilDiv(items, kTeams)));
   Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)), dim3(kTeamThreads * kTeams),
          static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
 }
@@ -171,7 +171,7 @@ void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
 template <WeightFormat F>
 bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
   if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
-    const int blocks = static_cast<int>(std::min<int64_t>(NumSms(), CeilDiv(items, 2)));
+    const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
     if (!OneTokenFits(a, up, items, blocks)) return false;
     const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
     Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
@@ -186,7 +186,7 @@ template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   const int64_t items = max_chunks * (Up ? DivUp(a.n, 16) : DivUp(a.n, 32));
   if constexpr (Planes == 2 && !Wide) {
-    if (items <= kTwoTeamItems * NumSms()) {
+    if (items <= kTwoTeamItems * ctx.gpu.multiprocessors) {
       if (LaunchOne<F>(ctx, a, Up, items)) return;
       return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
     }
@@ -241,7 +241,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
   if (t == 0) return;
-  if (ctx.regime != Regime::kDecode && a.shared && !ctx.f32_inputs && ExpertsPrefillSm90Supports(a)) {
+  if (a.shared && ExpertsRunAsPrompt(ctx, a.first, a.activation, num_experts)) {
     return ExpertsPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
   }
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t <= kMaxTokensOnGpu);

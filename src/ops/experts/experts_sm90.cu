@@ -12,16 +12,6 @@ namespace {
 
 using namespace sm90;  // NOLINT: this file is sm90
 
-bool IsHopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0, minor = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 && minor == 0;
-  }();
-  return hopper;
-}
-
 struct ExpertsParams {
   const ExpertMatrices* matrices;
   Sorted sorted;
@@ -214,7 +204,7 @@ void LaunchClasses(const ExecContext& ctx, ExpertsParams p) {
   p.last_class = kLast;
   p.first = kFirst == (kParts == 1 ? 0 : 3);
   constexpr int kN = Width(kFirst);
-  Launch(ctx, ExpertsKernel<kFormat, kUp, kN, kParts>, dim3(static_cast<unsigned>(BlocksOfSm(kFormat, kN, kParts) * NumSms())), dim3(kGemmThreads),
+  Launch(ctx, ExpertsKernel<kFormat, kUp, kN, kParts>, dim3(static_cast<unsigned>(BlocksOfSm(kFormat, kN, kParts) * ctx.gpu.multiprocessors)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
@@ -249,25 +239,16 @@ bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-bool SupportsMatrix(const QuantTensor& w, ActivationDtype activation) {
-  return w.layout == WeightLayout::kTiles && w.format != WeightFormat::kF32 &&
-         (activation == ActivationDtype::kNative || !w.quantised());
-}
-
 }  // namespace
-
-bool ExpertsPrefillSm90Supports(const ExpertsArgs& a) {
-  return SupportsMatrix(a.first.gate, a.activation) && SupportsMatrix(a.first.up, a.activation) &&
-         SupportsMatrix(a.first.down, a.activation) && a.first.gate.format == a.first.up.format &&
-         HalfInputs(a.first.gate) == HalfInputs(a.first.down) &&
-         a.matrices.size() <= kSortThreads && a.experts.num_elements() < (int64_t{1} << 30) && IsHopper();
-}
 
 void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts) {
   if (a.first.gate.format == WeightFormat::kBf16 || a.first.down.format == WeightFormat::kBf16) parts = 2;
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
   const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
+  static_assert(kSortThreads >= kMaxExpertsOnGpu);
+  DSV4_CHECK(pairs < int64_t{1} << 30 && num_experts <= kSortThreads);
+  for (const QuantTensor* w : {&a.first.gate, &a.first.up, &a.first.down}) DSV4_CHECK(w->layout == WeightLayout::kTiles);
   const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64);
   const int64_t blocks = CeilDiv(pairs, kSortThreads), most_rows = (pairs + 7 * std::min(num_experts, pairs) + 7) / 8 * 8;
   const int64_t most_tiles = std::min(num_experts, pairs) + pairs / (kMaxTokens / parts);
@@ -308,7 +289,7 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts)
     Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x, static_cast<int>(tokens),
            static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
   } else {
-    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), NumSms() * 16)));
+    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
     Launch(ctx, HalfInputs(a.first.gate) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens),
            static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   }

@@ -8,8 +8,7 @@
 
 namespace dsv4 {
 
-// Packed weights (kTiles), activations not rounded further, on a GPU of compute capability 9.0; made for T > 64.
-bool ExpertsPrefillSm90Supports(const ExpertsArgs& args);
+// Where ExpertsRunAsPrompt; `parts`: numbers that an input is.
 void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& args, int parts);
 
 }  // namespace dsv4

@@ -1,5 +1,7 @@
 #include "ops/fill_weight/fill_weight.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a);
@@ -16,7 +18,7 @@ void FillWeightCpu(const ExecContext& ctx, const FillWeightArgs& a);
 namespace {
 
 constexpr Candidate<FillWeightArgs> kFillWeightCandidates[] = {
-    DSV4_CUDA_ROW(FillWeightCuda)
+    DSV4_CUDA_ROW(FillWeightCuda, "FillKernel")
 #ifdef DSV4_HAVE_AVX2
     {"avx2", SupportsAvx2, avx2::FillWeightCpu},
 #endif

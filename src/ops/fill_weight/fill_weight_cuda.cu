@@ -96,7 +96,7 @@ void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a) {
   const int64_t run = a.w.format == WeightFormat::kMxfp4 ? kMxfp4BlockSize : kRun;
   const int64_t runs_per_row = CeilDiv(a.w.cols, run);
   const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kThreads);
-  const auto grid = static_cast<unsigned>(blocks < NumSms() * 16 ? blocks : NumSms() * 16);
+  const auto grid = static_cast<unsigned>(blocks < ctx.gpu.multiprocessors * 16 ? blocks : ctx.gpu.multiprocessors * 16);
   Launch(ctx, FillKernel, dim3(grid), dim3(kThreads), 0, f, runs_per_row, run);
 }
 

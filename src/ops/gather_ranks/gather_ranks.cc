@@ -1,5 +1,7 @@
 #include "ops/gather_ranks/gather_ranks.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void GatherRanksRef(const ExecContext& ctx, const GatherRanksArgs& a);
@@ -8,7 +10,7 @@ void GatherRanksCuda(const ExecContext& ctx, const GatherRanksArgs& a);
 namespace {
 
 constexpr Candidate<GatherRanksArgs> kGatherRanksCandidates[] = {
-    DSV4_CUDA_ROW(GatherRanksCuda)
+    DSV4_CUDA_ROW(GatherRanksCuda, "ExchangeKernel, ArrivedKernel")
     {"ref", SupportsCpu, GatherRanksRef},
 };
 

@@ -33,7 +33,7 @@ void GatherRanksCuda(const ExecContext& ctx, const GatherRanksArgs& a) {
   switch (ctx.ranks != nullptr ? ctx.ranks->count : 1) {
     case 1:
       if (cudaMemcpyAsync(a.y.f32(), a.x.f32(), static_cast<size_t>(a.x.num_bytes()), cudaMemcpyDeviceToDevice, StreamOf(ctx)) != cudaSuccess) {
-        NoteCudaError(cudaGetLastError(), "copy of one rank's columns");
+        NoteCudaError(ctx, cudaGetLastError(), "copy of one rank's columns");
       }
       return;
     case 2: return GatherPieces<2>(ctx, a);

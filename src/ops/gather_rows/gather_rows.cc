@@ -1,5 +1,7 @@
 #include "ops/gather_rows/gather_rows.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void GatherRowsRef(const ExecContext& ctx, const GatherRowsArgs& a);
@@ -8,7 +10,7 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a);
 namespace {
 
 constexpr Candidate<GatherRowsArgs> kGatherRowsCandidates[] = {
-    DSV4_CUDA_ROW(GatherRowsCuda)
+    DSV4_CUDA_ROW(GatherRowsCuda, "GatherRowsKernel")
     {"ref", SupportsCpu, GatherRowsRef},
 };
 

@@ -1,5 +1,7 @@
 #include "ops/hc_bridge/hc_bridge.h"
 
+#include "ops/cuda_row.h"
+#include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
@@ -10,7 +12,7 @@ void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a);
 namespace {
 
 constexpr Candidate<HcBridgeArgs> kHcBridgeCandidates[] = {
-    DSV4_CUDA_ROW(HcBridgeCuda){"ref", SupportsCpu, HcBridgeRef},
+    DSV4_CUDA_ROW(HcBridgeCuda, "ClusterSiteKernel, DotsKernel, PrefillDotsKernel"){"ref", SupportsCpu, HcBridgeRef},
 };
 
 }  // namespace
@@ -23,10 +25,31 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(a.x.dim(0) == t && a.x.dim(1) == d && a.norm.dim(0) == d && a.x.data != a.y.data);
   const bool slots = a.y && a.y.shape.rank() == 3;
   DSV4_CHECK(!a.y || (a.y.dim(0) == t && a.y.dim(slots ? 2 : 1) == d));
-  DSV4_CHECK(!slots || HcBridgeAddsSlots(ctx, a));
+  DSV4_CHECK(!slots || HcBridgeAddsSlots(ctx, t, h, d, a.y.dim(1)));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
-  DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, a));
+  DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, h, d));
   RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);
+}
+
+bool HcBridgeWritesBlocks(const ExecContext& ctx, int64_t streams, int64_t dim) {
+  return SupportsCuda(ctx) && GpuHcKernels(ctx, 1, streams, dim) == HcKernels::kPrompt;
+}
+
+bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, int64_t slots) {
+  constexpr int64_t kMaxSlots = 8;
+  // With D of 7,168 the slots do not fit the registers of 15 warps: slower than the launch that it saves.
+  return SupportsCuda(ctx) && !ctx.reference_ops && slots <= kMaxSlots && dim == 4096 &&
+         GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;
+}
+
+std::string HcBridgeImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim) {
+  if (!SupportsCuda(ctx)) return Choose(kHcBridgeCandidates, ctx).name;
+  switch (GpuHcKernels(ctx, num_tokens, streams, dim)) {
+    case HcKernels::kAny: return "DotsKernel, MixKernel";
+    case HcKernels::kCluster: return "ClusterSiteKernel";
+    case HcKernels::kPrompt: return "PrefillDotsKernel, PrefillMixesKernel, PrefillSumKernel";
+  }
+  return "";
 }
 
 OpImplementations DescribeHcBridge(const ExecContext& ctx) {

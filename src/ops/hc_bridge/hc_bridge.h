@@ -28,13 +28,11 @@ struct HcBridgeArgs {
   uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh) besides, where HcBridgeWritesBlocks
 };
 void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
-#ifdef DSV4_HAVE_CUDA
-bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& args);
-bool HcBridgeAddsSlots(const ExecContext& ctx, const HcBridgeArgs& args);  // y has them, or is yet empty
-#else
-inline bool HcBridgeWritesBlocks(const ExecContext&, const HcBridgeArgs&) { return false; }
-inline bool HcBridgeAddsSlots(const ExecContext&, const HcBridgeArgs&) { return false; }
-#endif
+
+// Of H streams of D columns: whether x comes as blocks besides, and whether so many slots are added up here.
+bool HcBridgeWritesBlocks(const ExecContext& ctx, int64_t streams, int64_t dim);
+bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, int64_t slots);
+std::string HcBridgeImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim);
 OpImplementations DescribeHcBridge(const ExecContext& ctx);
 
 }  // namespace dsv4

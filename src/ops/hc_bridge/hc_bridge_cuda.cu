@@ -19,14 +19,6 @@ hc::Site BridgeSite(const HcBridgeArgs& a) {
 
 }  // namespace
 
-bool HcBridgeWritesBlocks(const ExecContext& ctx, const HcBridgeArgs& a) {
-  return ctx.device == DeviceKind::kCuda && hc::RunsAsPrefill(ctx, BridgeSite(a));
-}
-
-bool HcBridgeAddsSlots(const ExecContext& ctx, const HcBridgeArgs& a) {
-  return ctx.device == DeviceKind::kCuda && !ctx.reference_ops && hc::AddsSlots(ctx, BridgeSite(a));
-}
-
 void HcBridgeCuda(const ExecContext& ctx, const HcBridgeArgs& a) { hc::RunSite(ctx, BridgeSite(a)); }
 
 }  // namespace dsv4

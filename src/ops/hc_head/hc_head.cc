@@ -1,6 +1,7 @@
 #include "ops/hc_head/hc_head.h"
 
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
@@ -12,7 +13,7 @@ DSV4_DECLARE_CPU(HcHeadCpu, HcHeadArgs)
 namespace {
 
 constexpr Candidate<HcHeadArgs> kHcHeadCandidates[] = {
-    DSV4_CUDA_ROW(HcHeadCuda)
+    DSV4_CUDA_ROW(HcHeadCuda, "DotsKernel, MixKernel")
     DSV4_CPU_ROWS(HcHeadCpu)
     {"ref", SupportsCpu, HcHeadRef},
 };

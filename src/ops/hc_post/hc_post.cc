@@ -1,6 +1,7 @@
 #include "ops/hc_post/hc_post.h"
 
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 #include "ops/hc_pre/streams.h"
 
 namespace dsv4 {
@@ -12,7 +13,7 @@ DSV4_DECLARE_CPU(HcPostCpu, HcPostArgs)
 namespace {
 
 constexpr Candidate<HcPostArgs> kHcPostCandidates[] = {
-    DSV4_CUDA_ROW(HcPostCuda)
+    DSV4_CUDA_ROW(HcPostCuda, "HcPostKernel")
     DSV4_CPU_ROWS(HcPostCpu)
     {"ref", SupportsCpu, HcPostRef},
 };

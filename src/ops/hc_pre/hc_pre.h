@@ -27,6 +27,16 @@ struct HcPreArgs {
   Tensor comb;        // f32 [T, H_src, H_dst]
 };
 void HcPre(const ExecContext& ctx, const HcPreArgs& args);
+
+// The kernels of a GPU for a site of H streams of D columns: a function of the regime, shapes and T. kCluster makes a row's bits as
+// kAny does.
+enum class HcKernels : uint8_t {
+  kAny,      // DotsKernel, MixKernel
+  kCluster,  // ClusterSiteKernel, one launch: a few rows of the released models' shapes
+  kPrompt,   // PrefillDotsKernel, PrefillMixesKernel, PrefillSumKernel
+};
+inline constexpr int64_t kMaxClusterTokens = 4;  // an H200 places no more clusters of 16 at once
+HcKernels GpuHcKernels(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim);
 OpImplementations DescribeHcPre(const ExecContext& ctx);
 OpWork WorkOf(const HcPreArgs& args);
 

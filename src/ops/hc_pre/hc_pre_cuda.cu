@@ -11,8 +11,6 @@ namespace hc {
 
 namespace {
 
-constexpr int64_t kMaxClusterTokens = 4;  // an H200 places no more clusters of 16 at once
-
 template <int kStreams, typename Weight>
 void LaunchDots(const ExecContext& ctx, const Site& s) {
   const int tokens = s.num_tokens <= kGroup ? kGroup : s.num_tokens <= 4 * kGroup ? 2 * kGroup : 4 * kGroup;
@@ -24,37 +22,38 @@ void LaunchDots(const ExecContext& ctx, const Site& s) {
   }
 }
 
-// `ctx` null: only says whether it can.
-template <typename Weight, bool kPost, int kRun>
-bool RunCluster(const ExecContext* ctx, const Site& s) {
-  const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
-  constexpr int kThreads = 32 * (kRun + 1);
-  const bool can = MaxActiveClusters(reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0;
-  if (can && ctx != nullptr)
-    Launch(*ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
-  return can;
+// What GpuHcKernels says of a site with mixes (hc_head has none), whose tensors are aligned as the engine's are.
+HcKernels KernelsOf(const ExecContext& ctx, const Site& s) {
+  static_assert(kClusterMixes == (2 + 4) * 4 && kPrefillMixes == kClusterMixes);
+  if (s.num_mixes != kClusterMixes || s.post == nullptr || !s.vector || !Aligned(s.post_in, 16) || !Aligned(s.comb_in, 16) || !Aligned(s.comb, 16)) {
+    return HcKernels::kAny;
+  }
+  return GpuHcKernels(ctx, s.num_tokens, s.num_streams, s.d);
 }
 
-// For the released models' shapes and few tokens: false where it does not run.
-bool RunCluster(const ExecContext* ctx, const Site& s) {
-  if (s.num_tokens > kMaxClusterTokens || s.num_streams != 4 || s.num_mixes != kClusterMixes || !s.vector ||
-      !Aligned(s.comb, 16))
-    return false;
+template <typename Weight, bool kPost, int kRun>
+void RunCluster(const ExecContext& ctx, const Site& s) {
+  const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
+  constexpr int kThreads = 32 * (kRun + 1);
+  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0);
+  Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
+}
+
+void RunCluster(const ExecContext& ctx, const Site& s) {
   const auto run = [&]<typename Weight, bool kPost>() {
-    return s.d == 4096   ? RunCluster<Weight, kPost, 8>(ctx, s)
-           : s.d == 7168 ? RunCluster<Weight, kPost, 14>(ctx, s)
-                         : false;
+    s.d == 4096 ? RunCluster<Weight, kPost, 8>(ctx, s) : RunCluster<Weight, kPost, 14>(ctx, s);
   };
-  if (s.bf16)
-    return s.y ? run.template operator()<__nv_bfloat16, true>()
-               : run.template operator()<__nv_bfloat16, false>();
-  return s.y ? run.template operator()<float, true>() : run.template operator()<float, false>();
+  if (s.bf16) {
+    s.y ? run.template operator()<__nv_bfloat16, true>() : run.template operator()<__nv_bfloat16, false>();
+  } else {
+    s.y ? run.template operator()<float, true>() : run.template operator()<float, false>();
+  }
 }
 
 template <typename Weight>
 void LaunchPrefill(const ExecContext& ctx, const Site& s) {
   const int64_t columns = s.blocks();
-  const int64_t groups = std::max<int64_t>(1, NumSms() / columns);  // of tokens: the blocks fill the chip once
+  const int64_t groups = std::max<int64_t>(1, ctx.gpu.multiprocessors / columns);  // of tokens: the blocks fill the chip once
   const int64_t tokens = CeilDiv(CeilDiv(s.num_tokens, groups), kTokenTile) * kTokenTile;
   const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(CeilDiv(s.num_tokens, tokens)));
   const auto kernel = s.y != nullptr ? PrefillDotsKernel<Weight, true> : PrefillDotsKernel<Weight, false>;
@@ -73,11 +72,6 @@ void LaunchMix(const ExecContext& ctx, const Site& s) {
   }
 }
 
-bool IsPrefill(const ExecContext& ctx, const Site& s) {
-  return ctx.regime != Regime::kDecode && s.num_streams == 4 && s.num_mixes == kPrefillMixes && s.vector &&
-         s.d % kPrefillColumns == 0 && s.d <= 8 * kSumThreads && s.post != nullptr && Aligned(s.post_in, 16) && Aligned(s.comb_in, 16) && Aligned(s.comb, 16);
-}
-
 void RunPart(const ExecContext& ctx, const Site& s) {
   if (s.block_columns == kPrefillColumns) {
     s.bf16 ? LaunchPrefill<__nv_bfloat16>(ctx, s) : LaunchPrefill<float>(ctx, s);
@@ -86,7 +80,7 @@ void RunPart(const ExecContext& ctx, const Site& s) {
     s.d <= 4 * kSumThreads ? Launch(ctx, PrefillSumKernel<1>, tokens, dim3(kSumThreads), 0, s) : Launch(ctx, PrefillSumKernel<2>, tokens, dim3(kSumThreads), 0, s);
     return;
   }
-  if (RunCluster(&ctx, s)) return;
+  if (KernelsOf(ctx, s) == HcKernels::kCluster) return RunCluster(ctx, s);
   if (s.num_streams == 4) {
     s.bf16 ? LaunchDots<4, __nv_bfloat16>(ctx, s) : LaunchDots<4, float>(ctx, s);
   } else {
@@ -97,7 +91,7 @@ void RunPart(const ExecContext& ctx, const Site& s) {
     Launch(ctx, MixKernel<0, 0>, grid, block, 0, s);
   } else if (!s.vector || s.d > 16 * kMixThreads) {
     Launch(ctx, MixKernel<4, 0>, grid, block, 0, s);
-  } else if (s.num_tokens <= NumSms()) {
+  } else if (s.num_tokens <= ctx.gpu.multiprocessors) {
     LaunchMix<true>(ctx, s);
   } else {
     LaunchMix<false>(ctx, s);
@@ -115,21 +109,15 @@ bool IsVector(const Site& s) {
 
 }  // namespace
 
-bool AddsSlots(const ExecContext& ctx, Site s) {
-  s.vector = IsVector(s);
-  // With D of 7,168 the slots do not fit the registers of 15 warps: slower than the launch that it saves.
-  return ctx.regime == Regime::kDecode && s.slots <= kMaxSlots && (s.slots == 1 || s.d == 4096) && RunCluster(nullptr, s);
-}
-
-bool RunsAsPrefill(const ExecContext& ctx, Site s) {
-  s.vector = IsVector(s);
-  return IsPrefill(ctx, s);
-}
-
 void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
   s.vector = IsVector(s);
-  if (IsPrefill(ctx, s)) s.block_columns = kPrefillColumns;
+  const HcKernels kernels = KernelsOf(ctx, s);
+  DSV4_CHECK((s.x_blocks == nullptr || kernels == HcKernels::kPrompt) && (s.slots == 1 || kernels == HcKernels::kCluster), "a site's forms");
+  if (kernels == HcKernels::kPrompt) {
+    static_assert(kPrefillColumns == 256 && 8 * kSumThreads == 8192, "GpuHcKernels");
+    s.block_columns = kPrefillColumns;
+  }
   s.row_blocks8 = static_cast<int>(CeilDiv(s.num_tokens, 8));
   s.partial = reinterpret_cast<float*>(ctx.scratch.data);
   const int64_t per_token = static_cast<int64_t>(s.blocks()) * s.padded_mixes() * 4;

@@ -475,10 +475,4 @@ inline bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<ui
 // Runs both kernels for every token, in as many parts as the scratch memory asks for.
 void RunSite(const ExecContext& ctx, Site site);
 
-// Whether it may have more than one slot: a cluster takes it.
-bool AddsSlots(const ExecContext& ctx, Site site);
-
-// Whether it takes the path of prompts, which writes x_blocks.
-bool RunsAsPrefill(const ExecContext& ctx, Site site);
-
 }  // namespace dsv4::hc

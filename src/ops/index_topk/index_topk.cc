@@ -1,6 +1,7 @@
 #include "ops/index_topk/index_topk.h"
 
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 
 namespace dsv4 {
 
@@ -11,7 +12,7 @@ DSV4_DECLARE_CPU(IndexTopkCpu, IndexTopkArgs)
 namespace {
 
 constexpr Candidate<IndexTopkArgs> kIndexTopkCandidates[] = {
-    DSV4_CUDA_ROW(IndexTopkCuda)
+    DSV4_CUDA_ROW(IndexTopkCuda, "ScoreOneKernel, ScoreKernel, PlainScoreKernel")
     DSV4_CPU_ROWS(IndexTopkCpu)
     {"ref", SupportsCpu, IndexTopkRef},
 };
@@ -25,6 +26,18 @@ void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& a) {
   DSV4_CHECK_EQ(a.weights.dim(1), a.q.dim(1));
   DSV4_CHECK_EQ(a.topk_idxs.dim(0), a.q.dim(0));
   RunOp("index_topk", kIndexTopkCandidates, ctx, a);
+}
+
+bool ScoresOnTensorCores(int64_t heads, const CompressorLayout& keys) {
+  constexpr int64_t kDim = 128, kMaxHeads = 64, kWarpKeys = 32;
+  const bool format = keys.row.kind == RowFormat::Kind::kFp4 || keys.row.kind == RowFormat::Kind::kBf16;
+  return keys.dim == kDim && heads <= kMaxHeads && format && keys.rows_per_page % kWarpKeys == 0;
+}
+
+std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads, const CompressorLayout& keys) {
+  if (!SupportsCuda(ctx)) return Choose(kIndexTopkCandidates, ctx).name;
+  if (!ScoresOnTensorCores(heads, keys)) return "PlainScoreKernel";
+  return num_tokens == 1 && keys.row.kind == RowFormat::Kind::kFp4 ? "ScoreOneKernel" : "ScoreKernel";
 }
 
 OpImplementations DescribeIndexTopk(const ExecContext& ctx) { return DescribeOp("index_topk", kIndexTopkCandidates, ctx); }

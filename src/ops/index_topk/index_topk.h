@@ -19,6 +19,11 @@ struct IndexTopkArgs {
   Tensor topk_idxs;  // i32 [T, K]
 };
 void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& args);
+
+// Whether a GPU scores such heads and keys on tensor cores: a function of shapes and formats, never of T.
+bool ScoresOnTensorCores(int64_t heads, const CompressorLayout& keys);
+// What scores on this device; behind it SelectOneKernel and its like choose.
+std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads, const CompressorLayout& keys);
 OpImplementations DescribeIndexTopk(const ExecContext& ctx);
 OpWork WorkOf(const IndexTopkArgs& args);
 

@@ -21,15 +21,15 @@ void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, 
                   float* scores, int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens,
                   bool one_sequence) {
   if (kFp4 && num_tokens == 1) {
-    Launch(ctx, topk::ScoreOneKernel, dim3(Dim(NumSms())), dim3(topk::kScoreThreads),
+    Launch(ctx, topk::ScoreOneKernel, dim3(Dim(ctx.gpu.multiprocessors)), dim3(topk::kScoreThreads),
            topk::ScoreSharedBytes(1), q, weights, keys, scores, num_heads, k, one_sequence);
   } else if (num_tokens <= kMaxFew) {
-    const int64_t splits = num_tokens == 1 ? NumSms() : CeilDiv(2 * NumSms(), num_tokens);
+    const int64_t splits = num_tokens == 1 ? ctx.gpu.multiprocessors : CeilDiv(2 * ctx.gpu.multiprocessors, num_tokens);
     Launch(ctx, topk::ScoreKernel<kFp4, 1>, dim3(Dim(splits), Dim(num_tokens)), dim3(topk::kScoreThreads),
            topk::ScoreSharedBytes(1), q, weights, keys, scores, stride, num_heads, k, num_tokens);
   } else {
     const int64_t tiles = CeilDiv(num_tokens, topk::kTokensPerBlock),
-                  splits = std::max<int64_t>(1, NumSms() / tiles);
+                  splits = std::max<int64_t>(1, ctx.gpu.multiprocessors / tiles);
     Launch(ctx, topk::ScoreKernel<kFp4, topk::kTokensPerBlock>, dim3(Dim(splits), Dim(tiles)),
            dim3(topk::kScoreThreads), topk::ScoreSharedBytes(topk::kTokensPerBlock), q, weights, keys, scores,
            stride, num_heads, k, num_tokens);
@@ -69,13 +69,12 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
   const int64_t room = ctx.scratch.bytes / (4 * kMaxRows);
   DSV4_CHECK(room >= 1, "scratch of ", ctx.scratch.bytes, " bytes");
   const int64_t most = std::min(
-                    {num_tokens, room, std::max<int64_t>(kMaxFew, topk::kTokensPerBlock * NumSms() / 2)}),
+                    {num_tokens, room, std::max<int64_t>(kMaxFew, topk::kTokensPerBlock * ctx.gpu.multiprocessors / 2)}),
                 stride = ctx.scratch.bytes / most / 4 / 4 * 4;
   float* scores = reinterpret_cast<float*>(ctx.scratch.data);
   const RowFormat::Kind kind = a.cache.layer->index.row.kind;
-  const bool tensor_cores = dim == topk::kDim && num_heads <= topk::kMaxHeads &&
-                            (kind == RowFormat::Kind::kFp4 || kind == RowFormat::Kind::kBf16) &&
-                            a.cache.layer->index.rows_per_page % topk::kWarpKeys == 0;
+  static_assert(topk::kDim == 128 && topk::kMaxHeads == 64 && topk::kWarpKeys == 32, "ScoresOnTensorCores");
+  const bool tensor_cores = ScoresOnTensorCores(num_heads, a.cache.layer->index);
   for (int64_t done = 0; done < num_tokens; done += most) {
     const int64_t part = std::min(most, num_tokens - done);
     const topk::Keys keys{a.cache.sequences, a.cache.sequence_of + done, a.cache.positions + done,
@@ -86,7 +85,7 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
       const auto launch = kind == RowFormat::Kind::kFp4 ? LaunchScores<true> : LaunchScores<false>;
       launch(ctx, q, weights, keys, scores, stride, num_heads, k, part, a.cache.num_sequences == 1);
     } else {
-      Launch(ctx, topk::PlainScoreKernel, dim3(Dim(CeilDiv(8 * NumSms(), part)), Dim(part)),
+      Launch(ctx, topk::PlainScoreKernel, dim3(Dim(CeilDiv(8 * ctx.gpu.multiprocessors, part)), Dim(part)),
              dim3(topk::kPlainThreads), topk::PlainSharedBytes(dim), q, weights, keys, scores, stride,
              num_heads, dim, k);
     }

@@ -12,6 +12,7 @@
 
 #include "device/exec_context.h"
 #include "ops/linear/linear.h"
+#include "ops/pack_weight/pack_weight.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
@@ -36,25 +37,20 @@ struct BlockScaledOperand {
   uint8_t* scales = nullptr;  // BlockScaleBytes(rows, K/16)
 };
 
-#ifdef DSV4_HAVE_CUDA
-
 // Weights: kTiles, NVFP4, rows a multiple of 16, K of 64.
 void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const BlockScaledOperand& out);
 // Inputs x f32 [T, K], rounded as round_activation.h says for kNvfp4; row_scale f32 [T] gets the rows' global scales.
 void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,
                          const BlockScaledOperand& out, float* row_scale);
 
-// Whether BlockScaledLinear runs here: a GPU of compute capability 10 or 12, a build for it, cuBLASLt, enough tokens, a
-// shape that it takes.
-bool BlockScaledLinearSupports(const ExecContext& ctx, const Tensor& x, const QuantTensor& w);
-// x is not rounded yet. y f32 [T, N].
-void BlockScaledLinear(const ExecContext& ctx, const LinearArgs& args);
-
-#else
-
-inline bool BlockScaledLinearSupports(const ExecContext&, const Tensor&, const QuantTensor&) { return false; }
-inline void BlockScaledLinear(const ExecContext&, const LinearArgs&) {}
-
-#endif  // DSV4_HAVE_CUDA
+// Whether to try it: a GPU of compute capability 10 or 12, long prompts, a weight that it takes.
+inline bool BlockScaledLinearTakes(const ExecContext& ctx, const QuantTensor& w) {
+  const int generation = ctx.gpu.arch / 10;
+  return ctx.device == DeviceKind::kCuda && ctx.regime == Regime::kLongPrompt && (generation == 10 || generation == 12) &&
+         w.format == WeightFormat::kNvfp4 && w.rows % kTileRows16 == 0 && w.cols % kTileCols64 == 0;
+}
+// x is not rounded yet. y f32 [T, N]. False where this machine or build has no cuBLASLt, or that has no product of this shape: y is
+// untouched then.
+[[nodiscard]] bool BlockScaledLinear(const ExecContext& ctx, const LinearArgs& args);
 
 }  // namespace dsv4

@@ -104,7 +104,7 @@ void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const Block
   const int64_t row_tiles = w.rows / kTileRows16, col_tiles = w.cols / kTileCols64;
   if (w.rows % kScaleAtomRows != 0) {
     const auto bytes = static_cast<size_t>(BlockScaleBytes(w.rows, w.cols / kNvfp4BlockSize));
-    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(e, "clear scales");
+    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(ctx, e, "clear scales");
   }
   Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kThreads / 32)), dim3(kThreads), 0, w.codes, out.codes, out.scales,
          row_tiles, col_tiles);
@@ -115,7 +115,7 @@ void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tok
   DSV4_CHECK(cols % kTileCols64 == 0);  // whole scale atoms across
   if (num_tokens % kScaleAtomRows != 0) {
     const auto bytes = static_cast<size_t>(BlockScaleBytes(num_tokens, cols / kNvfp4BlockSize));
-    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(e, "clear scales");
+    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(ctx, e, "clear scales");
   }
   Launch(ctx, QuantiseKernel, dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, x, cols, out.codes, out.scales, row_scale);
 }
@@ -245,11 +245,7 @@ State& StateOfDevice() {  // with state_mutex held
   cudaGetDevice(&device);
   const auto [at, is_new] = states.try_emplace(device);
   State& s = at->second;
-  if (is_new) {
-    int major = 0;
-    const bool known = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
-    s.usable = known && (major == 10 || major == 12) && GetLibrary().complete && GetLibrary().Create(&s.handle) == CUBLAS_STATUS_SUCCESS;
-  }
+  if (is_new) s.usable = GetLibrary().complete && GetLibrary().Create(&s.handle) == CUBLAS_STATUS_SUCCESS;
   return s;
 }
 
@@ -276,42 +272,33 @@ struct Places {
 
 }  // namespace
 
-bool BlockScaledLinearSupports(const ExecContext& ctx, const Tensor& x, const QuantTensor& w) {
-  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kLongPrompt) return false;
-  if (w.format != WeightFormat::kNvfp4 || w.layout != WeightLayout::kTiles) return false;
-  if (w.rows % kTileRows16 != 0 || w.cols % kTileCols64 != 0) return false;
-  if (Places(nullptr, w.rows, x.dim(0), w.cols).bytes > ctx.scratch.bytes) return false;
+bool BlockScaledLinear(const ExecContext& ctx, const LinearArgs& a) {
+  DSV4_CHECK(a.groups == 1 && a.w.layout == WeightLayout::kTiles);
+  const int64_t t = a.x.dim(0), n = a.w.rows, k = a.w.cols;
+  const Places p(ctx.scratch.data, n, t, k);
+  if (p.bytes > ctx.scratch.bytes) return false;
   const std::lock_guard lock(state_mutex);
   State& s = StateOfDevice();
   if (!s.usable) return false;
-  const std::tuple shape{w.rows, x.dim(0), w.cols};
-  if (s.algos.contains(shape)) return true;
-  const Places places(ctx.scratch.data, w.rows, x.dim(0), w.cols);
-  cublasLtMatmulAlgo_t algo;
-  if (!Product(places.w, places.x, w.rows, x.dim(0), w.cols).Choose(s.handle, &algo)) return false;
-  s.algos[shape] = algo;
-  return true;
-}
-
-void BlockScaledLinear(const ExecContext& ctx, const LinearArgs& a) {
-  DSV4_CHECK(a.groups == 1);
-  const int64_t t = a.x.dim(0), n = a.w.rows, k = a.w.cols;
-  const Places p(ctx.scratch.data, n, t, k);
+  Product product(p.w, p.x, n, t, k);
+  const auto [algo, is_new] = s.algos.try_emplace({n, t, k});
+  if (is_new && !product.Choose(s.handle, &algo->second)) {
+    s.algos.erase(algo);
+    return false;
+  }
   UnpackBlockScaled(ctx, a.w, p.w);
   QuantiseBlockScaled(ctx, a.x.f32(), t, k, p.x, p.row_scale);
   Launch(ctx, PutFactorsKernel, dim3(1), dim3(1), 0, p.factors, a.w.global_scale);
-  const std::lock_guard lock(state_mutex);
-  State& s = StateOfDevice();
-  if (!Product(p.w, p.x, n, t, k).Run(s.handle, s.algos.at({n, t, k}), p.factors, p.w.codes, p.x.codes, a.y.f32(), p.workspace, StreamOf(ctx))) {
-    NoteCudaError(cudaErrorUnknown, "cuBLASLt's NVFP4 product");
+  if (!product.Run(s.handle, algo->second, p.factors, p.w.codes, p.x.codes, a.y.f32(), p.workspace, StreamOf(ctx))) {
+    NoteCudaError(ctx, cudaErrorUnknown, "cuBLASLt's NVFP4 product");
   }
   Launch(ctx, ScaleRowsKernel, dim3(static_cast<unsigned>(t), Blocks(n, kThreads)), dim3(kThreads), 0, a.y.f32(), p.row_scale, n);
+  return true;
 }
 
 #else  // no header of cuBLASLt where this was built
 
-bool BlockScaledLinearSupports(const ExecContext&, const Tensor&, const QuantTensor&) { return false; }
-void BlockScaledLinear(const ExecContext&, const LinearArgs&) {}
+bool BlockScaledLinear(const ExecContext&, const LinearArgs&) { return false; }
 
 #endif  // DSV4_HAVE_CUBLASLT_HEADER
 

@@ -2,6 +2,8 @@
 
 #include "base/str.h"
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
+#include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
 
@@ -12,7 +14,7 @@ DSV4_DECLARE_CPU_PRODUCT(LinearCpu, LinearArgs)
 namespace {
 
 constexpr Candidate<LinearArgs> kLinearCandidates[] = {
-    DSV4_CUDA_ROW(LinearCuda)
+    DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, LinearKernel")
     DSV4_CPU_PRODUCT_ROWS(LinearCpu)
     {"ref", SupportsCpu, LinearRef},
 };
@@ -28,6 +30,37 @@ void Linear(const ExecContext& ctx, const LinearArgs& a) {
   DSV4_CHECK(a.x_blocks == nullptr || LinearTakesBlocks(ctx, a.w));
   DSV4_CHECK(a.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, a.w, a.groups)));
   RunOp("linear", kLinearCandidates, ctx, a);
+}
+
+LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w) {
+  if (w.format == WeightFormat::kF32) return LinearKernels::kRows;
+  return ctx.regime != Regime::kDecode && !ctx.f32_inputs && ctx.gpu.IsHopper() ? LinearKernels::kPrompt : LinearKernels::kTiles;
+}
+
+int GpuInputParts(const ExecContext& ctx, const QuantTensor& w) {
+  return ctx.regime == Regime::kPrompt || w.format == WeightFormat::kBf16 ? 2 : 1;
+}
+
+bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w) {
+  return SupportsCuda(ctx) && ctx.regime == Regime::kLongPrompt && GpuLinearKernels(ctx, w) == LinearKernels::kPrompt &&
+         (w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block) && w.cols % kTileCols64 == 0;
+}
+
+bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups) {
+  return LinearTakesBlocks(ctx, w) && w.rows / groups % kTileCols64 == 0;
+}
+
+std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
+  if (!SupportsCuda(ctx)) return Choose(kLinearCandidates, ctx).name;
+  switch (GpuLinearKernels(ctx, w)) {
+    case LinearKernels::kRows: return "F32LinearKernel, F32";
+    case LinearKernels::kTiles: return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
+    case LinearKernels::kPrompt: {
+      const bool half = w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block;
+      return StrCat("LinearKernel, ", GpuInputParts(ctx, w), " x ", half ? "FP16" : "BF16");
+    }
+  }
+  return "";
 }
 
 OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kLinearCandidates, ctx); }

@@ -34,13 +34,19 @@ void Linear(const ExecContext& ctx, const LinearArgs& args);
 
 // Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too): the GPU's
 // kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/numerics.md, 3.1). Anything else would round x once more.
-#ifdef DSV4_HAVE_CUDA
 bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w);
 bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups);
-#else
-inline bool LinearTakesBlocks(const ExecContext&, const QuantTensor&) { return false; }
-inline bool LinearWritesBlocks(const ExecContext&, const QuantTensor&, int64_t) { return false; }
-#endif
+
+// The kernels of a GPU for a weight: a function of the regime and the weight, never of T.
+enum class LinearKernels : uint8_t {
+  kRows,    // F32LinearKernel: F32 weights, as they lie in the file
+  kTiles,   // TileLinearKernel, or OneTokenKernel where it fits: packed weights, streamed once for a few dozen rows (tile_linear.h)
+  kPrompt,  // LinearKernel: packed weights, decoded for wgmma (linear_sm90.h)
+};
+LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w);
+int GpuInputParts(const ExecContext& ctx, const QuantTensor& w);  // numbers that an input of kPrompt is
+// What runs on this device, with the numbers that an input is: "avx512", "LinearKernel, 2 x FP16".
+std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w);
 OpImplementations DescribeLinear(const ExecContext& ctx);
 OpWork WorkOf(const LinearArgs& args);
 

@@ -41,20 +41,11 @@ __global__ void __launch_bounds__(kThreads) F32LinearKernel(const float* x, cons
 
 }  // namespace
 
-bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w) {
-  return ctx.device == DeviceKind::kCuda && ctx.regime == Regime::kLongPrompt && !ctx.f32_inputs &&
-         (w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block) && w.cols % kTileCols64 == 0 && LinearPrefillSm90Supports(w);
-}
-
-bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups) {
-  return LinearTakesBlocks(ctx, w) && w.rows / groups % kTileCols64 == 0;
-}
-
 void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
   const int64_t num_tokens = a.x.dim(0);
   if (num_tokens == 0 || a.w.rows == 0) return;
   if (a.w.format != WeightFormat::kF32) {
-    if (ctx.regime != Regime::kDecode && !ctx.f32_inputs && LinearPrefillSm90Supports(a.w)) {
+    if (GpuLinearKernels(ctx, a.w) == LinearKernels::kPrompt) {
       LinearPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
       return;
     }

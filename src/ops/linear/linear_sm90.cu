@@ -13,16 +13,6 @@ namespace {
 
 using namespace sm90;  // NOLINT: this file is sm90
 
-bool IsHopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0, minor = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 && minor == 0;
-  }();
-  return hopper;
-}
-
 // Activations are converted while the product runs where that is faster: ConvertKernel does the first token tiles, two warps
 // of each of the product's blocks the rest, tile by tile; ready[tile] counts the warps that are through with it.
 struct Conversion {
@@ -226,7 +216,7 @@ enum class Convert { kNo, kFirst, kMeanwhile };  // activations are there; conve
 template <WeightFormat kFormat, int kN, int kParts, Output kOutput = Output::kFloats>
 void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
-  const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, NumSms());
+  const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, ctx.gpu.multiprocessors);
   p.conversion.tile_blocks8 = kN / 8;
   // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 % faster
   // on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted before.
@@ -235,20 +225,20 @@ void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
                                  ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps)
                                  : p.token_steps;
   if (convert != Convert::kNo) {
-    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(NumSms() * 8)), dim3(256), 0, p.conversion);
+    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors * 8)), dim3(256), 0, p.conversion);
   }
   Launch(ctx, LinearKernel<kFormat, kN, kParts, kOutput>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
 // Tokens of a tile: the width that takes the fewest rounds of the whole GPU, wide tiles first.
-int TileTokens(const LinearParams& p) {
+int TileTokens(const ExecContext& ctx, const LinearParams& p) {
   int best = p.conversion.parts == 1 ? 256 : 128;
   double best_cost = 1e30;
   for (const int n : {256, 192, 128, 64}) {
     if (p.conversion.parts == 1 ? n < 128 : n > 128) continue;  // many tokens; two parts share a stage
     const int64_t tiles = p.row_steps * p.groups * CeilDiv(p.num_tokens, n);
-    const double cost = static_cast<double>(CeilDiv(tiles, NumSms())) * (n + 24);
+    const double cost = static_cast<double>(CeilDiv(tiles, ctx.gpu.multiprocessors)) * (n + 24);
     if (cost < best_cost * 0.97) best = n, best_cost = cost;
   }
   return best;
@@ -260,7 +250,7 @@ void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert
     if (p.y_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, Output::kBlocks>(ctx, p, convert);
     if (p.query_blocks != nullptr) return LaunchTiles<kFormat, 256, 1, Output::kQueries>(ctx, p, convert);
   }
-  const int tokens = TileTokens(p);
+  const int tokens = TileTokens(ctx, p);
   if (p.conversion.parts == 2) {
     if (tokens == 64) return LaunchTiles<kFormat, 64, 2>(ctx, p, convert);
     return LaunchTiles<kFormat, 128, 2>(ctx, p, convert);
@@ -290,6 +280,7 @@ struct Products {
 void Multiply(const ExecContext& ctx, const Products& a, int parts) {
   const int64_t num_tokens = a.x.dim(0), k = a.x.dim(1) / a.groups, slabs = CeilDiv(k, kTileCols64);
   if (num_tokens == 0) return;
+  for (int i = 0; i < a.count; ++i) DSV4_CHECK(a.matrices[i].w.layout == WeightLayout::kTiles);
   bool done[kMaxLinears] = {};
   for (int lead = 0; lead < a.count; ++lead) {
     if (done[lead]) continue;
@@ -381,10 +372,6 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
 }
 
 }  // namespace
-
-bool LinearPrefillSm90Supports(const QuantTensor& w) {
-  return w.layout == WeightLayout::kTiles && w.format != WeightFormat::kF32 && IsHopper();
-}
 
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& a, int parts) {
   const LinearPart part = {.w = a.w, .y = a.y, .queries = {}};

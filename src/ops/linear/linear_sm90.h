@@ -7,8 +7,7 @@
 
 namespace dsv4 {
 
-// Packed weights (kTiles) on a GPU of compute capability 9.0. Any T; made for T > 64.
-bool LinearPrefillSm90Supports(const QuantTensor& w);
+// LinearKernels::kPrompt: packed weights on Hopper. Any T; made for T > 64.
 // Matrices that are BF16 in a checkpoint choose (the router, the compressors) and are a few percent of the products: their
 // activations always are two numbers.
 void LinearPrefillSm90(const ExecContext& ctx, const LinearArgs& args, int parts);

@@ -415,13 +415,10 @@ constexpr size_t kOneBlock = 116 * 1024;
 
 inline float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
 
-// Whether K is not cut: every warp has row tiles of its own.
-inline bool IsDirect(int tile_cols, int64_t items) { return items >= 8 * NumSms() && tile_cols <= 128; }
-
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p);
 void LaunchExact(const ExecContext& ctx, const Params& p);  // x as three numbers, any format
-int MaxClusters(int slices);
+int MaxClusters(const ExecContext& ctx, int slices);
 
 }  // namespace dsv4::tile_linear

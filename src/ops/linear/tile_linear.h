@@ -20,6 +20,11 @@ struct TileLinearMatrix {
 
 inline constexpr int kMaxTileLinearMatrices = 8;
 
+namespace tile_linear {
+// Whether K is not cut: every warp has row tiles of its own.
+inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) { return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128; }
+}  // namespace tile_linear
+
 // x: f32 [T, groups * K]. With `norm` [K] its rows are RMS-normalised and multiplied by it first (rms_norm.h); one group then.
 void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
                 const float* norm = nullptr, float norm_eps = 0);

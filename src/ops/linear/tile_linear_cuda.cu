@@ -22,14 +22,14 @@ struct Cut {
   int log_segments, log_slices, clusters;
 };
 
-Cut ChooseCut(int tile_cols, int items, int groups, int64_t num_tokens) {
-  const int sms = NumSms();
+Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int64_t num_tokens) {
+  const int sms = ctx.gpu.multiprocessors;
   Cut cut = {};
-  const bool direct = IsDirect(tile_cols, items);
+  const bool direct = IsDirect(ctx, tile_cols, items);
   while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
   while (cut.log_slices < cut.log_segments && std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes) ++cut.log_slices;
   while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments && items << (cut.log_slices + 1) <= sms) ++cut.log_slices;
-  cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(1 << cut.log_slices), items, kMaxClusters});
+  cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(ctx, 1 << cut.log_slices), items, kMaxClusters});
   if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
   return cut;
 }
@@ -142,7 +142,7 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
   if (nx == kExact) format = kMixed;
 
   const auto cut_for = [&](int64_t tokens) {
-    const Cut cut = ChooseCut(p.tile_cols, p.items, p.groups, nx == kExact ? 3 * tokens : tokens);
+    const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, nx == kExact ? 3 * tokens : tokens);
     p.log_segments = cut.log_segments;
     p.log_slices = cut.log_slices;
     p.log_parts = cut.log_segments - cut.log_slices;

@@ -1,5 +1,6 @@
 #include "ops/linears/linears.h"
 
+#include "ops/cuda_row.h"
 #include "ops/linear/linear.h"
 
 namespace dsv4 {
@@ -10,18 +11,14 @@ void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a);
 namespace {
 
 constexpr Candidate<LinearsArgs> kLinearsCandidates[] = {
-    DSV4_CUDA_ROW(LinearsCuda)
+    DSV4_CUDA_ROW(LinearsCuda, "OneTokenKernel, TileLinearKernel, LinearKernel")
     {"ref", SupportsCpu, LinearsRef},
 };
 
 }  // namespace
 
-bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& a) {
-  if (ctx.device == DeviceKind::kCpu || ctx.reference_ops || ctx.f32_inputs || ctx.regime != Regime::kDecode) return false;
-  for (int i = 0; i < a.count; ++i) {
-    if (a.parts[static_cast<size_t>(i)].w.format == WeightFormat::kF32) return false;
-  }
-  return true;
+bool LinearsNormalise(const ExecContext& ctx, const QuantTensor& w) {
+  return SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops && !ctx.f32_inputs && w.format != WeightFormat::kF32;
 }
 
 void Linears(const ExecContext& ctx, const LinearsArgs& a) {
@@ -34,8 +31,8 @@ void Linears(const ExecContext& ctx, const LinearsArgs& a) {
     DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
     DSV4_CHECK(a.x.data != part.y.data);
     DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w));
+    DSV4_CHECK(!a.norm || LinearsNormalise(ctx, part.w), "linears with a norm");
   }
-  DSV4_CHECK(!a.norm || LinearsNormalise(ctx, a), "linears with a norm");
   DSV4_CHECK(a.x_blocks == nullptr || !a.norm);
   RunOp("linears", kLinearsCandidates, ctx, a);
 }

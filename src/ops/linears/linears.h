@@ -32,8 +32,8 @@ struct LinearsArgs {
   float norm_eps = 0;
   const uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh), for those of `parts` that take it; or null
 };
-// Whether these linears take a norm along: the GPU's kernels of Regime::kDecode do.
-bool LinearsNormalise(const ExecContext& ctx, const LinearsArgs& args);
+// Whether a linear of this weight takes a norm along: the GPU's kernels of Regime::kDecode do.
+bool LinearsNormalise(const ExecContext& ctx, const QuantTensor& w);
 void Linears(const ExecContext& ctx, const LinearsArgs& args);
 OpImplementations DescribeLinears(const ExecContext& ctx);
 

@@ -9,19 +9,19 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a);
 
 // One launch for all that have tiles, for prompts on Hopper one a format; F32 weights go one by one.
 void LinearsCuda(const ExecContext& ctx, const LinearsArgs& a) {
-  const bool prompt = ctx.regime != Regime::kDecode && !ctx.f32_inputs;
   TileLinearMatrix matrices[kMaxLinears];
   int count = 0;
   LinearsArgs together = {.x = a.x, .x_blocks = a.x_blocks};
   for (int i = 0; i < a.count; ++i) {
     const LinearPart& part = a.parts[static_cast<size_t>(i)];
     if (part.w.rows == 0) continue;
-    if (prompt && LinearPrefillSm90Supports(part.w)) {
+    const LinearKernels kernels = GpuLinearKernels(ctx, part.w);
+    if (kernels == LinearKernels::kPrompt) {
       together.parts[static_cast<size_t>(together.count++)] = part;
       continue;
     }
     DSV4_CHECK(part.queries.blocks == nullptr);
-    if (prompt || part.w.format == WeightFormat::kF32) {
+    if (kernels == LinearKernels::kRows) {
       LinearCuda(ctx, {.x = a.x, .w = part.w, .y = part.y});
     } else {
       matrices[count++] = {.w = part.w, .y = part.y.f32()};

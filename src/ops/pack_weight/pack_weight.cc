@@ -1,5 +1,7 @@
 #include "ops/pack_weight/pack_weight.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void PackWeightRef(const ExecContext& ctx, const PackWeightArgs& a);
@@ -8,7 +10,7 @@ void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a);
 namespace {
 
 constexpr Candidate<PackWeightArgs> kPackWeightCandidates[] = {
-    DSV4_CUDA_ROW(PackWeightCuda)
+    DSV4_CUDA_ROW(PackWeightCuda, "PackTilesKernel")
     {"ref", SupportsCpu, PackWeightRef},
 };
 

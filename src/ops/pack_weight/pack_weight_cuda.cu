@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(QuantTensor w, u
 
 void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a) {
   const int64_t num_tiles = CeilDiv(a.w.rows, kTileRows16) * CeilDiv(a.w.cols, kTileCols64);
-  const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kThreads / 32), int64_t{8} * NumSms());
+  const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kThreads / 32), int64_t{8} * ctx.gpu.multiprocessors);
   Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, a.w, a.codes, TileBytes(a.w.format), num_tiles);
   const int64_t num_scales = PackedScaleBytes(a.w) / 4;
   Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0, a.w,

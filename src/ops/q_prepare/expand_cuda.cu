@@ -6,6 +6,7 @@
 // compressors, which read nothing of it. Products and their order are tile_linear_kernel.cuh's, heads are heads.cuh's.
 #include "device/cluster.cuh"
 #include "ops/linear/one_token.cuh"
+#include "ops/q_prepare/expand.h"
 #include "ops/q_prepare/heads.cuh"
 
 namespace dsv4::q_prepare {
@@ -13,12 +14,9 @@ namespace dsv4::q_prepare {
 namespace {
 
 constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
-constexpr int kHead = 512, kIndexHead = 128;         // channels
 constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 2 / 16;  // row tiles of a block
 constexpr int kSlots = tile_linear::kSlots, kSlotBytes = tile_linear::kSlotBytes;
 constexpr int kChunk = 4;  // tiles of a copy
-constexpr int64_t kMaxCols = 4096;
-constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 
 struct ExpandParams {
@@ -202,8 +200,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   }
 }
 
-int64_t NumBlocks(const QPrepareArgs& a) { return 2 * a.q.dim(1) + CeilDiv(1 + a.num_compress, 2) * 2; }
-
 }  // namespace
 
 void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
@@ -226,28 +222,7 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   }
   // At least as much as lets a multiprocessor have one block only, as linears do.
   const size_t bytes = std::max<size_t>({RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});
-  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a))), dim3(kThreads), bytes, params);
+  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes, params);
 }
 
 }  // namespace dsv4::q_prepare
-
-namespace dsv4 {
-
-bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& a, const LinearsArgs& linears) {
-  using namespace q_prepare;
-  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs) return false;
-  if (!a.q || !a.kv || !a.append || a.q.dim(0) != 1 || a.q.dim(2) != kHead || a.cos_sin.dim(1) > 32) return false;
-  const int64_t heads = a.q.dim(1), cols = linears.x.dim(1);
-  if (a.index_q && (a.index_q.dim(1) != heads || a.index_q.dim(2) != kIndexHead)) return false;
-  if (!linears.norm || linears.count != (a.index_q ? 2 : 1) || cols > kMaxCols || cols % 8 != 0 || NumBlocks(a) > NumSms()) return false;
-  int64_t items = 0;
-  for (int i = 0; i < linears.count; ++i) {
-    const LinearPart& part = linears.parts[static_cast<size_t>(i)];
-    const Tensor& to = i == 0 ? a.q : a.index_q;
-    if (part.w.format != kFormat || part.w.layout != WeightLayout::kTiles || part.y.data != to.data || part.w.rows != to.num_elements()) return false;
-    items += part.w.rows / 16;
-  }
-  return tile_linear::IsDirect(static_cast<int>(CeilDiv(cols, kTileCols64)), items);
-}
-
-}  // namespace dsv4

@@ -1,5 +1,10 @@
 #include "ops/q_prepare/q_prepare.h"
 
+#include "ops/cuda_row.h"
+#include "ops/linear/tile_linear.h"
+#include "ops/pack_weight/pack_weight.h"
+#include "ops/q_prepare/expand.h"
+
 namespace dsv4 {
 
 void QPrepareRef(const ExecContext& ctx, const QPrepareArgs& a);
@@ -8,7 +13,7 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a);
 namespace {
 
 constexpr Candidate<QPrepareArgs> kQPrepareCandidates[] = {
-    DSV4_CUDA_ROW(QPrepareCuda)
+    DSV4_CUDA_ROW(QPrepareCuda, "ExpandKernel, QPrepareKernel")
     {"ref", SupportsCpu, QPrepareRef},
 };
 
@@ -20,12 +25,38 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
   DSV4_CHECK(!a.kv || (a.kv.dim(0) == t && a.kv.dim(1) == a.cache.layer->window_row.dim && a.kv_norm.dim(0) == a.kv.dim(1)));
   DSV4_CHECK(!a.append || (a.kv && a.cache.num_tokens == t));
   DSV4_CHECK(a.num_compress == 0 || (a.append && a.num_compress <= 2));
-  DSV4_CHECK(a.expands == nullptr || QPrepareExpands(ctx, a, *a.expands));
+  DSV4_CHECK(a.expands == nullptr || QPrepareExpands(ctx, ShapeOf(a, *a.expands)));
   if (a.index_q) {
     const int64_t di = a.index_q.dim(2);
     DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
   }
   RunOp("q_prepare", kQPrepareCandidates, ctx, a);
+}
+
+ExpandShape ShapeOf(const QPrepareArgs& a, const LinearsArgs& linears) {
+  ExpandShape s{.num_tokens = a.q.dim(0), .append = a.append, .heads = a.q.dim(1), .head_dim = a.q.dim(2), .rope_dim = 2 * a.cos_sin.dim(1),
+                .num_compress = a.num_compress, .q_b = linears.parts[0].w};
+  if (a.index_q) s.index_heads = a.index_q.dim(1), s.index_head_dim = a.index_q.dim(2), s.index_q_b = linears.parts[1].w;
+  return s;
+}
+
+bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& s) {
+  using namespace q_prepare;
+  if (!SupportsCuda(ctx) || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs) return false;
+  const bool indexes = s.index_heads > 0;
+  const auto takes = [](const QuantTensor& w, int64_t rows) { return w.format == kFormat && w.rows == rows; };
+  const bool shape = s.num_tokens == 1 && s.append && s.head_dim == kHead && s.rope_dim <= 64 &&
+                     (!indexes || (s.index_heads == s.heads && s.index_head_dim == kIndexHead));
+  const bool weights = takes(s.q_b, s.heads * kHead) && s.q_b.cols <= kMaxCols && s.q_b.cols % 8 == 0 &&
+                       (!indexes || takes(s.index_q_b, s.index_heads * kIndexHead));
+  const int64_t items = (s.q_b.rows + (indexes ? s.index_q_b.rows : 0)) / 16;
+  return shape && weights && NumBlocks(s.heads, s.num_compress) <= ctx.gpu.multiprocessors &&
+         tile_linear::IsDirect(ctx, CeilDiv(s.q_b.cols, kTileCols64), items);
+}
+
+std::string QPrepareImplementation(const ExecContext& ctx, bool expands) {
+  if (!SupportsCuda(ctx)) return Choose(kQPrepareCandidates, ctx).name;
+  return expands ? "ExpandKernel" : "QPrepareKernel";
 }
 
 OpImplementations DescribeQPrepare(const ExecContext& ctx) { return DescribeOp("q_prepare", kQPrepareCandidates, ctx); }

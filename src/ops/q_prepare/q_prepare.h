@@ -37,11 +37,17 @@ struct QPrepareArgs {
 };
 // Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU for one
 // token. A launch less, and the last one of those parts that read nothing of the other is hidden.
-#ifdef DSV4_HAVE_CUDA
-bool QPrepareExpands(const ExecContext& ctx, const QPrepareArgs& args, const LinearsArgs& linears);
-#else
-inline bool QPrepareExpands(const ExecContext&, const QPrepareArgs&, const LinearsArgs&) { return false; }
-#endif
+struct ExpandShape {
+  int64_t num_tokens = 0;
+  bool append = false;
+  int64_t heads = 0, head_dim = 0, rope_dim = 0;  // N, Dh, Dr
+  int64_t index_heads = 0, index_head_dim = 0;    // Ni, Di; 0: no indexer
+  int64_t num_compress = 0;
+  QuantTensor q_b, index_q_b;                     // [N*Dh, Rq], [Ni*Di, Rq]
+};
+ExpandShape ShapeOf(const QPrepareArgs& args, const LinearsArgs& linears);
+bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& shape);
+std::string QPrepareImplementation(const ExecContext& ctx, bool expands);
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);
 OpImplementations DescribeQPrepare(const ExecContext& ctx);
 

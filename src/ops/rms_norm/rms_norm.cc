@@ -1,6 +1,7 @@
 #include "ops/rms_norm/rms_norm.h"
 
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 
 namespace dsv4 {
 
@@ -11,7 +12,7 @@ DSV4_DECLARE_CPU(RmsNormCpu, RmsNormArgs)
 namespace {
 
 constexpr Candidate<RmsNormArgs> kRmsNormCandidates[] = {
-    DSV4_CUDA_ROW(RmsNormCuda)
+    DSV4_CUDA_ROW(RmsNormCuda, "RmsNormKernel")
     DSV4_CPU_ROWS(RmsNormCpu)
     {"ref", SupportsCpu, RmsNormRef},
 };

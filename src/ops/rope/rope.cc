@@ -1,5 +1,7 @@
 #include "ops/rope/rope.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void RopeRef(const ExecContext& ctx, const RopeArgs& a);
@@ -8,7 +10,7 @@ void RopeCuda(const ExecContext& ctx, const RopeArgs& a);
 namespace {
 
 constexpr Candidate<RopeArgs> kRopeCandidates[] = {
-    DSV4_CUDA_ROW(RopeCuda)
+    DSV4_CUDA_ROW(RopeCuda, "RopeKernel")
     {"ref", SupportsCpu, RopeRef},
 };
 

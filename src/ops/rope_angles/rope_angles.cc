@@ -1,5 +1,7 @@
 #include "ops/rope_angles/rope_angles.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void RopeAnglesRef(const ExecContext& ctx, const RopeAnglesArgs& a);
@@ -8,7 +10,7 @@ void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a);
 namespace {
 
 constexpr Candidate<RopeAnglesArgs> kRopeAnglesCandidates[] = {
-    DSV4_CUDA_ROW(RopeAnglesCuda)
+    DSV4_CUDA_ROW(RopeAnglesCuda, "RopeAnglesKernel")
     {"ref", SupportsCpu, RopeAnglesRef},
 };
 

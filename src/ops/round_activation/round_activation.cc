@@ -1,5 +1,7 @@
 #include "ops/round_activation/round_activation.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void RoundActivationRef(const ExecContext& ctx, const RoundActivationArgs& a);
@@ -8,7 +10,7 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a);
 namespace {
 
 constexpr Candidate<RoundActivationArgs> kRoundActivationCandidates[] = {
-    DSV4_CUDA_ROW(RoundActivationCuda)
+    DSV4_CUDA_ROW(RoundActivationCuda, "RoundFp8Kernel, RoundNvfp4Kernel")
     {"ref", SupportsCpu, RoundActivationRef},
 };
 

@@ -1,5 +1,7 @@
 #include "ops/round_index_query/round_index_query.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void RoundIndexQueryRef(const ExecContext& ctx, const RoundIndexQueryArgs& a);
@@ -8,7 +10,7 @@ void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a);
 namespace {
 
 constexpr Candidate<RoundIndexQueryArgs> kRoundIndexQueryCandidates[] = {
-    DSV4_CUDA_ROW(RoundIndexQueryCuda)
+    DSV4_CUDA_ROW(RoundIndexQueryCuda, "RotateAndRoundKernel")
     {"ref", SupportsCpu, RoundIndexQueryRef},
 };
 

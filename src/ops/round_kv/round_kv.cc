@@ -1,5 +1,7 @@
 #include "ops/round_kv/round_kv.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void RoundKvRef(const ExecContext& ctx, const RoundKvArgs& a);
@@ -8,7 +10,7 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a);
 namespace {
 
 constexpr Candidate<RoundKvArgs> kRoundKvCandidates[] = {
-    DSV4_CUDA_ROW(RoundKvCuda)
+    DSV4_CUDA_ROW(RoundKvCuda, "RoundKvKernel")
     {"ref", SupportsCpu, RoundKvRef},
 };
 

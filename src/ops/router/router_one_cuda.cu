@@ -6,6 +6,7 @@
 #include "ops/linear/one_token.cuh"
 #include "ops/router/choice.cuh"
 #include "ops/router/router.h"
+#include "ops/router/router_one.h"
 
 namespace dsv4 {
 
@@ -13,12 +14,8 @@ namespace router {
 
 namespace {
 
-constexpr int kBlocks = 16, kRows = 16, kExperts = kBlocks * kRows, kMaxChosen = 31;
-constexpr int kSegments = 8;  // of K, as tile_linear cuts it; a warp each
 constexpr int kThreads = 32 * kSegments;
-constexpr WeightFormat kFormat = WeightFormat::kBf16;
 constexpr int kTileBytes = static_cast<int>(TileBytes(kFormat)), kXBytes = tile_linear::kOneTokenTile;
-constexpr int kMaxTiles = 12;  // of a segment
 constexpr int kEarly = 4;      // tiles of which a warp has the weights in registers before x is there
 constexpr int kOctets = kMaxTiles * 8 / 32;  // eight numbers of x each, of a lane
 
@@ -166,22 +163,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
   }
 }
 
-bool CanCluster() {
-  return MaxActiveClusters(reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads, SharedBytes(kMaxTiles)) > 0;
-}
-
 }  // namespace
 
 }  // namespace router
-
-bool RouterMultiplies(const ExecContext& ctx, const RouterArgs& a) {
-  using namespace router;
-  if (ctx.device != DeviceKind::kCuda || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs || !a.x || a.logits.dim(0) != 1) return false;
-  const int64_t e = a.logits.dim(1), count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0), cols = a.x.dim(1), tile_cols = CeilDiv(cols, kTileCols64);
-  return a.w.format == kFormat && a.w.layout == WeightLayout::kTiles && a.w.rows == e && e > kExperts - kRows && e <= kExperts && count <= kMaxChosen &&
-         count <= e && cols % 8 == 0 && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && tile_cols >= kSegments && tile_cols <= kSegments * kMaxTiles &&
-         CanCluster();
-}
 
 void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
   using namespace router;
@@ -201,6 +185,8 @@ void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
                       .always = static_cast<int>(a.always),
                       .experts = a.experts.i32(),
                       .weights = a.weights.f32()};
+  DSV4_CHECK(a.w.layout == WeightLayout::kTiles && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0);
+  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads, SharedBytes(kMaxTiles)) > 0);
   Launch(ctx, RouteOneKernel, dim3(kBlocks), dim3(kThreads), SharedBytes(TilesOfSegment(params.tile_cols)), params);
 }
 

@@ -1,5 +1,7 @@
 #include "ops/sample/sample.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void SampleRef(const ExecContext& ctx, const SampleArgs& a);
@@ -8,7 +10,7 @@ void SampleCuda(const ExecContext& ctx, const SampleArgs& a);
 namespace {
 
 constexpr Candidate<SampleArgs> kSampleCandidates[] = {
-    DSV4_CUDA_ROW(SampleCuda){"ref", SupportsCpu, SampleRef},
+    DSV4_CUDA_ROW(SampleCuda, "SampleKernel"){"ref", SupportsCpu, SampleRef},
 };
 
 }  // namespace

@@ -439,7 +439,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
 void SampleCuda(const ExecContext& ctx, const SampleArgs& a) {
   const cudaError_t allowed = cudaFuncSetAttribute(SampleKernel,
                                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  if (allowed != cudaSuccess) NoteCudaError(allowed, "clusters of 16 blocks");
+  if (allowed != cudaSuccess) NoteCudaError(ctx, allowed, "clusters of 16 blocks");
   Launch(ctx, SampleKernel, dim3(static_cast<unsigned>(a.logits.dim(0) * kCluster)), dim3(kThreads),
          sizeof(Shared), a.logits.f32(), a.rows, a.tokens.i32(), a.logprobs ? a.logprobs.f32() : nullptr,
          static_cast<int>(a.logits.dim(1)));

@@ -29,11 +29,22 @@ struct SparseAttentionArgs {
   uint8_t* out_blocks = nullptr;  // instead of out: FP16 in blocks (ops/activation_blocks.cuh)
 };
 // Whether this call takes and makes FP16: prompts on a Hopper GPU.
-#ifdef DSV4_HAVE_CUDA
-bool SparseAttentionWritesBlocks(const ExecContext& ctx, const SparseAttentionArgs& args);
-#else
-inline bool SparseAttentionWritesBlocks(const ExecContext&, const SparseAttentionArgs&) { return false; }
-#endif
+struct AttentionShape {
+  int64_t heads = 0, rope_dim = 0;  // N, Dr
+  LayerLayout layer;
+  int64_t window = 0;               // W
+};
+AttentionShape ShapeOf(const SparseAttentionArgs& args);
+bool SparseAttentionWritesBlocks(const ExecContext& ctx, const AttentionShape& shape);
+
+// The kernels of a GPU for the heads and rows of a layer: a function of the regime and of these, never of T.
+enum class AttentionKernels : uint8_t {
+  kAny,     // AttendAnyKernel: float32
+  kTiles,   // AttendKernel: wgmma, a few heads of a token a block
+  kPrompt,  // DecodeRowsKernel, AttendPromptKernel: rows are decoded once for all tokens; 64 heads a block
+};
+AttentionKernels GpuAttentionKernels(const ExecContext& ctx, const AttentionShape& shape);
+std::string SparseAttentionImplementation(const ExecContext& ctx, const AttentionShape& shape);
 void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& args);
 OpImplementations DescribeSparseAttention(const ExecContext& ctx);
 OpWork WorkOf(const SparseAttentionArgs& args);

@@ -120,12 +120,8 @@ void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
 
 }  // namespace
 
-bool SparseAttentionWritesBlocks(const ExecContext& ctx, const SparseAttentionArgs& a) {
-  return ctx.device == DeviceKind::kCuda && !ctx.f32_inputs && SparseAttentionSm90Fits(a) && SparseAttentionSm90IsPrompt(ctx, a);
-}
-
 void SparseAttentionCuda(const ExecContext& ctx, const SparseAttentionArgs& a) {
-  if (!ctx.f32_inputs && SparseAttentionSm90Fits(a)) {
+  if (GpuAttentionKernels(ctx, ShapeOf(a)) != AttentionKernels::kAny) {
     SparseAttentionSm90(ctx, a);
   } else {
     AttendAny(ctx, a);

@@ -110,7 +110,7 @@ struct PromptScratch {
   int items, blocks;
   int64_t table_bytes, query_bytes, capacity;  // capacity: rows that fit
   PromptScratch(const ExecContext& ctx, int64_t num_heads, int64_t num_tokens, int64_t num_sequences)
-      : items(static_cast<int>(num_tokens * num_heads / kPromptHeads)), blocks(std::min(items, NumSms())),
+      : items(static_cast<int>(num_tokens * num_heads / kPromptHeads)), blocks(std::min(items, ctx.gpu.multiprocessors)),
         table_bytes((4 * (num_sequences + 1) + 1023) / 1024 * 1024), query_bytes(int64_t{blocks} * 4 * kPromptHeads * kDim),
         capacity(std::min<int64_t>((ctx.scratch.bytes - table_bytes - query_bytes) / (2 * kDim), 1 << 30)) {}
 };
@@ -123,7 +123,7 @@ void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64
   int* table = reinterpret_cast<int*>(ctx.scratch.data);
   __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + scratch.table_bytes);
   __half* rows = queries + scratch.query_bytes / 2;
-  Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * NumSms())), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
+  Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * ctx.gpu.multiprocessors)), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
          static_cast<int>(scratch.capacity));
   const PromptParams p = {.a = params, .rows = rows, .table = table, .q_blocks = a.queries.blocks, .squares = a.queries.squares, .queries = queries, .out_blocks = a.out_blocks,
                           .norm_eps = a.norm_eps * a.queries.unit * a.queries.unit, .num_tokens = static_cast<int>(t), .num_items = scratch.items};

@@ -132,17 +132,6 @@ __global__ void __launch_bounds__(256) ToF16Kernel(const float4* x, uint2* y, in
 #endif
 }
 
-bool GpuIsSm90() {
-  static const bool is = [] {
-    int device = 0, major = 0, minor = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    return major == 9 && minor == 0;
-  }();
-  return is;
-}
-
 int Log2(int64_t x) { return static_cast<int>(std::bit_width(static_cast<uint64_t>(x))) - 1; }  // -1 of 0
 
 template <int kHeads>
@@ -155,26 +144,12 @@ void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits
 
 }  // namespace attend
 
-bool SparseAttentionSm90Fits(const SparseAttentionArgs& a) {
-  const LayerLayout& l = *a.cache.layer;
-  const bool format = l.window_row.kind == RowFormat::Kind::kBf16 ||
-                      (l.window_row.kind == RowFormat::Kind::kFp8 && l.window_row.rope_dim == attend::kDim - attend::kFp8Channels);
-  const bool powers = std::has_single_bit(static_cast<uint64_t>(a.cache.window)) &&
-                      (l.main.ratio == 0 || (std::has_single_bit(static_cast<uint64_t>(l.main.ratio)) &&
-                                             std::has_single_bit(static_cast<uint64_t>(l.main.rows_per_page))));
-  return a.q.dim(2) == attend::kDim && a.q.dim(1) % 16 == 0 && format && powers && (!a.cos_sin || a.cos_sin.dim(1) == attend::kPairs) && attend::GpuIsSm90();
-}
-
-bool SparseAttentionSm90IsPrompt(const ExecContext& ctx, const SparseAttentionArgs& a) {
-  return ctx.regime != Regime::kDecode && a.q.dim(1) % attend::kPromptHeads == 0;
-}
-
 void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t t = a.q.dim(0), heads = a.q.dim(1);
   attend::Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
               .num_heads = static_cast<int>(heads), .ratio_shift = attend::Log2(a.cache.layer->main.ratio), .page_shift = attend::Log2(a.cache.layer->main.rows_per_page),
               .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(attend::kDim))), .v = gpu::ViewOf(a)};
-  if (SparseAttentionSm90IsPrompt(ctx, a)) {
+  if (GpuAttentionKernels(ctx, ShapeOf(a)) == AttentionKernels::kPrompt) {
     attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
     return;
   }
@@ -188,7 +163,7 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     // Lists as long as their bound: the window and the picks, or a few tiles of a layer that reads everything.
     const int64_t window = a.cache.window, longest = p.ratio_shift < 0 ? window : a.topk_idxs ? window + a.topk_idxs.dim(1) : window + 4 * attend::kTile;
     const int tiles = static_cast<int>((longest + attend::kTile - 1) / attend::kTile);
-    const int splits = static_cast<int>(std::clamp<int64_t>(NumSms() / groups, 1, p.ratio_shift >= 0 && !a.topk_idxs ? 32 : tiles));
+    const int splits = static_cast<int>(std::clamp<int64_t>(ctx.gpu.multiprocessors / groups, 1, p.ratio_shift >= 0 && !a.topk_idxs ? 32 : tiles));
     attend::LaunchAttend<16>(ctx, p, t, splits);
     Launch(ctx, attend::AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(attend::kDim / 4), 0, p,
            std::min({tiles, 10, p.slots}));

@@ -1,6 +1,7 @@
 #include "ops/sum_ranks/sum_ranks.h"
 
 #include "ops/cpu_rows.h"
+#include "ops/cuda_row.h"
 
 namespace dsv4 {
 
@@ -11,7 +12,7 @@ DSV4_DECLARE_CPU(SumRanksCpu, SumRanksArgs)
 namespace {
 
 constexpr Candidate<SumRanksArgs> kSumRanksCandidates[] = {
-    DSV4_CUDA_ROW(SumRanksCuda)
+    DSV4_CUDA_ROW(SumRanksCuda, "ExchangeKernel, ArrivedKernel")
     DSV4_CPU_ROWS(SumRanksCpu)
     {"ref", SupportsCpu, SumRanksRef},
 };

@@ -1,5 +1,7 @@
 #include "ops/swiglu/swiglu.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void SwigluRef(const ExecContext& ctx, const SwigluArgs& a);
@@ -8,7 +10,7 @@ void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a);
 namespace {
 
 constexpr Candidate<SwigluArgs> kSwigluCandidates[] = {
-    DSV4_CUDA_ROW(SwigluCuda)
+    DSV4_CUDA_ROW(SwigluCuda, "SwigluKernel")
     {"ref", SupportsCpu, SwigluRef},
 };
 

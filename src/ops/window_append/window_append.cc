@@ -1,5 +1,7 @@
 #include "ops/window_append/window_append.h"
 
+#include "ops/cuda_row.h"
+
 namespace dsv4 {
 
 void WindowAppendRef(const ExecContext& ctx, const WindowAppendArgs& a);
@@ -8,7 +10,7 @@ void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a);
 namespace {
 
 constexpr Candidate<WindowAppendArgs> kWindowAppendCandidates[] = {
-    DSV4_CUDA_ROW(WindowAppendCuda)
+    DSV4_CUDA_ROW(WindowAppendCuda, "WindowAppendKernel")
     {"ref", SupportsCpu, WindowAppendRef},
 };
 

@@ -1,0 +1,32 @@
+// The first failure of one GPU: it has a log of its own, so that another GPU of the process goes on.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "base/str.h"
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+class FaultLog {
+ public:
+  // Keeps the first: what fails behind it is a consequence.
+  void Note(std::string_view what, std::string_view error) {
+    const std::lock_guard lock(mutex_);
+    if (first_.empty()) first_ = StrCat(what, ": ", error);
+  }
+
+  Status status() const {
+    const std::lock_guard lock(mutex_);
+    if (first_.empty()) return {};
+    return Internal(StrCat("the GPU failed (", first_, "); start the program again, and report this with the command if it comes back"));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string first_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,76 @@
+// The forms in which a value lies between two ops of a layer, and the memory that they take. Which one a value has is the plan's
+// to say (plan.h).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "ops/query_blocks.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+enum class Form : uint8_t {
+  kFloats,           // f32 [T, width]
+  kBlocks,           // FP16 in blocks of 8 rows x 64 columns (ops/activation_blocks.cuh)
+  kFloatsAndBlocks,  // both: some readers take the one, some the other
+  kQueries,          // FP16 in blocks, with the sums of squares that a head's norm needs (ops/query_blocks.h)
+  kSlots,            // f32 [T, A, width]: its reader adds them up, in order
+  kRankParts,        // f32 [T, width], of every rank: their sum is the value (ops/sum_ranks)
+};
+
+constexpr std::string_view NameOf(Form form) {
+  switch (form) {
+    case Form::kFloats: return "F32";
+    case Form::kBlocks: return "FP16 blocks";
+    case Form::kFloatsAndBlocks: return "F32 and FP16 blocks";
+    case Form::kQueries: return "FP16 query blocks";
+    case Form::kSlots: return "F32 of each slot";
+    case Form::kRankParts: return "F32 parts of ranks";
+  }
+  return "?";
+}
+
+// Bytes of T rows of `width` columns.
+constexpr int64_t FloatBytes(int64_t t, int64_t width) { return t * width * 4; }
+constexpr int64_t BlockBytes(int64_t t, int64_t width) { return CeilDiv(t, 8) * 8 * CeilDiv(width, 64) * 64 * 2; }
+constexpr int64_t QueryBytes(int64_t t, int64_t width) { return QueryBlocksBytes(t, width) + t * (width / 64) * 4; }
+
+// A value of T rows in one of its forms.
+struct Activation {
+  Form form = Form::kFloats;
+  Tensor x;                   // as the form says; where there are no floats, only its shape counts
+  uint8_t* blocks = nullptr;  // kBlocks, kFloatsAndBlocks
+  Activation() = default;
+  Activation(const Tensor& floats) : x(floats) {}  // NOLINT: implicit
+  Activation(Form f, const Tensor& floats, uint8_t* as_blocks) : form(f), x(floats), blocks(as_blocks) {}
+
+  explicit operator bool() const { return static_cast<bool>(x); }
+};
+
+// Memory for a value, in any form for which it is large enough.
+struct Room {
+  uint8_t* data = nullptr;
+  int64_t bytes = 0;
+
+  Tensor Floats(int64_t t, int64_t width) const {
+    DSV4_CHECK(FloatBytes(t, width) <= bytes);
+    return {data, DType::kF32, {t, width}};
+  }
+  // Blocks of T x `width`, behind those of T x `before`.
+  uint8_t* Blocks(int64_t t, int64_t width, int64_t before = 0) const {
+    const int64_t begin = BlockBytes(t, before);
+    DSV4_CHECK(begin + BlockBytes(t, width) <= bytes);
+    return data + begin;
+  }
+  // kFloats or kBlocks.
+  Activation As(Form form, int64_t t, int64_t width) const {
+    if (form == Form::kFloats) return Floats(t, width);
+    DSV4_CHECK(form == Form::kBlocks);
+    return {form, {data, DType::kF32, {t, width}}, Blocks(t, width)};
+  }
+};
+
+}  // namespace dsv4

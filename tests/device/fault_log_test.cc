@@ -1,0 +1,19 @@
+#include "device/fault_log.h"
+
+#include <gtest/gtest.h>
+
+namespace dsv4 {
+namespace {
+
+TEST(FaultLog, KeepsTheFirstAndIsOneGpusOwn) {
+  FaultLog one, other;
+  EXPECT_TRUE(one.status().ok());
+  one.Note("kernel launch", "out of resources");
+  one.Note("upload", "unspecified launch failure");
+  EXPECT_EQ(one.status().message(),
+            "the GPU failed (kernel launch: out of resources); start the program again, and report this with the command if it comes back");
+  EXPECT_TRUE(other.status().ok());
+}
+
+}  // namespace
+}  // namespace dsv4
