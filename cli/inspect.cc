@@ -50,6 +50,10 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
   for (const OpChoice& op : d.ops) {
     j["ops"].push_back({{"op", op.op}, {"chosen", op.chosen}, {"candidates", op.candidates}});
   }
+  j["forward"] = Json::array();
+  for (const PlannedOp& op : d.forward) {
+    j["forward"].push_back({{"op", op.op}, {"layers", op.layers}, {"steps", op.steps}, {"runs", op.runs}});
+  }
   return j;
 }
 
@@ -108,7 +112,10 @@ std::string Plan(const ModelDescription& d) {
   for (const OpChoice& op : d.ops) {
     rows.push_back({op.op, op.chosen, FormatList(op.candidates)});
   }
-  return out + Table(rows, {false, false, false});
+  out += Table(rows, {false, false, false}) + "\nforward pass\n";
+  rows = {{"op", "layers", "steps", "runs"}};
+  for (const PlannedOp& op : d.forward) rows.push_back({op.op, op.layers, op.steps, op.runs});
+  return out + Table(rows, {false, false, false, false});
 }
 
 }  // namespace

@@ -40,13 +40,22 @@ struct OpChoice {
   std::vector<std::string> candidates;  // in order of preference
 };
 
+// Who takes an op of the forward pass, in the order in which a layer runs them.
+struct PlannedOp {
+  std::string op;      // "hc_bridge (attention)", "q_a"
+  std::string layers;  // "all", "CSA", "0-1, 4"
+  std::string steps;   // "all", "decode of 1 row", "prompt, long prompt"
+  std::string runs;    // kernels, numbers of an input, format, what is one launch: "TileLinearKernel, 2 x BF16; NVFP4"
+};
+
 struct ModelDescription {
   ModelInfo info;
   std::vector<std::pair<std::string, std::string>> config;  // field, value
   std::vector<FormatSummary> formats;
   std::vector<std::string> files;
   MemoryPlan plan;
-  std::vector<OpChoice> ops;
+  std::vector<OpChoice> ops;       // every op of the library
+  std::vector<PlannedOp> forward;  // the forward pass on this device
 };
 
 // Reads and checks config and tensor headers as Engine::Load does (same errors).

@@ -97,9 +97,10 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   d.formats = source->formats();
   d.files = source->files();
   d.plan = PlanMemory(options, *source, *device);
-  for (OpImplementations& op : ListOps(device->Context(nullptr, options.reference_ops))) {
-    d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
-  }
+  ExecContext ctx = device->Context(nullptr, options.reference_ops);
+  ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
+  for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
+  d.forward = source->DescribePlan(ctx);
   return d;
 }
 

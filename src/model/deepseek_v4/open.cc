@@ -7,10 +7,12 @@
 #include "base/str.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
+#include "model/deepseek_v4/describe_plan.h"
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
 #include "model/deepseek_v4/synthetic.h"
+#include "model/deepseek_v4/synthetic_values.h"
 #include "model/deepseek_v4/upload.h"
 
 namespace dsv4::deepseek_v4 {
@@ -113,6 +115,7 @@ class Checkpoint : public Source {
     if (device.kind() == DeviceKind::kCpu) return {.weights = report_.weight_bytes, .widened = report_.widened_bytes};
     return {.weights = DeviceWeightBytes(model_.weights), .loading = UploadStagingBytes(), .host_staging = UploadStagingBytes()};
   }
+  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override { return deepseek_v4::DescribePlan(ctx, model_); }
   Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t available_bytes,
                                             const LoadProgress& progress, LoadTimes* times) override {
     Model model = std::move(model_);
@@ -142,6 +145,9 @@ class Synthetic : public Source {
   std::vector<std::string> files() const override { return {}; }
   ModelSizes Sizes(const Device& device) const override {
     return {.weights = SyntheticWeightBytes(device, config_, model_)};
+  }
+  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
+    return deepseek_v4::DescribePlan(ctx, MakeModel(config_, SyntheticShapes(config_, model_), modes_));
   }
   Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t, const LoadProgress& progress,
                                             LoadTimes* times) override {

@@ -1,0 +1,205 @@
+#include "layers/plan_table.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/str.h"
+#include "ops/compress/compress.h"
+#include "ops/hc_bridge/hc_bridge.h"
+#include "ops/index_topk/index_topk.h"
+#include "ops/linear/linear.h"
+#include "ops/linears/linears.h"
+#include "ops/q_prepare/q_prepare.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/router/router.h"
+#include "ops/sparse_attention/sparse_attention.h"
+#include "ops/sum_ranks/sum_ranks.h"
+#include "ops/swiglu/swiglu.h"
+#include "ops/window_append/window_append.h"
+
+namespace dsv4 {
+
+namespace {
+
+// Lines of one layer, put together in order.
+class Lines {
+ public:
+  Lines(const ExecContext& ctx, StepClass step, const LayerShape& l) : ctx_(ctx), step_(step), l_(l) {}
+
+  std::vector<OpLine> Take() { return std::move(lines_); }
+
+  void Attention(const AttentionPlan& p) {
+    const AttentionWeights& w = *l_.attention;
+    Bridge("attention", p.x);
+    Linear("q_a", w.q_a, p.q_a);
+    Linear("kv_proj", w.kv_proj, p.kv_proj);
+    Linear("compressor kv_proj", w.compressor.kv_proj, Input::kAsIs);
+    Linear("compressor gate_proj", w.compressor.gate_proj, Input::kAsIs);
+    Linear("indexer kv_proj", w.indexer.compressor.kv_proj, Input::kAsIs);
+    Linear("indexer gate_proj", w.indexer.compressor.gate_proj, Input::kAsIs);
+    Linear("indexer weights_proj", w.indexer.weights_proj, p.index_weights);
+    Add("q_a_norm", p.expands ? "with q_prepare" : p.norms_along ? "with q_b" : DescribeRmsNorm(ctx_).chosen);
+    if (p.expands) {
+      Add("q_b", "with q_prepare");
+      if (w.indexer.q_b) Add("indexer q_b", "with q_prepare");
+    } else {
+      Linear("q_b", w.q_b, p.q_b, p.queries);
+      Linear("indexer q_b", w.indexer.q_b, p.index_q_b);
+    }
+    const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0, one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
+    if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
+    Add("q_prepare", QPrepareImplementation(ctx_, p.expands));
+    if (indexes) Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
+    Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
+    Add("window_append", one_each ? "with q_prepare" : DescribeWindowAppend(ctx_).chosen);
+    Linear("o_a", w.o_a, p.rounds_heads ? Input::kRounded : Input::kAsIs, p.o_lora);
+    Linear("o_b", w.o_b, p.o_b);
+    SumRanks("attention", p.out);
+  }
+
+  void Moe(const MoePlan& p) {
+    const MoeWeights& w = *l_.moe;
+    Bridge("experts", p.x);
+    if (p.router_multiplies) {
+      Add("router matrix", "with router");
+    } else {
+      Linear("router matrix", w.router, Input::kAsIs);
+    }
+    Add("router", RouterImplementation(ctx_, p.router_multiplies));
+    if (p.shared_is_routed) {
+      Add("shared expert", "one of experts");
+    } else {
+      Linear("shared gate", w.shared.gate, p.gate);
+      Linear("shared up", w.shared.up, p.up);
+      Add("swiglu", With(DescribeSwiglu(ctx_).chosen, p.hidden, "y"));
+      Linear("shared down", w.shared.down, p.down);
+    }
+    const auto num_experts = static_cast<int64_t>(w.experts.size()) + (p.shared_is_routed ? 1 : 0);
+    const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts, p.shared_is_routed);
+    Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format), p.out == Form::kSlots ? "; sum with the next hc_bridge" : ""));
+    SumRanks("experts", p.out);
+  }
+
+ private:
+  void Add(std::string op, std::string runs) { lines_.push_back({std::move(op), std::move(runs)}); }
+
+  static std::string With(std::string runs, Form form, const char* of) {
+    return form == Form::kFloats ? runs : StrCat(runs, "; ", of, " as ", NameOf(form));
+  }
+
+  void Bridge(const char* site, Form x) {
+    Add(StrCat("hc_bridge (", site, ")"), With(HcBridgeImplementation(ctx_, MostRows(step_), l_.streams, l_.dim), x, "x"));
+  }
+
+  void SumRanks(const char* of, Form out) {
+    if (out == Form::kRankParts) Add(StrCat("sum_ranks (", of, ")"), DescribeSumRanks(ctx_).chosen);
+  }
+
+  void Linear(const char* name, const QuantTensor& w, Input input, Form y = Form::kFloats) {
+    if (w) Add(name, With(DescribeLinearRun(ctx_, w, input), y, "y"));
+  }
+
+  const ExecContext& ctx_;
+  const StepClass step_;
+  const LayerShape& l_;
+  std::vector<OpLine> lines_;
+};
+
+std::string StepsOf(const std::vector<StepClass>& steps) {
+  if (steps.size() == kStepClasses.size()) return "all";
+  const auto has = [&](StepClass s) { return std::find(steps.begin(), steps.end(), s) != steps.end(); };
+  const int64_t few = MostRows(StepClass::kFewRows);
+  std::vector<std::string> names;
+  if (has(StepClass::kOneRow) && has(StepClass::kDecode)) {
+    names.push_back(has(StepClass::kFewRows) ? "decode" : StrCat("decode but of 2-", few, " rows"));
+  } else if (has(StepClass::kDecode)) {
+    names.push_back(StrCat("decode of ", has(StepClass::kFewRows) ? 2 : few + 1, " rows and more"));
+  } else if (has(StepClass::kOneRow) || has(StepClass::kFewRows)) {
+    names.push_back(has(StepClass::kFewRows) ? StrCat("decode of ", has(StepClass::kOneRow) ? 1 : 2, "-", few, " rows") : "decode of 1 row");
+  }
+  if (has(StepClass::kPrompt)) names.emplace_back("prompt");
+  if (has(StepClass::kLongPrompt)) names.emplace_back("long prompt");
+  std::string all;
+  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
+  return all;
+}
+
+// "all", the name of a set, or ranges.
+std::string LayersOf(const std::set<size_t>& which, std::span<const PlannedLayer> layers) {
+  if (which.size() == layers.size()) return "all";
+  std::map<std::string, std::set<size_t>> sets;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (const std::string& name : layers[l].sets) sets[name].insert(l);
+  }
+  for (const auto& [name, members] : sets) {
+    if (members == which) return name;
+  }
+  std::string all;
+  for (auto at = which.begin(); at != which.end();) {
+    const size_t first = *at;
+    size_t last = first;
+    while (++at != which.end() && *at == last + 1) ++last;
+    all += StrCat(all.empty() ? "" : ", ", first, last > first ? StrCat("-", last) : "");
+  }
+  return all;
+}
+
+using Runs = std::array<std::string, kStepClasses.size()>;  // "": the op is not there
+
+// An op's lines: layers that are alike in every class together, then classes that are alike.
+void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::span<const PlannedLayer> layers, std::vector<PlannedOp>* lines) {
+  std::vector<std::pair<Runs, std::set<size_t>>> groups;
+  for (const auto& [layer, runs] : by_layer) {
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == runs; });
+    if (at == groups.end()) at = groups.insert(groups.end(), {runs, {}});
+    at->second.insert(layer);
+  }
+  for (const auto& [runs, which] : groups) {
+    std::array<bool, kStepClasses.size()> done{};
+    for (size_t s = 0; s < runs.size(); ++s) {
+      if (done[s] || runs[s].empty()) continue;
+      std::vector<StepClass> steps;
+      for (size_t other = s; other < runs.size(); ++other) {
+        if (runs[other] == runs[s]) done[other] = true, steps.push_back(kStepClasses[other]);
+      }
+      lines->push_back({op, LayersOf(which, layers), StepsOf(steps), runs[s]});
+    }
+  }
+}
+
+}  // namespace
+
+std::string DescribeLinearRun(const ExecContext& ctx, const QuantTensor& w, Input input) {
+  if (input == Input::kCodes) return StrCat("cuBLASLt, NVFP4 codes; ", NameOf(w.format));
+  return StrCat(LinearImplementation(ctx, w), "; ", NameOf(w.format), input == Input::kRounded ? "; x rounded" : "");
+}
+
+std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer, const LayerPlan& plan) {
+  const ExecContext at = ContextOf(ctx, step);
+  Lines lines(at, step, layer);
+  lines.Attention(plan.attention);
+  lines.Moe(plan.moe);
+  return lines.Take();
+}
+
+std::vector<PlannedOp> DescribeLayers(const ExecContext& ctx, std::span<const PlannedLayer> layers) {
+  std::vector<std::string> order;  // of ops, as a layer that has all of them runs them
+  std::map<std::string, std::map<size_t, Runs>> ops;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (const StepClass step : kStepClasses) {
+      size_t behind = 0;  // the op in front of this one in `order`
+      for (OpLine& line : DescribeLayer(ctx, step, layers[l].shape, (*layers[l].plans)[static_cast<size_t>(step)])) {
+        auto at = std::find(order.begin(), order.end(), line.op);
+        if (at == order.end()) at = order.insert(order.begin() + static_cast<std::ptrdiff_t>(behind), line.op);
+        behind = static_cast<size_t>(at - order.begin()) + 1;
+        ops[line.op][l][static_cast<size_t>(step)] = std::move(line.runs);
+      }
+    }
+  }
+  std::vector<PlannedOp> lines;
+  for (const std::string& op : order) AddOp(op, ops[op], layers, &lines);
+  return lines;
+}
+
+}  // namespace dsv4
