@@ -293,7 +293,8 @@ class Chat {
     // Takes a drawn token; false when it is the last.
     const auto accept = [&](TokenId id) {
       if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) return false;
-      show(parser.Push(Must(decoder.Push(id))));
+      const auto text = decoder.Push(id);
+      if (text.ok()) show(parser.Push(*text));  // an id that the tokenizer lacks has none
       if (stops.stopped() || parser.done() || ++written == options_.max_tokens) return false;
       return static_cast<int64_t>(session_->tokens().size()) < engine_->info().max_context && !Interrupted();
     };

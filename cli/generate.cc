@@ -72,7 +72,8 @@ class TextSink {
     if (tokenizer_ == nullptr) {
       Emit(FormatIds({&id, 1}).insert(0, text_.empty() ? 0 : 1, ' '));
     } else {
-      Emit(stops_.Push(Must(decoder_->Push(id))));
+      const auto text = decoder_->Push(id);
+      if (text.ok()) Emit(stops_.Push(*text));  // an id that the tokenizer lacks has none
     }
     return !stops_.stopped();
   }

@@ -2,6 +2,7 @@
 """What one client sends does not reach another: token ids, kept KV, special tokens in content, a cache folder's limit."""
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -132,6 +133,29 @@ class Isolation(unittest.TestCase):
             lengths[how] = len(json.loads(out.stdout))
         self.assertGreater(lengths["text"], lengths["official"])
         self.assertEqual(lengths[None], lengths["official"])
+
+    def test_an_id_that_the_tokenizer_lacks_is_empty_text(self):
+        model = os.path.join(self.folder, "model")
+        shutil.copytree(NANO, model)
+        with open(os.path.join(model, "tokenizer.json")) as file:
+            tokenizer = json.load(file)
+        last = max(token["id"] for token in tokenizer["added_tokens"])
+        tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] != last]
+        with open(os.path.join(model, "tokenizer.json"), "w") as file:
+            json.dump(tokenizer, file)
+        server = self.serve("-m", model)
+        self.assertRegex(server.read_log(), "warning.*the model's vocabulary has %d ids, the tokenizer %d" % (last + 1, last))
+        only = {"logit_bias": {str(last): 100}, "max_tokens": 4, "temperature": 0}
+        for body in ({"prompt": "And", "logprobs": 2, "echo": True}, {"prompt": [last, 5, last]}, {"prompt": "And", "stop": ["x"]}):
+            reply = ask(server, {**body, **only}, path="/v1/completions")
+            self.assertEqual(reply["usage"]["completion_tokens"], 4)
+            self.assertEqual(reply["choices"][0]["text"], "And" if "echo" in body else "")
+        for _ in range(2):  # the second time behind what was kept of the first
+            reply = ask(server, {**CHAT, **only, "tools": [], "logprobs": True})
+            self.assertEqual(reply["choices"][0]["message"]["content"], "")
+        out = subprocess.run([BINARY, "generate", "-m", model, "-p", "And", "-n", "4", "--temperature", "0", "--logit-bias",
+                              "%d=inf" % last], capture_output=True)
+        self.assertEqual((out.returncode, out.stdout), (0, b""))
 
     def test_a_cache_folder_has_one_server(self):
         first = self.serve("--kv-disk", self.folder)
