@@ -75,19 +75,14 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   ExecContext ctx = impl->runner().context();
   ctx.tiles = impl->runner().UsesTiles(num_tokens);
   QuantTensor w{.rows = shape.rows, .cols = shape.cols};
-  if (format == "NVFP4") {
-    w.format = WeightFormat::kNvfp4;
-    w.global_scale = FillGlobalScale(1.0f);
-  } else if (format == "MXFP4") {
-    w.format = WeightFormat::kMxfp4;
-  } else if (format == "FP8") {
-    w.format = WeightFormat::kFp8Block;
-    w.scale_dtype = DType::kF8E8M0;
-  } else if (format == "BF16") {
-    w.format = WeightFormat::kBf16;
-  } else {
+  const auto* f = std::find_if(std::begin(kWeightFormats) + 1, std::end(kWeightFormats),  // all but F32
+                               [&](const WeightFormatInfo& info) { return info.family == format; });
+  if (f == std::end(kWeightFormats)) {
     return InvalidArgument(StrCat("weight format '", format, "'; accepted: NVFP4, MXFP4, FP8, BF16"));
   }
+  w.format = f->format;
+  w.scale_dtype = f->scale;
+  if (f->global_scale) w.global_scale = FillGlobalScale(1.0f);
   const int64_t most_rows = std::max<int64_t>(kAllBytes / w.row_bytes(), 1);
   if (shape.groups == 1 && w.rows > most_rows) w.rows = most_rows;
   const int64_t code_bytes = CeilDiv(w.rows * w.row_bytes(), 256) * 256, each = code_bytes + CeilDiv(FileScaleBytes(w), 256) * 256;

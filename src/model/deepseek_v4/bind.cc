@@ -15,8 +15,8 @@ void BindStackedExperts(TensorBinder& in, const Letters& s, int64_t l, std::vect
   in.Forbid(StrCat("layers.", l, ".ffn.experts.0.w1.weight"), "the experts are doubly present, stacked and one by one");
   for (const StackedExperts& stack : kStackedExperts) {
     const Shape one = kExpertWeights[stack.first].shape(s);
-    const auto views = in.Stack(StrCat("layers.", l, ".", stack.official), s.E, static_cast<int64_t>(stack.count) * one[0],
-                                one[1], static_cast<int64_t>(stack.count));
+    const auto count = static_cast<int64_t>(stack.count);
+    const auto views = in.Stack(StrCat("layers.", l, ".", stack.official), s.E, count * one[0], one[1], count);
     for (size_t i = 0; i < views.size(); ++i) {
       const WeightRow& row = kExpertWeights[stack.first + i % stack.count];
       *row.field({.expert = &experts[i / stack.count]}).matrix = views[i];

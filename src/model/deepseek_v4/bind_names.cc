@@ -10,7 +10,8 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// What may stand behind the name of a matrix. Stacked experts are parameters, not modules: `gate_up_proj`, `gate_up_proj_scale_inv`.
+// What may stand behind the name of a matrix. Stacked experts are parameters, not modules: `gate_up_proj`,
+// `gate_up_proj_scale_inv`.
 struct Ending {
   std::string_view found, official;
 };
@@ -77,7 +78,8 @@ std::string RenamedBelowLayer(std::string_view rest) {
     }
   }
   for (const StackedExperts& stack : kStackedExperts) {
-    if (const Ending* e = EndingOf(rest, stack.transformers, kStackedEndings)) return StrCat(stack.official, e->official);
+    const Ending* e = EndingOf(rest, stack.transformers, kStackedEndings);
+    if (e != nullptr) return StrCat(stack.official, e->official);
   }
   for (const Spelling& s : kOtherSpellings) {
     if (const Ending* e = EndingOf(rest, s.found, kEndings)) return StrCat(s.official, e->official);

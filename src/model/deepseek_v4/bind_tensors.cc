@@ -107,7 +107,9 @@ void TensorBinder::Account(const FileTensor& tensor, std::string_view format, in
   it->bytes += tensor.num_bytes;
 }
 
-const FileTensor* TensorBinder::TakeScale(std::string_view name, std::string_view expected) {
+const FileTensor* TensorBinder::TakeScale(std::string_view name, const WeightFormatInfo& format,
+                                          std::string_view expected) {
+  if (format.scale_name != ".scale") return Take(StrCat(name, format.scale_name), expected);
   const FileTensor* scale = Find(StrCat(name, ".scale"));
   if (scale == nullptr) scale = Find(StrCat(name, ".weight_scale"));
   if (scale == nullptr)
@@ -115,52 +117,42 @@ const FileTensor* TensorBinder::TakeScale(std::string_view name, std::string_vie
   return scale;
 }
 
-void TensorBinder::ResolveFp8(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols) {
-  const Shape grid = Stacked(count, CeilDiv(rows, kFp8BlockSize), CeilDiv(cols, kFp8BlockSize));
-  parts.format = WeightFormat::kFp8Block;
-  parts.block_scale = TakeScale(name, StrCat(grid.ToString(), " F8_E8M0 or F32"));
-  if (parts.block_scale == nullptr || !HasShape(*parts.block_scale, grid, ", one scale per 128 x 128"))
-    return;
+void TensorBinder::ResolveScales(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols) {
+  const WeightFormatInfo& f = InfoOf(parts.format);
+  if (!f.grid() && cols % f.block_cols != 0)
+    return Fail(*parts.codes, StrCat("is ", f.family, " of ", cols, " columns: not a multiple of ", f.block_cols));
+  const Shape blocks = Stacked(count, CeilDiv(rows, f.block_rows), CeilDiv(cols, f.block_cols));
+  const std::string types = StrCat(NameOf(f.scale), f.f32_scale ? " or F32" : "");
+  parts.block_scale = TakeScale(name, f, StrCat(blocks.ToString(), " ", types));
+  if (f.global_scale) parts.global_scale = Take(StrCat(name, ".weight_scale_2"), "[] F32");
+  if (!status_.ok()) return;
   const FileTensor& scale = *parts.block_scale;
-  parts.scale_dtype = scale.dtype == DType::kU8 ? DType::kF8E8M0 : scale.dtype;  // nothing else has this shape
-  if (!scale.dtype_known || (parts.scale_dtype != DType::kF8E8M0 && parts.scale_dtype != DType::kF32)) {
-    Fail(scale,
-         StrCat("has type ", scale.dtype_name, ", expected F8_E8M0 or F32 for the scales of FP8 weights"));
+  const std::string per = f.grid() ? StrCat(f.block_rows, " x ", f.block_cols) : StrCat(f.block_cols);
+  if (!HasShape(scale, blocks, StrCat(", one scale per ", per))) return;
+  // Some writers store E8M0 as U8; nothing else has this shape.
+  const bool as_bytes = scale.dtype == DType::kU8 && f.scale == DType::kF8E8M0;
+  parts.scale_dtype = as_bytes ? f.scale : scale.dtype;
+  if (!scale.dtype_known || (parts.scale_dtype != f.scale && !(f.f32_scale && parts.scale_dtype == DType::kF32))) {
+    return Fail(scale, StrCat("has type ", scale.dtype_name, ", expected ", types, " for the scales of ", f.family,
+                              " weights"));
   }
-}
-
-void TensorBinder::ResolveMxfp4(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols) {
-  const Shape blocks = Stacked(count, rows, cols / kMxfp4BlockSize);
-  parts.format = WeightFormat::kMxfp4;
-  parts.scale_dtype = DType::kF8E8M0;
-  if (cols % kMxfp4BlockSize != 0)
-    return Fail(*parts.codes, StrCat("is MXFP4 of ", cols, " columns: not a multiple of 32"));
-  parts.block_scale = TakeScale(name, StrCat(blocks.ToString(), " F8_E8M0"));
-  if (parts.block_scale == nullptr || !HasShape(*parts.block_scale, blocks, ", one scale per 32")) return;
-  const FileTensor& scale = *parts.block_scale;
-  if (!scale.dtype_known || (scale.dtype != DType::kF8E8M0 && scale.dtype != DType::kU8)) {
-    Fail(scale, StrCat("has type ", scale.dtype_name, ", expected F8_E8M0 for the scales of MXFP4 weights"));
-  }
-}
-
-void TensorBinder::ResolveNvfp4(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols) {
-  const Shape blocks = Stacked(count, rows, cols / kNvfp4BlockSize);
-  parts.format = WeightFormat::kNvfp4;
-  parts.scale_dtype = DType::kF8E4M3;
-  if (cols % kNvfp4BlockSize != 0)
-    return Fail(*parts.codes, StrCat("is NVFP4 of ", cols, " columns: not a multiple of 16"));
-  parts.block_scale = Take(StrCat(name, ".weight_scale"), StrCat(blocks.ToString(), " F8_E4M3"));
-  parts.global_scale = Take(StrCat(name, ".weight_scale_2"), "[] F32");
-  if (parts.block_scale == nullptr || parts.global_scale == nullptr) return;
-  if (!HasShape(*parts.block_scale, blocks, ", one scale per 16")) return;
-  if (!parts.block_scale->dtype_known || parts.block_scale->dtype != DType::kF8E4M3) {
-    return Fail(*parts.block_scale, StrCat("has type ", parts.block_scale->dtype_name,
-                                           ", expected F8_E4M3 for the scales of NVFP4 weights"));
-  }
+  if (!f.global_scale) return;
   CheckGlobalScale(*parts.global_scale, count);
   // Static activation scales are never used (they overflow E4M3 block scales), but a broken one is a broken file.
   if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr)
     CheckGlobalScale(*input, count);
+}
+
+// Null: weights of this type are not read.
+const WeightFormatInfo* TensorBinder::FormatOf(std::string_view name, const FileTensor& codes) {
+  for (const WeightFormatInfo& f : kWeightFormats) {
+    if (!codes.dtype_known || codes.dtype != f.codes) continue;
+    // U8 codes are NVFP4 by their global scale; without one, E8M0 scales per 32 can only mean MXFP4.
+    const bool mxfp4 = f.format == WeightFormat::kNvfp4 && !Has(StrCat(name, ".weight_scale_2")) &&
+                       Has(StrCat(name, ".scale"));
+    return mxfp4 ? &InfoOf(WeightFormat::kMxfp4) : &f;
+  }
+  return nullptr;
 }
 
 void TensorBinder::CheckGlobalScale(const FileTensor& tensor, int64_t count) {
@@ -188,33 +180,23 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   parts.codes = Take(StrCat(name, ".weight"), plain.ToString());
   if (parts.codes == nullptr) return parts;
   const FileTensor& codes = *parts.codes;
-  const DType dtype = codes.dtype;
-  const bool packed = codes.dtype_known && (dtype == DType::kI8 || dtype == DType::kU8);
-  const bool plain_type = codes.dtype_known &&
-                          (dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF8E4M3);
-  if (!packed && !plain_type) {
+  const WeightFormatInfo* f = FormatOf(name, codes);
+  if (f == nullptr) {
     Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ",
                             codes.dtype_name,
                             "; weights are read from F32, BF16, F8_E4M3, I8 (MXFP4) and U8 (NVFP4)")));
     return parts;
   }
-  if (!HasShape(codes, packed ? Stacked(count, rows, cols / 2) : plain, packed ? ", two values a byte" : ""))
+  parts.format = f->format;
+  if (!HasShape(codes, f->packed() ? Stacked(count, rows, cols / 2) : plain, f->packed() ? ", two values a byte" : ""))
     return parts;
-  if (dtype == DType::kF32) parts.format = WeightFormat::kF32;
-  if (dtype == DType::kBf16) parts.format = WeightFormat::kBf16;
-  if (dtype == DType::kF8E4M3) ResolveFp8(name, parts, count, rows, cols);
-  if (packed) {
-    // U8 codes are NVFP4 by their global scale; without one, E8M0 scales per 32 can only mean MXFP4.
-    const bool nvfp4 = dtype == DType::kU8 &&
-                       (Has(StrCat(name, ".weight_scale_2")) || !Has(StrCat(name, ".scale")));
-    nvfp4 ? ResolveNvfp4(name, parts, count, rows, cols) : ResolveMxfp4(name, parts, count, rows, cols);
-  }
+  if (f->quantised()) ResolveScales(name, parts, count, rows, cols);
   if (!status_.ok()) return parts;
   const std::string_view format = NameOf(parts.format);
   Account(codes, format, plain.num_elements());
   if (parts.block_scale != nullptr) {
     Account(*parts.block_scale, format, 0);
-    scales_.push_back({parts.block_scale, parts.scale_dtype, parts.format == WeightFormat::kFp8Block});
+    scales_.push_back({parts.block_scale, parts.scale_dtype, f->grid()});
   }
   if (parts.global_scale != nullptr) Account(*parts.global_scale, format, 0);
   return parts;
@@ -230,15 +212,13 @@ QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_
   view.codes = parts.codes->data + (index * stack_rows + first_row) * view.row_bytes();
   if (parts.block_scale == nullptr) return view;
   view.scale_dtype = parts.scale_dtype;
+  const WeightFormatInfo& f = InfoOf(parts.format);
   const uint8_t* scales = parts.block_scale->data;
-  if (parts.format == WeightFormat::kFp8Block) {
-    const int64_t grid = CeilDiv(stack_rows, kFp8BlockSize) * CeilDiv(cols, kFp8BlockSize) *
-                         SizeOf(parts.scale_dtype);
-    view.block_scale = scales + index * grid;
+  if (f.grid()) {
+    view.block_scale = scales + index * CeilDiv(stack_rows, f.block_rows) * FileScaleRowBytes(view);
     view.scale_row_offset = first_row;
   } else {
-    const int64_t block = parts.format == WeightFormat::kMxfp4 ? kMxfp4BlockSize : kNvfp4BlockSize;
-    view.block_scale = scales + (index * stack_rows + first_row) * (cols / block);
+    view.block_scale = scales + (index * stack_rows + first_row) * FileScaleRowBytes(view);
   }
   if (parts.global_scale != nullptr) view.global_scale = GlobalScale(*parts.global_scale, index);
   return view;

@@ -80,10 +80,9 @@ class TensorBinder {
 
   // `count` is 0 for a matrix of its own, else the length of the stack.
   Parts Resolve(std::string_view name, int64_t count, int64_t rows, int64_t cols);
-  void ResolveFp8(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
-  void ResolveMxfp4(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
-  void ResolveNvfp4(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
-  const FileTensor* TakeScale(std::string_view name, std::string_view expected);
+  void ResolveScales(std::string_view name, Parts& parts, int64_t count, int64_t rows, int64_t cols);
+  const WeightFormatInfo* FormatOf(std::string_view name, const FileTensor& codes);
+  const FileTensor* TakeScale(std::string_view name, const WeightFormatInfo& format, std::string_view expected);
   void CheckGlobalScale(const FileTensor& tensor, int64_t count);
   float GlobalScale(const FileTensor& tensor, int64_t index) const;
   QuantTensor View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row, int64_t rows,

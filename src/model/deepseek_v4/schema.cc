@@ -61,11 +61,14 @@ constexpr WeightRow kLayerRows[] = {
      [](Sizes s) { return Shape{s.D, s.G * s.Ro}; }, [](Owner w) -> Field { return w.layer->attn.o_b; }},
 
     {"attn.compressor.wkv", "self_attn.compressor.kv_proj", kCompressor, kWhole, kCompressed,
-     [](Sizes s) { return Shape{s.coff * s.Dh, s.D}; }, [](Owner w) -> Field { return w.layer->attn.compressor.kv_proj; }},
+     [](Sizes s) { return Shape{s.coff * s.Dh, s.D}; },
+     [](Owner w) -> Field { return w.layer->attn.compressor.kv_proj; }},
     {"attn.compressor.wgate", "self_attn.compressor.gate_proj", kCompressor, kWhole, kCompressed,
-     [](Sizes s) { return Shape{s.coff * s.Dh, s.D}; }, [](Owner w) -> Field { return w.layer->attn.compressor.gate_proj; }},
+     [](Sizes s) { return Shape{s.coff * s.Dh, s.D}; },
+     [](Owner w) -> Field { return w.layer->attn.compressor.gate_proj; }},
     {"attn.compressor.ape", "self_attn.compressor.position_bias", kVector, kWhole, kCompressed,
-     [](Sizes s) { return Shape{s.m, s.coff * s.Dh}; }, [](Owner w) -> Field { return w.layer->attn.compressor.slot_bias; }},
+     [](Sizes s) { return Shape{s.m, s.coff * s.Dh}; },
+     [](Owner w) -> Field { return w.layer->attn.compressor.slot_bias; }},
     {"attn.compressor.norm.weight", "self_attn.compressor.kv_norm.weight", kVector, kWhole, kCompressed,
      [](Sizes s) { return Shape{s.Dh}; }, [](Owner w) -> Field { return w.layer->attn.compressor.norm; }},
 

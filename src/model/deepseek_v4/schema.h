@@ -1,5 +1,6 @@
-// Every weight of the model, once: our field, its names in files, shape, kind, which layers have it, how ranks divide it.
-// Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/formats.md explains the names.
+// Every weight of the model, once: our field, its names in files, shape, kind, which layers have it, how ranks divide
+// it. Binding, upload, synthetic values and the writer of checkpoints walk these tables; docs/formats.md explains the
+// names.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace dsv4::deepseek_v4 {
 enum class WeightKind : uint8_t {
   kEmbedding,   // matrix, F32 or BF16 only; devices keep its rows
   kMix,         // the same: mHC
-  kDense,       // matrix of any weight format: `X.weight` and its scales. Projections, the shared expert, the output matrix
+  kDense,       // matrix of any weight format: `X.weight` and its scales
   kExpert,      // the same: a routed expert's
   kCompressor,  // the same: BF16 in released checkpoints
   kSmall,       // the same: router and index weights, BF16 in released checkpoints
@@ -65,7 +66,8 @@ struct WeightField {  // of the two, the one that it is
 };
 
 struct WeightRow {
-  std::string_view official;      // below the layer or the expert; of matrices of any format without `.weight`. Empty: in no file
+  // Names in files, below the layer or the expert; of matrices of any format without `.weight`. Empty: in no file.
+  std::string_view official;
   std::string_view transformers;  // without `model.`
   WeightKind kind;
   WeightCut cut = WeightCut::kWhole;
@@ -81,8 +83,8 @@ extern const std::span<const WeightRow> kExpertWeights;
 
 bool IsPresent(WeightPresence presence, const Config& config, int64_t layer);
 
-// transformers' experts of a layer, matrices one behind the other in one tensor [E, ...]: rows [first, first + count) of
-// kExpertWeights, the outputs of the first in front.
+// transformers' experts of a layer, matrices one behind the other in one tensor [E, ...]: rows [first, first + count)
+// of kExpertWeights, the outputs of the first in front.
 struct StackedExperts {
   std::string_view official, transformers;  // below `layers.N.`
   size_t first, count;

@@ -168,7 +168,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
         const float std = SyntheticStd(m, ref.row->kind);
         m.codes = codes;
         m.block_scale = scale_bytes > 0 ? scales : nullptr;
-        m.global_scale = m.format == WeightFormat::kNvfp4 ? FillGlobalScale(std) : 1.0f;
+        m.global_scale = InfoOf(m.format).global_scale ? FillGlobalScale(std) : 1.0f;
         FillWeight(ctx, {.w = m, .codes = codes, .block_scale = scale_bytes > 0 ? scales : nullptr,
                          .seed = RandomBits(model.seed, number), .std = std});
         if (packs(m, keep_rows)) {

@@ -52,26 +52,15 @@ struct Shard {
 };
 
 Item MatrixItem(const std::string& name, const QuantTensor& m) {
+  const WeightFormatInfo& f = InfoOf(m.format);
   Item item{.matrix = m, .vector = {}};
   const std::string base = name.substr(0, name.rfind(".weight"));
-  const std::vector<int64_t> shape = {m.rows, m.cols}, packed = {m.rows, m.cols / 2};
-  switch (m.format) {
-    case WeightFormat::kF32: item.codes = {name, DType::kF32, shape}; break;
-    case WeightFormat::kBf16: item.codes = {name, DType::kBf16, shape}; break;
-    case WeightFormat::kFp8Block:
-      item.codes = {name, DType::kF8E4M3, shape};
-      item.block_scale = {base + ".scale", m.scale_dtype, {CeilDiv(m.rows, kFp8BlockSize), CeilDiv(m.cols, kFp8BlockSize)}};
-      break;
-    case WeightFormat::kMxfp4:
-      item.codes = {name, DType::kI8, packed};
-      item.block_scale = {base + ".scale", DType::kF8E8M0, {m.rows, m.cols / kMxfp4BlockSize}};
-      break;
-    case WeightFormat::kNvfp4:
-      item.codes = {name, DType::kU8, packed};
-      item.block_scale = {base + ".weight_scale", DType::kF8E4M3, {m.rows, m.cols / kNvfp4BlockSize}};
-      item.global_scale = {base + ".weight_scale_2", DType::kF32, {}};
-      break;
+  item.codes = {name, f.codes, {m.rows, f.packed() ? m.cols / 2 : m.cols}};
+  if (f.quantised()) {
+    item.block_scale = {StrCat(base, f.scale_name), f.grid() ? m.scale_dtype : f.scale,
+                        {CeilDiv(m.rows, f.block_rows), CeilDiv(m.cols, f.block_cols)}};
   }
+  if (f.global_scale) item.global_scale = {base + ".weight_scale_2", DType::kF32, {}};
   return item;
 }
 
@@ -99,7 +88,7 @@ std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model,
         if (!m) return;
         Item item = MatrixItem(ref.Name(), m);
         item.std = SyntheticStd(m, ref.row->kind);
-        if (m.format == WeightFormat::kNvfp4) item.matrix.global_scale = FillGlobalScale(item.std);
+        if (InfoOf(m.format).global_scale) item.matrix.global_scale = FillGlobalScale(item.std);
         add(std::move(item));
         ++number;
       },

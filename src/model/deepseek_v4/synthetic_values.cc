@@ -41,7 +41,8 @@ Weights SyntheticShapes(const Config& config, const SyntheticModel& model) {
   MakeWeights(config, w, [&](const WeightRef& ref, const WeightOwner& owner, const Shape& shape) {
     const WeightField to = ref.row->field(owner);
     if (to.matrix != nullptr) *to.matrix = Matrix(FormatOf(ref.row->kind, model.fp8_dense), shape);
-    if (to.vector != nullptr) *to.vector = {Somewhere(), ref.row->kind == WeightKind::kIds ? DType::kI32 : DType::kF32, shape};
+    const DType dtype = ref.row->kind == WeightKind::kIds ? DType::kI32 : DType::kF32;
+    if (to.vector != nullptr) *to.vector = {Somewhere(), dtype, shape};
     return true;
   });
   return w;

@@ -70,11 +70,12 @@ class Uploader {
 
   // A matrix as tiles at `codes` and `scales`, a slice of rows at a time.
   Status Pack(const QuantTensor& m, uint8_t* codes, uint8_t* scales) {
-    if (m.format == WeightFormat::kFp8Block && m.scale_row_offset % kTileRows16 != 0) {
-      return Unsupported(StrCat("an FP8 matrix begins at row ", m.scale_row_offset, " of its scale grid's tensor; on a GPU "
+    const WeightFormatInfo& f = InfoOf(m.format);
+    if (f.grid() && m.scale_row_offset % kTileRows16 != 0) {
+      return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset, " of its scale grid's tensor; on a GPU "
                                 "that must be a multiple of ", kTileRows16, "; use --device cpu"));
     }
-    const int64_t row_bytes = m.row_bytes() + CeilDiv(FileScaleRowBytes(m), m.format == WeightFormat::kFp8Block ? 128 : 1);
+    const int64_t row_bytes = m.row_bytes() + CeilDiv(FileScaleRowBytes(m), std::max<int64_t>(f.block_rows, 1));
     const int64_t fitting = (kLargest / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
     if (fitting == 0) return Unsupported(StrCat("a matrix of ", m.cols, " columns is too wide for the GPU loader"));
     for (int64_t r = 0; r < m.rows; r += fitting) {
@@ -83,14 +84,11 @@ class Uploader {
       const int64_t code_bytes = slice.rows * m.row_bytes();
       int64_t scale_bytes = 0;
       const uint8_t* scale_source = m.block_scale;
-      if (m.format == WeightFormat::kFp8Block) {
-        const int64_t first = (m.scale_row_offset + r) / kFp8BlockSize;
-        slice.scale_row_offset = (m.scale_row_offset + r) % kFp8BlockSize;
-        scale_bytes = CeilDiv(slice.scale_row_offset + slice.rows, kFp8BlockSize) * FileScaleRowBytes(m);
+      if (f.quantised()) {
+        const int64_t first = (m.scale_row_offset + r) / f.block_rows;
+        slice.scale_row_offset = (m.scale_row_offset + r) % f.block_rows;
+        scale_bytes = CeilDiv(slice.scale_row_offset + slice.rows, f.block_rows) * FileScaleRowBytes(m);
         scale_source += first * FileScaleRowBytes(m);
-      } else if (m.quantised()) {
-        scale_bytes = slice.rows * FileScaleRowBytes(m);
-        scale_source += r * FileScaleRowBytes(m);
       }
       DSV4_RETURN_IF_ERROR(Room(code_bytes, scale_bytes));
       slice.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
@@ -224,7 +222,7 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
   VisitWeights(
       host,
       [&](const QuantTensor& m, bool) {
-        if (m) total += m.rows * (m.row_bytes() + (m.format == WeightFormat::kFp8Block ? 0 : FileScaleRowBytes(m)));
+        if (m) total += m.rows * (m.row_bytes() + (InfoOf(m.format).grid() ? 0 : FileScaleRowBytes(m)));
       },
       [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
 

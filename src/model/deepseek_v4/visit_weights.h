@@ -9,8 +9,8 @@ namespace dsv4::deepseek_v4 {
 
 namespace internal {
 
-// Calls visit(const WeightRef&, const WeightOwner&) for each of `rows`, a nested one's before what stands in it, until it
-// returns false.
+// Calls visit(const WeightRef&, const WeightOwner&) for each of `rows`, a nested one's before what stands in it, until
+// it returns false.
 template <typename Visit>
 bool VisitRows(std::span<const WeightRow> rows, const WeightRef& at, const WeightOwner& owner, const Visit& visit) {
   for (const WeightRow& row : rows) {
@@ -57,8 +57,9 @@ void VisitWeights(W& w, const Matrix& matrix, const Vector& vector) {
       [&](const WeightRef&, auto& v) { vector(v); });
 }
 
-// Makes layers and experts in the empty `w` and calls fill(const WeightRef&, const WeightOwner&, const Shape&) for every
-// weight that a model of `config` has, until it returns false. Experts are made layer by layer, as they are reached.
+// Makes layers and experts in the empty `w` and calls fill(const WeightRef&, const WeightOwner&, const Shape&) for
+// every weight that a model of `config` has, until it returns false. Experts are made layer by layer, as they are
+// reached.
 template <typename Fill>
 void MakeWeights(const Config& config, Weights& w, const Fill& fill) {
   const auto visit = [&](const WeightRef& ref, const WeightOwner& owner) {

@@ -12,15 +12,17 @@ namespace dsv4 {
 
 namespace {
 
+constexpr int64_t kMostFp4Block = 32;
+
 // One block of FP4 codes at row n, columns k ..; `scale` its scale byte.
 void FillFp4Block(const FillWeightArgs& a, int64_t n, int64_t k, int64_t block, uint8_t* scale) {
-  float x[kMxfp4BlockSize], largest = 0;
+  float x[kMostFp4Block], largest = 0;
   for (int64_t i = 0; i < block; ++i) {
     x[i] = a.std * FillValue(a.seed, static_cast<uint64_t>(n * a.w.cols + k + i));
     largest = std::max(largest, std::fabs(x[i]));
   }
   float unit;
-  if (a.w.format == WeightFormat::kNvfp4) {
+  if (InfoOf(a.w.format).scale == DType::kF8E4M3) {
     *scale = F32ToE4m3(largest / 6.0f / a.w.global_scale);
     unit = E4m3ToF32(*scale) * a.w.global_scale;
   } else {
@@ -41,8 +43,8 @@ void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a) {
   const int fp8_exponent = CeilLog2(a.std * kFillRange / kE4m3Max);
   ParallelFor(ctx.pool, w.rows, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
-      if (w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kMxfp4) {
-        const int64_t block = w.format == WeightFormat::kNvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize;
+      if (InfoOf(w.format).packed()) {
+        const int64_t block = InfoOf(w.format).block_cols;
         for (int64_t k = 0; k < w.cols; k += block) {
           FillFp4Block(a, n, k, block, a.block_scale + n * (w.cols / block) + k / block);
         }

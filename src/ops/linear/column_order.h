@@ -20,7 +20,7 @@ enum class ColumnOrder : uint8_t { kFile, kE2m1 };
 inline constexpr int64_t kOrderedBlock = 128;
 constexpr int64_t OrderedColumn(int64_t p) { return p % 16 * 8 + p / 16; }
 constexpr ColumnOrder OrderOf(WeightFormat f) {
-  return f == WeightFormat::kMxfp4 || f == WeightFormat::kNvfp4 ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
+  return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
 }
 
 #elif defined(DSV4_SIMD_AVX2)
@@ -32,7 +32,7 @@ inline constexpr int64_t kOrderedBlock = 16;
 constexpr int64_t OrderedColumn(int64_t p) { return p % 4 * 4 + p / 8 * 2 + p / 4 % 2; }
 
 constexpr ColumnOrder OrderOf(WeightFormat f) {
-  return f == WeightFormat::kMxfp4 || f == WeightFormat::kNvfp4 ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
+  return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
 }
 
 // x[p] = column OrderedColumn(p) of 32 codes (two blocks), or of 16 (one): a byte shuffle each for the low and the high

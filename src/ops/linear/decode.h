@@ -169,4 +169,16 @@ using Mxfp4Row = Fp4Row<kMxfp4BlockSize, kE8m0ScaleOfE2m1>;
 using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3ScaleOfE2m1>;
 #endif
 
+// fn.operator()<Row>() with the rows of this format.
+template <typename Fn>
+DSV4_INLINE void WithRowsOf(WeightFormat format, const Fn& fn) {
+  switch (format) {
+    case WeightFormat::kF32: return fn.template operator()<F32Row>();
+    case WeightFormat::kBf16: return fn.template operator()<Bf16Row>();
+    case WeightFormat::kFp8Block: return fn.template operator()<Fp8Row>();
+    case WeightFormat::kMxfp4: return fn.template operator()<Mxfp4Row>();
+    case WeightFormat::kNvfp4: return fn.template operator()<Nvfp4Row>();
+  }
+}
+
 }  // namespace dsv4::DSV4_ISA

@@ -28,7 +28,7 @@ struct LinearArgs {
 };
 // Whether linear and experts themselves round the inputs of such a weight to integers.
 constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
-  return IsInteger(activation) && (w == WeightFormat::kMxfp4 || w == WeightFormat::kNvfp4);
+  return IsInteger(activation) && InfoOf(w).packed();
 }
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 

@@ -299,18 +299,7 @@ void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end) {
-  switch (p.w->format) {
-    case WeightFormat::kF32:
-      return MultiplyRowsOf<F32Row>(p, begin, end);
-    case WeightFormat::kBf16:
-      return MultiplyRowsOf<Bf16Row>(p, begin, end);
-    case WeightFormat::kFp8Block:
-      return MultiplyRowsOf<Fp8Row>(p, begin, end);
-    case WeightFormat::kMxfp4:
-      return MultiplyRowsOf<Mxfp4Row>(p, begin, end);
-    case WeightFormat::kNvfp4:
-      return MultiplyRowsOf<Nvfp4Row>(p, begin, end);
-  }
+  WithRowsOf(p.w->format, [&]<typename Row>() { MultiplyRowsOf<Row>(p, begin, end); });
 }
 
 }  // namespace dsv4::DSV4_ISA

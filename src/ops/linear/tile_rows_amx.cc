@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "ops/linear/decode.h"
@@ -187,22 +188,9 @@ void MultiplyRowsOf(const TileProduct& p, int64_t begin, int64_t end) {
 void MultiplyRows(const TileProduct& p, int64_t begin, int64_t end) {
   static constexpr TileConfig kConfig;
   _tile_loadconfig(&kConfig);
-  switch (p.w->format) {
-    case WeightFormat::kF32:
-      break;  // not a product for tiles
-    case WeightFormat::kBf16:
-      MultiplyRowsOf<Bf16Row>(p, begin, end);
-      break;
-    case WeightFormat::kFp8Block:
-      MultiplyRowsOf<Fp8Row>(p, begin, end);
-      break;
-    case WeightFormat::kMxfp4:
-      MultiplyRowsOf<Mxfp4Row>(p, begin, end);
-      break;
-    case WeightFormat::kNvfp4:
-      MultiplyRowsOf<Nvfp4Row>(p, begin, end);
-      break;
-  }
+  WithRowsOf(p.w->format, [&]<typename Row>() {
+    if constexpr (!std::is_same_v<Row, F32Row>) MultiplyRowsOf<Row>(p, begin, end);  // F32 is not a product for tiles
+  });
   _tile_release();
 }
 

@@ -1,0 +1,61 @@
+// The formats of weight matrices, a row each: what files, sizes and reports need to know of them. What their numbers
+// are: tensor/codec/weight.h; docs/formats.md.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tensor/dtype.h"
+
+namespace dsv4 {
+
+enum class WeightFormat : uint8_t {
+  kF32,       // codes: f32 [N, K]
+  kBf16,      // codes: bf16 [N, K]
+  kFp8Block,  // codes: E4M3 [N, K]; block_scale [ceil(N/128), ceil(K/128)] E8M0 or F32
+  kMxfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/32] E8M0
+  kNvfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/16] E4M3; global_scale
+};
+
+inline constexpr int64_t kFp8BlockSize = 128;  // rows and columns that share one scale
+inline constexpr int64_t kMxfp4BlockSize = 32;
+inline constexpr int64_t kNvfp4BlockSize = 16;
+
+struct WeightFormatInfo {
+  WeightFormat format;
+  std::string_view name;     // in reports
+  std::string_view family;   // in messages and on the command line
+  int bits;                  // of a code
+  // Weights that share a scale; 0: there are no scales. More rows than one: a grid, whose last blocks may be cut;
+  // otherwise K is a multiple of block_cols.
+  int64_t block_rows = 0;
+  int64_t block_cols = 0;
+  DType codes = DType::kF32;        // of `X.weight` in files
+  DType scale = DType::kF32;        // of its block scales
+  bool f32_scale = false;           // or F32
+  std::string_view scale_name = {}; // behind X; others that are read: bind_tensors.cc
+  bool global_scale = false;        // `X.weight_scale_2`, F32
+
+  constexpr bool quantised() const { return block_cols != 0; }
+  constexpr bool grid() const { return block_rows > 1; }
+  constexpr bool packed() const { return bits < 8; }  // two codes a byte
+};
+
+inline constexpr WeightFormatInfo kWeightFormats[] = {
+    {.format = WeightFormat::kF32, .name = "F32", .family = "F32", .bits = 32, .codes = DType::kF32},
+    {.format = WeightFormat::kBf16, .name = "BF16", .family = "BF16", .bits = 16, .codes = DType::kBf16},
+    {.format = WeightFormat::kFp8Block, .name = "FP8-128x128", .family = "FP8", .bits = 8, .block_rows = kFp8BlockSize,
+     .block_cols = kFp8BlockSize, .codes = DType::kF8E4M3, .scale = DType::kF8E8M0, .f32_scale = true,
+     .scale_name = ".scale"},
+    {.format = WeightFormat::kMxfp4, .name = "MXFP4", .family = "MXFP4", .bits = 4, .block_rows = 1,
+     .block_cols = kMxfp4BlockSize, .codes = DType::kI8, .scale = DType::kF8E8M0, .scale_name = ".scale"},
+    {.format = WeightFormat::kNvfp4, .name = "NVFP4", .family = "NVFP4", .bits = 4, .block_rows = 1,
+     .block_cols = kNvfp4BlockSize, .codes = DType::kU8, .scale = DType::kF8E4M3, .scale_name = ".weight_scale",
+     .global_scale = true},
+};
+
+// In the order of the enum.
+constexpr const WeightFormatInfo& InfoOf(WeightFormat f) { return kWeightFormats[static_cast<size_t>(f)]; }
+constexpr std::string_view NameOf(WeightFormat f) { return InfoOf(f).name; }
+
+}  // namespace dsv4
