@@ -22,15 +22,15 @@
 
 #include "device/barrier.cuh"
 #include "ops/activation_blocks.cuh"
-#include "ops/gemm_decode_sm90.cuh"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/tile_mma.cuh"
 #include "ops/wgmma.cuh"
 
 namespace dsv4::sm90 {
 
 // Whether weights and activations enter as FP16.
 template <WeightFormat kFormat>
-inline constexpr bool kHalf = kFormat == WeightFormat::kNvfp4 || kFormat == WeightFormat::kFp8Block;
+inline constexpr bool kHalf = IsHalf(kFormat);
 
 inline constexpr int kGemmThreads = 384;    // warpgroup 0 copies, 1 and 2 multiply
 inline constexpr int kMaxTokens = 256;      // of a block's tile
@@ -45,7 +45,7 @@ constexpr int TokenStages(int n, int parts) { return n * parts <= 128 && n > 64 
 inline constexpr int kMostTokenStages = 2 * kStages;
 
 // Slabs (64 columns) of weights that are copied together: 1 to 2 KiB a row tile.
-constexpr int ChunkSlabs(WeightFormat f) { return f == WeightFormat::kBf16 ? 1 : 2; }
+constexpr int ChunkSlabs(WeightFormat f) { return TileBytes(f) <= 1024 ? 2 : 1; }
 constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
 constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
 
@@ -186,7 +186,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
                                               const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
                                               float (&unit)[2]) {
   static_assert(kN * kParts <= kMaxTokens);
-  constexpr bool kFp8 = kFormat == WeightFormat::kFp8Block;
+  constexpr bool kFp8 = HasScalesBeside(kFormat);
   constexpr int kChunk = ChunkSlabs(kFormat);
   constexpr uint32_t kStage = TokenStageBytes(kN, kParts);
   const uint32_t lane = threadIdx.x % 32;
@@ -284,7 +284,7 @@ template <WeightFormat kFormat, int kN, int kParts, bool kPaired>
 __device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
                                              float (&unit)[2]) {
-  if constexpr (kFormat == WeightFormat::kFp8Block) {
+  if constexpr (HasScalesBeside(kFormat)) {
     if (!AllFold(scales, num_slabs, 1 + static_cast<int>(threadIdx.x / 128))) {
       MultiplySlabs<kFormat, kN, kParts, kPaired, true>(s, at, rows, scales, num_slabs, acc, unit);
       return;
@@ -293,10 +293,10 @@ __device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<Token
   MultiplySlabs<kFormat, kN, kParts, kPaired, false>(s, at, rows, scales, num_slabs, acc, unit);
 }
 
-// What remains of a format's scaling at the end: decoded NVFP4 weights are 2^-8 of their value, FP8's 2^7.
+// What remains of a format's scaling at the end.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float FormatScale() {
-  return kFormat == WeightFormat::kNvfp4 ? 0x1p8f : kFormat == WeightFormat::kFp8Block ? 0x1p-7f : 1.0f;
+  return WgmmaFactor(kFormat);
 }
 
 __device__ __forceinline__ void StoreIf(bool wanted, float* p, float v) {

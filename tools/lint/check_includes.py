@@ -19,7 +19,8 @@ not count). Rules:
   device-word    above src/ops/ nothing names a device API or architecture, and the library has no preprocessor switch
   contract       no preprocessor switch in the contract of an op, src/ops/<op>/<op>.h, nor in a header of src/ops/ that
                  contracts or folders above include: what an op can do does not hang on how it was compiled
-  op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc
+  op             every src/ops/<op>/ has <op>.h, <op>_ref.cc, tests/ops/<op>_test.cc and bench/ops/<op>_bench.cc, but
+                 for weight_formats/, which ops share
 """
 
 import argparse
@@ -62,6 +63,8 @@ GENERATED = {
 CONFIGURED_HEADERS = {
     "dsv4_commit.h",
 }
+# Folders of src/ops/ that hold what several ops share, no op.
+SHARED_BY_OPS = {"weight_formats"}
 # Asks the preprocessor how this binary was compiled, which is its purpose.
 BUILD_DESCRIPTION = "src/engine/version.cc"
 
@@ -221,7 +224,7 @@ def check_ops(root, report):
     if not ops.is_dir():
         return
     for folder in sorted(ops.iterdir()):
-        if not folder.is_dir():
+        if not folder.is_dir() or folder.name in SHARED_BY_OPS:
             continue
         op = folder.name
         wanted = (f"src/ops/{op}/{op}.h", f"src/ops/{op}/{op}_ref.cc", f"tests/ops/{op}_test.cc",

@@ -18,12 +18,7 @@ constexpr int64_t kTileUnit = 16;  // rows and columns that tensor cores take at
 
 // Columns that share one scale; 1 where there is none.
 int64_t ScaleColumns(WeightFormat f) {
-  switch (f) {
-    case WeightFormat::kFp8Block: return kFp8BlockSize;
-    case WeightFormat::kMxfp4: return kMxfp4BlockSize;
-    case WeightFormat::kNvfp4: return kNvfp4BlockSize;
-    default: return 1;
-  }
+  return InfoOf(f).quantised() ? InfoOf(f).block_cols : 1;
 }
 
 // The largest count that divides all of `sizes`, as words: "1", "1 or 2", "1, 2, 4 or 8".

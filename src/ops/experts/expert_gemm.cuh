@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
       chunk.expert = __shfl_sync(0xFFFFFFFFu, cache.chunk.expert, at);
       chunk.begin = __shfl_sync(0xFFFFFFFFu, cache.chunk.begin, at);
       chunk.count = __shfl_sync(0xFFFFFFFFu, cache.chunk.count, at);
-      scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * kTileFactor<F>;
-      scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * kTileFactor<F>;
+      scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * MmaFactor(F);
+      scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * MmaFactor(F);
       const bool one_block = chunk.count <= kTokens;
 #pragma unroll
       for (int b = 0; b < kMaxBlocks; ++b) {
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
 
     float sum[2][kMaxBlocks][4] = {};  // stream, block of columns
     TileScales<F> scales[2];
-    if constexpr (F == WeightFormat::kFp8Block) {
+    if constexpr (HasScalesBeside(F)) {
       const ExpertMatrices& m = a.matrices[chunk.expert];
       const int tile0 = Up ? item.row : 2 * item.row, tile1 = Up ? item.row : min(2 * item.row + 1, row_tiles - 1);
       scales[0].Row((Up ? m.gate : m.down).block_scale, tile0, a.k);

@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     for (int w = 0; w < kWarps; ++w) sum += from[w * 32];
     const float first_scale = __shfl_sync(0xFFFFFFFFu, scale0, due.slot),
                 second_scale = __shfl_sync(0xFFFFFFFFu, scale1, due.slot);
-    sum *= (lane < 16 ? first_scale : second_scale) * kTileFactor<F>;
+    sum *= (lane < 16 ? first_scale : second_scale) * MmaFactor(F);
     if (up) {
       const float second = __shfl_down_sync(0xFFFFFFFFu, sum, 16);
       if (lane < 16) {
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
         Columns columns[2][1][1];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const uint4 low = LoadShared16(columns_at + (first + j) * 128),
-                      high = LoadShared16(columns_at + (first + j) * 128 + 16);
+          const uint4 low = shared_tile::LoadShared16(columns_at + (first + j) * 128),
+                      high = shared_tile::LoadShared16(columns_at + (first + j) * 128 + 16);
           columns[j][0][0] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         }
         if (first == 0) BarrierWait(ring_full + 8 * stage, parity);

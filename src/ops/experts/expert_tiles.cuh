@@ -6,44 +6,24 @@
 
 namespace dsv4::experts {
 
-// Block scales of one row of tiles; only FP8 has them outside its tiles.
-template <WeightFormat F>
+// Block scales of one row of tiles, of formats that have them beside their tiles.
+template <WeightFormat F, bool kBeside = HasScalesBeside(F)>
 struct TileScales {
   __device__ __forceinline__ void Row(const uint8_t*, int, int) {}
 };
-template <>
-struct TileScales<WeightFormat::kFp8Block> {
+template <WeightFormat F>
+struct TileScales<F, true> {
   const float* scale;
   __device__ __forceinline__ void Row(const uint8_t* block_scale, int tile, int k) {
     scale = reinterpret_cast<const float*>(block_scale) + int64_t{tile} * ((k + 127) / 128);
   }
 };
 
-__device__ __forceinline__ uint4 LoadShared16(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t LoadShared2(uint32_t at) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
-  return v;
-}
-
 // LoadTile by shared addresses that stay in registers: `codes` is of the lane's 16 bytes, `scales` of its 2.
 template <WeightFormat F>
 __device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
   LaneTile<F> raw;
-  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
-    raw.codes = LoadShared16(codes);
-    raw.scales = LoadShared2(scales);
-  } else if constexpr (F == WeightFormat::kFp8Block) {
-    raw.codes[0] = LoadShared16(codes);
-    raw.codes[1] = LoadShared16(codes + 512);
-  } else {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) raw.step[s] = LoadShared16(codes + 512 * s);
-  }
+  raw.LoadShared(codes, scales);
   return raw;
 }
 
@@ -77,7 +57,7 @@ __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const
       }
     }
   };
-  if constexpr (F == WeightFormat::kFp8Block) {
+  if constexpr (HasScalesBeside(F)) {
     float part[2][Blocks][4] = {};
     multiply(part);
 #pragma unroll

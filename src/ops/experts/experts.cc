@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
+#include "ops/weight_formats/tile_formats.h"
 
 namespace dsv4 {
 
@@ -20,9 +21,6 @@ constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
     DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
     {"ref", SupportsCpu, ExpertsRef},
 };
-
-// Whose inputs the kernels of prompts take as FP16 numbers.
-bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
 
 }  // namespace
 
@@ -41,15 +39,15 @@ bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, Act
   for (const QuantTensor* w : {&first.gate, &first.up, &first.down}) {
     if (w->format == WeightFormat::kF32 || (w->quantised() && activation != ActivationDtype::kNative)) return false;
   }
-  return first.gate.format == first.up.format && HalfInputs(first.gate) == HalfInputs(first.down);
+  return first.gate.format == first.up.format && IsHalf(first.gate.format) == IsHalf(first.down.format);
 }
 
 std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts,
                                   bool with_shared) {
   if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;
   if (!with_shared && ExpertsRunAsPrompt(ctx, first, activation, num_experts)) {
-    const bool bf16 = first.gate.format == WeightFormat::kBf16 || first.down.format == WeightFormat::kBf16;
-    return StrCat("ExpertsKernel, ", ctx.regime == Regime::kPrompt || bf16 ? 2 : 1, " x ", HalfInputs(first.gate) ? "FP16" : "BF16");
+    const bool bf16 = NeedsTwoParts(first.gate.format) || NeedsTwoParts(first.down.format);
+    return StrCat("ExpertsKernel, ", ctx.regime == Regime::kPrompt || bf16 ? 2 : 1, " x ", IsHalf(first.gate.format) ? "FP16" : "BF16");
   }
   if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32) return "F32UpKernel, F32DownKernel";
   return ctx.f32_inputs ? "ExpertGemmKernel, 3 x BF16" : "ExpertGemmKernel, 2 x BF16";

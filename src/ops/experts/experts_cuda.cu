@@ -170,7 +170,7 @@ void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
 // One token; false where ExpertOneKernel does not take its shapes.
 template <WeightFormat F>
 bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
-  if constexpr (F == WeightFormat::kNvfp4 || F == WeightFormat::kMxfp4) {
+  if constexpr (InfoOf(F).packed()) {
     const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
     if (!OneTokenFits(a, up, items, blocks)) return false;
     const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
@@ -196,13 +196,7 @@ void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
 
 template <bool Up, int Planes, bool Wide>
 void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
-  switch (format) {
-    case WeightFormat::kNvfp4: return Gemm<WeightFormat::kNvfp4, Planes, Up, Wide>(ctx, a, max_chunks);
-    case WeightFormat::kMxfp4: return Gemm<WeightFormat::kMxfp4, Planes, Up, Wide>(ctx, a, max_chunks);
-    case WeightFormat::kFp8Block: return Gemm<WeightFormat::kFp8Block, Planes, Up, Wide>(ctx, a, max_chunks);
-    case WeightFormat::kBf16: return Gemm<WeightFormat::kBf16, Planes, Up, Wide>(ctx, a, max_chunks);
-    case WeightFormat::kF32: break;
-  }
+  WithTileFormat(format, [&]<WeightFormat F>() { Gemm<F, Planes, Up, Wide>(ctx, a, max_chunks); });
 }
 
 template <bool Up>

@@ -40,7 +40,7 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
   const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   const int row_tile = step * 4 + warp;
   Fp8Scales scales;
-  if (kFormat == WeightFormat::kFp8Block && row_tile < p.row_tiles) {
+  if (HasScalesBeside(kFormat) && row_tile < p.row_tiles) {
     scales.row[0] = reinterpret_cast<const float*>(m.gate.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
     scales.row[1] = reinterpret_cast<const float*>(m.up.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
   }
@@ -95,7 +95,7 @@ __device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShare
   const QuantTensor& w = p.matrices[tile.expert].down;
   const int lane = static_cast<int>(threadIdx.x % 32), row_tile = step * kRowTiles + static_cast<int>(threadIdx.x / 32) - 4;
   Fp8Scales scales;
-  if (kFormat == WeightFormat::kFp8Block && row_tile < p.row_tiles) {
+  if (HasScalesBeside(kFormat) && row_tile < p.row_tiles) {
     scales.row[0] = scales.row[1] = reinterpret_cast<const float*>(w.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
   }
   int pair[(kN + 31) / 32];  // of token 32 i + lane
@@ -214,7 +214,7 @@ void LaunchFormat(const ExecContext& ctx, const ExpertsParams& p, int parts) {
     LaunchClasses<kFormat, kUp, 2, 3, 3>(ctx, p);
     LaunchClasses<kFormat, kUp, 2, 4, 4>(ctx, p);
     LaunchClasses<kFormat, kUp, 2, 5, 5>(ctx, p);
-  } else if constexpr (kFormat != WeightFormat::kBf16) {
+  } else if constexpr (!NeedsTwoParts(kFormat)) {
     LaunchClasses<kFormat, kUp, 1, 0, 0>(ctx, p);
     LaunchClasses<kFormat, kUp, 1, 1, 1>(ctx, p);
     LaunchClasses<kFormat, kUp, 1, 2, 2>(ctx, p);
@@ -226,23 +226,15 @@ void LaunchFormat(const ExecContext& ctx, const ExpertsParams& p, int parts) {
 
 template <bool kUp>
 void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p, int parts) {
-  switch (format) {
-    case WeightFormat::kNvfp4: return LaunchFormat<WeightFormat::kNvfp4, kUp>(ctx, p, parts);
-    case WeightFormat::kMxfp4: return LaunchFormat<WeightFormat::kMxfp4, kUp>(ctx, p, parts);
-    case WeightFormat::kFp8Block: return LaunchFormat<WeightFormat::kFp8Block, kUp>(ctx, p, parts);
-    case WeightFormat::kBf16: return LaunchFormat<WeightFormat::kBf16, kUp>(ctx, p, parts);
-    case WeightFormat::kF32: break;
-  }
+  WithTileFormat(format, [&]<WeightFormat F>() { LaunchFormat<F, kUp>(ctx, p, parts); });
 }
-
-bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
 void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts) {
-  if (a.first.gate.format == WeightFormat::kBf16 || a.first.down.format == WeightFormat::kBf16) parts = 2;
+  if (NeedsTwoParts(a.first.gate.format) || NeedsTwoParts(a.first.down.format)) parts = 2;
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
   const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
@@ -283,14 +275,14 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts)
   Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
          num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
-  if (a.x_blocks != nullptr && HalfInputs(a.first.gate) && parts == 1) {
+  if (a.x_blocks != nullptr && IsHalf(a.first.gate.format) && parts == 1) {
     DSV4_CHECK(d % 64 == 0);
     const int64_t warps = CeilDiv(tokens, 8) * CeilDiv(d_slabs, kSpreadSlabs);
     Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x, static_cast<int>(tokens),
            static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
   } else {
     const dim3 grid(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
-    Launch(ctx, HalfInputs(a.first.gate) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens),
+    Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens),
            static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   }
   ExpertsParams p = {};

@@ -4,6 +4,7 @@
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/weight_formats/tile_formats.h"
 
 namespace dsv4 {
 
@@ -38,12 +39,12 @@ LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w) {
 }
 
 int GpuInputParts(const ExecContext& ctx, const QuantTensor& w) {
-  return ctx.regime == Regime::kPrompt || w.format == WeightFormat::kBf16 ? 2 : 1;
+  return ctx.regime == Regime::kPrompt || NeedsTwoParts(w.format) ? 2 : 1;
 }
 
 bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w) {
   return SupportsCuda(ctx) && ctx.regime == Regime::kLongPrompt && GpuLinearKernels(ctx, w) == LinearKernels::kPrompt &&
-         (w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block) && w.cols % kTileCols64 == 0;
+         IsHalf(w.format) && w.cols % kTileCols64 == 0;
 }
 
 bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups) {
@@ -56,8 +57,7 @@ std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
     case LinearKernels::kRows: return "F32LinearKernel, F32";
     case LinearKernels::kTiles: return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
     case LinearKernels::kPrompt: {
-      const bool half = w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block;
-      return StrCat("LinearKernel, ", GpuInputParts(ctx, w), " x ", half ? "FP16" : "BF16");
+      return StrCat("LinearKernel, ", GpuInputParts(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
     }
   }
   return "";

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
       const LinearMatrix& m = p.matrices[at.matrix];
       const int row_tile = at.row_tile0 + tile_of_block;
       Fp8Scales scales;
-      if (kFormat == WeightFormat::kFp8Block && row_tile < at.row_tile_end) {
+      if (HasScalesBeside(kFormat) && row_tile < at.row_tile_end) {
         scales.row[0] = scales.row[1] = m.scales + static_cast<int64_t>(row_tile) * p.scale_stride;
       }
       float acc[kN / 2], unit[2];
@@ -255,16 +255,14 @@ void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert
     if (tokens == 64) return LaunchTiles<kFormat, 64, 2>(ctx, p, convert);
     return LaunchTiles<kFormat, 128, 2>(ctx, p, convert);
   }
-  if constexpr (kFormat != WeightFormat::kBf16) {
+  if constexpr (!NeedsTwoParts(kFormat)) {
     if (tokens == 128) return LaunchTiles<kFormat, 128, 1>(ctx, p, convert);
     if (tokens == 192) return LaunchTiles<kFormat, 192, 1>(ctx, p, convert);
     LaunchTiles<kFormat, 256, 1>(ctx, p, convert);
   }
 }
 
-bool HalfInputs(const QuantTensor& w) { return w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kFp8Block; }
-
-int PartsOf(const QuantTensor& w, int parts) { return w.format == WeightFormat::kBf16 ? 2 : parts; }
+int PartsOf(const QuantTensor& w, int parts) { return NeedsTwoParts(w.format) ? 2 : parts; }
 
 // Matrices that read the same activations, x or its blocks: one conversion for all that take the same numbers, one launch for
 // all of a format.
@@ -286,7 +284,7 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
     if (done[lead]) continue;
     const QuantTensor& kind = a.matrices[lead].w;
     const int of_kind = PartsOf(kind, parts);
-    const bool given = a.blocks != nullptr && HalfInputs(kind) && of_kind == 1;
+    const bool given = a.blocks != nullptr && IsHalf(kind.format) && of_kind == 1;
     constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
     const int64_t token_bytes = a.groups * slabs * of_kind * 128;
     const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
@@ -305,7 +303,7 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
     int num_launches = 0;
     for (int i = lead; i < a.count; ++i) {
       const QuantTensor& w = a.matrices[i].w;
-      if (done[i] || HalfInputs(w) != HalfInputs(kind) || PartsOf(w, parts) != of_kind) continue;
+      if (done[i] || IsHalf(w.format) != IsHalf(kind.format) || PartsOf(w, parts) != of_kind) continue;
       done[i] = true;
       if (std::find(launches, launches + num_launches, together_of(i)) == launches + num_launches) launches[num_launches++] = together_of(i);
     }
@@ -353,19 +351,13 @@ void Multiply(const ExecContext& ctx, const Products& a, int parts) {
         if (launches[f].queries >= 0) {
           const LinearPart& part = a.matrices[launches[f].queries];
           const QueryBlocks& q = part.queries;
-          DSV4_CHECK(pieces == 1 && of_kind == 1 && HalfInputs(part.w) && a.groups == 1 && q.head_dim % 64 == 0 && part.w.rows % q.head_dim == 0);
+          DSV4_CHECK(pieces == 1 && of_kind == 1 && IsHalf(part.w.format) && a.groups == 1 && q.head_dim % 64 == 0 && part.w.rows % q.head_dim == 0);
           DSV4_CHECK(q.cos_sin.dim(0) == num_tokens && q.cos_sin.dim(1) == 32);
           p.query_blocks = q.blocks, p.squares = q.squares, p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
           p.head_blocks = static_cast<int>(q.head_dim / 64);
         }
         const Convert convert = given || f > 0 ? Convert::kNo : num_launches > 1 ? Convert::kFirst : Convert::kMeanwhile;
-        switch (launches[f].format) {
-          case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p, convert); break;
-          case WeightFormat::kMxfp4: LaunchFormat<WeightFormat::kMxfp4>(ctx, p, convert); break;
-          case WeightFormat::kFp8Block: LaunchFormat<WeightFormat::kFp8Block>(ctx, p, convert); break;
-          case WeightFormat::kBf16: LaunchFormat<WeightFormat::kBf16>(ctx, p, convert); break;
-          case WeightFormat::kF32: break;
-        }
+        WithTileFormat(launches[f].format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p, convert); });
       }
     }
   }

@@ -94,7 +94,7 @@ class OneTokenTiles {
 
   // Tile `i` of a chunk, of which x begins at `x`; `scale` is FP8's.
   __device__ __forceinline__ void Multiply(const uint32_t (&a)[4][4], uint32_t x, int i, float scale = 0) {
-    constexpr bool kScales = F == WeightFormat::kFp8Block;
+    constexpr bool kScales = HasScalesBeside(F);
     float part[4] = {};
     float(&d)[4] = kScales ? part : sum_[i % 2];
     uint4(&columns)[2] = columns_[i % 2];

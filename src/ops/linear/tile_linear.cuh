@@ -79,23 +79,13 @@ struct Share {
   int offset, step, first, count;
 };
 
-// kMixed: the most.
-__host__ __device__ __forceinline__ constexpr int TilesOfChunk(WeightFormat f) {
-  return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
-}
-
 // call<G>(): G is F, or of several formats the one that is known only now.
 template <WeightFormat F, typename Call>
 __device__ __forceinline__ void CallWithFormat(WeightFormat format, const Call& call) {
   if constexpr (F != kMixed) {
     call.template operator()<F>();
   } else {
-    switch (format) {
-      case WeightFormat::kNvfp4: return call.template operator()<WeightFormat::kNvfp4>();
-      case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
-      case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
-      default: return call.template operator()<WeightFormat::kBf16>();
-    }
+    CallWithTileFormat(format, call);
   }
 }
 
@@ -267,7 +257,7 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     float sum[4] = {};
-    float(&d)[4] = F == WeightFormat::kFp8Block ? sum : acc[n];
+    float(&d)[4] = HasScalesBeside(F) ? sum : acc[n];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -278,7 +268,7 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
         MmaBf16(d, a[2 * half + 1], b[half].z, b[half].w);
       }
     }
-    if constexpr (F == WeightFormat::kFp8Block) {
+    if constexpr (HasScalesBeside(F)) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[n][i] = fmaf(scale, sum[i], acc[n][i]);
     }
@@ -300,7 +290,7 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   }
 #pragma unroll 1
   for (; count >= 2; count -= 2) {
-    if constexpr (F == WeightFormat::kFp8Block) scale[0] = scales.Of(scale_tile / 2), scale[1] = scales.Of((scale_tile + 1) / 2);
+    if constexpr (HasScalesBeside(F)) scale[0] = scales.Of(scale_tile / 2), scale[1] = scales.Of((scale_tile + 1) / 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, scale[i], b[i], acc[i]);
     tile += 2 * kTile;
@@ -308,7 +298,7 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
     scale_tile += 2;
   }
   if (count > 0) {
-    if constexpr (F == WeightFormat::kFp8Block) scale[0] = scales.Of(scale_tile / 2);
+    if constexpr (HasScalesBeside(F)) scale[0] = scales.Of(scale_tile / 2);
     MultiplyTile<F, NT, NX>(tile, lane, x, inputs, scale[0], b[0], acc[0]);
   }
 }
@@ -413,7 +403,6 @@ constexpr size_t kOwnShared = 1024, kMostShared = kSharedMemoryOfABlock - kOwnSh
 // multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.
 constexpr size_t kOneBlock = 116 * 1024;
 
-inline float TileFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? kTileFactor<WeightFormat::kNvfp4> : 1.0f; }
 
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>

@@ -128,7 +128,7 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols && (matrices[i].groups == 1 || count == 1));
     p.matrices[i] = {.codes = w.codes,
                      .scales = reinterpret_cast<const float*>(w.block_scale),
-                     .factor = w.global_scale * TileFactor(w.format),
+                     .factor = w.global_scale * MmaFactor(w.format),
                      .rows = static_cast<int>(w.rows),
                      .first_item = p.items,
                      .format = w.format};
@@ -177,13 +177,8 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     if (nx == kExact) {
       LaunchExact(ctx, p);
     } else {
-      switch (format) {
-        case WeightFormat::kNvfp4: LaunchFormat<WeightFormat::kNvfp4>(ctx, p); break;
-        case WeightFormat::kMxfp4: LaunchFormat<WeightFormat::kMxfp4>(ctx, p); break;
-        case WeightFormat::kFp8Block: LaunchFormat<WeightFormat::kFp8Block>(ctx, p); break;
-        case WeightFormat::kBf16: LaunchFormat<WeightFormat::kBf16>(ctx, p); break;
-        case kMixed: LaunchFormat<kMixed>(ctx, p); break;
-      }
+      format == kMixed ? LaunchFormat<kMixed>(ctx, p)
+                       : WithTileFormat(format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p); });
     }
     first += tokens;
   }

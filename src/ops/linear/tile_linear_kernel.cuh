@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   const auto load_scales = [&](int item) {
     if (item >= range.end) return;
     const int m = MatrixOf(p, item);
-    if (F == kMixed && p.matrices[m].format != WeightFormat::kFp8Block) return;
+    if (F == kMixed && !HasScalesBeside(p.matrices[m].format)) return;
     next_scales = ItemScales::Load(p, m, RowTile(p, m, range.group, item), share.first, lane);
   };
-  if constexpr (F == WeightFormat::kFp8Block || F == kMixed) load_scales(range.begin + share.offset);
+  if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(range.begin + share.offset);
   if (p.norm != nullptr && static_cast<int>(threadIdx.x) < (p.cols + 31) / 32) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));  // not waited for: this may be all the time there is
   }
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
       }
       __syncwarp();
       start();
-      if constexpr (F == WeightFormat::kFp8Block || F == kMixed) load_scales(range.begin + share.offset);
+      if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(range.begin + share.offset);
     }
     const int items = range.end - range.begin, stride = Exchange::Stride(items);
     StageInputs<NX>(p, range.group, first_tile * 64, end_tile - first_tile, inputs);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
         for (int j = 0; j < 4; ++j) acc[0][n][j] = acc[1][n][j] = 0;
       }
       const ItemScales scales = next_scales;
-      if constexpr (F == WeightFormat::kFp8Block || F == kMixed) load_scales(item + share.step);
+      if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(item + share.step);
       while (m + 1 < p.num_matrices && item >= p.matrices[m + 1].first_item) ++m;
       const Matrix& a = p.matrices[m];
       const WeightFormat format = F == kMixed ? a.format : F;

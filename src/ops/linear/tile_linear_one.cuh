@@ -21,7 +21,7 @@ inline bool OneTokenTakes(const Params& p) {
 template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole>
 __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, uint64_t* barriers, float* row_scale) {
   constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
-  constexpr bool kFp8 = F == WeightFormat::kFp8Block;
+  constexpr bool kFp8 = HasScalesBeside(F);
   static_assert(kFull * kTile <= kSlotBytes);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const uint32_t lane = threadIdx.x % 32;

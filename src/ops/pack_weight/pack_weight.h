@@ -21,22 +21,12 @@
 #pragma once
 
 #include "ops/registry.h"
+#include "ops/weight_formats/tile_formats.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
 inline constexpr int64_t kTileRows16 = 16, kTileCols64 = 64;
-
-constexpr int64_t TileBytes(WeightFormat f) {
-  switch (f) {
-    case WeightFormat::kNvfp4:
-    case WeightFormat::kMxfp4: return 576;
-    case WeightFormat::kFp8Block: return 1024;
-    case WeightFormat::kBf16: return 2048;
-    case WeightFormat::kF32: return 0;
-  }
-  return 0;
-}
 
 // NVFP4's block scales in tiles: 5 exponent bits (bias 21) and 3 mantissa bits, the middle of a BF16 or FP16 number, and no
 // subnormals: TileScale(s) << 7 is s * 2^6 as an FP16, (TileScale(s) << 4) + 0x7000 s * 2^118 as a BF16. Of the magnitude: the
@@ -89,7 +79,7 @@ constexpr int64_t PackedCodeBytes(const QuantTensor& w) {
   return CeilDiv(w.rows, kTileRows16) * CeilDiv(w.cols, kTileCols64) * TileBytes(w.format);
 }
 constexpr int64_t PackedScaleBytes(const QuantTensor& w) {
-  return w.format == WeightFormat::kFp8Block ? CeilDiv(w.rows, kTileRows16) * CeilDiv(w.cols, kFp8BlockSize) * 4 : 0;
+  return HasScalesBeside(w.format) ? CeilDiv(w.rows, kTileRows16) * CeilDiv(w.cols, kFp8BlockSize) * 4 : 0;
 }
 
 struct PackWeightArgs {

@@ -218,7 +218,7 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   for (int i = 0; i < linears.count; ++i) {
     const QuantTensor& w = linears.parts[static_cast<size_t>(i)].w;
     p.matrices[i].codes = w.codes;
-    p.matrices[i].factor = w.global_scale * tile_linear::TileFactor(w.format);
+    p.matrices[i].factor = w.global_scale * MmaFactor(w.format);
   }
   // At least as much as lets a multiprocessor have one block only, as linears do.
   const size_t bytes = std::max<size_t>({RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});

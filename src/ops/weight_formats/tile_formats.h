@@ -1,0 +1,57 @@
+// The formats of weights in tiles (ops/pack_weight/pack_weight.h): what the GPU's kernels are told of each when they
+// are compiled. How a tile's numbers are decoded: nvfp4.cuh, mxfp4.cuh, fp8.cuh and bf16.cuh beside this file. F32 has
+// no tiles.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/weight_format.h"
+
+namespace dsv4 {
+
+// Of 16 rows x 64 columns.
+constexpr int64_t TileBytes(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::kNvfp4:
+    case WeightFormat::kMxfp4: return 576;
+    case WeightFormat::kFp8Block: return 1024;
+    case WeightFormat::kBf16: return 2048;
+    case WeightFormat::kF32: return 0;
+  }
+  return 0;
+}
+
+// That a warp asks for together (ops/linear/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several: the
+// most.
+constexpr int TilesOfChunk(WeightFormat f) {
+  return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
+}
+
+// FP8's block scales lie beside the tiles, one for 16 rows x 128 columns; FP4's are in them.
+constexpr bool HasScalesBeside(WeightFormat f) { return f == WeightFormat::kFp8Block; }
+
+// With wgmma: weights and inputs as FP16. Otherwise as BF16, of whose numbers inputs are two at least where the weights
+// have BF16's eight significant bits.
+constexpr bool IsHalf(WeightFormat f) { return f == WeightFormat::kNvfp4 || f == WeightFormat::kFp8Block; }
+constexpr bool NeedsTwoParts(WeightFormat f) { return f == WeightFormat::kBf16; }
+
+// What sums of decoded weights times inputs must be multiplied by, besides the tensor's own scales: with mma, with
+// wgmma.
+constexpr float MmaFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? 256.0f : 1.0f; }
+constexpr float WgmmaFactor(WeightFormat f) {
+  return f == WeightFormat::kNvfp4 ? 0x1p8f : f == WeightFormat::kFp8Block ? 0x1p-7f : 1.0f;
+}
+
+// call.operator()<F>() with the format of these tiles; nothing for F32.
+template <typename Call>
+void WithTileFormat(WeightFormat format, const Call& call) {
+  switch (format) {
+    case WeightFormat::kNvfp4: return call.template operator()<WeightFormat::kNvfp4>();
+    case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
+    case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
+    case WeightFormat::kBf16: return call.template operator()<WeightFormat::kBf16>();
+    case WeightFormat::kF32: return;
+  }
+}
+
+}  // namespace dsv4
