@@ -288,13 +288,22 @@ void AddServe(CLI::App* app, Command* chosen) {
   c->add_flag("--strict-model", s->strict_model, "404 for requests that name another model");
   AddTexts(c, "--api-key", "KEY", "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
            [=](const std::string& key) {
-             if (key.empty()) throw UsageError("--api-key is empty");
+             if (!IsUsableKey(key)) throw UsageError("--api-key is empty or has other than visible ASCII characters");
              s->api_keys.push_back(key);
            });
   AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
   c->add_flag("--share-cache", s->share_cache, "all keys use one prefix cache (default: one each, where there are several)");
   AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
           [=](const std::string& text) { s->cors_origin = text; });
+  AddTexts(c, "--allowed-host", "NAME",
+           "a name besides localhost, 127.* and --host that requests may call this server by; without it a host that others "
+           "reach goes by any (may be repeated)",
+           [=](const std::string& name) {
+             if (name.empty()) throw UsageError("--allowed-host is empty");
+             s->allowed_hosts.push_back(name);
+           });
+  AddInteger(c, "--key-guesses", &o->key_guesses, 0, 1000000,
+             "wrong keys a second from one address, beyond which it gets 429 (default 5; 0: any)");
   AddDialect(c, &o->dialect);
   AddSpecialTokens(c, &s->special_tokens_in_content, "text");
   AddChoice<bool>(c, "--default-thinking", &s->default_thinking, {{"on", true}, {"off", false}},
@@ -307,6 +316,14 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddInteger(c, "--max-prompt", &s->max_prompt_tokens, 0, kMaxInt64, "tokens of a prompt (default 0: the context)");
   AddInteger(c, "--max-connections", &s->max_connections, 1, 1 << 20, "open connections (default 1024)");
   AddBytes(c, "--max-body", &o->max_body, "largest request body (default 32MiB)");
+  AddBytes(c, "--max-body-total", &o->max_body_total,
+           "memory for the bodies of all requests, each until its reply is read; more get 503 (default 256MiB)");
+  AddBytes(c, "--min-rate", &o->min_rate,
+           "bytes a second at least, of bodies that arrive and of readers that let a reply wait (default 4KiB; 0: any)");
+  AddInteger(c, "--header-timeout", &o->header_timeout_s, 1, 1 << 20, "seconds for a request's header (default 30)");
+  AddInteger(c, "--body-timeout", &o->body_timeout_s, 1, 1 << 20, "seconds in which a body must keep --min-rate (default 30)");
+  AddInteger(c, "--write-timeout", &o->write_timeout_s, 1, 1 << 20,
+             "seconds in which a reader must keep --min-rate (default 60)");
   AddBytes(c, "--kv-budget", &s->kv_budget_bytes, "memory for KV, the prefix cache included (default: half of what is free)");
   AddChoice<bool>(c, "--prefix-cache", &s->prefix_cache, {{"on", true}, {"off", false}},
                   "keeps KV for prompts that begin alike, within the KV budget (default on)");
@@ -325,6 +342,10 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddChoice<bool>(c, "--log-format", &s->log_json, {{"text", false}, {"json", true}}, "form of the log (default text)");
   c->final_callback([=] {
     CheckSynthetic(o->model);
+    if (o->max_body_total > 0 && o->max_body_total < o->max_body) {
+      throw UsageError("--max-body-total is " + std::to_string(o->max_body_total) + ", less than one body may take (--max-body " +
+                       std::to_string(o->max_body) + ")");
+    }
     *chosen = [o] { return RunServe(*o); };
   });
 }

@@ -23,6 +23,10 @@ void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, 
       ->take_all();
 }
 
+bool IsUsableKey(std::string_view key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7f; });
+}
+
 std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
 
 void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {

@@ -39,6 +39,9 @@ CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string&
 void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
               std::function<void(const std::string&)> store);
 
+// Visible ASCII, as a header can carry it.
+bool IsUsableKey(std::string_view key);
+
 // "--model" of "-m,--model".
 std::string LongName(const std::string& flags);
 

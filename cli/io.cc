@@ -70,6 +70,7 @@ size_t ReadSome(int fd, std::span<char> buffer, const std::string& name) {
     if (ready < 0) continue;
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n >= 0) return static_cast<size_t>(n);
+    if (errno == EBADF) throw RunError(name + " is closed");
     if (errno != EINTR) throw RunError("cannot read " + name + ": " + ErrnoText(errno));
   }
 }
@@ -129,6 +130,14 @@ bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
 bool StdoutIsTerminal() { return ::isatty(STDOUT_FILENO) != 0; }
 bool StderrIsTerminal() { return ::isatty(STDERR_FILENO) != 0; }
 
+// Opened the wrong way round: a use is then an error, as it would be of a closed one.
+void HoldClosedStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    [[maybe_unused]] const int held = ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 void InstallSignalHandlers() {
   g_stdout_is_terminal = StdoutIsTerminal();
   if (::pipe2(g_wake_pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw RunError("pipe: " + ErrnoText(errno));
@@ -138,6 +147,7 @@ void InstallSignalHandlers() {
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is then an error like a full disk
 }
 
 bool Interrupted() { return g_interrupts > 0; }
@@ -155,7 +165,33 @@ void Print(std::string_view text) {
 
 void PrintError(std::string_view text) { WriteAll(STDERR_FILENO, text); }
 
-void PrintNote(std::string_view text) { PrintError("dsv4: note: " + std::string(text) + "\n"); }
+void PrintNote(std::string_view text) { PrintError("dsv4: note: " + Printable(text) + "\n"); }
+
+std::string Printable(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  size_t invalid = FindInvalidUtf8(text);
+  const auto spell = [&](std::string_view prefix, unsigned char c) {
+    (out += prefix) += {kDigits[c >> 4], kDigits[c & 15]};
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c == '\n' || c == '\r') {
+      out += ' ';
+    } else if (i == invalid) {
+      spell("\\x", c);
+      const size_t next = FindInvalidUtf8(text.substr(i + 1));
+      invalid = next == std::string_view::npos ? next : i + 1 + next;
+    } else if (c < 0x20 || c == 0x7f) {
+      spell("\\x", c);
+    } else if (c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      spell("\\u00", static_cast<unsigned char>(text[++i]));  // U+0080 to U+009F begin control sequences, too
+    } else {
+      out += static_cast<char>(c);
+    }
+  }
+  return out;
+}
 
 bool LineReader::Next(std::string* line) {
   while (true) {

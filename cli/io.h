@@ -15,6 +15,10 @@ bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 
+// Takes the numbers of standard streams that are closed, so that no file gets them; reading or writing those fails. Once, at
+// the start.
+void HoldClosedStreams();
+
 // Installs the handler of SIGINT and SIGTERM and turns SIGPIPE into a write error. Once, at the start.
 void InstallSignalHandlers();
 
@@ -24,6 +28,9 @@ void ClearInterrupt();
 
 // Writes to stdout at once (no buffering between calls). A closed pipe is a QuietExit, a full disk a RunError.
 void Print(std::string_view text);
+
+// On one line, with what a terminal would obey, and bytes that are no UTF-8, spelled out (\x1b).
+std::string Printable(std::string_view text);
 
 // To stderr; failures are ignored.
 void PrintError(std::string_view text);

@@ -9,11 +9,8 @@
 
 namespace {
 
-int Fail(int exit_status, std::string message) {
-  for (char& c : message) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
-  dsv4::cli::PrintError("dsv4: error: " + message + "\n");
+int Fail(int exit_status, const std::string& message) {
+  dsv4::cli::PrintError("dsv4: error: " + dsv4::cli::Printable(message) + "\n");
   return exit_status;
 }
 
@@ -22,6 +19,7 @@ int Fail(int exit_status, std::string message) {
 int main(int argc, char** argv) {
   using namespace dsv4::cli;
   try {
+    HoldClosedStreams();
     InstallSignalHandlers();
     return ParseCommandLine(argc, argv)();
   } catch (const QuietExit& quiet) {

@@ -113,6 +113,12 @@ struct ServeOptions {
   std::optional<ChatDialect> dialect;
   std::string api_key_file;
   int64_t max_body = int64_t{32} << 20;
+  int64_t max_body_total = 0;  // 0: 256 MiB, or one body where that is more
+  int64_t min_rate = int64_t{4} << 10;
+  int64_t header_timeout_s = 30;
+  int64_t body_timeout_s = 30;
+  int64_t write_timeout_s = 60;
+  int64_t key_guesses = 5;
   int64_t max_gap_ms = 250;
   int64_t request_timeout_s = 3600;
   int64_t drain_timeout_s = 30;

@@ -4,10 +4,14 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "dsv4/server.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
+#include "flags.h"
 #include "io.h"
 #include "model.h"
 #include "options.h"
@@ -17,14 +21,24 @@ namespace dsv4::cli {
 
 namespace {
 
-// One key a line; empty lines and lines that start with # do not count.
+// One key a line; empty lines and lines that start with # do not count, nor does a byte order mark.
 void AddKeysFromFile(const std::string& path, std::vector<std::string>* keys) {
-  std::istringstream lines(ReadInput(path));
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  std::string text = ReadInput(path);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  std::istringstream lines(text);
   const size_t before = keys->size();
+  int number = 0;
   for (std::string line; std::getline(lines, line);) {
+    ++number;
     const size_t begin = line.find_first_not_of(" \t\r");
     if (begin == std::string::npos || line[begin] == '#') continue;
-    keys->push_back(line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1));
+    std::string key = line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+    if (!IsUsableKey(key)) {
+      throw RunError(path + ", line " + std::to_string(number) +
+                     ": a key has visible ASCII characters only, else no header can carry it");
+    }
+    keys->push_back(std::move(key));
   }
   if (keys->size() == before) throw RunError(path + " holds no API key; write one a line");
 }
@@ -36,7 +50,15 @@ int RunServe(const ServeOptions& options) {
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
   if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server.api_keys);
+  const int64_t body_total =
+      options.max_body_total > 0 ? options.max_body_total : std::max(int64_t{256} << 20, options.max_body);
   server.max_body_bytes = static_cast<size_t>(options.max_body);
+  server.max_body_total = static_cast<size_t>(body_total);
+  server.min_rate = static_cast<size_t>(options.min_rate);
+  server.header_timeout_s = static_cast<double>(options.header_timeout_s);
+  server.body_timeout_s = static_cast<double>(options.body_timeout_s);
+  server.write_timeout_s = static_cast<double>(options.write_timeout_s);
+  server.key_guesses = static_cast<double>(options.key_guesses);
   server.max_gap_s = static_cast<double>(options.max_gap_ms) / 1000;
   server.request_timeout_s = static_cast<double>(options.request_timeout_s);
   server.drain_timeout_s = static_cast<double>(options.drain_timeout_s);

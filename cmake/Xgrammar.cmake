@@ -18,6 +18,10 @@ if(EXISTS ${DSV4_XGRAMMAR_DIR}/include/xgrammar/xgrammar.h)
       ${DSV4_XGRAMMAR_DIR}/3rdparty/dlpack/include)
     target_include_directories(${target} SYSTEM PRIVATE ${DSV4_XGRAMMAR_DIR}/3rdparty/picojson)
     target_compile_features(${target} PRIVATE cxx_std_17)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      # Its variants name types that are not complete yet, which Clang takes in C++17 only.
+      set_target_properties(${target} PROPERTIES CXX_STANDARD 17)
+    endif()
     target_compile_definitions(${target} PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
       XGRAMMAR_LOG_CUSTOMIZE=1)
     target_compile_options(${target} PRIVATE -w)

@@ -97,16 +97,19 @@ Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request
             {"code", error.code.empty() ? Json(nullptr) : Json(error.code)}}}};
 }
 
-void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error) {
-  const std::string& id = exchange.request().id;
-  HeaderList headers;
-  if (form == ErrorForm::kAnthropic) headers.emplace_back("request-id", id);
-  if (error.retry_after_s > 0) headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+HttpReply ErrorReply(ErrorForm form, const ApiError& error, const std::string& id) {
+  HttpReply reply{.status = error.status, .type = "application/json", .body = Dump(ErrorBody(form, error, id))};
+  if (form == ErrorForm::kAnthropic) reply.headers.emplace_back("request-id", id);
+  if (error.retry_after_s > 0) reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   // The same request would run out of time again.
-  if (error.status == 504) headers.emplace_back("x-should-retry", "false");
-  if (error.status == 401)
-    headers.emplace_back("WWW-Authenticate", "Basic realm=\"dsv4\", charset=\"UTF-8\"");
-  exchange.Respond(error.status, "application/json", Dump(ErrorBody(form, error, id)), std::move(headers));
+  if (error.status == 504) reply.headers.emplace_back("x-should-retry", "false");
+  if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Basic realm=\"dsv4\", charset=\"UTF-8\"");
+  return reply;
+}
+
+void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error) {
+  HttpReply reply = ErrorReply(form, error, exchange.request().id);
+  exchange.Respond(reply.status, reply.type, std::move(reply.body), std::move(reply.headers));
 }
 
 ApiError ToApiError(const Status& status) {

@@ -40,7 +40,8 @@ struct Api {
   int64_t created;                  // seconds since 1970
 };
 
-// Sends the error as the route's clients expect it.
+// The error as the route's clients expect it, made and sent.
+HttpReply ErrorReply(ErrorForm form, const ApiError& error, const std::string& request_id);
 void RespondError(Exchange& exchange, ErrorForm form, const ApiError& error);
 Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id);
 // A sequence that ended with kError.

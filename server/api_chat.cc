@@ -436,7 +436,8 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
 }  // namespace
 
 void ServeChat(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
 

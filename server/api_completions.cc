@@ -240,7 +240,8 @@ std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special
 }  // namespace
 
 void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
 
@@ -278,7 +279,8 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
 }
 
 void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
   Ids ids;
@@ -305,7 +307,8 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
 }
 
 void ServeDetokenize(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
   const Json* tokens = fields.Array("tokens");

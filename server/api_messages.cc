@@ -329,7 +329,8 @@ void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, Gener
 }  // namespace
 
 void ServeMessages(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
   GenerationParams params;
@@ -366,7 +367,8 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
 }
 
 void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
   GenerationParams params;

@@ -262,7 +262,8 @@ Json Echo(const Fields& fields, const char* name, Json otherwise) {
 }  // namespace
 
 void ServeResponses(const Api& api, const ExchangePtr& exchange) {
-  const Json body = ParseJson(exchange->request().body);
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
   if (const auto previous = fields.Text("previous_response_id")) {

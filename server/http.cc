@@ -1,13 +1,15 @@
 // Listening, accepting, time-outs, signals.
 #include <algorithm>
-#include <csignal>
+#include <array>
+#include <thread>
 #include <utility>
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "http_connection.h"
+#include "signals.h"
 
 namespace dsv4::server {
 
@@ -15,11 +17,13 @@ namespace {
 
 using namespace http_internal;
 
+constexpr int kSendBuffer = 256 << 10;
+
 class HttpServerImpl : public HttpServer {
  public:
-  HttpServerImpl(const HttpOptions& options, Handler handler, DoneFn done)
-      : acceptor_(shared_.context), sweeper_(shared_.context), signals_(shared_.context) {
-    shared_.options = options;
+  HttpServerImpl(const HttpOptions& options, Gate gate, Handler handler, DoneFn done)
+      : shared_(options), acceptor_(shared_.context), sweeper_(shared_.context), signals_(shared_.context) {
+    shared_.gate = std::move(gate);
     shared_.handler = std::move(handler);
     shared_.done = std::move(done);
   }
@@ -27,11 +31,13 @@ class HttpServerImpl : public HttpServer {
   void Close() override {
     error_code ignored;
     acceptor_.close(ignored);
-    for (Connection* c : Connections()) c->Close();
+    for (Connection* c : Connections()) c->Close("the server stopped");
+    shared_.let_go.Settle();
     // Calls that are still queued hold connections and may queue more.
     shared_.context.restart();
     while (shared_.context.poll() > 0) {
     }
+    shared_.let_go.Settle();
   }
 
   Status Open() {
@@ -53,14 +59,26 @@ class HttpServerImpl : public HttpServer {
                                "; choose another --port (0: any free one)");
     }
     port_ = acceptor_.local_endpoint().port();
+    loopback_ = endpoint.address().is_loopback();
     Accept();
     return {};
   }
 
   int port() const override { return port_; }
+  bool is_loopback() const override { return loopback_; }
   void Run() override {
     const auto work = asio::make_work_guard(shared_.context);
-    shared_.context.run();
+    while (true) {
+      try {
+        if (!accepting_) Accept();
+        if (!sweeping_) Sweep();
+        shared_.context.run();
+        return;
+      } catch (const std::bad_alloc&) {
+        // What could not be begun anew is begun above. Others end meanwhile, and free what they hold.
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
   }
   void Stop() override { shared_.context.stop(); }
   void Post(std::function<void()> call) override { asio::post(shared_.context, std::move(call)); }
@@ -72,18 +90,17 @@ class HttpServerImpl : public HttpServer {
   }
   void OnSignal(std::function<void(int)> call) override {
     error_code ignored;
-    signals_.add(SIGINT, ignored);
-    signals_.add(SIGTERM, ignored);
-    on_signal_ = std::move(call);
-    WaitForSignal();
+    signals_.assign(CatchStopSignals(), ignored);
+    signals_.async_read_some(asio::buffer(signal_), [this, call = std::move(call)](error_code error, size_t) {
+      if (!error) call(signal_[0]);
+    });
   }
   void Drain() override {
     shared_.draining = true;
-    error_code ignored;
-    acceptor_.close(ignored);
     for (Connection* c : Connections()) c->CloseIfIdle();
   }
   size_t num_connections() const override { return shared_.connections.size(); }
+  size_t body_bytes() const override { return shared_.bodies.held(); }
   size_t num_busy() const override {
     return static_cast<size_t>(std::count_if(shared_.connections.begin(), shared_.connections.end(),
                                              [](const Connection* c) { return c->busy(); }));
@@ -96,56 +113,59 @@ class HttpServerImpl : public HttpServer {
   }
 
   void Accept() {
+    accepting_ = true;
     acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      accepting_ = false;
       if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
       if (error) {
         // Out of file descriptors, most likely: try again later rather than at once.
-        PostAfter(std::chrono::milliseconds(100), [this] { Accept(); });
-        return;
+        accepting_ = true;
+        return PostAfter(std::chrono::milliseconds(100), [this] { Accept(); });
       }
-      error_code ignored;
-      socket.set_option(tcp::no_delay(true), ignored);
-      const auto remote = socket.remote_endpoint(ignored);
-      const auto connection = std::make_shared<Connection>(shared_, std::move(socket),
-                                                           remote.address().to_string(ignored));
-      if (shared_.connections.size() > shared_.options.max_connections) {
-        connection->Refuse(503, "too many connections");
-      } else {
-        connection->Start();
-      }
+      Welcome(std::move(socket));
       if (!sweeping_) Sweep();
       Accept();
     });
   }
 
+  void Welcome(tcp::socket socket) {
+    const HttpOptions& o = shared_.options;
+    const size_t open = shared_.connections.size();
+    if (open >= o.max_connections + o.num_reserved) return;  // closed without a word: it costs nothing
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    // Else the kernel takes megabytes for a client that reads nothing, and nobody notices.
+    socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
+    const auto remote = socket.remote_endpoint(ignored);
+    std::make_shared<Connection>(shared_, std::move(socket), remote.address().to_string(ignored),
+                                 /*reserved=*/open >= o.max_connections)
+        ->Start();
+  }
+
   void Sweep() {
-    sweeping_ = !shared_.connections.empty();
-    if (!sweeping_) return;
+    sweeping_ = false;
+    if (shared_.connections.empty()) return;
     sweeper_.expires_after(std::chrono::seconds(1));
     sweeper_.async_wait([this](error_code error) {
       if (error) return;
       const auto now = Clock::now();
+      shared_.let_go.Settle();
       for (Connection* c : Connections()) {
-        if (shared_.connections.contains(c)) c->shared_from_this()->Sweep(now);
+        if (!shared_.connections.contains(c)) continue;
+        const auto connection = c->shared_from_this();
+        connection->Guard([&] { connection->Sweep(now); });
       }
       Sweep();
     });
-  }
-
-  void WaitForSignal() {
-    signals_.async_wait([this](error_code error, int signal) {
-      if (error) return;
-      on_signal_(signal);
-      WaitForSignal();
-    });
+    sweeping_ = true;
   }
 
   Shared shared_;
   tcp::acceptor acceptor_;
   asio::steady_timer sweeper_;
-  asio::signal_set signals_;
-  std::function<void(int)> on_signal_;
-  bool sweeping_ = false;
+  asio::posix::stream_descriptor signals_;
+  std::array<char, 1> signal_{};
+  bool accepting_ = false, sweeping_ = false, loopback_ = false;
   int port_ = 0;
 };
 
@@ -158,9 +178,9 @@ std::string_view HttpRequest::Header(std::string_view lower_case_name) const {
   return {};
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpOptions& options, Handler handler,
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpOptions& options, Gate gate, Handler handler,
                                                        DoneFn done) {
-  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler), std::move(done));
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(gate), std::move(handler), std::move(done));
   DSV4_RETURN_IF_ERROR(server->Open());
   return std::unique_ptr<HttpServer>(std::move(server));
 }

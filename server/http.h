@@ -1,7 +1,11 @@
 // HTTP/1.1 over TCP: one I/O thread, any number of connections. Knows nothing of models.
 //
-//   auto http = HttpServer::Listen({.host = "127.0.0.1", .port = 8000}, [](ExchangePtr e) { e->Respond(200, ...); });
+//   auto http = HttpServer::Listen({.host = "127.0.0.1", .port = 8000}, gate, [](ExchangePtr e) { e->Respond(200, ...); }, done);
 //   (*http)->Run();   // until Stop()
+//
+// The gate sees a request's header and decides before any of its body is read or asked for. A request holds no more than
+// the limits of HttpOptions, and the bodies of all requests together no more than max_body_total; one request of a
+// connection is served at a time, and the next is read when the reply has been taken.
 //
 // Every Exchange must get a reply: Respond, or StartStream, Write ..., FinishStream. One that is dropped without is
 // answered with 500. A client that leaves is noticed at once, also while nothing is being written; so is one that only
@@ -13,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,13 +31,19 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;  // 0: any free one
-  size_t max_header_bytes = 32 << 10;
-  size_t max_body_bytes = 32 << 20;
+  int port = 8000;                         // 0: any free one
+  size_t max_header_bytes = 32 << 10;      // also of a chunk's extension and of a trailer
+  size_t max_header_lines = 128;
+  size_t max_framing_bytes = 64 << 10;     // sizes of chunks, extensions and trailer, beside eight bytes for each of the body
+  size_t max_body_total = 256 << 20;       // of all bodies, each until its reply has been taken
   size_t max_connections = 1024;
-  std::chrono::seconds read_timeout{30};   // silence inside a request
-  std::chrono::seconds keep_alive{75};     // silence between requests
-  std::chrono::seconds write_timeout{60};  // a reader that takes nothing
+  size_t num_reserved = 16;                // connections beyond them, whose requests the gate sees as `reserved`
+  std::chrono::milliseconds header_timeout{30000};  // from a request's first byte to the end of its header
+  std::chrono::milliseconds body_timeout{30000};    // in which a body must keep up min_rate
+  std::chrono::milliseconds write_timeout{60000};   // in which the reader of a reply that waits must keep it up
+  std::chrono::milliseconds reserved_timeout{5000};  // for a reserved connection to ask
+  size_t min_rate = 4 << 10;               // bytes a second; 0: any progress will do
+  std::chrono::milliseconds keep_alive{75000};  // silence between requests
   size_t pressure_bytes = 256 << 10;       // unsent bytes at which OnPressure(true) is called
   HeaderList headers = {};                 // of every reply
   size_t max_unsent_bytes = 8 << 20;       // unsent bytes of a stream at which the reader is dropped
@@ -46,9 +57,23 @@ struct HttpRequest {
   std::string body;
   std::string id;    // of the request: the client's X-Request-ID if it is usable, else a new one
   std::string peer;  // address of the client
+  bool reserved = false;  // it came on a connection beyond max_connections
 
   // "" where it is missing; of several the first.
   std::string_view Header(std::string_view lower_case_name) const;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string type;
+  std::string body;
+  HeaderList headers = {};
+};
+
+// What a request's header decides.
+struct HttpVerdict {
+  std::optional<HttpReply> refusal;  // the answer; a body is not read then
+  size_t max_body_bytes = 0;         // a larger body is a 413
 };
 
 // One request and its reply. Any thread may call any method; calls on one Exchange are carried out in order.
@@ -56,6 +81,13 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+
+  // The body has been read: its memory is free from now on, also while the reply is being made.
+  virtual void DropBody() = 0;
+
+  // There is no memory to answer with: the client gets a 503 that needs none, or the end of its stream. It may come only
+  // when the exchange is let go.
+  virtual void OutOfMemory() noexcept = 0;
 
   virtual void Respond(int status, std::string_view content_type, std::string body,
                        HeaderList headers = {}) = 0;
@@ -82,18 +114,21 @@ struct HttpDone {
   bool complete;  // the whole reply was written
   size_t sent_bytes;
   double seconds;
+  std::string_view cut = {};  // why it is not complete; a literal
 };
 
 class HttpServer {
  public:
+  using Gate = std::function<HttpVerdict(const HttpRequest& head)>;         // on the I/O thread
   using Handler = std::function<void(ExchangePtr)>;                         // on the I/O thread
   using DoneFn = std::function<void(const HttpRequest&, const HttpDone&)>;  // on the I/O thread
 
   // Errors: kInvalidArgument (no such host), kResourceExhausted (the port is taken).
-  static Result<std::unique_ptr<HttpServer>> Listen(const HttpOptions& options, Handler handler, DoneFn done);
+  static Result<std::unique_ptr<HttpServer>> Listen(const HttpOptions& options, Gate gate, Handler handler, DoneFn done);
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;
+  virtual bool is_loopback() const = 0;  // only this machine reaches it
   virtual void Run() = 0;
   virtual void Stop() = 0;  // any thread
 
@@ -104,14 +139,17 @@ class HttpServer {
   virtual void Post(std::function<void()> call) = 0;
   virtual void PostAfter(std::chrono::milliseconds delay, std::function<void()> call) = 0;
 
-  // Called on the I/O thread for each SIGTERM and SIGINT from now on.
+  // Called on the I/O thread for the first SIGTERM or SIGINT from now on; the second ends the process at once, whatever
+  // runs. Once in a process.
   virtual void OnSignal(std::function<void(int)> call) = 0;
 
-  // No new connections, and connections close after the reply they are busy with. On the I/O thread.
+  // Connections close when they are idle and after the reply they are busy with. New ones are taken, so that the gate can
+  // say why nothing else is. On the I/O thread.
   virtual void Drain() = 0;
 
   // On the I/O thread.
   virtual size_t num_connections() const = 0;
+  virtual size_t body_bytes() const = 0;  // held for bodies
   virtual size_t num_busy() const = 0;  // with a request whose reply is not written as a whole
 };
 

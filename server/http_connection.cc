@@ -1,61 +1,16 @@
-// Asio callbacks rather than coroutines: GCC 12 destroys some temporaries of co_await expressions twice. Framing is Beast's
-// parser's; replies are written by hand.
+// How a connection reads: framing, which is Beast's parser's, limits, time-outs. Asio callbacks rather than coroutines: GCC 12
+// destroys some temporaries of co_await expressions twice.
 #include "http_connection.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <charconv>
+#include <limits>
 #include <utility>
-
-#include <boost/asio/post.hpp>
 
 namespace dsv4::server::http_internal {
 
 namespace {
 
-constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kMaxPipelined = 256 << 10;  // bytes that may arrive while a request is being answered
-constexpr std::chrono::seconds kLinger{2};   // how long the rest of a refused request is read and thrown away
-
-std::string_view Reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Payload Too Large";
-    case 422:
-      return "Unprocessable Entity";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    default:
-      return "Status";
-  }
-}
 
 std::string Lower(std::string_view text) {
   std::string out(text);
@@ -70,64 +25,6 @@ bool IsUsableId(std::string_view id) {
   });
 }
 
-class ExchangeImpl : public Exchange {
- public:
-  ExchangeImpl(std::shared_ptr<Connection> connection, asio::io_context& context, uint64_t serial,
-               HttpRequest request)
-      : connection_(std::move(connection)), context_(context), serial_(serial), request_(std::move(request)) {}
-  // The connection goes along: whoever drops the exchange, a connection ends its life on the I/O thread.
-  ~ExchangeImpl() override {
-    asio::post(context_, [connection = std::move(connection_), serial = serial_] { connection->Abandoned(serial); });
-  }
-  const HttpRequest& request() const override { return request_; }
-  void Respond(int status, std::string_view type, std::string body, HeaderList headers) override {
-    Do([serial = serial_, status, type = std::string(type), body = std::move(body),
-        headers = std::move(headers)](Connection& c) { c.Respond(serial, status, type, body, headers); });
-  }
-  void StartStream(int status, std::string_view type, HeaderList headers) override {
-    Do([serial = serial_, status, type = std::string(type), headers = std::move(headers)](Connection& c) {
-      c.StartStream(serial, status, type, headers);
-    });
-  }
-  // Nearly all calls are writes by the I/O thread: they need no turn in its queue, where none of this exchange's waits there.
-  void Write(std::string bytes) override {
-    if (IsNext()) return connection_->Write(serial_, bytes);
-    Do([serial = serial_, bytes = std::move(bytes)](Connection& c) { c.Write(serial, bytes); });
-  }
-  void FinishStream() override {
-    if (IsNext()) return connection_->FinishStream(serial_);
-    Do([serial = serial_](Connection& c) { c.FinishStream(serial); });
-  }
-  void SetPing(std::string bytes, std::chrono::seconds silence) override {
-    Do([serial = serial_, bytes = std::move(bytes), silence](Connection& c) {
-      c.SetPing(serial, bytes, silence);
-    });
-  }
-  void OnClose(std::function<void()> call) override {
-    Do([serial = serial_, call = std::move(call)](Connection& c) { c.OnClose(serial, call); });
-  }
-  void OnPressure(std::function<void(bool)> call) override {
-    Do([serial = serial_, call = std::move(call)](Connection& c) { c.OnPressure(serial, call); });
-  }
-
- private:
-  bool IsNext() const { return *num_queued_ == 0 && context_.get_executor().running_in_this_thread(); }
-  template <typename Call>
-  void Do(Call call) {
-    ++*num_queued_;
-    asio::post(context_, [connection = connection_, num_queued = num_queued_, call = std::move(call)] {
-      call(*connection);
-      --*num_queued;
-    });
-  }
-
-  std::shared_ptr<Connection> connection_;
-  asio::io_context& context_;
-  uint64_t serial_;
-  HttpRequest request_;
-  const std::shared_ptr<std::atomic<int>> num_queued_ = std::make_shared<std::atomic<int>>(0);
-};
-
 }  // namespace
 
 std::string IdSource::Next() {
@@ -141,336 +38,241 @@ std::string IdSource::Next() {
   return id;
 }
 
-Connection::Connection(Shared& shared, tcp::socket socket, std::string peer)
-    : shared_(shared), socket_(std::move(socket)), peer_(std::move(peer)), buffer_(kReadBytes) {
+Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, bool reserved)
+    : shared_(shared), socket_(std::move(socket)), peer_(std::move(peer)), reserved_(reserved) {
   shared_.connections.insert(this);
-  NewParser();
+  error_code ignored;
+  socket_.non_blocking(true, ignored);
   last_activity_ = Clock::now();
-}
-
-void Connection::Refuse(int status, std::string_view message) {
-  request_.id = shared_.ids.Next();
-  Fail(status, message);
-  Read();
-}
-
-void Connection::Respond(uint64_t serial, int status, const std::string& type, const std::string& body,
-             const HeaderList& headers) {
-  if (serial != serial_ || !answering_ || streaming_) return;
-  status_ = status;
-  std::string head = Head(status, type, headers);
-  head += "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
-  Send(std::move(head));
-  if (request_.method != "HEAD") Send(body);
-  FinishReply();
-}
-
-void Connection::StartStream(uint64_t serial, int status, const std::string& type, const HeaderList& headers) {
-  if (serial != serial_ || !answering_ || streaming_) return;
-  status_ = status;
-  streaming_ = true;
-  chunked_ = version_ >= 11;
-  if (!chunked_) keep_alive_ = false;
-  std::string head = Head(status, type, headers);
-  if (chunked_) head += "Transfer-Encoding: chunked\r\n";
-  Send(head + "\r\n");
-}
-
-void Connection::Write(uint64_t serial, const std::string& bytes) {
-  if (serial != serial_ || !answering_ || !streaming_ || bytes.empty()) return;
-  SendChunk(bytes);
-}
-
-void Connection::FinishStream(uint64_t serial) {
-  if (serial != serial_ || !answering_ || !streaming_) return;
-  if (chunked_) Send("0\r\n\r\n");
-  FinishReply();
-}
-
-void Connection::SetPing(uint64_t serial, std::string bytes, std::chrono::seconds silence) {
-  if (serial != serial_) return;
-  ping_ = std::move(bytes);
-  ping_after_ = silence;
-}
-
-void Connection::OnClose(uint64_t serial, std::function<void()> call) {
-  if (serial == serial_ && answering_) {
-    on_close_ = std::move(call);
-  } else if (serial != serial_ || !complete_) {
-    call();
-  }
-}
-
-void Connection::OnPressure(uint64_t serial, std::function<void(bool)> call) {
-  if (serial == serial_ && answering_) on_pressure_ = std::move(call);
-}
-
-void Connection::Abandoned(uint64_t serial) {
-  if (serial != serial_ || !answering_) return;
-  if (streaming_) return Close();
-  Respond(
-      serial, 500, "application/json",
-      R"({"error":{"message":"the request was dropped inside the server","type":"internal_error","param":null,"code":null}})",
-      {});
+  NextRequest();
 }
 
 void Connection::Sweep(Clock::time_point now) {
   if (closed_) return;
-  if (unsent() > 0) {
-    if (now - last_progress_ > shared_.options.write_timeout) Close();
-    return;
-  }
   if (lingering_) {
-    if (now - last_activity_ > kLinger) Close();
-    return;
-  }
-  if (answering_) {
+    if (now > linger_end_) Close("");
+  } else if (unsent() > 0) {
+    if (ReaderIsSlow(now)) Close("slow reader");
+  } else if (answering_) {
     if (streaming_ && !ping_.empty() && now - last_progress_ > ping_after_) SendChunk(ping_);
-    return;
-  }
-  const bool inside = !in_.empty() || parser_->is_header_done();
-  if (now - last_activity_ > (inside ? shared_.options.read_timeout : shared_.options.keep_alive)) {
-    if (inside) return Fail(408, "the request did not arrive in time");
-    Close();
+  } else {
+    SweepArrival(now);
   }
 }
 
-void Connection::Close() {
+void Connection::SweepArrival(Clock::time_point now) {
+  const HttpOptions& o = shared_.options;
+  if (arrival_.began()) {
+    if (!arrival_.IsLate(now, {reserved_ ? o.reserved_timeout : o.header_timeout, o.body_timeout, o.min_rate})) return;
+    return reserved_ ? Fail(503, "too many connections") : Fail(408, "the request did not arrive in time");
+  }
+  if (now - last_activity_ <= (reserved_ ? o.reserved_timeout : o.keep_alive)) return;
+  if (reserved_) return Fail(503, "too many connections");
+  Close("");
+}
+
+void Connection::Close(std::string_view why) {
   if (closed_) return;
   closed_ = true;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
-  if (answering_) Done(/*complete=*/false);
+  held_ = {};
+  if (answering_) Done(why);
 }
 
 void Connection::CloseIfIdle() {
-  if (!answering_ && unsent() == 0 && in_.empty() && !parser_->is_header_done()) Close();
+  if (!answering_ && unsent() == 0 && !arrival_.began() && in_.empty()) Close("");
 }
 
-void Connection::NewParser() {
+void Connection::NextRequest() {
   parser_.emplace();
-  parser_->eager(true);
   parser_->header_limit(static_cast<std::uint32_t>(shared_.options.max_header_bytes));
-  parser_->body_limit(shared_.options.max_body_bytes);
-  continued_ = false;
+  parser_->body_limit(std::numeric_limits<std::uint64_t>::max());  // IncomingBody has its own
+  arrival_ = {};
+  head_ = {};
+  header_checked_ = false;
+  if (in_.empty()) in_ = std::string();  // an idle connection holds nothing
 }
 
 void Connection::Read() {
   if (closed_ || reading_) return;
   reading_ = true;
-  socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](error_code error, size_t n) {
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     self->reading_ = false;
-    self->OnRead(error, n);
+    if (error) return self->Close("the client left");
+    self->Guard([&] { self->OnReadable(); });
   });
 }
 
-void Connection::OnRead(error_code error, size_t n) {
+void Connection::OnReadable() {
   if (closed_) return;
-  if (error) return Close();
-  last_activity_ = Clock::now();
-  if (lingering_) return Read();
-  in_.append(buffer_.data(), n);
-  if (answering_) {
-    if (in_.size() > kMaxPipelined) return Close();
-    return Read();
-  }
-  Parse();
+  error_code error;
+  const size_t n = socket_.read_some(asio::buffer(shared_.read_buffer), error);
+  if (error && error != asio::error::would_block) return Close("the client left");
+  if (n > 0 && !close_after_write_) TakeBytes({shared_.read_buffer.data(), n});
   Read();
 }
 
+void Connection::TakeBytes(std::string_view bytes) {
+  last_activity_ = Clock::now();
+  in_ += bytes;
+  const bool waits = answering_ || (unsent() > 0 && !arrival_.began());
+  if (waits && in_.size() > kMaxPipelined) return Close("too many bytes behind a request");
+  if (!waits) Parse();
+}
+
 void Connection::Parse() {
-  while (!in_.empty() && !closed_ && !answering_ && !lingering_) {
-    error_code error;
-    const size_t used = parser_->put(asio::buffer(in_), error);
-    in_.erase(0, used);
-    if (error && error != http::error::need_more) return RefuseFraming(error);
-    if (parser_->is_header_done() && !continued_) {
-      continued_ = true;
-      if (!CheckHeader()) return;
-    }
-    if (parser_->is_done()) {
-      Dispatch();
-    } else if (error == http::error::need_more || used == 0) {
-      return;
-    }
+  arrival_.Begin(Clock::now());
+  while (!in_.empty() && arrival_.began() && !closed_ && !answering_ && !close_after_write_) {
+    if (!ParseSome()) return;
   }
+}
+
+bool Connection::ParseSome() {
+  error_code error;
+  const bool in_body = header_checked_;
+  const auto& body = parser_->get().body().text;
+  const size_t body_before = body.size();
+  const size_t used = parser_->put(asio::buffer(in_), error);
+  in_.erase(0, used);
+  if (error && error != http::error::need_more) {
+    RefuseFraming(error);
+    return false;
+  }
+  if (in_body) {
+    arrival_.Count(used, body.size() - body_before);
+    // What a parser still waits for here is the end of a chunk's line or of the trailer.
+    if (in_.size() > shared_.options.max_header_bytes ||
+        arrival_.FramingIsTooLarge(shared_.options.max_framing_bytes)) {
+      Fail(431, "the chunks' sizes, extensions and trailer are too large");
+      return false;
+    }
+  } else if (parser_->is_header_done()) {
+    header_checked_ = true;
+    if (!CheckHeader()) return false;
+    arrival_.HeaderIsDone(Clock::now());
+    parser_->eager(true);
+  }
+  if (parser_->is_done()) {
+    Dispatch();
+    return false;
+  }
+  return error != http::error::need_more && used > 0;
 }
 
 void Connection::RefuseFraming(error_code error) {
   if (error == http::error::body_limit) {
-    return Fail(413, "the body is larger than " + std::to_string(shared_.options.max_body_bytes) +
-                         " bytes; the server's --max-body sets the limit");
+    Fail(413, "the body is larger than " + std::to_string(parser_->get().body().limit) +
+                  " bytes; the server's --max-body sets the limit");
+  } else if (error == http::error::buffer_overflow) {
+    Fail(503, "the bodies of all requests fill the server's --max-body-total; try again");
+  } else if (error == http::error::header_limit) {
+    Fail(431, "the header is too large");
+  } else {
+    Fail(400, "not a valid HTTP request: " + error.message());
   }
-  if (error == http::error::header_limit) return Fail(431, "the header is too large");
-  Fail(400, "not a valid HTTP request: " + error.message());
 }
 
+// Only the header up to here: a parser that is not eager stops behind it.
 bool Connection::CheckHeader() {
-  const auto& head = parser_->get();
-  const auto coding = head[http::field::transfer_encoding];
-  if (!coding.empty() && Lower({coding.data(), coding.size()}) != "chunked") {
-    Fail(501, "Transfer-Encoding must be chunked");
+  version_ = static_cast<int>(parser_->get().version());
+  keep_alive_ = parser_->keep_alive() && !reserved_;
+  head_ = ReadHead();
+  if (!HasSoundHeader()) return false;
+  const HttpVerdict verdict = shared_.gate(head_);
+  const bool has_body = !parser_->is_done();
+  if (verdict.refusal) {
+    Refuse(*verdict.refusal, /*read_on=*/!has_body);
     return false;
   }
-  if (parser_->is_done()) return true;
-  const auto expect = head[http::field::expect];
-  if (Lower({expect.data(), expect.size()}) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
+  auto& body = parser_->get().body();
+  body.limit = verdict.max_body_bytes;
+  body.held = HeldBytes(shared_.bodies);
+  if (parser_->content_length().value_or(0) > body.limit) {
+    RefuseFraming(http::error::body_limit);
+    return false;
+  }
+  if (has_body && Lower(head_.Header("expect")) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
 
+bool Connection::HasSoundHeader() {
+  const std::string_view coding = head_.Header("transfer-encoding");
+  const auto& fields = parser_->get();
+  if (head_.headers.size() > shared_.options.max_header_lines) {
+    Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
+  } else if (fields.count(http::field::host) > 1) {
+    Fail(400, "not a valid HTTP request: more than one Host");
+  } else if (!coding.empty() && Lower(coding) != "chunked") {
+    Fail(501, "Transfer-Encoding must be chunked");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+HttpRequest Connection::ReadHead() const {
+  const auto& message = parser_->get();
+  HttpRequest head;
+  head.method = std::string(message.method_string());
+  const std::string target(message.target());
+  const size_t question = target.find('?');
+  head.path = target.substr(0, question);
+  if (question != std::string::npos) head.query = target.substr(question + 1);
+  for (const auto& field : message) {
+    head.headers.emplace_back(Lower({field.name_string().data(), field.name_string().size()}),
+                              std::string(field.value()));
+  }
+  head.peer = peer_;
+  head.reserved = reserved_;
+  const std::string_view id = head.Header("x-request-id");
+  head.id = IsUsableId(id) ? std::string(id) : shared_.ids.Next();
+  return head;
+}
+
+void Connection::Dispatch() {
+  BeginReply();
+  IncomingBody::value_type& body = parser_->get().body();
+  HttpRequest request = std::move(head_);
+  request.body = std::move(body.text);
+  held_ = std::move(body.held);
+  shared_.handler(std::make_shared<ExchangeImpl>(shared_from_this(), shared_.context, shared_.let_go, serial_,
+                                                 std::move(request)));
+}
+
 void Connection::Fail(int status, std::string_view message) {
-  keep_alive_ = false;
-  answering_ = true;
-  ++serial_;
-  start_ = Clock::now();
-  if (request_.id.empty() || request_.path.empty()) request_.id = shared_.ids.Next();
-  request_.peer = peer_;
   std::string body = R"({"error":{"message":")";
   for (const char c : message)
     body += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 32 ? '\'' : c;
   body += R"(","type":"invalid_request_error","param":null,"code":null}})";
-  Respond(serial_, status, "application/json", body, {});
+  HeaderList headers;
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  Refuse({.status = status, .type = "application/json", .body = std::move(body), .headers = std::move(headers)},
+         /*read_on=*/false);
 }
 
-std::string Connection::Head(int status, const std::string& type, const HeaderList& headers) const {
-  std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(Reason(status)) + "\r\n";
-  if (!type.empty()) head += "Content-Type: " + type + "\r\n";
-  head += "x-request-id: " + request_.id + "\r\n";
-  for (const auto& [name, value] : shared_.options.headers) head += name + ": " + value + "\r\n";
-  for (const auto& [name, value] : headers) head += name + ": " + value + "\r\n";
-  if (!keep_alive_ || shared_.draining) {
-    head += "Connection: close\r\n";
-  } else if (version_ < 11) {
-    head += "Connection: keep-alive\r\n";
-  }
-  return head;
+void Connection::Refuse(const HttpReply& reply, bool read_on) {
+  BeginReply();
+  if (!read_on) keep_alive_ = false;
+  Respond(serial_, reply.status, reply.type, reply.body, reply.headers);
 }
 
-void Connection::SendChunk(const std::string& bytes) {
-  if (!chunked_) return Send(bytes);
-  std::array<char, 20> size;
-  const auto end = std::to_chars(size.data(), size.data() + size.size(), bytes.size(), 16).ptr;
-  Send(std::string(size.data(), end) + "\r\n" + bytes + "\r\n");
-}
-
-void Connection::Send(const std::string& bytes) {
-  if (closed_) return;
-  if (unsent() == 0) last_progress_ = Clock::now();
-  out_ += bytes;
-  sent_bytes_ += bytes.size();
-  if (streaming_ && unsent() > shared_.options.max_unsent_bytes) return Close();
-  if (!pressed_ && on_pressure_ && unsent() > shared_.options.pressure_bytes) {
-    pressed_ = true;
-    on_pressure_(true);
-  }
-  Flush();
-}
-
-void Connection::Flush() {
-  if (flushing_ || closed_) return;
-  flushing_ = true;
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->WriteSome(); });
-}
-
-void Connection::WriteSome() {
-  if (closed_) return;
-  if (written_ == writing_.size()) {
-    writing_.clear();
-    written_ = 0;
-    std::swap(writing_, out_);
-  }
-  if (writing_.empty()) {
-    flushing_ = false;
-    return AfterWriting();
-  }
-  socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
-                           [self = shared_from_this()](error_code error, size_t n) {
-                             if (self->closed_) return;
-                             if (error) return self->Close();
-                             self->written_ += n;
-                             self->last_progress_ = Clock::now();
-                             if (self->pressed_ && self->unsent() < self->shared_.options.pressure_bytes / 4) {
-                               self->pressed_ = false;
-                               if (self->on_pressure_) self->on_pressure_(false);
-                             }
-                             self->WriteSome();
-                           });
-}
-
-void Connection::FinishReply() {
-  Done(/*complete=*/true);
-  if (closed_) return;
-  if (!keep_alive_ || shared_.draining) {
-    close_after_write_ = true;
-    return;
-  }
-  last_activity_ = Clock::now();
-  NewParser();
-  if (in_.empty()) return;
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->Parse(); });
-}
-
-void Connection::AfterWriting() {
-  if (!close_after_write_ || lingering_) return;
-  // Bytes of the request may still be on their way; closing now would reset the connection and lose the reply.
-  lingering_ = true;
-  last_activity_ = Clock::now();
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  Read();
-}
-
-void Connection::Done(bool complete) {
-  answering_ = false;
-  streaming_ = false;
-  complete_ = complete;
-  ping_.clear();
-  const auto on_close = std::exchange(on_close_, nullptr);
-  on_pressure_ = nullptr;
-  pressed_ = false;
-  const HttpDone done{.status = status_ == 0 ? 499 : status_,
-                      .complete = complete,
-                      .sent_bytes = sent_bytes_,
-                      .seconds = std::chrono::duration<double>(Clock::now() - start_).count()};
-  if (shared_.done) shared_.done(request_, done);
-  if (!complete && on_close) on_close();
-}
-
-void Connection::Dispatch() {
-  const auto& message = parser_->get();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
-  for (const auto& field : message) {
-    request.headers.emplace_back(Lower({field.name_string().data(), field.name_string().size()}),
-                                 std::string(field.value()));
-  }
-  request.peer = peer_;
-  const std::string_view id = request.Header("x-request-id");
-  request.id = IsUsableId(id) ? std::string(id) : shared_.ids.Next();
-  version_ = static_cast<int>(message.version());
-  keep_alive_ = parser_->keep_alive();
+void Connection::BeginReply() {
   // For the log: everything but the body and the headers, which may hold secrets.
-  request_ = {.method = request.method,
-              .path = request.path,
+  request_ = {.method = head_.method,
+              .path = head_.path,
               .query = {},
               .headers = {},
               .body = {},
-              .id = request.id,
-              .peer = request.peer};
-  request.body = std::move(parser_->get().body());
+              .id = head_.id.empty() ? shared_.ids.Next() : head_.id,
+              .peer = peer_};
   ++serial_;
   answering_ = true;
   complete_ = false;
   status_ = 0;
   sent_bytes_ = 0;
   start_ = Clock::now();
-  shared_.handler(
-      std::make_shared<ExchangeImpl>(shared_from_this(), shared_.context, serial_, std::move(request)));
 }
 
 }  // namespace dsv4::server::http_internal

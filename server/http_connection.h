@@ -1,6 +1,9 @@
-// One connection of the HTTP server, and what connections share. With http.cc the only place that includes Boost.
+// One connection of the HTTP server, and what connections share. The files http*.cc alone include Boost.
 #pragma once
 
+#include <array>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <random>
 #include <string>
@@ -10,9 +13,10 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 
 #include "http.h"
+#include "http_exchange.h"
+#include "http_intake.h"
 
 namespace dsv4::server::http_internal {
 
@@ -21,7 +25,7 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using Parser = http::request_parser<http::string_body>;
+using Parser = http::request_parser<IncomingBody>;
 
 class Connection;
 
@@ -33,32 +37,37 @@ class IdSource {
   std::mt19937_64 random_{(static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}()};
 };
 
-// What the connections share. Used on the I/O thread only, but for the context.
+// What the connections share. Used on the I/O thread only, but for the context, the budget and the list.
 struct Shared {
-  HttpOptions options;
+  explicit Shared(const HttpOptions& its_options) : options(its_options), bodies(options.max_body_total) {}
+
+  const HttpOptions options;
+  HttpServer::Gate gate;
   HttpServer::Handler handler;
   HttpServer::DoneFn done;
   IdSource ids;
+  ByteBudget bodies;
+  LetGoList let_go;
   std::unordered_set<Connection*> connections;
+  std::array<char, 64 << 10> read_buffer;  // of whoever reads: an idle connection holds none
   bool draining = false;
   asio::io_context context{1};  // last: its end drops queued calls, and with them connections
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Shared& shared, tcp::socket socket, std::string peer);
+  // `reserved`: beyond the limit; it has a short time to ask for what the gate lets pass.
+  Connection(Shared& shared, tcp::socket socket, std::string peer, bool reserved);
   ~Connection() { shared_.connections.erase(this); }
 
   void Start() { Read(); }
   // A finished reply may still wait for the client to take it.
   bool busy() const { return !closed_ && (answering_ || unsent() > 0); }
-
-  // Accepted beyond the limit: an answer, then away.
-  void Refuse(int status, std::string_view message);
+  bool reserved() const { return reserved_; }
 
   // ---- Called by the exchange, on the I/O thread.
 
-  void Respond(uint64_t serial, int status, const std::string& type, const std::string& body,
+  void Respond(uint64_t serial, int status, std::string_view type, const std::string& body,
                const HeaderList& headers);
   void StartStream(uint64_t serial, int status, const std::string& type, const HeaderList& headers);
   void Write(uint64_t serial, const std::string& bytes);
@@ -67,53 +76,78 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnClose(uint64_t serial, std::function<void()> call);
   void OnPressure(uint64_t serial, std::function<void(bool)> call);
   // The handler let go of the exchange.
-  void Abandoned(uint64_t serial);
+  void Abandoned(uint64_t serial, bool out_of_memory);
+  void OutOfMemory(uint64_t serial) noexcept;
+
+  // Runs `call`, which works on this connection; when memory is gone, that ends this connection only.
+  template <typename Call>
+  void Guard(Call call) noexcept {
+    try {
+      call();
+    } catch (const std::bad_alloc&) {
+      OutOfMemory(serial_);
+    }
+  }
 
   // Once a second: time-outs and pings.
   void Sweep(Clock::time_point now);
 
-  void Close();
+  void Close(std::string_view why);
   void CloseIfIdle();
 
  private:
-  void NewParser();
+  void NextRequest();
 
-  // One read is always outstanding: its end is how a client's leaving is noticed.
+  // Waiting to read is always outstanding: its end is how a client's leaving is noticed.
   void Read();
-  void OnRead(error_code error, size_t n);
+  void OnReadable();
+  void TakeBytes(std::string_view bytes);
   void Parse();
+  // One call of the parser. False: nothing more can be done now.
+  bool ParseSome();
   void RefuseFraming(error_code error);
 
-  // False: the request has been refused.
+  // The header is complete. False: the request has been refused.
   bool CheckHeader();
+  bool HasSoundHeader();
+  HttpRequest ReadHead() const;
   void Dispatch();
 
-  // A request that never reached a handler.
+  // A request that never reached a handler. Nothing more is read from its connection.
   void Fail(int status, std::string_view message);
-  std::string Head(int status, const std::string& type, const HeaderList& headers) const;
+  void Refuse(const HttpReply& reply, bool read_on);
+  void BeginReply();
+
+  std::string Head(int status, std::string_view type, const HeaderList& headers) const;
   size_t unsent() const { return out_.size() + writing_.size() - written_; }
-
   void SendChunk(const std::string& bytes);
-  void Send(const std::string& bytes);
-
+  void Send(std::string_view bytes);
   // Frames of one turn of the I/O loop leave together.
   void Flush();
   void WriteSome();
+  void OnWritten(size_t n);
   void FinishReply();
   void AfterWriting();
-  void Done(bool complete);
+  void Done(std::string_view cut);
+  void SweepArrival(Clock::time_point now);
+  bool ReaderIsSlow(Clock::time_point now);
 
   Shared& shared_;
   tcp::socket socket_;
-  std::string peer_;
-  std::vector<char> buffer_;
-  std::string in_;
-  std::optional<Parser> parser_;
-  bool continued_ = false;
+  const std::string peer_;
+  const bool reserved_;
   bool reading_ = false;
+
+  // The request that is arriving.
+  std::string in_;  // bytes that the parser has not taken; bounded by what it waits for
+  std::optional<Parser> parser_;
+  Arrival arrival_;
+  HttpRequest head_;
+  bool header_checked_ = false;
 
   // The request being answered.
   HttpRequest request_;
+  HeldBytes held_;  // its body's, until the reply has been taken
   uint64_t serial_ = 0;
   int version_ = 11;
   bool keep_alive_ = true;
@@ -131,8 +165,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string out_, writing_;
   size_t written_ = 0;
   bool flushing_ = false;
+  // In this order: the last reply is being written and input is dropped; all is written and the client's end awaited; over.
   bool close_after_write_ = false, lingering_ = false, closed_ = false;
-  Clock::time_point last_activity_, last_progress_;
+  Clock::time_point last_activity_, last_progress_, linger_end_;
+  Clock::time_point write_window_;  // since then `window_written_` bytes were taken, while others waited
+  size_t window_written_ = 0;
 };
 
 }  // namespace dsv4::server::http_internal

@@ -9,6 +9,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr int kMaxDepth = 200;
+constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids has as many
 
 std::string Show(const Json& value) {
   std::string text = Dump(value);
@@ -21,9 +22,10 @@ std::string NumberText(double value) {
   return {buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr};
 }
 
-// Parsers and printers recurse on what is nested.
-bool NestsTooDeeply(std::string_view text) {
+// Parsers and printers recurse on what is nested, and each value takes many times the memory of its text.
+void CheckSize(std::string_view text) {
   int depth = 0;
+  size_t values = 1;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -33,23 +35,47 @@ bool NestsTooDeeply(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
+      ++values;
+      if (++depth > kMaxDepth) {
+        throw ApiError(400, "the JSON nests deeper than " + std::to_string(kMaxDepth) + " levels");
+      }
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if (c == ',') {
+      ++values;
     }
   }
-  return false;
+  if (values > kMaxJsonValues) {
+    throw ApiError(400, "the JSON holds more than " + std::to_string(kMaxJsonValues) + " values");
+  }
+}
+
+// From the leaves up: a container that holds none is freed without memory.
+void Dismantle(Json& json) {
+  if (json.is_array()) {
+    auto& items = json.get_ref<Json::array_t&>();
+    for (Json& item : items) Dismantle(item);
+    items.clear();
+  } else if (json.is_object()) {
+    auto& members = json.get_ref<Json::object_t&>();
+    for (auto& [name, value] : members) Dismantle(value);
+    members.clear();
+  }
 }
 
 }  // namespace
 
 void Refuse(const std::string& param, const std::string& message) { throw ApiError(400, message, param); }
 
-Json ParseJson(std::string_view text) {
-  if (NestsTooDeeply(text))
-    throw ApiError(400, "the JSON nests deeper than " + std::to_string(kMaxDepth) + " levels");
+JsonDocument::~JsonDocument() { Dismantle(root_); }
+
+JsonDocument ParseJson(std::string_view text) {
+  CheckSize(text);
+  if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would take it for the end of the text
+    throw ApiError(400, "the body is not valid JSON: byte " + std::to_string(nul + 1) + " is 0");
+  }
   try {
-    return Json::parse(text);
+    return JsonDocument(Json::parse(text));
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     std::string_view what = error.what();

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -32,8 +33,21 @@ struct ApiError : std::runtime_error {
 // Throws ApiError 400.
 [[noreturn]] void Refuse(const std::string& param, const std::string& message);
 
-// Throws ApiError 400 for text that is not JSON or nests too deeply.
-Json ParseJson(std::string_view text);
+// The JSON of a request. Its end needs no memory, where that of a Json does.
+class JsonDocument {
+ public:
+  explicit JsonDocument(Json root) : root_(std::move(root)) {}
+  JsonDocument(const JsonDocument&) = delete;
+  ~JsonDocument();
+
+  const Json& root() const { return root_; }
+
+ private:
+  Json root_;
+};
+
+// Throws ApiError 400 for text that is not JSON, nests too deeply or holds too many values.
+JsonDocument ParseJson(std::string_view text);
 
 // On one line; broken UTF-8 becomes U+FFFD.
 std::string Dump(const Json& json);

@@ -22,6 +22,8 @@ bool SameKey(std::string_view given, std::string_view key) {
   return difference == 0;
 }
 
+}  // namespace
+
 std::string GivenKey(const HttpRequest& request) {
   std::string given(request.Header("x-api-key"));
   const std::string_view authorization = request.Header("authorization");
@@ -39,8 +41,6 @@ std::string GivenKey(const HttpRequest& request) {
   }
   return given;
 }
-
-}  // namespace
 
 std::optional<size_t> FindKey(const std::vector<std::string>& keys, const HttpRequest& request) {
   const std::string given = GivenKey(request);

@@ -9,7 +9,10 @@
 
 namespace dsv4::server {
 
-// The place in `keys` of the key of a request's header: X-Api-Key, or Authorization as Bearer or Basic. Nullopt: it is none
+// The key in a request's header: X-Api-Key, or Authorization as Bearer or Basic. "": there is none.
+std::string GivenKey(const HttpRequest& request);
+
+// The place in `keys` of the key of a request's header. Nullopt: it is none
 // of them. Takes as long for a wrong key as for a right one.
 std::optional<size_t> FindKey(const std::vector<std::string>& keys, const HttpRequest& request);
 

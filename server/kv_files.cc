@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <utility>
 
 namespace dsv4::server {
@@ -16,6 +17,9 @@ namespace {
 
 constexpr size_t kMaxReads = 4;
 constexpr std::chrono::milliseconds kPoll{20};
+
+// The prompt is computed, or the file written another time.
+Status NoMemory(const std::string& path) { return ResourceExhausted("no memory to read or write '" + path + "'"); }
 
 }  // namespace
 
@@ -91,11 +95,15 @@ void KvFiles::Run() {
     if (!reads_.empty()) {
       Done done{.kind = Done::Kind::kRead, .path = reads_.front(), .status = {}, .image = nullptr};
       lock.unlock();
-      auto image = engine_.ReadSnapshot(done.path);
-      if (image.ok()) {
-        done.image = std::move(*image);
-      } else {
-        done.status = image.status();
+      try {
+        auto image = engine_.ReadSnapshot(done.path);
+        if (image.ok()) {
+          done.image = std::move(*image);
+        } else {
+          done.status = image.status();
+        }
+      } catch (const std::bad_alloc&) {
+        done.status = NoMemory(done.path);
       }
       lock.lock();
       reads_.pop_front();
@@ -105,7 +113,11 @@ void KvFiles::Run() {
       lock.unlock();
       Done done{.kind = Done::Kind::kWritten, .path = task.path, .status = {}, .image = task.image};
       if (task.image != nullptr) {
-        done.status = task.image->Write(task.path);
+        try {
+          done.status = task.image->Write(task.path);
+        } catch (const std::bad_alloc&) {
+          done.status = NoMemory(done.path);
+        }
       } else {
         std::error_code ignored;
         std::filesystem::remove(task.path, ignored);

@@ -1,18 +1,25 @@
 #include "log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <new>
 
 #include "json.h"
 
 namespace dsv4::server {
 
 namespace {
+
+constexpr size_t kMaxQueuedBytes = 1 << 20;
+constexpr size_t kPiece = 4096;  // what a pipe that has room takes without waiting (PIPE_BUF)
+constexpr std::chrono::milliseconds kPoll{100}, kStopTime{1000};
 
 // 2026-11-21T08:45:00.123Z
 std::string Now() {
@@ -28,30 +35,107 @@ std::string Now() {
   return std::string(buffer.data(), n) + fraction.data();
 }
 
+// Nothing that a terminal would obey: neither control characters nor what might be one in another encoding.
+bool IsPlain(std::string_view value) {
+  return !value.empty() && std::all_of(value.begin(), value.end(),
+                                       [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '='; });
+}
+
+std::string AsciiText(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace); }
+
 }  // namespace
 
+Log::Log(bool json, int fd) : json_(json), fd_(fd), thread_([this] { Run(); }) {}
+
+Log::~Log() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_at_ = std::chrono::steady_clock::now() + kStopTime;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+uint64_t Log::num_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return num_dropped_;
+}
+
 void Log::Line(std::string_view event, std::initializer_list<LogField> fields) const {
+  try {
+    std::string line = Format(event, fields);
+    const std::lock_guard lock(mutex_);
+    if (queued_bytes_ + line.size() > kMaxQueuedBytes) {
+      ++num_dropped_;
+      return;
+    }
+    queued_bytes_ += line.size();
+    lines_.push_back(std::move(line));
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    ++num_dropped_;
+  }
+  wake_.notify_one();
+}
+
+std::string Log::Format(std::string_view event, std::initializer_list<LogField> fields) const {
   std::string line;
   if (json_) {
     Json json = {{"time", Now()}, {"event", event}};
-    for (const auto& [key, value] : fields) json[std::string(key)] = value;
-    line = Dump(json);
-  } else {
-    line = Now();
-    line += ' ';
-    line += event;
     for (const auto& [key, value] : fields) {
-      const bool plain = !value.empty() && std::none_of(value.begin(), value.end(), [](char c) {
-        return static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '=';
-      });
+      if (!value.empty()) json[std::string(key)] = value;
+    }
+    line = AsciiText(json);
+  } else {
+    line = Now() + ' ' + std::string(event);
+    for (const auto& [key, value] : fields) {
+      if (value.empty()) continue;
       line += ' ';
       line += key;
       line += '=';
-      line += plain ? value : Dump(Json(value));
+      line += IsPlain(value) ? value : AsciiText(value);
     }
   }
-  line += '\n';
-  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+  return line + '\n';
+}
+
+void Log::Run() {
+  uint64_t num_told = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_at_ || !lines_.empty(); });
+    if (lines_.empty()) return;
+    std::string text = std::move(lines_.front());
+    lines_.pop_front();
+    queued_bytes_ -= text.size();
+    const uint64_t num_dropped = num_dropped_;
+    lock.unlock();
+    try {
+      if (num_dropped > num_told) text += Format("log", {{"dropped", std::to_string(num_dropped - num_told)}});
+      num_told = num_dropped;
+    } catch (const std::bad_alloc&) {
+      // Told with a later line.
+    }
+    const bool taken = WriteAll(text);
+    lock.lock();
+    if (!taken) return;
+  }
+}
+
+bool Log::WriteAll(std::string_view bytes) {
+  const auto is_over = [this] {
+    const std::lock_guard lock(mutex_);
+    return stop_at_ && std::chrono::steady_clock::now() > *stop_at_;
+  };
+  while (!bytes.empty()) {
+    if (is_over()) return false;
+    pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};
+    if (::poll(&ready, 1, static_cast<int>(kPoll.count())) <= 0) continue;
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
+    if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody will ever read it
+    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
 }
 
 }  // namespace dsv4::server

@@ -210,6 +210,9 @@ std::string Metrics::Render(const Gauges& g) const {
   page.One("dsv4:prefix_evictions_total", "counter", "Cuts that made room in memory.", static_cast<double>(evictions_));
   page.Counts("dsv4:kv_disk_total", "Files of KV by what happened to them.", "event", kv_disk_);
   page.One("dsv4:connections", "gauge", "Open connections.", static_cast<double>(g.connections));
+  page.One("dsv4:body_bytes", "gauge", "Bytes held for the bodies of requests.", static_cast<double>(g.body_bytes));
+  page.One("dsv4:log_lines_dropped_total", "counter", "Lines of the log that nobody read in time.",
+           static_cast<double>(g.log_lines_dropped));
   page.Head("dsv4:http_requests_total", "counter", "HTTP requests by route and status.");
   for (const auto& [key, count] : http_) {
     page.Value("dsv4:http_requests_total",

@@ -30,7 +30,7 @@ struct Gauges {
   int64_t running = 0, waiting = 0;
   int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0;
   int64_t cuts_in_memory = 0, cuts_on_disk = 0, kv_disk_bytes = 0;  // of the prefix cache
-  int64_t connections = 0;
+  int64_t connections = 0, body_bytes = 0, log_lines_dropped = 0;
   double max_gap_s = 0;
   int64_t admission_limit = 0;
 };

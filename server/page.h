@@ -6,7 +6,7 @@
 namespace dsv4::server {
 
 std::string_view ChatPage();
-// Its Content-Security-Policy: nothing from elsewhere, scripts and styles of the page only.
+// Its Content-Security-Policy: nothing from elsewhere, and by their hashes the script and the style that stand in it.
 std::string_view ChatPagePolicy();
 
 }  // namespace dsv4::server

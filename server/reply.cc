@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 namespace dsv4::server {
 
@@ -43,8 +44,19 @@ std::string Reply::ErrorEvent(const ApiError& error) {
   return "data: " + Dump(ErrorBody(form_, error, exchange_->request().id)) + "\n\n";
 }
 
+// Where memory runs out this reply ends, and no other.
 void Reply::OnOutput(std::vector<StepOutput>& outputs) {
   if (over_) return;
+  try {
+    TakeAll(outputs);
+  } catch (const std::bad_alloc&) {
+    over_ = true;
+    if (const auto job = job_.lock()) api_.scheduler.Cancel(job);
+    exchange_->OutOfMemory();
+  }
+}
+
+void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   StartStream();
   for (StepOutput& output : outputs) {
     if (output.finish == FinishReason::kError) return Fail(ToApiError(output.error));

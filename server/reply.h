@@ -55,6 +55,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
 
  private:
   void OnOutput(std::vector<StepOutput>& outputs);
+  void TakeAll(std::vector<StepOutput>& outputs);
   void Fail(const ApiError& error);
   void StartStream();
   void Flush();

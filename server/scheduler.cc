@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
+#include "memory_reserve.h"
 #include "sequence.h"
 
 namespace dsv4::server {
@@ -158,7 +160,13 @@ void Scheduler::Fill(Gauges* g) const {
 // ---- The engine's thread
 
 void Scheduler::Run() {
-  while (WaitForWork()) {
+  const auto end_all = [this](const char* why) {
+    for (auto& s : waiting_) End(*s, FinishReason::kError, ResourceExhausted(why));
+    for (auto& s : running_) End(*s, FinishReason::kError, ResourceExhausted(why));
+    Deliver();
+    Retire();
+  };
+  const auto step = [this] {
     DropEnded();
     cache_.Poll();
     Admit();
@@ -172,11 +180,20 @@ void Scheduler::Run() {
     }
     Deliver();
     Retire();
+  };
+  bool out_of_memory = false;
+  while (WaitForWork()) {
+    try {
+      // Whose turn it was cannot be told: all end, and what they held is free for those that come.
+      if (out_of_memory) end_all("the server has no memory left");
+      out_of_memory = false;
+      step();
+    } catch (const std::bad_alloc&) {
+      out_of_memory = true;
+      RefillMemoryReserve();
+    }
   }
-  for (auto& s : waiting_) End(*s, FinishReason::kError, ResourceExhausted("the server is shutting down"));
-  for (auto& s : running_) End(*s, FinishReason::kError, ResourceExhausted("the server is shutting down"));
-  Deliver();
-  Retire();
+  end_all("the server is shutting down");
   const auto begin = Clock::now();
   cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; });
   kv_bytes_ = engine_.kv_bytes();

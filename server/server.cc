@@ -10,11 +10,13 @@
 #include <sstream>
 #include <utility>
 
+#include "access.h"
 #include "api.h"
 #include "dsv4/version.h"
 #include "http.h"
 #include "keys.h"
 #include "log.h"
+#include "memory_reserve.h"
 #include "page.h"
 #include "sha256.h"
 #include "structured/compile_queue.h"
@@ -28,7 +30,11 @@ namespace {
 constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
 constexpr int kCompileThreads = 2;
 constexpr size_t kMaxQueuedCompiles = 256;
+constexpr size_t kMaxIdleBody = size_t{64} << 10;  // of requests whose route takes none
+// For the ends of what two readers of requests had made when memory ran out: 16 bytes and more for each JSON value.
+constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
+constexpr uintmax_t kMaxSmallFile = uintmax_t{16} << 20;
 
 struct RouteEntry {
   std::string_view method, path;
@@ -52,14 +58,17 @@ constexpr std::array kRoutes = {
 constexpr std::array<std::string_view, 6> kQuickPaths = {
     "/health", "/health/live", "/health/ready", "/metrics", "/", "/favicon.ico"};
 
-std::string ReadWholeFile(const std::string& path) {
+// Of a model's folder; "" where there is none of a sound size. A pipe would be waited for.
+std::string ReadSmallFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kMaxSmallFile) return "";
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 SamplingParams ReadDefaultSampling(const std::string& model_dir) {
   SamplingParams s;
-  const Json config = Json::parse(ReadWholeFile(model_dir + "/generation_config.json"), nullptr,
+  const Json config = Json::parse(ReadSmallFile(model_dir + "/generation_config.json"), nullptr,
                                   /*allow_exceptions=*/false);
   if (!config.is_object()) return s;
   const auto number = [&](const char* name) -> std::optional<double> {
@@ -83,6 +92,20 @@ std::string Number(double value, int digits) {
 
 std::string Mebibytes(int64_t bytes) { return Number(static_cast<double>(bytes) / (1 << 20), 1) + "MiB"; }
 
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+bool IsQuick(std::string_view path) {
+  return std::find(kQuickPaths.begin(), kQuickPaths.end(), path) != kQuickPaths.end();
+}
+
+const RouteEntry* FindRoute(std::string_view path) {
+  if (path.starts_with("/v1/models/")) path = "/v1/models";
+  const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const RouteEntry& r) { return r.path == path; });
+  return route == kRoutes.end() ? nullptr : &*route;
+}
+
 class Server {
  public:
   Server(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options)
@@ -93,10 +116,15 @@ class Server {
         metrics_(options.model_name) {}
 
   Status Run() {
+    KeepMemoryReserve(kMemoryReserve);
     HttpOptions http_options{.host = options_.host,
                              .port = options_.port,
-                             .max_body_bytes = options_.max_body_bytes,
-                             .max_connections = options_.max_connections};
+                             .max_body_total = options_.max_body_total,
+                             .max_connections = options_.max_connections,
+                             .header_timeout = Milliseconds(options_.header_timeout_s),
+                             .body_timeout = Milliseconds(options_.body_timeout_s),
+                             .write_timeout = Milliseconds(options_.write_timeout_s),
+                             .min_rate = options_.min_rate};
     if (!options_.cors_origin.empty()) {
       http_options.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
                               {"Access-Control-Allow-Headers", "*, Authorization"},
@@ -104,8 +132,14 @@ class Server {
                               {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
     }
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
-                                     http_options, [this](ExchangePtr e) { Handle(std::move(e)); },
+                                     http_options, [this](const HttpRequest& head) { return Admit(head); },
+                                     [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
+    access_.emplace(AccessOptions{.api_keys = options_.api_keys,
+                                  .cors_origin = options_.cors_origin,
+                                  .check_host = http_->is_loopback() || !options_.allowed_hosts.empty(),
+                                  .allowed_hosts = AllowedHosts(),
+                                  .key_guesses = options_.key_guesses});
     if (!options_.kv_disk.empty()) {
       std::error_code error;
       std::filesystem::create_directories(options_.kv_disk, error);
@@ -182,6 +216,11 @@ class Server {
       log_.Line("warning", {{"what", "the model's vocabulary has " + std::to_string(info.vocab_size) + " ids, the tokenizer " +
                                          std::to_string(tokenizer_.vocab_size()) + ": ids beyond them have no text"}});
     }
+    if (options_.api_keys.empty() && !http_->is_loopback()) {
+      log_.Line("warning", {{"what", "no API key is asked for, and " + options_.host +
+                                         " can be reached by other machines: whoever reaches it may use it; "
+                                         "--api-key-file sets keys"}});
+    }
     const double tokens = info.kv_bytes_per_token > 0
                               ? static_cast<double>(options_.kv_budget_bytes - info.kv_fixed_bytes) /
                                     info.kv_bytes_per_token
@@ -207,47 +246,55 @@ class Server {
 
   // ---- On the I/O thread
 
-  void Handle(ExchangePtr exchange) {
+  // What a request's header decides, before its body is read: its host, origin, key, route and method.
+  HttpVerdict Admit(const HttpRequest& head) {
+    const ErrorForm form = head.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+    std::string allow;
+    const std::optional<ApiError> error = WhyRefused(head, &allow);
+    if (!error) return {.refusal = {}, .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody};
+    HttpReply reply = ErrorReply(form, *error, head.id);
+    if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
+    return {.refusal = std::move(reply)};
+  }
+
+  // `allow`: the methods that the route takes, where the method is wrong.
+  std::optional<ApiError> WhyRefused(const HttpRequest& head, std::string* allow) {
+    const auto wrong_method = [&](std::string_view takes) {
+      *allow = takes == "GET" ? "GET, HEAD" : takes;
+      return ApiError(405, head.path + " takes " + std::string(takes));
+    };
+    const bool get = head.method == "GET" || head.method == "HEAD";
+    if (head.path.starts_with("/health")) return get ? std::nullopt : std::optional(wrong_method("GET"));
+    if (head.reserved) return Unavailable("too many connections", 1);
+    if (head.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
+    if (auto error = access_->Check(head, Clock::now())) return error;
+    if (IsQuick(head.path)) return get ? std::nullopt : std::optional(wrong_method("GET"));
+    if (draining_) return Unavailable("the server is shutting down", 5);
+    const RouteEntry* route = FindRoute(head.path);
+    if (route == nullptr) {
+      return ApiError(404, "there is no " + head.path + " here; docs/serving/reference.md lists the routes");
+    }
+    if (route->method != (get ? "GET" : head.method)) return wrong_method(route->method);
+    return std::nullopt;
+  }
+
+  static ApiError Unavailable(const std::string& why, int retry_after_s) {
+    ApiError error(503, why);
+    error.retry_after_s = retry_after_s;
+    return error;
+  }
+
+  // A request that was admitted.
+  void Handle(const ExchangePtr& exchange) {
     const HttpRequest& request = exchange->request();
-    const ErrorForm form = request.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic
-                                                                    : ErrorForm::kOpenAi;
-    const auto refuse = [&](ApiError error) { RespondError(*exchange, form, error); };
     if (request.path.starts_with("/health")) return Health(*exchange);
-    if (request.method == "OPTIONS" && !options_.cors_origin.empty()) return exchange->Respond(204, "", "");
-    if (!OriginMayAsk(request)) {
-      return refuse(ApiError(403, "pages of " + std::string(request.Header("origin")) +
-                                      " may not use this server; --cors-origin names the origin that may"));
-    }
-    if (!HasKey(request))
-      return refuse(ApiError(401,
-                             "no valid API key: send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
-                             "", "invalid_api_key"));
-    const bool get = request.method == "GET" || request.method == "HEAD";
-    if (std::find(kQuickPaths.begin(), kQuickPaths.end(), request.path) != kQuickPaths.end()) {
-      if (!get) return refuse(ApiError(405, request.path + " takes GET"));
-      return Quick(*exchange);
-    }
-    if (draining_) {
-      ApiError error(503, "the server is shutting down");
-      error.retry_after_s = 5;
-      return refuse(error);
-    }
-    std::string_view path = request.path;
-    if (path.starts_with("/v1/models/")) path = "/v1/models";
-    for (const RouteEntry& route : kRoutes) {
-      if (route.path != path) continue;
-      if (route.method != (get ? "GET" : request.method)) {
-        return refuse(ApiError(405, std::string(path) + " takes " + std::string(route.method)));
-      }
-      const auto call = [this, &route, exchange] { Serve(route, exchange); };
-      if (!workers_->Post(call)) {
-        ApiError error(429, "too many requests wait to be read");
-        error.retry_after_s = 1;
-        refuse(error);
-      }
-      return;
-    }
-    refuse(ApiError(404, "there is no " + request.path + " here; docs/serving/reference.md lists the routes"));
+    if (request.method == "OPTIONS") return exchange->Respond(204, "", "");
+    if (IsQuick(request.path)) return Quick(*exchange);
+    const RouteEntry& route = *FindRoute(request.path);
+    if (workers_->Post([this, &route, exchange] { Serve(route, exchange); })) return;
+    ApiError error(429, "too many requests wait to be read");
+    error.retry_after_s = 1;
+    RespondError(*exchange, route.form, error);
   }
 
   void Quick(Exchange& exchange) {
@@ -256,6 +303,8 @@ class Server {
       Gauges gauges;
       scheduler_->Fill(&gauges);
       gauges.connections = static_cast<int64_t>(http_->num_connections());
+      gauges.body_bytes = static_cast<int64_t>(http_->body_bytes());
+      gauges.log_lines_dropped = static_cast<int64_t>(log_.num_dropped());
       return exchange.Respond(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Render(gauges));
     }
     if (path == "/") {
@@ -265,6 +314,12 @@ class Server {
                                {"Cache-Control", "no-cache"}});
     }
     exchange.Respond(204, "", "");
+  }
+
+  std::vector<std::string> AllowedHosts() const {
+    std::vector<std::string> hosts = options_.allowed_hosts;
+    hosts.push_back(options_.host);
+    return hosts;
   }
 
   // Live: a restart would not help. Ready: new requests are welcome.
@@ -281,23 +336,10 @@ class Server {
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }
 
-  // A browser tells which page a request comes from, and sends some kinds of requests without asking first: pages of
-  // other origins could make this server work.
-  bool OriginMayAsk(const HttpRequest& request) const {
-    const std::string_view origin = request.Header("origin");
-    if (origin.empty() || options_.cors_origin == "*" || origin == options_.cors_origin) return true;
-    const size_t scheme = origin.find("://");
-    return scheme != std::string_view::npos && origin.substr(scheme + 3) == request.Header("host");
-  }
-
-  bool HasKey(const HttpRequest& request) const {
-    return options_.api_keys.empty() || FindKey(options_.api_keys, request).has_value();
-  }
-
   void Done(const HttpRequest& request, const HttpDone& done) {
     const bool known = std::any_of(kRoutes.begin(), kRoutes.end(),
                                    [&](const RouteEntry& r) { return r.path == request.path; }) ||
-                       std::find(kQuickPaths.begin(), kQuickPaths.end(), request.path) != kQuickPaths.end();
+                       IsQuick(request.path);
     metrics_.AddHttp(known ? request.path : "other", done.status);
     if (request.path.starts_with("/health") || request.path == "/metrics") return;
     log_.Line("request", {{"id", request.id},
@@ -306,15 +348,12 @@ class Server {
                           {"path", request.path.substr(0, 200)},
                           {"status", std::to_string(done.status)},
                           {"complete", done.complete ? "true" : "false"},
+                          {"cut", std::string(done.cut)},
                           {"bytes", std::to_string(done.sent_bytes)},
                           {"ms", Number(done.seconds * 1000, 1)}});
   }
 
   void OnSignal(int signal) {
-    if (draining_) {
-      log_.Line("stopping", {{"reason", "second signal"}});
-      return http_->Stop();
-    }
     draining_ = true;
     drain_end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(options_.drain_timeout_s));
@@ -336,12 +375,22 @@ class Server {
 
   void Serve(const RouteEntry& route, const ExchangePtr& exchange) const {
     try {
-      route.serve(*api_, exchange);
-    } catch (const ApiError& error) {
-      RespondError(*exchange, route.form, error);
-    } catch (const std::exception& error) {
-      log_.Line("error", {{"id", exchange->request().id}, {"what", error.what()}});
-      RespondError(*exchange, route.form, ApiError(500, std::string("internal error: ") + error.what()));
+      try {
+        route.serve(*api_, exchange);
+      } catch (const ApiError& error) {
+        RespondError(*exchange, route.form, error);
+      } catch (const std::bad_alloc&) {
+        throw;
+      } catch (const std::exception& error) {
+        log_.Line("error", {{"id", exchange->request().id}, {"what", error.what()}});
+        RespondError(*exchange, route.form, ApiError(500, std::string("internal error: ") + error.what()));
+      }
+      exchange->DropBody();
+    } catch (const std::bad_alloc&) {
+      exchange->DropBody();
+      exchange->OutOfMemory();
+      RefillMemoryReserve();
+      log_.Line("error", {{"what", "a request needs more memory than there is; it got a 503"}});
     }
   }
 
@@ -357,6 +406,7 @@ class Server {
   std::optional<Api> api_;
   std::optional<CompileQueue> compile_queue_;
   std::optional<Workers> workers_;
+  std::optional<Access> access_;
   bool draining_ = false;
   Clock::time_point drain_end_;
 };
@@ -401,7 +451,7 @@ void ServeModels(const Api& api, const ExchangePtr& exchange) {
 }
 
 void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange) {
-  Json info = Json::parse(ReadWholeFile(api.options.model_dir + "/tokenizer_config.json"), nullptr,
+  Json info = Json::parse(ReadSmallFile(api.options.model_dir + "/tokenizer_config.json"), nullptr,
                           /*allow_exceptions=*/false);
   if (!info.is_object()) info = Json::object();
   for (auto& [key, value] : info.items()) {

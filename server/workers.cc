@@ -1,6 +1,9 @@
 #include "workers.h"
 
+#include <new>
 #include <utility>
+
+#include "memory_reserve.h"
 
 namespace dsv4::server {
 
@@ -37,7 +40,11 @@ void Workers::Run() {
       call = std::move(queue_.front());
       queue_.pop_front();
     }
-    call();
+    try {
+      call();
+    } catch (const std::bad_alloc&) {
+      RefillMemoryReserve();  // what it worked on is let go with it
+    }
   }
 }
 

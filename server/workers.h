@@ -15,7 +15,7 @@ class Workers {
   Workers(int num_threads, size_t max_queued);
   ~Workers();  // finishes what is queued
 
-  // False: too much is queued already.
+  // False: too much is queued already. A call that runs out of memory is dropped, and the thread goes on.
   bool Post(std::function<void()> call);
 
  private:

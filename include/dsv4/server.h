@@ -22,6 +22,10 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  // empty: none is asked for
   bool share_cache = false;           // of several keys: all use one prefix cache instead of one each
   std::string cors_origin;            // "": no CORS headers
+  // Names beside localhost, 127.0.0.0/8, ::1 and `host` that requests may call this server by. With none, and a host that
+  // others reach, any name will do.
+  std::vector<std::string> allowed_hosts;
+  double key_guesses = 5;  // wrong keys a second from one address; 0: any
 
   ChatDialect dialect = ChatDialect::kV4Preview;
   // Of chats. As text, what users and tools write can neither end a turn nor open one.
@@ -42,7 +46,11 @@ struct ServerOptions {
   int64_t kv_disk_bytes = int64_t{32} << 30;
 
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_connections = 1024;
+  size_t max_body_total = size_t{256} << 20;  // of all requests, each until its reply has been taken
+  size_t max_connections = 1024;              // and 16 more for /health
+  double header_timeout_s = 30;               // for the header of a request, from its first byte
+  double body_timeout_s = 30, write_timeout_s = 60;  // in which bodies, and readers of replies that wait, must keep min_rate
+  size_t min_rate = size_t{4} << 10;          // bytes a second; 0: any progress will do
   int64_t max_prompt_tokens = 0;    // 0: the context
   double request_timeout_s = 3600;  // 0: none
   double drain_timeout_s = 30;      // after SIGTERM or SIGINT
@@ -52,7 +60,7 @@ struct ServerOptions {
 };
 
 // Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
-// that at once. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken).
+// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken).
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
 
 }  // namespace dsv4

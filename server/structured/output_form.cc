@@ -41,7 +41,7 @@ OutputForm ReadGuide(const Fields& fields, const std::string& prefix) {
     ++given;
   };
   if (const Json* schema = fields.Get(name("json").c_str())) {
-    const Json parsed = schema->is_string() ? ParseJson(schema->get_ref<const std::string&>()) : *schema;
+    const Json parsed = schema->is_string() ? Json(ParseJson(schema->get_ref<const std::string&>()).root()) : *schema;
     set(name("json"), JsonFormat(parsed));
   }
   if (fields.Bool(name("json_object").c_str()).value_or(false)) set(name("json_object"), AnyObjectFormat());

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -23,6 +24,8 @@ Status ErrnoStatus(const std::string& path, const char* doing) {
   return InvalidArgument(message);
 }
 
+constexpr int kPipeWaitMs = 10000;
+
 struct Descriptor {
   int fd;
   ~Descriptor() {
@@ -41,23 +44,36 @@ Status OpenForReading(const std::string& path, int flags, Descriptor& d, int64_t
   return {};
 }
 
+// The next bytes, also of a pipe; 0 at the end. Waits for them, but not for ever.
+Result<size_t> ReadMore(const std::string& path, int fd, char* buffer, size_t size) {
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  for (;;) {
+    const int ready = ::poll(&wait, 1, kPipeWaitMs);
+    if (ready == 0) return InvalidArgument(StrCat("'", path, "' is a pipe that gave nothing for ", kPipeWaitMs / 1000, " s"));
+    const ssize_t n = ready > 0 ? ::read(fd, buffer, size) : -1;
+    if (n >= 0) return static_cast<size_t>(n);
+    if (errno != EINTR && errno != EAGAIN) return ErrnoStatus(path, "read");
+  }
+}
+
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   Descriptor d{-1};
   int64_t size = 0;
-  DSV4_RETURN_IF_ERROR(OpenForReading(path, /*flags=*/0, d, size));
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
   if (size > max_bytes) {
     return InvalidArgument(StrCat("'", path, "' has ", size, " bytes; at most ", max_bytes, " are read"));
   }
   std::string bytes;
   char buffer[1 << 16];
   for (;;) {  // also right for pipes, whose size is unknown
-    const ssize_t n = ::read(d.fd, buffer, sizeof(buffer));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(path, "read");
+    DSV4_ASSIGN_OR_RETURN(const size_t n, ReadMore(path, d.fd, buffer, sizeof(buffer)));
+    if (n == 0 && size < 0 && bytes.empty()) {
+      return InvalidArgument(StrCat("'", path, "' is no regular file, and nothing comes from it"));
+    }
     if (n == 0) return bytes;
-    bytes.append(buffer, static_cast<size_t>(n));
+    bytes.append(buffer, n);
     if (static_cast<int64_t>(bytes.size()) > max_bytes) {
       return InvalidArgument(StrCat("'", path, "' has more than ", max_bytes, " bytes"));
     }

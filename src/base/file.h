@@ -11,7 +11,7 @@
 
 namespace dsv4 {
 
-// The whole file as bytes; refuses directories, and files of more than max_bytes.
+// The whole file as bytes; refuses directories, files of more than max_bytes, and pipes that give nothing.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Writes the pieces, one behind the other, to a temporary file in the same folder and renames it, so that readers see

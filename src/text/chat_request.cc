@@ -129,7 +129,7 @@ Status ReadContent(const JsonValue& object, const std::string& path, Message* m)
   return ReadBlocks(*blocks, StrCat(path, ".content_blocks"), &m->content_blocks);
 }
 
-// The schema is the whole "function" object, whatever it holds.
+// The schema is the whole "function" object, whatever else it holds.
 Status ReadTools(const JsonValue& object, std::string_view path, std::vector<std::string>* tools) {
   const JsonValue* list = Get(object, "tools");
   if (list == nullptr) return {};
@@ -139,6 +139,10 @@ Status ReadTools(const JsonValue& object, std::string_view path, std::vector<std
     const std::string item_path = StrCat(path, "tools[", i, "]");
     if (function == nullptr || !function->is_object()) {
       return InvalidArgument(StrCat(item_path, ": expected {\"type\": \"function\", \"function\": {...}}"));
+    }
+    const JsonValue* parameters = Get(*function, "parameters");
+    if (parameters != nullptr && !parameters->is_object()) {
+      return Wrong(StrCat(item_path, ".function.parameters"), *parameters, "an object (a JSON schema)");
     }
     tools->push_back(DumpJson(*function));
   }

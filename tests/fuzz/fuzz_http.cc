@@ -27,7 +27,13 @@ void Require(bool condition) {
 struct EchoServer {
   EchoServer() {
     server = std::move(HttpServer::Listen(
-                           {.port = 0, .max_header_bytes = 2000, .max_body_bytes = 5000, .max_connections = 50},
+                           {.port = 0, .max_header_bytes = 2000, .max_header_lines = 40, .max_framing_bytes = 3000,
+                            .max_body_total = 20000, .max_connections = 50},
+                           [](const HttpRequest& head) {
+                             Require(!head.method.empty() && head.headers.size() <= 40 && head.body.empty());
+                             if (head.path == "/refuse") return HttpVerdict{.refusal = HttpReply{.status = 403, .type = "", .body = "no"}};
+                             return HttpVerdict{.refusal = {}, .max_body_bytes = 5000};
+                           },
                            [](ExchangePtr e) {
                              const HttpRequest& r = e->request();
                              Require(!r.method.empty() && r.id.size() <= 128 && r.body.size() <= 5000);

@@ -76,6 +76,8 @@ class Collector : public Exchange {
     request_.id = "req_1";
   }
   const HttpRequest& request() const override { return request_; }
+  void DropBody() override {}
+  void OutOfMemory() noexcept override { std::abort(); }
   void Respond(int status, std::string_view, std::string body, HeaderList) override {
     const std::lock_guard lock(mutex_);
     Require(!over_ && !streaming_);

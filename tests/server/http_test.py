@@ -117,6 +117,8 @@ class Framing(ServerTestCase):
         self.refused(self.server.get("/v1/chat/completions"), 405, "POST")
         self.refused(self.server.post("/metrics", {}), 405, "GET")
         self.refused(self.server.post("/v1/models", {}), 405, "GET")
+        self.assertEqual(self.server.get("/v1/chat/completions").headers["allow"], "POST")
+        self.assertEqual(self.server.post("/v1/models", {}).headers["allow"], "GET, HEAD")
         error = self.server.get("/v1/messages")
         self.assertEqual((error.status, error.json["type"]), (405, "error"))
         self.assertEqual(self.server.get("/health/nothing").status, 404)
@@ -304,6 +306,18 @@ class Drain(ServerTestCase):
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             self.assertEqual(server.stop(timeout=20), 0)
+
+    def test_while_draining_readiness_says_no(self):
+        server = Server()
+        with self.start_stream(server, 300):
+            server.process.send_signal(signal.SIGTERM)
+            while "draining" not in server.read_log():
+                time.sleep(0.02)
+            reply = server.get("/health/ready")
+            self.assertEqual((reply.status, reply.json["status"], reply.json["live"]), (503, "draining", True))
+            self.assertEqual(server.get("/health/live").status, 200)
+            self.refused(server.post("/tokenize", {"prompt": "a"}), 503, "shutting down")
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

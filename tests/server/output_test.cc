@@ -159,7 +159,7 @@ TEST(Logprobs, SumToOneAndAreSorted) {
 }
 
 TEST(JsonFields, NamesThePathAndTheRange) {
-  const Json json = ParseJson(R"({"a": {"n": 1.0, "big": 1e30, "s": 5}})");
+  const Json json = ParseJson(R"({"a": {"n": 1.0, "big": 1e30, "s": 5}})").root();
   const Fields fields(json["a"], "a");
   EXPECT_EQ(fields.Integer("n", 0), 1);
   for (const char* name : {"big", "s"}) {
@@ -175,6 +175,10 @@ TEST(JsonFields, NamesThePathAndTheRange) {
     }
   }
   EXPECT_THROW(ParseJson(std::string(300, '[')), ApiError);
+  std::string many = "[1";
+  for (int i = 0; i < 2000000; ++i) many += ",1";
+  EXPECT_THROW(ParseJson(many + "]"), ApiError);
+  EXPECT_THROW(ParseJson(std::string("{}\0", 3)), ApiError);
   EXPECT_NO_THROW(ParseJson("\"" + std::string(300, '[') + "\""));
   EXPECT_EQ(Dump(FloatToJson(0.1f)), "0.1");
 }

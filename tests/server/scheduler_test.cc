@@ -64,6 +64,22 @@ TEST_F(SchedulerTest, AFaultEndsItsOwnSequenceOnly) {
   EXPECT_EQ(late->finish[0], FinishReason::kError);
 }
 
+TEST_F(SchedulerTest, AStepThatFindsNoMemoryEndsWhatRunsAndTheNextGoesOn) {
+  engine_.next = [](const Session& s) -> TokenId {
+    if (s.tokens().front() == 200 && s.tokens().size() == 5) throw std::bad_alloc();
+    return s.tokens().back() + 1;
+  };
+  Start();
+  const auto client = Submit({{200}}, 20);
+  Wait(client);
+  EXPECT_EQ(client->finish[0], FinishReason::kError);
+  EXPECT_EQ(client->error.code(), StatusCode::kResourceExhausted);
+  WaitIdle();
+  const auto next = Submit({{100}}, 5);
+  Wait(next);
+  EXPECT_EQ(next->tokens[0], Counting(101, 5));
+}
+
 TEST_F(SchedulerTest, PromptsAreReadInPiecesBesideRunningStreams) {
   Start({.prefill_chunk = 64, .max_gap_s = 0});
   const auto stream = Submit({{100}}, 3000);

@@ -68,13 +68,13 @@ class Reply:
 
 
 class Server:
-    """A live server on a free port."""
+    """A live server on a free port; `popen`: more arguments for its process."""
 
-    def __init__(self, *args, threads=2):
+    def __init__(self, *args, threads=2, **popen):
         self.log = tempfile.TemporaryFile()
         command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *os.environ.get("DSV4_TEST_SERVE", "").split(),
                    *map(str, args)]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **{"stderr": self.log, **popen})
         end = time.time() + 60
         while True:
             found = re.search(r"listening.*http://127\.0\.0\.1:(\d+)", self.read_log())

@@ -1,0 +1,117 @@
+"""What the suites of the hostile campaign share. Each *_test.py is run as
+
+    http_test.py BINARY [--long N]
+
+and sends what no honest client or user would: bytes, files, arguments, grammars, too much, too slowly. Whatever it is, the program
+answers or refuses with one line, in bounded time and memory, and the next honest request gets what it would have got anyway. Random
+cases come from fixed seeds; --long N makes N times as many. Traffic goes to 127.0.0.1 only.
+
+Exit status 77: every test was skipped. DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer).
+"""
+
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+LONG = 1
+if "--long" in sys.argv:
+    at = sys.argv.index("--long")
+    LONG = int(sys.argv[at + 1])
+    del sys.argv[at:at + 2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
+
+from support import BINARY, HAS_NANO, NANO, SLOWNESS, Server, ServerTestCase, main  # noqa: E402
+
+SANITIZED = SLOWNESS > 1
+MIB = 1 << 20
+
+
+def cases(seed, count):
+    """`count` random generators, LONG times as many; a failing case is found again by its number."""
+    for number in range(count * LONG):
+        yield number, random.Random("%s %d" % (seed, number))
+
+
+def address_space(limit):
+    """For Server(preexec_fn=...): `ulimit -v`. A sanitizer's shadow does not fit any; then there is none."""
+    return None if SANITIZED else lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def read_all(sock, most=1 << 24):
+    """What comes until the server ends the connection, also if it resets it."""
+    data = b""
+    try:
+        while len(data) < most:
+            piece = sock.recv(65536)
+            if not piece:
+                break
+            data += piece
+    except (ConnectionResetError, BrokenPipeError):
+        pass
+    return data
+
+
+def send_all(sock, data):
+    """False: the server took only a part."""
+    try:
+        sock.sendall(data)
+        return True
+    except (ConnectionResetError, BrokenPipeError):
+        return False
+
+
+def status_of(reply):
+    return int(reply[9:12]) if reply.startswith(b"HTTP/1.1 ") else None
+
+
+def run(*args, stdin=subprocess.DEVNULL, timeout=60, **kwargs):
+    """The program by itself: it ends in time, by no signal, and what it says on stderr is printable."""
+    result = subprocess.run([BINARY, *args], stdin=stdin, capture_output=True, timeout=timeout * SLOWNESS, **kwargs)
+    assert result.returncode in (0, 1, 2), (args, result.returncode, result.stderr[-2000:])
+    errors = result.stderr.decode()  # valid UTF-8
+    assert all(c == "\n" or (c >= " " and not "\x7f" <= c <= "\x9f") for c in errors), (args, errors)
+    if result.returncode != 0:
+        assert errors.count("dsv4: error: ") == 1 and errors.endswith("\n"), (args, errors)
+    return result
+
+
+class HostileTestCase(ServerTestCase):
+    """A server that must be unharmed after every test."""
+
+    LIMIT_MIB = 0         # of its address space; 0: none
+    GROWTH_MIB = 200      # of its resident memory, over the tests of the class
+
+    @classmethod
+    def setUpClass(cls):
+        popen = {"preexec_fn": address_space(cls.LIMIT_MIB * MIB)} if cls.LIMIT_MIB else {}
+        cls.server = Server("--kv-budget", "32MiB", *cls.FLAGS, **popen)
+        cls.answer = cls.honest()
+        cls.before = cls.resident()
+
+    @classmethod
+    def resident(cls):
+        with open("/proc/%d/statm" % cls.server.process.pid) as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+
+    @classmethod
+    def honest(cls):
+        body = {"prompt": "In the beginning", "max_tokens": 8, "temperature": 0}
+        reply = cls.server.post("/v1/completions", body, **cls.HEADERS)
+        assert reply.status == 200, reply.body
+        return reply.json["choices"][0]["text"]
+
+    HEADERS = {}
+
+    def tearDown(self):
+        self.assertIsNone(self.server.process.poll(), self.server.read_log()[-4000:])
+        begin = time.time()
+        self.assertEqual(self.server.get("/health").status, 200)
+        self.assertLess(time.time() - begin, 5 * SLOWNESS)
+        self.assertEqual(self.honest(), self.answer)
+        if not SANITIZED:
+            self.assertLess(self.resident() - self.before, self.GROWTH_MIB)

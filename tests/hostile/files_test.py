@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Model folders that somebody has altered: the program says what is wrong with them, or runs."""
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+
+from campaign import HAS_NANO, NANO, cases, main, run
+
+SMALL = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tmp = Path(folder.name)
+
+    def model(self, name):
+        """A folder whose files are links to the nano model's."""
+        folder = self.tmp / name
+        folder.mkdir()
+        for path in NANO.iterdir():
+            if path.is_file():
+                (folder / path.name).symlink_to(path)
+        return folder
+
+    def replace(self, folder, name, content):
+        (folder / name).unlink(missing_ok=True)
+        if content is not None:
+            (folder / name).write_bytes(content)
+
+    def load(self, folder):
+        """Reads everything that a start reads; generates a token where that succeeds."""
+        return run("generate", "-m", str(folder), "-p", "Hi", "-n", "1", "--threads", "1")
+
+    def weights(self):
+        return next(NANO.glob("*.safetensors"))
+
+    def test_what_is_no_regular_file(self):
+        for name in SMALL + ["model.safetensors.index.json", self.weights().name, "encoding/encoding_dsv4.py"]:
+            for kind in ["fifo", "folder", "loop", "dangling", "zero", "empty"]:
+                with self.subTest(name=name, kind=kind):
+                    folder = self.model(name.replace("/", "_") + kind)
+                    path = folder / name
+                    path.parent.mkdir(exist_ok=True)
+                    path.unlink(missing_ok=True)
+                    if kind == "fifo":
+                        os.mkfifo(path)
+                    elif kind == "folder":
+                        path.mkdir()
+                    elif kind == "loop":
+                        path.symlink_to(path.name)
+                    elif kind == "dangling":
+                        path.symlink_to("nothing")
+                    elif kind == "zero":
+                        path.symlink_to("/dev/zero")
+                    else:
+                        path.write_bytes(b"")
+                    result = self.load(folder)
+                    if name in ["config.json", "tokenizer.json"]:
+                        self.assertEqual(result.returncode, 1)
+
+    def test_serve_does_not_wait_for_a_pipe_either(self):
+        for name in SMALL:
+            folder = self.model("serve" + name)
+            (folder / name).unlink(missing_ok=True)
+            os.mkfifo(folder / name)
+            if name in ["config.json", "tokenizer.json"]:
+                self.assertEqual(run("serve", "-m", str(folder), "--port", "0").returncode, 1)
+
+    def test_numbers_in_the_config(self):
+        config = json.loads((NANO / "config.json").read_text())
+        numbers = [key for key, value in config.items() if isinstance(value, (int, float)) and not isinstance(value, bool)]
+        odd = [0, -1, 1, 3, 2**31, 2**62, 2**63, 1e300, 0.5, "8", None, [], {}, True]
+        for number, generator in cases("config", 60):
+            folder = self.model("config%d" % number)
+            changed = dict(config)
+            for key in generator.sample(numbers, generator.randint(1, 2)):
+                changed[key] = generator.choice(odd)
+            self.replace(folder, "config.json", json.dumps(changed).encode())
+            run("inspect", "-m", str(folder), "--plan")
+            self.load(folder)
+            shutil.rmtree(folder)
+
+    def test_bytes_of_small_files(self):
+        for number, generator in cases("bytes", 40):
+            name = generator.choice(SMALL[:3])
+            data = bytearray((NANO / name).read_bytes())
+            for _ in range(generator.randint(1, 5)):
+                at = generator.randrange(len(data))
+                kind = generator.randrange(4)
+                if kind == 0:
+                    data[at] = generator.randrange(256)
+                elif kind == 1:
+                    del data[at:at + generator.randint(1, 1000)]
+                elif kind == 2:
+                    data[at:at] = generator.choice([b"\0", b"[" * 2000, b'"', b"\xff", b"9" * 400, b"\x1b[2J", b"\\u0000"])
+                else:
+                    del data[at:]
+                if not data:
+                    data = bytearray(b"x")
+            folder = self.model("bytes%d" % number)
+            self.replace(folder, name, bytes(data))
+            run("tokenize", "-m", str(folder))
+            self.load(folder)
+            shutil.rmtree(folder)
+
+    def test_headers_of_weights(self):
+        data = self.weights().read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8:8 + size])
+        names = [name for name in header if name != "__metadata__"]
+        for number, generator in cases("header", 40):
+            changed = json.loads(json.dumps(header))
+            name = generator.choice(names)
+            length = size
+            kind = generator.randrange(6)
+            if kind == 0:
+                changed[name]["shape"] = generator.choice([[], [0], [-1], [2**40, 2**40], [2**63], ["a"], changed[name]["shape"][::-1]])
+            elif kind == 1:
+                changed[name]["data_offsets"] = generator.choice([[0, 2**62], [5, 1], [-8, 0], [0], [0, 0], [2**63, 2**64 - 1]])
+            elif kind == 2:
+                changed[name]["dtype"] = generator.choice(["F64", "", "F4", "BOOL", 5])
+            elif kind == 3:
+                del changed[name]
+            elif kind == 4:
+                length = generator.choice([0, 1, 2**63, 2**64 - 1, size + 1, size - 1])
+            text = json.dumps(changed).encode()
+            if kind < 4:
+                length = len(text)
+            body = data[8 + size:]
+            if kind == 5:
+                body = body[:generator.randrange(len(body))]
+            folder = self.model("header%d" % number)
+            self.replace(folder, self.weights().name, struct.pack("<Q", length) + text + body)
+            self.load(folder)
+            shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Clients that take their time: to send, to read, to leave; and a log that nobody reads."""
+
+import fcntl
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from campaign import BINARY, HAS_NANO, LONG, SLOWNESS, HostileTestCase, Server, main, send_all, status_of
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+
+
+class Slow(HostileTestCase):
+    FLAGS = ["--header-timeout", "2", "--body-timeout", "2", "--write-timeout", "3", "--min-rate", "8KiB", "--max-connections", "40",
+             "--max-concurrent", "4", "--max-queue", "8"]
+
+    def drip(self, head, pieces, seconds=20):
+        """Sends one piece every 100 ms until the server answers or hangs up; how long that took, and the answer."""
+        begin = time.time()
+        with self.server.socket() as sock:
+            send_all(sock, head)
+            sock.settimeout(0.1)
+            while time.time() - begin < seconds * SLOWNESS:
+                if not send_all(sock, pieces):
+                    return time.time() - begin, None
+                try:
+                    reply = sock.recv(4096)
+                    return time.time() - begin, status_of(reply)
+                except TimeoutError:
+                    continue
+                except ConnectionResetError:
+                    return time.time() - begin, None
+        self.fail("the server still waits after %d s" % seconds)
+
+    def test_drips(self):
+        for head, piece in [(b"", b"G"), (b"GET / HTTP/1.1\r\n", b"a: b\r\n"), (POST % 1000000, b"x" * 100),
+                            (b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n")]:
+            with self.subTest(head=head):
+                took, status = self.drip(head, piece)
+                self.assertLess(took, 12 * SLOWNESS)
+                self.assertIn(status, [400, 408, None])
+
+    def test_health_answers_beside_drips_on_every_place(self):
+        socks = [self.server.socket() for _ in range(40)]
+        try:
+            for sock in socks:
+                send_all(sock, b"POST /v1/completions HTTP/1.1\r\nContent-Le")
+            for path in ["/health", "/health/live", "/health/ready"]:
+                self.assertEqual(self.server.get(path).status, 200)
+            self.assertEqual(self.server.get("/v1/models").status, 503)
+        finally:
+            for sock in socks:
+                sock.close()
+
+    def test_a_refusal_ends_its_connection_in_time(self):
+        for data in [b"GET /" + b"x" * 40000, POST % (1 << 40), b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"]:
+            time.sleep(0.3)  # lines are written by a thread of their own
+            lines = len(self.server.read_log().splitlines())
+            begin = time.time()
+            with self.server.socket() as sock:
+                send_all(sock, data)
+                while send_all(sock, b"GET /x HTTP/9.9\r\n\r\n") and time.time() - begin < 20:
+                    time.sleep(0.05)
+            self.assertLess(time.time() - begin, 10 * SLOWNESS)
+            time.sleep(0.3)
+            self.assertLessEqual(len(self.server.read_log().splitlines()) - lines, 1)
+
+    def test_who_connects_and_leaves(self):
+        for _ in range(300 * LONG):
+            self.server.socket().close()
+        for cut in range(0, 100, 7):
+            with self.server.socket() as sock:
+                send_all(sock, (POST % 30 + b'{"prompt": "a", "max_tokens": 5}')[:cut])
+        self.server.wait_until_idle()
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+class Log(unittest.TestCase):
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        read, write = os.pipe()
+        fcntl.fcntl(write, 1031, 4096)  # F_SETPIPE_SZ
+        process = subprocess.Popen([BINARY, "serve", "--port", "0", "--threads", "1", "--kv-budget", "32MiB"], stdin=subprocess.DEVNULL,
+                                   stderr=write)
+        os.close(write)
+        try:
+            log = b""
+            while b"listening" not in log:
+                log += os.read(read, 4096)
+            port = int(re.search(rb"127\.0\.0\.1:(\d+)", log)[1])
+            for number in range(400 * LONG):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30 * SLOWNESS)
+                connection.request("GET", "/v1/models/%d%s" % (number, "x" * 150))
+                self.assertEqual(connection.getresponse().status, 404)
+                connection.close()
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(30 * SLOWNESS), 0)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(read)
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+class End(unittest.TestCase):
+    def test_a_second_signal_ends_the_process_whatever_runs(self):
+        for number in [signal.SIGTERM, signal.SIGINT]:
+            server = Server("--drain-timeout", "1000", "--kv-budget", "32MiB")
+            body = json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True}).encode()
+            with server.socket() as sock:
+                send_all(sock, POST % len(body) + body)
+                sock.recv(10)
+                server.process.send_signal(number)
+                time.sleep(0.3)
+                self.assertIsNone(server.process.poll())
+                begin = time.time()
+                self.assertEqual(server.stop(number), 0)
+                self.assertLess(time.time() - begin, 5 * SLOWNESS)
+
+
+if __name__ == "__main__":
+    main()
