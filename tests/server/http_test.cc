@@ -77,7 +77,7 @@ class Client {
   bool ended_ = false;
 };
 
-std::string Status(const std::string& reply) { return reply.substr(0, 12); }
+std::string StatusLine(const std::string& reply) { return reply.substr(0, 12); }
 
 class Http : public ::testing::Test {
  protected:
@@ -161,7 +161,7 @@ TEST_F(Http, AChunkExtensionOrATrailerThatNeverEndsIsRefused) {
     client.Send(std::string(kChunked) + begin);
     client.Send(forever);  // cut short by the server
     const std::string reply = client.Read();
-    EXPECT_TRUE(reply.empty() || Status(reply) == "HTTP/1.1 431") << begin << reply.substr(0, 100);
+    EXPECT_TRUE(reply.empty() || StatusLine(reply) == "HTTP/1.1 431") << begin << reply.substr(0, 100);
     EXPECT_EQ(WaitForDone(num_done() == 0 ? 1 : num_done()).status, 431);
   }
   EXPECT_EQ(num_handled_, 0);
@@ -171,12 +171,12 @@ TEST_F(Http, ManySmallExtensionsAndTrailerLinesCount) {
   Start();
   std::string chunks;
   for (int i = 0; i < 200; ++i) chunks += "1;" + std::string(1000, 'x') + "\r\na\r\n";
-  EXPECT_EQ(Status(Ask(std::string(kChunked) + chunks + "0\r\n\r\n")), "HTTP/1.1 431");
+  EXPECT_EQ(StatusLine(Ask(std::string(kChunked) + chunks + "0\r\n\r\n")), "HTTP/1.1 431");
   // A chunk for every byte is all right.
   chunks.clear();
   for (int i = 0; i < 50000; ++i) chunks += "1\r\na\r\n";
   const std::string reply = Ask(std::string(kChunked) + chunks + "0\r\nx: y\r\n\r\n");
-  EXPECT_EQ(Status(reply), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 200");
   EXPECT_TRUE(reply.ends_with(std::string(50000, 'a')));
 }
 
@@ -184,8 +184,8 @@ TEST_F(Http, HeaderLinesAreCountedAndHostIsNamedOnce) {
   Start();
   std::string lines;
   for (int i = 0; i < 200; ++i) lines += "a: b\r\n";
-  EXPECT_EQ(Status(Ask("GET / HTTP/1.1\r\n" + lines + "\r\n")), "HTTP/1.1 431");
-  EXPECT_EQ(Status(Ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")), "HTTP/1.1 400");
+  EXPECT_EQ(StatusLine(Ask("GET / HTTP/1.1\r\n" + lines + "\r\n")), "HTTP/1.1 431");
+  EXPECT_EQ(StatusLine(Ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")), "HTTP/1.1 400");
 }
 
 TEST_F(Http, WhatFollowsARefusalIsNotRead) {
@@ -210,18 +210,18 @@ TEST_F(Http, TheGateDecidesBeforeTheBody) {
   Client client(server_->port());
   client.Send("POST /closed HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100000\r\n\r\n");
   const std::string reply = client.Read();  // no byte of a body was sent
-  EXPECT_EQ(Status(reply), "HTTP/1.1 401");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
   EXPECT_EQ(reply.find("100 Continue"), std::string::npos);
   EXPECT_NE(reply.find("Connection: close"), std::string::npos);
   EXPECT_EQ(num_handled_, 0);
-  EXPECT_EQ(Status(Ask("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n")), "HTTP/1.1 413");
+  EXPECT_EQ(StatusLine(Ask("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n")), "HTTP/1.1 413");
 }
 
 TEST_F(Http, ARefusedRequestWithoutABodyKeepsItsConnection) {
   Start();
   const std::string reply =
       Ask("GET /closed HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(Status(reply), "HTTP/1.1 401");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
   EXPECT_NE(reply.find("HTTP/1.1 200"), std::string::npos);
   EXPECT_NE(reply.find("\r\nDate: "), std::string::npos);
 }
@@ -234,12 +234,12 @@ TEST_F(Http, BodiesHaveOneBudget) {
   for (int i = 0; i < 2000 && server_->body_bytes() < 99999; ++i) std::this_thread::sleep_for(milliseconds(5));
   EXPECT_GE(server_->body_bytes(), 99999u);
   const std::string refused = Ask(head + std::string(100000, 'b'));
-  EXPECT_EQ(Status(refused), "HTTP/1.1 503");
+  EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
   EXPECT_NE(refused.find("--max-body-total"), std::string::npos);
   first.Send("a");
   EXPECT_EQ(Status(first.Read()), "HTTP/1.1 200");
   EXPECT_EQ(server_->body_bytes(), 0u);
-  EXPECT_EQ(Status(Ask(head + std::string(100000, 'c'))), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(Ask(head + std::string(100000, 'c'))), "HTTP/1.1 200");
 }
 
 TEST_F(Http, AnAnnouncedBodyTakesNothingBeforeItArrives) {
@@ -249,7 +249,7 @@ TEST_F(Http, AnAnnouncedBodyTakesNothingBeforeItArrives) {
     clients.push_back(std::make_unique<Client>(server_->port()));
     clients.back()->Send("POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\na");
   }
-  EXPECT_EQ(Status(Ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(Ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")), "HTTP/1.1 200");
   EXPECT_LT(server_->body_bytes(), 1000u);
 }
 
@@ -320,18 +320,18 @@ TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {
     held.back()->Send("GET /echo HTTP/1.1\r\n\r\n");
     EXPECT_EQ(held.back()->Read(milliseconds(5000), 12), "HTTP/1.1 200");
   }
-  EXPECT_EQ(Status(Ask("GET /health HTTP/1.1\r\n\r\n")), "HTTP/1.1 200");
-  EXPECT_EQ(Status(Ask("GET /echo HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
-  EXPECT_EQ(Status(Ask("")), "HTTP/1.1 503");  // a silent one does not keep its place
+  EXPECT_EQ(StatusLine(Ask("GET /health HTTP/1.1\r\n\r\n")), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
+  EXPECT_EQ(StatusLine(Ask("")), "HTTP/1.1 503");  // a silent one does not keep its place
 }
 
 // ---- Memory
 
 TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
   Start();
-  EXPECT_EQ(Status(Ask("GET /memory HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
+  EXPECT_EQ(StatusLine(Ask("GET /memory HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
   EXPECT_EQ(WaitForDone().cut, "out of memory");
-  EXPECT_EQ(Status(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
 }
 
 TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
@@ -357,7 +357,7 @@ TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
   idle.Read();
   EXPECT_TRUE(idle.ended());
   const std::string reply = Ask("GET /health HTTP/1.1\r\n\r\n");
-  EXPECT_EQ(Status(reply), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(reply), "HTTP/1.1 200");
   EXPECT_NE(reply.find("Connection: close"), std::string::npos);
 }
 
