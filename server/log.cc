@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxQueuedBytes = 1 << 20;
 constexpr size_t kPiece = 4096;  // what a pipe that has room takes without waiting (PIPE_BUF)
-constexpr std::chrono::milliseconds kPoll{100}, kStopTime{1000};
+constexpr std::chrono::milliseconds kLogPoll{100}, kStopTime{1000};
 
 // 2026-11-21T08:45:00.123Z
 std::string Now() {
@@ -130,7 +130,7 @@ bool Log::WriteAll(std::string_view bytes) {
   while (!bytes.empty()) {
     if (is_over()) return false;
     pollfd ready{.fd = fd_, .events = POLLOUT, .revents = 0};
-    if (::poll(&ready, 1, static_cast<int>(kPoll.count())) <= 0) continue;
+    if (::poll(&ready, 1, static_cast<int>(kLogPoll.count())) <= 0) continue;
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
     if (n < 0 && errno != EINTR && errno != EAGAIN) return true;  // nobody will ever read it
     if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));

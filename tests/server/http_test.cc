@@ -237,7 +237,7 @@ TEST_F(Http, BodiesHaveOneBudget) {
   EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
   EXPECT_NE(refused.find("--max-body-total"), std::string::npos);
   first.Send("a");
-  EXPECT_EQ(Status(first.Read()), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(first.Read()), "HTTP/1.1 200");
   EXPECT_EQ(server_->body_bytes(), 0u);
   EXPECT_EQ(StatusLine(Ask(head + std::string(100000, 'c'))), "HTTP/1.1 200");
 }
@@ -296,7 +296,7 @@ TEST_F(Http, ABodyMustKeepUpItsRate) {
     steady.Send(std::string(5000, 'a'));
     std::this_thread::sleep_for(milliseconds(120));
   }
-  EXPECT_EQ(Status(steady.Read()), "HTTP/1.1 200");
+  EXPECT_EQ(StatusLine(steady.Read()), "HTTP/1.1 200");
 }
 
 TEST_F(Http, AReaderMustKeepUpTheRate) {
@@ -343,7 +343,7 @@ TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
   ASSERT_NE(held_, nullptr);
   held_->OutOfMemory();
   held_.reset();
-  EXPECT_EQ(Status(client.Read()), "HTTP/1.1 503");
+  EXPECT_EQ(StatusLine(client.Read()), "HTTP/1.1 503");
 }
 
 // ---- The end
