@@ -117,6 +117,31 @@ class Together(ServerTestCase):
                          sum(u["prompt_tokens"] for u in usage))
 
 
+class SeededRequests(ServerTestCase):
+    """By default flags, but for the cache: which of a request's rows came from there may move its last bits on a GPU."""
+
+    FLAGS = ["--prefix-cache", "off", "--max-queue", "1000"]
+
+    def test_each_gives_the_same_text_and_log_probabilities_alone_and_together(self):
+        on_gpu = "cuda" in os.environ.get("DSV4_TEST_SERVE", "")
+        random.seed(2)
+        words = STORY.split() + ["river", "stone", "seven", "gold", "night"]
+        # Prompts of every kind that a GPU knows: up to 64 tokens, up to 1,024, more.
+        lengths = ([3, 30, 90, 400, 700, 1500] * 8 if on_gpu else [3, 30, 90, 300, 700, 50] * 2)
+        bodies = [{"prompt": " ".join(random.choice(words) for _ in range(n)), "max_tokens": 24, "temperature": 0.8, "seed": i, "logprobs": 3}
+                  for i, n in enumerate(lengths)]
+
+        def ask(body):
+            reply = self.server.post("/v1/completions", body)
+            self.assertEqual(reply.status, 200, reply.body)
+            return reply.json["choices"]
+
+        alone = [ask(body) for body in bodies]
+        for _ in range(2):
+            together = in_parallel([lambda body=body: ask(body) for body in bodies])
+            self.assertEqual([i for i in range(len(bodies)) if together[i] != alone[i]], [])
+
+
 class Limits(ServerTestCase):
     FLAGS = ["--max-concurrent", "1", "--max-queue", "2", "--request-timeout", "2", "--max-prompt", "50"]
 
