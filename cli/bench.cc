@@ -229,6 +229,7 @@ int RunBench(const BenchOptions& options) {
   if (options.batches) {  // a batch is one pass, also beyond what keeps bits apart
     for (const int64_t batch : *options.batches) model.max_decode_rows = std::max(model.max_decode_rows, batch);
   }
+  if (options.errors) return BenchErrors(options, model);
   if (options.first_token) return BenchFirstToken(options, model);
   const auto start = Clock::now();
   ProgressLine progress;

@@ -49,6 +49,9 @@ void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter,
 // decode step, which is recorded then.
 int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
 
+// The last rows of prompts, computed in each of the ways that a GPU has for them, against float32 inputs.
+int BenchErrors(const BenchOptions& options, const EngineOptions& model);
+
 int BenchWriteCheckpoint(const BenchOptions& options);
 
 }  // namespace dsv4::cli

@@ -235,6 +235,8 @@ void AddBench(CLI::App* app, Command* chosen) {
              "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");
   c->add_flag_callback("--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
   c->add_flag_callback("--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
+  c->add_flag("--errors", o->errors,
+              "on a GPU: instead of times the error of each way to compute a prompt of --prompts tokens, against float32 inputs");
   c->add_flag("--linears", o->linears,
               "measure linears of the model's shapes in every weight format instead, for one token and for the --prompts (CPU)");
   AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's", [o](const std::string& text) {

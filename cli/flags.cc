@@ -120,6 +120,9 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
                              "how inputs of quantised linears are rounded (default native)");
   AddChoice<AmxUse>(app, "--amx", &o->amx, {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
                     "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
+  AddChoice<PromptInputs>(app, "--prompt-inputs", &o->prompt_inputs,
+                          {{"auto", PromptInputs::kByLength}, {"one", PromptInputs::kOne}, {"two", PromptInputs::kTwo}},
+                          "on a GPU: numbers for an input of a prompt's matrix products (default auto: by the prompt's length)");
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits (slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops,

@@ -102,6 +102,7 @@ struct BenchOptions {
   std::optional<bool> ops;  // the time of each op behind every figure; none: on the CPU
   bool linears = false;     // instead: linears of the model's shapes in every weight format
   std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
+  bool errors = false;      // instead: how far prompts of these lengths are from float32 inputs (GPU)
   bool first_token = false;  // the time to the first token by phases instead
   std::string disk;     // write the synthetic weights into this folder instead of measuring
   bool json = false;

@@ -51,6 +51,11 @@ inline constexpr int64_t kMaxDecodeRows = 64;
 // Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
 enum class Pinning : uint8_t { kAuto, kOn, kOff };
 
+// Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/numerics.md, 3.1). kByLength: as decode
+// rows have them in a prompt of up to 64 tokens, two up to 1,024, else one. The others hold for prompts of every length: then a row
+// does not depend on the length of its prompt either, nor on whether it came from a cache.
+enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
+
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
@@ -64,6 +69,7 @@ struct EngineOptions {
                                    // (CPU 512, GPU 4096). Results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
   bool batch_invariant = false;    // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
+  PromptInputs prompt_inputs = PromptInputs::kByLength;
   int64_t max_decode_rows = kMaxDecodeRows;  // GPU: of one pass; more take several. A larger number is faster than several passes, and
                                    // the bits of a row then depend on whether its pass has more than kMaxDecodeRows
   AmxUse amx = AmxUse::kOff;       // CPU

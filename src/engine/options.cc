@@ -69,7 +69,7 @@ NumericsModes ModesOf(const EngineOptions& o) {
 
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), o.device == "cpu" ? "" : o.batch_invariant ? ", batch-invariant" : ", by request",
+                static_cast<int>(o.activation_dtype), o.device == "cpu" ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
                 o.reference_ops ? ", reference ops" : "");
 }

@@ -20,10 +20,18 @@ constexpr Regime RegimeOfPrompt(int64_t tokens) {
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_(o.device == "cpu" || o.batch_invariant), max_decode_rows_(o.max_decode_rows) {}
+      : one_(o.device == "cpu" || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
 
   // Of an item's rows; `prompt_tokens` as in StepItem.
-  Regime Of(int64_t prompt_tokens) const { return one_ ? Regime::kDecode : RegimeOfPrompt(prompt_tokens); }
+  Regime Of(int64_t prompt_tokens) const {
+    if (one_ || prompt_tokens == 0) return Regime::kDecode;
+    switch (prompt_inputs_) {
+      case PromptInputs::kOne: return Regime::kLongPrompt;
+      case PromptInputs::kTwo: return Regime::kPrompt;
+      case PromptInputs::kByLength: break;
+    }
+    return RegimeOfPrompt(prompt_tokens);
+  }
 
   // Rows of a pass of that regime; `chunk` is what memory and time allow.
   int64_t MaxRows(Regime regime, int64_t chunk) const { return one_ || regime != Regime::kDecode ? chunk : max_decode_rows_; }
@@ -38,6 +46,7 @@ class Regimes {
 
  private:
   bool one_;  // everything is kDecode, in passes of any size
+  PromptInputs prompt_inputs_;
   int64_t max_decode_rows_;
 };
 

@@ -22,6 +22,16 @@ TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
   EXPECT_EQ(r.Of(1025), Regime::kLongPrompt);
 }
 
+TEST(Regimes, OneRuleForPromptsOfEveryLength) {
+  EngineOptions options = OnGpu();
+  for (const auto& [inputs, regime] : {std::pair{PromptInputs::kOne, Regime::kLongPrompt}, {PromptInputs::kTwo, Regime::kPrompt}}) {
+    options.prompt_inputs = inputs;
+    const Regimes r(options);
+    for (const int64_t tokens : {1, 64, 65, 1024, 1025}) EXPECT_EQ(r.Of(tokens), regime);
+    EXPECT_EQ(r.Of(0), Regime::kDecode);
+  }
+}
+
 TEST(Regimes, DecodeRowsShareAPassUpToSixtyFour) {
   const Regimes r(OnGpu());
   EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 64);
