@@ -16,12 +16,6 @@ namespace {
 constexpr double kBurstSeconds = 20;     // of guesses that may be made at once
 constexpr size_t kMaxAddresses = 4096;  // whose guesses are counted each
 
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-
 // Whoever has one IPv6 address has a network of them.
 std::string Network(const std::string& peer) {
   in6_addr address;
@@ -45,7 +39,7 @@ std::string_view WithoutPort(std::string_view host) {
 bool IsLoopbackName(std::string_view host) {
   in_addr address;
   if (::inet_pton(AF_INET, std::string(host).c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
-  const std::string name = Lower(host);
+  const std::string name = LowerAscii(host);
   return name == "localhost" || name == "localhost." || name == "::1";
 }
 
@@ -65,9 +59,9 @@ std::optional<ApiError> Access::Check(const HttpRequest& head, Clock::time_point
 // What sends no Host is no browser.
 bool Access::HostMayBeNamed(std::string_view host) const {
   if (!options_.check_host || host.empty()) return true;
-  const std::string name = Lower(WithoutPort(host));
+  const std::string name = LowerAscii(WithoutPort(host));
   return IsLoopbackName(name) || std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(),
-                                             [&](const std::string& allowed) { return Lower(allowed) == name; });
+                                             [&](const std::string& allowed) { return LowerAscii(allowed) == name; });
 }
 
 // A browser tells which page a request comes from, and sends some kinds of requests without asking first: pages of

@@ -185,4 +185,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpOptions& option
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 
+std::string LowerAscii(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 }  // namespace dsv4::server

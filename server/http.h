@@ -29,6 +29,9 @@ namespace dsv4::server {
 
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
+// A to Z as a to z: names of hosts and headers, in every locale.
+std::string LowerAscii(std::string_view text);
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                         // 0: any free one

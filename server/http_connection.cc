@@ -12,12 +12,6 @@ namespace {
 
 constexpr size_t kMaxPipelined = 256 << 10;  // bytes that may arrive while a request is being answered
 
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 bool IsUsableId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
@@ -193,7 +187,7 @@ bool Connection::CheckHeader() {
     RefuseFraming(http::error::body_limit);
     return false;
   }
-  if (has_body && Lower(head_.Header("expect")) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
+  if (has_body && LowerAscii(head_.Header("expect")) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
 
@@ -204,7 +198,7 @@ bool Connection::HasSoundHeader() {
     Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
   } else if (fields.count(http::field::host) > 1) {
     Fail(400, "not a valid HTTP request: more than one Host");
-  } else if (!coding.empty() && Lower(coding) != "chunked") {
+  } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
     Fail(501, "Transfer-Encoding must be chunked");
   } else {
     return true;
@@ -221,7 +215,7 @@ HttpRequest Connection::ReadHead() const {
   head.path = target.substr(0, question);
   if (question != std::string::npos) head.query = target.substr(question + 1);
   for (const auto& field : message) {
-    head.headers.emplace_back(Lower({field.name_string().data(), field.name_string().size()}),
+    head.headers.emplace_back(LowerAscii({field.name_string().data(), field.name_string().size()}),
                               std::string(field.value()));
   }
   head.peer = peer_;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kCheckEvery = 2000;  // steps: some ten microseconds
 
-std::string Number(double value) {
+std::string Decimal(double value) {
   std::string text = std::to_string(value);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
@@ -49,7 +49,7 @@ void WorkBudget::Check() {
     throw OutOfWork(StatusCode::kInvalidArgument, "it takes more than " + std::to_string(max_steps_) + " steps of work, the most that is done");
   }
   if (std::chrono::steady_clock::now() > end_) {
-    throw OutOfWork(StatusCode::kInvalidArgument, "it takes longer than " + Number(seconds_) + " s, the most that it may");
+    throw OutOfWork(StatusCode::kInvalidArgument, "it takes longer than " + Decimal(seconds_) + " s, the most that it may");
   }
 }
 
