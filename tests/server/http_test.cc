@@ -29,9 +29,9 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxBody = 100000;
 
-class Client {
+class HttpClient {
  public:
-  explicit Client(int port, int receive_buffer = 0) {
+  explicit HttpClient(int port, int receive_buffer = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_buffer > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     sockaddr_in address{};
@@ -40,8 +40,8 @@ class Client {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
-  ~Client() { ::close(fd_); }
-  Client(const Client&) = delete;
+  ~HttpClient() { ::close(fd_); }
+  HttpClient(const HttpClient&) = delete;
 
   // False: the server takes no more.
   bool Send(std::string_view bytes) {
@@ -135,7 +135,7 @@ class Http : public ::testing::Test {
     return done_.size();
   }
   std::string Ask(std::string_view request) {
-    Client client(server_->port());
+    HttpClient client(server_->port());
     client.Send(request);
     return client.Read();
   }
@@ -157,7 +157,7 @@ TEST_F(Http, AChunkExtensionOrATrailerThatNeverEndsIsRefused) {
   Start();
   const std::string forever(4 << 20, 'x');
   for (const std::string& begin : {std::string("1;"), std::string("0\r\nx: "), std::string("0;")}) {
-    Client client(server_->port());
+    HttpClient client(server_->port());
     client.Send(std::string(kChunked) + begin);
     client.Send(forever);  // cut short by the server
     const std::string reply = client.Read();
@@ -190,7 +190,7 @@ TEST_F(Http, HeaderLinesAreCountedAndHostIsNamedOnce) {
 
 TEST_F(Http, WhatFollowsARefusalIsNotRead) {
   Start();
-  Client client(server_->port());
+  HttpClient client(server_->port());
   std::string many = "GET /x HTTP/9.9\r\n\r\n";
   for (int i = 0; i < 2000; ++i) many += "GET /x HTTP/9.9\r\n\r\n";
   client.Send(many);
@@ -207,7 +207,7 @@ TEST_F(Http, WhatFollowsARefusalIsNotRead) {
 
 TEST_F(Http, TheGateDecidesBeforeTheBody) {
   Start();
-  Client client(server_->port());
+  HttpClient client(server_->port());
   client.Send("POST /closed HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100000\r\n\r\n");
   const std::string reply = client.Read();  // no byte of a body was sent
   EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
@@ -229,7 +229,7 @@ TEST_F(Http, ARefusedRequestWithoutABodyKeepsItsConnection) {
 TEST_F(Http, BodiesHaveOneBudget) {
   Start({.max_body_total = 150000});
   const std::string head = "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n";
-  Client first(server_->port());
+  HttpClient first(server_->port());
   first.Send(head + std::string(99999, 'a'));
   for (int i = 0; i < 2000 && server_->body_bytes() < 99999; ++i) std::this_thread::sleep_for(milliseconds(5));
   EXPECT_GE(server_->body_bytes(), 99999u);
@@ -244,9 +244,9 @@ TEST_F(Http, BodiesHaveOneBudget) {
 
 TEST_F(Http, AnAnnouncedBodyTakesNothingBeforeItArrives) {
   Start({.max_body_total = 150000});
-  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 10; ++i) {
-    clients.push_back(std::make_unique<Client>(server_->port()));
+    clients.push_back(std::make_unique<HttpClient>(server_->port()));
     clients.back()->Send("POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\na");
   }
   EXPECT_EQ(StatusLine(Ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")), "HTTP/1.1 200");
@@ -255,7 +255,7 @@ TEST_F(Http, AnAnnouncedBodyTakesNothingBeforeItArrives) {
 
 TEST_F(Http, RequestsThatNobodyReadsTheRepliesOfWait) {
   Start();
-  Client client(server_->port(), 4096);
+  HttpClient client(server_->port(), 4096);
   std::string many;
   for (int i = 0; i < 100; ++i) many += "GET /large HTTP/1.1\r\n\r\n";  // 100 MB of replies
   client.Send(many);
@@ -267,7 +267,7 @@ TEST_F(Http, RequestsThatNobodyReadsTheRepliesOfWait) {
 
 TEST_F(Http, AHeaderHasAnAbsoluteTime) {
   Start({.header_timeout = milliseconds(1000)});
-  Client client(server_->port());
+  HttpClient client(server_->port());
   const auto begin = std::chrono::steady_clock::now();
   std::string reply;
   client.Send("GET / HTTP/1.1\r\n");
@@ -283,14 +283,14 @@ TEST_F(Http, ABodyMustKeepUpItsRate) {
   Start({.body_timeout = milliseconds(1000), .min_rate = 10000});
   const std::string head = "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n";
   std::string reply;
-  Client slow(server_->port());
+  HttpClient slow(server_->port());
   slow.Send(head);
   for (int i = 0; i < 100 && reply.empty(); ++i) {
     slow.Send(std::string(100, 'a'));
     reply = slow.Read(milliseconds(100), 12);
   }
   EXPECT_EQ(reply, "HTTP/1.1 408");
-  Client steady(server_->port());
+  HttpClient steady(server_->port());
   steady.Send(head);
   for (int i = 0; i < 20; ++i) {
     steady.Send(std::string(5000, 'a'));
@@ -301,7 +301,7 @@ TEST_F(Http, ABodyMustKeepUpItsRate) {
 
 TEST_F(Http, AReaderMustKeepUpTheRate) {
   Start({.write_timeout = milliseconds(1000), .min_rate = 100000, .max_unsent_bytes = 64 << 20});
-  Client client(server_->port(), 4096);
+  HttpClient client(server_->port(), 4096);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto begin = std::chrono::steady_clock::now();
   while (num_done() == 0 || server_->num_busy() > 0) {
@@ -314,9 +314,9 @@ TEST_F(Http, AReaderMustKeepUpTheRate) {
 
 TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {
   Start({.max_connections = 3, .num_reserved = 2, .reserved_timeout = milliseconds(1000)});
-  std::vector<std::unique_ptr<Client>> held;
+  std::vector<std::unique_ptr<HttpClient>> held;
   for (int i = 0; i < 3; ++i) {
-    held.push_back(std::make_unique<Client>(server_->port()));
+    held.push_back(std::make_unique<HttpClient>(server_->port()));
     held.back()->Send("GET /echo HTTP/1.1\r\n\r\n");
     EXPECT_EQ(held.back()->Read(milliseconds(5000), 12), "HTTP/1.1 200");
   }
@@ -336,7 +336,7 @@ TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
 
 TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
   Start();
-  Client client(server_->port());
+  HttpClient client(server_->port());
   client.Send("GET /hold HTTP/1.1\r\n\r\n");
   for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
   std::this_thread::sleep_for(milliseconds(50));
@@ -350,7 +350,7 @@ TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
 
 TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
   Start();
-  Client idle(server_->port());
+  HttpClient idle(server_->port());
   idle.Send("GET /echo HTTP/1.1\r\n\r\n");
   EXPECT_EQ(idle.Read(milliseconds(5000), 12), "HTTP/1.1 200");
   server_->Post([this] { server_->Drain(); });
