@@ -35,7 +35,8 @@ TEST(Regimes, OneRuleForPromptsOfEveryLength) {
 TEST(Regimes, DecodeRowsShareAPassUpToSixtyFour) {
   const Regimes r(OnGpu());
   EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 64);
-  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 4096), 4096);
+  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 1000), 1000);
+  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 8192), 2048);  // two numbers an input: scratch memory holds no more
   EXPECT_EQ(r.MaxRows(Regime::kLongPrompt, 37), 37);
   EXPECT_TRUE(r.DecodeTogether(64));
   EXPECT_FALSE(r.DecodeTogether(65));
