@@ -95,9 +95,11 @@ TEST(Exchange, ARankThatFailsWakesTheOthersAtOnce) {
 TEST(Exchange, AFailureWaitsForThoseWhoRead) {
   Exchange exchange(4, {.timeout_s = 60});
   int shown[4] = {7, 7, 7, 7};
-  std::atomic<int> wrong = 0;
+  std::atomic<int> wrong = 0, met = 0;
   RunRanks(exchange, [&](const ExecContext&, int rank) {
     ASSERT_TRUE(exchange.Meet(rank, 0, &shown[rank]));
+    ++met;
+    while (rank == 0 && met < 4) std::this_thread::yield();  // a failure in between would end the others' Meet
     if (rank == 0) return exchange.FailRank(0, Internal("a test"));
     if (rank == 1) std::this_thread::sleep_for(milliseconds(100));
     for (int p = 1; p < 4; ++p) wrong += *static_cast<int*>(exchange.shown(p)) != 7;
