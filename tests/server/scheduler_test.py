@@ -58,7 +58,7 @@ class Together(ServerTestCase):
             done = []
             thread = threading.Thread(target=lambda: done.append(self.complete(long_prompt, max_tokens=1)))
             thread.start()
-            while not done and time.time() < begin + 60:
+            while not done and time.time() < begin + 300:
                 try:
                     if b"data: " in sock.recv(65536):
                         gaps.append(time.time() - last)
@@ -82,14 +82,14 @@ class Together(ServerTestCase):
         for sock in socks[2:]:  # a reset
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             sock.close()
-        self.server.wait_until_idle(10)
+        self.server.wait_until_idle(60)
         self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), aborted + 4)
         # Also while a prompt is read and nothing is written, and while waiting for a whole reply.
-        for body in [stream_body(prompt=STORY * 3000), json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True}).encode()]:
+        for body in [stream_body(prompt=STORY * 3000), json.dumps({"prompt": "a", "max_tokens": 1000000, "ignore_eos": True}).encode()]:
             with self.server.socket() as sock:
                 sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 time.sleep(0.5)
-            self.server.wait_until_idle(10)
+            self.server.wait_until_idle(60)
         self.assertEqual(self.server.metric("dsv4:kv_bytes", use="running"), 0)
 
     def test_a_storm_leaves_nothing_behind(self):
@@ -192,7 +192,7 @@ class SlowReader(ServerTestCase):
         # Large chunks: log-probabilities of a hundred tokens each.
         body = stream_body(max_tokens=100000, logprobs=100)
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        end = time.time() + 60
+        end = time.time() + 300
         last = -1
         while time.time() < end:  # until no more tokens are made for it
             time.sleep(0.7)
