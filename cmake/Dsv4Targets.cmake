@@ -51,7 +51,12 @@ if(DSV4_SANITIZE)
   set(DSV4_SLOWNESS 6)
 endif()
 
+# Tests named Cuda* need a GPU (tests/support/devices.h): ctest knows them as those of the folder "cuda" only.
 function(dsv4_test name)
+  set(filter "-Cuda*:*/Cuda*")
+  if(name STREQUAL "cuda")
+    set(filter "Cuda*:*/Cuda*")
+  endif()
   file(GLOB_RECURSE fast_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
   set(slow_sources ${fast_sources})
   list(FILTER fast_sources EXCLUDE REGEX "_slow_test\\.cc$")
@@ -64,7 +69,7 @@ function(dsv4_test name)
       target_compile_options(${name}_${tier}_tests PRIVATE ${DSV4_TEST_OPTIONS})
       target_compile_definitions(${name}_${tier}_tests PRIVATE DSV4_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       math(EXPR timeout "900 * ${DSV4_SLOWNESS}")
-      gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60
+      gtest_discover_tests(${name}_${tier}_tests DISCOVERY_TIMEOUT 60 TEST_FILTER "${filter}"
         PROPERTIES LABELS ${tier} COST ${DSV4_COST_${tier}} TIMEOUT ${timeout} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     endif()
   endforeach()

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "dsv4/sampling.h"
-#include "ops/advance/advance.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/guard_buffer.h"
@@ -12,8 +11,7 @@
 
 namespace dsv4 {
 void SampleCuda(const ExecContext& ctx, const SampleArgs& args);
-void AdvanceCuda(const ExecContext& ctx, const AdvanceArgs& args);
-}  // namespace dsv4
+}
 
 namespace dsv4::test {
 namespace {
@@ -164,49 +162,6 @@ TEST(CudaSample, GreedyShort) { ChooseOnce({.temperature = 0}); }
 TEST(CudaSample, WholeShort) { ChooseOnce({.temperature = 0.8f}); }
 TEST(CudaSample, TopPShort) { ChooseOnce({.temperature = 1, .top_p = 0.9f}); }
 TEST(CudaSample, AllCutsShort) { ChooseOnce({.temperature = 1, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f}); }
-
-TEST(CudaAdvance, EqualsReference) {
-  DSV4_GPU_OR_SKIP();
-  Random random(5);
-  for (const int64_t s : {1, 3, 130}) {
-    for (const bool history : {false, true}) {
-      const int64_t capacity = 5;
-      GuardBuffer<int32_t> sampled({s}), counts({s}), want_counts({s}), tokens({s}), want_tokens({s}),
-          past({s, capacity}), want_past({s, capacity});
-      GuardBuffer<int64_t> positions({s}), want_positions({s});
-      std::vector<SequenceView> views(static_cast<size_t>(s)), want_views;
-      for (int64_t i = 0; i < s; ++i) {
-        sampled[i] = static_cast<int32_t>(random.Index(1000)) - 3;
-        counts[i] = want_counts[i] = static_cast<int32_t>(random.Index(capacity + 2));
-        positions[i] = want_positions[i] = random.Index(1 << 20);
-        views[static_cast<size_t>(i)] = {.start = positions[i], .begin = i, .end = i + 1};
-      }
-      want_views = views;
-      Advance({.reference_ops = true}, {.sampled = sampled.tensor(),
-                                        .tokens = want_tokens.tensor(),
-                                        .positions = want_positions.tensor(),
-                                        .sequences = want_views.data(),
-                                        .history = history ? want_past.tensor() : Tensor{},
-                                        .counts = history ? want_counts.tensor() : Tensor{}});
-      Mirror gpu;
-      const Tensor device_views = gpu.Out(
-          {views.data(), DType::kU8, {s * static_cast<int64_t>(sizeof(SequenceView))}});
-      AdvanceCuda(gpu.ctx(), {.sampled = gpu.In(sampled.tensor()),
-                              .tokens = gpu.Out(tokens.tensor()),
-                              .positions = gpu.Out(positions.tensor()),
-                              .sequences = static_cast<SequenceView*>(device_views.data),
-                              .history = history ? gpu.Out(past.tensor()) : Tensor{},
-                              .counts = history ? gpu.Out(counts.tensor()) : Tensor{}});
-      gpu.Finish();
-      EXPECT_EQ(tokens.values(), want_tokens.values());
-      EXPECT_EQ(positions.values(), want_positions.values());
-      for (int64_t i = 0; i < s; ++i)
-        EXPECT_EQ(views[static_cast<size_t>(i)].start, want_views[static_cast<size_t>(i)].start);
-      EXPECT_EQ(past.values(), want_past.values());
-      EXPECT_EQ(counts.values(), want_counts.values());
-    }
-  }
-}
 
 }  // namespace
 }  // namespace dsv4::test

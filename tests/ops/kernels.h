@@ -11,6 +11,7 @@
 #include "device/cpu_features.h"
 #include "device/exec_context.h"
 #include "ops/cpu_rows.h"
+#include "support/devices.h"
 
 #define DSV4_DECLARE_KERNELS(NAME, ARGS) \
   namespace dsv4 {                       \
@@ -63,6 +64,16 @@ void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
     } else {
       fn(kernel.run);
     }
+  }
+}
+
+// The same for a case that runs on every device (support/devices.h): on the GPU `on_gpu` is the one kernel.
+template <typename Args, typename Fn>
+void ForEachKernel(On on, const std::vector<Kernel<Args>>& kernels, OpFn<Args> on_gpu, const Fn& fn) {
+  if (on == On::kGpu) {
+    fn(on_gpu);
+  } else {
+    ForEachKernel(kernels, fn);
   }
 }
 

@@ -11,17 +11,19 @@
 #include "kv/row_format.h"
 #include "ops/round_index_query/hadamard.h"
 #include "support/compare.h"
-#include "support/contexts.h"
+#include "support/devices.h"
 #include "support/guard_buffer.h"
 #include "support/random.h"
 #include "tensor/codec/bf16.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
 
-using test::BitEqual;
-using test::GuardBuffer;
-using test::Random;
+void RoundIndexQueryOnGpu(const ExecContext&, const RoundIndexQueryArgs& a) {
+  Mirror gpu;
+  RoundIndexQuery(gpu.ctx(), {.q = gpu.Out(a.q), .dtype = a.dtype});
+  gpu.Finish();
+}
 
 // Sylvester's matrix: element [i, j] is -1 to the number of common ones of i and j.
 std::vector<double> HadamardDouble(const std::vector<float>& x) {
@@ -64,14 +66,14 @@ TEST(Hadamard, IsSylvestersMatrixAndItsOwnInverse) {
     Hadamard(y.data(), n);
     double norm = 0;
     for (const float v : x) norm += std::fabs(v);
-    const double bound = test::Gamma(10) * norm;  // log2(n) sums and one product
-    EXPECT_TRUE(test::Near(y, HadamardDouble(x), bound)) << n;
+    const double bound = Gamma(10) * norm;  // log2(n) sums and one product
+    EXPECT_TRUE(Near(y, HadamardDouble(x), bound)) << n;
     Hadamard(y.data(), n);
-    EXPECT_TRUE(test::Near(y, x, 2 * bound)) << n;
+    EXPECT_TRUE(Near(y, x, 2 * bound)) << n;
   }
 }
 
-TEST(RoundIndexQuery, Fp4RotatesThenRoundsInBlocksOf32) {
+DSV4_DEVICE_TEST(RoundIndexQuery, Fp4RotatesThenRoundsInBlocksOf32) {
   Random random(2);
   const int64_t t = 5, ni = 3, di = 64;  // 64^-1/2 = 1/8: with small integers every step is exact
   std::vector<float> before(static_cast<size_t>(t * ni * di));
@@ -83,21 +85,21 @@ TEST(RoundIndexQuery, Fp4RotatesThenRoundsInBlocksOf32) {
         HadamardDouble({before.begin() + h * di, before.begin() + (h + 1) * di}));
     std::copy(row.begin(), row.end(), want.end() - di);
   }
-  for (const test::NamedContext& c : test::AllContexts()) {
+  for (const auto& c : Places(on, RoundIndexQuery, RoundIndexQueryOnGpu)) {
     GuardBuffer<float> q(Shape{t, ni, di}, before);
-    RoundIndexQuery(c.ctx, {.q = q.tensor(), .dtype = IndexDtype::kFp4});
-    EXPECT_TRUE(test::Near(q.span(), want, 0)) << c.name;
+    c.run({.q = q.tensor(), .dtype = IndexDtype::kFp4});
+    EXPECT_TRUE(Near(q.span(), want, 0)) << c.name;
   }
 }
 
-TEST(RoundIndexQuery, Bf16AndF32DoNotRotate) {
+DSV4_DEVICE_TEST(RoundIndexQuery, Bf16AndF32DoNotRotate) {
   Random random(3);
   const std::vector<float> before = random.Hostiles(2 * 2 * 32);
-  for (const test::NamedContext& c : test::AllContexts()) {
+  for (const auto& c : Places(on, RoundIndexQuery, RoundIndexQueryOnGpu)) {
     GuardBuffer<float> q(Shape{2, 2, 32}, before);
-    RoundIndexQuery(c.ctx, {.q = q.tensor(), .dtype = IndexDtype::kF32});
+    c.run({.q = q.tensor(), .dtype = IndexDtype::kF32});
     EXPECT_TRUE(BitEqual(q.span(), before)) << c.name;
-    RoundIndexQuery(c.ctx, {.q = q.tensor(), .dtype = IndexDtype::kBf16});
+    c.run({.q = q.tensor(), .dtype = IndexDtype::kBf16});
     for (int64_t i = 0; i < q.size(); ++i)
       ASSERT_EQ(q[i], RoundToBf16(before[static_cast<size_t>(i)])) << c.name;
   }
@@ -131,16 +133,40 @@ TEST(RoundIndexQuery, ProductsSurviveRotationAndRounding) {
   EXPECT_GT(std::sqrt(one_sided / norm), 0.5);
 }
 
-TEST(RoundIndexQuery, AHeadDoesNotDependOnItsNeighbours) {
+DSV4_DEVICE_TEST(RoundIndexQuery, AHeadDoesNotDependOnItsNeighbours) {
   Random random(5);
   const std::vector<float> before = random.Normals(40 * 32);
-  for (const test::NamedContext& c : test::AllContexts()) {
+  for (const auto& c : Places(on, RoundIndexQuery, RoundIndexQueryOnGpu)) {
     GuardBuffer<float> all(Shape{10, 4, 32}, before);
-    RoundIndexQuery(c.ctx, {.q = all.tensor(), .dtype = IndexDtype::kFp4});
+    c.run({.q = all.tensor(), .dtype = IndexDtype::kFp4});
     for (const int64_t h : {0, 13, 39}) {
       GuardBuffer<float> one(Shape{1, 1, 32}, {before.begin() + h * 32, before.begin() + (h + 1) * 32});
-      RoundIndexQuery(c.ctx, {.q = one.tensor(), .dtype = IndexDtype::kFp4});
+      c.run({.q = one.tensor(), .dtype = IndexDtype::kFp4});
       EXPECT_TRUE(BitEqual(one.span(), all.span().subspan(static_cast<size_t>(h * 32), 32))) << c.name;
+    }
+  }
+}
+
+// The rotation adds in the reference's order everywhere, so that no code can flip.
+DSV4_DEVICE_TEST(RoundIndexQuery, BitEqualToReference) {
+  Random random(6);
+  for (const int64_t di : {32, 64, 128, 256}) {
+    for (const IndexDtype dtype : {IndexDtype::kFp4, IndexDtype::kBf16, IndexDtype::kF32}) {
+      for (const auto& [t, ni] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {5, 64}}) {
+        std::vector<float> before;
+        for (int64_t r = 0; r < t * ni; ++r) {
+          std::vector<float> row = r % 3 ? random.Normals(di, r % 2 ? 1e-3f : 1.0f) : random.Hostiles(di);
+          if (r == 4) std::fill(row.begin(), row.end(), 0.0f);
+          before.insert(before.end(), row.begin(), row.end());
+        }
+        GuardBuffer<float> want({t, ni, di}, before);
+        RoundIndexQuery({.reference_ops = true}, {.q = want.tensor(), .dtype = dtype});
+        for (const auto& c : Places(on, RoundIndexQuery, RoundIndexQueryOnGpu)) {
+          GuardBuffer<float> got({t, ni, di}, before);
+          c.run({.q = got.tensor(), .dtype = dtype});
+          EXPECT_TRUE(BitEqual(got.span(), want.span())) << c.name << " " << di << " " << static_cast<int>(dtype);
+        }
+      }
     }
   }
 }
@@ -151,4 +177,4 @@ TEST(RoundIndexQueryDeathTest, RefusesDimensionsThatCannotRotate) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

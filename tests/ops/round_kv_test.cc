@@ -1,24 +1,27 @@
 #include "ops/round_kv/round_kv.h"
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "support/compare.h"
-#include "support/contexts.h"
+#include "support/devices.h"
 #include "support/guard_buffer.h"
 #include "support/random.h"
 #include "tensor/codec/bf16.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
 
-using test::BitEqual;
-using test::GuardBuffer;
-using test::Random;
+void RoundKvOnGpu(const ExecContext&, const RoundKvArgs& a) {
+  Mirror gpu;
+  RoundKv(gpu.ctx(), {.kv = gpu.Out(a.kv), .format = a.format});
+  gpu.Finish();
+}
 
-TEST(RoundKv, RowsBecomeWhatTheCacheWillHold) {
+DSV4_DEVICE_TEST(RoundKv, RowsBecomeWhatTheCacheWillHold) {
   Random random(1);
   const int64_t t = 21, dh = 96;
   std::vector<float> before;
@@ -28,9 +31,9 @@ TEST(RoundKv, RowsBecomeWhatTheCacheWillHold) {
   }
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
     const RowFormat format = KvRowFormat(dtype, dh, 16);
-    for (const test::NamedContext& c : test::AllContexts()) {
+    for (const auto& c : Places(on, RoundKv, RoundKvOnGpu)) {
       GuardBuffer<float> kv(Shape{t, dh}, before);
-      RoundKv(c.ctx, {.kv = kv.tensor(), .format = format});
+      c.run({.kv = kv.tensor(), .format = format});
       for (int64_t r = 0; r < t; ++r) {
         // Through the cache's bytes.
         GuardBuffer<uint8_t> bytes(format.row_bytes());
@@ -42,6 +45,31 @@ TEST(RoundKv, RowsBecomeWhatTheCacheWillHold) {
       }
       if (dtype == KvDtype::kF32) {
         EXPECT_TRUE(BitEqual(kv.span(), before)) << c.name;
+      }
+    }
+  }
+}
+
+DSV4_DEVICE_TEST(RoundKv, BitEqualToReference) {
+  Random random(2);
+  for (const auto& [dh, dr] : {std::pair<int64_t, int64_t>{96, 16}, {44, 16}, {512, 64}, {70, 3}, {2, 2}}) {
+    for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
+      const int64_t t = 37;
+      std::vector<float> before;
+      for (int64_t r = 0; r < t; ++r) {
+        std::vector<float> row = r % 3 ? random.Normals(dh, r % 2 ? 1e-2f : 100.0f) : random.Hostiles(dh);
+        if (r == 5) row[0] = NAN;
+        if (r == 7) std::fill(row.begin(), row.end(), 0.0f);
+        if (r == 8) row[static_cast<size_t>(dh / 2)] = 3e38f;
+        before.insert(before.end(), row.begin(), row.end());
+      }
+      GuardBuffer<float> want({t, dh}, before);
+      const RowFormat format = KvRowFormat(dtype, dh, dr);
+      RoundKv({.reference_ops = true}, {.kv = want.tensor(), .format = format});
+      for (const auto& c : Places(on, RoundKv, RoundKvOnGpu)) {
+        GuardBuffer<float> got({t, dh}, before);
+        c.run({.kv = got.tensor(), .format = format});
+        EXPECT_TRUE(BitEqual(got.span(), want.span())) << c.name << " " << dh << " " << static_cast<int>(dtype);
       }
     }
   }
@@ -69,4 +97,4 @@ TEST(RoundKvDeathTest, RefusesRowsOfAnotherWidth) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

@@ -9,17 +9,18 @@
 
 #include "support/cache_fixture.h"
 #include "support/compare.h"
-#include "support/contexts.h"
+#include "support/devices.h"
 #include "support/guard_buffer.h"
 #include "support/random.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
 
-using test::BitEqual;
-using test::CacheFixture;
-using test::GuardBuffer;
-using test::Random;
+void WindowAppendOnGpu(const ExecContext&, const WindowAppendArgs& a) {
+  Mirror gpu;
+  WindowAppend(gpu.ctx(), {.kv = gpu.In(a.kv), .cache = gpu.Cache(a.cache)});
+  gpu.Finish();
+}
 
 std::vector<uint8_t> FixedBytes(const CacheFixture& cache, size_t sequence) {
   const uint8_t* fixed = cache.sequences()[sequence].fixed;
@@ -32,7 +33,7 @@ std::vector<float> TokenRow(int64_t dim, uint64_t sequence, int64_t position) {
   return random.Normals(dim);
 }
 
-void Append(const ExecContext& ctx, CacheFixture& cache, size_t layer) {
+void Append(const Place<WindowAppendArgs>& at, CacheFixture& cache, size_t layer) {
   const int64_t dh = cache.layout().layers[layer].window_row.dim, t = cache.num_tokens();
   GuardBuffer<float> kv(Shape{t, dh});
   const CacheView view = cache.View(layer);
@@ -40,19 +41,19 @@ void Append(const ExecContext& ctx, CacheFixture& cache, size_t layer) {
     const std::vector<float> row = TokenRow(dh, static_cast<uint64_t>(view.sequence_of[i]), view.positions[i]);
     std::copy(row.begin(), row.end(), kv.row(i).begin());
   }
-  WindowAppend(ctx, {.kv = kv.tensor(), .cache = view});
+  at.run({.kv = kv.tensor(), .cache = view});
 }
 
-TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
+DSV4_DEVICE_TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
-    for (const test::NamedContext& c : test::AllContexts()) {
+    for (const auto& c : Places(on, WindowAppend, WindowAppendOnGpu)) {
       // Chunks shorter, as long as, longer and much longer than the window of 128; wrapping rings; no tokens at all.
-      CacheFixture cache(test::TinyKvSpec({0, 4, 0}, dtype),
+      CacheFixture cache(TinyKvSpec({0, 4, 0}, dtype),
                          {{0, 1}, {0, 300}, {127, 2}, {500, 128}, {130, 0}, {1000, 129}, {0, 128}, {255, 1}});
       const size_t layer = 2;  // neighbours on both sides must stay as they are
       std::vector<std::vector<uint8_t>> before;
       for (size_t s = 0; s < cache.sequences().size(); ++s) before.push_back(FixedBytes(cache, s));
-      Append(c.ctx, cache, layer);
+      Append(c, cache, layer);
       const LayerLayout& l = cache.layout().layers[layer];
       for (size_t s = 0; s < cache.sequences().size(); ++s) {
         const SequenceView& seq = cache.sequences()[s];
@@ -73,14 +74,15 @@ TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
   }
 }
 
-TEST(WindowAppend, TheRingDoesNotDependOnHowThePromptWasCut) {
+DSV4_DEVICE_TEST(WindowAppend, TheRingDoesNotDependOnHowThePromptWasCut) {
   const int64_t total = 391;
-  CacheFixture whole(test::TinyKvSpec({0}), {{0, total}});
-  Append({}, whole, 0);
+  const Place<WindowAppendArgs> at = Places(on, WindowAppend, WindowAppendOnGpu).back();
+  CacheFixture whole(TinyKvSpec({0}), {{0, total}});
+  Append(at, whole, 0);
   for (const int64_t chunk : {1, 3, 37, 127, 128, 129, 200}) {
-    CacheFixture cut(test::TinyKvSpec({0}), {{0, std::min(chunk, total)}});
+    CacheFixture cut(TinyKvSpec({0}), {{0, std::min(chunk, total)}});
     for (int64_t done = 0;;) {
-      Append({}, cut, 0);
+      Append(at, cut, 0);
       done += cut.num_tokens();
       if (done == total) break;
       cut.Advance({std::min(chunk, total - done)});
@@ -89,11 +91,36 @@ TEST(WindowAppend, TheRingDoesNotDependOnHowThePromptWasCut) {
   }
 }
 
+// The whole fixed block has the bytes that the reference leaves, slots that nobody wrote included.
+DSV4_DEVICE_TEST(WindowAppend, SameBytesAsReference) {
+  for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
+    for (const bool full : {false, true}) {
+      const KvSpec spec = full ? FullKvSpec({0, 4, 0}, dtype) : TinyKvSpec({0, 4, 0}, dtype);
+      const std::vector<SequenceStep> steps = {{0, 1},    {0, 300},    {127, 2}, {500, 128},
+                                               {130, 0},  {1000, 129}, {0, 128}, {255, 1}};
+      CacheFixture want(spec, steps);
+      Random random(7);
+      const int64_t t = want.num_tokens(), dh = spec.head_dim;
+      std::vector<float> rows = random.Normals(t * dh);
+      const std::vector<float> hostile = random.Hostiles(40 * dh);
+      std::copy(hostile.begin(), hostile.end(), rows.begin());
+      GuardBuffer<float> kv({t, dh}, rows);
+      WindowAppend({.reference_ops = true}, {.kv = kv.tensor(), .cache = want.View(2)});
+      for (const auto& c : Places(on, WindowAppend, WindowAppendOnGpu)) {
+        CacheFixture got(spec, steps);
+        c.run({.kv = kv.tensor(), .cache = got.View(2)});
+        for (size_t s = 0; s < steps.size(); ++s)
+          EXPECT_EQ(FixedBytes(got, s), FixedBytes(want, s)) << c.name << " " << s;
+      }
+    }
+  }
+}
+
 TEST(WindowAppendDeathTest, RefusesAnotherNumberOfRows) {
-  CacheFixture cache(test::TinyKvSpec({0}), {{0, 2}});
+  CacheFixture cache(TinyKvSpec({0}), {{0, 2}});
   GuardBuffer<float> kv(Shape{3, 96});
   EXPECT_DEATH(WindowAppend({}, {.kv = kv.tensor(), .cache = cache.View(0)}), "3 vs 2");
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

@@ -52,6 +52,10 @@ class Mirror {
   Tensor Out(const Tensor& host) {
     return host ? Tensor{Add(host.data, host.num_bytes(), true), host.dtype, host.shape} : Tensor{};
   }
+  // An input that may share its memory with an operand that is there already.
+  Tensor In(const Tensor& host, const Tensor& other, const Tensor& other_on_device) {
+    return host && host.data == other.data ? other_on_device : In(host);
+  }
   // Scratch of a contract (poisoned, not copied back).
   Tensor Temp(Shape shape, DType dtype = DType::kF32) {
     std::vector<uint8_t> poison(static_cast<size_t>(shape.num_elements() * SizeOf(dtype)), 0xFF);
