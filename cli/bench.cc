@@ -67,7 +67,7 @@ struct BenchPlan {
 
 BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   using List = std::vector<int64_t>;
-  const bool cpu = o.model.device == "cpu";
+  const bool cpu = IsCpu(o.model.device);
   BenchPlan plan{.prompts = o.prompts.value_or(cpu ? List{512, 2048} : List{512, 2048, 8192}),
                  .contexts = o.contexts.value_or(cpu ? List{512, 8192, 131072} : List{512, 8192}),
                  .batches = o.batches.value_or(cpu ? List{1, 4, 16} : List{1, 8}),

@@ -266,7 +266,7 @@ void AddBench(CLI::App* app, Command* chosen) {
   c->final_callback([=] {
     CheckSynthetic(o->model);
     if (!o->disk.empty() && o->model.synthetic.shape.empty()) throw UsageError("--disk writes synthetic weights; add --synthetic flash");
-    if (o->model.device != "cpu" && (o->linears || o->ops.value_or(false))) {
+    if (!IsCpu(o->model.device) && (o->linears || o->ops.value_or(false))) {
       throw UsageError("--ops and --linears measure the CPU; add --device cpu");
     }
     if (!o->shapes.empty() && !o->linears) throw UsageError("--shapes are those of --linears; add it");

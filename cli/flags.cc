@@ -86,11 +86,14 @@ void AddModelDir(CLI::App* app, std::string* dir) {
 
 void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
   AddModelDir(app, &o->model_dir);
-  AddText(app, "--device", "NAME", "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu)",
+  AddText(app, "--device", "NAME", "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu); cpu*N: N ranks on the CPU",
           [=](const std::string& text) {
-            const bool number = text.size() > 5 && text.find_first_not_of("0123456789", 5) == std::string::npos;
-            if (text != "cpu" && text != "cuda" && !(text.starts_with("cuda:") && number)) {
-              throw UsageError("--device is '" + text + "'; accepted: cpu, cuda, cuda:N with one GPU's number");
+            const auto is_number = [&](size_t from) {
+              return text.size() > from && text.find_first_not_of("0123456789", from) == std::string::npos;
+            };
+            const bool ranks = text.starts_with("cpu*") && is_number(4), gpu = text.starts_with("cuda:") && is_number(5);
+            if (text != "cpu" && text != "cuda" && !ranks && !gpu) {
+              throw UsageError("--device is '" + text + "'; accepted: cpu, cuda, cuda:N with one GPU's number, cpu*N with 2, 4 or 8 ranks");
             }
             o->device = text;
           });

@@ -45,7 +45,8 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"loading_bytes", p.loading_bytes},
                {"host_staging_bytes", p.host_staging_bytes},
                {"available_bytes", p.available_bytes},
-               {"max_context_that_fits", p.max_context_that_fits}};
+               {"max_context_that_fits", p.max_context_that_fits},
+               {"ranks", p.ranks}};
   j["ops"] = Json::array();
   for (const OpChoice& op : d.ops) {
     j["ops"].push_back({{"op", op.op}, {"chosen", op.chosen}, {"candidates", op.candidates}});
@@ -94,7 +95,16 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
 std::string Plan(const ModelDescription& d) {
   const MemoryPlan& p = d.plan;
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
-  std::string out = "\nmemory\n" +
+  std::string out;
+  if (p.ranks > 1) {
+    const std::string n = FormatCount(p.ranks);
+    out += "\nranks\n" + Table({{"ranks on " + p.device, n},
+                                {"each has", "1/" + n + " of the heads, of every expert's width and of the output matrix"},
+                                {"", "all other weights, and all KV rows"},
+                                {"memory below", "all ranks together; files are mapped once"}},
+                               {false, false});
+  }
+  out += "\nmemory\n" +
                     Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
                             FormatBytes(p.weight_bytes)},
                            {"small vectors as f32", FormatBytes(p.widened_bytes)},

@@ -65,7 +65,7 @@ std::string PlanLine(const MemoryPlan& p) {
 
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan) {
   options.progress = progress.Callback();
-  if (tell_plan || (options.device != "cpu" && StderrIsTerminal())) {
+  if (tell_plan || (!IsCpu(options.device) && StderrIsTerminal())) {
     options.on_plan = [](const MemoryPlan& plan) { PrintError(PlanLine(plan)); };
   }
   auto engine = Must(Engine::Load(options));

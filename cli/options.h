@@ -17,6 +17,9 @@ namespace dsv4::cli {
 // -m and the flags of the engine; model_dir is empty where -m was not given.
 using ModelOptions = EngineOptions;
 
+// Whether --device names the CPU: one rank of it, or several (cpu*2).
+inline bool IsCpu(const std::string& device) { return device == "cpu" || device.starts_with("cpu*"); }
+
 // What ends a reply, besides its length and the model's own EOS.
 struct StopOptions {
   std::vector<std::string> texts;  // not printed

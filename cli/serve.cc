@@ -74,7 +74,7 @@ int RunServe(const ServeOptions& options) {
                                   : std::filesystem::weakly_canonical(model.model_dir).filename().string();
   }
   // As the engine chooses it (EngineOptions::prefill_chunk).
-  server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : model.device == "cpu" ? 512 : 4096;
+  server.prefill_chunk = model.prefill_chunk > 0 ? model.prefill_chunk : IsCpu(model.device) ? 512 : 4096;
 
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
   server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;

@@ -59,7 +59,7 @@ enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
-  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"
+  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"; "cpu*2": two ranks on the CPU (docs/multigpu.md)
   int num_threads = 0;             // 0: one per core that this process may use
   Pinning pinning = Pinning::kAuto;  // kOn: refused when there are more threads than cores
   KvDtype kv_dtype = KvDtype::kFp8;
@@ -186,6 +186,10 @@ class Engine {
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
   // Draws are those of Step, as decode rows, and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
+
+  // OK until the engine can run no more steps (its ranks have lost each other): then every step returns this, and only a new
+  // engine helps. Any thread may ask.
+  virtual Status health() const { return {}; }
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least: weights (of the experts that
   // uniform routing is expected to name), KV rows and index keys.

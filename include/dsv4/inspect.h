@@ -32,6 +32,7 @@ struct MemoryPlan {
   int64_t max_context_that_fits;  // for one sequence, at most max_context
   int64_t host_staging_bytes;     // on a GPU, while weights load: pinned memory of the host
   std::string device;             // "CPU (...)", "NVIDIA H200, 132 SMs"
+  int ranks = 1;                  // that share this memory; the numbers above are of all of them
 };
 
 struct OpChoice {

@@ -12,9 +12,9 @@
 namespace dsv4 {
 
 Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) const {
-  bool can = !runner_->on_host() && info_.vocab_size <= kMaxSampleVocab &&
+  bool can = !runner().on_host() && info_.vocab_size <= kMaxSampleVocab &&
              static_cast<int64_t>(items.size()) <= DecodeSteps::kMaxSequences &&
-             runner_->regimes().DecodeTogether(static_cast<int64_t>(items.size()));
+             runner().regimes().DecodeTogether(static_cast<int64_t>(items.size()));
   for (const DecodeItem& item : items) {
     if (item.sampler == nullptr) return InvalidArgument("a decode item has no sampler");
     if (item.max_tokens < 1) return InvalidArgument("a decode item asks for less than one token");
@@ -30,7 +30,7 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
 }
 
 Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) {
-  const PoolUse use(pool_.get());  // also while a token is drawn
+  const PoolUse use(&pool());  // also while a token is drawn
   struct Waiting {
     size_t item;
     TokenId next;
@@ -70,7 +70,7 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     }
   }
   try {
-    return DecodeLoop(*runner_, *decode_steps_, info_, items, on_token).Run();
+    return DecodeLoop(runner(), *decode_steps_, info_, items, on_token).Run();
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use fewer sequences");
   }

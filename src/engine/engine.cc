@@ -16,29 +16,47 @@ Status NoMemoryForStep() {
   return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
 }
 
+// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep one.
+std::unique_ptr<Exchange> MakeExchange(int count, const LoadedModel& model) {
+  if (count == 1) return nullptr;
+  return std::make_unique<Exchange>(count, ExchangeOptions{.timeout_s = 0, .site_name = [&model](int64_t site) { return model.ExchangeName(site); }});
+}
+
+std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models, const ModelInfo& info,
+                                 const EngineOptions& options) {
+  const auto count = static_cast<int>(models.size());
+  std::unique_ptr<Exchange> exchange = MakeExchange(count, *models.front());
+  std::vector<Ranks::Rank> ranks;
+  for (size_t r = 0; r < models.size(); ++r) {
+    std::unique_ptr<ThreadPool> pool = MakePool(options, count);
+    auto runner = std::make_unique<Runner>(*memory.devices[r], *pool, std::move(models[r]), options, info.max_context,
+                                           RecordingBytes(info.num_layers));
+    ranks.push_back({std::move(pool), std::move(runner)});
+  }
+  return std::make_unique<Ranks>(std::move(ranks), std::move(exchange));
+}
+
 }  // namespace
 
-EngineImpl::EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool,
-                       std::unique_ptr<LoadedModel> model, ModelInfo info, const EngineOptions& options)
-    : memory_(std::make_shared<SequenceMemory>(std::move(device), model->kv_layout())), pool_(std::move(pool)),
-      info_(std::move(info)), prefill_chunk_(PrefillChunk(options)), activation_dtype_(options.activation_dtype),
-      modes_(DescribeModes(options)),
-      runner_(std::make_unique<Runner>(*memory_->device, *pool_, std::move(model), options, info_.max_context,
-                                       RecordingBytes(info_.num_layers))),
-      decode_steps_(std::make_unique<DecodeSteps>(*runner_, info_.vocab_size)) {
+EngineImpl::EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models,
+                       ModelInfo info, const EngineOptions& options)
+    : memory_(std::make_shared<SequenceMemory>(std::move(devices), models.front()->kv_layout())), info_(std::move(info)),
+      prefill_chunk_(PrefillChunk(options)), activation_dtype_(options.activation_dtype), modes_(DescribeModes(options)),
+      ranks_(MakeRanks(*memory_, std::move(models), info_, options)),
+      decode_steps_(std::make_unique<DecodeSteps>(ranks_->leader(), info_.vocab_size)) {
   memory_->engine = this;
 }
 
-int64_t EngineImpl::free_bytes() const { return runner_->on_host() ? AvailableMemory() : memory_->device->free_bytes(); }
+int64_t EngineImpl::free_bytes() const { return runner().on_host() ? AvailableMemory() : memory_->device().free_bytes(); }
 
 Result<double> EngineImpl::MeasureReadRate() {
-  const PoolUse use(pool_.get());
-  return memory_->device->MeasureReadRate(pool_.get());
+  const PoolUse use(&pool());
+  return memory_->device().MeasureReadRate(&pool());
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
-  return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(cache)));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, RankCaches::Create(memory_->kv_of_ranks));
+  return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches)));
 }
 
 Status EngineImpl::TakeParts(std::span<const StepItem> items) {
@@ -62,7 +80,7 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
                                     "; name all tokens that the request computes, or 0 for decode rows"));
     }
     parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr,
-                     .regime = runner_->regimes().Of(item.prompt_tokens)});
+                     .regime = runner().regimes().Of(item.prompt_tokens)});
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].rows == LogitRows::kNone) continue;
@@ -89,20 +107,21 @@ Status EngineImpl::RunPart(const Part& part) {
 
 Status EngineImpl::Run() {
   std::vector<Part>& parts = parts_;
-  const PoolUse use(pool_.get());
+  DSV4_RETURN_IF_ERROR(ranks_->status());
+  const PoolUse use(&pool());
   try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
-    const int64_t most = std::max(budget, runner_->regimes().MaxRows(Regime::kDecode, budget));
+    const int64_t most = std::max(budget, runner().regimes().MaxRows(Regime::kDecode, budget));
     int64_t total = 0, rows = 0;
     for (const Part& part : parts) {
       const auto n = static_cast<int64_t>(part.tokens.size());
-      DSV4_RETURN_IF_ERROR(part.session->cache().Reserve(static_cast<int64_t>(part.session->tokens().size()) + n));
+      DSV4_RETURN_IF_ERROR(part.session->caches().Reserve(static_cast<int64_t>(part.session->tokens().size()) + n));
       part.session->ReserveTokens(part.tokens.size());
       total += n;
       rows += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
-    runner_->Reserve(std::min(total, most), std::min(rows, most));
+    ranks_->Reserve(std::min(total, most), std::min(rows, most));
     while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
     return {};
   } catch (const std::bad_alloc&) {
@@ -119,6 +138,7 @@ int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
     step_.sequence_of.push_back(static_cast<int32_t>(step_.sequences.size()));
   }
   step_.sequences.push_back(part.session->cache().View(start, begin, begin + take));
+  step_caches_.push_back(&part.session->caches());
   const bool last = take == static_cast<int64_t>(part.tokens.size());
   part.taken = take;
   part.num_rows = part.rows == LogitRows::kAll ? take : part.rows == LogitRows::kLast && last ? 1 : 0;
@@ -130,11 +150,12 @@ int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
 Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
+  step_caches_.clear();
   // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room; the rest goes to them in
   // order.
   const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
   const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
-  int64_t room = runner_->regimes().MaxRows(regime, budget);
+  int64_t room = runner().regimes().MaxRows(regime, budget);
   int64_t waiting = std::count_if(parts.begin(), parts.end(), [regime](const Part& part) { return part.regime == regime; });
   for (Part& part : parts) {
     part.taken = part.num_rows = 0;
@@ -143,13 +164,13 @@ Status EngineImpl::RunPass(int64_t budget) {
     room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
   }
 
-  runner_->Forward(step_, regime);
+  DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_));
   for (Part& part : parts) {
     if (part.num_rows == 0) continue;
-    runner_->DownloadLogits(part.logits, part.first_row, part.num_rows);
+    runner().DownloadLogits(part.logits, part.first_row, part.num_rows);
     part.logits += part.num_rows * info_.vocab_size;
   }
-  DSV4_RETURN_IF_ERROR(runner_->device().Synchronize());
+  DSV4_RETURN_IF_ERROR(runner().device().Synchronize());
   for (Part& part : parts) {
     if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));

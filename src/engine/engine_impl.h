@@ -13,6 +13,7 @@
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "engine/decode_steps.h"
+#include "engine/ranks.h"
 #include "engine/runner.h"
 #include "engine/session.h"
 #include "kv/sequence_cache.h"
@@ -33,8 +34,9 @@ class EngineImpl : public Engine {
     int64_t first_row = 0, num_rows = 0;  // of its logits
   };
 
-  EngineImpl(std::unique_ptr<Device> device, std::unique_ptr<ThreadPool> pool, std::unique_ptr<LoadedModel> model,
-             ModelInfo info, const EngineOptions& options);
+  // A device and a part of the model for each rank.
+  EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models, ModelInfo info,
+             const EngineOptions& options);
   ~EngineImpl() override { memory_->engine = nullptr; }
 
   const ModelInfo& info() const override { return info_; }
@@ -46,17 +48,19 @@ class EngineImpl : public Engine {
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override;
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override;
   Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override;
-  int64_t kv_bytes() const override { return memory_->kv.bytes_in_use(); }
+  int64_t kv_bytes() const override { return memory_->bytes_in_use(); }
   int64_t free_bytes() const override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
-  double StepBytes(int64_t batch, int64_t context) const override { return runner_->model().StepBytes(batch, context); }
+  double StepBytes(int64_t batch, int64_t context) const override { return ranks_->StepBytes(batch, context); }
   Result<double> MeasureReadRate() override;
+  Status health() const override { return ranks_->status(); }
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
   ActivationDtype activation_dtype() const { return activation_dtype_; }
-  ThreadPool& pool() const { return *pool_; }
-  Runner& runner() const { return *runner_; }
+  Ranks& ranks() const { return *ranks_; }
+  ThreadPool& pool() const { return ranks_->leader_pool(); }
+  Runner& runner() const { return ranks_->leader(); }
 
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);
@@ -78,16 +82,16 @@ class EngineImpl : public Engine {
   Result<uint64_t> ProbeDigest();
 
   std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory
-  std::unique_ptr<ThreadPool> pool_;
   ModelInfo info_;
   LoadTimes load_times_;
   int64_t prefill_chunk_;
   ActivationDtype activation_dtype_;
   std::string modes_;  // numerics, for the fingerprint
-  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<DecodeSteps> decode_steps_;
   dsv4::Step step_;
   std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
+  std::vector<RankCaches*> step_caches_;  // of step_'s sequences
 };
 
 }  // namespace dsv4

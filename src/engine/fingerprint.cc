@@ -19,10 +19,10 @@ constexpr int kNumericsVersion = 1;
 Result<std::string> EngineImpl::SnapshotFingerprint() {
   if (!memory_->fingerprint.empty()) return memory_->fingerprint;
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
-  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, WeightDigest(runner_->model(), runner_->device()));
+  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, WeightDigest(runner().model(), runner().device()));
   memory_->fingerprint =
-      StrCat("numerics ", kNumericsVersion, "; ", runner_->on_host() ? GetBuildInfo().cpu_features : runner_->device().name(),
-             "; ", runner_->model().Describe(), ", weights ", weights, ", probe ", probe, "; ", modes_);
+      StrCat("numerics ", kNumericsVersion, "; ", runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(),
+             "; ", runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", modes_, ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "");
   return memory_->fingerprint;
 }
 
@@ -30,7 +30,7 @@ Result<std::string> EngineImpl::SnapshotFingerprint() {
 // likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
 Result<uint64_t> EngineImpl::ProbeDigest() {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
-  const int64_t length = std::min<int64_t>(runner_->on_host() ? 9 : 300, info_.max_context - 2);
+  const int64_t length = std::min<int64_t>(runner().on_host() ? 9 : 300, info_.max_context - 2);
   std::vector<TokenId> tokens;
   for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
   uint64_t digest = kDigestBegin;

@@ -20,23 +20,23 @@ struct Stopwatch {
   double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 };
 
-ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options) {
+ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int count) {
   const int64_t limit = options.max_context > 0 ? options.max_context : facts.max_positions;
   const KvLayout kv = MakeKvLayout(facts.kv);
   return {.vocab_size = facts.vocab_size, .num_layers = facts.num_layers, .hidden_size = facts.hidden_size,
           .max_context = std::min(limit, facts.max_positions), .bos_token_id = facts.bos_token_id,
           .eos_token_ids = facts.eos_token_ids, .unused_tensors = facts.unused_tensors,
-          .weight_bytes = facts.weight_bytes, .kv_fixed_bytes = kv.fixed_bytes,
-          .kv_bytes_per_token = static_cast<double>(kv.page_bytes) / static_cast<double>(kv.page_tokens)};
+          .weight_bytes = facts.weight_bytes, .kv_fixed_bytes = count * kv.fixed_bytes,
+          .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens)};
 }
 
 // What to do where the model does not fit: of a synthetic one, take as many layers as do.
-std::string Remedy(EngineOptions options, const Device& device, int64_t num_layers, int64_t page_bytes) {
+std::string Remedy(EngineOptions options, const Device& device, int count, int64_t num_layers, int64_t page_bytes) {
   if (options.synthetic.shape.empty()) return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
   int64_t& layers = options.synthetic.num_layers;
   for (layers = num_layers - 1; layers > 0; --layers) {
     const auto source = OpenModelOf(options, device);
-    if (source.ok() && Fits(PlanMemory(options, **source, device), page_bytes)) return StrCat("use --layers ", layers);
+    if (source.ok() && Fits(PlanMemory(options, **source, device, count), page_bytes)) return StrCat("use --layers ", layers);
   }
   return "use a smaller --prefill-chunk or close other programs";
 }
@@ -45,9 +45,9 @@ std::string Remedy(EngineOptions options, const Device& device, int64_t num_laye
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const MemoryPlan& plan) {
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
   const ModelFacts& facts = source.facts();
-  const int64_t page_bytes = MakeKvLayout(facts.kv).page_bytes;
+  const int64_t page_bytes = plan.ranks * MakeKvLayout(facts.kv).page_bytes;
   if (Fits(plan, page_bytes)) return {};
-  return CheckPlan(plan, page_bytes, Remedy(options, device, facts.num_layers, page_bytes));
+  return CheckPlan(plan, page_bytes, Remedy(options, device, plan.ranks, facts.num_layers, page_bytes));
 }
 
 }  // namespace
@@ -56,48 +56,55 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
   LoadTimes times;
   const Stopwatch opening;
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(options.device));
+  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
+  Device& device = *devices.front();
+  const auto count = static_cast<int>(devices.size());
   times.open = opening.Seconds();
-  std::unique_ptr<ThreadPool> pool = MakePool(options);
+  const std::unique_ptr<ThreadPool> pool = MakePool(options);
   const PoolUse use(pool.get());
   const Stopwatch mapping;
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, *device));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, device));
   times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
-  const MemoryPlan plan = PlanMemory(options, *source, *device);
+  DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
+  const MemoryPlan plan = PlanMemory(options, *source, device, count);
   if (options.on_plan) options.on_plan(plan);
-  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, *device, plan));
+  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, plan));
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model,
-                        source->Load(*device, *pool, plan.available_bytes, progress, &times));
-  auto engine = std::make_unique<EngineImpl>(std::move(device), std::move(pool), std::move(model),
-                                             InfoOf(source->facts(), options), options);
+  std::vector<Device*> of_ranks;
+  for (const auto& rank : devices) of_ranks.push_back(rank.get());
+  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<LoadedModel>> models,
+                        source->Load(of_ranks, *pool, plan.available_bytes, progress, &times));
+  auto engine = std::make_unique<EngineImpl>(std::move(devices), std::move(models), InfoOf(source->facts(), options, count), options);
   engine->set_load_times(times);
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
 Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
   const std::unique_ptr<ThreadPool> pool = MakePool(options);
-  return WriteSyntheticModel(*device, *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
+  return WriteSyntheticModel(*devices.front(), *pool, options.synthetic, dir, [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kWriting, done, total});
   });
 }
 
 Result<ModelDescription> Inspect(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::Open(options.device));
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModel(options.model_dir, ModesOf(options), *device));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
+  Device& device = *devices.front();
+  const auto count = static_cast<int>(devices.size());
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModel(options.model_dir, ModesOf(options), device));
+  DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
 
   ModelDescription d;
-  d.info = InfoOf(source->facts(), options);
+  d.info = InfoOf(source->facts(), options, count);
   d.config = source->DescribeConfig();
   d.formats = source->formats();
   d.files = source->files();
-  d.plan = PlanMemory(options, *source, *device);
-  ExecContext ctx = device->Context(nullptr, options.reference_ops);
+  d.plan = PlanMemory(options, *source, device, count);
+  ExecContext ctx = device.Context(nullptr, options.reference_ops);
   ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
   d.forward = source->DescribePlan(ctx);

@@ -130,10 +130,12 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   if (done < layout.page_tokens) {
     return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens, " tokens; the session has ", done));
   }
-  DSV4_RETURN_IF_ERROR(impl->cache().Reserve(done + static_cast<int64_t>(tokens.size())));
-  const std::vector<uint8_t*>& pages = impl->cache().pages();
-  for (size_t i = static_cast<size_t>(done / layout.page_tokens); i < pages.size(); ++i) {
-    std::memcpy(pages[i], pages[0], static_cast<size_t>(layout.page_bytes));
+  DSV4_RETURN_IF_ERROR(impl->caches().Reserve(done + static_cast<int64_t>(tokens.size())));
+  for (int r = 0; r < impl->caches().count(); ++r) {
+    const std::vector<uint8_t*>& pages = impl->caches().of(r).pages();
+    for (size_t i = static_cast<size_t>(done / layout.page_tokens); i < pages.size(); ++i) {
+      std::memcpy(pages[i], pages[0], static_cast<size_t>(layout.page_bytes));
+    }
   }
   impl->ReserveTokens(tokens.size());
   impl->Commit(tokens);

@@ -17,7 +17,7 @@ namespace {
 // Of the device's memory, that a running model takes beside weights, KV and ops' scratch.
 int64_t RunningBytes(const ModelSource& model, int64_t chunk) {
   const ModelFacts& facts = model.facts();
-  return model.StepMemoryBytes(chunk, kLeastStepRows) + StepBuffers::Bytes(chunk, kLeastStepRows) +
+  return model.StepMemoryBytes(chunk, kLeastStepRows, 1) + StepBuffers::Bytes(chunk, kLeastStepRows) +
          DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers);
 }
 
@@ -40,7 +40,9 @@ KvBytes KvFootprint(const KvSpec& spec) {
 }
 
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
-  const KvBytes kv = KvFootprint(inputs.kv);
+  KvBytes kv = KvFootprint(inputs.kv);
+  kv.per_token *= inputs.kv_copies;
+  kv.fixed *= inputs.kv_copies;
   MemoryPlan plan{};
   plan.weight_bytes = inputs.weight_bytes;
   plan.widened_bytes = inputs.widened_bytes;
@@ -64,25 +66,27 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
 
 int64_t RecordingBytes(int64_t num_layers) { return num_layers * kRecordingBytesOfALayer; }
 
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device) {
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, int count) {
   const bool on_host = device.kind() == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
   const int64_t chunk = LeastStepTokens(options, limit);
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
-  const ModelSizes sizes = model.Sizes(device);
+  const ModelSizes sizes = model.Sizes(device, count);
   MemoryPlan plan = MakeMemoryPlan({
       .kv = facts.kv,
       .weight_bytes = sizes.weights,
       .widened_bytes = sizes.widened,
-      .activation_bytes = on_host ? model.StepMemoryBytes(chunk, 1) : RunningBytes(model, chunk),
-      .scratch_bytes = on_host ? model.HostScratchBytes(limit, num_threads) : device.scratch_bytes(),
+      .activation_bytes = on_host ? count * model.StepMemoryBytes(chunk, 1, count) : RunningBytes(model, chunk),
+      .scratch_bytes = on_host ? count * model.HostScratchBytes(limit, std::max(1, num_threads / count)) : device.scratch_bytes(),
       .loading_bytes = sizes.loading,
       .available_bytes = on_host ? AvailableMemory() : device.free_bytes(),
       .max_context = limit,
+      .kv_copies = count,
   });
   plan.host_staging_bytes = sizes.host_staging;
   plan.device = device.name();
+  plan.ranks = count;
   return plan;
 }
 

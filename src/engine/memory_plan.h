@@ -30,6 +30,7 @@ struct PlanInputs {
   int64_t loading_bytes = 0;       // beside the weights, before there are activations
   int64_t available_bytes = 0;  // 0: unknown, then everything fits
   int64_t max_context = 0;      // the model's or the user's limit
+  int kv_copies = 1;            // ranks in the same memory, each with all rows
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
@@ -37,8 +38,8 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
 int64_t RecordingBytes(int64_t num_layers);
 
-// For `model`, with these options, on `device` as it is now.
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device);
+// For `model`, with these options, on `device` as it is now; of `count` ranks that share it, together.
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, int count = 1);
 
 // Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
 bool Fits(const MemoryPlan& plan, int64_t page_bytes);

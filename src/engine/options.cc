@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "base/thread_pool.h"
 #include "device/cpu_features.h"
+#include "device/device_list.h"
 #include "ops/experts/experts.h"
 
 namespace dsv4 {
@@ -20,20 +21,20 @@ constexpr int kMaxThreads = 1024;
 }  // namespace
 
 Status CheckEngineOptions(const EngineOptions& o) {
-  if (o.device != "cpu" && o.reference_ops) {
+  if (!NamesCpu(o.device) && o.reference_ops) {
     return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
   }
-  if (IsInteger(o.activation_dtype) && o.device != "cpu") {
+  if (IsInteger(o.activation_dtype) && !NamesCpu(o.device)) {
     return InvalidArgument("integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
   }
-  if (o.amx != AmxUse::kOff && (o.device != "cpu" || !CpuHasAmx())) {
-    return InvalidArgument(o.device != "cpu" ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
+  if (o.amx != AmxUse::kOff && (!NamesCpu(o.device) || !CpuHasAmx())) {
+    return InvalidArgument(!NamesCpu(o.device) ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
                                              : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
   }
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
   }
-  if (o.device == "cpu" && o.pinning == Pinning::kOn) {
+  if (NamesCpu(o.device) && o.pinning == Pinning::kOn) {
     const int cores = static_cast<int>(UsableCores().size());
     if (o.num_threads > cores) {
       return InvalidArgument(StrCat("cannot pin ", o.num_threads, " threads: this process may use ", cores, " core",
@@ -52,7 +53,7 @@ Status CheckEngineOptions(const EngineOptions& o) {
 }
 
 int64_t PrefillChunk(const EngineOptions& options) {
-  const bool on_host = options.device == "cpu";
+  const bool on_host = NamesCpu(options.device);
   const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
   if (on_host) return chunk;
   return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
@@ -60,7 +61,7 @@ int64_t PrefillChunk(const EngineOptions& options) {
 
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
   const int64_t chunk = std::min(PrefillChunk(options), max_context);
-  return options.device == "cpu" ? chunk : std::max(chunk, kMaxDecodeRows);
+  return NamesCpu(options.device) ? chunk : std::max(chunk, kMaxDecodeRows);
 }
 
 NumericsModes ModesOf(const EngineOptions& o) {
@@ -69,18 +70,32 @@ NumericsModes ModesOf(const EngineOptions& o) {
 
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), o.device == "cpu" ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
+                static_cast<int>(o.activation_dtype), NamesCpu(o.device) ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
                 o.reference_ops ? ", reference ops" : "");
 }
 
-std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o) {
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
   const std::vector<Core> cores = UsableCores();
   const auto num_cores = static_cast<int>(cores.size());
   const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
+  if (count > 1) return std::make_unique<ThreadPool>(std::max(1, threads / count));
   const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
-  if (o.device != "cpu" || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
+  if (!NamesCpu(o.device) || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
   return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
+}
+
+Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, RankDevices(o.device));
+  if (names.size() > 1 && !NamesCpu(o.device)) {
+    return Unsupported(StrCat("device '", o.device, "': several ranks run on the CPU only (cpu*2); of GPUs use one"));
+  }
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const std::string& name : names) {
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
+    devices.push_back(std::move(device));
+  }
+  return devices;
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {

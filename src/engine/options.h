@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
@@ -27,8 +28,12 @@ NumericsModes ModesOf(const EngineOptions& options);
 // Everything among the options that may change a row's bits: part of the fingerprint of snapshots.
 std::string DescribeModes(const EngineOptions& options);
 
-// Pinned where that was asked for, or where threads that wander would find their rows on another node.
-std::unique_ptr<ThreadPool> MakePool(const EngineOptions& options);
+// One of `count` ranks' threads. One rank's are pinned where that was asked for, or where threads that wander would find
+// their rows on another node.
+std::unique_ptr<ThreadPool> MakePool(const EngineOptions& options, int count = 1);
+
+// A device for each rank that options.device names.
+Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& options);
 
 // The model that the options name, read and checked, nothing loaded.
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& options, const Device& device);

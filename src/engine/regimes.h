@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/device_list.h"
 #include "device/exec_context.h"
 #include "dsv4/engine.h"
 
@@ -23,7 +24,7 @@ constexpr Regime RegimeOfPrompt(int64_t tokens) {
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_(o.device == "cpu" || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
+      : one_(NamesCpu(o.device) || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
 
   // Of an item's rows; `prompt_tokens` as in StepItem.
   Regime Of(int64_t prompt_tokens) const {

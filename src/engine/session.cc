@@ -54,7 +54,7 @@ Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std:
 
 void SessionImpl::Reset() {
   tokens_.clear();
-  cache_->Reset();
+  caches_->Reset();
 }
 
 }  // namespace dsv4

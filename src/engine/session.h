@@ -13,6 +13,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
+#include "kv/rank_caches.h"
 #include "kv/sequence_cache.h"
 
 namespace dsv4 {
@@ -21,10 +22,25 @@ class EngineImpl;
 
 // It lives as long as the last session or snapshot, as they may be destroyed after their engine.
 struct SequenceMemory {
-  SequenceMemory(std::unique_ptr<Device> d, KvLayout layout) : device(std::move(d)), kv(std::move(layout), device.get()) {}
+  // A device for each rank.
+  SequenceMemory(std::vector<std::unique_ptr<Device>> d, const KvLayout& layout) : devices(std::move(d)) {
+    for (const auto& rank : devices) {
+      memories.push_back(std::make_unique<KvMemory>(layout, rank.get()));
+      kv_of_ranks.push_back(memories.back().get());
+    }
+  }
 
-  std::unique_ptr<Device> device;
-  KvMemory kv;
+  Device& device() const { return *devices.front(); }  // the leader's
+  const KvLayout& layout() const { return memories.front()->layout; }
+  int64_t bytes_in_use() const {  // of all ranks
+    int64_t bytes = 0;
+    for (const auto& memory : memories) bytes += memory->bytes_in_use();
+    return bytes;
+  }
+
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<KvMemory>> memories;
+  std::vector<KvMemory*> kv_of_ranks;  // memories, for RankCaches
   EngineImpl* engine = nullptr;  // null once it is gone
   std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
 };
@@ -34,20 +50,21 @@ Status CheckTokens(const ModelInfo& info, int64_t length, std::span<const TokenI
 
 class SessionImpl : public Session {
  public:
-  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<SequenceCache> cache,
+  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
               std::vector<TokenId> tokens = {})
-      : engine_(&engine), memory_(std::move(memory)), cache_(std::move(cache)), tokens_(std::move(tokens)) {}
+      : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                 const ProgressFn& progress) override;
   void Reset() override;
   Result<std::shared_ptr<const KvSnapshot>> Snapshot() override;
-  int64_t memory_bytes() const override { return cache_->memory_bytes(); }
-  int64_t own_bytes() const override { return cache_->unforked_bytes(); }
+  int64_t memory_bytes() const override { return caches_->memory_bytes(); }
+  int64_t own_bytes() const override { return caches_->unforked_bytes(); }
 
   EngineImpl& engine() const { return *engine_; }
-  SequenceCache& cache() const { return *cache_; }
+  RankCaches& caches() const { return *caches_; }
+  SequenceCache& cache() const { return caches_->of(0); }  // the leader's
   // Room for `more` tokens, so that Commit cannot fail; grows geometrically, as one token a step would otherwise copy
   // the whole list each time.
   void ReserveTokens(size_t more) {
@@ -57,8 +74,8 @@ class SessionImpl : public Session {
 
  private:
   EngineImpl* engine_;
-  std::shared_ptr<SequenceMemory> memory_;  // where cache_ lies
-  std::unique_ptr<SequenceCache> cache_;
+  std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
+  std::unique_ptr<RankCaches> caches_;
   std::vector<TokenId> tokens_;
 };
 

@@ -163,7 +163,7 @@ Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   if (tokens_.empty()) return InvalidArgument("a session without tokens has nothing to keep; append some first");
   try {
     std::vector<TokenId> tokens = tokens_;
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> copy, cache_->Fork(static_cast<int64_t>(tokens.size())));
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens.size())));
     return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens)));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
@@ -175,8 +175,8 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   if (from == nullptr || from->memory() != memory_) return InvalidArgument("the snapshot belongs to another engine");
   try {
     std::vector<TokenId> tokens = from->tokens();
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, from->cache().Fork(static_cast<int64_t>(tokens.size())));
-    return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(cache), std::move(tokens)));
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(static_cast<int64_t>(tokens.size())));
+    return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches), std::move(tokens)));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a session");
   }
@@ -187,12 +187,13 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
     if (memory_->engine == nullptr) return InvalidArgument("the snapshot's engine is gone, and nobody has asked for its fingerprint");
     DSV4_RETURN_IF_ERROR(memory_->engine->SnapshotFingerprint().status());
   }
-  const KvLayout& layout = memory_->kv.layout;
-  Device& device = *memory_->device;
+  const KvLayout& layout = memory_->layout();
+  Device& device = memory_->device();
+  const SequenceCache& cache = caches_->of(0);  // one rank's rows are every rank's
   Head h{.magic = {}, .version = kVersion, .token_bytes = sizeof(TokenId), .num_tokens = static_cast<int64_t>(tokens_.size()),
          .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()), .note_bytes = static_cast<int64_t>(note.size()),
          .fixed_bytes = layout.fixed_bytes, .page_bytes = layout.page_bytes,
-         .num_pages = static_cast<int64_t>(cache_->pages().size())};
+         .num_pages = static_cast<int64_t>(cache.pages().size())};
   std::memcpy(h.magic, kMagic.data(), sizeof(h.magic));
   try {
     std::string head(reinterpret_cast<const char*>(&h), sizeof(h));
@@ -200,8 +201,8 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
     const uint32_t head_sum = Checksum(head.data(), static_cast<int64_t>(head.size()));
     head.append(reinterpret_cast<const char*>(&head_sum), 4);
     auto image = std::make_shared<ImageImpl>(h, std::move(head), SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
-    device.Download(image->body(), cache_->fixed(), layout.fixed_bytes);
-    for (int64_t i = 0; i < h.num_pages; ++i) device.Download(image->page(i), cache_->pages()[static_cast<size_t>(i)], layout.page_bytes);
+    device.Download(image->body(), cache.fixed(), layout.fixed_bytes);
+    for (int64_t i = 0; i < h.num_pages; ++i) device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
     return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot's file");
@@ -210,7 +211,7 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
 
 Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
-  DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->kv.layout, memory_->fingerprint, info_));
+  DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
   return std::move(opened.info);
 }
 
@@ -218,7 +219,7 @@ Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
 Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   try {
-    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->kv.layout, memory_->fingerprint, info_));
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
     const auto head_bytes = static_cast<size_t>(opened.fixed - opened.file->data());
     auto image = std::make_shared<ImageImpl>(opened.head, std::string(reinterpret_cast<const char*>(opened.file->data()), head_bytes),
                                              std::move(opened.info));
@@ -236,13 +237,18 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
   if (from == nullptr || from->fingerprint() != memory_->fingerprint) return InvalidArgument("the snapshot belongs to another engine");
   try {
     std::vector<TokenId> tokens = image.info().tokens;
-    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<SequenceCache> cache, SequenceCache::Create(memory_->kv));
-    DSV4_RETURN_IF_ERROR(cache->Reserve(static_cast<int64_t>(tokens.size())));
-    memory_->device->Upload(cache->fixed(), from->body(), memory_->kv.layout.fixed_bytes);
-    for (int64_t i = 0; i < from->num_pages(); ++i) {
-      memory_->device->Upload(cache->pages()[static_cast<size_t>(i)], from->page(i), memory_->kv.layout.page_bytes);
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, RankCaches::Create(memory_->kv_of_ranks));
+    DSV4_RETURN_IF_ERROR(caches->Reserve(static_cast<int64_t>(tokens.size())));
+    const KvLayout& layout = memory_->layout();
+    for (int r = 0; r < caches->count(); ++r) {
+      Device& device = *memory_->devices[static_cast<size_t>(r)];
+      const SequenceCache& cache = caches->of(r);
+      device.Upload(cache.fixed(), from->body(), layout.fixed_bytes);
+      for (int64_t i = 0; i < from->num_pages(); ++i) {
+        device.Upload(cache.pages()[static_cast<size_t>(i)], from->page(i), layout.page_bytes);
+      }
     }
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(cache), std::move(tokens)));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens)));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }

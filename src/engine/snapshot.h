@@ -14,20 +14,20 @@ namespace dsv4 {
 
 class SnapshotImpl : public KvSnapshot {
  public:
-  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<SequenceCache> cache, std::vector<TokenId> tokens)
-      : memory_(std::move(memory)), cache_(std::move(cache)), tokens_(std::move(tokens)) {}
+  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens)
+      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
-  int64_t memory_bytes() const override { return cache_->memory_bytes(); }
-  int64_t own_bytes() const override { return cache_->own_bytes(); }
+  int64_t memory_bytes() const override { return caches_->memory_bytes(); }
+  int64_t own_bytes() const override { return caches_->own_bytes(); }
   Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override;
 
-  SequenceCache& cache() const { return *cache_; }
+  RankCaches& caches() const { return *caches_; }
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }
 
  private:
-  std::shared_ptr<SequenceMemory> memory_;  // where cache_ lies
-  std::unique_ptr<SequenceCache> cache_;    // of tokens_; nobody writes to it
+  std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
+  std::unique_ptr<RankCaches> caches_;      // of tokens_; nobody writes to them
   std::vector<TokenId> tokens_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,9 @@ class LoadedModel {
   // comes from MakeStepMemory of this model.
   virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const = 0;
 
+  // Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts".
+  virtual std::string ExchangeName(int64_t site) const = 0;
+
   // One line: sizes that make caches of two models differ. Part of the fingerprint of snapshots.
   virtual std::string Describe() const = 0;
 
@@ -130,19 +134,25 @@ class ModelSource {
   virtual std::vector<FormatSummary> formats() const = 0;
   virtual std::vector<std::string> files() const = 0;
 
-  virtual ModelSizes Sizes(const Device& device) const = 0;
-  virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows) const = 0;
+  // Whether `count` ranks can divide it; the error names the field or the tensor, and the counts that work.
+  virtual Status CheckRanks(int count) const = 0;
+
+  // Of all `count` ranks together on a CPU, of each on GPUs.
+  virtual ModelSizes Sizes(const Device& device, int count) const = 0;
+  // Of one of `count` ranks.
+  virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const = 0;
   // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.
   virtual int64_t HostScratchBytes(int64_t max_context, int num_threads) const = 0;
 
   // Which kernels take an op of Forward on the device of `ctx`, which may be described only.
   virtual std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const = 0;
 
-  // Once. `available_bytes` of memory decides on a CPU whether files are read ahead or as their pages are needed.
+  // Once: rank r's part of the model for devices[r], or all of it for one device. `available_bytes` of memory decides on a
+  // CPU whether files are read ahead or as their pages are needed.
   // `progress(done, total)` in bytes; false stops with kCancelled. Fills `times` from `allocate` on. Errors as Engine::Load.
-  virtual Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t available_bytes,
-                                                    const std::function<bool(int64_t done, int64_t total)>& progress,
-                                                    LoadTimes* times) = 0;
+  virtual Result<std::vector<std::unique_ptr<LoadedModel>>> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
+                                                                 const std::function<bool(int64_t done, int64_t total)>& progress,
+                                                                 LoadTimes* times) = 0;
 };
 
 // Reads and checks config.json and the tensors' headers in `dir`. On a GPU sizes must be within what its kernels take.

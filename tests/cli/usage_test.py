@@ -75,6 +75,8 @@ class Usage(CliTestCase):
             (["--device", "tpu"], ["--device", "cpu"]),
             (["--device", "cuda:0,1"], ["cuda:0,1", "cuda:N"]),
             (["--device", "cuda:"], ["cuda:N"]),
+            (["--device", "cpu*"], ["cpu*", "cpu*N"]),
+            (["--device", "cpu*x"], ["cpu*x", "cpu*N"]),
             (["--logprobs", "2"], ["--logprobs", "--json"]),
             (["--logprobs", "-1", "--json"], ["--logprobs"]),
             (["--prompt-file", "f"], ["--prompt-file", "one of"]),

@@ -23,8 +23,9 @@ uint64_t DigestOf(const std::vector<TestTensor>& tensors) {
   ThreadPool pool(1);
   const auto source = std::move(OpenModel(dir.path(), {}, *device)).value();
   LoadTimes times;
-  const auto model = std::move(source->Load(*device, pool, 0, {}, &times)).value();
-  return WeightDigest(*model, *device).value();
+  Device* const devices[] = {device.get()};
+  const auto models = std::move(source->Load(devices, pool, 0, {}, &times)).value();
+  return WeightDigest(*models.front(), *device).value();
 }
 
 // A change at the end of any tensor, its scales' and its global scale's included: of each expert, too.

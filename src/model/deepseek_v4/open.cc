@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "base/str.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
@@ -11,6 +12,7 @@
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
+#include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/synthetic_values.h"
 #include "model/deepseek_v4/upload.h"
@@ -48,8 +50,9 @@ class Source : public ModelSource {
   const ModelFacts& facts() const override { return facts_; }
   std::vector<std::pair<std::string, std::string>> DescribeConfig() const override;
   std::vector<FormatSummary> formats() const override { return report_.formats; }
-  int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows) const override {
-    return Activations::Bytes(config_, max_tokens, max_rows);
+  Status CheckRanks(int count) const override { return CheckSharding(config_, count); }
+  int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const override {
+    return Activations::Bytes(ShardConfig(config_, {.count = count}), max_tokens, max_rows);
   }
   int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
     return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
@@ -63,6 +66,25 @@ class Source : public ModelSource {
  private:
   const ModelFacts facts_;
 };
+
+using Models = std::vector<std::unique_ptr<LoadedModel>>;
+
+// One model for each of `count` ranks of weights in the host's memory.
+Result<Models> MakeRankModels(const Config& config, const Weights& whole, const NumericsModes& modes, int count, ThreadPool& pool) {
+  Models models;
+  for (int rank = 0; rank < count; ++rank) {
+    const Sharding sharding{.rank = rank, .count = count};
+    DSV4_ASSIGN_OR_RETURN(Weights weights, ShardWeights(whole, sharding, &pool));
+    models.push_back(std::make_unique<BoundModel>(MakeModel(ShardConfig(config, sharding), std::move(weights), modes)));
+  }
+  return models;
+}
+
+Models OneModel(Model model) {
+  Models models;
+  models.push_back(std::make_unique<BoundModel>(std::move(model)));
+  return models;
+}
 
 std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const {
   const Config& c = config_;
@@ -111,25 +133,34 @@ class Checkpoint : public Source {
       : Source(model.config, model.modes, report), files_(std::move(files)), model_(std::move(model)) {}
 
   std::vector<std::string> files() const override { return files_->files(); }
-  ModelSizes Sizes(const Device& device) const override {
-    if (device.kind() == DeviceKind::kCpu) return {.weights = report_.weight_bytes, .widened = report_.widened_bytes};
+  Status CheckRanks(int count) const override { return CheckSharding(config_, model_.weights, count); }
+  ModelSizes Sizes(const Device& device, int count) const override {
+    const int64_t copies = count * ShardCopyBytes(model_.weights, count);
+    if (device.kind() == DeviceKind::kCpu) return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
     return {.weights = DeviceWeightBytes(model_.weights), .loading = UploadStagingBytes(), .host_staging = UploadStagingBytes()};
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override { return deepseek_v4::DescribePlan(ctx, model_); }
-  Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t available_bytes,
-                                            const LoadProgress& progress, LoadTimes* times) override {
+  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes, const LoadProgress& progress,
+                      LoadTimes* times) override {
     Model model = std::move(model_);
+    Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
+      DSV4_CHECK_EQ(devices.size(), 1u);
       DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(device, pool, model.weights, files_.get(), progress, times));
-    } else {
-      const Stopwatch reading;
-      if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
-        if (!files_->Preload(&pool, progress)) return Cancelled("loading was cancelled");
-        times->bytes = files_->num_bytes();
-      }
-      times->read = reading.Seconds();
+      return OneModel(std::move(model));
     }
-    return std::unique_ptr<LoadedModel>(std::make_unique<BoundModel>(std::move(model)));
+    const Stopwatch reading;
+    if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
+      if (!files_->Preload(&pool, progress)) return Cancelled("loading was cancelled");
+      times->bytes = files_->num_bytes();
+    }
+    if (devices.size() == 1) {
+      times->read = reading.Seconds();
+      return OneModel(std::move(model));
+    }
+    Result<Models> models = MakeRankModels(model.config, model.weights, model.modes, static_cast<int>(devices.size()), pool);
+    times->read = reading.Seconds();
+    return models;
   }
 
  private:
@@ -143,18 +174,27 @@ class Synthetic : public Source {
       : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model) {}
 
   std::vector<std::string> files() const override { return {}; }
-  ModelSizes Sizes(const Device& device) const override {
-    return {.weights = SyntheticWeightBytes(device, config_, model_)};
+  // Of several ranks down projections are copied, a third of the experts: half of all is counted.
+  ModelSizes Sizes(const Device& device, int count) const override {
+    const int64_t bytes = SyntheticWeightBytes(device, config_, model_);
+    return {.weights = bytes, .widened = count > 1 ? bytes / 2 : 0};
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
     return deepseek_v4::DescribePlan(ctx, MakeModel(config_, SyntheticShapes(config_, model_), modes_));
   }
-  Result<std::unique_ptr<LoadedModel>> Load(Device& device, ThreadPool& pool, int64_t, const LoadProgress& progress,
-                                            LoadTimes* times) override {
+  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t, const LoadProgress& progress, LoadTimes* times) override {
     const Stopwatch making;
-    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(device, pool, config_, model_, progress));
+    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, progress));
+    const auto count = static_cast<int>(devices.size());
+    if (count == 1) {
+      times->read = making.Seconds();
+      return OneModel(MakeModel(config_, std::move(weights), modes_));
+    }
+    DSV4_CHECK(devices.front()->kind() == DeviceKind::kCpu);
+    DSV4_RETURN_IF_ERROR(CheckSharding(config_, weights, count));
+    Result<Models> models = MakeRankModels(config_, weights, modes_, count, pool);
     times->read = making.Seconds();
-    return std::unique_ptr<LoadedModel>(std::make_unique<BoundModel>(MakeModel(config_, std::move(weights), modes_)));
+    return models;
   }
 
  private:

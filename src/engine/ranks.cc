@@ -1,0 +1,51 @@
+#include "engine/ranks.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace dsv4 {
+
+Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
+    : ranks_(std::move(ranks)), steps_(ranks_.size()), exchange_(std::move(exchange)), threads_(static_cast<int>(ranks_.size())) {
+  if (count() == 1) return;
+  DSV4_CHECK(exchange_ != nullptr && exchange_->count() == count());
+  for (int r = 0; r < count(); ++r) ranks_[static_cast<size_t>(r)].runner->context().ranks = &exchange_->view(r);
+}
+
+void Ranks::Reserve(int64_t max_tokens, int64_t max_rows) {
+  for (const Rank& rank : ranks_) rank.runner->Reserve(max_tokens, max_rows);
+}
+
+Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches) {
+  if (count() == 1) {
+    leader().Forward(step, rows);
+    return {};
+  }
+  for (int r = 1; r < count(); ++r) {
+    Step& mine = steps_[static_cast<size_t>(r)];
+    mine = step;
+    for (size_t s = 0; s < mine.sequences.size(); ++s) {
+      const SequenceView& view = step.sequences[s];
+      mine.sequences[s] = caches[s]->of(r).View(view.start, view.begin, view.end);
+    }
+  }
+  const Status ran = threads_.Run(
+      [&](int r) {
+        const Rank& rank = ranks_[static_cast<size_t>(r)];
+        const PoolUse use(r == 0 ? nullptr : rank.pool.get());  // the caller uses the leader's
+        rank.runner->Forward(r == 0 ? step : steps_[static_cast<size_t>(r)], rows);
+        return rank.runner->device().Synchronize();
+      },
+      [this](int r, const Status& why) { exchange_->FailRank(r, why); });
+  const Status exchanged = exchange_->status();
+  return exchanged.ok() ? ran : exchanged;
+}
+
+double Ranks::StepBytes(int64_t batch, int64_t context) const {
+  double bytes = 0;
+  for (const Rank& rank : ranks_) bytes += rank.runner->model().StepBytes(batch, context);
+  return bytes;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,53 @@
+// All ranks of an engine. The leader - the caller's thread - decides what a step holds; every rank executes it on a thread of
+// its own. With one rank there is one runner and nothing else.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/exchange.h"
+#include "dsv4/status.h"
+#include "engine/rank_threads.h"
+#include "engine/runner.h"
+#include "kv/rank_caches.h"
+#include "model/model.h"
+
+namespace dsv4 {
+
+class Ranks {
+ public:
+  // What one rank works with; the runner's device outlives it.
+  struct Rank {
+    std::unique_ptr<ThreadPool> pool;
+    std::unique_ptr<Runner> runner;
+  };
+  // `exchange`: null for one rank.
+  Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange);
+
+  int count() const { return static_cast<int>(ranks_.size()); }
+  Runner& leader() const { return *ranks_.front().runner; }  // whose logits are everybody's
+  ThreadPool& leader_pool() const { return *ranks_.front().pool; }
+
+  // OK until ranks have lost each other; then what happened, for good. Any thread may ask.
+  Status status() const { return exchange_ == nullptr ? Status{} : exchange_->status(); }
+
+  // Runner::Reserve on every rank. Throws std::bad_alloc.
+  void Reserve(int64_t max_tokens, int64_t max_rows);
+
+  // Queues the pass on every rank; with several it has run when this returns. `step` holds the leader's views of sequences,
+  // caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status() tells.
+  Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches);
+
+  // Of all ranks.
+  double StepBytes(int64_t batch, int64_t context) const;
+
+ private:
+  std::vector<Rank> ranks_;
+  std::vector<Step> steps_;  // the step with each rank's views; the leader's is the caller's
+  std::unique_ptr<Exchange> exchange_;
+  RankThreads threads_;  // last: ends before what its jobs use
+};
+
+}  // namespace dsv4

@@ -1,0 +1,241 @@
+// Engines of several ranks on one CPU: the same text, sessions, snapshots and errors as of one.
+#include "engine/ranks.h"
+
+#include <chrono>
+#include <cmath>
+#include <new>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "dsv4/inspect.h"
+#include "dsv4/sampling.h"
+#include "dsv4/snapshot.h"
+#include "io/test_files.h"
+#include "ops/sum_ranks/sum_ranks.h"
+#include "support/sessions.h"
+
+namespace dsv4::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions NanoOn(const std::string& device) {
+  return {.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = device, .num_threads = 2};
+}
+
+float LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::fabs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN sticks
+  }
+  return largest;
+}
+
+struct Case {
+  const char* fixture;
+  const char* device;
+};
+class EngineRanks : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(All, EngineRanks, testing::Values(Case{"mini-bf16", "cpu*2"}, Case{"flash-8-groups", "cpu*4"}, Case{"flash-8-groups", "cpu*8"}),
+                         [](const auto& instance) { return "case_" + std::to_string(instance.index); });
+
+TEST_P(EngineRanks, LogitsMatchTheReference) {
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
+  EngineOptions options = ExactOptions(dir);
+  options.device = GetParam().device;
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<float> all = AllLogits(*engine, ids.i32);
+  EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
+  EXPECT_EQ(AllLogits(*engine, ids.i32, 130), all);
+  EXPECT_TRUE(engine->health().ok());
+}
+
+TEST(EngineRanks, BitsDoNotDependOnBatchesOrChunks) {
+  const auto engine = LoadOrFail(NanoOn("cpu*2"));
+  EngineOptions chunked = NanoOn("cpu*2");
+  chunked.prefill_chunk = 37;
+  const auto in_chunks = LoadOrFail(chunked);
+  ASSERT_TRUE(engine != nullptr && in_chunks != nullptr);
+  std::vector<std::vector<TokenId>> prompts = {SomeTokens(150, 1, 4096), SomeTokens(3, 2, 4096), SomeTokens(61, 3, 4096)};
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::vector<float>> together(prompts.size());
+  std::vector<StepItem> items;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    sessions.push_back(std::move(engine->NewSession()).value());
+    items.push_back({.session = sessions[i].get(), .tokens = prompts[i], .rows = LogitRows::kAll, .logits = &together[i]});
+  }
+  ASSERT_TRUE(engine->Step(items).ok());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(AllLogits(*engine, prompts[i]), together[i]) << i;
+    EXPECT_EQ(AllLogits(*in_chunks, prompts[i]), together[i]) << i;
+  }
+}
+
+// What one rank writes, so do two: nano's greedy text has wide margins.
+TEST(EngineRanks, GreedyTextIsOneRanks) {
+  std::vector<std::vector<TokenId>> texts;
+  for (const char* device : {"cpu", "cpu*2"}) {
+    const auto engine = LoadOrFail(NanoOn(device));
+    ASSERT_NE(engine, nullptr);
+    const auto session = std::move(engine->NewSession()).value();
+    const auto sampler = std::move(Sampler::Create({.temperature = 0}, engine->info().vocab_size)).value();
+    ASSERT_TRUE(session->Append(SomeTokens(9, 5, 4096), LogitRows::kNone, nullptr).ok());
+    const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 17, .max_tokens = 12};
+    texts.emplace_back();
+    ASSERT_TRUE(engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return texts.back().push_back(t.id), true; }).ok());
+  }
+  EXPECT_EQ(texts[0].size(), 12u);
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(EngineRanks, SnapshotsAndTheirFilesGoOnWithTheSameBits) {
+  const auto engine = LoadOrFail(NanoOn("cpu*2"));
+  ASSERT_NE(engine, nullptr);
+  const std::vector<TokenId> ids = SomeTokens(300, 7, 4096), more = SomeTokens(20, 8, 4096);
+  const auto session = std::move(engine->NewSession()).value();
+  ASSERT_TRUE(session->Append(ids, LogitRows::kNone, nullptr).ok());
+  const auto snapshot = std::move(session->Snapshot()).value();
+  std::vector<float> want, got;
+  ASSERT_TRUE(session->Append(more, LogitRows::kAll, &want).ok());
+  ASSERT_TRUE(std::move(engine->NewSession(*snapshot)).value()->Append(more, LogitRows::kAll, &got).ok());
+  EXPECT_EQ(got, want);
+
+  const TempDir dir;
+  const std::string path = dir / "cut";
+  ASSERT_TRUE(snapshot->Save(path).ok());
+  const auto other = LoadOrFail(NanoOn("cpu*2"));
+  const auto loaded = other->LoadSnapshot(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  ASSERT_TRUE(std::move(other->NewSession(**loaded)).value()->Append(more, LogitRows::kAll, &got).ok());
+  EXPECT_EQ(got, want);
+
+  // The sums' bits depend on the number of ranks, so another number refuses the file.
+  const auto one = LoadOrFail(NanoOn("cpu"));
+  EXPECT_EQ(one->LoadSnapshot(path).status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(one->LoadSnapshot(path).status().message(), HasSubstr("ranks 2"));
+}
+
+TEST(EngineRanks, MemoryIsThatOfAllRanks) {
+  const auto one = LoadOrFail(NanoOn("cpu")), two = LoadOrFail(NanoOn("cpu*2"));
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  EXPECT_EQ(two->info().kv_fixed_bytes, 2 * one->info().kv_fixed_bytes);
+  EXPECT_EQ(two->info().kv_bytes_per_token, 2 * one->info().kv_bytes_per_token);
+  {
+    const auto session = std::move(two->NewSession()).value();
+    ASSERT_TRUE(session->Append(SomeTokens(300, 1, 4096), LogitRows::kNone, nullptr).ok());
+    EXPECT_EQ(session->memory_bytes(), two->kv_bytes());
+    EXPECT_GT(two->kv_bytes(), two->info().kv_fixed_bytes);
+  }
+  EXPECT_EQ(two->kv_bytes(), 0);
+  const auto plan = [](const char* device) { return std::move(Inspect(NanoOn(device))).value().plan; };
+  EXPECT_EQ(plan("cpu").ranks, 1);
+  EXPECT_EQ(plan("cpu*2").ranks, 2);
+  EXPECT_EQ(plan("cpu*2").kv_fixed_bytes, 2 * plan("cpu").kv_fixed_bytes);
+  EXPECT_EQ(plan("cpu*2").weight_bytes, plan("cpu").weight_bytes);  // mapped once
+}
+
+std::string Refusal(const std::string& device) {
+  const Status load = Engine::Load(NanoOn(device)).status(), inspect = Inspect(NanoOn(device)).status();
+  EXPECT_EQ(load.message(), inspect.message());
+  return load.message();
+}
+
+TEST(EngineRanks, RefusesWhatCannotBeDivided) {
+  EXPECT_EQ(Refusal("cpu*4"), "o_groups 2: 4 heads in 2 groups cannot be divided among 4 ranks; use 1 or 2");
+  EXPECT_EQ(Refusal("cpu*3"), "device 'cpu*3': a model is divided among 1, 2, 4 or 8 ranks");
+  EXPECT_EQ(Refusal("cuda:0,1"), "device 'cuda:0,1': several ranks run on the CPU only (cpu*2); of GPUs use one");
+}
+
+// ---- Faults, with models that do nothing but exchange. ----
+
+class NoMemory : public StepMemory {
+ public:
+  int64_t max_tokens() const override { return 1024; }
+  int64_t max_rows() const override { return 1024; }
+  Tensor Logits(int64_t n) const override { return {nullptr, DType::kF32, {n, 1}}; }
+};
+
+class ExchangingModel : public LoadedModel {
+ public:
+  explicit ExchangingModel(std::function<void(int64_t site)> before) : before_(std::move(before)) {}
+  const KvLayout& kv_layout() const override { return layout_; }
+  std::unique_ptr<StepMemory> MakeStepMemory(int64_t, int64_t, Device&) const override { return std::make_unique<NoMemory>(); }
+  void Plan(const ExecContext&) override {}
+  void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&) const override {
+    float y[64] = {};
+    for (int64_t site = 0; site < 20; ++site) {
+      before_(site);
+      SumRanks(ctx, {.y = {y, DType::kF32, {1, 64}}, .site = site});
+    }
+  }
+  std::string ExchangeName(int64_t site) const override { return "place " + std::to_string(site); }
+  std::string Describe() const override { return ""; }
+  void VisitBytes(const std::function<void(const void*, int64_t, float)>&) const override {}
+  double StepBytes(int64_t, int64_t) const override { return 0; }
+  std::vector<LinearShape> LinearShapes() const override { return {}; }
+
+ private:
+  const std::function<void(int64_t)> before_;
+  const KvLayout layout_;
+};
+
+// Four ranks whose last one does `before` in front of every exchange.
+class FaultyRanks {
+ public:
+  FaultyRanks(std::function<void(int64_t)> before, double timeout_s) {
+    std::vector<Ranks::Rank> ranks;
+    for (int r = 0; r < 4; ++r) {
+      auto pool = std::make_unique<ThreadPool>(1);
+      auto model = std::make_unique<ExchangingModel>(r == 3 ? before : [](int64_t) {});
+      auto runner = std::make_unique<Runner>(*device_, *pool, std::move(model), EngineOptions{}, 1024, 0);
+      ranks.push_back({std::move(pool), std::move(runner)});
+    }
+    ranks_ = std::make_unique<Ranks>(std::move(ranks), std::make_unique<Exchange>(4, ExchangeOptions{.timeout_s = timeout_s}));
+    ranks_->Reserve(1, 1);
+  }
+  Ranks& operator*() { return *ranks_; }
+  Ranks* operator->() { return ranks_.get(); }
+
+ private:
+  std::unique_ptr<Device> device_ = std::move(Device::Open("cpu")).value();
+  std::unique_ptr<Ranks> ranks_;
+};
+
+TEST(RanksFaults, ALateRankIsAwaited) {
+  FaultyRanks ranks([](int64_t site) {
+    if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }, 20);
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
+  EXPECT_TRUE(ranks->status().ok());
+}
+
+TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
+  FaultyRanks ranks([](int64_t site) {
+    if (site == 5) throw std::bad_alloc();
+  }, 0);
+  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("rank 3: no memory for this step"));
+  EXPECT_EQ(ranks->status().message(), status.message());
+  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());  // and does not hang
+}
+
+TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
+  FaultyRanks ranks([](int64_t site) {
+    if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  }, 0.3);
+  const auto begun = std::chrono::steady_clock::now();
+  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("rank 3 sent nothing to rank "));
+  EXPECT_THAT(status.message(), HasSubstr("(exchange 5)"));
+}
+
+}  // namespace
+}  // namespace dsv4::test
