@@ -3,7 +3,7 @@
 
 The compiler does not keep a wgmma's A registers until wgmma.wait_group; source has to (src/ops/gemm_sm90.cuh), and a
 mistake shows as wrong sums now and then. Give the SASS of an object file:
-  cuobjdump -sass linear_sm90.cu.o | scripts/wgmma_hazards.py
+  cuobjdump -sass wgmma_linear_sm90.cu.o | scripts/wgmma_hazards.py
 Code is followed in the order of its addresses, each loop with wgmma twice. Exit status 1 when something is found.
 """
 import re

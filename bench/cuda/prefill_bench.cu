@@ -20,7 +20,7 @@
 #include "device/device.h"
 #include "device/launch.cuh"
 #include "ops/experts/experts_sm90.h"
-#include "ops/linear/linear_sm90.h"
+#include "ops/linear/wgmma/wgmma_linear.h"
 #include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4 {
@@ -135,11 +135,12 @@ struct LinearCase {
 };
 
 void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
-  const ExecContext ctx = device->Context(nullptr, false);
+  ExecContext ctx = device->Context(nullptr, false);
+  ctx.regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt;
   const cudaStream_t stream = StreamOf(ctx);
   std::vector<Buffer> buffers;
   const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1), y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
-  LinearArgs a{.x = x, .w = RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), .y = y, .groups = c.groups};
+  LinearArgs a{.x = x, .parts = {{RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), y}}, .groups = c.groups};
   if (!ctx.gpu.IsHopper()) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
   const auto print_of = [&](const char* from, const char* to, const std::function<void()>& work) {
@@ -149,7 +150,7 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
                 static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
     std::fflush(stdout);
   };
-  const auto print = [&](const char* from, const char* to) { print_of(from, to, [&] { LinearPrefillSm90(ctx, a, parts); }); };
+  const auto print = [&](const char* from, const char* to) { print_of(from, to, [&] { WgmmaLinear(ctx, a); }); };
   print("f32", "f32");
   // As the engine calls them for long prompts.
   if (parts != 1 || tokens <= 1024 || (format != WeightFormat::kNvfp4 && format != WeightFormat::kFp8Block)) return;
@@ -159,15 +160,14 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   print("blocks", "f32");
   if (std::strstr(c.name, "q_b") != nullptr) {
     const Tensor squares = RandomTensor(buffers, stream, {tokens, c.n / 64}, 1, 6), cos_sin = RandomTensor(buffers, stream, {tokens, 32, 2}, 1, 7);
-    LinearsArgs together{.x = x};
-    together.parts[0] = {.w = a.w, .y = y, .queries = {.blocks = static_cast<uint8_t*>(y.data), .squares = squares.f32(), .head_dim = 512, .cos_sin = cos_sin}};
-    together.count = 1;
-    print_of("f32", "queries", [&] { LinearsPrefillSm90(ctx, together, parts); });
-    together.x_blocks = a.x_blocks;
-    print_of("blocks", "queries", [&] { LinearsPrefillSm90(ctx, together, parts); });
+    LinearArgs as_queries{.x = x, .parts = a.parts};
+    as_queries.parts[0].queries = {.blocks = static_cast<uint8_t*>(y.data), .squares = squares.f32(), .head_dim = 512, .cos_sin = cos_sin};
+    print_of("f32", "queries", [&] { WgmmaLinear(ctx, as_queries); });
+    as_queries.x_blocks = a.x_blocks;
+    print_of("blocks", "queries", [&] { WgmmaLinear(ctx, as_queries); });
   }
   if (c.groups == 1) return;
-  a.y_blocks = static_cast<uint8_t*>(a.y.data);
+  a.parts[0].y_blocks = static_cast<uint8_t*>(y.data);
   print("blocks", "blocks");
 }
 

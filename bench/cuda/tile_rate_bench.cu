@@ -1,5 +1,5 @@
 // What a packed tile costs a sub-core when its bytes are in shared memory already: loads, decoding (ops/tile_mma.cuh) and
-// products of one token (ops/linear/one_token.cuh), with 1 to 8 warps a sub-core, and with parts of it left out. A tile is
+// products of one token (ops/linear/tile/one_token.cuh), with 1 to 8 warps a sub-core, and with parts of it left out. A tile is
 // 16 x 64 weights, 576 bytes of NVFP4: 132 multiprocessors of 1.8 GHz that take one in 100 cycles of a sub-core, so in 25 of
 // their own, take 5.5 TB/s.
 //
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/cuda/harness.cuh"
-#include "ops/linear/one_token.cuh"
+#include "ops/linear/tile/one_token.cuh"
 
 namespace dsv4::bench {
 namespace {

@@ -13,7 +13,7 @@ void Linear(benchmark::State& state, WeightFormat format, ActivationDtype activa
   const test::QuantFixture w(random, {format, DType::kF8E8M0}, n, k);
   Buffer x({t, k}), y({t, n});
   const ExecContext ctx = Context();
-  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = activation});
+  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = activation});
   const int64_t scales = format == WeightFormat::kNvfp4 ? n * k / 16 : format == WeightFormat::kMxfp4 ? n * k / 32 : 0;
   Report(state, n * w.tensor().row_bytes() + scales, t * n * k);
 }
@@ -33,6 +33,28 @@ BENCHMARK_CAPTURE(Linear, mxfp4_int16, WeightFormat::kMxfp4, ActivationDtype::kI
 BENCHMARK_CAPTURE(Linear, nvfp4_int16, WeightFormat::kNvfp4, ActivationDtype::kInt16)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, mxfp4_int24, WeightFormat::kMxfp4, ActivationDtype::kInt24)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, nvfp4_int24, WeightFormat::kNvfp4, ActivationDtype::kInt24)->Apply(Shapes);
+
+// Four projections of one input.
+void LinearOfFourParts(benchmark::State& state) {
+  const int64_t t = state.range(0), k = 4096;
+  test::Random random(1);
+  std::vector<test::QuantFixture> weights;
+  std::vector<Buffer> outputs;
+  Buffer x({t, k});
+  int64_t bytes = 0, products = 0;
+  for (const int64_t n : {256, 512, 1024, 256}) {
+    weights.emplace_back(random, test::QuantCase{WeightFormat::kNvfp4}, n, k);
+    outputs.emplace_back(Shape{t, n});
+    bytes += n * weights.back().tensor().row_bytes();
+    products += t * n * k;
+  }
+  LinearArgs args{.x = x.tensor()};
+  for (size_t i = 0; i < weights.size(); ++i) args.parts.Add({.w = weights[i].tensor(), .y = outputs[i].tensor()});
+  const ExecContext ctx = Context();
+  for (auto _ : state) dsv4::Linear(ctx, args);
+  Report(state, bytes, products);
+}
+BENCHMARK(LinearOfFourParts)->ArgName("T")->UseRealTime()->Arg(1)->Arg(8);
 
 // Plain reading of 256 MiB with the same threads: the bound of every T = 1 figure.
 void ReadMemory(benchmark::State& state) {

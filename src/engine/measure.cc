@@ -112,7 +112,7 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   const auto start = Clock::now();
   for (int64_t i = 0; i < 3 || SecondsSince(start) < budget; ++i) {
     const auto call = Clock::now();
-    Linear(ctx, {.x = in, .w = copy_at(i % copies), .y = out, .groups = shape.groups, .activation = impl->activation_dtype()});
+    Linear(ctx, {.x = in, .parts = {{copy_at(i % copies), out}}, .groups = shape.groups, .activation = impl->activation_dtype()});
     if (i > 0) times.push_back(SecondsSince(call));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());

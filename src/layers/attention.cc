@@ -64,24 +64,24 @@ Call Place(const AttentionPlan& plan, const AttentionWeights& w, const Attention
 // Everything that reads x, at once. Compressors see it unrounded in every mode.
 void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
   const CompressorWeights &main = c.w.compressor, &keys = c.w.indexer.compressor;
-  QuantLinears(ctx, c.s.activation, x,
-               {{c.w.q_a, c.plan.q_a, c.q_lora},
-                {c.w.kv_proj, c.plan.kv_proj, c.kv},
-                {main.kv_proj, Input::kAsIs, c.values},
-                {main.gate_proj, Input::kAsIs, c.gates},
-                {keys.kv_proj, Input::kAsIs, c.index_values},
-                {keys.gate_proj, Input::kAsIs, c.index_gates},
-                {c.w.indexer.weights_proj, c.plan.index_weights, c.index_weights}},
-               c.rounded);
+  QuantLinear(ctx, c.s.activation, x,
+              {{c.w.q_a, c.plan.q_a, c.q_lora},
+               {c.w.kv_proj, c.plan.kv_proj, c.kv},
+               {main.kv_proj, Input::kAsIs, c.values},
+               {main.gate_proj, Input::kAsIs, c.gates},
+               {keys.kv_proj, Input::kAsIs, c.index_values},
+               {keys.gate_proj, Input::kAsIs, c.index_gates},
+               {c.w.indexer.weights_proj, c.plan.index_weights, c.index_weights}},
+              c.rounded);
 }
 
 // Queries from their low rank: normed, expanded.
 void Expand(const ExecContext& ctx, const Call& c) {
   const int64_t t = c.q.dim(0);
-  NormedQuantLinears(ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
-                     {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
-                      {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
-                     c.rounded);
+  NormedQuantLinear(ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
+                    {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
+                     {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
+                    c.rounded);
 }
 
 CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard, const Tensor& values,
@@ -107,9 +107,8 @@ void Prepare(const ExecContext& ctx, const Call& c) {
     const bool hadamard = c.s.index_dtype == IndexDtype::kFp4;
     compress(CompressorCall(c, c.w.indexer.compressor, layer.index, hadamard, c.index_values, c.index_gates));
   }
-  LinearsArgs expand{.x = c.q_lora, .parts = {{{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}}}, .count = 1, .norm = c.w.q_a_norm,
-                     .norm_eps = c.s.norm_eps};
-  if (c.indexes()) expand.parts[static_cast<size_t>(expand.count++)] = {c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})};
+  LinearArgs expand{.x = c.q_lora, .parts = {{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}}, .norm = c.w.q_a_norm, .norm_eps = c.s.norm_eps};
+  if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
   if (c.plan.expands) prepare.expands = &expand;
   QPrepare(ctx, prepare);
 }
@@ -121,9 +120,9 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
     const Tensor groups = heads.Reshaped({heads.dim(0) * c.s.o_groups, heads.dim(1) / c.s.o_groups});
     RoundActivation(ctx, {.x = groups, .y = groups, .mode = c.s.activation});
   }
-  Linear(ctx, {.x = heads, .w = c.w.o_a, .y = c.o_lora.x, .groups = c.s.o_groups, .activation = c.s.activation, .x_blocks = c.heads.blocks,
-               .y_blocks = c.o_lora.blocks});
-  QuantLinear(ctx, c.s.activation, c.o_lora, c.w.o_b, c.plan.o_b, y, c.rounded);
+  Linear(ctx, {.x = heads, .parts = {{c.w.o_a, c.o_lora.x, c.o_lora.blocks}}, .groups = c.s.o_groups, .activation = c.s.activation,
+               .x_blocks = c.heads.blocks});
+  QuantLinear(ctx, c.s.activation, c.o_lora, {{c.w.o_b, c.plan.o_b, y}}, c.rounded);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace dsv4 {
 enum class Input : uint8_t {
   kAsIs,     // the floats, or the blocks where it takes them
   kRounded,  // the floats, rounded as the mode says
-  kCodes,    // the same as codes, multiplied as they are (ops/linear/block_scaled.h); kRounded where that has no product
+  kCodes,    // the same as codes, multiplied as they are (ops/linear/block_scaled/); kRounded where that has no product
 };
 // Of a weight that is not exempt from the mode.
 Input InputOf(const ExecContext& ctx, ActivationDtype mode, const QuantTensor& w);
@@ -27,24 +27,22 @@ inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
          (w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4));
 }
 
-// y f32 [T, N]; `scratch` has room for x as floats, used only when the mode rounds.
-void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation& x, const QuantTensor& w, Input input, const Tensor& y,
-                 const Room& scratch);
-
-// One of several linears of the same input.
+// A matrix that reads the input; several may.
 struct LinearCall {
   QuantTensor w;
   Input input = Input::kAsIs;
-  Tensor y;
+  Tensor y;                  // f32 [T, N]
   QueryBlocks queries = {};  // instead of y, where the plan says so
 };
 
-// All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinears.
-void QuantLinears(const ExecContext& ctx, ActivationDtype mode, const Activation& x, std::initializer_list<LinearCall> calls, const Room& scratch);
+// All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinearParts.
+// `scratch` has room for x as floats, used only when the mode rounds.
+void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation& x,
+                 std::initializer_list<LinearCall> calls, const Room& scratch);
 
-// The same of x's rows RMS-normalised and multiplied by `norm` (rms_norm.h): by the linears' launch where `along`. x is scratch: it may
-// hold either afterwards.
-void NormedQuantLinears(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm, float norm_eps, bool along,
-                        std::initializer_list<LinearCall> calls, const Room& scratch);
+// The same of x's rows RMS-normalised and multiplied by `norm` (rms_norm.h): by the linears' launch where `along`. x is
+// scratch: it may hold either afterwards.
+void NormedQuantLinear(const ExecContext& ctx, ActivationDtype mode, const Tensor& x, const Tensor& norm,
+                       float norm_eps, bool along, std::initializer_list<LinearCall> calls, const Room& scratch);
 
 }  // namespace dsv4

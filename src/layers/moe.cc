@@ -32,9 +32,9 @@ void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, con
   if (plan.router_multiplies) {
     route.x = x.x, route.w = w.router;
   } else if (plan.shared_is_routed) {
-    QuantLinears(ctx, s.activation, x.x, {logits}, b.rounded);
+    QuantLinear(ctx, s.activation, x.x, {logits}, b.rounded);
   } else {
-    QuantLinears(ctx, s.activation, x, {logits, {w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
+    QuantLinear(ctx, s.activation, x, {logits, {w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
                  b.rounded);
   }
   Router(ctx, route);
@@ -46,7 +46,7 @@ void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights&
   const Tensor gate = b.shared_gate.Head(t);
   uint8_t* blocks = plan.hidden == Form::kBlocks ? b.rounded.Blocks(t, gate.dim(1), /*before=*/y.dim(1)) : nullptr;
   Swiglu(ctx, {.gate = gate, .up = b.shared_up.Head(t), .limit = s.limit, .y = gate, .y_blocks = blocks});
-  QuantLinear(ctx, s.activation, {plan.hidden, gate, blocks}, w.shared.down, plan.down, y, b.rounded);
+  QuantLinear(ctx, s.activation, {plan.hidden, gate, blocks}, {{w.shared.down, plan.down, y}}, b.rounded);
 }
 
 }  // namespace

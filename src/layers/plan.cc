@@ -3,7 +3,6 @@
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/linear/linear.h"
-#include "ops/linears/linears.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/router/router.h"
 #include "ops/sparse_attention/sparse_attention.h"
@@ -36,7 +35,7 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
                   .index_q_b = InputOf(ctx, mode, index.q_b),
                   .o_b = InputOf(ctx, mode, w.o_b)};
   const bool as_is = p.q_b == Input::kAsIs && (!index.q_b || p.index_q_b == Input::kAsIs);
-  p.norms_along = as_is && LinearsNormalise(ctx, w.q_b) && (!index.q_b || LinearsNormalise(ctx, index.q_b));
+  p.norms_along = as_is && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
   p.expands = step == StepClass::kOneRow && mode == ActivationDtype::kNative && QPrepareExpands(ctx, ExpandShapeOf(l));
 
   // In long prompts on a GPU attention takes queries as q_b writes them, and makes what o_a reads.

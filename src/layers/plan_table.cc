@@ -9,7 +9,6 @@
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
-#include "ops/linears/linears.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"

@@ -13,7 +13,6 @@
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
-#include "ops/linears/linears.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
@@ -46,7 +45,6 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeHcPre(ctx),
       DescribeIndexTopk(ctx),
       DescribeLinear(ctx),
-      DescribeLinears(ctx),
       DescribePackWeight(ctx),
       DescribeQPrepare(ctx),
       DescribeRmsNorm(ctx),

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ops/hc_bridge/hc_bridge.h"
-#include "ops/linear/linear_sm90.h"
+#include "ops/linear/wgmma/wgmma_linear.h"
 #include "ops/query_blocks.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "ops/swiglu/swiglu.h"
@@ -46,15 +46,16 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
       GuardBuffer<uint8_t> y_blocks = Blocks(s.tokens, s.groups * s.n);
       for (int pass = 0; pass < 3; ++pass) {
         Mirror gpu;
-        LinearArgs a{.x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor()), .y = {}, .groups = s.groups};
+        LinearArgs a{.x = gpu.In(x.tensor()), .parts = {{gpu.Weight(w.tensor()), {}}}, .groups = s.groups};
         if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
         if (pass > 0) a.x = {nullptr, DType::kF32, a.x.shape}, a.x_blocks = Bytes(gpu.In(x_blocks.tensor()));
         if (pass == 2) {
-          a.y_blocks = Bytes(gpu.Out(y_blocks.tensor()));
+          a.parts[0].y_blocks = Bytes(gpu.Out(y_blocks.tensor()));
         } else {
-          a.y = gpu.Out((pass == 0 ? want : got).tensor());
+          a.parts[0].y = gpu.Out((pass == 0 ? want : got).tensor());
         }
-        LinearPrefillSm90(gpu.ctx(), a, 1);
+        gpu.ctx().regime = Regime::kLongPrompt;
+        WgmmaLinear(gpu.ctx(), a);
         gpu.Finish();
       }
       EXPECT_TRUE(BitEqual(got.span(), want.span()));
@@ -64,7 +65,7 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
 }
 
 // Several matrices in one launch, or one a format: what each gives alone.
-TEST(CudaActivationBlocks, LinearsTogether) {
+TEST(CudaActivationBlocks, LinearPartsTogether) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   const std::vector<std::vector<QuantCase>> kinds = {{kNvfp4, kNvfp4, kNvfp4, kNvfp4}, {kBf16, kNvfp4, kFp8, kNvfp4}, {kMxfp4, kBf16, kNvfp4, kBf16}};
@@ -78,26 +79,27 @@ TEST(CudaActivationBlocks, LinearsTogether) {
                                     AsBlocks(x.span(), static_cast<size_t>(tokens), static_cast<size_t>(k)));
       std::vector<std::unique_ptr<QuantFixture>> w;
       for (size_t i = 0; i < rows.size(); ++i) w.push_back(std::make_unique<QuantFixture>(random, formats[i], rows[i], k, QuantOptions{.unaligned = false}));
-      for (const int parts : {1, 2}) {
+      for (const Regime regime : {Regime::kLongPrompt, Regime::kPrompt}) {
         for (const bool blocks : {false, true}) {
           Mirror gpu;
-          LinearsArgs a{.x = gpu.In(x.tensor())};
+          LinearArgs a{.x = gpu.In(x.tensor())};
           std::vector<std::unique_ptr<GuardBuffer<float>>> y;
           for (size_t i = 0; i < rows.size(); ++i) {
             y.push_back(std::make_unique<GuardBuffer<float>>(Shape{tokens, rows[i]}));
-            a.parts[i] = {gpu.Weight(w[i]->tensor()), gpu.Out(y[i]->tensor())};
+            a.parts.Add({gpu.Weight(w[i]->tensor()), gpu.Out(y[i]->tensor())});
             if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
           }
-          a.count = static_cast<int>(rows.size());
           if (blocks) a.x_blocks = Bytes(gpu.In(x_blocks.tensor()));
-          LinearsPrefillSm90(gpu.ctx(), a, parts);
+          gpu.ctx().regime = regime;
+          WgmmaLinear(gpu.ctx(), a);
           gpu.Finish();
           for (size_t i = 0; i < rows.size(); ++i) {
             GuardBuffer<float> want({tokens, rows[i]});
             Mirror alone;
-            LinearPrefillSm90(alone.ctx(), {.x = alone.In(x.tensor()), .w = alone.Weight(w[i]->tensor()), .y = alone.Out(want.tensor())}, parts);
+            alone.ctx().regime = regime;
+            WgmmaLinear(alone.ctx(), {.x = alone.In(x.tensor()), .parts = {{alone.Weight(w[i]->tensor()), alone.Out(want.tensor())}}});
             alone.Finish();
-            EXPECT_TRUE(BitEqual(y[i]->span(), want.span())) << "part " << i << " in " << parts << (blocks ? " from blocks" : "");
+            EXPECT_TRUE(BitEqual(y[i]->span(), want.span())) << "part " << i << (regime == Regime::kPrompt ? " in two numbers" : " in one number") << (blocks ? " from blocks" : "");
           }
         }
       }
@@ -213,18 +215,16 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
       GuardBuffer<uint8_t> blocks({QueryBlocksBytes(t, n)});
       const float unit = 0.25f;
       Mirror gpu;
-      LinearsArgs a{.x = gpu.In(x.tensor())}, plain{.x = a.x};
-      a.parts[0] = {.w = gpu.Weight(other.tensor()), .y = gpu.Out(other_y.tensor())};
-      a.parts[1] = {.w = gpu.Weight(w.tensor()), .y = {nullptr, DType::kF32, {t, n}},
-                    .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())), .squares = gpu.Out(squares.tensor()).f32(), .unit = unit, .head_dim = dh,
-                                .cos_sin = gpu.In(cos_sin.tensor())}};
+      LinearArgs a{.x = gpu.In(x.tensor())}, plain{.x = a.x};
+      a.parts.Add({.w = gpu.Weight(other.tensor()), .y = gpu.Out(other_y.tensor())});
+      a.parts.Add({.w = gpu.Weight(w.tensor()), .y = {nullptr, DType::kF32, {t, n}},
+                   .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())), .squares = gpu.Out(squares.tensor()).f32(), .unit = unit, .head_dim = dh,
+                               .cos_sin = gpu.In(cos_sin.tensor())}});
       if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
-      a.count = 2;
-      plain.parts[0] = {.w = a.parts[1].w, .y = gpu.Out(y.tensor())};
-      plain.parts[1] = {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())};
-      plain.count = 2;
-      LinearsPrefillSm90(gpu.ctx(), a, 1);
-      LinearsPrefillSm90(gpu.ctx(), plain, 1);
+      plain.parts = {{.w = a.parts[1].w, .y = gpu.Out(y.tensor())}, {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())}};
+      gpu.ctx().regime = Regime::kLongPrompt;
+      WgmmaLinear(gpu.ctx(), a);
+      WgmmaLinear(gpu.ctx(), plain);
       gpu.Finish();
       EXPECT_TRUE(BitEqual(other_y.span(), other_want.span()));
       // NaNs have many bits: the last token's are looked at alone.

@@ -10,7 +10,7 @@
 #include "support/quant_fixture.h"
 
 namespace dsv4 {
-void LinearsCuda(const ExecContext& ctx, const LinearsArgs& args);
+void LinearCuda(const ExecContext& ctx, const LinearArgs& args);
 void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& args);
 }  // namespace dsv4
 
@@ -60,9 +60,9 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   }
   Mirror gpu;
   const Tensor to = gpu.Out(q.tensor()), index_to = indexes ? gpu.Out(index_q.tensor()) : Tensor{};
-  LinearsArgs linears{.x = gpu.In(x.tensor()), .count = 1, .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
-  linears.parts[0] = {gpu.Weight(q_b.tensor()), to.Reshaped({1, c.heads * kHead})};
-  if (indexes) linears.parts[static_cast<size_t>(linears.count++)] = {gpu.Weight(index_q_b.tensor()), index_to.Reshaped({1, c.heads * kIndexHead})};
+  LinearArgs linears{.x = gpu.In(x.tensor()), .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
+  linears.parts.Add({gpu.Weight(q_b.tensor()), to.Reshaped({1, c.heads * kHead})});
+  if (indexes) linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({1, c.heads * kIndexHead})});
   QPrepareArgs args{.q = to, .kv = gpu.Out(kv.tensor()), .kv_norm = gpu.In(kv_norm.tensor()), .index_q = index_to,
                     .cos_sin = gpu.In(angles.tensor()), .norm_eps = 1e-6f, .index_dtype = c.index, .cache = gpu.Cache(cache.View(0)),
                     .append = true};
@@ -74,7 +74,7 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   if (expands) {
     args.expands = &linears;
   } else {
-    LinearsCuda(gpu.ctx(), linears);
+    LinearCuda(gpu.ctx(), linears);
   }
   QPrepareCuda(gpu.ctx(), args);
   gpu.Finish();
@@ -126,8 +126,8 @@ TEST(CudaQPrepareExpand, OnlyWhereItCan) {
   Mirror gpu;
   const auto can = [&](const QuantFixture& w, bool append, bool f32_inputs) {
     QPrepareArgs args{.q = q.tensor(), .kv = kv.tensor(), .cos_sin = angles.tensor(), .cache = cache.View(0), .append = append};
-    LinearsArgs linears{.x = x.tensor(), .count = 1, .norm = norm.tensor()};
-    linears.parts[0] = {gpu.Weight(w.tensor()), q.tensor().Reshaped({1, 64 * kHead})};
+    LinearArgs linears{.x = x.tensor(), .norm = norm.tensor()};
+    linears.parts.Add({gpu.Weight(w.tensor()), q.tensor().Reshaped({1, 64 * kHead})});
     gpu.ctx().f32_inputs = f32_inputs;
     return QPrepareExpands(gpu.ctx(), ShapeOf(args, linears));
   };

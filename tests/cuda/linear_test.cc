@@ -50,7 +50,7 @@ std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_
   Mirror gpu;
   gpu.ctx().f32_inputs = f32_inputs;
   gpu.ctx().regime = regime;
-  LinearCuda(gpu.ctx(), {.x = gpu.In(x), .w = gpu.Weight(w), .y = gpu.Out(y.tensor()), .groups = groups});
+  LinearCuda(gpu.ctx(), {.x = gpu.In(x), .parts = {{gpu.Weight(w), gpu.Out(y.tensor())}}, .groups = groups});
   gpu.Finish();
   return y.values();
 }
@@ -143,7 +143,7 @@ TEST_P(CudaLinearFormats, InfinityAndNanStayInTheirRow) {
   GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k)), want({num_tokens, n});
   x[3 * k + k - 1] = std::numeric_limits<float>::quiet_NaN();
   x[5 * k] = std::numeric_limits<float>::infinity();
-  Linear({.reference_ops = true}, {.x = x.tensor(), .w = w.tensor(), .y = want.tensor()});
+  Linear({.reference_ops = true}, {.x = x.tensor(), .parts = {{w.tensor(), want.tensor()}}});
   for (const bool f32 : {false, true}) {
     const std::vector<float> y = RunLinear(w.tensor(), x.tensor(), num_tokens, 1, f32);
     for (int64_t i = 0; i < want.size(); ++i) EXPECT_EQ(std::isfinite(y[static_cast<size_t>(i)]), std::isfinite(want[i])) << i;

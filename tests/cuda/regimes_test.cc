@@ -7,7 +7,6 @@
 
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
-#include "ops/linears/linears.h"
 #include "ops/sparse_attention/sparse_attention.h"
 #include "support/cache_fixture.h"
 #include "support/compare.h"
@@ -50,7 +49,7 @@ TEST(CudaRegimes, LinearRowsDoNotDependOnTheirNumber) {
         GuardBuffer<float> y({tokens, n});
         Mirror gpu;
         gpu.ctx().regime = regime;
-        Linear(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)), .w = gpu.Weight(w.tensor()), .y = gpu.Out(y.tensor()), .groups = groups});
+        Linear(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)), .parts = {{gpu.Weight(w.tensor()), gpu.Out(y.tensor())}}, .groups = groups});
         gpu.Finish();
         return y.values();
       });
@@ -58,7 +57,7 @@ TEST(CudaRegimes, LinearRowsDoNotDependOnTheirNumber) {
   }
 }
 
-TEST(CudaRegimes, RowsOfLinearsTogetherDoNotDependOnTheirNumber) {
+TEST(CudaRegimes, RowsOfLinearPartsTogetherDoNotDependOnTheirNumber) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   const QuantCase kinds[] = {{WeightFormat::kNvfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}, {WeightFormat::kNvfp4}};
@@ -66,16 +65,16 @@ TEST(CudaRegimes, RowsOfLinearsTogetherDoNotDependOnTheirNumber) {
   std::vector<QuantFixture> w;
   for (size_t i = 0; i < 4; ++i) w.emplace_back(random, kinds[i], rows[i], k, QuantOptions{.unaligned = false});
   GuardBuffer<float> x({kMost, k}, random.Normals(kMost * k));
-  ExpectRowsOfAnyNumber("linears", all_rows, kMost, [&](Regime regime, int64_t tokens) {
+  ExpectRowsOfAnyNumber("linear of several parts", all_rows, kMost, [&](Regime regime, int64_t tokens) {
     std::vector<std::unique_ptr<GuardBuffer<float>>> y;
     Mirror gpu;
     gpu.ctx().regime = regime;
-    LinearsArgs a{.x = gpu.In(x.tensor().Head(tokens)), .count = 4};
+    LinearArgs a{.x = gpu.In(x.tensor().Head(tokens))};
     for (size_t i = 0; i < 4; ++i) {
       y.push_back(std::make_unique<GuardBuffer<float>>(Shape{tokens, rows[i]}));
-      a.parts[i] = {.w = gpu.Weight(w[i].tensor()), .y = gpu.Out(y[i]->tensor())};
+      a.parts.Add({.w = gpu.Weight(w[i].tensor()), .y = gpu.Out(y[i]->tensor())});
     }
-    Linears(gpu.ctx(), a);
+    Linear(gpu.ctx(), a);
     gpu.Finish();
     std::vector<float> out;
     for (int64_t t = 0; t < tokens; ++t) {

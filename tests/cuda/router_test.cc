@@ -214,7 +214,7 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
                       .x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor())};
       ASSERT_TRUE(RouterMultiplies(gpu.ctx(), 1, args.w, count));
       if (!along) {
-        LinearCuda(gpu.ctx(), {.x = args.x, .w = args.w, .y = args.logits});
+        LinearCuda(gpu.ctx(), {.x = args.x, .parts = {{args.w, args.logits}}});
         args.w = {};
       }
       RouterCuda(gpu.ctx(), args);

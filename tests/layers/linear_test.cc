@@ -36,21 +36,21 @@ TEST(QuantLinear, RoundsTheInputOfQuantisedWeightsOnly) {
       b.scratch.resize(kTokens * kCols);
       const Tensor x = b.View(b.x, kCols), y = b.View(b.y, kRows), scratch_floats = b.View(b.scratch, kCols);
       const Room scratch{static_cast<uint8_t*>(scratch_floats.data), scratch_floats.num_bytes()};
-      QuantLinear(ctx, mode, x, w.tensor(), InputOf(ctx, mode, w.tensor()), y, scratch);
+      QuantLinear(ctx, mode, x, {{w.tensor(), InputOf(ctx, mode, w.tensor()), y}}, scratch);
       EXPECT_EQ(b.x, before) << "the input itself stays as it was";
       const std::vector<float> got = b.y;
 
       if (IsInteger(mode)) {  // linear rounds its input itself
-        Linear(ctx, {.x = x, .w = w.tensor(), .y = y, .activation = mode});
+        Linear(ctx, {.x = x, .parts = {{w.tensor(), y}}, .activation = mode});
         EXPECT_EQ(got, b.y) << kind.name();
         const bool rounds = kind.format == WeightFormat::kMxfp4 || kind.format == WeightFormat::kNvfp4;
         EXPECT_EQ(RoundsInput(mode, w.tensor()), rounds) << kind.name();
-        Linear(ctx, {.x = x, .w = w.tensor(), .y = y});
+        Linear(ctx, {.x = x, .parts = {{w.tensor(), y}}});
         EXPECT_EQ(got != b.y, rounds) << kind.name();
         continue;
       }
       if (w.tensor().quantised()) RoundActivation(ctx, {.x = x, .y = x, .mode = mode});
-      Linear(ctx, {.x = x, .w = w.tensor(), .y = y});
+      Linear(ctx, {.x = x, .parts = {{w.tensor(), y}}});
       EXPECT_EQ(got, b.y) << kind.name();
       const bool rounds = w.tensor().quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
       EXPECT_EQ(b.x != before, rounds) << kind.name();

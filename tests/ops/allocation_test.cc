@@ -26,7 +26,7 @@ TEST(Allocation, LinearAllocatesOnce) {
     for (const int64_t t : {1, 5, 64}) {
       GuardBuffer<float> x({t, 256}, random.Normals(t * 256)), y({t, 320});
       for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
-        const auto run = [&] { Linear(ctx, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = mode}); };
+        const auto run = [&] { Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = mode}); };
         EXPECT_EQ(AllocationsOfSecondCall(run), 0) << kind.name() << " T " << t;
       }
     }

@@ -213,8 +213,7 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
                    .y = h.tensor()});
           if (!in_linear) RoundActivation({}, {.x = h.tensor(), .y = h.tensor(), .mode = mode});
           linears[next].run({}, {.x = h.tensor(),
-                                 .w = layer.matrices[static_cast<size_t>(e)].down,
-                                 .y = o.tensor(),
+                                 .parts = {{layer.matrices[static_cast<size_t>(e)].down, o.tensor()}},
                                  .activation = mode});
           for (int64_t c = 0; c < d; ++c) y[i * d + c] += o[c];
         }

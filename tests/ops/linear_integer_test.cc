@@ -1,4 +1,4 @@
-// linear with inputs rounded to integers of one, two or three bytes (ops/linear/integer_rows.h).
+// linear with inputs rounded to integers of one, two or three bytes (ops/linear/integer/integer_rows.h).
 #include <cmath>
 #include <limits>
 
@@ -88,11 +88,11 @@ TEST_P(LinearIntegers, MatchesExactProductsOfRoundedInputs) {
     const QuantFixture w(random, kind(), c.n, k);
     GuardBuffer<float> x({c.t, c.groups * k}, random.Normals(c.t * c.groups * k));
     const IntegerExpected expected = ExactIntegers(GetParam(), x.values(), w, c.t, c.groups);
-    const LinearArgs args{.x = x.tensor(), .w = w.tensor(), .groups = c.groups, .activation = activation()};
+    const LinearArgs args{.x = x.tensor(), .parts = {{w.tensor(), {}}}, .groups = c.groups, .activation = activation()};
     const auto check = [&](const auto run, const ExecContext& ctx) {
       GuardBuffer<float> y({c.t, c.n});
       LinearArgs a = args;
-      a.y = y.tensor();
+      a.parts[0].y = y.tensor();
       run(ctx, a);
       EXPECT_TRUE(WithinBounds(y.span(), expected.y, expected.bound));
     };
@@ -134,7 +134,7 @@ TEST_P(LinearIntegers, EveryInstructionSetAddsTheSameIntegers) {
   ForEachKernel(kIntegerKernels, [&](const auto run) {
     for (const int64_t t : {int64_t{1}, num_tokens}) {
       GuardBuffer<float> y({t, rows});
-      run({}, {.x = input.tensor().Head(t), .w = w, .y = y.tensor(), .activation = activation()});
+      run({}, {.x = input.tensor().Head(t), .parts = {{w, y.tensor()}}, .activation = activation()});
       EXPECT_TRUE(BitEqual(y.span(), std::span(want).first(static_cast<size_t>(t * rows))));
     }
   });
@@ -148,12 +148,12 @@ TEST_P(LinearIntegers, RowsDoNotDependOnTheirBatch) {
     GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
     ForEachKernel(kIntegerKernels, [&](const auto run) {
       GuardBuffer<float> all({num_tokens, n});
-      run({}, {.x = x.tensor(), .w = w.tensor(), .y = all.tensor(), .activation = activation()});
+      run({}, {.x = x.tensor(), .parts = {{w.tensor(), all.tensor()}}, .activation = activation()});
       for (const ExecContext& ctx : ThreadCounts()) {
         for (const int64_t size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 66, 67}) {
           for (const int64_t first : {int64_t{0}, num_tokens - size}) {
             GuardBuffer<float> y({size, n});
-            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}}, .w = w.tensor(), .y = y.tensor(), .activation = activation()});
+            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}}, .parts = {{w.tensor(), y.tensor()}}, .activation = activation()});
             EXPECT_TRUE(BitEqual(y.span(), all.span().subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n))));
           }
         }
@@ -177,7 +177,7 @@ TEST_P(LinearIntegers, InfinityAndNanStayInTheirRow) {
   std::fill_n(x.data() + 8 * k, k, 0x1p-101f);
   ForEachKernel(kIntegerKernels, [&](const auto run) {
     GuardBuffer<float> y({num_tokens, n});
-    run({}, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = activation()});
+    run({}, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = activation()});
     for (int64_t t = 0; t < num_tokens; ++t) {
       for (const float v : y.row(t)) {
         EXPECT_EQ(std::isnan(v), t == 3 || t == 5) << t;
@@ -202,7 +202,7 @@ TEST_P(LinearIntegers, EveryCodeAndScaleDecodesExactly) {
       GuardBuffer<float> x({1, block}, one);
       ForEachKernel(kIntegerKernels, [&](const auto run) {
         GuardBuffer<float> y({1, 256});
-        run({}, {.x = x.tensor(), .w = w, .y = y.tensor(), .activation = activation()});
+        run({}, {.x = x.tensor(), .parts = {{w, y.tensor()}}, .activation = activation()});
         for (int64_t n = 0; n < 256; ++n) {
           const double want = most * WeightValue(w, n, k);
           if (std::isnan(want)) {
@@ -226,8 +226,8 @@ TEST(LinearIntegers, OtherWeightsTakeTheirInputsAsTheyAre) {
       if (RoundsToIntegers(activation, kind.format)) continue;
       const QuantFixture w(random, kind, 20, 130);
       GuardBuffer<float> x({3, 130}, random.Normals(3 * 130)), y({3, 20}), want({3, 20});
-      Linear({}, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .activation = activation});
-      Linear({}, {.x = x.tensor(), .w = w.tensor(), .y = want.tensor()});
+      Linear({}, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = activation});
+      Linear({}, {.x = x.tensor(), .parts = {{w.tensor(), want.tensor()}}});
       EXPECT_TRUE(BitEqual(y.span(), want.span())) << kind.name();
     }
   }

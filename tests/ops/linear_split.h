@@ -20,8 +20,8 @@ inline void ExpectSplitByTokenKeepsBits(const std::vector<Kernel<LinearArgs>>& k
   GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
   ForEachKernel(kernels, [&](const auto run) {
     GuardBuffer<float> alone({num_tokens, n}), split({num_tokens, n});
-    run({}, {.x = x.tensor(), .w = w.tensor(), .y = alone.tensor(), .activation = activation});
-    run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = split.tensor(), .activation = activation});
+    run({}, {.x = x.tensor(), .parts = {{w.tensor(), alone.tensor()}}, .activation = activation});
+    run(TwoThreads(), {.x = x.tensor(), .parts = {{w.tensor(), split.tensor()}}, .activation = activation});
     EXPECT_TRUE(BitEqual(split.span(), alone.span()));
   });
 }

@@ -86,11 +86,11 @@ TEST_P(LinearFormats, MatchesExactProducts) {
       const Expected expected = Exact(x.values(), w, c.t, c.groups);
       ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) {
         GuardBuffer<float> y({c.t, c.n});
-        run(TwoThreads(), {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .groups = c.groups});
+        run(TwoThreads(), {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .groups = c.groups});
         EXPECT_TRUE(WithinBounds(y.span(), expected.y, tiles ? expected.tile_bound : expected.bound));
       });
       GuardBuffer<float> y({c.t, c.n});
-      Linear(Reference(), {.x = x.tensor(), .w = w.tensor(), .y = y.tensor(), .groups = c.groups});
+      Linear(Reference(), {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .groups = c.groups});
       EXPECT_TRUE(WithinBounds(y.span(), expected.y, expected.bound));
     }
   }
@@ -104,12 +104,12 @@ TEST_P(LinearFormats, RowsDoNotDependOnTheirBatch) {
     GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k));
     ForEachKernel(kLinearKernels, [&](const auto run) {
       GuardBuffer<float> all({num_tokens, n});
-      run({}, {.x = x.tensor(), .w = w.tensor(), .y = all.tensor()});
+      run({}, {.x = x.tensor(), .parts = {{w.tensor(), all.tensor()}}});
       for (const ExecContext& ctx : ThreadCounts()) {
         for (const int64_t size : {1, 2, 3, 4, 8, 66, 67}) {
           for (const int64_t first : {int64_t{0}, num_tokens - size}) {
             GuardBuffer<float> y({size, n});
-            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}}, .w = w.tensor(), .y = y.tensor()});
+            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}}, .parts = {{w.tensor(), y.tensor()}}});
             EXPECT_TRUE(BitEqual(
                 y.span(), all.span().subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n))));
           }
@@ -132,10 +132,10 @@ TEST_P(LinearFormats, InfinityAndNanStayInTheirRow) {
   x[3 * k + k - 1] = std::numeric_limits<float>::quiet_NaN();
   x[5 * k] = std::numeric_limits<float>::infinity();
   GuardBuffer<float> want({num_tokens, n});
-  Linear(Reference(), {.x = x.tensor(), .w = w.tensor(), .y = want.tensor()});
+  Linear(Reference(), {.x = x.tensor(), .parts = {{w.tensor(), want.tensor()}}});
   ForEachKernel(kLinearKernels, [&](const auto run) {
     GuardBuffer<float> y({num_tokens, n});
-    run({}, {.x = x.tensor(), .w = w.tensor(), .y = y.tensor()});
+    run({}, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}});
     for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isfinite(y[i]), std::isfinite(want[i])) << i;
   });
 }
@@ -156,7 +156,7 @@ TEST(Linear, EveryFp8CodeDecodesExactly) {
     ForEachKernel(kLinearKernels, [&](const auto run) {
       for (const int64_t t : {1, 4}) {
         GuardBuffer<float> y({t, 256});
-        run({}, {.x = x.tensor().Head(t), .w = w, .y = y.tensor()});
+        run({}, {.x = x.tensor().Head(t), .parts = {{w, y.tensor()}}});
         for (int64_t n = 0; n < 256; ++n) {
           const double want = WeightValue(w, n, n % 16);
           if (std::isnan(want)) {
@@ -185,7 +185,7 @@ TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
         GuardBuffer<float> x({1, block}, one);
         ForEachKernel(kLinearKernels, [&](const auto run, bool tiles) {
           GuardBuffer<float> y({1, 256});
-          run({}, {.x = x.tensor(), .w = w, .y = y.tensor()});
+          run({}, {.x = x.tensor(), .parts = {{w, y.tensor()}}});
           for (int64_t n = 0; n < 256; ++n) {
             const float want = static_cast<float>(WeightValue(w, n, k));
             if (tiles && std::fabs(want) < 0x1p-126f) {

@@ -1,6 +1,6 @@
 // Runs an op on the GPU with the arguments of a test on the host:
 //   Mirror gpu;                       // DSV4_GPU_OR_SKIP() before
-//   LinearCuda(gpu.ctx(), {.x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor()), .y = gpu.Out(y.tensor())});
+//   LinearCuda(gpu.ctx(), {.x = gpu.In(x.tensor()), .parts = {{gpu.Weight(w.tensor()), gpu.Out(y.tensor())}}});
 //   gpu.Finish();                     // waits, checks errors and guard bytes, copies Out() and Cache() back
 // Every device buffer stands alone between guard bytes. Out() copies the host's (poisoned) content in first, so an
 // element that a kernel leaves unwritten stays poison.

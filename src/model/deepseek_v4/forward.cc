@@ -155,7 +155,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   RmsNorm(ctx, {.x = out, .weight = w.norm, .y = out, .eps = c.rms_norm_eps});
   const Tensor columns = c.num_ranks > 1 ? a.rank_logits.Head(r) : logits;
   const ActivationDtype mode = model.modes.activation;
-  QuantLinear(ctx, mode, out, w.head, InputOf(ctx, mode, w.head), columns, a.rounded_out);
+  QuantLinear(ctx, mode, out, {{w.head, InputOf(ctx, mode, w.head), columns}}, a.rounded_out);
   GatherRanks(ctx, {.x = columns, .y = logits, .site = site});
   AdvanceExchanges(ctx, site + RankExchanges(ctx, columns.num_elements()));
 }

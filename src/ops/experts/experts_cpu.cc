@@ -1,10 +1,10 @@
 #include "ops/experts/experts.h"
 
 #include "ops/grain.h"
-#include "ops/linear/input_rows.h"
-#include "ops/linear/integer_rows.h"
+#include "ops/linear/rows/input_rows.h"
+#include "ops/linear/integer/integer_rows.h"
 #include "ops/linear/linear.h"
-#include "ops/linear/tile_rows.h"
+#include "ops/linear/amx/tile_rows.h"
 #include "tensor/codec/activation.h"
 
 namespace dsv4::DSV4_ISA {

@@ -30,11 +30,11 @@ void ExpertsRef(const ExecContext&, const ExpertsArgs& a) {
       gate.resize(static_cast<size_t>(f));
       up.resize(static_cast<size_t>(f));
       const Tensor g{gate.data(), DType::kF32, {1, f}}, u{up.data(), DType::kF32, {1, f}};
-      Linear(ctx, {.x = round(x, m.gate, x_buffer), .w = m.gate, .y = g});
-      Linear(ctx, {.x = round(x, m.up, x_buffer), .w = m.up, .y = u});
+      Linear(ctx, {.x = round(x, m.gate, x_buffer), .parts = {{m.gate, g}}});
+      Linear(ctx, {.x = round(x, m.up, x_buffer), .parts = {{m.up, u}}});
       const Tensor weight{a.weights.f32() + t * count + i, DType::kF32, {1}};
       Swiglu(ctx, {.gate = g, .up = u, .weight = weight, .limit = a.limit, .y = g});
-      Linear(ctx, {.x = round(g, m.down, h_buffer), .w = m.down, .y = {out.data(), DType::kF32, {1, d}}});
+      Linear(ctx, {.x = round(g, m.down, h_buffer), .parts = {{m.down, {out.data(), DType::kF32, {1, d}}}}});
       for (int64_t c = 0; c < d; ++c) sum[static_cast<size_t>(c)] += out[static_cast<size_t>(c)];
     }
     for (int64_t c = 0; c < d; ++c) a.y.f32()[t * d + c] = static_cast<float>(sum[static_cast<size_t>(c)]);

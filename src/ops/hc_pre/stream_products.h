@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "ops/linear/input_rows.h"
+#include "ops/linear/rows/input_rows.h"
 #include "ops/square_sum.h"
 
 namespace dsv4::DSV4_ISA {

@@ -4,7 +4,7 @@
 
 #include "ops/cache_row.h"
 #include "ops/index_topk/select.h"
-#include "ops/linear/multiply_rows.h"
+#include "ops/linear/rows/multiply_rows.h"
 
 namespace dsv4::DSV4_ISA {
 

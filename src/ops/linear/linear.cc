@@ -14,31 +14,47 @@ DSV4_DECLARE_CPU_PRODUCT(LinearCpu, LinearArgs)
 
 namespace {
 
+// The kernels of a CPU, and the reference, take one part.
 constexpr Candidate<LinearArgs> kLinearCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, LinearKernel")
     DSV4_CPU_PRODUCT_ROWS(LinearCpu)
     {"ref", SupportsCpu, LinearRef},
 };
 
+void CheckLinearPart(const ExecContext& ctx, const LinearArgs& a, const LinearPart& part) {
+  DSV4_CHECK_EQ(a.x.dim(0), part.y.dim(0));
+  DSV4_CHECK_EQ(a.x.dim(1), a.groups * part.w.cols);
+  DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
+  DSV4_CHECK(part.w.rows % a.groups == 0 && a.x.data != part.y.data);
+  DSV4_CHECK(a.x_blocks == nullptr || a.x || LinearTakesBlocks(ctx, part.w));
+  DSV4_CHECK(part.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, part.w, a.groups)));
+  DSV4_CHECK(part.y_blocks == nullptr || a.parts.size() == 1);
+  DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w));
+  DSV4_CHECK(!a.norm || LinearNormalises(ctx, part.w), "a linear with a norm");
+}
+
 }  // namespace
 
 void Linear(const ExecContext& ctx, const LinearArgs& a) {
-  DSV4_CHECK_EQ(a.x.dim(0), a.y.dim(0));
-  DSV4_CHECK_EQ(a.x.dim(1), a.groups * a.w.cols);
-  DSV4_CHECK_EQ(a.y.dim(1), a.w.rows);
-  DSV4_CHECK(a.w.rows % a.groups == 0 && a.x.data != a.y.data);
+  DSV4_CHECK(!a.parts.empty());
+  DSV4_CHECK(a.groups == 1 || a.parts.size() == 1, a.parts.size(), " parts of ", a.groups, " groups");
   DSV4_CHECK(!IsInteger(a.activation) || ctx.device == DeviceKind::kCpu);
-  DSV4_CHECK(a.x_blocks == nullptr || LinearTakesBlocks(ctx, a.w));
-  DSV4_CHECK(a.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, a.w, a.groups)));
-  RunOp("linear", kLinearCandidates, ctx, a);
+  DSV4_CHECK(a.x_blocks == nullptr || !a.norm);
+  for (const LinearPart& part : a.parts) CheckLinearPart(ctx, a, part);
+  if (ctx.device != DeviceKind::kCpu || a.parts.size() == 1) return RunOp("linear", kLinearCandidates, ctx, a);
+  // One by one, so that each is a line of a trace.
+  for (const LinearPart& part : a.parts) {
+    RunOp("linear", kLinearCandidates, ctx, LinearArgs{.x = a.x, .parts = {part}, .activation = a.activation});
+  }
 }
 
 LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w) {
   if (w.format == WeightFormat::kF32) return LinearKernels::kRows;
-  return ctx.regime != Regime::kDecode && !ctx.f32_inputs && ctx.gpu.IsHopper() ? LinearKernels::kPrompt : LinearKernels::kTiles;
+  const bool prompt = ctx.regime != Regime::kDecode && !ctx.f32_inputs && ctx.gpu.IsHopper();
+  return prompt ? LinearKernels::kPrompt : LinearKernels::kTiles;
 }
 
-int GpuInputParts(const ExecContext& ctx, const QuantTensor& w) {
+int GpuInputNumbers(const ExecContext& ctx, const QuantTensor& w) {
   return ctx.regime == Regime::kPrompt || NeedsTwoParts(w.format) ? 2 : 1;
 }
 
@@ -51,13 +67,18 @@ bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t gr
   return LinearTakesBlocks(ctx, w) && w.rows / groups % kTileCols64 == 0;
 }
 
+bool LinearNormalises(const ExecContext& ctx, const QuantTensor& w) {
+  return SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops && !ctx.f32_inputs &&
+         w.format != WeightFormat::kF32;
+}
+
 std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
   if (!SupportsCuda(ctx)) return Choose(kLinearCandidates, ctx).name;
   switch (GpuLinearKernels(ctx, w)) {
     case LinearKernels::kRows: return "F32LinearKernel, F32";
     case LinearKernels::kTiles: return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
     case LinearKernels::kPrompt: {
-      return StrCat("LinearKernel, ", GpuInputParts(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
+      return StrCat("LinearKernel, ", GpuInputNumbers(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
     }
   }
   return "";
@@ -66,10 +87,11 @@ std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
 OpImplementations DescribeLinear(const ExecContext& ctx) { return DescribeOp("linear", kLinearCandidates, ctx); }
 
 OpWork WorkOf(const LinearArgs& a) {
-  const int bits = RoundsToIntegers(a.activation, a.w.format) ? 8 * IntegerBytes(a.activation) : 0;
-  return {.detail = StrCat(NameOf(a.w.format), " ", a.w.rows, "x", a.w.cols, bits > 0 ? StrCat(" by int", bits) : ""),
-          .bytes = static_cast<double>(FileBytes(a.w)),
-          .products = static_cast<double>(a.x.dim(0) * a.w.rows * a.w.cols)};
+  const QuantTensor& w = a.parts.only().w;
+  const int bits = RoundsToIntegers(a.activation, w.format) ? 8 * IntegerBytes(a.activation) : 0;
+  return {.detail = StrCat(NameOf(w.format), " ", w.rows, "x", w.cols, bits > 0 ? StrCat(" by int", bits) : ""),
+          .bytes = static_cast<double>(FileBytes(w)),
+          .products = static_cast<double>(a.x.dim(0) * w.rows * w.cols)};
 }
 
 }  // namespace dsv4

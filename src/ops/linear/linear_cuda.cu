@@ -1,63 +1,28 @@
-#include <algorithm>
-
-#include "base/check.h"
-#include "device/launch.cuh"
-#include "ops/block_reduce.cuh"
 #include "ops/linear/linear.h"
-#include "ops/linear/linear_sm90.h"
-#include "ops/linear/tile_linear.h"
-#include "ops/pack_weight/pack_weight.h"
+#include "ops/linear/rows/f32_rows.h"
+#include "ops/linear/tile/tile_linear.h"
+#include "ops/linear/wgmma/wgmma_linear.h"
 
 namespace dsv4 {
 
-namespace {
-
-constexpr int kThreads = 256, kTokens = 4;
-
-// F32 weights as they lie in the file: a warp a row and four tokens, in float32 throughout.
-__global__ void __launch_bounds__(kThreads) F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group,
-                                                            int cols, int64_t x_stride) {
-  AllowNext();
-  const int lane = threadIdx.x % 32, n = static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
-  if (n >= rows) return;
-  WaitForPrevious();
-  const float* row = w + static_cast<int64_t>(n) * cols;
-  for (int first = static_cast<int>(blockIdx.y) * kTokens; first < num_tokens; first += static_cast<int>(gridDim.y) * kTokens) {
-    float sum[kTokens] = {};
-    const float* in = x + first * x_stride + static_cast<int64_t>(n / rows_per_group) * cols;
-    for (int k = lane; k < cols; k += 32) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        if (first + i < num_tokens) sum[i] = fmaf(in[i * x_stride + k], row[k], sum[i]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const float total = WarpSum(sum[i]);
-      if (lane == 0 && first + i < num_tokens) y[static_cast<int64_t>(first + i) * rows + n] = total;
-    }
-  }
-}
-
-}  // namespace
-
+// One launch for all parts that have tiles, for prompts on Hopper one a format; F32 weights go one by one.
 void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
-  const int64_t num_tokens = a.x.dim(0);
-  if (num_tokens == 0 || a.w.rows == 0) return;
-  if (a.w.format != WeightFormat::kF32) {
-    if (GpuLinearKernels(ctx, a.w) == LinearKernels::kPrompt) {
-      LinearPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
-      return;
+  TileLinearMatrix tiles[kMaxLinearParts];
+  int num_tiles = 0;
+  LinearArgs prompt = {.x = a.x, .groups = a.groups, .x_blocks = a.x_blocks};
+  for (const LinearPart& part : a.parts) {
+    if (part.w.rows == 0) continue;
+    const LinearKernels kernels = GpuLinearKernels(ctx, part.w);
+    DSV4_CHECK(part.queries.blocks == nullptr || kernels == LinearKernels::kPrompt);
+    switch (kernels) {
+      case LinearKernels::kRows: F32Linear(ctx, a, part); break;
+      case LinearKernels::kTiles: tiles[num_tiles++] = {.w = part.w, .y = part.y.f32(), .groups = a.groups}; break;
+      case LinearKernels::kPrompt: prompt.parts.Add(part); break;
     }
-    const TileLinearMatrix matrix{.w = a.w, .y = a.y.f32(), .groups = a.groups};
-    TileLinear(ctx, a.x.f32(), num_tokens, &matrix, 1);
-    return;
   }
-  DSV4_CHECK(a.w.layout == WeightLayout::kRows);
-  const dim3 grid(static_cast<unsigned>(CeilDiv(a.w.rows, kThreads / 32)), static_cast<unsigned>(std::min<int64_t>(CeilDiv(num_tokens, kTokens), 1024)));
-  Launch(ctx, F32LinearKernel, grid, dim3(kThreads), 0, a.x.f32(), reinterpret_cast<const float*>(a.w.codes), a.y.f32(),
-         static_cast<int>(num_tokens), static_cast<int>(a.w.rows), static_cast<int>(a.w.rows / a.groups), static_cast<int>(a.w.cols),
-         a.groups * a.w.cols);
+  if (!prompt.parts.empty()) WgmmaLinear(ctx, prompt);
+  const float* norm = a.norm ? a.norm.f32() : nullptr;
+  if (num_tiles > 0) TileLinear(ctx, a.x.f32(), a.x.dim(0), tiles, num_tiles, norm, a.norm_eps);
 }
 
 }  // namespace dsv4

@@ -5,7 +5,7 @@
 // whole head, and another one the index head, and writes its own half. Blocks behind these do the token's own row and the
 // compressors, which read nothing of it. Products and their order are tile_linear_kernel.cuh's, heads are heads.cuh's.
 #include "device/cluster.cuh"
-#include "ops/linear/one_token.cuh"
+#include "ops/linear/tile/one_token.cuh"
 #include "ops/q_prepare/expand.h"
 #include "ops/q_prepare/heads.cuh"
 
@@ -203,7 +203,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
 }  // namespace
 
 void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
-  const LinearsArgs& linears = *a.expands;
+  const LinearArgs& linears = *a.expands;
   ExpandParams params = {.linear = {}, .prepare = MakeParams(a)};
   const int64_t pooled = AddCompress(a, params.prepare, kThreads) * static_cast<int64_t>(sizeof(float));
   tile_linear::Params& p = params.linear;
@@ -215,8 +215,8 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   p.policy = kEvictFirst;
   p.norm = linears.norm.f32();
   p.norm_eps = linears.norm_eps;
-  for (int i = 0; i < linears.count; ++i) {
-    const QuantTensor& w = linears.parts[static_cast<size_t>(i)].w;
+  for (int i = 0; i < linears.parts.size(); ++i) {
+    const QuantTensor& w = linears.parts[i].w;
     p.matrices[i].codes = w.codes;
     p.matrices[i].factor = w.global_scale * MmaFactor(w.format);
   }

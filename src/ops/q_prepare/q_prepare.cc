@@ -1,7 +1,7 @@
 #include "ops/q_prepare/q_prepare.h"
 
 #include "ops/cuda_row.h"
-#include "ops/linear/tile_linear.h"
+#include "ops/linear/tile/tile_linear.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/q_prepare/expand.h"
 
@@ -33,7 +33,7 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
   RunOp("q_prepare", kQPrepareCandidates, ctx, a);
 }
 
-ExpandShape ShapeOf(const QPrepareArgs& a, const LinearsArgs& linears) {
+ExpandShape ShapeOf(const QPrepareArgs& a, const LinearArgs& linears) {
   ExpandShape s{.num_tokens = a.q.dim(0), .append = a.append, .heads = a.q.dim(1), .head_dim = a.q.dim(2), .rope_dim = 2 * a.cos_sin.dim(1),
                 .num_compress = a.num_compress, .q_b = linears.parts[0].w};
   if (a.index_q) s.index_heads = a.index_q.dim(1), s.index_head_dim = a.index_q.dim(2), s.index_q_b = linears.parts[1].w;

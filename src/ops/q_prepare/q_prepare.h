@@ -12,7 +12,7 @@
 #include "dsv4/types.h"
 #include "kv/layout.h"
 #include "ops/compress/compress.h"
-#include "ops/linears/linears.h"
+#include "ops/linear/linear.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
@@ -33,7 +33,7 @@ struct QPrepareArgs {
   std::array<CompressArgs, 2> compress;
   int num_compress = 0;
   // Where QPrepareExpands says so: q and index_q are yet to be made by these linears.
-  const LinearsArgs* expands = nullptr;
+  const LinearArgs* expands = nullptr;
 };
 // Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU for one
 // token. A launch less, and the last one of those parts that read nothing of the other is hidden.
@@ -45,7 +45,7 @@ struct ExpandShape {
   int64_t num_compress = 0;
   QuantTensor q_b, index_q_b;                     // [N*Dh, Rq], [Ni*Di, Rq]
 };
-ExpandShape ShapeOf(const QPrepareArgs& args, const LinearsArgs& linears);
+ExpandShape ShapeOf(const QPrepareArgs& args, const LinearArgs& linears);
 bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& shape);
 std::string QPrepareImplementation(const ExecContext& ctx, bool expands);
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& args);

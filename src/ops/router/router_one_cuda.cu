@@ -3,7 +3,7 @@
 // their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
 #include "device/active_clusters.h"
 #include "device/cluster.cuh"
-#include "ops/linear/one_token.cuh"
+#include "ops/linear/tile/one_token.cuh"
 #include "ops/router/choice.cuh"
 #include "ops/router/router.h"
 #include "ops/router/router_one.h"

@@ -4,7 +4,7 @@
 
 #include "ops/cache_row.h"
 #include "ops/grain.h"
-#include "ops/linear/multiply_rows.h"
+#include "ops/linear/rows/multiply_rows.h"
 #include "ops/sparse_attention/rows.h"
 #include "ops/sparse_attention/sparse_attention.h"
 

@@ -21,7 +21,7 @@ constexpr int64_t TileBytes(WeightFormat f) {
   return 0;
 }
 
-// That a warp asks for together (ops/linear/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several: the
+// That a warp asks for together (ops/linear/tile/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several: the
 // most.
 constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;

@@ -1,0 +1,54 @@
+// The matrices of a linear: one, or several that share its input.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+
+#include "base/check.h"
+#include "ops/query_blocks.h"
+#include "tensor/quant_tensor.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+inline constexpr int kMaxLinearParts = 8;
+
+struct LinearPart {
+  QuantTensor w;                // [G*N, K], any format
+  Tensor y;                     // f32 [T, G*N]; not x, nor another part's
+  // Instead of y, which is then not written:
+  uint8_t* y_blocks = nullptr;  // FP16 in blocks, of a part alone; only where LinearWritesBlocks
+  QueryBlocks queries = {};     // only where LinearTakesBlocks
+};
+
+class LinearParts {
+ public:
+  LinearParts() = default;
+  LinearParts(std::initializer_list<LinearPart> parts) {  // NOLINT: .parts = {{w, y}}
+    for (const LinearPart& part : parts) Add(part);
+  }
+
+  void Add(const LinearPart& part) {
+    DSV4_CHECK(size_ < kMaxLinearParts, "more than ", kMaxLinearParts, " matrices of one input");
+    parts_[static_cast<size_t>(size_++)] = part;
+  }
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const LinearPart* begin() const { return parts_.data(); }
+  const LinearPart* end() const { return parts_.data() + size_; }
+  const LinearPart& operator[](int i) const { return parts_[static_cast<size_t>(i)]; }
+  LinearPart& operator[](int i) { return parts_[static_cast<size_t>(i)]; }
+  // The one there is: what kernels of a CPU are given.
+  const LinearPart& only() const {
+    DSV4_CHECK_EQ(size_, 1);
+    return parts_[0];
+  }
+
+ private:
+  std::array<LinearPart, kMaxLinearParts> parts_;
+  int size_ = 0;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/check.h"
+#include "device/launch.cuh"
+#include "ops/linear/linear.h"
+#include "ops/linear/tile/tile_linear.cuh"
+
+namespace dsv4 {
+
+namespace tile_linear {
+
+namespace {
+
+constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
+constexpr int64_t kSpreadTokens = 8;    // up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
+
+// How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and so who
+// sums what may depend on T.
+struct Cut {
+  int log_segments, log_slices, clusters;
+};
+
+Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int64_t num_tokens) {
+  const int sms = ctx.gpu.multiprocessors;
+  Cut cut = {};
+  const bool direct = IsDirect(ctx, tile_cols, items);
+  while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
+  while (cut.log_slices < cut.log_segments && std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes) ++cut.log_slices;
+  while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments && items << (cut.log_slices + 1) <= sms) ++cut.log_slices;
+  cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(ctx, 1 << cut.log_slices), items, kMaxClusters});
+  if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
+  return cut;
+}
+
+// Ranges of several formats: equal bytes for each cluster.
+void CutByBytes(Params& p, int64_t bytes) {
+  int64_t before = 0;
+  int cluster = 0, item = 0;
+  const auto begins = [&](int at) {
+    p.ranges[cluster].begin = static_cast<uint16_t>(at);
+    if (cluster > 0) p.ranges[cluster - 1].end = static_cast<uint16_t>(at);
+    ++cluster;
+  };
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const int end = i + 1 < p.num_matrices ? p.matrices[i + 1].first_item : p.items;
+    for (; item < end; ++item, before += TileBytes(p.matrices[i].format)) {
+      while (cluster < p.num_clusters && before * p.num_clusters >= bytes * cluster) begins(item);
+    }
+  }
+  while (cluster < p.num_clusters) begins(p.items);
+  p.ranges[cluster - 1].end = static_cast<uint16_t>(p.items);
+  p.max_items = 0;
+  for (int c = 0; c < p.num_clusters; ++c) p.max_items = std::max(p.max_items, p.ranges[c].end - p.ranges[c].begin);
+}
+
+// Ranges of one format each, of matrices sorted by format. Blocks go one by one to the format whose largest range has most bytes.
+// Ranges of few bytes come last: the last blocks begin when the kernel in front ends, the others while x is made.
+void CutByFormat(Params& p) {
+  struct Part {
+    WeightFormat format;
+    int first, items, blocks;
+    // Bytes of the largest range, and on average; of 64 columns.
+    std::pair<int64_t, int64_t> Load() const { return {CeilDiv(items, blocks) * TileBytes(format), items * TileBytes(format) / blocks}; }
+  };
+  Part parts[kMaxTileLinearMatrices];
+  int count = 0;
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const Matrix& m = p.matrices[i];
+    const int items = (i + 1 < p.num_matrices ? p.matrices[i + 1].first_item : p.items) - m.first_item;
+    if (items == 0) continue;
+    if (count == 0 || parts[count - 1].format != m.format) parts[count++] = {m.format, m.first_item, 0, 1};
+    parts[count - 1].items += items;
+  }
+  // There are no more blocks than items, so a format has room for another.
+  const int blocks = p.num_clusters;
+  for (p.num_clusters = count; p.num_clusters < blocks; ++p.num_clusters) {
+    Part* next = nullptr;
+    for (Part* part = parts; part < parts + count; ++part) {
+      if (part->blocks < part->items && (next == nullptr || part->Load() > next->Load())) next = part;
+    }
+    ++next->blocks;
+  }
+  struct Ranges {
+    int first, count, items;
+    int64_t bytes;  // of one
+  };
+  Ranges ranges[2 * kMaxTileLinearMatrices];
+  for (int i = 0; i < count; ++i) {
+    const Part& part = parts[i];
+    const int items = part.items / part.blocks, more = part.items % part.blocks;
+    const int64_t bytes = TileBytes(part.format);
+    ranges[2 * i] = {part.first, more, items + 1, (items + 1) * bytes};
+    ranges[2 * i + 1] = {part.first + more * (items + 1), part.blocks - more, items, items * bytes};
+  }
+  std::stable_sort(ranges, ranges + 2 * count, [](const Ranges& a, const Ranges& b) { return a.bytes > b.bytes; });
+  int block = 0;
+  p.max_items = 0;
+  for (const Ranges* of = ranges; of < ranges + 2 * count; ++of) {
+    for (int i = 0; i < of->count; ++i, ++block) {
+      const int begin = of->first + i * of->items;
+      p.ranges[block] = {static_cast<uint16_t>(begin), static_cast<uint16_t>(begin + of->items)};
+      p.max_items = std::max(p.max_items, of->items);
+    }
+  }
+}
+
+void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count, const float* norm, float norm_eps) {
+  DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
+  TileLinearMatrix matrices[kMaxTileLinearMatrices];  // by format
+  std::copy_n(in, count, matrices);
+  std::stable_sort(matrices, matrices + count, [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
+  Params p = {};
+  p.num_matrices = count;
+  p.norm = norm;
+  p.norm_eps = norm_eps;
+  p.cols = static_cast<int>(matrices[0].w.cols);
+  p.tile_cols = static_cast<int>(CeilDiv(p.cols, kTileCols64));
+  p.groups = static_cast<int>(matrices[0].groups);
+  p.x_stride = matrices[0].groups * matrices[0].w.cols;
+  p.rows_per_group = static_cast<int>(matrices[0].w.rows / p.groups);
+  p.items_per_group = static_cast<int>(CeilDiv(p.rows_per_group, 16)) + (p.groups > 1 && p.rows_per_group % 16 != 0 ? 1 : 0);
+  int64_t bytes = 0;
+  WeightFormat format = matrices[0].w.format;
+  for (int i = 0; i < count; ++i) {
+    const QuantTensor& w = matrices[i].w;
+    DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols && (matrices[i].groups == 1 || count == 1));
+    p.matrices[i] = {.codes = w.codes,
+                     .scales = reinterpret_cast<const float*>(w.block_scale),
+                     .factor = w.global_scale * MmaFactor(w.format),
+                     .rows = static_cast<int>(w.rows),
+                     .first_item = p.items,
+                     .format = w.format};
+    const int here = p.groups > 1 ? p.groups * p.items_per_group : static_cast<int>(CeilDiv(w.rows, 16));
+    p.items += here;
+    bytes += here * TileBytes(w.format);
+    if (w.format != format) format = kMixed;
+  }
+  if (p.items == 0 || num_tokens == 0) return;
+  const int nx = ctx.f32_inputs ? kExact : kPair;
+  if (nx == kExact) format = kMixed;
+
+  const auto cut_for = [&](int64_t tokens) {
+    const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, nx == kExact ? 3 * tokens : tokens);
+    p.log_segments = cut.log_segments;
+    p.log_slices = cut.log_slices;
+    p.log_parts = cut.log_segments - cut.log_slices;
+    p.num_clusters = cut.clusters;
+    p.num_tokens = static_cast<int>(tokens);
+    p.splits = std::max(1, cut.clusters / p.groups);
+    p.items_each = p.items / cut.clusters;
+    p.items_rest = p.items % cut.clusters;
+    p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits) : CeilDiv(p.items, cut.clusters));
+    if (format != kMixed || p.groups > 1) return;
+    static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
+    DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
+    RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, bytes);
+  };
+
+  for (int64_t first = 0; first < num_tokens;) {
+    int64_t tokens = std::min<int64_t>(num_tokens - first, nx == kExact ? 8 : 32);
+    const auto fits = [&] {
+      cut_for(tokens);
+      for (p.slots = kSlots; p.slots >= 2; --p.slots) {
+        if (SharedBytes(p, static_cast<int>(tokens), nx) <= kMostShared) return true;
+      }
+      return false;
+    };
+    while (!fits()) {
+      DSV4_CHECK(tokens > 1, "K ", p.cols);
+      tokens = (tokens + 1) / 2;
+    }
+    p.policy = tokens == num_tokens ? kEvictFirst : kEvictNormal;
+    p.x = x + first * p.x_stride;
+    for (int i = 0; i < count; ++i) p.matrices[i].y = matrices[i].y + first * matrices[i].w.rows;
+    if (nx == kExact) {
+      LaunchExact(ctx, p);
+    } else {
+      format == kMixed ? LaunchFormat<kMixed>(ctx, p)
+                       : WithTileFormat(format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p); });
+    }
+    first += tokens;
+  }
+}
+
+}  // namespace
+}  // namespace tile_linear
+
+void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count, const float* norm, float norm_eps) {
+  tile_linear::Run(ctx, x, num_tokens, matrices, count, norm, norm_eps);
+}
+
+}  // namespace dsv4

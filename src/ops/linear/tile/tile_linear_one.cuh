@@ -1,0 +1,208 @@
+// One token, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as little beside the products as
+// possible, for the step waits for issue slots and for code here. A block has weights of one format. The same tiles, warps and
+// order of sums, so the same bits as among other tokens.
+#pragma once
+
+#include "ops/linear/tile/one_token.cuh"
+#include "ops/linear/tile/tile_linear_kernel.cuh"
+
+namespace dsv4::tile_linear {
+
+// Whether a launch is one that OneTokenKernel takes: blocks have a range each, of whole row tiles and no more rows than threads
+// where K is cut.
+inline bool OneTokenTakes(const Params& p) {
+  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots && (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
+         (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
+}
+
+// A block whose range has weights of format F, in a launch of format L.
+// kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
+// kWhole: all segments are whole chunks.
+template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole>
+__device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, uint64_t* barriers, float* row_scale) {
+  constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
+  constexpr bool kFp8 = HasScalesBeside(F);
+  static_assert(kFull * kTile <= kSlotBytes);
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+  const uint32_t lane = threadIdx.x % 32;
+  const int log_parts = kDirect ? 0 : p.log_segments, part = warp & ((1 << log_parts) - 1), step = kWarps >> log_parts;
+  const int first_tile = p.tile_cols * part >> log_parts, count = (p.tile_cols * (part + 1) >> log_parts) - first_tile;
+  const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
+  // By way of a shuffle, so that loops do not compute it again.
+  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
+  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8), ring = base + warp * (kSlots * kSlotBytes);
+  if (ElectLane()) {
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s) BarrierInit(full + 8 * s, 1);
+    BarrierInitFence();
+  }
+  __syncwarp();
+  int item = range.begin + (warp >> log_parts);
+  ChunkStream<F, kWhole> stream;
+  stream.Start(p, range, {warp >> log_parts, step, first_tile, count});
+#pragma unroll 1
+  for (int s = 0; s < kSlots; ++s) stream.Request(p, range, ring + s * kSlotBytes, full + 8 * s);
+  uint32_t slot = ring, barrier = full, phase = 0;
+  if (p.norm != nullptr && static_cast<int>(threadIdx.x) < (p.cols + 31) / 32) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));
+  }
+  ItemScales scales = {}, next_scales = {};  // FP8
+  const auto load_scales = [&](int of) {
+    if (!kFp8 || of >= range.end) return;
+    const int m = MatrixOf(p, of);
+    next_scales = ItemScales::Load(p, m, RowTile(p, m, range.group, of), first_tile, static_cast<int>(lane));
+  };
+  load_scales(item);
+  // A warp's first chunk is decoded before x is there.
+  OneTokenTiles<F> tiles(lane);
+  int left = item < range.end ? count : 0;
+  uint32_t early[kFull][4][4];
+  if (left > 0) {
+    BarrierWait(barrier, phase);
+#pragma unroll
+    for (int i = 0; i < kFull; ++i) {
+      if (kWhole || i < left) tiles.Decode(slot + i * kTile, early[i]);
+    }
+    WaitForTiles(early, kWhole ? kFull : left);
+    __syncwarp();
+    stream.Request(p, range, slot, barrier);
+  }
+  uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
+  // Segments' sums of a row, one behind the other `stride`; a thread adds those of its row.
+  float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kOneTokenTile);
+  const int stride = Exchange::Stride(range.end - range.begin);
+  float* y = nullptr;
+  float y_factor = 0;
+  if constexpr (!kDirect) {
+    const int mine = range.begin + static_cast<int>(threadIdx.x) / 16;
+    if (mine < range.end) {
+      const int m = MatrixOf(p, mine), row = RowTile(p, m, range.group, mine) * 16 + static_cast<int>(threadIdx.x) % 16;
+      if (row < p.matrices[m].rows) y = p.matrices[m].y + row;
+      y_factor = p.matrices[m].factor;
+    }
+  }
+  WaitForPrevious();
+
+  StageOneToken(p, range.group, inputs);
+  if (p.norm != nullptr && warp == kWarps - 1) ScaleOfOneToken(p, row_scale);
+  __syncthreads();
+
+  const bool stores = lane % 4 == 0;
+  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kOneTokenTile, slots_end = ring + kSlots * kSlotBytes;
+  float* to = nullptr;
+  if constexpr (!kDirect) to = partials + part * stride + (item - range.begin) * 16 + lane / 4;
+  int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
+  float factor = 1;
+  uint32_t x = x_begin;
+  const auto scale_of = [&](int i) { return kFp8 ? scales.Of((first_tile % 2 + count - left + i) / 2) : 0.0f; };
+  const auto one = [&](int i) {
+    uint32_t a[4][4];
+    tiles.Decode(slot + i * kTile, a);
+    tiles.Multiply(a, x, i, scale_of(i));
+  };
+  const auto next_chunk = [&] {
+    x += kFull * kOneTokenTile;
+    slot += kSlotBytes;
+    barrier += 8;
+    if (slot == slots_end) slot = ring, barrier = full, phase ^= 1;
+    left -= kFull;
+  };
+  scales = next_scales;
+  load_scales(item + step);
+  if (left > 0) {
+#pragma unroll
+    for (int i = 0; i < kFull; ++i) {
+      if (kWhole || i < left) tiles.Multiply(early[i], x, i, scale_of(i));
+    }
+    next_chunk();
+  }
+  while (item < range.end) {
+#pragma unroll 1
+    while (left > 0) {
+      BarrierWait(barrier, phase);
+      if (kWhole || left >= kFull) {
+#pragma unroll
+        for (int i = 0; i < kFull; ++i) one(i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kFull - 1; ++i) {
+          if (i < left) one(i);
+        }
+      }
+      __syncwarp();
+      stream.Request(p, range, slot, barrier);
+      next_chunk();
+    }
+    const float2 sum = tiles.Take();  // rows g, g + 8
+    if constexpr (!kDirect) {
+      if (stores) to[0] = sum.x, to[8] = sum.y;
+      to += 16 * step;
+    } else {
+      if (item >= known_end) {
+        const int m = MatrixOf(p, item);
+        to = p.matrices[m].y, rows = p.matrices[m].rows, factor = p.matrices[m].factor;
+        if (p.norm != nullptr) factor *= row_scale[0];
+        row = (item - p.matrices[m].first_item) * 16 + static_cast<int>(lane / 4);
+        known_end = m + 1 < p.num_matrices ? p.matrices[m + 1].first_item : p.items;
+      }
+      if (stores && row < rows) to[row] = sum.x * factor;
+      if (stores && row + 8 < rows) to[row + 8] = sum.y * factor;
+      row += 16 * step;
+    }
+    item += step;
+    scales = next_scales;
+    load_scales(item + step);
+    left = count;
+    x = x_begin;
+  }
+  if constexpr (!kDirect) {
+    __syncthreads();
+    if (y == nullptr) return;
+    if (p.norm != nullptr) y_factor *= row_scale[0];
+    const float* from = partials + threadIdx.x;
+    float sum = from[0];  // TreeSum
+    if (log_parts >= 1) sum += from[stride];
+    if (log_parts >= 2) sum += from[2 * stride] + from[3 * stride];
+    if (log_parts >= 3) sum += (from[4 * stride] + from[5 * stride]) + (from[6 * stride] + from[7 * stride]);
+    *y = sum * y_factor;
+  }
+}
+
+// kMixed: a matrix has its own format, a block one of them.
+template <WeightFormat F, bool kDirect, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
+  __shared__ float row_scale[1];
+  static_assert(sizeof barriers + sizeof row_scale <= kOwnShared);
+  AllowNext();
+  const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
+  CallWithFormat<F>(format, [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
+}
+
+template <WeightFormat F, bool kDirect, bool kWhole>
+void LaunchOneToken(const ExecContext& ctx, const Params& p) {
+  Launch(ctx, OneTokenKernel<F, kDirect, kWhole>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads), std::max(SharedBytes(p, 1, kPair), kOneBlock), p);
+}
+
+// Of one token.
+template <WeightFormat F>
+void LaunchOneToken(const ExecContext& ctx, const Params& p) {
+  if (!OneTokenTakes(p) || (F == kMixed && !RangesHaveOneFormat(p))) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
+  if constexpr (F != kMixed) {
+    if (p.log_segments == 0) return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
+  }
+  whole ? LaunchOneToken<F, false, true>(ctx, p) : LaunchOneToken<F, false, false>(ctx, p);
+}
+
+template <WeightFormat F>
+void LaunchFormat(const ExecContext& ctx, const Params& p) {
+  if (p.num_tokens == 1) return LaunchOneToken<F>(ctx, p);
+  if (p.num_tokens <= 4) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  if (p.num_tokens <= 8) return LaunchTileLinear<F, 2, kPair>(ctx, p);
+  if (p.num_tokens <= 16) return LaunchTileLinear<F, 4, kPair>(ctx, p);
+  LaunchTileLinear<F, 8, kPair>(ctx, p);
+}
+
+}  // namespace dsv4::tile_linear

@@ -1,7 +1,0 @@
-#include "ops/linear/tile_linear_one.cuh"
-
-namespace dsv4::tile_linear {
-
-template void LaunchFormat<WeightFormat::kFp8Block>(const ExecContext& ctx, const Params& p);
-
-}  // namespace dsv4::tile_linear
