@@ -46,13 +46,13 @@ struct SyntheticModel {
 };
 
 // Rows that decode a token each, in one pass of a GPU: up to here a row's bits do not depend on their number.
-inline constexpr int64_t kMaxDecodeRows = 64;
+inline constexpr int64_t kMaxDecodeRows = 128;
 
 // Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
 enum class Pinning : uint8_t { kAuto, kOn, kOff };
 
 // Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/numerics.md, 3.1). kByLength: as decode
-// rows have them in a prompt of up to 64 tokens, two up to 1,024, else one. The others hold for prompts of every length: then a row
+// rows have them in a prompt of up to 128 tokens, two up to 1,024, else one. The others hold for prompts of every length: then a row
 // does not depend on the length of its prompt either, nor on whether it came from a cache.
 enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 
@@ -111,7 +111,7 @@ enum class LogitRows : uint8_t {
 };
 
 // On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed in one of three
-// ways, by how many of its tokens the request computes in all (up to 64, as decode rows are; up to 1,024; more: docs/numerics.md,
+// ways, by how many of its tokens the request computes in all (up to 128, as decode rows are; up to 1,024; more: docs/numerics.md,
 // 3.1). Whoever cuts a prompt into several steps names that number in each of them; then the cuts change no bit.
 struct StepItem {
   Session* session;

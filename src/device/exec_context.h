@@ -17,7 +17,7 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 // op chooses by the regime, or by numbers that move its schedule only. The engine says what rows are of which regime
 // (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes are one.
 enum class Regime : uint8_t {
-  kDecode,      // made for up to 64 rows: inputs of matrix products are two BF16 numbers each
+  kDecode,      // made for up to 128 rows: inputs of matrix products are two BF16 numbers each
   kPrompt,      // made for hundreds of rows: two FP16 numbers
   kLongPrompt,  // made for thousands: one FP16 number (docs/numerics.md, 3.1)
 };

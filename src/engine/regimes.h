@@ -10,7 +10,8 @@
 
 namespace dsv4 {
 
-inline constexpr int64_t kShortPrompt = 64;     // tokens that a request computes, up to which its prompt's rows are treated as decode rows
+// Tokens that a request computes, up to which its prompt's rows are treated as decode rows: one pass of them.
+inline constexpr int64_t kShortPrompt = kMaxDecodeRows;
 inline constexpr int64_t kMediumPrompt = 1024;  // up to here an input of its matrix products is two numbers (docs/numerics.md, 3.1)
 
 inline constexpr int64_t kMaxPromptRows = 2048;  // of two numbers an input: what an op's scratch memory on a GPU holds

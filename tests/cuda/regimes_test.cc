@@ -19,7 +19,7 @@ namespace dsv4::test {
 namespace {
 
 constexpr Regime kRegimes[] = {Regime::kDecode, Regime::kPrompt, Regime::kLongPrompt};
-constexpr int64_t kTokens[] = {1, 3, 17, 64, 65, 200, 1100};
+constexpr int64_t kTokens[] = {1, 3, 17, 64, 65, 128, 129, 200, 1100};
 constexpr int64_t kMost = 4096;
 
 const char* NameOfRegime(Regime r) { return r == Regime::kDecode ? "decode" : r == Regime::kPrompt ? "prompt" : "long prompt"; }
@@ -164,7 +164,7 @@ TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
 // Two prompts of each kind, and tokens that follow each. Layers of the released shape: those of the fixtures have few heads.
 struct Requests {
   explicit Requests(int64_t vocab) {
-    const int64_t lengths[] = {40, 64, 65, 521, 1024, 1300, 2100};
+    const int64_t lengths[] = {40, 128, 129, 521, 1024, 1300, 2100};
     for (size_t i = 0; i < std::size(lengths); ++i) prompts.push_back(SomeTokens(lengths[i], 11 + i, vocab));
   }
   static constexpr size_t kSteps = 6;
@@ -224,7 +224,7 @@ TEST_F(CudaRegimesEngine, ChunksOfAnySize) {
 // A server's steps: pieces of prompts, as long as others leave them, beside decode rows.
 TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
   const Requests& r = *requests_;
-  for (const size_t others : {size_t{0}, size_t{31}, size_t{63}}) {
+  for (const size_t others : {size_t{0}, size_t{31}, size_t{63}, size_t{127}}) {
     SCOPED_TRACE(StrCat(others, " others"));
     std::vector<std::unique_ptr<Session>> streams, sessions;
     for (size_t i = 0; i < others; ++i) {
@@ -278,10 +278,10 @@ TEST_F(CudaRegimesEngine, StartingOver) {
   }
 }
 
-// More than 64 sequences, without leave to take them in one pass: several passes, the same bits.
+// More sequences than kMaxDecodeRows, without leave to take them in one pass: several passes, the same bits.
 TEST_F(CudaRegimesEngine, MoreDecodeRowsThanAPassHas) {
   const Requests& r = *requests_;
-  constexpr size_t kSequences = 100;
+  constexpr size_t kSequences = kMaxDecodeRows + 20;
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<std::vector<float>> got(kSequences);
   for (size_t i = 0; i < kSequences; ++i) {

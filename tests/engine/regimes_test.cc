@@ -16,8 +16,8 @@ TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
   const Regimes r(OnGpu());
   EXPECT_EQ(r.Of(0), Regime::kDecode);
   EXPECT_EQ(r.Of(1), Regime::kDecode);
-  EXPECT_EQ(r.Of(64), Regime::kDecode);
-  EXPECT_EQ(r.Of(65), Regime::kPrompt);
+  EXPECT_EQ(r.Of(128), Regime::kDecode);
+  EXPECT_EQ(r.Of(129), Regime::kPrompt);
   EXPECT_EQ(r.Of(1024), Regime::kPrompt);
   EXPECT_EQ(r.Of(1025), Regime::kLongPrompt);
 }
@@ -27,29 +27,29 @@ TEST(Regimes, OneRuleForPromptsOfEveryLength) {
   for (const auto& [inputs, regime] : {std::pair{PromptInputs::kOne, Regime::kLongPrompt}, {PromptInputs::kTwo, Regime::kPrompt}}) {
     options.prompt_inputs = inputs;
     const Regimes r(options);
-    for (const int64_t tokens : {1, 64, 65, 1024, 1025}) EXPECT_EQ(r.Of(tokens), regime);
+    for (const int64_t tokens : {1, 128, 129, 1024, 1025}) EXPECT_EQ(r.Of(tokens), regime);
     EXPECT_EQ(r.Of(0), Regime::kDecode);
   }
 }
 
-TEST(Regimes, DecodeRowsShareAPassUpToSixtyFour) {
+TEST(Regimes, DecodeRowsShareAPassUpToALimit) {
   const Regimes r(OnGpu());
-  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 64);
+  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 128);
   EXPECT_EQ(r.MaxRows(Regime::kPrompt, 1000), 1000);
   EXPECT_EQ(r.MaxRows(Regime::kPrompt, 8192), 2048);  // two numbers an input: scratch memory holds no more
   EXPECT_EQ(r.MaxRows(Regime::kLongPrompt, 37), 37);
-  EXPECT_TRUE(r.DecodeTogether(64));
-  EXPECT_FALSE(r.DecodeTogether(65));
+  EXPECT_TRUE(r.DecodeTogether(128));
+  EXPECT_FALSE(r.DecodeTogether(129));
 }
 
 TEST(Regimes, MoreDecodeRowsTakeOtherKernelsWhereThatWasAskedFor) {
   EngineOptions options = OnGpu();
-  options.max_decode_rows = 128;
+  options.max_decode_rows = 256;
   const Regimes r(options);
-  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 128);
-  EXPECT_TRUE(r.DecodeTogether(128));
-  EXPECT_EQ(r.OfPass(Regime::kDecode, 64), Regime::kDecode);
-  EXPECT_EQ(r.OfPass(Regime::kDecode, 65), Regime::kPrompt);
+  EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 256);
+  EXPECT_TRUE(r.DecodeTogether(256));
+  EXPECT_EQ(r.OfPass(Regime::kDecode, 128), Regime::kDecode);
+  EXPECT_EQ(r.OfPass(Regime::kDecode, 129), Regime::kPrompt);
   EXPECT_EQ(r.OfPass(Regime::kLongPrompt, 1), Regime::kLongPrompt);
 }
 

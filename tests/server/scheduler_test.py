@@ -126,7 +126,7 @@ class SeededRequests(ServerTestCase):
         on_gpu = "cuda" in os.environ.get("DSV4_TEST_SERVE", "")
         random.seed(2)
         words = STORY.split() + ["river", "stone", "seven", "gold", "night"]
-        # Prompts of every kind that a GPU knows: up to 64 tokens, up to 1,024, more.
+        # Prompts of every kind that a GPU knows: up to 128 tokens, up to 1,024, more.
         lengths = ([3, 30, 90, 400, 700, 1500] * 8 if on_gpu else [3, 30, 90, 300, 700, 50] * 2)
         bodies = [{"prompt": " ".join(random.choice(words) for _ in range(n)), "max_tokens": 24, "temperature": 0.8, "seed": i, "logprobs": 3}
                   for i, n in enumerate(lengths)]
