@@ -3,7 +3,7 @@
 // A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows, a warp
 // the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block prepares the
 // whole head, and another one the index head, and writes its own half. Blocks behind these do the token's own row and the
-// compressors, which read nothing of it. Products and their order are tile_linear_kernel.cuh's, heads are heads.cuh's.
+// compressors, which read nothing of it. Products and their order are ops/linear's (tile/one_token.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
 #include "ops/linear/tile/one_token.cuh"
 #include "ops/q_prepare/expand.h"
