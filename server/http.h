@@ -5,11 +5,12 @@
 //
 // The gate sees a request's header and decides before any of its body is read or asked for. A request holds no more than
 // the limits of HttpOptions, and the bodies of all requests together no more than max_body_total; one request of a
-// connection is served at a time, and the next is read when the reply has been taken.
+// connection is served at a time, and the next when the reply has been taken: what a client sends meanwhile is not read.
 //
 // Every Exchange must get a reply: Respond, or StartStream, Write ..., FinishStream. One that is dropped without is
-// answered with 500. A client that leaves is noticed at once, also while nothing is being written; so is one that only
-// half-closes its connection, which cannot be told apart.
+// answered with 500. A client that leaves is noticed at once, also while nothing is being written, or within a second where
+// more requests wait behind one, or where those fill the sockets when its reply is written. So is one that only half-closes
+// its connection, which cannot be told apart.
 #pragma once
 
 #include <chrono>

@@ -2,6 +2,8 @@
 // destroys some temporaries of co_await expressions twice.
 #include "http_connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -10,7 +12,7 @@ namespace dsv4::server::http_internal {
 
 namespace {
 
-constexpr size_t kMaxPipelined = 256 << 10;  // bytes that may arrive while a request is being answered
+constexpr size_t kMaxPipelined = 64 << 10;  // bytes behind a request that is being answered; more are left in the socket
 
 bool IsUsableId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
@@ -45,6 +47,8 @@ void Connection::Sweep(Clock::time_point now) {
   if (closed_) return;
   if (lingering_) {
     if (now > linger_end_) Close("");
+  } else if (!reading_ && HasHungUp()) {
+    Close("the client left");
   } else if (unsent() > 0) {
     if (ReaderIsSlow(now)) Close("slow reader");
   } else if (answering_) {
@@ -90,7 +94,7 @@ void Connection::NextRequest() {
 }
 
 void Connection::Read() {
-  if (closed_ || reading_) return;
+  if (closed_ || reading_ || (waits() && in_.size() >= kMaxPipelined)) return;
   reading_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     self->reading_ = false;
@@ -111,9 +115,12 @@ void Connection::OnReadable() {
 void Connection::TakeBytes(std::string_view bytes) {
   last_activity_ = Clock::now();
   in_ += bytes;
-  const bool waits = answering_ || (unsent() > 0 && !arrival_.began());
-  if (waits && in_.size() > kMaxPipelined) return Close("too many bytes behind a request");
-  if (!waits) Parse();
+  if (!waits()) Parse();
+}
+
+bool Connection::HasHungUp() {
+  pollfd socket{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&socket, 1, 0) > 0;
 }
 
 void Connection::Parse() {
@@ -136,8 +143,8 @@ bool Connection::ParseSome() {
   }
   if (in_body) {
     arrival_.Count(used, body.size() - body_before);
-    // What a parser still waits for here is the end of a chunk's line or of the trailer.
-    if (in_.size() > shared_.options.max_header_bytes ||
+    // What a parser still waits for here is the end of a chunk's line or of the trailer; behind them is another request.
+    if ((!parser_->is_done() && in_.size() > shared_.options.max_header_bytes) ||
         arrival_.FramingIsTooLarge(shared_.options.max_framing_bytes)) {
       Fail(431, "the chunks' sizes, extensions and trailer are too large");
       return false;

@@ -98,8 +98,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void NextRequest();
 
-  // Waiting to read is always outstanding: its end is how a client's leaving is noticed.
+  // Waiting to read is outstanding but while much waits behind a request: its end is how a client's leaving is noticed.
   void Read();
+  // What arrives is left alone until a reply has been taken.
+  bool waits() const { return answering_ || (unsent() > 0 && !arrival_.began()); }
+  // The client has left, or will send no more; asked where nothing is being read.
+  bool HasHungUp();
   void OnReadable();
   void TakeBytes(std::string_view bytes);
   void Parse();
@@ -139,7 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
 
   // The request that is arriving.
-  std::string in_;  // bytes that the parser has not taken; bounded by what it waits for
+  std::string in_;  // bytes that the parser has not taken; bounded by what it waits for, and where it has to wait by Read
   std::optional<Parser> parser_;
   Arrival arrival_;
   HttpRequest head_;

@@ -253,6 +253,7 @@ void Connection::FinishReply() {
   } else {
     NextRequest();  // read when this reply has been taken
   }
+  Flush();  // a stream's last bytes may have been written already
 }
 
 void Connection::AfterWriting() {
@@ -264,9 +265,9 @@ void Connection::AfterWriting() {
     written_ = 0;
   }
   if (!close_after_write_) {
-    if (!in_.empty()) return Parse();
+    if (!in_.empty()) Parse();
     if (shared_.draining) CloseIfIdle();
-    return;
+    return Read();
   }
   // Bytes of the request may still be on their way; closing now would reset the connection and lose the reply.
   lingering_ = true;

@@ -71,6 +71,7 @@ class HttpClient {
     return text;
   }
   bool ended() const { return ended_; }
+  void Leave() { ::shutdown(fd_, SHUT_RDWR); }
 
  private:
   int fd_;
@@ -118,6 +119,9 @@ class Http : public ::testing::Test {
       e->StartStream(200, "text/plain");
       for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
       e->FinishStream();
+    } else if (r.path == "/later") {
+      e->StartStream(200, "text/plain");
+      held_ = e;
     } else if (r.path == "/large") {
       e->Respond(200, "text/plain", std::string(1 << 20, 'x'));
     } else {
@@ -261,6 +265,66 @@ TEST_F(Http, RequestsThatNobodyReadsTheRepliesOfWait) {
   client.Send(many);
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_LT(num_handled_, 20);  // what the sockets hold
+}
+
+TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
+  Start();
+  constexpr int kRequests = 400;
+  const std::string padding(90000, '.');
+  HttpClient client(server_->port(), 4096);
+  std::atomic<int> num_sent{0};
+  std::thread sender([&] {  // 36 MB, which no socket holds
+    for (int i = 0; i < kRequests; ++i) {
+      const std::string body = std::to_string(i) + padding;
+      if (!client.Send("POST /echo HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body)) break;
+      ++num_sent;
+    }
+  });
+  std::this_thread::sleep_for(milliseconds(1000));
+  EXPECT_LT(num_sent, kRequests);
+  EXPECT_LT(server_->body_bytes(), 2 * padding.size());  // of one request
+  std::string replies;
+  size_t at = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string expected = "\r\n\r\n" + std::to_string(i) + ".";
+    size_t found = std::string::npos;
+    while ((found = replies.find("\r\n\r\n", at)) == std::string::npos || replies.size() < found + expected.size()) {
+      const std::string more = client.Read(milliseconds(20000), 65536);
+      if (more.empty()) break;
+      replies += more;
+    }
+    ASSERT_EQ(replies.substr(found, expected.size()), expected) << "reply " << i;
+    at = found + expected.size();
+  }
+  sender.join();
+  EXPECT_EQ(num_sent, kRequests);
+  EXPECT_EQ(num_handled_, kRequests);
+}
+
+TEST_F(Http, AClientThatLeavesIsNoticedBehindRequestsThatAreNotRead) {
+  Start();
+  HttpClient client(server_->port());
+  // More than is read behind the first request, less than the sockets hold.
+  client.Send("GET /hold HTTP/1.1\r\n\r\n" + std::string(110000, ' '));
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_EQ(num_done(), 0u);
+  client.Leave();
+  EXPECT_EQ(WaitForDone().status, 499);
+  EXPECT_EQ(server_->num_busy(), 0u);
+  held_.reset();
+}
+
+// Nothing but its end tells a client of HTTP/1.0 that a stream is complete.
+TEST_F(Http, AnOldClientsStreamEndsAtOnce) {
+  Start();
+  HttpClient client(server_->port());
+  client.Send("GET /later HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(StatusLine(client.Read(milliseconds(5000), 12)), "HTTP/1.1 200");
+  client.Read(milliseconds(200));  // all that is written is here
+  held_->FinishStream();
+  held_.reset();
+  client.Read(milliseconds(5000));
+  EXPECT_TRUE(client.ended());
 }
 
 // ---- Time
