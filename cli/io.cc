@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "dsv4/mapped_files.h"
 #include "errors.h"
 
 namespace dsv4::cli {
@@ -45,6 +46,22 @@ extern "C" void OnSignal(int) {
     [[maybe_unused]] const ssize_t ignored = ::write(STDOUT_FILENO, kReset.data(), kReset.size());
   }
   ::_exit(kExitInterrupted);
+}
+
+void Say(std::string_view text) {
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+extern "C" void OnBusError(int, siginfo_t* info, void*) {
+  const char* path = MappedFileAt(info->si_addr);
+  if (path == nullptr) {
+    ::signal(SIGBUS, SIG_DFL);  // the access fails again, and ends the process
+    return;
+  }
+  Say("dsv4: error: '");
+  Say(path);
+  Say("' cannot be read any more: it has become shorter while it was in use, or its disk failed; start the program again\n");
+  ::_exit(kExitFailed);
 }
 
 std::string ErrnoText(int code) { return std::strerror(code); }
@@ -146,6 +163,9 @@ void InstallSignalHandlers() {
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = OnBusError;
+  ::sigaction(SIGBUS, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is then an error like a full disk
 }

@@ -144,4 +144,7 @@ void ServeDetokenize(const Api& api, const ExchangePtr& exchange);
 void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange);
 void ServeVersion(const Api& api, const ExchangePtr& exchange);
 
+// Of the model's generation_config.json, where it says something sound.
+SamplingParams ReadDefaultSampling(const std::string& model_dir);
+
 }  // namespace dsv4::server

@@ -116,15 +116,12 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
   DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));  // never waits for a named pipe's writer
   if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
   if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
+  struct stat st;
+  if (::fstat(d.fd, &st) != 0) return ErrnoStatus(path, "read");
   void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, d.fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(path, "map");
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const uint8_t*>(data), size));
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const uint8_t*>(data), size, FileStamp::Of(st)));
 }
-
-MappedFile::MappedFile(std::string path, const uint8_t* data, int64_t size)
-    : path_(std::move(path)), data_(data), size_(size) {}
-
-MappedFile::~MappedFile() { ::munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_)); }
 
 Result<std::unique_ptr<NewMappedFile>> NewMappedFile::Create(const std::string& path, int64_t size) {
   Descriptor d{::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};

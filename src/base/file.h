@@ -9,6 +9,8 @@
 
 #include "dsv4/status.h"
 
+struct stat;
+
 namespace dsv4 {
 
 // The whole file as bytes; refuses directories, files of more than max_bytes, and pipes that give nothing.
@@ -21,7 +23,17 @@ inline Status WriteFile(const std::string& path, std::string_view bytes) { retur
 
 bool FileExists(const std::string& path);
 
-// A read-only, private map of a whole file. The bytes live as long as the object.
+// Which file it is, and in which state.
+struct FileStamp {
+  uint64_t device = 0, inode = 0;
+  int64_t size = 0, seconds = 0, nanoseconds = 0;  // time of the last change
+
+  static FileStamp Of(const struct stat& st);
+  bool operator==(const FileStamp&) const = default;
+};
+
+// A read-only, private map of a whole file. The bytes live as long as the object, unless others make the file shorter
+// (dsv4/mapped_files.h).
 class MappedFile {
  public:
   static Result<std::shared_ptr<const MappedFile>> Open(const std::string& path);
@@ -32,12 +44,15 @@ class MappedFile {
   const uint8_t* data() const { return data_; }
   int64_t size() const { return size_; }
   const std::string& path() const { return path_; }
+  const char* shown_path() const { return shown_path_.c_str(); }  // for a terminal
+  bool HasChanged() const;
 
  private:
-  MappedFile(std::string path, const uint8_t* data, int64_t size);
-  std::string path_;
+  MappedFile(std::string path, const uint8_t* data, int64_t size, const FileStamp& stamp);
+  std::string path_, shown_path_;
   const uint8_t* data_;
   int64_t size_;
+  FileStamp stamp_;
 };
 
 // A new file of known size, written through a shared map: no copy, and the kernel writes back while it is filled. Its room

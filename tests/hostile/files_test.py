@@ -6,10 +6,11 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
-from campaign import HAS_NANO, NANO, cases, main, run
+from campaign import HAS_NANO, NANO, SLOWNESS, Server, cases, main, run
 
 SMALL = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
 
@@ -141,6 +142,65 @@ class Files(unittest.TestCase):
             self.replace(folder, self.weights().name, struct.pack("<Q", length) + text + body)
             self.load(folder)
             shutil.rmtree(folder)
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+class InUse(unittest.TestCase):
+    """Weights that somebody writes to while a server reads them."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name) / "model"
+        shutil.copytree(NANO, self.folder)
+        self.weights = next(self.folder.glob("*.safetensors"))
+        self.server = Server("-m", str(self.folder), "--kv-budget", "32MiB")
+        self.addCleanup(self.end)
+        self.answer = self.ask()
+
+    def end(self):
+        if self.server.process.poll() is None:
+            self.server.process.kill()
+            self.server.process.wait()
+        self.server.log.close()
+
+    def ask(self, words="In the beginning"):
+        reply = self.server.post("/v1/completions", {"prompt": words, "max_tokens": 8, "temperature": 0})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json["choices"][0]["text"]
+
+    def test_a_file_that_becomes_shorter_is_named(self):
+        os.truncate(self.weights, 100000)
+        with self.assertRaises(OSError):
+            self.ask("Something else")
+        self.assertEqual(self.server.process.wait(20 * SLOWNESS), 1)
+        errors = [line for line in self.server.read_log().splitlines() if line.startswith("dsv4: error: ")]
+        self.assertEqual(len(errors), 1)
+        self.assertIn("'%s' cannot be read any more" % self.weights, errors[0])
+
+    def test_a_file_that_is_written_to_ends_readiness(self):
+        self.assertEqual(self.server.get("/health/ready").status, 200)
+        os.utime(self.weights, (1, 1))
+        end = time.time() + 20 * SLOWNESS
+        while self.server.get("/health/ready").status == 200:
+            self.assertLess(time.time(), end)
+            time.sleep(0.2)
+        reply = self.server.get("/health")
+        self.assertEqual((reply.status, reply.json), (503, {"status": "model changed", "live": True, "ready": False}))
+        self.assertEqual(self.server.get("/health/live").status, 200)
+        time.sleep(6)  # it has been looked at again
+        lines = [line for line in self.server.read_log().splitlines() if " model-changed " in line]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn(str(self.weights), lines[0])
+
+    def test_a_file_that_another_takes_the_place_of_does_no_harm(self):
+        other = self.folder / "other"
+        shutil.copy(self.weights, other)
+        os.truncate(other, 100000)
+        os.rename(other, self.weights)
+        self.assertEqual(self.ask(), self.answer)
+        time.sleep(6)
+        self.assertEqual(self.server.get("/health/ready").status, 200)
 
 
 if __name__ == "__main__":

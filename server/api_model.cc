@@ -1,0 +1,108 @@
+// What a client may ask about the model and the program, and what the model's folder says about both.
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "api.h"
+#include "dsv4/version.h"
+
+namespace dsv4::server {
+
+namespace {
+
+constexpr uintmax_t kMaxSmallFile = uintmax_t{16} << 20;
+
+// Of a model's folder; "" where there is none of a sound size. A pipe would be waited for.
+std::string ReadSmallFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kMaxSmallFile) return "";
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+SamplingParams ReadDefaultSampling(const std::string& model_dir) {
+  SamplingParams s;
+  const Json config = Json::parse(ReadSmallFile(model_dir + "/generation_config.json"), nullptr,
+                                  /*allow_exceptions=*/false);
+  if (!config.is_object()) return s;
+  const auto number = [&](const char* name) -> std::optional<double> {
+    const auto it = config.find(name);
+    return it != config.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
+  };
+  SamplingParams wanted = s;
+  if (const auto t = number("temperature")) wanted.temperature = static_cast<float>(*t);
+  if (const auto p = number("top_p")) wanted.top_p = static_cast<float>(*p);
+  if (const auto k = number("top_k")) wanted.top_k = static_cast<int64_t>(*k);
+  return ValidateSampling(wanted, std::numeric_limits<TokenId>::max()).ok() ? wanted : s;
+}
+
+void ServeModels(const Api& api, const ExchangePtr& exchange) {
+  const std::string& name = api.options.model_name;
+  constexpr std::string_view kPrefix = "/v1/models";
+  const std::string& path = exchange->request().path;
+  // RFC 3339, for Anthropic's clients.
+  const std::time_t created = api.created;
+  std::tm utc{};
+  ::gmtime_r(&created, &utc);
+  std::array<char, 32> time;
+  const size_t n = std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  const Json model = {{"id", name},
+                      {"object", "model"},
+                      {"created", api.created},
+                      {"owned_by", "dsv4"},
+                      {"type", "model"},
+                      {"display_name", name},
+                      {"created_at", std::string(time.data(), n)},
+                      {"max_model_len", api.model.max_context},
+                      {"max_input_tokens", api.model.max_context},
+                      {"max_tokens", api.model.max_context}};
+  if (path.size() > kPrefix.size() + 1) {
+    const std::string wanted = path.substr(kPrefix.size() + 1);
+    if (wanted != name) {
+      throw ApiError(404, "there is no model '" + wanted + "' here; this server has '" + name + "'", "model",
+                     "model_not_found");
+    }
+    return exchange->Respond(200, "application/json", Dump(model));
+  }
+  exchange->Respond(200, "application/json",
+                    Dump({{"object", "list"},
+                          {"data", Json::array({model})},
+                          {"models", Json::array({model})},  // where Codex looks
+                          {"has_more", false},
+                          {"first_id", name},
+                          {"last_id", name}}));
+}
+
+void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange) {
+  Json info = Json::parse(ReadSmallFile(api.options.model_dir + "/tokenizer_config.json"), nullptr,
+                          /*allow_exceptions=*/false);
+  if (!info.is_object()) info = Json::object();
+  for (auto& [key, value] : info.items()) {
+    if (value.is_object() && value.contains("content")) value = Json(value["content"]);
+  }
+  const auto text = [&](TokenId id) {
+    return api.tokenizer.IsValid(id) ? Json(TokenText(api.tokenizer, id)) : Json(nullptr);
+  };
+  for (const auto& [key, id] : {std::pair{"bos_token", api.tokenizer.bos_token_id()},
+                                std::pair{"eos_token", api.tokenizer.eos_token_id()}}) {
+    if (!info.contains(key)) info[key] = text(id);
+  }
+  if (!info.contains("pad_token")) info["pad_token"] = info["eos_token"];
+  if (!info.contains("chat_template")) info["chat_template"] = nullptr;
+  exchange->Respond(200, "application/json", Dump(info));
+}
+
+void ServeVersion(const Api&, const ExchangePtr& exchange) {
+  const BuildInfo build = GetBuildInfo();
+  exchange->Respond(200, "application/json",
+                    Dump({{"version", build.version}, {"commit", build.commit}, {"compiler", build.compiler}}));
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,39 @@
+// Looks now and then whether files that the process has mapped, a model's weights, have been written to. A thread of its
+// own, as a disk may let it wait.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace dsv4::server {
+
+class FileWatch {
+ public:
+  // `on_change` gets each such file once, on this object's thread.
+  FileWatch(std::chrono::milliseconds interval, std::function<void(const std::string& path)> on_change);
+  ~FileWatch();
+
+  // A file has changed since the process mapped it.
+  bool changed() const { return changed_; }
+
+ private:
+  void Run();
+  void Look();
+
+  const std::chrono::milliseconds interval_;
+  const std::function<void(const std::string&)> on_change_;
+  std::atomic<bool> changed_{false};
+  std::set<std::string> told_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace dsv4::server
