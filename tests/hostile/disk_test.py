@@ -60,7 +60,7 @@ class Disk(unittest.TestCase):
             shutil.rmtree(self.disk)
             shutil.copytree(whole, self.disk)
             for path in self.files():
-                data = bytearray(path.read_bytes())
+                data = bytearray(path.read_bytes() or b"\0")
                 kind = generator.randrange(6)
                 if kind == 0:
                     for _ in range(generator.randint(1, 20)):
@@ -122,6 +122,7 @@ class Disk(unittest.TestCase):
             except subprocess.TimeoutExpired:
                 server.process.kill()
             server.process.wait()
+            server.log.close()
         self.check(texts)
 
 
