@@ -1,6 +1,6 @@
-// The tokens of a row in the order of likelihood, up to a mark: the second half of SampleKernel (sample_cuda.cu). Tokens
-// are binned by their distance from the largest logit, then by digits of their rank, until the bin that holds the mark is
-// short enough to be put in order.
+// The tokens of a row in the order of likelihood, up to a mark: the second half of SampleKernel (sample_cuda.cu).
+// Tokens are binned by their distance from the largest logit, then by digits of their rank, until the bin that holds
+// the mark is short enough to be put in order.
 #pragma once
 
 #include "ops/sample/row.cuh"
@@ -15,8 +15,8 @@ struct Parities {
 // What a mark is looked for with.
 struct Search {
   Mark mark;
-  uint64_t amount;  // tokens, or mass
-  uint32_t in_front = 0, in_bin;         // the thread's tokens in front of the mark for certain, and in its bin
+  uint64_t amount;                // tokens, or mass
+  uint32_t in_front = 0, in_bin;  // the thread's tokens in front of the mark for certain, and in its bin
   uint64_t before = 0, mass_before = 0;  // of the row's tokens in front of that bin
   double wanted;
 };
@@ -29,7 +29,8 @@ __device__ __forceinline__ int DigitOf(const Row& row, int j, int level) {
 }
 
 // The bin's tokens by their digits, sent to every block.
-__device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Histogram& h, int level, bool counts) {
+__device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Histogram& h, int level,
+                                           bool counts) {
   __syncthreads();
   Clear(h);
   if (row.thread == 0) row.s.num_own = 0;
@@ -112,10 +113,12 @@ __device__ __forceinline__ Candidates ShareCandidates(const Row& row, const Sear
   __syncthreads();
   const int num_own = s.num_own, listed = min(num_own, kMaxCandidates);  // a warp sends them to a block
   if (row.lane == 0) {
-    s.at_candidates.ExpectAt(row.warp, static_cast<uint32_t>(sizeof(uint4)) * static_cast<uint32_t>(1 + listed));
+    s.at_candidates.ExpectAt(row.warp,
+                             static_cast<uint32_t>(sizeof(uint4)) * static_cast<uint32_t>(1 + listed));
     Send(&s.counts[row.rank], make_uint4(static_cast<uint32_t>(num_own), 0, 0, 0), s.at_candidates, row.warp);
   }
-  for (int i = row.lane; i < listed; i += 32) Send(&s.candidates[row.rank][i], s.own[i], s.at_candidates, row.warp);
+  for (int i = row.lane; i < listed; i += 32)
+    Send(&s.candidates[row.rank][i], s.own[i], s.at_candidates, row.warp);
   s.at_candidates.Wait(parity.candidates);
   parity.candidates ^= 1;
   const int of_lane = static_cast<int>(s.counts[row.lane % kCluster].x);
@@ -141,8 +144,7 @@ __device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, 
         in_front_mass += in_front_of ? Second(other) : 0;
       }
     }
-    const uint64_t without = q.before + WarpAdd(number),
-                   mass_without = q.mass_before + WarpAdd(in_front_mass);
+    const uint64_t without = q.before + WarpAdd(number), mass_without = q.mass_before + WarpAdd(in_front_mass);
     if (row.lane != 0 || Reached(q.mark, without, mass_without, q.amount, q.wanted)) continue;
     if (q.mark != Mark::kDraw) {
       atomicOr(&s.keep[s.own_token[i] / 32], 1u << (s.own_token[i] % 32));

@@ -64,14 +64,14 @@ struct Row {
   const int rank, thread, warp, lane;
   const float* const logits;  // of the row, as they came
   const int first, own_tokens;
-  float (&logit)[kPitch];     // of the thread's tokens, adjusted
-  uint64_t (&mass)[kPitch];   // likewise
+  float (&logit)[kPitch];    // of the thread's tokens, adjusted
+  uint64_t (&mass)[kPitch];  // likewise
   const SampleRow& p;
-  float largest;              // of the thread's, in the end of the row's logits
-  float raw_largest;          // of the row's logits as they came
-  uint64_t own = 0;           // mass of the thread's tokens that are kept
-  uint32_t near = 0;          // those that have a bin
-  double inverse;             // of the temperature
+  float largest;      // of the thread's, in the end of the row's logits
+  float raw_largest;  // of the row's logits as they came
+  uint64_t own = 0;   // mass of the thread's tokens that are kept
+  uint32_t near = 0;  // those that have a bin
+  double inverse;     // of the temperature
   float bin_scale;
 
   __device__ __forceinline__ float DistanceOf(int j) const {  // of equal infinities 0
