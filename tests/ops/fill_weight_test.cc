@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/kernels.h"
+#include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
 #include "tensor/codec/weight.h"
 
@@ -78,6 +79,42 @@ TEST_P(FillWeightFormats, KernelsGiveTheBitsOfTheReference) {
       }
     }
   });
+}
+
+void FillWeightOnGpu(const ExecContext&, const FillWeightArgs& a) {
+  Mirror gpu;
+  const auto out = [&](uint8_t* bytes, int64_t count) {
+    return static_cast<uint8_t*>(gpu.Out({bytes, DType::kU8, {count}}).data);
+  };
+  FillWeightArgs b = a;
+  b.codes = out(a.codes, a.w.rows * a.w.row_bytes()), b.block_scale = out(a.block_scale, FileScaleBytes(a.w));
+  b.w.codes = b.codes, b.w.block_scale = b.block_scale;
+  FillWeight(gpu.ctx(), b);
+  gpu.Finish();
+}
+
+DSV4_DEVICE_TEST(FillWeight, EqualsTheReferenceBitForBit) {
+  for (const QuantCase kind : AllQuantCases()) {
+    SCOPED_TRACE(kind.name());
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 32}, {130, 256}, {257, 96}}) {
+      QuantTensor w{.format = kind.format, .rows = rows, .cols = cols, .scale_dtype = kind.scale_dtype};
+      if (kind.format == WeightFormat::kNvfp4) w.global_scale = FillGlobalScale(0.03f);
+      GuardBuffer<uint8_t> want(rows * w.row_bytes()), want_scales(FileScaleBytes(w));
+      const auto args = [&w = w](GuardBuffer<uint8_t>& codes, GuardBuffer<uint8_t>& scales) {
+        FillWeightArgs a{.w = w, .codes = codes.data(), .block_scale = scales.data(), .seed = 9, .std = 0.03f};
+        a.w.codes = codes.data();
+        a.w.block_scale = scales.data();
+        return a;
+      };
+      FillWeight(Reference(), args(want, want_scales));
+      for (const auto& at : Places(on, FillWeight, FillWeightOnGpu)) {
+        GuardBuffer<uint8_t> codes(want.size()), scales(want_scales.size());
+        at.run(args(codes, scales));
+        EXPECT_EQ(codes.values(), want.values()) << at.name;
+        EXPECT_EQ(scales.values(), want_scales.values()) << at.name;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "ops/kernels.h"
 #include "support/compare.h"
 #include "support/guard_buffer.h"
+#include "support/hc_fixture.h"
 #include "support/quant_fixture.h"
 
 DSV4_DECLARE_KERNELS(HcPreCpu, HcPreArgs)
@@ -14,60 +15,55 @@ namespace {
 
 const std::vector<Kernel<HcPreArgs>> kHcPreKernels = DSV4_KERNELS(HcPreCpu);
 
-struct Site {
-  Site(Random& random, WeightFormat format, int64_t num_tokens, int64_t h, int64_t d)
-      : streams({num_tokens, h, d}, random.Normals(num_tokens * h * d)),
-        fn(random, {format}, (2 + h) * h, h * d),
-        base({(2 + h) * h}, random.Normals((2 + h) * h)),
-        scale({3}, {0.05f, 0.03f, 0.08f}) {}
-  HcPreArgs Args(GuardBuffer<float>& x, GuardBuffer<float>& post, GuardBuffer<float>& comb) {
-    return {.streams = streams.tensor(),
-            .fn = fn.tensor(),
-            .base = base.tensor(),
-            .scale = scale.tensor(),
-            .iters = 20,
-            .eps = 1e-6f,
-            .norm_eps = 1e-6f,
-            .x = x.tensor(),
-            .post = post.tensor(),
-            .comb = comb.tensor()};
-  }
-  GuardBuffer<float> streams;
-  QuantFixture fn;
-  GuardBuffer<float> base, scale;
-};
-
-struct Outputs {
-  Outputs(int64_t t, int64_t h, int64_t d) : x({t, d}), post({t, h}), comb({t, h, h}) {}
-  GuardBuffer<float> x, post, comb;
-};
-
-// m = rho (fn X) is off by gamma_n rho sum |fn| |X|, n = K / 8 + 40 (the product's and rho's roundings). A row X / rho
-// has root mean square 1, |fn| <= 6 and |X| rho <= 6 sqrt(..): rho sum |fn| |X| <= K in these data, so |dm| <= K gamma_n.
-// A logit adds scale |dm| <= 0.08 |dm| and 3 roundings of |logit| <= 10. Sigmoid has slope 1/4. Sinkhorn steps are
-// non-expansive in log space (Hilbert's metric): an entry's relative error is at most 4 times the logits' error, plus
-// 6 roundings for each of 39 normalisations. x is a sum of h products with |stream| <= 6 and pre <= 1.
-double MixTolerance(int64_t k) {
-  const double logit = 0.08 * static_cast<double>(k) * Gamma(CeilDiv(k, 8) + 40) + Gamma(30);
-  return 4 * logit + Gamma(6 * 39);
+void HcPreOnGpu(const ExecContext& ctx, const HcPreArgs& a) {
+  Mirror gpu(ctx);
+  HcPreArgs b = a;
+  b.streams = gpu.In(a.streams), b.fn = gpu.Weight(a.fn, /*rows=*/true);
+  b.base = gpu.In(a.base), b.scale = gpu.In(a.scale);
+  b.x = gpu.Out(a.x), b.post = gpu.Out(a.post), b.comb = gpu.Out(a.comb);
+  HcPre(gpu.ctx(), b);
+  gpu.Finish();
 }
 
-TEST(HcPre, MatchesReference) {
+// Of the tokens from `first` on, as many as `out` has room for.
+HcPreArgs SiteArgs(HcSite& s, HcOutputs& out, int64_t first = 0) {
+  const int64_t t = out.x.tensor().dim(0), h = s.streams.tensor().dim(1), d = s.streams.tensor().dim(2);
+  return {.streams = {s.streams.data() + first * h * d, DType::kF32, {t, h, d}},
+          .fn = s.fn.tensor(),
+          .base = s.base.tensor(),
+          .scale = s.scale.tensor(),
+          .iters = 20,
+          .eps = 1e-6f,
+          .norm_eps = 1e-6f,
+          .x = out.x.tensor(),
+          .post = out.post.tensor(),
+          .comb = out.comb.tensor()};
+}
+
+// Calls fn(run, ctx) for every kernel of the device, in every regime.
+template <typename Fn>
+void ForEachHcPre(On on, const Fn& fn) {
+  for (const Regime regime : RegimesOf(on)) {
+    SCOPED_TRACE(static_cast<int>(regime));
+    ExecContext ctx = TwoThreads();
+    ctx.regime = regime;
+    ForEachKernel(on, kHcPreKernels, HcPreOnGpu, [&](const auto run) { fn(run, ctx); });
+  }
+}
+
+// x is a sum of h products with |stream| <= 6 and pre <= 1.
+DSV4_DEVICE_TEST(HcPre, MatchesReference) {
   Random random(1);
-  struct Case {
-    int64_t t, h, d;
-  };
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
-    for (const Case c :
-         {Case{1, 4, 256}, {1, 1, 5}, {3, 4, 33}, {17, 2, 24}, {40, 4, 64}, {2, 8, 16}, {67, 3, 7}}) {
-      SCOPED_TRACE(StrCat("T ", c.t, " H ", c.h, " D ", c.d));
-      Site site(random, format, c.t, c.h, c.d);
-      Outputs want(c.t, c.h, c.d);
-      HcPre(Reference(), site.Args(want.x, want.post, want.comb));
-      const double tolerance = MixTolerance(c.h * c.d);
-      ForEachKernel(kHcPreKernels, [&](const auto run) {
-        Outputs got(c.t, c.h, c.d);
-        run(TwoThreads(), site.Args(got.x, got.post, got.comb));
+    for (const HcCase& c : kHcCases) {
+      SCOPED_TRACE(c.name());
+      HcSite site(random, format, c, (2 + c.h) * c.h, 3);
+      HcOutputs want(c);
+      HcPre(Reference(), SiteArgs(site, want));
+      const double tolerance = HcMixTolerance(on, c);
+      ForEachHcPre(on, [&](const auto run, const ExecContext& ctx) {
+        HcOutputs got(c);
+        run(ctx, SiteArgs(site, got));
         EXPECT_TRUE(Near(got.comb.span(), want.comb.span(), 0, tolerance));
         EXPECT_TRUE(Near(got.post.span(), want.post.span(), tolerance));
         EXPECT_TRUE(Near(got.x.span(), want.x.span(), 6 * static_cast<double>(c.h) * tolerance));
@@ -76,45 +72,78 @@ TEST(HcPre, MatchesReference) {
   }
 }
 
-TEST(HcPre, TokensDoNotDependOnTheirBatch) {
+void ExpectTheRows(HcOutputs& got, HcOutputs& all, int64_t first) {
+  for (int64_t i = 0; i < got.x.tensor().dim(0); ++i) {
+    ASSERT_TRUE(BitEqual(got.x.row(i), all.x.row(first + i))) << first << " + " << i;
+    ASSERT_TRUE(BitEqual(got.post.row(i), all.post.row(first + i))) << first << " + " << i;
+    ASSERT_TRUE(BitEqual(got.comb.row(i), all.comb.row(first + i))) << first << " + " << i;
+  }
+}
+
+DSV4_DEVICE_TEST(HcPre, TokensDoNotDependOnTheirBatchNorOnTheRun) {
   Random random(2);
-  const int64_t t = 67, h = 4, d = 40;
-  Site site(random, WeightFormat::kF32, t, h, d);
-  ForEachKernel(kHcPreKernels, [&](const auto run) {
-    Outputs all(t, h, d);
-    run({}, site.Args(all.x, all.post, all.comb));
-    for (const ExecContext& ctx : ThreadCounts()) {
-      Outputs again(t, h, d);
-      run(ctx, site.Args(again.x, again.post, again.comb));
-      EXPECT_TRUE(BitEqual(again.x.span(), all.x.span()));
-      EXPECT_TRUE(BitEqual(again.comb.span(), all.comb.span()));
-      for (const int64_t i : {0, 1, 40, 66}) {
-        Outputs one(1, h, d);
-        HcPreArgs args = site.Args(one.x, one.post, one.comb);
-        args.streams = {site.streams.row(i).data(), DType::kF32, {1, h, d}};
-        run(ctx, args);
-        EXPECT_TRUE(BitEqual(one.x.span(), all.x.row(i)));
-        EXPECT_TRUE(BitEqual(one.post.span(), all.post.row(i)));
-        EXPECT_TRUE(BitEqual(one.comb.span(), all.comb.row(i)));
+  const HcCase c = on == On::kGpu ? HcCase{300, 4, 4096} : HcCase{67, 4, 40};
+  HcSite site(random, WeightFormat::kF32, c, 24, 3);
+  ForEachHcPre(on, [&](const auto run, ExecContext ctx) {
+    HcOutputs all(c);
+    run(ctx, SiteArgs(site, all));
+    for (const ExecContext& threads : ThreadCounts()) {
+      ctx.pool = threads.pool;
+      HcOutputs again(c);
+      run(ctx, SiteArgs(site, again));
+      ExpectTheRows(again, all, 0);
+      for (const int64_t t : {1, 2, 3, 7, 8, 9, 17, 33, 64, 65, 200}) {
+        if (t > c.t) continue;
+        HcOutputs few({t, c.h, c.d});
+        run(ctx, SiteArgs(site, few));
+        ExpectTheRows(few, all, 0);
+      }
+      for (const int64_t i : {1, 40, 66}) {
+        HcOutputs one({1, c.h, c.d});
+        run(ctx, SiteArgs(site, one, i));
+        ExpectTheRows(one, all, i);
+      }
+      if (on == On::kGpu) break;  // has no threads to count
+    }
+  });
+}
+
+// A token whose values are damaged does not touch the others.
+DSV4_DEVICE_TEST(HcPre, NaNStaysInItsToken) {
+  Random random(3);
+  const HcCase c{10, 4, 256};
+  HcSite site(random, WeightFormat::kF32, c, 24, 3);
+  ForEachHcPre(on, [&](const auto run, const ExecContext& ctx) {
+    HcOutputs want(c), got(c);
+    site.streams[3 * c.h * c.d + 5] = 1;
+    run(ctx, SiteArgs(site, want));
+    site.streams[3 * c.h * c.d + 5] = std::nanf("");
+    run(ctx, SiteArgs(site, got));
+    for (int64_t t = 0; t < c.t; ++t) {
+      if (t == 3) {
+        for (const float v : got.x.row(t)) EXPECT_TRUE(std::isnan(v));
+        for (const float v : got.comb.row(t)) EXPECT_TRUE(std::isnan(v));
+      } else {
+        EXPECT_TRUE(BitEqual(got.x.row(t), want.x.row(t)));
       }
     }
   });
 }
 
 // Columns (over the source) end with a normalisation; rows are close to 1 after 20 iterations.
-TEST(HcPre, CombIsDoublyStochastic) {
-  Random random(3);
-  const int64_t t = 9, h = 4, d = 32;
-  Site site(random, WeightFormat::kF32, t, h, d);
-  ForEachKernel(kHcPreKernels, [&](const auto run) {
-    Outputs got(t, h, d);
-    run({}, site.Args(got.x, got.post, got.comb));
-    for (int64_t i = 0; i < t; ++i) {
-      for (int64_t a = 0; a < h; ++a) {
+DSV4_DEVICE_TEST(HcPre, CombIsDoublyStochastic) {
+  Random random(4);
+  const HcCase c{33, 4, 32};
+  HcSite site(random, WeightFormat::kF32, c, 24, 3);
+  ForEachHcPre(on, [&](const auto run, const ExecContext& ctx) {
+    HcOutputs got(c);
+    run(ctx, SiteArgs(site, got));
+    for (int64_t i = 0; i < c.t; ++i) {
+      for (int64_t a = 0; a < c.h; ++a) {
         double row = 0, column = 0;
-        for (int64_t b = 0; b < h; ++b) {
-          row += got.comb[(i * h + a) * h + b];
-          column += got.comb[(i * h + b) * h + a];
+        for (int64_t b = 0; b < c.h; ++b) {
+          row += got.comb[(i * c.h + a) * c.h + b];
+          column += got.comb[(i * c.h + b) * c.h + a];
         }
         EXPECT_NEAR(column, 1, 1e-5);
         EXPECT_NEAR(row, 1, 1e-3);

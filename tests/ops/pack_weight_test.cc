@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/devices.h"
 #include "support/guard_buffer.h"
 #include "support/quant_fixture.h"
 
@@ -132,6 +133,60 @@ TEST(PackWeight, PlacedCodesComeBack) {
     const uint64_t codes = i < 256 ? static_cast<uint64_t>(i % 16) << (i / 16 * 4) : random.Bits();
     const Fp4Words words = PlaceFp4(codes);
     ASSERT_EQ(UnplaceFp4(words.low, words.high), codes);
+  }
+}
+
+// `bytes` behind the first address that is `skew` bytes off an aligned one, as a file's tensors may lie.
+std::vector<uint8_t> Skewed(const uint8_t* bytes, int64_t count, int64_t skew) {
+  std::vector<uint8_t> shifted(static_cast<size_t>(skew + count));
+  if (count > 0) std::memcpy(shifted.data() + skew, bytes, static_cast<size_t>(count));
+  return shifted;
+}
+
+// Packs where the device is; `skew` as above.
+void PackOn(On on, const PackWeightArgs& a, int64_t skew) {
+  const std::vector<uint8_t> codes = Skewed(a.w.codes, a.w.rows * a.w.row_bytes(), skew);
+  QuantTensor from_first_scale = a.w;
+  from_first_scale.rows += a.w.scale_row_offset;
+  const std::vector<uint8_t> scales = Skewed(a.w.block_scale, FileScaleBytes(from_first_scale), skew);
+  PackWeightArgs b = a;
+  if (on == On::kCpu) {
+    b.w.codes = codes.data() + skew;
+    if (a.w.quantised()) b.w.block_scale = scales.data() + skew;
+    PackWeight({}, b);
+    return;
+  }
+  Mirror gpu;
+  b.w.codes = gpu.Array(codes) + skew;
+  if (a.w.quantised()) b.w.block_scale = gpu.Array(scales) + skew;
+  b.codes = static_cast<uint8_t*>(gpu.Out({a.codes, DType::kU8, {PackedCodeBytes(a.w)}}).data);
+  b.block_scale = static_cast<uint8_t*>(gpu.Out({a.block_scale, DType::kU8, {PackedScaleBytes(a.w)}}).data);
+  PackWeight(gpu.ctx(), b);
+  gpu.Finish();
+}
+
+DSV4_DEVICE_TEST(PackWeight, SameBytesAsTheReference) {
+  Random random(1);
+  for (const QuantCase kind : AllQuantCases()) {
+    if (kind.format == WeightFormat::kF32) continue;
+    const int64_t granule = ColumnGranule(kind.format);
+    for (const auto& [n, width] :
+         {std::pair{int64_t{1}, int64_t{1}}, {16, 64}, {17, 65}, {33, 131}, {5, 300}, {250, 16}, {144, 1024}}) {
+      const int64_t k = CeilDiv(width, granule) * granule;
+      for (const int64_t offset : {int64_t{0}, int64_t{16}, int64_t{112}}) {
+        const QuantFixture w(random, kind, n, k, {.unaligned = false, .scale_row_offset = offset});
+        GuardBuffer<uint8_t> want(PackedCodeBytes(w.tensor())), want_scales(PackedScaleBytes(w.tensor()));
+        PackWeight({.reference_ops = true},
+                   {.w = w.tensor(), .codes = want.data(), .block_scale = want_scales.data()});
+        for (const int64_t skew : {0, 1, 8}) {
+          SCOPED_TRACE(StrCat(kind.name(), " N ", n, " K ", k, " offset ", offset, " skew ", skew));
+          GuardBuffer<uint8_t> codes(want.size()), scales(want_scales.size());
+          PackOn(on, {.w = w.tensor(), .codes = codes.data(), .block_scale = scales.data()}, skew);
+          EXPECT_EQ(codes.values(), want.values());
+          EXPECT_EQ(scales.values(), want_scales.values());
+        }
+      }
+    }
   }
 }
 

@@ -37,6 +37,11 @@ inline Device* Gpu() {
 class Mirror {
  public:
   Mirror() : device_(*Gpu()), ctx_(device_.Context(nullptr, false)) {}
+  // With what a context says of any GPU's kernels: the regime, the type of inputs.
+  explicit Mirror(const ExecContext& like) : Mirror() {
+    ctx_.regime = like.regime;
+    ctx_.f32_inputs = like.f32_inputs;
+  }
   ~Mirror() {
     for (const Block& b : blocks_) device_.Free(b.device);
   }
