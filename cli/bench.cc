@@ -98,9 +98,14 @@ class Bench {
     std::vector<double> times;
     const auto start = Clock::now();
     run();  // warms up
-    while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start))) times.push_back(run());
+    while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start)))
+      times.push_back(run());
     const double s = Median(times);
-    Json row = {{"phase", "prefill"}, {"tokens", tokens}, {"runs", times.size()}, {"ms", s * 1e3}, {"tokens_per_s", static_cast<double>(tokens) / s}};
+    Json row = {{"phase", "prefill"},
+                {"tokens", tokens},
+                {"runs", times.size()},
+                {"ms", s * 1e3},
+                {"tokens_per_s", static_cast<double>(tokens) / s}};
     std::string line = "prefill " + std::to_string(tokens) + " tokens: " + FormatFixed(s * 1e3, 1) + " ms, " +
                        FormatFixed(static_cast<double>(tokens) / s, 0) + " tok/s";
     if (!plan_.ops) return Report(options_, row, line);
@@ -114,8 +119,9 @@ class Bench {
     row["gflops"] = 2 * products / s / 1e9;
     row["fma_per_s"] = rates.fma;
     row["percent_of_fma_peak"] = 100 * products / s / rates.fma;
-    line += ", " + FormatFixed(2 * products / s / 1e9, 1) + " GFLOP/s, " + FormatFixed(100 * products / s / rates.fma, 1) +
-            " % of the FMA peak (" + FormatFixed(2 * rates.fma / 1e9, 1) + ")";
+    line += ", " + FormatFixed(2 * products / s / 1e9, 1) + " GFLOP/s, " +
+            FormatFixed(100 * products / s / rates.fma, 1) + " % of the FMA peak (" +
+            FormatFixed(2 * rates.fma / 1e9, 1) + ")";
     Report(options_, row, line);
     ReportOps(options_, ops, 1, traced, rates, {{"phase", "op"}, {"of", "prefill"}, {"tokens", tokens}});
   }
@@ -132,7 +138,9 @@ class Bench {
       params.seed = static_cast<uint64_t>(i);
       samplers.push_back(Must(Sampler::Create(params, v)));
       const TokenId first = SomeTokens(1, static_cast<uint64_t>(i) + 1000, v).front();
-      items.push_back({.session = sessions[static_cast<size_t>(i)].get(), .sampler = samplers.back().get(), .first = first,
+      items.push_back({.session = sessions[static_cast<size_t>(i)].get(),
+                       .sampler = samplers.back().get(),
+                       .first = first,
                        .max_tokens = plan_.tokens * (options_.repeat + 1)});
     }
     // Times of whole steps, seen where the tokens arrive; the first run warms up, but for the last half of a budget.
@@ -146,7 +154,8 @@ class Bench {
       if (item != items.size() - 1) return more;
       const auto now = Clock::now();
       ++seen;
-      const bool warms = seen <= plan_.tokens && !(plan_.budget_s > 0 && seen > 1 && Seconds(start, now) > plan_.budget_s / 4);
+      const bool warms = seen <= plan_.tokens &&
+                         !(plan_.budget_s > 0 && seen > 1 && Seconds(start, now) > plan_.budget_s / 4);
       if (warms) {
         warm = seen;
       } else {
@@ -160,17 +169,26 @@ class Bench {
     const double bytes = engine_.StepBytes(batch, context + warm + static_cast<int64_t>(steps.size() / 2));
     const double floor = bytes / rates.read;
     Report(options_,
-           {{"phase", "decode"}, {"batch", batch}, {"context", context}, {"computed_context", computed}, {"steps", steps.size()},
-            {"ms_per_step", s * 1e3}, {"ms_per_step_p95", Percentile95(steps) * 1e3}, {"tokens_per_s", static_cast<double>(batch) / s},
-            {"bytes_per_step", bytes}, {"read_bytes_per_s", rates.read}, {"floor_ms", floor * 1e3}, {"percent_of_floor", 100 * floor / s}},
-           "decode batch " + std::to_string(batch) + " context " + std::to_string(context) + ": " + FormatFixed(s * 1e3, 3) +
-               " ms a step, " + FormatFixed(static_cast<double>(batch) / s, 1) + " tok/s, " + FormatFixed(100 * floor / s, 1) +
-               " % of the byte floor (" + FormatFixed(floor * 1e3, 3) + " ms)");
+           {{"phase", "decode"},
+            {"batch", batch},
+            {"context", context},
+            {"computed_context", computed},
+            {"steps", steps.size()},
+            {"ms_per_step", s * 1e3},
+            {"ms_per_step_p95", Percentile95(steps) * 1e3},
+            {"tokens_per_s", static_cast<double>(batch) / s},
+            {"bytes_per_step", bytes},
+            {"read_bytes_per_s", rates.read},
+            {"floor_ms", floor * 1e3},
+            {"percent_of_floor", 100 * floor / s}},
+           "decode batch " + std::to_string(batch) + " context " + std::to_string(context) + ": " +
+               FormatFixed(s * 1e3, 3) + " ms a step, " + FormatFixed(static_cast<double>(batch) / s, 1) + " tok/s, " +
+               FormatFixed(100 * floor / s, 1) + " % of the byte floor (" + FormatFixed(floor * 1e3, 3) + " ms)");
     if (!plan_.ops) return;
     for (DecodeItem& item : items) item.max_tokens = kTracedSteps;
     const auto traced = Clock::now();
-    const std::vector<OpTime> ops =
-        Must(TraceOps(engine_, [&] { return engine_.Decode(items, [](size_t, const SampledToken&) { return true; }); }));
+    const std::vector<OpTime> ops = Must(
+        TraceOps(engine_, [&] { return engine_.Decode(items, [](size_t, const SampledToken&) { return true; }); }));
     ReportOps(options_, ops, kTracedSteps, Seconds(traced, Clock::now()), rates,
               {{"phase", "op"}, {"of", "decode"}, {"batch", batch}, {"context", context}});
   }
@@ -179,7 +197,9 @@ class Bench {
   // A busy machine's rates change: on the CPU every figure has its own.
   Rates RatesNow() { return plan_.on_cpu ? rates_.Now(engine_) : first_rates_; }
 
-  bool Spent(Clock::time_point start) const { return plan_.budget_s > 0 && Seconds(start, Clock::now()) > plan_.budget_s; }
+  bool Spent(Clock::time_point start) const {
+    return plan_.budget_s > 0 && Seconds(start, Clock::now()) > plan_.budget_s;
+  }
 
   // The median over runs of `tokens` steps of their mean; of what there is when not one run is whole.
   double TypicalStep(const std::vector<double>& steps) const {
@@ -194,7 +214,8 @@ class Bench {
     return Median(means);
   }
 
-  // Sessions with `context` tokens each. All are computed, or the first `computed` once for all and the rest of each copied.
+  // Sessions with `context` tokens each. All are computed, or the first `computed` once for all and the rest of each
+  // copied.
   std::vector<std::unique_ptr<Session>> Fill(int64_t batch, int64_t context, int64_t computed) {
     const int64_t v = engine_.info().vocab_size;
     std::vector<std::unique_ptr<Session>> sessions;
@@ -208,7 +229,8 @@ class Bench {
       } else {
         sessions.push_back(Must(engine_.NewSession(*start)));
       }
-      if (computed < context) Must(AppendCopies(*sessions.back(), std::span(ids).subspan(static_cast<size_t>(computed))));
+      if (computed < context)
+        Must(AppendCopies(*sessions.back(), std::span(ids).subspan(static_cast<size_t>(computed))));
     }
     return sessions;
   }
@@ -242,8 +264,9 @@ int RunBench(const BenchOptions& options) {
   Json head = {{"model", name}, {"layers", engine->info().num_layers}, {"weight_bytes", engine->info().weight_bytes},
                {"fp8_dense", model.synthetic.fp8_dense}, {"device", model.device}, {"commit", build.commit},
                {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
-  std::string line = name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device + "; reads " +
-                     FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) + " s";
+  std::string line = name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device +
+                     "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +
+                     " s";
   if (const Result<CpuInfo> cpu = DescribeCpu(*engine); cpu.ok()) {
     head["fma_per_s"] = rates.fma;
     head["instructions"] = cpu->instructions;
@@ -252,8 +275,9 @@ int RunBench(const BenchOptions& options) {
     head["nodes"] = cpu->num_nodes;
     head["pinned"] = cpu->pinned;
     head["cpu"] = build.cpu_features;
-    line += "; " + cpu->instructions + ", " + std::to_string(cpu->num_threads) + " threads on " + std::to_string(cpu->num_cores) +
-            " cores" + (cpu->pinned ? ", pinned" : "") + ", FMA peak " + FormatFixed(2 * rates.fma / 1e9, 1) + " GFLOP/s";
+    line += "; " + cpu->instructions + ", " + std::to_string(cpu->num_threads) + " threads on " +
+            std::to_string(cpu->num_cores) + " cores" + (cpu->pinned ? ", pinned" : "") + ", FMA peak " +
+            FormatFixed(2 * rates.fma / 1e9, 1) + " GFLOP/s";
   }
   Report(options, head, line);
   const BenchPlan plan = MakePlan(options, engine->info());

@@ -38,15 +38,17 @@ class RateMeter {
 // Prints a row as JSON, or as a line for people.
 void Report(const BenchOptions& options, const Json& row, const std::string& line);
 
-// Rows of a trace: `work` ran `steps` steps in `seconds`. `of` describes the figure: it goes before each row's own fields.
-void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
-                 const Json& of);
+// Rows of a trace: `work` ran `steps` steps in `seconds`. `of` describes the figure: it goes before each row's own
+// fields.
+void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds,
+               const Rates& rates, const Json& of);
 
 // Linears of the model's shapes in every weight format.
-void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens, double budget_s);
+void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens,
+                  double budget_s);
 
-// From the start of the process to the second token: the first comes from the prompt's logits, the second from a recorded
-// decode step, which is recorded then.
+// From the start of the process to the second token: the first comes from the prompt's logits, the second from a
+// recorded decode step, which is recorded then.
 int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
 
 // The last rows of prompts, computed in each of the ways that a GPU has for them, against float32 inputs.

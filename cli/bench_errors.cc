@@ -40,7 +40,8 @@ std::vector<std::vector<float>> LastRows(const BenchOptions& options, EngineOpti
     for (int64_t i = 0; i < kPromptsOfALength; ++i) {
       const auto session = Must(engine->NewSession());
       rows.emplace_back();
-      Must(session->Append(SomeTokens(tokens, static_cast<uint64_t>(100 * i + tokens), engine->info().vocab_size), LogitRows::kLast, &rows.back()));
+      Must(session->Append(SomeTokens(tokens, static_cast<uint64_t>(100 * i + tokens), engine->info().vocab_size),
+                           LogitRows::kLast, &rows.back()));
     }
   }
   return rows;
@@ -76,11 +77,17 @@ int BenchErrors(const BenchOptions& options, const EngineOptions& model) {
       std::sort(errors.begin(), errors.end());
       const double median = errors[errors.size() / 2], largest = errors.back();
       Report(options,
-             {{"phase", "error"}, {"inputs", way.name}, {"tokens", tokens}, {"prompts", kPromptsOfALength}, {"relative_rms_least", errors.front()},
-              {"relative_rms_median", median}, {"relative_rms_largest", largest}, {"arg_max_agreed", agreed}},
-             std::string(way.name) + ", prompt of " + std::to_string(tokens) + ": relative RMS median " + FormatFixed(100 * median, 4) +
-                 " %, largest " + FormatFixed(100 * largest, 4) + " %; arg-max agrees in " + std::to_string(agreed) + " of " +
-                 std::to_string(kPromptsOfALength));
+             {{"phase", "error"},
+              {"inputs", way.name},
+              {"tokens", tokens},
+              {"prompts", kPromptsOfALength},
+              {"relative_rms_least", errors.front()},
+              {"relative_rms_median", median},
+              {"relative_rms_largest", largest},
+              {"arg_max_agreed", agreed}},
+             std::string(way.name) + ", prompt of " + std::to_string(tokens) + ": relative RMS median " +
+                 FormatFixed(100 * median, 4) + " %, largest " + FormatFixed(100 * largest, 4) +
+                 " %; arg-max agrees in " + std::to_string(agreed) + " of " + std::to_string(kPromptsOfALength));
     }
   }
   return kExitDone;

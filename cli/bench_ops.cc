@@ -32,14 +32,15 @@ void AddShares(Json& row, const Shares& s) {
 
 }  // namespace
 
-void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds, const Rates& rates,
-                 const Json& of) {
+void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, int64_t steps, double seconds,
+               const Rates& rates, const Json& of) {
   OpTime other{.op = "outside of ops", .detail = "", .calls = steps, .seconds = seconds};
   for (const OpTime& t : times) other.seconds -= t.seconds;
   std::vector<OpTime> all = times;
   all.push_back(other);
   std::stable_sort(all.begin(), all.end(), [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
-  std::vector<std::vector<std::string>> table = {{"op", "calls", "ms a step", "%", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
+  std::vector<std::vector<std::string>> table = {
+      {"op", "calls", "ms a step", "%", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
   const auto n = static_cast<double>(steps);
   for (const OpTime& t : all) {
     const Shares s = SharesOf(t.bytes, t.products, t.seconds, rates);
@@ -56,32 +57,38 @@ void ReportOps(const BenchOptions& options, const std::vector<OpTime>& times, in
       AddShares(row, s);
       Print(row.dump() + "\n");
     } else if (share >= 0.05) {
-      table.push_back({t.op + (t.detail.empty() ? "" : " " + t.detail), FormatFixed(calls, 0), FormatFixed(1e3 * t.seconds / n, 3),
-                       FormatFixed(share, 1), Cell(s.gb_per_s, 1), Cell(s.percent_of_read, 1), Cell(s.gflops, 1), Cell(s.percent_of_peak, 1)});
+      table.push_back({t.op + (t.detail.empty() ? "" : " " + t.detail), FormatFixed(calls, 0),
+                       FormatFixed(1e3 * t.seconds / n, 3), FormatFixed(share, 1), Cell(s.gb_per_s, 1),
+                       Cell(s.percent_of_read, 1), Cell(s.gflops, 1), Cell(s.percent_of_peak, 1)});
     }
   }
   if (!options.json) Print(Table(table, {false, true, true, true, true, true, true, true}));
 }
 
-void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens, double budget_s) {
+void BenchLinears(const BenchOptions& options, Engine& engine, RateMeter& meter, const std::vector<int64_t>& tokens,
+                  double budget_s) {
   std::vector<LinearShape> shapes;
   for (const auto& [rows, cols] : options.shapes) shapes.push_back({.rows = rows, .cols = cols});
   if (shapes.empty()) shapes = Must(LinearShapes(engine));
-  std::vector<std::vector<std::string>> table = {{"format", "rows x columns", "tokens", "us", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
+  std::vector<std::vector<std::string>> table = {
+      {"format", "rows x columns", "tokens", "us", "GB/s", "% of read", "GFLOP/s", "% of FMA peak"}};
   for (const char* format : {"NVFP4", "MXFP4", "FP8", "BF16"}) {
     for (const LinearShape& shape : shapes) {
       for (const int64_t t : tokens) {
         const Rates rates = meter.Now(engine);
         const LinearTime time = Must(MeasureLinear(engine, format, shape, t, budget_s));
         const Shares s = SharesOf(time.bytes, time.products, time.seconds, rates);
-        Json row = {{"phase", "linear"}, {"format", format}, {"rows", time.rows}, {"cols", shape.cols}, {"groups", shape.groups},
-                    {"tokens", t}, {"us", 1e6 * time.seconds}, {"read_bytes_per_s", rates.read}, {"fma_per_s", rates.fma}};
+        Json row = {
+            {"phase", "linear"},      {"format", format}, {"rows", time.rows},        {"cols", shape.cols},
+            {"groups", shape.groups}, {"tokens", t},      {"us", 1e6 * time.seconds}, {"read_bytes_per_s", rates.read},
+            {"fma_per_s", rates.fma}};
         AddShares(row, s);
         if (options.json) Print(row.dump() + "\n");
-        table.push_back({format, std::to_string(time.rows) + " x " + std::to_string(shape.cols) +
-                                     (shape.groups > 1 ? ", " + std::to_string(shape.groups) + " groups" : ""),
-                         std::to_string(t), FormatFixed(1e6 * time.seconds, 0), Cell(s.gb_per_s, 1), Cell(s.percent_of_read, 1),
-                         Cell(s.gflops, 1), Cell(s.percent_of_peak, 1)});
+        table.push_back({format,
+                         std::to_string(time.rows) + " x " + std::to_string(shape.cols) +
+                             (shape.groups > 1 ? ", " + std::to_string(shape.groups) + " groups" : ""),
+                         std::to_string(t), FormatFixed(1e6 * time.seconds, 0), Cell(s.gb_per_s, 1),
+                         Cell(s.percent_of_read, 1), Cell(s.gflops, 1), Cell(s.percent_of_peak, 1)});
       }
     }
   }

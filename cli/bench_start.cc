@@ -45,7 +45,8 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
   const double loaded_s = SecondsSinceProcessStart();
-  const int64_t v = engine->info().vocab_size, count = options.prompts && !options.prompts->empty() ? options.prompts->front() : 512;
+  const int64_t v = engine->info().vocab_size,
+                count = options.prompts && !options.prompts->empty() ? options.prompts->front() : 512;
   auto session = Must(engine->NewSession());
   std::vector<float> logits;
   const auto prefill_start = Clock::now();
@@ -64,21 +65,37 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   const int64_t recording_bytes = free_before - engine->free_bytes();
   const LoadTimes& t = engine->load_times();
   const double rate = t.read > 0 ? static_cast<double>(t.bytes) / t.read : 0;
-  const Json row = {{"phase", "first token"}, {"model", model.model_dir}, {"layers", engine->info().num_layers},
-                    {"weight_bytes", engine->info().weight_bytes}, {"device", model.device}, {"commit", GetBuildInfo().commit},
-                    {"prompt", count}, {"main_s", main_s}, {"open_s", t.open}, {"map_s", t.map}, {"allocate_s", t.allocate},
-                    {"read_s", t.read}, {"pack_s", t.pack}, {"loaded_s", loaded_s}, {"read_bytes", t.bytes},
-                    {"cached_bytes", t.cached_bytes}, {"direct", t.direct}, {"read_bytes_per_s", rate}, {"prefill_s", prefill_s},
-                    {"first_token_s", first_s}, {"record_and_second_token_s", second_s}, {"recording_bytes", recording_bytes}};
+  const Json row = {{"phase", "first token"},
+                    {"model", model.model_dir},
+                    {"layers", engine->info().num_layers},
+                    {"weight_bytes", engine->info().weight_bytes},
+                    {"device", model.device},
+                    {"commit", GetBuildInfo().commit},
+                    {"prompt", count},
+                    {"main_s", main_s},
+                    {"open_s", t.open},
+                    {"map_s", t.map},
+                    {"allocate_s", t.allocate},
+                    {"read_s", t.read},
+                    {"pack_s", t.pack},
+                    {"loaded_s", loaded_s},
+                    {"read_bytes", t.bytes},
+                    {"cached_bytes", t.cached_bytes},
+                    {"direct", t.direct},
+                    {"read_bytes_per_s", rate},
+                    {"prefill_s", prefill_s},
+                    {"first_token_s", first_s},
+                    {"record_and_second_token_s", second_s},
+                    {"recording_bytes", recording_bytes}};
   if (options.json) {
     Print(row.dump() + "\n");
     return kExitDone;
   }
   const auto s = [](double seconds) { return FormatFixed(seconds, 2) + " s"; };
-  Print("first token after " + s(first_s) + ": process " + s(main_s) + ", device " + s(t.open) + ", mapping " + s(t.map) +
-        ", memory " + s(t.allocate) + ", reading " + s(t.read) + " (" + FormatBytes(t.bytes) + ", " + FormatFixed(rate / 1e9, 2) +
-        " GB/s), packing behind it " + s(t.pack) + ", prefill of " + std::to_string(count) + " tokens " + s(prefill_s) +
-        "; recording and second token " + s(second_s) + "\n");
+  Print("first token after " + s(first_s) + ": process " + s(main_s) + ", device " + s(t.open) + ", mapping " +
+        s(t.map) + ", memory " + s(t.allocate) + ", reading " + s(t.read) + " (" + FormatBytes(t.bytes) + ", " +
+        FormatFixed(rate / 1e9, 2) + " GB/s), packing behind it " + s(t.pack) + ", prefill of " +
+        std::to_string(count) + " tokens " + s(prefill_s) + "; recording and second token " + s(second_s) + "\n");
   return kExitDone;
 }
 
@@ -97,10 +114,17 @@ int BenchWriteCheckpoint(const BenchOptions& options) {
   }
   const double rate = static_cast<double>(bytes) / s;
   if (options.json) {
-    Print(Json{{"phase", "write"}, {"dir", options.disk}, {"files", files}, {"bytes", bytes}, {"s", s}, {"bytes_per_s", rate}}.dump() + "\n");
+    Print(Json{{"phase", "write"},
+               {"dir", options.disk},
+               {"files", files},
+               {"bytes", bytes},
+               {"s", s},
+               {"bytes_per_s", rate}}
+              .dump() +
+          "\n");
   } else {
-    Print(options.disk + ": " + std::to_string(files) + " files, " + FormatBytes(bytes) + ", written in " + FormatFixed(s, 1) +
-          " s (" + FormatFixed(rate / 1e9, 2) + " GB/s)\n");
+    Print(options.disk + ": " + std::to_string(files) + " files, " + FormatBytes(bytes) + ", written in " +
+          FormatFixed(s, 1) + " s (" + FormatFixed(rate / 1e9, 2) + " GB/s)\n");
   }
   return kExitDone;
 }

@@ -167,10 +167,12 @@ void AddDetokenize(CLI::App* app, Command* chosen) {
 }
 
 void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual) {
-  AddChoice<SpecialTokensInContent>(app, "--special-tokens-in-content", value,
-                                    {{"official", SpecialTokensInContent::kOfficial}, {"text", SpecialTokensInContent::kText}},
-                                    "what \"<think>\" and the like in messages are: special tokens, as in the official encoder, or "
-                                    "text (default " + usual + ")");
+  AddChoice<SpecialTokensInContent>(
+      app, "--special-tokens-in-content", value,
+      {{"official", SpecialTokensInContent::kOfficial}, {"text", SpecialTokensInContent::kText}},
+      "what \"<think>\" and the like in messages are: special tokens, as in the official encoder, or "
+      "text (default " +
+          usual + ")");
 }
 
 void AddEncode(CLI::App* app, Command* chosen) {
@@ -207,11 +209,14 @@ void AddInspect(CLI::App* app, Command* chosen) {
 }
 
 void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
-  AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape, {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
+  AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape,
+                         {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
                          "random weights of a released shape instead of a checkpoint");
-  AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024, "with --synthetic: the first N layers (default: all)");
-  c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
-              "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+  AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024,
+             "with --synthetic: the first N layers (default: all)");
+  c->add_flag(
+      "--fp8-dense", model->synthetic.fp8_dense,
+      "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
 }
 
 void CheckSynthetic(const ModelOptions& model) {
@@ -223,41 +228,54 @@ void CheckSynthetic(const ModelOptions& model) {
 void AddBench(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<BenchOptions>();
   CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
-                           "dsv4 bench --device cuda --synthetic flash --layers 20\n  dsv4 bench --device cpu --synthetic flash --layers 2 --threads 2", o);
+                           "dsv4 bench --device cuda --synthetic flash --layers 20\n  dsv4 bench --device cpu "
+                           "--synthetic flash --layers 2 --threads 2",
+                           o);
   AddModelFlags(c, &o->model);
   AddSyntheticFlags(c, &o->model);
-  AddCounts(c, "--prompts", &o->prompts, 1 << 20, "prompt lengths of the prefill part (default: cpu 512,2048, cuda 512,2048,8192)");
-  AddCounts(c, "--contexts", &o->contexts, 1 << 20, "tokens in the cache when decode begins (default: cpu 512,8192,131072, cuda 512,8192)");
+  AddCounts(c, "--prompts", &o->prompts, 1 << 20,
+            "prompt lengths of the prefill part (default: cpu 512,2048, cuda 512,2048,8192)");
+  AddCounts(c, "--contexts", &o->contexts, 1 << 20,
+            "tokens in the cache when decode begins (default: cpu 512,8192,131072, cuda 512,8192)");
   AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default: cpu 1,4,16, cuda 1,8)");
   AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20, "tokens of a decode run (default: cpu 16, cuda 64)");
   AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
   AddInteger(c, "--budget", &o->budget_s, 1, 1 << 20,
              "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");
-  c->add_flag_callback("--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
+  c->add_flag_callback(
+      "--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
   c->add_flag_callback("--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
   c->add_flag("--errors", o->errors,
-              "on a GPU: instead of times the error of each way to compute a prompt of --prompts tokens, against float32 inputs");
+              "on a GPU: instead of times the error of each way to compute a prompt of --prompts tokens, against "
+              "float32 inputs");
   c->add_flag("--linears", o->linears,
-              "measure linears of the model's shapes in every weight format instead, for one token and for the --prompts (CPU)");
-  AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's", [o](const std::string& text) {
-    std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ',');) {
-      std::pair<int64_t, int64_t> shape;
-      const size_t x = std::min(word.find('x'), word.size());
-      constexpr int64_t kMost = 1 << 20;
-      const bool numbers = ParseWhole(std::string_view(word).substr(0, x), &shape.first) &&
-                           ParseWhole(std::string_view(word).substr(std::min(x + 1, word.size())), &shape.second);
-      if (!numbers || shape.first < 1 || shape.second < 128 || shape.first > kMost || shape.second > kMost || shape.second % 128 != 0) {
-        throw UsageError("--shapes holds '" + word + "'; accepted: rows x columns, the columns a multiple of 128, for example 4096x4096");
-      }
-      o->shapes.push_back(shape);
-    }
-  });
+              "measure linears of the model's shapes in every weight format instead, for one token and for the "
+              "--prompts (CPU)");
+  AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's",
+          [o](const std::string& text) {
+            std::istringstream words(text);
+            for (std::string word; std::getline(words, word, ',');) {
+              std::pair<int64_t, int64_t> shape;
+              const size_t x = std::min(word.find('x'), word.size());
+              constexpr int64_t kMost = 1 << 20;
+              const bool numbers = ParseWhole(std::string_view(word).substr(0, x), &shape.first) &&
+                                   ParseWhole(std::string_view(word).substr(std::min(x + 1, word.size())),
+                                              &shape.second);
+              if (!numbers || shape.first < 1 || shape.second < 128 || shape.first > kMost || shape.second > kMost ||
+                  shape.second % 128 != 0) {
+                throw UsageError("--shapes holds '" + word +
+                                 "'; accepted: rows x columns, the columns a multiple of 128, for example 4096x4096");
+              }
+              o->shapes.push_back(shape);
+            }
+          });
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
   c->add_flag("--first-token", o->first_token,
-              "measure one start instead: from the start of the process to the first token, by phases (prompt: the first of --prompts)");
-  AddText(c, "--disk", "DIR", "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
+              "measure one start instead: from the start of the process to the first token, by phases (prompt: the "
+              "first of --prompts)");
+  AddText(c, "--disk", "DIR",
+          "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
           [o](const std::string& text) {
             if (text.empty()) throw UsageError("--disk needs the name of a folder");
             o->disk = text;
@@ -265,7 +283,8 @@ void AddBench(CLI::App* app, Command* chosen) {
   c->add_flag("--json", o->json, "one JSON object per line");
   c->final_callback([=] {
     CheckSynthetic(o->model);
-    if (!o->disk.empty() && o->model.synthetic.shape.empty()) throw UsageError("--disk writes synthetic weights; add --synthetic flash");
+    if (!o->disk.empty() && o->model.synthetic.shape.empty())
+      throw UsageError("--disk writes synthetic weights; add --synthetic flash");
     if (!IsCpu(o->model.device) && (o->linears || o->ops.value_or(false))) {
       throw UsageError("--ops and --linears measure the CPU; add --device cpu");
     }
@@ -288,22 +307,25 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddText(c, "--served-model-name", "NAME", "the model's name for clients (default: the folder's)",
           [=](const std::string& text) { s->model_name = text; });
   c->add_flag("--strict-model", s->strict_model, "404 for requests that name another model");
-  AddTexts(c, "--api-key", "KEY", "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
+  AddTexts(c, "--api-key", "KEY",
+           "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
            [=](const std::string& key) {
              if (!IsUsableKey(key)) throw UsageError("--api-key is empty or has other than visible ASCII characters");
              s->api_keys.push_back(key);
            });
   AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
-  c->add_flag("--share-cache", s->share_cache, "all keys use one prefix cache (default: one each, where there are several)");
+  c->add_flag("--share-cache", s->share_cache,
+              "all keys use one prefix cache (default: one each, where there are several)");
   AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
           [=](const std::string& text) { s->cors_origin = text; });
-  AddTexts(c, "--allowed-host", "NAME",
-           "a name besides localhost, 127.* and --host that requests may call this server by; without it a host that others "
-           "reach goes by any (may be repeated)",
-           [=](const std::string& name) {
-             if (name.empty()) throw UsageError("--allowed-host is empty");
-             s->allowed_hosts.push_back(name);
-           });
+  AddTexts(
+      c, "--allowed-host", "NAME",
+      "a name besides localhost, 127.* and --host that requests may call this server by; without it a host that others "
+      "reach goes by any (may be repeated)",
+      [=](const std::string& name) {
+        if (name.empty()) throw UsageError("--allowed-host is empty");
+        s->allowed_hosts.push_back(name);
+      });
   AddInteger(c, "--key-guesses", &o->key_guesses, 0, 1000000,
              "wrong keys a second from one address, beyond which it gets 429 (default 5; 0: any)");
   AddDialect(c, &o->dialect);
@@ -320,33 +342,39 @@ void AddServe(CLI::App* app, Command* chosen) {
   AddBytes(c, "--max-body", &o->max_body, "largest request body (default 32MiB)");
   AddBytes(c, "--max-body-total", &o->max_body_total,
            "memory for the bodies of all requests, each until its reply is read; more get 503 (default 256MiB)");
-  AddBytes(c, "--min-rate", &o->min_rate,
-           "bytes a second at least, of bodies that arrive and of readers that let a reply wait (default 4KiB; 0: any)");
+  AddBytes(
+      c, "--min-rate", &o->min_rate,
+      "bytes a second at least, of bodies that arrive and of readers that let a reply wait (default 4KiB; 0: any)");
   AddInteger(c, "--header-timeout", &o->header_timeout_s, 1, 1 << 20, "seconds for a request's header (default 30)");
-  AddInteger(c, "--body-timeout", &o->body_timeout_s, 1, 1 << 20, "seconds in which a body must keep --min-rate (default 30)");
+  AddInteger(c, "--body-timeout", &o->body_timeout_s, 1, 1 << 20,
+             "seconds in which a body must keep --min-rate (default 30)");
   AddInteger(c, "--write-timeout", &o->write_timeout_s, 1, 1 << 20,
              "seconds in which a reader must keep --min-rate (default 60)");
-  AddBytes(c, "--kv-budget", &s->kv_budget_bytes, "memory for KV, the prefix cache included (default: half of what is free)");
+  AddBytes(c, "--kv-budget", &s->kv_budget_bytes,
+           "memory for KV, the prefix cache included (default: half of what is free)");
   AddChoice<bool>(c, "--prefix-cache", &s->prefix_cache, {{"on", true}, {"off", false}},
                   "keeps KV for prompts that begin alike, within the KV budget (default on)");
   AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
              "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
   c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")->type_name("DIR");
   AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
-  AddInteger(c, "--max-gap", &o->max_gap_ms, 0, 1000000,
-             "aim in milliseconds of the time between two tokens of a stream while prompts are read (default 250; 0: none)");
-  AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30, "seconds for one request (default 3600; 0: any)");
+  AddInteger(
+      c, "--max-gap", &o->max_gap_ms, 0, 1000000,
+      "aim in milliseconds of the time between two tokens of a stream while prompts are read (default 250; 0: none)");
+  AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30,
+             "seconds for one request (default 3600; 0: any)");
   AddInteger(c, "--drain-timeout", &o->drain_timeout_s, 0, 1 << 30,
              "seconds that running requests get after SIGTERM (default 30)");
   AddInteger(c, "--stall-timeout", &o->stall_timeout_s, 0, 1 << 30,
              "seconds of one step after which /health turns false (default 120; 0: never)");
-  AddInteger(c, "--ping", &o->ping_s, 0, 1 << 20, "seconds of silence after which a stream gets a ping (default 10; 0: none)");
+  AddInteger(c, "--ping", &o->ping_s, 0, 1 << 20,
+             "seconds of silence after which a stream gets a ping (default 10; 0: none)");
   AddChoice<bool>(c, "--log-format", &s->log_json, {{"text", false}, {"json", true}}, "form of the log (default text)");
   c->final_callback([=] {
     CheckSynthetic(o->model);
     if (o->max_body_total > 0 && o->max_body_total < o->max_body) {
-      throw UsageError("--max-body-total is " + std::to_string(o->max_body_total) + ", less than one body may take (--max-body " +
-                       std::to_string(o->max_body) + ")");
+      throw UsageError("--max-body-total is " + std::to_string(o->max_body_total) +
+                       ", less than one body may take (--max-body " + std::to_string(o->max_body) + ")");
     }
     *chosen = [o] { return RunServe(*o); };
   });
@@ -414,11 +442,11 @@ std::string OneLine(std::string text) {
 
 int PrintVersion() {
   const BuildInfo info = GetBuildInfo();
-  Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler +
-        "\nbuild type: " + info.build_type + "\ncpu: " + info.cpu_features +
-        "\ncompiled for: " + info.compiled_features +
-        (info.gpu_architectures.empty() ? "" : "\nGPU kernels for: " + info.gpu_architectures +
-                                                   " (sm_90a runs on H100 and H200; others are compiled, never executed)") +
+  Print("dsv4 " + info.version + "\ncommit: " + info.commit + "\ncompiler: " + info.compiler + "\nbuild type: " +
+        info.build_type + "\ncpu: " + info.cpu_features + "\ncompiled for: " + info.compiled_features +
+        (info.gpu_architectures.empty() ? ""
+                                        : "\nGPU kernels for: " + info.gpu_architectures +
+                                              " (sm_90a runs on H100 and H200; others are compiled, never executed)") +
         "\n");
   return kExitDone;
 }

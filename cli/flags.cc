@@ -86,19 +86,23 @@ void AddModelDir(CLI::App* app, std::string* dir) {
 
 void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
   AddModelDir(app, &o->model_dir);
-  AddText(app, "--device", "NAME", "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu); cpu*N: N ranks on the CPU",
+  AddText(app, "--device", "NAME",
+          "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu); cpu*N: N ranks on the CPU",
           [=](const std::string& text) {
             const auto is_number = [&](size_t from) {
               return text.size() > from && text.find_first_not_of("0123456789", from) == std::string::npos;
             };
-            const bool ranks = text.starts_with("cpu*") && is_number(4), gpu = text.starts_with("cuda:") && is_number(5);
+            const bool ranks = text.starts_with("cpu*") && is_number(4),
+                       gpu = text.starts_with("cuda:") && is_number(5);
             if (text != "cpu" && text != "cuda" && !ranks && !gpu) {
-              throw UsageError("--device is '" + text + "'; accepted: cpu, cuda, cuda:N with one GPU's number, cpu*N with 2, 4 or 8 ranks");
+              throw UsageError("--device is '" + text +
+                               "'; accepted: cpu, cuda, cuda:N with one GPU's number, cpu*N with 2, 4 or 8 ranks");
             }
             o->device = text;
           });
   AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
-  AddChoice<Pinning>(app, "--pin", &o->pinning, {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
+  AddChoice<Pinning>(app, "--pin", &o->pinning,
+                     {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
                      "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
@@ -121,13 +125,16 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
                               {"int16", ActivationDtype::kInt16},
                               {"int8", ActivationDtype::kInt8}},
                              "how inputs of quantised linears are rounded (default native)");
-  AddChoice<AmxUse>(app, "--amx", &o->amx, {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
+  AddChoice<AmxUse>(app, "--amx", &o->amx,
+                    {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
                     "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
-  AddChoice<PromptInputs>(app, "--prompt-inputs", &o->prompt_inputs,
-                          {{"auto", PromptInputs::kByLength}, {"one", PromptInputs::kOne}, {"two", PromptInputs::kTwo}},
-                          "on a GPU: numbers for an input of a prompt's matrix products (default auto: by the prompt's length)");
+  AddChoice<PromptInputs>(
+      app, "--prompt-inputs", &o->prompt_inputs,
+      {{"auto", PromptInputs::kByLength}, {"one", PromptInputs::kOne}, {"two", PromptInputs::kTwo}},
+      "on a GPU: numbers for an input of a prompt's matrix products (default auto: by the prompt's length)");
   app->add_flag("--batch-invariant", o->batch_invariant,
-                "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits (slower prefill)");
+                "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
+                "(slower prefill)");
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
 }
@@ -148,19 +155,21 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
     }
     s->seed = seed;
   });
-  AddTexts(app, "--logit-bias", "ID=VALUE", "add VALUE to a token's logit; -inf bans it (may be repeated)", [=](const std::string& text) {
-    const size_t equals = text.find('=');
-    std::pair<TokenId, float> bias;
-    if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
-        !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
-      throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
-    }
-    s->logit_bias.push_back(bias);
-  });
-  AddTexts(app, "--stop", "TEXT", "end before this text; it is not printed (may be repeated)", [=](const std::string& text) {
-    if (text.empty()) throw UsageError("--stop needs a text that is not empty");
-    stops->texts.push_back(text);
-  });
+  AddTexts(app, "--logit-bias", "ID=VALUE", "add VALUE to a token's logit; -inf bans it (may be repeated)",
+           [=](const std::string& text) {
+             const size_t equals = text.find('=');
+             std::pair<TokenId, float> bias;
+             if (equals == std::string::npos || !ParseWhole(std::string_view(text).substr(0, equals), &bias.first) ||
+                 !ParseWhole(std::string_view(text).substr(equals + 1), &bias.second)) {
+               throw UsageError("--logit-bias is '" + text + "'; accepted: ID=VALUE, for example 42=-inf");
+             }
+             s->logit_bias.push_back(bias);
+           });
+  AddTexts(app, "--stop", "TEXT", "end before this text; it is not printed (may be repeated)",
+           [=](const std::string& text) {
+             if (text.empty()) throw UsageError("--stop needs a text that is not empty");
+             stops->texts.push_back(text);
+           });
   AddTexts(app, "--stop-id", "ID", "end before this token, as at EOS (may be repeated)", [=](const std::string& text) {
     TokenId id = -1;
     if (!ParseWhole(text, &id) || id < 0) {

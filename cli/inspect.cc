@@ -98,11 +98,12 @@ std::string Plan(const ModelDescription& d) {
   std::string out;
   if (p.ranks > 1) {
     const std::string n = FormatCount(p.ranks);
-    out += "\nranks\n" + Table({{"ranks on " + p.device, n},
-                                {"each has", "1/" + n + " of the heads, of every expert's width and of the output matrix"},
-                                {"", "all other weights, and all KV rows"},
-                                {"memory below", "all ranks together; files are mapped once"}},
-                               {false, false});
+    out += "\nranks\n" +
+           Table({{"ranks on " + p.device, n},
+                  {"each has", "1/" + n + " of the heads, of every expert's width and of the output matrix"},
+                  {"", "all other weights, and all KV rows"},
+                  {"memory below", "all ranks together; files are mapped once"}},
+                 {false, false});
   }
   out += "\nmemory\n" +
                     Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",

@@ -15,8 +15,8 @@ bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 
-// Takes the numbers of standard streams that are closed, so that no file gets them; reading or writing those fails. Once, at
-// the start.
+// Takes the numbers of standard streams that are closed, so that no file gets them; reading or writing those fails.
+// Once, at the start.
 void HoldClosedStreams();
 
 // Installs the handler of SIGINT and SIGTERM, turns SIGPIPE into a write error, and the SIGBUS of a model's file that has

@@ -49,14 +49,17 @@ namespace {
 std::string PlanLine(const MemoryPlan& p) {
   const double context = static_cast<double>(p.max_context) * p.kv_bytes_per_1k_tokens / 1000;
   const auto kv_per_token = static_cast<int64_t>(p.kv_bytes_per_1k_tokens / 1000);
-  std::string line = "memory on " + p.device + ": weights " + FormatBytes(p.weight_bytes + p.widened_bytes) + ", activations " +
-                     FormatBytes(p.activation_bytes) + ", scratch " + FormatBytes(p.scratch_bytes) + ", KV of a sequence " +
-                     FormatBytes(p.kv_fixed_bytes) + " and " + FormatBytes(kv_per_token) + " a token (" +
-                     FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " + FormatCount(p.max_context) + "); free " +
+  std::string line = "memory on " + p.device + ": weights " + FormatBytes(p.weight_bytes + p.widened_bytes) +
+                     ", activations " + FormatBytes(p.activation_bytes) + ", scratch " + FormatBytes(p.scratch_bytes) +
+                     ", KV of a sequence " + FormatBytes(p.kv_fixed_bytes) + " and " + FormatBytes(kv_per_token) +
+                     " a token (" + FormatBytes(p.kv_fixed_bytes + static_cast<int64_t>(context)) + " at " +
+                     FormatCount(p.max_context) + "); free " +
                      (p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown");
-  if (p.max_context_that_fits < p.max_context) line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
+  if (p.max_context_that_fits < p.max_context)
+    line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
   if (p.loading_bytes > 0) {
-    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it and " + FormatBytes(p.host_staging_bytes) + " of the host";
+    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it and " + FormatBytes(p.host_staging_bytes) +
+            " of the host";
   }
   return line + "\n";
 }

@@ -20,8 +20,8 @@ std::string FindModelDir(const std::string& model_dir);
 
 bool HasTokenizer(const std::string& model_dir);
 
-// Loads with a progress line; Ctrl-C stops it. Before that, the memory plan goes to stderr: with `tell_plan`, and for a GPU
-// when stderr is a terminal.
+// Loads with a progress line; Ctrl-C stops it. Before that, the memory plan goes to stderr: with `tell_plan`, and for a
+// GPU when stderr is a terminal.
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan = false);
 
 // Throws for the first id outside the vocabulary; `where` names their source.

@@ -38,7 +38,8 @@ void ProgressLine::Clear() {
 ProgressFn ProgressLine::Callback() {
   return [this](const Progress& p) {
     if (p.phase != Progress::Phase::kPrefill) {
-      Update(p.phase == Progress::Phase::kLoading ? "loading" : "writing", p.done, p.total, FormatBytes(p.done) + " of " + FormatBytes(p.total));
+      Update(p.phase == Progress::Phase::kLoading ? "loading" : "writing", p.done, p.total,
+             FormatBytes(p.done) + " of " + FormatBytes(p.total));
     } else {
       Update("reading the prompt", p.done, p.total,
              std::to_string(p.done) + " of " + std::to_string(p.total) + " tokens");

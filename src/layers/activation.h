@@ -1,5 +1,5 @@
-// The forms in which a value lies between two ops of a layer, and the memory that they take. Which one a value has is the plan's
-// to say (plan.h).
+// The forms in which a value lies between two ops of a layer, and the memory that they take. Which one a value has is
+// the plan's to say (plan.h).
 #pragma once
 
 #include <cstdint>

@@ -39,23 +39,38 @@ Tensor Rows(const Tensor& buffer, int64_t t, int64_t width) {
   return {buffer.data, buffer.dtype, {t, width}};
 }
 
-QueryBlocks QueriesIn(const Room& room, const AttentionWeights& w, const RopeAnglesView& rope, int64_t t, int64_t head_dim) {
+QueryBlocks QueriesIn(const Room& room, const AttentionWeights& w, const RopeAnglesView& rope, int64_t t,
+                      int64_t head_dim) {
   DSV4_CHECK(QueryBytes(t, w.q_b.rows) <= room.bytes);
-  return {.blocks = room.data, .squares = reinterpret_cast<float*>(room.data + QueryBlocksBytes(t, w.q_b.rows)), .unit = QueryUnit(w.q_b),
-          .head_dim = head_dim, .cos_sin = rope.cos_sin};
+  return {.blocks = room.data,
+          .squares = reinterpret_cast<float*>(room.data + QueryBlocksBytes(t, w.q_b.rows)),
+          .unit = QueryUnit(w.q_b),
+          .head_dim = head_dim,
+          .cos_sin = rope.cos_sin};
 }
 
-Call Place(const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope, const CacheView& cache,
-           const AttentionBuffers& b) {
+Call Place(const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope,
+           const CacheView& cache, const AttentionBuffers& b) {
   const int64_t t = cache.num_tokens, width = s.num_heads * s.head_dim;
   const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
-  Call c{.plan = plan, .w = w, .s = s, .rope = rope, .cache = cache, .rounded = b.rounded,
-         .q_lora = Rows(b.q_lora, t, w.q_a.rows), .kv = Rows(b.kv, t, s.head_dim),
-         .values = Rows(b.values, t, main.kv_proj.rows), .gates = Rows(b.gates, t, main.gate_proj.rows),
-         .index_values = Rows(b.index_values, t, keys.kv_proj.rows), .index_gates = Rows(b.index_gates, t, keys.gate_proj.rows),
+  Call c{.plan = plan,
+         .w = w,
+         .s = s,
+         .rope = rope,
+         .cache = cache,
+         .rounded = b.rounded,
+         .q_lora = Rows(b.q_lora, t, w.q_a.rows),
+         .kv = Rows(b.kv, t, s.head_dim),
+         .values = Rows(b.values, t, main.kv_proj.rows),
+         .gates = Rows(b.gates, t, main.gate_proj.rows),
+         .index_values = Rows(b.index_values, t, keys.kv_proj.rows),
+         .index_gates = Rows(b.index_gates, t, keys.gate_proj.rows),
          .index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows),
-         .q = b.q.Floats(t, width).Reshaped({t, s.num_heads, s.head_dim}), .index_q = {}, .queries = {},
-         .heads = b.heads.As(plan.heads, t, width), .o_lora = b.o_lora.As(plan.o_lora, t, w.o_a.rows)};
+         .q = b.q.Floats(t, width).Reshaped({t, s.num_heads, s.head_dim}),
+         .index_q = {},
+         .queries = {},
+         .heads = b.heads.As(plan.heads, t, width),
+         .o_lora = b.o_lora.As(plan.o_lora, t, w.o_a.rows)};
   if (c.indexes()) c.index_q = Rows(b.index_q, t, w.indexer.q_b.rows).Reshaped({t, s.index_heads, s.index_head_dim});
   if (plan.queries == Form::kQueries) c.queries = QueriesIn(b.q, w, rope, t, s.head_dim);
   return c;
@@ -78,24 +93,31 @@ void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
 // Queries from their low rank: normed, expanded.
 void Expand(const ExecContext& ctx, const Call& c) {
   const int64_t t = c.q.dim(0);
-  NormedQuantLinear(ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
-                    {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
-                     {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
-                    c.rounded);
+  NormedQuantLinear(
+      ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
+      {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
+       {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
+      c.rounded);
 }
 
-CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard, const Tensor& values,
-                            const Tensor& gates) {
+CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard,
+                            const Tensor& values, const Tensor& gates) {
   return {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = c.s.norm_eps,
           .frequencies = c.rope.frequencies, .hadamard = hadamard, .cache = c.cache, .layout = &layout};
 }
 
-// Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value. Where every
-// sequence has one token, its rows go into the cache by the same launch.
+// Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value.
+// Where every sequence has one token, its rows go into the cache by the same launch.
 void Prepare(const ExecContext& ctx, const Call& c) {
   const int64_t t = c.q.dim(0);
-  QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q, .kv = c.kv, .kv_norm = c.w.kv_norm, .index_q = c.index_q,
-                       .cos_sin = c.rope.cos_sin, .norm_eps = c.s.norm_eps, .index_dtype = c.s.index_dtype, .cache = c.cache,
+  QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q,
+                       .kv = c.kv,
+                       .kv_norm = c.w.kv_norm,
+                       .index_q = c.index_q,
+                       .cos_sin = c.rope.cos_sin,
+                       .norm_eps = c.s.norm_eps,
+                       .index_dtype = c.s.index_dtype,
+                       .cache = c.cache,
                        .append = c.one_each()};
   const auto compress = [&](const CompressArgs& call) {
     if (!prepare.append) return Compress(ctx, call);
@@ -107,7 +129,10 @@ void Prepare(const ExecContext& ctx, const Call& c) {
     const bool hadamard = c.s.index_dtype == IndexDtype::kFp4;
     compress(CompressorCall(c, c.w.indexer.compressor, layer.index, hadamard, c.index_values, c.index_gates));
   }
-  LinearArgs expand{.x = c.q_lora, .parts = {{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}}, .norm = c.w.q_a_norm, .norm_eps = c.s.norm_eps};
+  LinearArgs expand{.x = c.q_lora,
+                    .parts = {{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}},
+                    .norm = c.w.q_a_norm,
+                    .norm_eps = c.s.norm_eps};
   if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
   if (c.plan.expands) prepare.expands = &expand;
   QPrepare(ctx, prepare);
@@ -120,7 +145,10 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
     const Tensor groups = heads.Reshaped({heads.dim(0) * c.s.o_groups, heads.dim(1) / c.s.o_groups});
     RoundActivation(ctx, {.x = groups, .y = groups, .mode = c.s.activation});
   }
-  Linear(ctx, {.x = heads, .parts = {{c.w.o_a, c.o_lora.x, c.o_lora.blocks}}, .groups = c.s.o_groups, .activation = c.s.activation,
+  Linear(ctx, {.x = heads,
+               .parts = {{c.w.o_a, c.o_lora.x, c.o_lora.blocks}},
+               .groups = c.s.o_groups,
+               .activation = c.s.activation,
                .x_blocks = c.heads.blocks});
   QuantLinear(ctx, c.s.activation, c.o_lora, {{c.w.o_b, c.plan.o_b, y}}, c.rounded);
 }
@@ -128,7 +156,8 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
 }  // namespace
 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
-               const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b, const Tensor& y) {
+               const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
+               const Tensor& y) {
   const Call c = Place(plan, w, s, rope, cache, b);
   Project(ctx, c, x);
   if (!plan.expands) Expand(ctx, c);
@@ -140,8 +169,16 @@ void Attention(const ExecContext& ctx, const AttentionPlan& plan, const Attentio
     topk_idxs = b.topk_idxs.Head(cache.num_tokens);
     IndexTopk(ctx, {.q = c.index_q, .weights = c.index_weights, .cache = cache, .topk_idxs = topk_idxs});
   }
-  SparseAttention(ctx, {.q = c.q, .kv = c.kv, .sink = w.sink, .topk_idxs = topk_idxs, .cache = cache, .out = c.heads.x.Reshaped(c.q.shape),
-                        .cos_sin = rope.cos_sin, .queries = c.queries, .norm_eps = s.norm_eps, .out_blocks = c.heads.blocks});
+  SparseAttention(ctx, {.q = c.q,
+                        .kv = c.kv,
+                        .sink = w.sink,
+                        .topk_idxs = topk_idxs,
+                        .cache = cache,
+                        .out = c.heads.x.Reshaped(c.q.shape),
+                        .cos_sin = rope.cos_sin,
+                        .queries = c.queries,
+                        .norm_eps = s.norm_eps,
+                        .out_blocks = c.heads.blocks});
   if (!c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
 
   ProjectOut(ctx, c, y);

@@ -72,9 +72,10 @@ struct AttentionBuffers {
   Tensor topk_idxs;      // i32 [T, K]
 };
 
-// y [T, D] = attention of x [T, D] (normalised input); appends to the cache. Every choice of kernels and forms is the plan's.
-void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& settings,
-               const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& buffers,
-               const Tensor& y);
+// y [T, D] = attention of x [T, D] (normalised input); appends to the cache. Every choice of kernels and forms is the
+// plan's.
+void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w,
+               const AttentionSettings& settings, const RopeAnglesView& rope, const CacheView& cache,
+               const Activation& x, AttentionBuffers& buffers, const Tensor& y);
 
 }  // namespace dsv4

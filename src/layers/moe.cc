@@ -18,30 +18,40 @@ struct Routing {
 
 Routing RoutingIn(const MoePlan& plan, const MoeBuffers& b, int64_t t) {
   const int64_t slots = b.expert_ids.dim(1) - (plan.shared_is_routed ? 0 : 1);
-  return {.experts = {b.expert_ids.data, DType::kI32, {t, slots}}, .weights = {b.routing_weights.data, DType::kF32, {t, slots}},
+  return {.experts = {b.expert_ids.data, DType::kI32, {t, slots}},
+          .weights = {b.routing_weights.data, DType::kF32, {t, slots}},
           .always = plan.shared_is_routed ? static_cast<int32_t>(b.router_logits.dim(1)) : -1};
 }
 
 // The router's logits and choice; what else reads x, the shared expert's first two matrices, goes along.
-void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const Activation& x,
-           const MoeBuffers& b, const Routing& to) {
+void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens,
+           const Activation& x, const MoeBuffers& b, const Routing& to) {
   const int64_t t = x.x.dim(0);
-  RouterArgs route{.logits = b.router_logits.Head(t), .bias = w.router_bias, .hash_table = w.hash_table, .tokens = tokens,
-                   .scaling_factor = s.scaling_factor, .always = to.always, .experts = to.experts, .weights = to.weights};
+  RouterArgs route{.logits = b.router_logits.Head(t),
+                   .bias = w.router_bias,
+                   .hash_table = w.hash_table,
+                   .tokens = tokens,
+                   .scaling_factor = s.scaling_factor,
+                   .always = to.always,
+                   .experts = to.experts,
+                   .weights = to.weights};
   const LinearCall logits{w.router, Input::kAsIs, route.logits};
   if (plan.router_multiplies) {
     route.x = x.x, route.w = w.router;
   } else if (plan.shared_is_routed) {
     QuantLinear(ctx, s.activation, x.x, {logits}, b.rounded);
   } else {
-    QuantLinear(ctx, s.activation, x, {logits, {w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
-                 b.rounded);
+    QuantLinear(
+        ctx, s.activation, x,
+        {logits, {w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
+        b.rounded);
   }
   Router(ctx, route);
 }
 
 // From gate and up on.
-void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const MoeBuffers& b, const Tensor& y) {
+void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
+                  const MoeBuffers& b, const Tensor& y) {
   const int64_t t = y.dim(0);
   const Tensor gate = b.shared_gate.Head(t);
   uint8_t* blocks = plan.hidden == Form::kBlocks ? b.rounded.Blocks(t, gate.dim(1), /*before=*/y.dim(1)) : nullptr;
@@ -51,8 +61,8 @@ void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights&
 
 }  // namespace
 
-Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens, const Activation& x,
-               MoeBuffers& b, const Tensor& y) {
+Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
+               const Tensor& tokens, const Activation& x, MoeBuffers& b, const Tensor& y) {
   const int64_t t = x.x.dim(0);
   const Routing routing = RoutingIn(plan, b, t);
   Route(ctx, plan, w, s, tokens, x, b, routing);
@@ -61,11 +71,20 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   const Tensor outputs = b.outputs.Head(t * routing.slots());
   const bool leaves = plan.out == Form::kSlots;
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
-  Experts(ctx, {.x = x.x, .experts = routing.experts, .weights = routing.weights,
-                .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)}, .first = w.experts.front(), .limit = s.limit,
-                .activation = s.activation, .hidden = b.hidden.Head(t * routing.slots()), .outputs = outputs,
-                .rounded_x = {b.rounded.data, DType::kF32, x.x.shape}, .shared = plan.shared_is_routed ? Tensor{} : y,
-                .y = leaves ? Tensor{} : y, .always = routing.always, .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
+  Experts(ctx, {.x = x.x,
+                .experts = routing.experts,
+                .weights = routing.weights,
+                .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)},
+                .first = w.experts.front(),
+                .limit = s.limit,
+                .activation = s.activation,
+                .hidden = b.hidden.Head(t * routing.slots()),
+                .outputs = outputs,
+                .rounded_x = {b.rounded.data, DType::kF32, x.x.shape},
+                .shared = plan.shared_is_routed ? Tensor{} : y,
+                .y = leaves ? Tensor{} : y,
+                .always = routing.always,
+                .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
   if (!leaves) return {plan.out, y, nullptr};
   return {Form::kSlots, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
 }

@@ -33,7 +33,8 @@ struct MoeSettings {
 
 // Intermediates, by their stable names. Every buffer holds T rows.
 struct MoeBuffers {
-  Room rounded;            // a linear's rounded input, of D or F columns; or x as blocks, and behind it the shared expert's hidden ones
+  // a linear's rounded input, of D or F columns; or x as blocks, and behind it the shared expert's hidden ones
+  Room rounded;
   Tensor router_logits;    // f32 [T, E]
   Tensor expert_ids;       // i32 [T, 1 + A]: room for the shared expert
   Tensor routing_weights;  // f32 [T, 1 + A]
@@ -45,7 +46,7 @@ struct MoeBuffers {
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers. Returns it in
 // the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots).
-Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& settings, const Tensor& tokens,
-               const Activation& x, MoeBuffers& buffers, const Tensor& y);
+Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& settings,
+               const Tensor& tokens, const Activation& x, MoeBuffers& buffers, const Tensor& y);
 
 }  // namespace dsv4

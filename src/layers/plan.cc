@@ -42,7 +42,8 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   const bool half = SparseAttentionWritesBlocks(ctx, AttentionShapeOf(l));
   if (half && ReadsBlocks(ctx, mode, w.q_b)) p.queries = Form::kQueries;
   if (half && ReadsBlocks(ctx, mode, w.o_a)) p.heads = Form::kBlocks;
-  if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b)) p.o_lora = Form::kBlocks;
+  if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b))
+    p.o_lora = Form::kBlocks;
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
   if (l.num_ranks > 1) p.out = Form::kRankParts;
   p.rounds_heads = mode == ActivationDtype::kNvfp4 && w.o_a.quantised();
@@ -59,7 +60,8 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
             .down = InputOf(ctx, mode, w.shared.down)};
   // Decode rows on a GPU: that saves three launches and keeps more bytes in flight.
   p.shared_is_routed = ctx.device != DeviceKind::kCpu && ctx.regime == Regime::kDecode && SharedLooksRouted(w);
-  p.router_multiplies = p.shared_is_routed && step == StepClass::kOneRow && RouterMultiplies(ctx, 1, w.router, l.experts_per_token);
+  p.router_multiplies = p.shared_is_routed && step == StepClass::kOneRow &&
+                        RouterMultiplies(ctx, 1, w.router, l.experts_per_token);
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
   const int64_t rows = MostRows(step), slots = 1 + l.experts_per_token;
@@ -76,7 +78,9 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
 StepClass ClassOf(Regime regime, int64_t num_tokens) {
   switch (regime) {
     case Regime::kDecode:
-      return num_tokens == 1 ? StepClass::kOneRow : num_tokens <= kMaxClusterTokens ? StepClass::kFewRows : StepClass::kDecode;
+      return num_tokens == 1                   ? StepClass::kOneRow
+             : num_tokens <= kMaxClusterTokens ? StepClass::kFewRows
+                                               : StepClass::kDecode;
     case Regime::kPrompt: return StepClass::kPrompt;
     case Regime::kLongPrompt: return StepClass::kLongPrompt;
   }
@@ -84,7 +88,9 @@ StepClass ClassOf(Regime regime, int64_t num_tokens) {
 }
 
 Regime RegimeOf(StepClass step) {
-  return step == StepClass::kPrompt ? Regime::kPrompt : step == StepClass::kLongPrompt ? Regime::kLongPrompt : Regime::kDecode;
+  return step == StepClass::kPrompt       ? Regime::kPrompt
+         : step == StepClass::kLongPrompt ? Regime::kLongPrompt
+                                          : Regime::kDecode;
 }
 
 int64_t MostRows(StepClass step) {
@@ -114,14 +120,23 @@ AttentionShape AttentionShapeOf(const LayerShape& l) {
 
 ExpandShape ExpandShapeOf(const LayerShape& l) {
   const bool indexes = l.cache.index.ratio != 0;
-  ExpandShape s{.num_tokens = 1, .append = true, .heads = l.settings.num_heads, .head_dim = l.settings.head_dim, .rope_dim = l.rope_dim,
-                .num_compress = (l.cache.main.ratio != 0 ? 1 : 0) + (indexes ? 1 : 0), .q_b = l.attention->q_b};
-  if (indexes) s.index_heads = l.settings.index_heads, s.index_head_dim = l.settings.index_head_dim, s.index_q_b = l.attention->indexer.q_b;
+  ExpandShape s{.num_tokens = 1,
+                .append = true,
+                .heads = l.settings.num_heads,
+                .head_dim = l.settings.head_dim,
+                .rope_dim = l.rope_dim,
+                .num_compress = (l.cache.main.ratio != 0 ? 1 : 0) + (indexes ? 1 : 0),
+                .q_b = l.attention->q_b};
+  if (indexes)
+    s.index_heads = l.settings.index_heads, s.index_head_dim = l.settings.index_head_dim,
+    s.index_q_b = l.attention->indexer.q_b;
   return s;
 }
 
 bool SharedLooksRouted(const MoeWeights& w) {
-  const auto alike = [](const QuantTensor& a, const QuantTensor& b) { return a.format == b.format && a.rows == b.rows && a.cols == b.cols; };
+  const auto alike = [](const QuantTensor& a, const QuantTensor& b) {
+    return a.format == b.format && a.rows == b.rows && a.cols == b.cols;
+  };
   const ExpertWeights& e = w.experts.front();
   return alike(e.gate, w.shared.gate) && alike(e.up, w.shared.up) && alike(e.down, w.shared.down);
 }

@@ -1,5 +1,6 @@
-// What a layer does in a step, decided once for each layer and class of steps: which ops are one launch, and in which form a value lies
-// between two ops. Host code, a function of the context (a GPU may be described and not be there), of formats and of shapes.
+// What a layer does in a step, decided once for each layer and class of steps: which ops are one launch, and in which
+// form a value lies between two ops. Host code, a function of the context (a GPU may be described and not be there), of
+// formats and of shapes.
 #pragma once
 
 #include <array>
@@ -17,17 +18,19 @@
 
 namespace dsv4 {
 
-// Steps that are planned alike. The regime decides a row's bits; within kDecode, few rows save launches and change no bit.
+// Steps that are planned alike. The regime decides a row's bits; within kDecode, few rows save launches and change no
+// bit.
 enum class StepClass : uint8_t { kOneRow, kFewRows, kDecode, kPrompt, kLongPrompt };
-inline constexpr std::array kStepClasses = {StepClass::kOneRow, StepClass::kFewRows, StepClass::kDecode, StepClass::kPrompt,
-                                            StepClass::kLongPrompt};
+inline constexpr std::array kStepClasses = {StepClass::kOneRow, StepClass::kFewRows, StepClass::kDecode,
+                                            StepClass::kPrompt, StepClass::kLongPrompt};
 StepClass ClassOf(Regime regime, int64_t num_tokens);
 Regime RegimeOf(StepClass step);
 int64_t MostRows(StepClass step);  // of a step
 
 struct AttentionPlan {
   Form x = Form::kFloats;                 // or kFloatsAndBlocks
-  Input q_a = Input::kAsIs, kv_proj = Input::kAsIs, index_weights = Input::kAsIs, q_b = Input::kAsIs, index_q_b = Input::kAsIs;
+  Input q_a = Input::kAsIs, kv_proj = Input::kAsIs, index_weights = Input::kAsIs, q_b = Input::kAsIs,
+        index_q_b = Input::kAsIs;
   bool norms_along = false;               // q_a_norm is taken by q_b's launch
   bool expands = false;                   // q_b, the indexer's q_b and q_prepare are one launch; the step has one token
   Form queries = Form::kFloats;           // or kQueries
@@ -54,7 +57,8 @@ struct LayerPlan {
 };
 using LayerPlans = std::array<LayerPlan, kStepClasses.size()>;  // by StepClass
 
-// What a plan is made of besides the context: a layer's weights (their formats and shapes; the bytes need not be there) and sizes.
+// What a plan is made of besides the context: a layer's weights (their formats and shapes; the bytes need not be there)
+// and sizes.
 struct LayerShape {
   const AttentionWeights* attention = nullptr;
   const MoeWeights* moe = nullptr;

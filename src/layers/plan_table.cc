@@ -46,10 +46,12 @@ class Lines {
       Linear("q_b", w.q_b, p.q_b, p.queries);
       Linear("indexer q_b", w.indexer.q_b, p.index_q_b);
     }
-    const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0, one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
+    const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0,
+               one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
     if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
     Add("q_prepare", QPrepareImplementation(ctx_, p.expands));
-    if (indexes) Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
+    if (indexes)
+      Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
     Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
     Add("window_append", one_each ? "with q_prepare" : DescribeWindowAppend(ctx_).chosen);
     Linear("o_a", w.o_a, p.rounds_heads ? Input::kRounded : Input::kAsIs, p.o_lora);
@@ -75,8 +77,10 @@ class Lines {
       Linear("shared down", w.shared.down, p.down);
     }
     const auto num_experts = static_cast<int64_t>(w.experts.size()) + (p.shared_is_routed ? 1 : 0);
-    const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts, p.shared_is_routed);
-    Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format), p.out == Form::kSlots ? "; sum with the next hc_bridge" : ""));
+    const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts,
+                                                      p.shared_is_routed);
+    Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
+                          p.out == Form::kSlots ? "; sum with the next hc_bridge" : ""));
     SumRanks("experts", p.out);
   }
 
@@ -88,7 +92,8 @@ class Lines {
   }
 
   void Bridge(const char* site, Form x) {
-    Add(StrCat("hc_bridge (", site, ")"), With(HcBridgeImplementation(ctx_, MostRows(step_), l_.streams, l_.dim), x, "x"));
+    Add(StrCat("hc_bridge (", site, ")"),
+        With(HcBridgeImplementation(ctx_, MostRows(step_), l_.streams, l_.dim), x, "x"));
   }
 
   void SumRanks(const char* of, Form out) {
@@ -115,7 +120,8 @@ std::string StepsOf(const std::vector<StepClass>& steps) {
   } else if (has(StepClass::kDecode)) {
     names.push_back(StrCat("decode of ", has(StepClass::kFewRows) ? 2 : few + 1, " rows and more"));
   } else if (has(StepClass::kOneRow) || has(StepClass::kFewRows)) {
-    names.push_back(has(StepClass::kFewRows) ? StrCat("decode of ", has(StepClass::kOneRow) ? 1 : 2, "-", few, " rows") : "decode of 1 row");
+    names.push_back(has(StepClass::kFewRows) ? StrCat("decode of ", has(StepClass::kOneRow) ? 1 : 2, "-", few, " rows")
+                                             : "decode of 1 row");
   }
   if (has(StepClass::kPrompt)) names.emplace_back("prompt");
   if (has(StepClass::kLongPrompt)) names.emplace_back("long prompt");
@@ -147,7 +153,8 @@ std::string LayersOf(const std::set<size_t>& which, std::span<const PlannedLayer
 using Runs = std::array<std::string, kStepClasses.size()>;  // "": the op is not there
 
 // An op's lines: layers that are alike in every class together, then classes that are alike.
-void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::span<const PlannedLayer> layers, std::vector<PlannedOp>* lines) {
+void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::span<const PlannedLayer> layers,
+           std::vector<PlannedOp>* lines) {
   std::vector<std::pair<Runs, std::set<size_t>>> groups;
   for (const auto& [layer, runs] : by_layer) {
     auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == runs; });
@@ -174,7 +181,8 @@ std::string DescribeLinearRun(const ExecContext& ctx, const QuantTensor& w, Inpu
   return StrCat(LinearImplementation(ctx, w), "; ", NameOf(w.format), input == Input::kRounded ? "; x rounded" : "");
 }
 
-std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer, const LayerPlan& plan) {
+std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer,
+                                  const LayerPlan& plan) {
   const ExecContext at = ContextOf(ctx, step);
   Lines lines(at, step, layer);
   lines.Attention(plan.attention);

@@ -15,8 +15,10 @@ struct OpLine {
   std::string runs;  // "TileLinearKernel, 2 x BF16; NVFP4"
 };
 
-// Of one layer and class of steps, in the order in which they run. Decode steps are taken to have one token of each sequence.
-std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer, const LayerPlan& plan);
+// Of one layer and class of steps, in the order in which they run. Decode steps are taken to have one token of each
+// sequence.
+std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer,
+                                  const LayerPlan& plan);
 
 // A layer with the names of sets that it belongs to, "CSA" or "hash".
 struct PlannedLayer {

@@ -20,7 +20,8 @@ StepView HostView(const Step& step) {
           .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
 }
 
-Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device) {
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes,
+                                               const Device& device) {
   return deepseek_v4::OpenCheckpoint(dir, modes, device);
 }
 

@@ -92,12 +92,14 @@ class LoadedModel {
   // them. Throws std::bad_alloc.
   virtual std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const = 0;
 
-  // Decides, for the device and options of `ctx`, what Forward does: once, before the first pass. Regimes are all covered.
+  // Decides, for the device and options of `ctx`, what Forward does: once, before the first pass. Regimes are all
+  // covered.
   virtual void Plan(const ExecContext& ctx) = 0;
 
-  // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far. `memory`
-  // comes from MakeStepMemory of this model.
-  virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const = 0;
+  // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far.
+  // `memory` comes from MakeStepMemory of this model.
+  virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory,
+                       const Tensor& logits) const = 0;
 
   // Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts".
   virtual std::string ExchangeName(int64_t site) const = 0;
@@ -105,8 +107,8 @@ class LoadedModel {
   // One line: sizes that make caches of two models differ. Part of the fingerprint of snapshots.
   virtual std::string Describe() const = 0;
 
-  // Calls visit(data, bytes, factor) for the codes, scales and vectors of every weight, in a fixed order: `bytes` of the
-  // device's memory, all of which that weight owns, and its global scale.
+  // Calls visit(data, bytes, factor) for the codes, scales and vectors of every weight, in a fixed order: `bytes` of
+  // the device's memory, all of which that weight owns, and its global scale.
   virtual void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const = 0;
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least.
@@ -147,17 +149,19 @@ class ModelSource {
   // Which kernels take an op of Forward on the device of `ctx`, which may be described only.
   virtual std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const = 0;
 
-  // Once: rank r's part of the model for devices[r], or all of it for one device. `available_bytes` of memory decides on a
-  // CPU whether files are read ahead or as their pages are needed.
-  // `progress(done, total)` in bytes; false stops with kCancelled. Fills `times` from `allocate` on. Errors as Engine::Load.
-  virtual Result<std::vector<std::unique_ptr<LoadedModel>>> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
-                                                                 const std::function<bool(int64_t done, int64_t total)>& progress,
-                                                                 LoadTimes* times) = 0;
+  // Once: rank r's part of the model for devices[r], or all of it for one device. `available_bytes` of memory decides
+  // on a CPU whether files are read ahead or as their pages are needed.
+  // `progress(done, total)` in bytes; false stops with kCancelled. Fills `times` from `allocate` on. Errors as
+  // Engine::Load.
+  virtual Result<std::vector<std::unique_ptr<LoadedModel>>> Load(
+      std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
+      const std::function<bool(int64_t done, int64_t total)>& progress, LoadTimes* times) = 0;
 };
 
 // Reads and checks config.json and the tensors' headers in `dir`. On a GPU sizes must be within what its kernels take.
 // Errors: kNotFound, kDataLoss, kUnsupported.
-Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device);
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes,
+                                               const Device& device);
 
 // Random weights of a released shape (SyntheticModel, dsv4/engine.h). Errors: kInvalidArgument.
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,

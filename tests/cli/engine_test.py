@@ -129,12 +129,13 @@ class Engine(CliTestCase):
 
     def test_inspect(self):
         out = self.ok("inspect", *self.model, "--plan").decode()
-        for word in ["layers", "NVFP4", "KV per 1,000 tokens", "longest context"]:
+        for word in ["layers", "NVFP4", "KV per 1,000 tokens", "longest context", "forward pass", "sparse_attention"]:
             self.assertIn(word, out)
         j = json.loads(self.ok("inspect", *self.model, "--json"))
         self.assertEqual(j["vocab_size"], self.vocab_size)
         self.assertGreater(j["plan"]["kv_bytes_per_1k_tokens"], 0)
         self.assertTrue(j["ops"])
+        self.assertEqual({op["steps"] for op in j["forward"]}, {"all"})
 
     def interrupt(self, *args):
         with subprocess.Popen([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

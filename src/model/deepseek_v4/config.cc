@@ -187,7 +187,8 @@ void ReadSchedule(ConfigReader& in, Config& c) {
     const Json& entry = (*list)[i];
     const std::string name = StrCat(field, "[", i, "]");
     const LayerRule* rule = RuleOf(entry, ratios != nullptr);
-    if (rule == nullptr) return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: ", AcceptedRules(ratios != nullptr)));
+    if (rule == nullptr)
+      return in.Fail(StrCat(name, " is ", Shown(entry), "; accepted: ", AcceptedRules(ratios != nullptr)));
     c.compress_ratios.push_back(rule->ratio);
   }
   for (const LayerRule& rule : kLayerRules) {

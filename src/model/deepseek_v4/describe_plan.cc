@@ -33,7 +33,8 @@ void AddHead(const ExecContext& ctx, const Model& m, std::vector<PlannedOp>* lin
     const ExecContext at = ContextOf(ctx, step);
     return DescribeLinearRun(at, m.weights.head, InputOf(at, m.modes.activation, m.weights.head));
   };
-  const std::string decode = runs(StepClass::kDecode), prompt = runs(StepClass::kPrompt), long_prompt = runs(StepClass::kLongPrompt);
+  const std::string decode = runs(StepClass::kDecode), prompt = runs(StepClass::kPrompt),
+                    long_prompt = runs(StepClass::kLongPrompt);
   if (decode == prompt && prompt == long_prompt) return lines->push_back({"head", "", "all", decode});
   lines->push_back({"head", "", "decode", decode});
   if (prompt == long_prompt) return lines->push_back({"head", "", "prompt, long prompt", prompt});
@@ -48,11 +49,14 @@ std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, const Model& m) {
   std::vector<LayerPlans> plans;
   std::vector<PlannedLayer> layers;
   for (int64_t l = 0; l < num_layers; ++l) plans.push_back(PlanLayer(ctx, ShapeOfLayer(m, l)));
-  for (int64_t l = 0; l < num_layers; ++l) layers.push_back({ShapeOfLayer(m, l), &plans[static_cast<size_t>(l)], SetsOf(m.config, l)});
+  for (int64_t l = 0; l < num_layers; ++l)
+    layers.push_back({ShapeOfLayer(m, l), &plans[static_cast<size_t>(l)], SetsOf(m.config, l)});
 
-  std::vector<PlannedOp> lines = {{"rope_angles", "", "all", DescribeRopeAngles(ctx).chosen}, {"embed", "", "all", DescribeEmbed(ctx).chosen}};
+  std::vector<PlannedOp> lines = {{"rope_angles", "", "all", DescribeRopeAngles(ctx).chosen},
+                                  {"embed", "", "all", DescribeEmbed(ctx).chosen}};
   for (PlannedOp& line : DescribeLayers(ctx, layers)) lines.push_back(std::move(line));
-  for (const OpImplementations& op : {DescribeHcPost(ctx), DescribeGatherRows(ctx), DescribeHcHead(ctx), DescribeRmsNorm(ctx)}) {
+  for (const OpImplementations& op :
+       {DescribeHcPost(ctx), DescribeGatherRows(ctx), DescribeHcHead(ctx), DescribeRmsNorm(ctx)}) {
     lines.push_back({op.op, "", "all", op.chosen});
   }
   AddHead(ctx, m, &lines);

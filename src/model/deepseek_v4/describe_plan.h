@@ -9,7 +9,8 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Of every op, in order, with the layers and steps in which it runs so. The model's weights need not be there, nor need a GPU.
+// Of every op, in order, with the layers and steps in which it runs so. The model's weights need not be there, nor need
+// a GPU.
 std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, const Model& model);
 
 }  // namespace dsv4::deepseek_v4

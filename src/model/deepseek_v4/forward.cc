@@ -41,13 +41,24 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
   return f;
 }
 
-// Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next site's
-// mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`.
-Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm, const Activation& pending, const Frame& f,
-                    Form form, const Room& room) {
+// Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next
+// site's mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`.
+Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
+                    const Activation& pending, const Frame& f, Form form, const Room& room) {
   uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(f.x.dim(0), f.x.dim(1)) : nullptr;
-  HcBridge(ctx, {.streams = f.streams, .y = pending.x, .fn = w.fn, .base = w.base, .scale = w.scale, .iters = c.hc_sinkhorn_iters,
-                 .eps = c.hc_eps, .norm_eps = c.rms_norm_eps, .norm = norm, .x = f.x, .post = f.post, .comb = f.comb, .x_blocks = blocks});
+  HcBridge(ctx, {.streams = f.streams,
+                 .y = pending.x,
+                 .fn = w.fn,
+                 .base = w.base,
+                 .scale = w.scale,
+                 .iters = c.hc_sinkhorn_iters,
+                 .eps = c.hc_eps,
+                 .norm_eps = c.rms_norm_eps,
+                 .norm = norm,
+                 .x = f.x,
+                 .post = f.post,
+                 .comb = f.comb,
+                 .x_blocks = blocks});
   return {form, f.x, blocks};
 }
 
@@ -59,20 +70,28 @@ void SumParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
 }
 
 AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {
-  return {.num_heads = c.num_heads, .head_dim = c.head_dim, .o_groups = c.o_groups, .index_heads = c.index_heads,
-          .index_head_dim = c.index_head_dim, .norm_eps = c.rms_norm_eps, .activation = modes.activation, .index_dtype = modes.index};
+  return {.num_heads = c.num_heads,
+          .head_dim = c.head_dim,
+          .o_groups = c.o_groups,
+          .index_heads = c.index_heads,
+          .index_head_dim = c.index_head_dim,
+          .norm_eps = c.rms_norm_eps,
+          .activation = modes.activation,
+          .index_dtype = modes.index};
 }
 
 // `pending`: the output of the layer before, or none. Returns this layer's own, for the next one.
-Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const LayerPlan& plan, const StepView& step, const Frame& f,
-                        const Activation& pending, int64_t* site, Activations& a) {
+Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const LayerPlan& plan,
+                        const StepView& step, const Frame& f, const Activation& pending, int64_t* site,
+                        Activations& a) {
   const Config& c = model.config;
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
   const CacheView cache{.layer = &model.kv_layout.layers[static_cast<size_t>(l)], .window = c.window,
                         .sequences = step.sequences, .num_sequences = step.num_sequences,
                         .sequence_of = step.sequence_of, .positions = step.positions.i64(),
                         .num_tokens = step.num_tokens()};
-  const MoeSettings moe{.scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
+  const MoeSettings moe{
+      .scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
 
   const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded);
@@ -95,14 +114,23 @@ KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
 LayerShape ShapeOfLayer(const Model& m, int64_t l) {
   const Config& c = m.config;
   const LayerWeights& w = m.weights.layers[static_cast<size_t>(l)];
-  return {.attention = &w.attn, .moe = &w.moe, .settings = SettingsOf(c, m.modes), .cache = m.kv_layout.layers[static_cast<size_t>(l)],
-          .window = c.window, .rope_dim = c.rope_dim, .streams = c.hc_mult, .dim = c.hidden_size, .experts_per_token = c.experts_per_token,
-          .is_last = l + 1 == c.num_layers, .num_ranks = c.num_ranks};
+  return {.attention = &w.attn,
+          .moe = &w.moe,
+          .settings = SettingsOf(c, m.modes),
+          .cache = m.kv_layout.layers[static_cast<size_t>(l)],
+          .window = c.window,
+          .rope_dim = c.rope_dim,
+          .streams = c.hc_mult,
+          .dim = c.hidden_size,
+          .experts_per_token = c.experts_per_token,
+          .is_last = l + 1 == c.num_layers,
+          .num_ranks = c.num_ranks};
 }
 
 void PlanModel(const ExecContext& ctx, Model* model) {
   model->plans.clear();
-  for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l) model->plans.push_back(PlanLayer(ctx, ShapeOfLayer(*model, l)));
+  for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l)
+    model->plans.push_back(PlanLayer(ctx, ShapeOfLayer(*model, l)));
 }
 
 Model MakeModel(Config config, Weights weights, NumericsModes modes) {

@@ -37,12 +37,13 @@ KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);
 using LayerObserver = std::function<void(int64_t layer, const Tensor& streams)>;
 
 // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far.
-// Of several ranks (shard.h) each calls it with the same step, its own model, caches and buffers; all get the same logits.
+// Of several ranks (shard.h) each calls it with the same step, its own model, caches and buffers; all get the same
+// logits.
 void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
              const LayerObserver& observer = {});
 
-// Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts". Of passes whose sums travel in
-// pieces it says about where.
+// Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts". Of passes whose sums travel
+// in pieces it says about where.
 std::string ExchangeName(const Config& config, int64_t site);
 
 }  // namespace dsv4::deepseek_v4

@@ -21,21 +21,23 @@ Status CheckGpuLimits(const Config& c) {
     std::string_view what;
     int64_t value, most;
   };
-  for (const Limit& l : {Limit{"head_dim", c.head_dim, std::min(kMaxHeadDimOnGpu, kMaxPreparedDimOnGpu)},
-                         {"qk_rope_head_dim", c.rope_dim, kMaxRopeDimOnGpu},
-                         {"index_head_dim", indexes ? c.index_head_dim : 0, std::min(kMaxIndexDimOnGpu, kMaxPreparedDimOnGpu)},
-                         {"n_routed_experts", c.num_experts, std::min(kMaxRoutedOnGpu, kMaxExpertsOnGpu - c.num_shared_experts)},
-                         {"num_experts_per_tok", c.experts_per_token, kMaxChosenOnGpu},
-                         {"hidden_size", c.hidden_size, kMaxColumnsOnGpu},
-                         {"q_lora_rank", c.q_lora_rank, kMaxColumnsOnGpu},
-                         {"moe_intermediate_size", c.moe_intermediate, kMaxColumnsOnGpu},
-                         {"vocab_size", c.vocab_size, kMaxRowsOnGpu},
-                         {"num_attention_heads * head_dim + index_n_heads * index_head_dim",
-                          c.num_heads * c.head_dim + (indexes ? c.index_heads * c.index_head_dim : 0), kMaxRowsOnGpu},
-                         {"num_attention_heads * head_dim / o_groups", c.num_heads * c.head_dim / c.o_groups, kMaxColumnsOnGpu},
-                         {"o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, kMaxColumnsOnGpu}}) {
+  for (const Limit& l :
+       {Limit{"head_dim", c.head_dim, std::min(kMaxHeadDimOnGpu, kMaxPreparedDimOnGpu)},
+        {"qk_rope_head_dim", c.rope_dim, kMaxRopeDimOnGpu},
+        {"index_head_dim", indexes ? c.index_head_dim : 0, std::min(kMaxIndexDimOnGpu, kMaxPreparedDimOnGpu)},
+        {"n_routed_experts", c.num_experts, std::min(kMaxRoutedOnGpu, kMaxExpertsOnGpu - c.num_shared_experts)},
+        {"num_experts_per_tok", c.experts_per_token, kMaxChosenOnGpu},
+        {"hidden_size", c.hidden_size, kMaxColumnsOnGpu},
+        {"q_lora_rank", c.q_lora_rank, kMaxColumnsOnGpu},
+        {"moe_intermediate_size", c.moe_intermediate, kMaxColumnsOnGpu},
+        {"vocab_size", c.vocab_size, kMaxRowsOnGpu},
+        {"num_attention_heads * head_dim + index_n_heads * index_head_dim",
+         c.num_heads * c.head_dim + (indexes ? c.index_heads * c.index_head_dim : 0), kMaxRowsOnGpu},
+        {"num_attention_heads * head_dim / o_groups", c.num_heads * c.head_dim / c.o_groups, kMaxColumnsOnGpu},
+        {"o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, kMaxColumnsOnGpu}}) {
     if (l.value > l.most) {
-      return Unsupported(StrCat(l.what, " is ", l.value, "; on a GPU it may be ", l.most, " at most; use --device cpu"));
+      return Unsupported(
+          StrCat(l.what, " is ", l.value, "; on a GPU it may be ", l.most, " at most; use --device cpu"));
     }
   }
   return {};

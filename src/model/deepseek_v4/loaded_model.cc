@@ -74,7 +74,8 @@ double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   VisitWeights(
       model_.weights, [&](const QuantTensor& m, bool) { all += MatrixBytes(m); }, [](const Tensor&) {});
   for (const LayerWeights& layer : model_.weights.layers) {
-    for (const ExpertWeights& e : layer.moe.experts) experts += MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down);
+    for (const ExpertWeights& e : layer.moe.experts)
+      experts += MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down);
   }
   const double share = static_cast<double>(c.experts_per_token) / static_cast<double>(c.num_experts);
   const double named = 1 - std::pow(1 - share, static_cast<double>(batch));

@@ -70,7 +70,8 @@ class Source : public ModelSource {
 using Models = std::vector<std::unique_ptr<LoadedModel>>;
 
 // One model for each of `count` ranks of weights in the host's memory.
-Result<Models> MakeRankModels(const Config& config, const Weights& whole, const NumericsModes& modes, int count, ThreadPool& pool) {
+Result<Models> MakeRankModels(const Config& config, const Weights& whole, const NumericsModes& modes, int count,
+                              ThreadPool& pool) {
   Models models;
   for (int rank = 0; rank < count; ++rank) {
     const Sharding sharding{.rank = rank, .count = count};
@@ -136,12 +137,17 @@ class Checkpoint : public Source {
   Status CheckRanks(int count) const override { return CheckSharding(config_, model_.weights, count); }
   ModelSizes Sizes(const Device& device, int count) const override {
     const int64_t copies = count * ShardCopyBytes(model_.weights, count);
-    if (device.kind() == DeviceKind::kCpu) return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
-    return {.weights = DeviceWeightBytes(model_.weights), .loading = UploadStagingBytes(), .host_staging = UploadStagingBytes()};
+    if (device.kind() == DeviceKind::kCpu)
+      return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
+    return {.weights = DeviceWeightBytes(model_.weights),
+            .loading = UploadStagingBytes(),
+            .host_staging = UploadStagingBytes()};
   }
-  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override { return deepseek_v4::DescribePlan(ctx, model_); }
-  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes, const LoadProgress& progress,
-                      LoadTimes* times) override {
+  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
+    return deepseek_v4::DescribePlan(ctx, model_);
+  }
+  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
+                      const LoadProgress& progress, LoadTimes* times) override {
     Model model = std::move(model_);
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
@@ -158,7 +164,8 @@ class Checkpoint : public Source {
       times->read = reading.Seconds();
       return OneModel(std::move(model));
     }
-    Result<Models> models = MakeRankModels(model.config, model.weights, model.modes, static_cast<int>(devices.size()), pool);
+    Result<Models> models = MakeRankModels(model.config, model.weights, model.modes, static_cast<int>(devices.size()),
+                                           pool);
     times->read = reading.Seconds();
     return models;
   }
@@ -182,7 +189,8 @@ class Synthetic : public Source {
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
     return deepseek_v4::DescribePlan(ctx, MakeModel(config_, SyntheticShapes(config_, model_), modes_));
   }
-  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t, const LoadProgress& progress, LoadTimes* times) override {
+  Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t, const LoadProgress& progress,
+                      LoadTimes* times) override {
     const Stopwatch making;
     DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, progress));
     const auto count = static_cast<int>(devices.size());

@@ -11,7 +11,9 @@
 namespace dsv4::deepseek_v4 {
 
 // As OpenModel and OpenSyntheticModel.
-Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes, const Device& device);
-Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes, const Device& device);
+Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
+                                                    const Device& device);
+Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
+                                                   const Device& device);
 
 }  // namespace dsv4::deepseek_v4

@@ -30,7 +30,8 @@ std::string CountsThatDivide(std::initializer_list<int64_t> sizes) {
     if (divides) counts.push_back(count);
   }
   std::string s;
-  for (size_t i = 0; i < counts.size(); ++i) s += StrCat(i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ", counts[i]);
+  for (size_t i = 0; i < counts.size(); ++i)
+    s += StrCat(i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ", counts[i]);
   return s;
 }
 
@@ -39,12 +40,13 @@ Status CheckSlice(const std::string& name, const QuantTensor& m, Slice slice_of,
   const int64_t size = slice_of == Slice::kRows ? m.rows : m.cols, slice = size / count;
   const char* what = slice_of == Slice::kRows ? "rows" : "columns";
   if (size % count != 0 || slice % kTileUnit != 0) {
-    return Unsupported(StrCat(name, ": ", size, " ", what, " among ", count, " ranks are not multiples of ", kTileUnit, "; use fewer ranks"));
+    return Unsupported(StrCat(name, ": ", size, " ", what, " among ", count, " ranks are not multiples of ", kTileUnit,
+                              "; use fewer ranks"));
   }
   const int64_t block = slice_of == Slice::kRows ? 1 : ScaleColumns(m.format);
   if (slice % block != 0 && block % slice != 0) {
-    return Unsupported(StrCat(name, " (", NameOf(m.format), "): ", slice, " of ", size, " columns a rank cut blocks of ", block,
-                              " that share a scale; use fewer ranks"));
+    return Unsupported(StrCat(name, " (", NameOf(m.format), "): ", slice, " of ", size,
+                              " columns a rank cut blocks of ", block, " that share a scale; use fewer ranks"));
   }
   if (slice % block != 0 && m.format != WeightFormat::kFp8Block) {
     return Unsupported(StrCat(name, " (", NameOf(m.format), "): ", slice, " columns a rank are less than the ", block,
@@ -78,9 +80,13 @@ QuantTensor ColumnShape(const QuantTensor& m, int64_t count) {
 
 // Rows of scales that lie in the file: of an FP8 matrix those of the grid.
 int64_t ScaleRows(const QuantTensor& m) {
-  return m.format == WeightFormat::kFp8Block ? CeilDiv(m.scale_row_offset + m.rows, kFp8BlockSize) : m.quantised() ? m.rows : 0;
+  return m.format == WeightFormat::kFp8Block ? CeilDiv(m.scale_row_offset + m.rows, kFp8BlockSize)
+         : m.quantised()                     ? m.rows
+                                             : 0;
 }
-int64_t CopiedBytes(const QuantTensor& slice) { return slice.rows * slice.row_bytes() + ScaleRows(slice) * FileScaleRowBytes(slice); }
+int64_t CopiedBytes(const QuantTensor& slice) {
+  return slice.rows * slice.row_bytes() + ScaleRows(slice) * FileScaleRowBytes(slice);
+}
 
 // Rows of `from`, a part of each.
 struct ColumnCopy {
@@ -100,11 +106,12 @@ Status CheckSharding(const Config& c, int count) {
   if (!IsRankCount(count)) return InvalidArgument(StrCat(count, " ranks: a model is divided among 1, 2, 4 or 8"));
   const std::string counts = CountsThatDivide({c.o_groups, c.moe_intermediate, c.vocab_size});
   const auto refuse = [&](const char* field, int64_t size, const char* what) {
-    return Unsupported(StrCat(field, " ", size, ": ", what, " cannot be divided among ", count, " ranks; use ", counts));
+    return Unsupported(
+        StrCat(field, " ", size, ": ", what, " cannot be divided among ", count, " ranks; use ", counts));
   };
   if (c.o_groups % count != 0) {
-    return Unsupported(StrCat("o_groups ", c.o_groups, ": ", c.num_heads, " heads in ", c.o_groups, " groups cannot be divided among ",
-                              count, " ranks; use ", counts));
+    return Unsupported(StrCat("o_groups ", c.o_groups, ": ", c.num_heads, " heads in ", c.o_groups,
+                              " groups cannot be divided among ", count, " ranks; use ", counts));
   }
   if (c.moe_intermediate % count != 0) return refuse("moe_intermediate_size", c.moe_intermediate, "the experts' width");
   if (c.vocab_size % count != 0) return refuse("vocab_size", c.vocab_size, "the output matrix");
@@ -173,7 +180,8 @@ Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool
   owner->whole = whole.storage;
   const int64_t bytes = ShardCopyBytes(whole, s.count);
   owner->columns.reset(new (std::nothrow) uint8_t[static_cast<size_t>(bytes)]);
-  if (owner->columns == nullptr) return ResourceExhausted(StrCat("no memory for a rank's slices, ", bytes, " bytes; use fewer ranks"));
+  if (owner->columns == nullptr)
+    return ResourceExhausted(StrCat("no memory for a rank's slices, ", bytes, " bytes; use fewer ranks"));
 
   uint8_t* next = owner->columns.get();
   std::vector<ColumnCopy> copies;
@@ -205,7 +213,8 @@ Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool
   ParallelFor(pool, static_cast<int64_t>(copies.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const ColumnCopy& c = copies[static_cast<size_t>(i)];
-      for (int64_t r = 0; r < c.rows; ++r) std::memcpy(c.to + r * c.bytes, c.from + r * c.from_stride, static_cast<size_t>(c.bytes));
+      for (int64_t r = 0; r < c.rows; ++r)
+        std::memcpy(c.to + r * c.bytes, c.from + r * c.from_stride, static_cast<size_t>(c.bytes));
     }
   });
   mine.storage = std::move(owner);

@@ -1,5 +1,5 @@
-// Cutting a model among ranks (docs/multigpu.md): heads with their output groups, the width of every expert, the rows of the
-// output matrix. Everything else, the KV rows included, is the same on every rank.
+// Cutting a model among ranks (docs/multigpu.md): heads with their output groups, the width of every expert, the rows
+// of the output matrix. Everything else, the KV rows included, is the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Sharding {
   int count = 1;
 };
 
-// Which part of a weight is a rank's: the rows or columns [rank * size / count, (rank + 1) * size / count), or all of it.
-// Heads and groups of them lie one behind the other, so theirs are rows and columns, too.
+// Which part of a weight is a rank's: the rows or columns [rank * size / count, (rank + 1) * size / count), or all of
+// it. Heads and groups of them lie one behind the other, so theirs are rows and columns, too.
 enum class Slice : uint8_t { kWhole, kRows, kColumns };
 constexpr Slice SliceOf(WeightCut cut) {
   switch (cut) {
@@ -41,9 +41,9 @@ Status CheckSharding(const Config& config, const Weights& weights, int count);
 // What a rank computes: its heads, groups and width. V stays whole, though its output matrix has V / count rows.
 Config ShardConfig(const Config& config, const Sharding& sharding);
 
-// A rank's slices of weights in host memory, laid out as in the file; CheckSharding has passed. Rows are views; columns are
-// copied, by `pool` (null: this thread). Put side by side the slices are the whole, bit for bit. `storage` keeps `whole`'s
-// alive. kResourceExhausted: no memory for the copies.
+// A rank's slices of weights in host memory, laid out as in the file; CheckSharding has passed. Rows are views; columns
+// are copied, by `pool` (null: this thread). Put side by side the slices are the whole, bit for bit. `storage` keeps
+// `whole`'s alive. kResourceExhausted: no memory for the copies.
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& sharding, ThreadPool* pool);
 
 // Bytes that ShardWeights copies for one rank.

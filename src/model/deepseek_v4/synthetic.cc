@@ -142,8 +142,8 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   auto arena = std::make_shared<WeightArena>();
   DeviceBuffer staging;
   if (!arena->Allocate(device, total) || !staging.Allocate(device, staging_bytes)) {
-    return ResourceExhausted(StrCat("synthetic weights take ", total + staging_bytes, " bytes of memory on ", device.name(),
-                                    "; use fewer layers (--layers)"));
+    return ResourceExhausted(StrCat("synthetic weights take ", total + staging_bytes, " bytes of memory on ",
+                                    device.name(), "; use fewer layers (--layers)"));
   }
   const ExecContext ctx = device.Context(&pool, false);
   uint64_t number = 0;
@@ -172,8 +172,10 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
         FillWeight(ctx, {.w = m, .codes = codes, .block_scale = scale_bytes > 0 ? scales : nullptr,
                          .seed = RandomBits(model.seed, number), .std = std});
         if (packs(m, keep_rows)) {
-          const PackWeightArgs args{.w = m, .codes = arena->Take(PackedCodeBytes(m)),
-                                    .block_scale = PackedScaleBytes(m) > 0 ? arena->Take(PackedScaleBytes(m)) : nullptr};
+          const PackWeightArgs args{
+              .w = m,
+              .codes = arena->Take(PackedCodeBytes(m)),
+              .block_scale = PackedScaleBytes(m) > 0 ? arena->Take(PackedScaleBytes(m)) : nullptr};
           PackWeight(ctx, args);
           m = PackedView(args);
         }

@@ -137,24 +137,51 @@ std::string IndexJson(const std::vector<Shard>& shards, int64_t total) {
 }
 
 std::string ConfigJson(const Config& c, const SyntheticModel& model) {
-  Json j = {{"architectures", {"DeepseekV4ForCausalLM"}}, {"model_type", "deepseek_v4"},
-            {"vocab_size", c.vocab_size}, {"hidden_size", c.hidden_size}, {"num_hidden_layers", c.num_layers},
-            {"num_attention_heads", c.num_heads}, {"num_key_value_heads", 1}, {"head_dim", c.head_dim},
-            {"qk_rope_head_dim", c.rope_dim}, {"q_lora_rank", c.q_lora_rank}, {"o_groups", c.o_groups},
-            {"o_lora_rank", c.o_lora_rank}, {"sliding_window", c.window}, {"moe_intermediate_size", c.moe_intermediate},
-            {"n_routed_experts", c.num_experts}, {"n_shared_experts", c.num_shared_experts},
-            {"num_experts_per_tok", c.experts_per_token}, {"num_hash_layers", c.num_hash_layers},
-            {"scoring_func", "sqrtsoftplus"}, {"topk_method", "noaux_tc"}, {"norm_topk_prob", true}, {"hidden_act", "silu"},
-            {"routed_scaling_factor", c.routed_scaling_factor}, {"swiglu_limit", c.swiglu_limit},
-            {"index_n_heads", c.index_heads}, {"index_head_dim", c.index_head_dim}, {"index_topk", c.index_topk},
-            {"hc_mult", c.hc_mult}, {"hc_sinkhorn_iters", c.hc_sinkhorn_iters}, {"hc_eps", c.hc_eps},
-            {"rms_norm_eps", c.rms_norm_eps}, {"compress_ratios", c.compress_ratios}, {"rope_theta", c.rope_theta},
+  Json j = {{"architectures", {"DeepseekV4ForCausalLM"}},
+            {"model_type", "deepseek_v4"},
+            {"vocab_size", c.vocab_size},
+            {"hidden_size", c.hidden_size},
+            {"num_hidden_layers", c.num_layers},
+            {"num_attention_heads", c.num_heads},
+            {"num_key_value_heads", 1},
+            {"head_dim", c.head_dim},
+            {"qk_rope_head_dim", c.rope_dim},
+            {"q_lora_rank", c.q_lora_rank},
+            {"o_groups", c.o_groups},
+            {"o_lora_rank", c.o_lora_rank},
+            {"sliding_window", c.window},
+            {"moe_intermediate_size", c.moe_intermediate},
+            {"n_routed_experts", c.num_experts},
+            {"n_shared_experts", c.num_shared_experts},
+            {"num_experts_per_tok", c.experts_per_token},
+            {"num_hash_layers", c.num_hash_layers},
+            {"scoring_func", "sqrtsoftplus"},
+            {"topk_method", "noaux_tc"},
+            {"norm_topk_prob", true},
+            {"hidden_act", "silu"},
+            {"routed_scaling_factor", c.routed_scaling_factor},
+            {"swiglu_limit", c.swiglu_limit},
+            {"index_n_heads", c.index_heads},
+            {"index_head_dim", c.index_head_dim},
+            {"index_topk", c.index_topk},
+            {"hc_mult", c.hc_mult},
+            {"hc_sinkhorn_iters", c.hc_sinkhorn_iters},
+            {"hc_eps", c.hc_eps},
+            {"rms_norm_eps", c.rms_norm_eps},
+            {"compress_ratios", c.compress_ratios},
+            {"rope_theta", c.rope_theta},
             {"compress_rope_theta", c.compress_rope_theta},
-            {"rope_scaling", {{"type", "yarn"}, {"factor", c.yarn_factor},
-                              {"original_max_position_embeddings", c.yarn_original_positions},
-                              {"beta_fast", c.yarn_beta_fast}, {"beta_slow", c.yarn_beta_slow}}},
-            {"max_position_embeddings", c.max_positions}, {"bos_token_id", c.bos_token_id},
-            {"eos_token_id", c.eos_token_ids.front()}, {"tie_word_embeddings", false}, {"torch_dtype", "bfloat16"}};
+            {"rope_scaling",
+             {{"type", "yarn"},
+              {"factor", c.yarn_factor},
+              {"original_max_position_embeddings", c.yarn_original_positions},
+              {"beta_fast", c.yarn_beta_fast},
+              {"beta_slow", c.yarn_beta_slow}}},
+            {"max_position_embeddings", c.max_positions},
+            {"bos_token_id", c.bos_token_id},
+            {"eos_token_id", c.eos_token_ids.front()},
+            {"tie_word_embeddings", false},
+            {"torch_dtype", "bfloat16"}};
   j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense}, {"seed", model.seed}};
   return j.dump(2) + "\n";
 }
@@ -190,7 +217,8 @@ class Filler {
     const bool direct = device_.kind() == DeviceKind::kCpu;
     FillWeightArgs args{.w = item.matrix, .codes = direct ? codes : buffer_.data(), .block_scale = nullptr,
                         .seed = item.seed, .std = item.std};
-    if (item.scale_bytes() > 0) args.block_scale = direct ? scales : buffer_.data() + AlignedBytes(item.codes.num_bytes());
+    if (item.scale_bytes() > 0)
+      args.block_scale = direct ? scales : buffer_.data() + AlignedBytes(item.codes.num_bytes());
     args.w.codes = args.codes;
     args.w.block_scale = args.block_scale;
     FillWeight(ctx_, args);
@@ -241,11 +269,12 @@ Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& mo
     return InvalidArgument(StrCat("'", path.string(), "' is there already; name a folder that does not exist yet"));
   }
   const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
-  if (!fs::is_directory(parent, error)) return NotFound(StrCat("no folder '", parent, "' to write '", path.string(), "' in"));
+  if (!fs::is_directory(parent, error))
+    return NotFound(StrCat("no folder '", parent, "' to write '", path.string(), "' in"));
   const int64_t free = FreeDiskBytes(parent);
   if (free >= 0 && free < on_disk) {
-    return ResourceExhausted(StrCat("the checkpoint takes ", on_disk, " bytes and the disk of '", parent, "' has ", free,
-                                    " free; use fewer layers (--layers) or another disk"));
+    return ResourceExhausted(StrCat("the checkpoint takes ", on_disk, " bytes and the disk of '", parent, "' has ",
+                                    free, " free; use fewer layers (--layers) or another disk"));
   }
   Filler filler(device, pool, config);
   DSV4_RETURN_IF_ERROR(filler.Prepare(shards));

@@ -12,11 +12,11 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Writes the weights of SyntheticWeights (same seed, same values) into the new folder `dir`: safetensors shards of at most
-// `shard_bytes` in the order of the model, model.safetensors.index.json and, last, config.json. Official names; NVFP4 in
-// ModelOpt's layout (weight, weight_scale, weight_scale_2). Values are made on `device`. Room on the disk is checked first.
-// On an error, and when `progress` returns false (kCancelled), the folder is removed. Errors: kInvalidArgument (the folder
-// exists), kResourceExhausted (disk or memory).
+// Writes the weights of SyntheticWeights (same seed, same values) into the new folder `dir`: safetensors shards of at
+// most `shard_bytes` in the order of the model, model.safetensors.index.json and, last, config.json. Official names;
+// NVFP4 in ModelOpt's layout (weight, weight_scale, weight_scale_2). Values are made on `device`. Room on the disk is
+// checked first. On an error, and when `progress` returns false (kCancelled), the folder is removed. Errors:
+// kInvalidArgument (the folder exists), kResourceExhausted (disk or memory).
 struct SyntheticDiskOptions {
   int64_t shard_bytes = 5'000'000'000;
 };

@@ -1,5 +1,5 @@
-// What a synthetic model's tensors hold: shared by making them on a device and writing them to files. Tensor number n of
-// VisitWeights (of those that exist) has the seed RandomBits(model.seed, n).
+// What a synthetic model's tensors hold: shared by making them on a device and writing them to files. Tensor number n
+// of VisitWeights (of those that exist) has the seed RandomBits(model.seed, n).
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,8 @@ int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, k
 // kernels there move its parts to their places or pack them. Reading never waits for the device unless it is slower.
 class Uploader {
  public:
-  Uploader(Device& device, ThreadPool& pool, ParallelReader& reader, const std::function<bool(int64_t, int64_t)>& progress,
-           int64_t total)
+  Uploader(Device& device, ThreadPool& pool, ParallelReader& reader,
+           const std::function<bool(int64_t, int64_t)>& progress, int64_t total)
       : device_(device), ctx_(device.Context(&pool, false)), reader_(reader), progress_(progress), total_(total) {}
   ~Uploader() {
     reader_.Stop();  // nothing is read into memory that is about to go
@@ -45,11 +45,13 @@ class Uploader {
     constexpr int64_t kBytes = kBatches * kBatchBytes;
     host_ = device_.AllocateStaging(kBytes + ParallelReader::kBlock);
     if (host_ == nullptr || !on_device_.Allocate(device_, kBytes)) {
-      return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes, " bytes pinned on the host and as many on ",
-                                      device_.name(), "; free some memory"));
+      return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
+                                      " bytes pinned on the host and as many on ", device_.name(),
+                                      "; free some memory"));
     }
     const auto address = reinterpret_cast<uintptr_t>(host_);
-    auto* aligned = static_cast<uint8_t*>(host_) + (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
+    auto* aligned = static_cast<uint8_t*>(host_) +
+                    (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
     for (int64_t i = 0; i < kBatches; ++i) {
       batches_[i].host = aligned + i * kBatchBytes;
       batches_[i].device = on_device_.data() + i * kBatchBytes;
@@ -72,8 +74,10 @@ class Uploader {
   Status Pack(const QuantTensor& m, uint8_t* codes, uint8_t* scales) {
     const WeightFormatInfo& f = InfoOf(m.format);
     if (f.grid() && m.scale_row_offset % kTileRows16 != 0) {
-      return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset, " of its scale grid's tensor; on a GPU "
-                                "that must be a multiple of ", kTileRows16, "; use --device cpu"));
+      return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
+                                " of its scale grid's tensor; on a GPU "
+                                "that must be a multiple of ",
+                                kTileRows16, "; use --device cpu"));
     }
     const int64_t row_bytes = m.row_bytes() + CeilDiv(FileScaleRowBytes(m), std::max<int64_t>(f.block_rows, 1));
     const int64_t fitting = (kLargest / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
@@ -133,7 +137,9 @@ class Uploader {
 
   // Room for parts of these sizes, wherever in a block they begin.
   Status Room(int64_t bytes, int64_t more = 0) {
-    const auto slot = [](int64_t n) { return CeilDiv(n, ParallelReader::kBlock) * ParallelReader::kBlock + ParallelReader::kBlock; };
+    const auto slot = [](int64_t n) {
+      return CeilDiv(n, ParallelReader::kBlock) * ParallelReader::kBlock + ParallelReader::kBlock;
+    };
     return current().used + slot(bytes) + slot(more) > kBatchBytes ? Next() : Status{};
   }
 

@@ -20,10 +20,10 @@ int64_t DeviceWeightBytes(const Weights& weights);
 int64_t UploadStagingBytes();
 
 // Matrices become tiles (ops/pack_weight/pack_weight.h), packed on the device; embedding table, mHC mixes and F32
-// matrices keep their rows. Parts of `source`'s files (null: none) are read by several threads, past the page cache where
-// that helps. `progress(done, total)` in bytes of the files; false stops with kCancelled. Fills `times` from `allocate` on
-// (may be null). Errors: kResourceExhausted, kUnsupported (a layout that the device's kernels do not take), kDataLoss (a
-// file that cannot be read), kInternal. The result does not need `host`.
+// matrices keep their rows. Parts of `source`'s files (null: none) are read by several threads, past the page cache
+// where that helps. `progress(done, total)` in bytes of the files; false stops with kCancelled. Fills `times` from
+// `allocate` on (may be null). Errors: kResourceExhausted, kUnsupported (a layout that the device's kernels do not
+// take), kDataLoss (a file that cannot be read), kInternal. The result does not need `host`.
 Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const TensorSource* source,
                               const std::function<bool(int64_t done, int64_t total)>& progress, LoadTimes* times);
 
