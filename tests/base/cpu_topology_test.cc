@@ -34,8 +34,8 @@ class TwoNodes : public testing::Test {
  protected:
   void SetUp() override {
     // One folder for each test: ctest runs them beside each other.
-    root_ = testing::TempDir() + "dsv4_topology_" + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
-            std::to_string(::getpid());
+    root_ = testing::TempDir() + "dsv4_topology_" + testing::UnitTest::GetInstance()->current_test_info()->name() +
+            "_" + std::to_string(::getpid());
     std::filesystem::remove_all(root_);
     Write("node/online", "0-1");
     Write("node/node0/cpulist", "0-3,8-11");

@@ -1,5 +1,5 @@
-// Ops that hand their output to the next matrix product as FP16 numbers in blocks (ops/activation_blocks.cuh): the same numbers
-// that the product would make of the float32 output, bit for bit.
+// Ops that hand their output to the next matrix product as FP16 numbers in blocks (ops/activation_blocks.cuh): the same
+// numbers that the product would make of the float32 output, bit for bit.
 #include <algorithm>
 #include <cmath>
 
@@ -19,10 +19,12 @@
 namespace dsv4::test {
 namespace {
 
-const QuantCase kNvfp4{WeightFormat::kNvfp4}, kFp8{WeightFormat::kFp8Block, DType::kF32}, kBf16{WeightFormat::kBf16}, kMxfp4{WeightFormat::kMxfp4};
+const QuantCase kNvfp4{WeightFormat::kNvfp4}, kFp8{WeightFormat::kFp8Block, DType::kF32}, kBf16{WeightFormat::kBf16},
+    kMxfp4{WeightFormat::kMxfp4};
 
 GuardBuffer<uint8_t> Blocks(int64_t rows, int64_t cols) {
-  return GuardBuffer<uint8_t>(static_cast<int64_t>(ActivationBlocksBytes(static_cast<size_t>(rows), static_cast<size_t>(cols))));
+  return GuardBuffer<uint8_t>(
+      static_cast<int64_t>(ActivationBlocksBytes(static_cast<size_t>(rows), static_cast<size_t>(cols))));
 }
 
 uint8_t* Bytes(const Tensor& t) { return static_cast<uint8_t*>(t.data); }
@@ -35,13 +37,16 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
   DSV4_GPU_OR_SKIP();
   Random random(1);
   for (const QuantCase& kind : {kNvfp4, kFp8}) {
-    for (const Sizes& s : {Sizes{70, 1, 64, 64}, Sizes{300, 2, 192, 128}, Sizes{521, 1, 2624, 192}, Sizes{1027, 3, 320, 448}}) {
+    for (const Sizes& s :
+         {Sizes{70, 1, 64, 64}, Sizes{300, 2, 192, 128}, Sizes{521, 1, 2624, 192}, Sizes{1027, 3, 320, 448}}) {
       SCOPED_TRACE(StrCat(kind.name(), " T ", s.tokens, " G ", s.groups, " N ", s.n, " K ", s.k));
       QuantFixture w(random, kind, s.groups * s.n, s.k, QuantOptions{.unaligned = false});
       GuardBuffer<float> x({s.tokens, s.groups * s.k}, random.Normals(s.tokens * s.groups * s.k));
       x[3] = 1e6f, x[4] = 1e-7f;
-      GuardBuffer<uint8_t> x_blocks({static_cast<int64_t>(ActivationBlocksBytes(static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.k)))},
-                                    AsBlocks(x.span(), static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.k)));
+      GuardBuffer<uint8_t> x_blocks(
+          {static_cast<int64_t>(
+              ActivationBlocksBytes(static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.k)))},
+          AsBlocks(x.span(), static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.k)));
       GuardBuffer<float> want({s.tokens, s.groups * s.n}), got({s.tokens, s.groups * s.n});
       GuardBuffer<uint8_t> y_blocks = Blocks(s.tokens, s.groups * s.n);
       for (int pass = 0; pass < 3; ++pass) {
@@ -59,7 +64,8 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
         gpu.Finish();
       }
       EXPECT_TRUE(BitEqual(got.span(), want.span()));
-      EXPECT_TRUE(BlocksHold(y_blocks.span(), want.span(), static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.n)));
+      EXPECT_TRUE(
+          BlocksHold(y_blocks.span(), want.span(), static_cast<size_t>(s.tokens), static_cast<size_t>(s.groups * s.n)));
     }
   }
 }
@@ -68,17 +74,20 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
 TEST(CudaActivationBlocks, LinearPartsTogether) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
-  const std::vector<std::vector<QuantCase>> kinds = {{kNvfp4, kNvfp4, kNvfp4, kNvfp4}, {kBf16, kNvfp4, kFp8, kNvfp4}, {kMxfp4, kBf16, kNvfp4, kBf16}};
+  const std::vector<std::vector<QuantCase>> kinds = {
+      {kNvfp4, kNvfp4, kNvfp4, kNvfp4}, {kBf16, kNvfp4, kFp8, kNvfp4}, {kMxfp4, kBf16, kNvfp4, kBf16}};
   const std::vector<int64_t> rows = {200, 16, 513, 128};
   for (const auto& formats : kinds) {
     for (const int64_t tokens : {66, 300, 1030}) {
       SCOPED_TRACE(StrCat(formats[0].name(), ", ", formats[1].name(), "... T ", tokens));
       const int64_t k = 192;
       GuardBuffer<float> x({tokens, k}, random.Normals(tokens * k));
-      GuardBuffer<uint8_t> x_blocks({static_cast<int64_t>(ActivationBlocksBytes(static_cast<size_t>(tokens), static_cast<size_t>(k)))},
-                                    AsBlocks(x.span(), static_cast<size_t>(tokens), static_cast<size_t>(k)));
+      GuardBuffer<uint8_t> x_blocks(
+          {static_cast<int64_t>(ActivationBlocksBytes(static_cast<size_t>(tokens), static_cast<size_t>(k)))},
+          AsBlocks(x.span(), static_cast<size_t>(tokens), static_cast<size_t>(k)));
       std::vector<std::unique_ptr<QuantFixture>> w;
-      for (size_t i = 0; i < rows.size(); ++i) w.push_back(std::make_unique<QuantFixture>(random, formats[i], rows[i], k, QuantOptions{.unaligned = false}));
+      for (size_t i = 0; i < rows.size(); ++i)
+        w.push_back(std::make_unique<QuantFixture>(random, formats[i], rows[i], k, QuantOptions{.unaligned = false}));
       for (const Regime regime : {Regime::kLongPrompt, Regime::kPrompt}) {
         for (const bool blocks : {false, true}) {
           Mirror gpu;
@@ -97,9 +106,12 @@ TEST(CudaActivationBlocks, LinearPartsTogether) {
             GuardBuffer<float> want({tokens, rows[i]});
             Mirror alone;
             alone.ctx().regime = regime;
-            WgmmaLinear(alone.ctx(), {.x = alone.In(x.tensor()), .parts = {{alone.Weight(w[i]->tensor()), alone.Out(want.tensor())}}});
+            WgmmaLinear(alone.ctx(), {.x = alone.In(x.tensor()),
+                                      .parts = {{alone.Weight(w[i]->tensor()), alone.Out(want.tensor())}}});
             alone.Finish();
-            EXPECT_TRUE(BitEqual(y[i]->span(), want.span())) << "part " << i << (regime == Regime::kPrompt ? " in two numbers" : " in one number") << (blocks ? " from blocks" : "");
+            EXPECT_TRUE(BitEqual(y[i]->span(), want.span()))
+                << "part " << i << (regime == Regime::kPrompt ? " in two numbers" : " in one number")
+                << (blocks ? " from blocks" : "");
           }
         }
       }
@@ -112,7 +124,8 @@ TEST(CudaActivationBlocks, Swiglu) {
   Random random(3);
   for (const Sizes& s : {Sizes{1, 1, 64, 0}, Sizes{70, 1, 576, 0}, Sizes{131, 1, 2048, 0}}) {
     const int64_t rows = s.tokens, f = s.n;
-    GuardBuffer<float> gate({rows, f}, random.Normals(rows * f, 4)), up({rows, f}, random.Normals(rows * f, 4)), y({rows, f});
+    GuardBuffer<float> gate({rows, f}, random.Normals(rows * f, 4)), up({rows, f}, random.Normals(rows * f, 4)),
+        y({rows, f});
     gate[1] = std::nanf("");
     GuardBuffer<uint8_t> blocks = Blocks(rows, f);
     Mirror gpu;
@@ -125,7 +138,8 @@ TEST(CudaActivationBlocks, Swiglu) {
     const size_t at = ActivationBlocksByte(static_cast<size_t>(rows), 0, 1);
     EXPECT_EQ(blocks[static_cast<int64_t>(at) + 1] & 0x7E, 0x7E);
     blocks[static_cast<int64_t>(at)] = blocks[static_cast<int64_t>(at) + 1] = 0;
-    EXPECT_TRUE(BlocksHold(blocks.span(), y.span(), static_cast<size_t>(rows), static_cast<size_t>(f))) << rows << " x " << f;
+    EXPECT_TRUE(BlocksHold(blocks.span(), y.span(), static_cast<size_t>(rows), static_cast<size_t>(f)))
+        << rows << " x " << f;
   }
 }
 
@@ -134,15 +148,26 @@ TEST(CudaActivationBlocks, HcBridge) {
   Random random(4);
   for (const int64_t d : {512, 4096}) {
     const int64_t t = 70, h = 4;
-    GuardBuffer<float> streams({t, h, d}, random.Normals(t * h * d)), y({t, d}, random.Normals(t * d)), norm({d}, random.Normals(d));
-    GuardBuffer<float> base({24}, random.Normals(24)), scale({3}, {0.05f, 0.03f, 0.08f}), post({t, h}, random.Uniforms(t * h, 0, 2));
+    GuardBuffer<float> streams({t, h, d}, random.Normals(t * h * d)), y({t, d}, random.Normals(t * d)),
+        norm({d}, random.Normals(d));
+    GuardBuffer<float> base({24}, random.Normals(24)), scale({3}, {0.05f, 0.03f, 0.08f}),
+        post({t, h}, random.Uniforms(t * h, 0, 2));
     GuardBuffer<float> comb({t, h, h}, random.Uniforms(t * h * h, 0, 0.5)), x({t, d});
     QuantFixture fn(random, {WeightFormat::kF32}, 24, h * d);
     GuardBuffer<uint8_t> blocks = Blocks(t, d);
     Mirror gpu;
-    HcBridgeArgs a{.streams = gpu.In(streams.tensor()), .y = gpu.In(y.tensor()), .fn = gpu.Weight(fn.tensor(), /*rows=*/true), .base = gpu.In(base.tensor()),
-                   .scale = gpu.In(scale.tensor()), .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f, .norm = gpu.In(norm.tensor()), .x = gpu.Out(x.tensor()),
-                   .post = gpu.In(post.tensor()), .comb = gpu.In(comb.tensor())};
+    HcBridgeArgs a{.streams = gpu.In(streams.tensor()),
+                   .y = gpu.In(y.tensor()),
+                   .fn = gpu.Weight(fn.tensor(), /*rows=*/true),
+                   .base = gpu.In(base.tensor()),
+                   .scale = gpu.In(scale.tensor()),
+                   .iters = 20,
+                   .eps = 1e-6f,
+                   .norm_eps = 1e-6f,
+                   .norm = gpu.In(norm.tensor()),
+                   .x = gpu.Out(x.tensor()),
+                   .post = gpu.In(post.tensor()),
+                   .comb = gpu.In(comb.tensor())};
     gpu.ctx().regime = Regime::kLongPrompt;
     ASSERT_TRUE(HcBridgeWritesBlocks(gpu.ctx(), h, d));
     a.x_blocks = Bytes(gpu.Out(blocks.tensor()));
@@ -160,14 +185,19 @@ TEST(CudaActivationBlocks, SparseAttention) {
     CacheFixture cache(FullKvSpec({128}), sequences);
     cache.FillRandom(random);
     const int64_t t = cache.num_tokens(), dh = 512;
-    GuardBuffer<float> q({t, heads, dh}, random.Normals(t * heads * dh)), kv({t, dh}, random.Normals(t * dh)), sink({heads}, random.Normals(heads, 3));
+    GuardBuffer<float> q({t, heads, dh}, random.Normals(t * heads * dh)), kv({t, dh}, random.Normals(t * dh)),
+        sink({heads}, random.Normals(heads, 3));
     for (float& x : q.span()) x = std::nearbyint(x * 64) / 64;  // FP16 numbers, below also times a power of two
     for (int64_t i = 0; i < t; ++i) RoundRow(cache.layout().layers[0].window_row, kv.row(i).data());
     GuardBuffer<float> cos_sin({t, 32, 2}, random.Uniforms(t * 64, -1, 1)), out({t, heads, dh});
     GuardBuffer<uint8_t> blocks = Blocks(t, heads * dh);
     Mirror gpu;
-    SparseAttentionArgs a{.q = gpu.In(q.tensor()), .kv = gpu.In(kv.tensor()), .sink = gpu.In(sink.tensor()), .cache = gpu.Cache(cache.View(0)),
-                          .out = gpu.Out(out.tensor()), .cos_sin = gpu.In(cos_sin.tensor())};
+    SparseAttentionArgs a{.q = gpu.In(q.tensor()),
+                          .kv = gpu.In(kv.tensor()),
+                          .sink = gpu.In(sink.tensor()),
+                          .cache = gpu.Cache(cache.View(0)),
+                          .out = gpu.Out(out.tensor()),
+                          .cos_sin = gpu.In(cos_sin.tensor())};
     gpu.ctx().regime = Regime::kLongPrompt;
     if (!SparseAttentionWritesBlocks(gpu.ctx(), ShapeOf(a))) GTEST_SKIP() << "not a Hopper GPU";
     SparseAttention(gpu.ctx(), a);
@@ -177,14 +207,21 @@ TEST(CudaActivationBlocks, SparseAttention) {
     GuardBuffer<float> raw({t, heads, dh}, q.values()), squares({t, heads, 8});
     const float eps = 1e-6f, unit = 16;
     for (int64_t i = 0; i < t * heads; ++i) {
-      const float power = std::ldexp(1.0f, static_cast<int>(i % 7) - 3);  // sqrt(sum / 512 + eps unit^2), with the whole sum in one block
+      // sqrt(sum / 512 + eps unit^2), with the whole sum in one block
+      const float power = std::ldexp(1.0f, static_cast<int>(i % 7) - 3);
       for (int64_t c = 0; c < dh; ++c) raw[i * dh + c] = q[i * dh + c] * power;
       for (int64_t c = 0; c < 8; ++c) squares[i * 8 + c] = c == i % 8 ? 512 * (power * power - eps * unit * unit) : 0;
     }
-    GuardBuffer<uint8_t> query_blocks({QueryBlocksBytes(t, heads * dh)}, AsBlocks(raw.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh), QueryBlocksByte));
+    GuardBuffer<uint8_t> query_blocks(
+        {QueryBlocksBytes(t, heads * dh)},
+        AsBlocks(raw.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh), QueryBlocksByte));
     GuardBuffer<float> from_queries({t, heads, dh});
     GuardBuffer<uint8_t> blocks_from_queries = Blocks(t, heads * dh);
-    a.queries = {.blocks = Bytes(gpu.In(query_blocks.tensor())), .squares = gpu.In(squares.tensor()).f32(), .unit = unit, .head_dim = dh, .cos_sin = {}};
+    a.queries = {.blocks = Bytes(gpu.In(query_blocks.tensor())),
+                 .squares = gpu.In(squares.tensor()).f32(),
+                 .unit = unit,
+                 .head_dim = dh,
+                 .cos_sin = {}};
     a.norm_eps = eps;
     a.q = {nullptr, DType::kF32, a.q.shape};
     a.out_blocks = Bytes(gpu.Out(blocks_from_queries.tensor()));
@@ -192,9 +229,12 @@ TEST(CudaActivationBlocks, SparseAttention) {
     a.out_blocks = nullptr, a.out = gpu.Out(from_queries.tensor());
     SparseAttention(gpu.ctx(), a);
     gpu.Finish();
-    EXPECT_TRUE(BlocksHold(blocks.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh))) << heads;
+    EXPECT_TRUE(BlocksHold(blocks.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh)))
+        << heads;
     EXPECT_TRUE(BitEqual(from_queries.span(), out.span())) << heads;
-    EXPECT_TRUE(BlocksHold(blocks_from_queries.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh))) << heads;
+    EXPECT_TRUE(
+        BlocksHold(blocks_from_queries.span(), out.span(), static_cast<size_t>(t), static_cast<size_t>(heads * dh)))
+        << heads;
   }
 }
 
@@ -203,25 +243,35 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
   for (const QuantCase& kind : {kNvfp4, kFp8}) {
-    for (const Sizes& s : {Sizes{66, 2, 128, 64}, Sizes{300, 3, 64, 128}, Sizes{517, 1, 512, 192}, Sizes{1027, 2, 512, 448}}) {
+    for (const Sizes& s :
+         {Sizes{66, 2, 128, 64}, Sizes{300, 3, 64, 128}, Sizes{517, 1, 512, 192}, Sizes{1027, 2, 512, 448}}) {
       const int64_t t = s.tokens, heads = s.groups, dh = s.n, n = heads * dh;
       SCOPED_TRACE(StrCat(kind.name(), " T ", t, " heads ", heads, " of ", dh, " K ", s.k));
-      QuantFixture w(random, kind, n, s.k, QuantOptions{.unaligned = false}), other(random, kind, 192, s.k, QuantOptions{.unaligned = false});
-      GuardBuffer<float> x({t, s.k}, random.Normals(t * s.k)), cos_sin({t, 32, 2}), y({t, n}), squares({t, n / 64}), other_y({t, 192}), other_want({t, 192});
+      QuantFixture w(random, kind, n, s.k, QuantOptions{.unaligned = false}),
+          other(random, kind, 192, s.k, QuantOptions{.unaligned = false});
+      GuardBuffer<float> x({t, s.k}, random.Normals(t * s.k)), cos_sin({t, 32, 2}), y({t, n}), squares({t, n / 64}),
+          other_y({t, 192}), other_want({t, 192});
       x[5] = 1e6f;
       x[(t - 1) * s.k] = std::nanf("");  // the last token's
       const std::vector<float> turns = random.Uniforms(t * 32, 0, 6);
-      for (int64_t i = 0; i < t * 32; ++i) cos_sin[2 * i] = std::cos(turns[static_cast<size_t>(i)]), cos_sin[2 * i + 1] = std::sin(turns[static_cast<size_t>(i)]);
+      for (int64_t i = 0; i < t * 32; ++i)
+        cos_sin[2 * i] = std::cos(turns[static_cast<size_t>(i)]),
+                    cos_sin[2 * i + 1] = std::sin(turns[static_cast<size_t>(i)]);
       GuardBuffer<uint8_t> blocks({QueryBlocksBytes(t, n)});
       const float unit = 0.25f;
       Mirror gpu;
       LinearArgs a{.x = gpu.In(x.tensor())}, plain{.x = a.x};
       a.parts.Add({.w = gpu.Weight(other.tensor()), .y = gpu.Out(other_y.tensor())});
-      a.parts.Add({.w = gpu.Weight(w.tensor()), .y = {nullptr, DType::kF32, {t, n}},
-                   .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())), .squares = gpu.Out(squares.tensor()).f32(), .unit = unit, .head_dim = dh,
+      a.parts.Add({.w = gpu.Weight(w.tensor()),
+                   .y = {nullptr, DType::kF32, {t, n}},
+                   .queries = {.blocks = Bytes(gpu.Out(blocks.tensor())),
+                               .squares = gpu.Out(squares.tensor()).f32(),
+                               .unit = unit,
+                               .head_dim = dh,
                                .cos_sin = gpu.In(cos_sin.tensor())}});
       if (!gpu.ctx().gpu.IsHopper()) GTEST_SKIP() << "not a Hopper GPU";
-      plain.parts = {{.w = a.parts[1].w, .y = gpu.Out(y.tensor())}, {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())}};
+      plain.parts = {{.w = a.parts[1].w, .y = gpu.Out(y.tensor())},
+                     {.w = a.parts[0].w, .y = gpu.Out(other_want.tensor())}};
       gpu.ctx().regime = Regime::kLongPrompt;
       WgmmaLinear(gpu.ctx(), a);
       WgmmaLinear(gpu.ctx(), plain);

@@ -13,7 +13,8 @@ namespace dsv4::test {
 namespace {
 
 class CudaFixture : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, CudaFixture, testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
+INSTANTIATE_TEST_SUITE_P(All, CudaFixture,
+                         testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -55,10 +56,11 @@ Agreement Compare(const std::vector<float>& got, const std::vector<float>& want,
   }
   std::sort(row_errors.begin(), row_errors.end());
   for (int64_t r = 0; r < rows; ++r) agreed += ArgMax(got.data() + r * v, v) == ArgMax(want.data() + r * v, v);
-  std::printf("row errors: median %.5f, 75%% %.5f, 90%% %.5f, 99%% %.5f, largest %.5f\n", row_errors[row_errors.size() / 2],
-              row_errors[row_errors.size() * 3 / 4], row_errors[row_errors.size() * 9 / 10],
-              row_errors[row_errors.size() * 99 / 100], row_errors.back());
-  return {std::sqrt(error / size), static_cast<double>(agreed) / static_cast<double>(rows), row_errors[row_errors.size() / 2]};
+  std::printf("row errors: median %.5f, 75%% %.5f, 90%% %.5f, 99%% %.5f, largest %.5f\n",
+              row_errors[row_errors.size() / 2], row_errors[row_errors.size() * 3 / 4],
+              row_errors[row_errors.size() * 9 / 10], row_errors[row_errors.size() * 99 / 100], row_errors.back());
+  return {std::sqrt(error / size), static_cast<double>(agreed) / static_cast<double>(rows),
+          row_errors[row_errors.size() / 2]};
 }
 
 void ExpectAgreement(const char* what, const Agreement& a, double rms, double arg_max) {

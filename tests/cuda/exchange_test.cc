@@ -33,7 +33,8 @@ std::vector<std::unique_ptr<Device>> OpenGpus(int count, bool one_gpu) {
 
 class GpuRanks {
  public:
-  GpuRanks(std::vector<std::unique_ptr<Device>> devices, ExchangeTransport transport, int64_t elements, double timeout_s = 20)
+  GpuRanks(std::vector<std::unique_ptr<Device>> devices, ExchangeTransport transport, int64_t elements,
+           double timeout_s = 20)
       : devices_(std::move(devices)) {
     std::vector<ExchangeGpu> gpus;
     for (auto& device : devices_) {
@@ -66,8 +67,11 @@ class GpuRanks {
   std::unique_ptr<Exchange> exchange_;
 };
 
-// Waits for the other ranks. What may wait for a GPU (allocating, loading kernels) is done by all before any of them polls.
-void Together(Exchange& exchange, int rank) { ASSERT_TRUE(exchange.Meet(rank, -1, nullptr) && exchange.Leave(rank, -1)); }
+// Waits for the other ranks. What may wait for a GPU (allocating, loading kernels) is done by all before any of them
+// polls.
+void Together(Exchange& exchange, int rank) {
+  ASSERT_TRUE(exchange.Meet(rank, -1, nullptr) && exchange.Leave(rank, -1));
+}
 
 float TreeOf(const std::vector<std::vector<float>>& parts, size_t i) {
   std::vector<float> v;
@@ -85,7 +89,8 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
   const int64_t room = 5000;
   GpuRanks ranks(std::move(devices), transport, room);
   Random random(static_cast<uint64_t>(count));
-  for (const Shape shape : {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{128, 256}}) {
+  for (const Shape shape :
+       {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{128, 256}}) {
     const int64_t n = shape.num_elements(), columns = shape[1];
     std::vector<std::vector<float>> parts;
     for (int r = 0; r < count; ++r) parts.push_back(random.Hostiles(n));
@@ -94,7 +99,9 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
     std::vector<float> want, want_gathered(static_cast<size_t>(n * count));
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) want.push_back(TreeOf(parts, i));
     for (int64_t i = 0; i < n; ++i) {
-      for (int p = 0; p < count; ++p) want_gathered[static_cast<size_t>((i / columns * count + p) * columns + i % columns)] = parts[static_cast<size_t>(p)][static_cast<size_t>(i)];
+      for (int p = 0; p < count; ++p)
+        want_gathered[static_cast<size_t>((i / columns * count + p) * columns +
+                                          i % columns)] = parts[static_cast<size_t>(p)][static_cast<size_t>(i)];
     }
     std::vector<std::vector<float>> sums(static_cast<size_t>(count)), gathered(static_cast<size_t>(count));
     ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
@@ -107,7 +114,9 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       int64_t site = 0;
       SumRanks(ctx, {.y = {y.data(), DType::kF32, shape}, .site = site});
       site += RankExchanges(ctx, n);
-      GatherRanks(ctx, {.x = {x.data(), DType::kF32, shape}, .y = {all.data(), DType::kF32, {shape[0], columns * count}}, .site = site});
+      GatherRanks(ctx, {.x = {x.data(), DType::kF32, shape},
+                        .y = {all.data(), DType::kF32, {shape[0], columns * count}},
+                        .site = site});
       site += RankExchanges(ctx, n);
       AdvanceExchanges(ctx, site);
       sums[at].resize(static_cast<size_t>(n)), gathered[at].resize(static_cast<size_t>(n * count));
@@ -116,8 +125,10 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       Together(ranks.exchange(), r);
     });
     for (int r = 0; r < count; ++r) {
-      EXPECT_TRUE(BitEqual(sums[static_cast<size_t>(r)], want)) << "rank " << r << " of " << count << ", " << shape.ToString();
-      EXPECT_TRUE(BitEqual(gathered[static_cast<size_t>(r)], want_gathered)) << "rank " << r << " of " << count << ", " << shape.ToString();
+      EXPECT_TRUE(BitEqual(sums[static_cast<size_t>(r)], want))
+          << "rank " << r << " of " << count << ", " << shape.ToString();
+      EXPECT_TRUE(BitEqual(gathered[static_cast<size_t>(r)], want_gathered))
+          << "rank " << r << " of " << count << ", " << shape.ToString();
     }
   }
   EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
@@ -175,7 +186,8 @@ TEST(CudaExchange, ADeadGpuIsNamedAndTheStepDrains) {
     EXPECT_TRUE(device.Synchronize().ok());
   });
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), 2);
-  EXPECT_THAT(ranks.exchange().status().message(), ::testing::HasSubstr("GPU 1 sent nothing to GPU 0 for 0.3 s (exchange 0)"));
+  EXPECT_THAT(ranks.exchange().status().message(),
+              ::testing::HasSubstr("GPU 1 sent nothing to GPU 0 for 0.3 s (exchange 0)"));
 }
 
 TEST(CudaExchange, AFailureOfTheHostEndsPollsAtOnce) {
@@ -198,7 +210,8 @@ TEST(CudaExchange, AFailureOfTheHostEndsPollsAtOnce) {
 TEST(CudaExchange, WordsNeedAGpuARank) {
   DSV4_GPU_OR_SKIP();
   const ExchangeGpu gpu{.index = 0, .stream = Gpu()->Context(nullptr, false).stream};
-  const auto opened = OpenGpuExchange(std::vector<ExchangeGpu>{gpu, gpu}, ExchangeTransport::kWords, {.elements = 4096});
+  const auto opened = OpenGpuExchange(std::vector<ExchangeGpu>{gpu, gpu}, ExchangeTransport::kWords,
+                                      {.elements = 4096});
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().message(), "GPU 0 stands for two ranks: those exchange by events only");
 }

@@ -33,9 +33,15 @@ struct Projections {  // of one compressor
         norm({c.dim}, random.Normals(c.dim)),
         frequencies({kPairs}, random.Uniforms(kPairs, 0, 1)) {}
   CompressArgs On(Mirror& gpu, const CacheView& cache, const CompressorLayout& layout, bool hadamard) {
-    return {.values = gpu.In(values.tensor()), .gates = gpu.Out(gates.tensor()), .slot_bias = gpu.In(slot_bias.tensor()),
-            .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f, .frequencies = gpu.In(frequencies.tensor()), .hadamard = hadamard,
-            .cache = cache, .layout = &layout};
+    return {.values = gpu.In(values.tensor()),
+            .gates = gpu.Out(gates.tensor()),
+            .slot_bias = gpu.In(slot_bias.tensor()),
+            .norm = gpu.In(norm.tensor()),
+            .norm_eps = 1e-6f,
+            .frequencies = gpu.In(frequencies.tensor()),
+            .hadamard = hadamard,
+            .cache = cache,
+            .layout = &layout};
   }
   GuardBuffer<float> values, gates, slot_bias, norm, frequencies;
 };
@@ -51,9 +57,9 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   cache.FillRandom(random);
   const LayerLayout& layer = cache.layout().layers[0];
   const bool indexes = layer.index.ratio != 0;
-  GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), norm({c.k}, random.Normals(c.k)), kv({1, kHead}, random.Normals(kHead)),
-      kv_norm({kHead}, random.Normals(kHead)), angles({1, kPairs, 2}, random.Normals(2 * kPairs)), q({1, c.heads, kHead}),
-      index_q({1, c.heads, kIndexHead});
+  GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), norm({c.k}, random.Normals(c.k)),
+      kv({1, kHead}, random.Normals(kHead)), kv_norm({kHead}, random.Normals(kHead)),
+      angles({1, kPairs, 2}, random.Normals(2 * kPairs)), q({1, c.heads, kHead}), index_q({1, c.heads, kIndexHead});
   std::deque<Projections> projections;
   for (const CompressorLayout* layout : {&layer.main, &layer.index}) {
     if (layout->ratio != 0) projections.emplace_back(random, *layout);
@@ -63,8 +69,14 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   LinearArgs linears{.x = gpu.In(x.tensor()), .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
   linears.parts.Add({gpu.Weight(q_b.tensor()), to.Reshaped({1, c.heads * kHead})});
   if (indexes) linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({1, c.heads * kIndexHead})});
-  QPrepareArgs args{.q = to, .kv = gpu.Out(kv.tensor()), .kv_norm = gpu.In(kv_norm.tensor()), .index_q = index_to,
-                    .cos_sin = gpu.In(angles.tensor()), .norm_eps = 1e-6f, .index_dtype = c.index, .cache = gpu.Cache(cache.View(0)),
+  QPrepareArgs args{.q = to,
+                    .kv = gpu.Out(kv.tensor()),
+                    .kv_norm = gpu.In(kv_norm.tensor()),
+                    .index_q = index_to,
+                    .cos_sin = gpu.In(angles.tensor()),
+                    .norm_eps = 1e-6f,
+                    .index_dtype = c.index,
+                    .cache = gpu.Cache(cache.View(0)),
                     .append = true};
   for (size_t i = 0; i < projections.size(); ++i) {
     args.compress[i] = projections[i].On(gpu, args.cache, i == 0 ? layer.main : layer.index, i == 1);
@@ -78,7 +90,11 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   }
   QPrepareCuda(gpu.ctx(), args);
   gpu.Finish();
-  Result r{.q = q.values(), .index_q = indexes ? index_q.values() : std::vector<float>{}, .kv = kv.values(), .gates = {}, .memory = {}};
+  Result r{.q = q.values(),
+           .index_q = indexes ? index_q.values() : std::vector<float>{},
+           .kv = kv.values(),
+           .gates = {},
+           .memory = {}};
   for (Projections& p : projections) r.gates.insert(r.gates.end(), p.gates.data(), p.gates.data() + p.gates.size());
   const SequenceView& seq = cache.sequences()[0];
   r.memory.assign(seq.fixed, seq.fixed + cache.layout().fixed_bytes);
@@ -91,8 +107,10 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
 void ExpectTheSameBits(const Case& c) {
   SCOPED_TRACE(StrCat("heads ", c.heads, " K ", c.k, " ratio ", c.ratio, " at ", c.position));
   Random random(6);
-  const QuantFixture q_b(random, {WeightFormat::kNvfp4}, c.heads * kHead, c.k), index_q_b(random, {WeightFormat::kNvfp4}, c.heads * kIndexHead, c.k);
-  const Result want = Prepared(c, q_b, index_q_b, false), got = Prepared(c, q_b, index_q_b, true), again = Prepared(c, q_b, index_q_b, true);
+  const QuantFixture q_b(random, {WeightFormat::kNvfp4}, c.heads * kHead, c.k),
+      index_q_b(random, {WeightFormat::kNvfp4}, c.heads * kIndexHead, c.k);
+  const Result want = Prepared(c, q_b, index_q_b, false), got = Prepared(c, q_b, index_q_b, true),
+               again = Prepared(c, q_b, index_q_b, true);
   EXPECT_TRUE(BitEqual(got.q, want.q));
   EXPECT_TRUE(BitEqual(got.index_q, want.index_q));
   EXPECT_TRUE(BitEqual(got.kv, want.kv));
@@ -103,8 +121,13 @@ void ExpectTheSameBits(const Case& c) {
 
 TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
   DSV4_GPU_OR_SKIP();
-  for (const Case& c : {Case{64, 1024, 0, 130}, {64, 1024, 4, 130}, {64, 1024, 4, 131}, {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
-                        {64, 1024, 128, 255}, {64, 1536, 128, 256, KvDtype::kF32}, {40, 64, 4, 1023, KvDtype::kF32, IndexDtype::kF32},
+  for (const Case& c : {Case{64, 1024, 0, 130},
+                        {64, 1024, 4, 130},
+                        {64, 1024, 4, 131},
+                        {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
+                        {64, 1024, 128, 255},
+                        {64, 1536, 128, 256, KvDtype::kF32},
+                        {40, 64, 4, 1023, KvDtype::kF32, IndexDtype::kF32},
                         {33, 1008, 128, 0}}) {
     ExpectTheSameBits(c);
   }
@@ -120,12 +143,14 @@ TEST(CudaQPrepareExpand, GivesTheBitsShort) {
 TEST(CudaQPrepareExpand, OnlyWhereItCan) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
-  const QuantFixture fp8(random, {WeightFormat::kFp8Block}, 64 * kHead, 64), nvfp4(random, {WeightFormat::kNvfp4}, 64 * kHead, 64);
+  const QuantFixture fp8(random, {WeightFormat::kFp8Block}, 64 * kHead, 64),
+      nvfp4(random, {WeightFormat::kNvfp4}, 64 * kHead, 64);
   CacheFixture cache(FullKvSpec({0}), {{3, 1}});
   GuardBuffer<float> x({1, 64}), norm({64}), q({1, 64, kHead}), kv({1, kHead}), angles({1, kPairs, 2});
   Mirror gpu;
   const auto can = [&](const QuantFixture& w, bool append, bool f32_inputs) {
-    QPrepareArgs args{.q = q.tensor(), .kv = kv.tensor(), .cos_sin = angles.tensor(), .cache = cache.View(0), .append = append};
+    QPrepareArgs args{
+        .q = q.tensor(), .kv = kv.tensor(), .cos_sin = angles.tensor(), .cache = cache.View(0), .append = append};
     LinearArgs linears{.x = x.tensor(), .norm = norm.tensor()};
     linears.parts.Add({gpu.Weight(w.tensor()), q.tensor().Reshaped({1, 64 * kHead})});
     gpu.ctx().f32_inputs = f32_inputs;

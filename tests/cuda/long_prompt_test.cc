@@ -1,15 +1,19 @@
-// Prompts of more than 1,024 tokens, which have kernels and roundings of their own (docs/numerics.md, 3.1), against the same tokens
-// as prompts of at most 1,000 one behind the other, whose inputs of matrix products are numbers of about 22 bits: layers of the
-// released shape with random weights, two that slide and one of each ratio.
+// Prompts of more than 1,024 tokens, which have kernels and roundings of their own (docs/numerics.md, 3.1), against the
+// same tokens as prompts of at most 1,000 one behind the other, whose inputs of matrix products are numbers of about 22
+// bits: layers of the released shape with random weights, two that slide and one of each ratio.
 //
-// The tolerance. An input rounded to one FP16 number (10 fraction bits) is off by 2^-11 / sqrt(3) = 2.8e-4 at most in the mean square,
-// 2e-4 over all mantissas; a product's output inherits that, for the weights are random and the errors of its K inputs are
-// independent. A sublayer has at most 7 such roundings in a row (input, q_b's input, query, softmax weight, o_a's and o_b's inputs;
-// input and hidden rows of an expert), 8 sublayers follow each other, and norms keep the sizes: sqrt(8 * 7) * 2e-4 = 1.5e-3. Rows of
-// the cache are rounded to BF16 in both runs; where that falls the other way an element moves by 2^-8 = 4e-3: with probability
-// 2e-4 * 5 / 4e-3 = 1/4 at most, so by 2e-3 in the mean square. Together sqrt(1.5^2 + 2^2) * 1e-3 = 2.5e-3. (An H200 shows 0.9e-3 to
-// 1.2e-3; without RoPE on the queries 0.05 to 0.25.) A row whose router chooses another expert, or whose index another row, is off by
-// more (3.1: 15 to 50 %): only the fourth layer's router and index choose by numbers, so three rows of four must be within it.
+// The tolerance. An input rounded to one FP16 number (10 fraction bits) is off by 2^-11 / sqrt(3) = 2.8e-4 at most in
+// the mean square,
+// 2e-4 over all mantissas; a product's output inherits that, for the weights are random and the errors of its K inputs
+// are independent. A sublayer has at most 7 such roundings in a row (input, q_b's input, query, softmax weight, o_a's
+// and o_b's inputs; input and hidden rows of an expert), 8 sublayers follow each other, and norms keep the sizes:
+// sqrt(8 * 7) * 2e-4 = 1.5e-3. Rows of the cache are rounded to BF16 in both runs; where that falls the other way an
+// element moves by 2^-8 = 4e-3: with probability
+// 2e-4 * 5 / 4e-3 = 1/4 at most, so by 2e-3 in the mean square. Together sqrt(1.5^2 + 2^2) * 1e-3 = 2.5e-3. (An H200
+// shows 0.9e-3 to
+// 1.2e-3; without RoPE on the queries 0.05 to 0.25.) A row whose router chooses another expert, or whose index another
+// row, is off by more (3.1: 15 to 50 %): only the fourth layer's router and index choose by numbers, so three rows of
+// four must be within it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,11 +32,13 @@ struct LongPromptCase {
 };
 
 class CudaLongPrompt : public testing::TestWithParam<LongPromptCase> {};
-INSTANTIATE_TEST_SUITE_P(All, CudaLongPrompt, testing::Values(LongPromptCase{"nvfp4", false}, LongPromptCase{"fp8_dense", true}),
+INSTANTIATE_TEST_SUITE_P(All, CudaLongPrompt,
+                         testing::Values(LongPromptCase{"nvfp4", false}, LongPromptCase{"fp8_dense", true}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 // Relative errors of rows of `v` logits.
-void AddRowErrors(const std::vector<float>& got, const std::vector<float>& want, int64_t v, std::vector<double>& errors) {
+void AddRowErrors(const std::vector<float>& got, const std::vector<float>& want, int64_t v,
+                  std::vector<double>& errors) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t row = 0; row < want.size(); row += static_cast<size_t>(v)) {
     double error = 0, size = 0;
@@ -49,7 +55,8 @@ void ExpectTypical(const char* what, std::vector<double> errors) {
   ASSERT_FALSE(errors.empty());
   std::sort(errors.begin(), errors.end());
   const double median = errors[errors.size() / 2], most = errors[errors.size() * 3 / 4];
-  std::printf("%s: %zu rows, relative RMS: least %.5f, median %.5f, 75%% %.5f, largest %.5f\n", what, errors.size(), errors[0], median, most, errors.back());
+  std::printf("%s: %zu rows, relative RMS: least %.5f, median %.5f, 75%% %.5f, largest %.5f\n", what, errors.size(),
+              errors[0], median, most, errors.back());
   EXPECT_LE(most, kTypical) << what;
 }
 
@@ -77,7 +84,8 @@ TEST_P(CudaLongPrompt, AgreesWithShortPrompts) {
     auto one = std::move(engine->NewSession()).value(), other = std::move(engine->NewSession()).value();
     ASSERT_TRUE(one->Append(prompt, LogitRows::kLast, &whole).ok());
     for (size_t begin = 0; begin < length; begin += kPiece) {
-      ASSERT_TRUE(other->Append(prompt.subspan(begin, std::min(kPiece, length - begin)), LogitRows::kLast, &pieces).ok());
+      ASSERT_TRUE(
+          other->Append(prompt.subspan(begin, std::min(kPiece, length - begin)), LogitRows::kLast, &pieces).ok());
     }
     AddRowErrors(whole, pieces, v, last);
     // Caches that the two have left.
@@ -106,7 +114,10 @@ TEST_P(CudaLongPrompt, SequencesOfOneStepHaveTheirOwnBits) {
     sessions.push_back(std::move(engine->NewSession()).value());
   }
   for (size_t i = 0; i < kSequences; ++i) {
-    items.push_back({.session = sessions[i].get(), .tokens = tokens[i], .logits = &together[i], .prompt_tokens = static_cast<int64_t>(tokens[i].size())});
+    items.push_back({.session = sessions[i].get(),
+                     .tokens = tokens[i],
+                     .logits = &together[i],
+                     .prompt_tokens = static_cast<int64_t>(tokens[i].size())});
   }
   ASSERT_TRUE(engine->Step(items).ok());
   for (size_t i = 0; i < kSequences; ++i) {

@@ -1,4 +1,5 @@
-// By default flags a row's bits follow from its own request (docs/decisions/0008-regimes.md): ops in each regime, and the engine.
+// By default flags a row's bits follow from its own request (docs/decisions/0008-regimes.md): ops in each regime, and
+// the engine.
 #include "engine/regimes.h"
 
 #include <algorithm>
@@ -22,7 +23,9 @@ constexpr Regime kRegimes[] = {Regime::kDecode, Regime::kPrompt, Regime::kLongPr
 constexpr int64_t kTokens[] = {1, 3, 17, 64, 65, 128, 129, 200, 1100};
 constexpr int64_t kMost = 4096;
 
-const char* NameOfRegime(Regime r) { return r == Regime::kDecode ? "decode" : r == Regime::kPrompt ? "prompt" : "long prompt"; }
+const char* NameOfRegime(Regime r) {
+  return r == Regime::kDecode ? "decode" : r == Regime::kPrompt ? "prompt" : "long prompt";
+}
 
 // ---- ops ----
 
@@ -33,7 +36,8 @@ void ExpectRowsOfAnyNumber(const std::string& what, int64_t width, int64_t most,
     const std::vector<float> all = run(regime, most);
     for (const int64_t tokens : kTokens) {
       if (tokens >= most) break;
-      EXPECT_TRUE(BitEqual(run(regime, tokens), std::span(all).first(static_cast<size_t>(tokens * width)))) << what << ", " << NameOfRegime(regime) << ", T " << tokens;
+      EXPECT_TRUE(BitEqual(run(regime, tokens), std::span(all).first(static_cast<size_t>(tokens * width))))
+          << what << ", " << NameOfRegime(regime) << ", T " << tokens;
     }
   }
 }
@@ -45,14 +49,17 @@ TEST(CudaRegimes, LinearRowsDoNotDependOnTheirNumber) {
     for (const auto& [n, k, groups] : {std::tuple{int64_t{300}, int64_t{512}, int64_t{1}}, {192, 192, 3}}) {
       const QuantFixture w(random, kind, n, k, {.unaligned = false});
       GuardBuffer<float> x({kMost, groups * k}, random.Normals(kMost * groups * k));
-      ExpectRowsOfAnyNumber(StrCat(kind.name(), " in ", groups, " groups"), n, kMost, [&, n = n, groups = groups](Regime regime, int64_t tokens) {
-        GuardBuffer<float> y({tokens, n});
-        Mirror gpu;
-        gpu.ctx().regime = regime;
-        Linear(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)), .parts = {{gpu.Weight(w.tensor()), gpu.Out(y.tensor())}}, .groups = groups});
-        gpu.Finish();
-        return y.values();
-      });
+      ExpectRowsOfAnyNumber(StrCat(kind.name(), " in ", groups, " groups"), n, kMost,
+                            [&, n = n, groups = groups](Regime regime, int64_t tokens) {
+                              GuardBuffer<float> y({tokens, n});
+                              Mirror gpu;
+                              gpu.ctx().regime = regime;
+                              Linear(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)),
+                                                 .parts = {{gpu.Weight(w.tensor()), gpu.Out(y.tensor())}},
+                                                 .groups = groups});
+                              gpu.Finish();
+                              return y.values();
+                            });
     }
   }
 }
@@ -60,7 +67,8 @@ TEST(CudaRegimes, LinearRowsDoNotDependOnTheirNumber) {
 TEST(CudaRegimes, RowsOfLinearPartsTogetherDoNotDependOnTheirNumber) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
-  const QuantCase kinds[] = {{WeightFormat::kNvfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}, {WeightFormat::kNvfp4}};
+  const QuantCase kinds[] = {
+      {WeightFormat::kNvfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}, {WeightFormat::kNvfp4}};
   const int64_t rows[] = {200, 48, 33, 64}, k = 256, all_rows = std::accumulate(rows, rows + 4, int64_t{0});
   std::vector<QuantFixture> w;
   for (size_t i = 0; i < 4; ++i) w.emplace_back(random, kinds[i], rows[i], k, QuantOptions{.unaligned = false});
@@ -97,8 +105,8 @@ TEST(CudaRegimes, RowsOfExpertsDoNotDependOnTheirNumber) {
       up.emplace_back(random, kind, f, d, QuantOptions{.unaligned = false});
       down.emplace_back(random, kind, d, f, QuantOptions{.unaligned = false});
     }
-    GuardBuffer<float> x({most, d}, random.Normals(most * d)), weights({most, slots}, random.Uniforms(most * slots, 0, 1)),
-        shared({most, d}, random.Normals(most * d));
+    GuardBuffer<float> x({most, d}, random.Normals(most * d)),
+        weights({most, slots}, random.Uniforms(most * slots, 0, 1)), shared({most, d}, random.Normals(most * d));
     GuardBuffer<int32_t> ids({most, slots});
     for (int64_t t = 0; t < most; ++t) std::copy_n(random.Permutation(num_experts).begin(), slots, ids.row(t).begin());
     ExpectRowsOfAnyNumber(kind.name(), d, most, [&](Regime regime, int64_t tokens) {
@@ -109,10 +117,17 @@ TEST(CudaRegimes, RowsOfExpertsDoNotDependOnTheirNumber) {
       for (size_t e = 0; e < gate.size(); ++e) {
         matrices.push_back({gpu.Weight(gate[e].tensor()), gpu.Weight(up[e].tensor()), gpu.Weight(down[e].tensor())});
       }
-      Experts(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)), .experts = gpu.In(ids.tensor().Head(tokens)),
-                          .weights = gpu.In(weights.tensor().Head(tokens)), .matrices = {gpu.Array(matrices), matrices.size()},
-                          .first = matrices[0], .limit = 3, .hidden = gpu.Temp({tokens * slots, 2 * f}), .outputs = gpu.Temp({tokens * slots, d}),
-                          .rounded_x = gpu.Temp({tokens, d}), .shared = gpu.In(shared.tensor().Head(tokens)), .y = gpu.Out(y.tensor())});
+      Experts(gpu.ctx(), {.x = gpu.In(x.tensor().Head(tokens)),
+                          .experts = gpu.In(ids.tensor().Head(tokens)),
+                          .weights = gpu.In(weights.tensor().Head(tokens)),
+                          .matrices = {gpu.Array(matrices), matrices.size()},
+                          .first = matrices[0],
+                          .limit = 3,
+                          .hidden = gpu.Temp({tokens * slots, 2 * f}),
+                          .outputs = gpu.Temp({tokens * slots, d}),
+                          .rounded_x = gpu.Temp({tokens, d}),
+                          .shared = gpu.In(shared.tensor().Head(tokens)),
+                          .y = gpu.Out(y.tensor())});
       gpu.Finish();
       return y.values();
     });
@@ -130,7 +145,8 @@ TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
         const std::vector<SequenceStep> sequences = {{cached, most}};
         CacheFixture cache(FullKvSpec({ratio}, dtype), sequences);
         cache.FillRandom(random);
-        GuardBuffer<float> q({most, heads, dh}, random.Normals(most * width)), kv({most, dh}, random.Normals(most * dh)), sink({heads}, random.Normals(heads, 3));
+        GuardBuffer<float> q({most, heads, dh}, random.Normals(most * width)),
+            kv({most, dh}, random.Normals(most * dh)), sink({heads}, random.Normals(heads, 3));
         for (int64_t t = 0; t < most; ++t) RoundRow(cache.layout().layers[0].window_row, kv.row(t).data());
         GuardBuffer<int32_t> chosen({most, std::max<int64_t>(picks, 1)});
         for (int64_t t = 0; t < most && picks > 0; ++t) {
@@ -139,21 +155,25 @@ TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
           std::sort(rows.begin(), rows.end());
           std::copy(rows.begin(), rows.end(), chosen.row(t).begin());
         }
-        ExpectRowsOfAnyNumber(StrCat("ratio ", ratio, ", ", heads, " heads"), width, most, [&](Regime regime, int64_t tokens) {
-          SequenceView sequence = cache.sequences()[0];
-          sequence.end = tokens;
-          CacheView view = cache.View(0);
-          view.sequences = &sequence;
-          view.num_tokens = tokens;
-          GuardBuffer<float> out({tokens, heads, dh});
-          Mirror gpu;
-          gpu.ctx().regime = regime;
-          SparseAttention(gpu.ctx(), {.q = gpu.In(q.tensor().Head(tokens)), .kv = gpu.In(kv.tensor().Head(tokens)), .sink = gpu.In(sink.tensor()),
-                                      .topk_idxs = picks > 0 ? gpu.In(chosen.tensor().Head(tokens)) : Tensor{}, .cache = gpu.Cache(view),
-                                      .out = gpu.Out(out.tensor())});
-          gpu.Finish();
-          return out.values();
-        });
+        ExpectRowsOfAnyNumber(
+            StrCat("ratio ", ratio, ", ", heads, " heads"), width, most, [&](Regime regime, int64_t tokens) {
+              SequenceView sequence = cache.sequences()[0];
+              sequence.end = tokens;
+              CacheView view = cache.View(0);
+              view.sequences = &sequence;
+              view.num_tokens = tokens;
+              GuardBuffer<float> out({tokens, heads, dh});
+              Mirror gpu;
+              gpu.ctx().regime = regime;
+              SparseAttention(gpu.ctx(), {.q = gpu.In(q.tensor().Head(tokens)),
+                                          .kv = gpu.In(kv.tensor().Head(tokens)),
+                                          .sink = gpu.In(sink.tensor()),
+                                          .topk_idxs = picks > 0 ? gpu.In(chosen.tensor().Head(tokens)) : Tensor{},
+                                          .cache = gpu.Cache(view),
+                                          .out = gpu.Out(out.tensor())});
+              gpu.Finish();
+              return out.values();
+            });
       }
     }
   }
@@ -161,7 +181,8 @@ TEST(CudaRegimes, RowsOfAttentionDoNotDependOnTheirNumber) {
 
 // ---- the engine ----
 
-// Two prompts of each kind, and tokens that follow each. Layers of the released shape: those of the fixtures have few heads.
+// Two prompts of each kind, and tokens that follow each. Layers of the released shape: those of the fixtures have few
+// heads.
 struct Requests {
   explicit Requests(int64_t vocab) {
     const int64_t lengths[] = {40, 128, 129, 521, 1024, 1300, 2100};
@@ -216,7 +237,8 @@ TEST_F(CudaRegimesEngine, ChunksOfAnySize) {
     ASSERT_NE(engine_, nullptr);
     for (size_t i = 0; i < requests_->prompts.size(); ++i) {
       if (chunk == 1 && requests_->prompts[i].size() > 600) continue;
-      EXPECT_EQ(Alone(*engine_, *requests_, i), alone_[i]) << "chunks of " << chunk << ", prompt of " << requests_->prompts[i].size();
+      EXPECT_EQ(Alone(*engine_, *requests_, i), alone_[i])
+          << "chunks of " << chunk << ", prompt of " << requests_->prompts[i].size();
     }
   }
 }
@@ -229,12 +251,14 @@ TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
     std::vector<std::unique_ptr<Session>> streams, sessions;
     for (size_t i = 0; i < others; ++i) {
       streams.push_back(NewSession(*engine_));
-      ASSERT_TRUE(streams.back()->Append(std::span(r.prompts[3]).subspan(i, 3 + 2 * i), LogitRows::kNone, nullptr).ok());
+      ASSERT_TRUE(
+          streams.back()->Append(std::span(r.prompts[3]).subspan(i, 3 + 2 * i), LogitRows::kNone, nullptr).ok());
     }
     for (size_t i = 0; i < r.prompts.size(); ++i) sessions.push_back(NewSession(*engine_));
     std::vector<size_t> decoded(sessions.size());
     std::vector<std::vector<float>> got(sessions.size());
-    for (size_t round = 0; std::any_of(decoded.begin(), decoded.end(), [](size_t n) { return n < Requests::kSteps; }); ++round) {
+    for (size_t round = 0; std::any_of(decoded.begin(), decoded.end(), [](size_t n) { return n < Requests::kSteps; });
+         ++round) {
       std::vector<StepItem> items;
       std::vector<TokenId> next(sessions.size() + others);
       std::vector<std::vector<float>> row(sessions.size() + others);
@@ -242,10 +266,14 @@ TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
         const std::vector<TokenId>& prompt = r.prompts[i];
         const size_t read = sessions[i]->tokens().size();
         if (read < prompt.size()) {
-          const size_t piece = std::min(prompt.size() - read, std::array{size_t{1}, size_t{37}, size_t{200}, size_t{512}, size_t{90}}[(round + i) % 5]);
+          const size_t piece = std::min(prompt.size() - read, std::array{size_t{1}, size_t{37}, size_t{200},
+                                                                         size_t{512}, size_t{90}}[(round + i) % 5]);
           const bool last = read + piece == prompt.size();
-          items.push_back({.session = sessions[i].get(), .tokens = std::span(prompt).subspan(read, piece), .rows = last ? LogitRows::kLast : LogitRows::kNone,
-                           .logits = last ? &row[i] : nullptr, .prompt_tokens = static_cast<int64_t>(prompt.size())});
+          items.push_back({.session = sessions[i].get(),
+                           .tokens = std::span(prompt).subspan(read, piece),
+                           .rows = last ? LogitRows::kLast : LogitRows::kNone,
+                           .logits = last ? &row[i] : nullptr,
+                           .prompt_tokens = static_cast<int64_t>(prompt.size())});
         } else if (decoded[i] < Requests::kSteps) {
           next[i] = r.Next(i, decoded[i]++);
           items.push_back({.session = sessions[i].get(), .tokens = {&next[i], 1}, .logits = &row[i]});
@@ -253,7 +281,9 @@ TEST_F(CudaRegimesEngine, AmongOthersInPiecesOfAnySize) {
       }
       for (size_t i = 0; i < others; ++i) {
         next[sessions.size() + i] = r.prompts[2][(i + round) % r.prompts[2].size()];
-        items.push_back({.session = streams[i].get(), .tokens = {&next[sessions.size() + i], 1}, .logits = &row[sessions.size() + i]});
+        items.push_back({.session = streams[i].get(),
+                         .tokens = {&next[sessions.size() + i], 1},
+                         .logits = &row[sessions.size() + i]});
       }
       ASSERT_TRUE(engine_->Step(items).ok());
       for (size_t i = 0; i < sessions.size(); ++i) got[i].insert(got[i].end(), row[i].begin(), row[i].end());

@@ -48,14 +48,16 @@ TEST(CudaSnapshot, GoesOnWithTheSameBits) {
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
     const std::vector<float> expected = Steps(*session, tail);
     session.reset();
-    auto first = std::move(engine->NewSession(**snapshot)).value(), second = std::move(engine->NewSession(**snapshot)).value();
+    auto first = std::move(engine->NewSession(**snapshot)).value(),
+         second = std::move(engine->NewSession(**snapshot)).value();
     EXPECT_EQ(Steps(*first, std::span(ids).subspan(0, 20)).size(), expected.size());  // goes elsewhere
     EXPECT_EQ(Steps(*second, tail), expected) << "cut at " << cut;
     const std::string path = folder / "a";
     ASSERT_TRUE((*snapshot)->Save(path, "note").ok());
     const auto loaded = engine->LoadSnapshot(path);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-    EXPECT_EQ(Steps(*std::move(engine->NewSession(**loaded)).value(), tail), expected) << "cut at " << cut << ", from a file";
+    EXPECT_EQ(Steps(*std::move(engine->NewSession(**loaded)).value(), tail), expected)
+        << "cut at " << cut << ", from a file";
   }
   EXPECT_EQ(engine->kv_bytes(), 0);
 }

@@ -38,8 +38,9 @@ TEST(DeviceList, SeveralRanks) {
 }
 
 TEST(DeviceList, RefusesWhatIsNoDevice) {
-  for (const char* name : {"", "gpu", "cpu:0", "cpu*", "cpu*x", "cpu*2x", "cpu*-2", "cuda0", "cuda:x", "cuda:-1", "cuda:0,", "cuda:,0", "cuda:0-", "cuda:3-0",
-                           "cuda:0*", "cuda:*2", "cuda:0,1*2", "cuda:99999999999", "cuda:1 "}) {
+  for (const char* name :
+       {"", "gpu", "cpu:0", "cpu*", "cpu*x", "cpu*2x", "cpu*-2", "cuda0", "cuda:x", "cuda:-1", "cuda:0,", "cuda:,0",
+        "cuda:0-", "cuda:3-0", "cuda:0*", "cuda:*2", "cuda:0,1*2", "cuda:99999999999", "cuda:1 "}) {
     EXPECT_THAT(Refusal(name), HasSubstr("unknown device")) << name;
   }
   EXPECT_EQ(Refusal("cuda:"), "device 'cuda:': the GPU's number is missing; use cuda or cuda:0");

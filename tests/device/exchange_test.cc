@@ -58,7 +58,8 @@ TEST(Exchange, ALateRankIsAwaited) {
 
 // The others give up after the time-out, say who did not come and where, and from then on wait for nobody.
 TEST(Exchange, ADeadRankIsNamedAndTheStepDrains) {
-  Exchange exchange(4, {.timeout_s = 0.2, .site_name = [](int64_t site) { return "layer " + std::to_string(site / 2) + ", experts"; }});
+  Exchange exchange(4, {.timeout_s = 0.2,
+                        .site_name = [](int64_t site) { return "layer " + std::to_string(site / 2) + ", experts"; }});
   const double seconds = SecondsOf([&] {
     RunRanks(exchange, [&](const ExecContext&, int rank) {
       for (int64_t site = 0; site < 100; ++site) {

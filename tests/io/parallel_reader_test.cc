@@ -58,12 +58,15 @@ TEST_F(ParallelReaderTest, ReadsEveryPartOfEveryFile) {
                               FilePart{1, 0, 12345}, FilePart{1, 12000, 345}}) {
     cases.push_back({part, MakeSlot(ParallelReader::SlotBytes(part))});
   }
-  for (size_t i = 0; i < cases.size(); ++i) reader.Read(static_cast<int64_t>(i) / 2, cases[i].part, cases[i].slot.get());
+  for (size_t i = 0; i < cases.size(); ++i)
+    reader.Read(static_cast<int64_t>(i) / 2, cases[i].part, cases[i].slot.get());
   for (size_t i = 0; i < cases.size(); ++i) {
     ASSERT_TRUE(reader.Wait(static_cast<int64_t>(i) / 2).ok());
     const auto& [part, slot] = cases[i];
     const std::string& file = part.file == 0 ? a : b;
-    EXPECT_EQ(std::memcmp(slot.get() + ParallelReader::PadBytes(part), file.data() + part.offset, static_cast<size_t>(part.bytes)), 0)
+    EXPECT_EQ(std::memcmp(slot.get() + ParallelReader::PadBytes(part), file.data() + part.offset,
+                          static_cast<size_t>(part.bytes)),
+              0)
         << i;
   }
   EXPECT_EQ(reader.file_bytes(), [&] {
@@ -99,7 +102,8 @@ TEST_F(ParallelReaderTest, CopiesAreOrderedWithReads) {
   ParallelReader reader({}, 3);
   const std::string from = RandomBytes((5 << 20) + 3, 4);
   std::string to(from.size(), '\0');
-  reader.Copy(7, reinterpret_cast<uint8_t*>(to.data()), reinterpret_cast<const uint8_t*>(from.data()), static_cast<int64_t>(from.size()));
+  reader.Copy(7, reinterpret_cast<uint8_t*>(to.data()), reinterpret_cast<const uint8_t*>(from.data()),
+              static_cast<int64_t>(from.size()));
   ASSERT_TRUE(reader.Wait(7).ok());
   EXPECT_TRUE(to == from);
 }

@@ -70,7 +70,8 @@ TEST(RankCaches, ForksShareWholePagesOnEveryRank) {
   TwoRanks ranks;
   auto caches = RankCaches::Create(ranks.memories);
   ASSERT_TRUE(caches.ok() && (*caches)->Reserve(300).ok());
-  for (int r = 0; r < 2; ++r) std::memset((*caches)->of(r).pages()[1], 10 + r, static_cast<size_t>(ranks.layout.page_bytes));
+  for (int r = 0; r < 2; ++r)
+    std::memset((*caches)->of(r).pages()[1], 10 + r, static_cast<size_t>(ranks.layout.page_bytes));
   auto fork = (*caches)->Fork(300);
   ASSERT_TRUE(fork.ok());
   for (int r = 0; r < 2; ++r) {

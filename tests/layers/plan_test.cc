@@ -10,7 +10,9 @@ constexpr GpuInfo kH200 = {.arch = 90, .multiprocessors = 132, .shared_bytes = 2
 const ExecContext kOnH200 = {.device = DeviceKind::kCuda, .gpu = kH200};
 
 const uint8_t kSomewhere = 0;
-QuantTensor Matrix(WeightFormat format, int64_t rows, int64_t cols) { return {.format = format, .rows = rows, .cols = cols, .codes = &kSomewhere}; }
+QuantTensor Matrix(WeightFormat format, int64_t rows, int64_t cols) {
+  return {.format = format, .rows = rows, .cols = cols, .codes = &kSomewhere};
+}
 
 // A CSA layer of the smaller released model's sizes.
 struct Layer {
@@ -27,10 +29,18 @@ struct Layer {
     moe.router = Matrix(WeightFormat::kBf16, 256, kD);
     moe.experts.assign(256, {Matrix(experts, kF, kD), Matrix(experts, kF, kD), Matrix(experts, kD, kF)});
     moe.shared = {Matrix(dense, kF, kD), Matrix(dense, kF, kD), Matrix(dense, kD, kF)};
-    shape = {.attention = &attention, .moe = &moe,
-             .settings = {.num_heads = kHeads, .head_dim = kDh, .o_groups = 8, .index_heads = 64, .index_head_dim = 128},
-             .cache = MakeKvLayout({.compress_ratios = {4}, .window = 128, .head_dim = kDh, .rope_dim = 64, .index_head_dim = 128}).layers[0],
-             .window = 128, .rope_dim = 64, .streams = 4, .dim = kD, .experts_per_token = 6};
+    shape = {
+        .attention = &attention,
+        .moe = &moe,
+        .settings = {.num_heads = kHeads, .head_dim = kDh, .o_groups = 8, .index_heads = 64, .index_head_dim = 128},
+        .cache = MakeKvLayout(
+                     {.compress_ratios = {4}, .window = 128, .head_dim = kDh, .rope_dim = 64, .index_head_dim = 128})
+                     .layers[0],
+        .window = 128,
+        .rope_dim = 64,
+        .streams = 4,
+        .dim = kD,
+        .experts_per_token = 6};
   }
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
@@ -91,12 +101,14 @@ TEST(Plan, LongPromptsPassBlocks) {
 TEST(Plan, PromptsOfTwoNumbersPassFloats) {
   const Layer layer;
   const LayerPlan p = layer.Plan(StepClass::kPrompt);
-  for (const Form form : {p.attention.x, p.attention.queries, p.attention.heads, p.attention.o_lora, p.moe.x, p.moe.hidden, p.moe.out}) {
+  for (const Form form :
+       {p.attention.x, p.attention.queries, p.attention.heads, p.attention.o_lora, p.moe.x, p.moe.hidden, p.moe.out}) {
     EXPECT_EQ(form, Form::kFloats);
   }
 }
 
-// FP8 beside NVFP4 or MXFP4: the shared expert is another kind of matrix than the routed ones; q_b is not one that a launch expands.
+// FP8 beside NVFP4 or MXFP4: the shared expert is another kind of matrix than the routed ones; q_b is not one that a
+// launch expands.
 TEST(Plan, AMixtureOfFormatsKeepsTheSharedExpertApart) {
   for (const WeightFormat experts : {WeightFormat::kNvfp4, WeightFormat::kMxfp4}) {
     const Layer layer(WeightFormat::kFp8Block, experts);
@@ -138,7 +150,8 @@ TEST(Plan, AnotherGenerationOfGpus) {
   EXPECT_EQ(layer.Plan(StepClass::kPrompt, blackwell).attention.q_a, Input::kRounded);
 }
 
-// Fewer multiprocessors than blocks that wait for one another, or no room for clusters of 16: other launches, the same forms.
+// Fewer multiprocessors than blocks that wait for one another, or no room for clusters of 16: other launches, the same
+// forms.
 TEST(Plan, ASmallerGpu) {
   const Layer layer;
   ExecContext ctx = kOnH200;
@@ -166,7 +179,8 @@ TEST(Plan, OnACpuEverythingIsFloats) {
   for (const StepClass step : kStepClasses) {
     const LayerPlan p = layer.Plan(step, {});
     EXPECT_FALSE(p.attention.expands || p.attention.norms_along || p.moe.shared_is_routed || p.moe.router_multiplies);
-    for (const Form form : {p.attention.x, p.attention.queries, p.attention.heads, p.attention.o_lora, p.moe.x, p.moe.hidden, p.moe.out}) {
+    for (const Form form : {p.attention.x, p.attention.queries, p.attention.heads, p.attention.o_lora, p.moe.x,
+                            p.moe.hidden, p.moe.out}) {
       EXPECT_EQ(form, Form::kFloats);
     }
   }

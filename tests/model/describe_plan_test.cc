@@ -30,7 +30,8 @@ Model FlashModel(bool fp8_dense, WeightFormat experts) {
 
 std::string Printed(const std::vector<PlannedOp>& lines) {
   std::string text;
-  for (const PlannedOp& line : lines) text += StrCat(line.op, " | ", line.layers, " | ", line.steps, " | ", line.runs, "\n");
+  for (const PlannedOp& line : lines)
+    text += StrCat(line.op, " | ", line.layers, " | ", line.steps, " | ", line.runs, "\n");
   return text;
 }
 
@@ -43,12 +44,17 @@ void ExpectThePlan(const Model& model, const char* file) {
   const std::string printed = Printed(DescribePlan(kOnH200, model));
   EXPECT_EQ(printed, FileText(file)) << "tests/model/plans/" << file << " is another plan; this is\n" << printed;
   const std::set<std::string> kernels = test::KernelsOfTheTree();
-  for (const std::string& kernel : test::KernelsNamed(printed)) EXPECT_TRUE(kernels.contains(kernel)) << "there is no " << kernel;
+  for (const std::string& kernel : test::KernelsNamed(printed))
+    EXPECT_TRUE(kernels.contains(kernel)) << "there is no " << kernel;
 }
 
 TEST(DescribePlan, FlashInNvfp4) { ExpectThePlan(FlashModel(false, WeightFormat::kNvfp4), "flash_nvfp4_h200.txt"); }
-TEST(DescribePlan, FlashInFp8AndNvfp4) { ExpectThePlan(FlashModel(true, WeightFormat::kNvfp4), "flash_fp8_nvfp4_h200.txt"); }
-TEST(DescribePlan, FlashInFp8AndMxfp4) { ExpectThePlan(FlashModel(true, WeightFormat::kMxfp4), "flash_fp8_mxfp4_h200.txt"); }
+TEST(DescribePlan, FlashInFp8AndNvfp4) {
+  ExpectThePlan(FlashModel(true, WeightFormat::kNvfp4), "flash_fp8_nvfp4_h200.txt");
+}
+TEST(DescribePlan, FlashInFp8AndMxfp4) {
+  ExpectThePlan(FlashModel(true, WeightFormat::kMxfp4), "flash_fp8_mxfp4_h200.txt");
+}
 
 // On a CPU one implementation takes an op in every step, and it is the one that the registry chooses.
 TEST(DescribePlan, OnACpuAnOpHasOneLine) {

@@ -15,14 +15,16 @@
 namespace dsv4::test {
 
 // The streams of the last `last` tokens of the fixture's prompt after every layer, nothing rounded.
-inline void RunForward(const std::string& dir, bool reference_ops, std::vector<std::vector<float>>* streams, int64_t last) {
+inline void RunForward(const std::string& dir, bool reference_ops, std::vector<std::vector<float>>* streams,
+                       int64_t last) {
   auto config = deepseek_v4::LoadConfig(dir);
   ASSERT_TRUE(config.ok()) << config.status().message();
   auto source = TensorSource::Open(dir);
   ASSERT_TRUE(source.ok()) << source.status().message();
   auto weights = deepseek_v4::BindWeights(*config, *source);
   ASSERT_TRUE(weights.ok()) << weights.status().message();
-  const deepseek_v4::Model model = deepseek_v4::MakeModel(*config, std::move(*weights), {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32});
+  const deepseek_v4::Model model = deepseek_v4::MakeModel(*config, std::move(*weights),
+                                                          {KvDtype::kF32, IndexDtype::kF32, ActivationDtype::kF32});
   const Array ids = ReferenceArray(dir, "prompt_ids");
   const auto t = static_cast<int64_t>(ids.i32.size());
   KvMemory memory(model.kv_layout);

@@ -1,4 +1,5 @@
-// The forward pass of several ranks on one CPU against the float64 reference: weights cut, outputs summed, logits gathered.
+// The forward pass of several ranks on one CPU against the float64 reference: weights cut, outputs summed, logits
+// gathered.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,9 +28,12 @@ constexpr NumericsModes kExact = {KvDtype::kF32, IndexDtype::kF32, ActivationDty
 
 // One rank's model with its own cache and buffers.
 struct RankModel {
-  RankModel(const Config& config, const Weights& whole, const NumericsModes& modes, Sharding sharding, int64_t max_tokens)
-      : model(MakeModel(ShardConfig(config, sharding), std::move(ShardWeights(whole, sharding, nullptr)).value(), modes)),
-        memory(model.kv_layout), cache(std::move(SequenceCache::Create(memory)).value()),
+  RankModel(const Config& config, const Weights& whole, const NumericsModes& modes, Sharding sharding,
+            int64_t max_tokens)
+      : model(
+            MakeModel(ShardConfig(config, sharding), std::move(ShardWeights(whole, sharding, nullptr)).value(), modes)),
+        memory(model.kv_layout),
+        cache(std::move(SequenceCache::Create(memory)).value()),
         activations(model.config, max_tokens, max_tokens) {}
 
   // Tokens [begin, end) behind those before; logits of all of them.
@@ -57,19 +61,23 @@ struct RankModel {
 
 struct FixtureModel {
   explicit FixtureModel(const std::string& dir)
-      : config(std::move(LoadConfig(dir)).value()), weights(std::move(BindWeights(config, std::move(TensorSource::Open(dir)).value())).value()),
+      : config(std::move(LoadConfig(dir)).value()),
+        weights(std::move(BindWeights(config, std::move(TensorSource::Open(dir)).value())).value()),
         tokens(ReferenceArray(dir, "prompt_ids").i32) {}
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
   // All tokens by `count` ranks, in steps that end at `ends`.
-  std::vector<std::unique_ptr<RankModel>> Run(int count, const std::vector<int64_t>& ends, const NumericsModes& modes, ExecContext ctx = {}) const {
+  std::vector<std::unique_ptr<RankModel>> Run(int count, const std::vector<int64_t>& ends, const NumericsModes& modes,
+                                              ExecContext ctx = {}) const {
     Exchange exchange(count, {.timeout_s = 60});
     std::vector<std::unique_ptr<RankModel>> ranks;
-    for (int r = 0; r < count; ++r) ranks.push_back(std::make_unique<RankModel>(config, weights, modes, Sharding{r, count}, num_tokens()));
+    for (int r = 0; r < count; ++r)
+      ranks.push_back(std::make_unique<RankModel>(config, weights, modes, Sharding{r, count}, num_tokens()));
     RunRanks(exchange, [&](const ExecContext& mine, int r) {
       int64_t begin = 0;
-      for (const int64_t end : ends) ranks[static_cast<size_t>(r)]->Append(mine, tokens, std::exchange(begin, end), end);
+      for (const int64_t end : ends)
+        ranks[static_cast<size_t>(r)]->Append(mine, tokens, std::exchange(begin, end), end);
     }, ctx);
     EXPECT_TRUE(exchange.status().ok()) << exchange.status().message();
     return ranks;
@@ -98,9 +106,10 @@ struct Case {
 };
 class RanksOfFixture : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, RanksOfFixture,
-                         testing::Values(Case{"mini-bf16", 2}, Case{"flash-nvfp4", 2}, Case{"flash-all-nvfp4", 2}, Case{"flash-mtp", 2},
-                                         Case{"flash-dspark", 2}, Case{"pro-official", 2}, Case{"pro-official", 4},
-                                         Case{"flash-8-groups", 2}, Case{"flash-8-groups", 4}, Case{"flash-8-groups", 8}),
+                         testing::Values(Case{"mini-bf16", 2}, Case{"flash-nvfp4", 2}, Case{"flash-all-nvfp4", 2},
+                                         Case{"flash-mtp", 2}, Case{"flash-dspark", 2}, Case{"pro-official", 2},
+                                         Case{"pro-official", 4}, Case{"flash-8-groups", 2}, Case{"flash-8-groups", 4},
+                                         Case{"flash-8-groups", 8}),
                          [](const auto& instance) {
                            std::string name = instance.param.fixture;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -111,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(All, RanksOfFixture,
 TEST_P(RanksOfFixture, LogitsMatchTheReferenceAndAllRanksAgree) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   const FixtureModel f(dir);
-  ASSERT_TRUE(CheckSharding(f.config, f.weights, GetParam().count).ok()) << CheckSharding(f.config, f.weights, GetParam().count).message();
+  ASSERT_TRUE(CheckSharding(f.config, f.weights, GetParam().count).ok())
+      << CheckSharding(f.config, f.weights, GetParam().count).message();
   const std::vector<float> reference = ReferenceArray(dir, "logits").f32;
   const int64_t t = f.num_tokens();
   std::vector<float> first;
@@ -138,16 +148,20 @@ TEST_P(RanksOfFixture, OneRanksKvStandsForAll) {
   const std::vector<float> want = f.Run(count, {cut, t}, {})[0]->logits;
   Exchange exchange(count, {.timeout_s = 60});
   std::vector<std::unique_ptr<RankModel>> ranks;
-  for (int r = 0; r < count; ++r) ranks.push_back(std::make_unique<RankModel>(f.config, f.weights, NumericsModes{}, Sharding{r, count}, t));
-  RunRanks(exchange, [&](const ExecContext& ctx, int r) { ranks[static_cast<size_t>(r)]->Append(ctx, f.tokens, 0, cut); });
+  for (int r = 0; r < count; ++r)
+    ranks.push_back(std::make_unique<RankModel>(f.config, f.weights, NumericsModes{}, Sharding{r, count}, t));
+  RunRanks(exchange,
+           [&](const ExecContext& ctx, int r) { ranks[static_cast<size_t>(r)]->Append(ctx, f.tokens, 0, cut); });
   const SequenceCache& last = *ranks.back()->cache;
   const KvLayout& layout = ranks[0]->model.kv_layout;
   for (auto& rank : ranks) {
     if (rank == ranks.back()) break;
     std::memcpy(rank->cache->fixed(), last.fixed(), static_cast<size_t>(layout.fixed_bytes));
-    for (size_t p = 0; p < last.pages().size(); ++p) std::memcpy(rank->cache->pages()[p], last.pages()[p], static_cast<size_t>(layout.page_bytes));
+    for (size_t p = 0; p < last.pages().size(); ++p)
+      std::memcpy(rank->cache->pages()[p], last.pages()[p], static_cast<size_t>(layout.page_bytes));
   }
-  RunRanks(exchange, [&](const ExecContext& ctx, int r) { ranks[static_cast<size_t>(r)]->Append(ctx, f.tokens, cut, t); });
+  RunRanks(exchange,
+           [&](const ExecContext& ctx, int r) { ranks[static_cast<size_t>(r)]->Append(ctx, f.tokens, cut, t); });
   for (const auto& rank : ranks) EXPECT_EQ(rank->logits, want);
 }
 
@@ -180,11 +194,13 @@ TEST(Ranks, ARankThatStopsIsNamedWithItsPlace) {
   const FixtureModel f(dir);
   Exchange exchange(2, {.timeout_s = 0.3, .site_name = [&](int64_t site) { return ExchangeName(f.config, site); }});
   std::vector<std::unique_ptr<RankModel>> ranks;
-  for (int r = 0; r < 2; ++r) ranks.push_back(std::make_unique<RankModel>(f.config, f.weights, kExact, Sharding{r, 2}, 8));
+  for (int r = 0; r < 2; ++r)
+    ranks.push_back(std::make_unique<RankModel>(f.config, f.weights, kExact, Sharding{r, 2}, 8));
   RunRanks(exchange, [&](const ExecContext& ctx, int r) {
     if (r == 0) ranks[0]->Append(ctx, f.tokens, 0, 8);
   });
-  EXPECT_THAT(exchange.status().message(), testing::HasSubstr("rank 1 sent nothing to rank 0 for 0.3 s (layer 0, attention)"));
+  EXPECT_THAT(exchange.status().message(),
+              testing::HasSubstr("rank 1 sent nothing to rank 0 for 0.3 s (layer 0, attention)"));
 }
 
 }  // namespace

@@ -113,8 +113,8 @@ TEST(Schema, UnknownEndingsAreNotRenamed) {
   }
 }
 
-// A model with half the heads, groups and expert columns has half of what is cut, along the axis that the row says, and all
-// of the rest. The vocabulary is no size that a config may divide: `head` is looked at apart.
+// A model with half the heads, groups and expert columns has half of what is cut, along the axis that the row says, and
+// all of the rest. The vocabulary is no size that a config may divide: `head` is looked at apart.
 TEST(Schema, CutsAreTheAxesThatShrink) {
   Config config = TinyConfig();
   config.num_heads = 8;
@@ -144,7 +144,8 @@ TEST(Schema, StacksCoverAnExpertOnce) {
     EXPECT_EQ(stack.first, next);
     next += stack.count;
     for (size_t i = stack.first; i < next; ++i) {
-      EXPECT_EQ(kExpertWeights[i].shape(LettersOf(TinyConfig())), kExpertWeights[stack.first].shape(LettersOf(TinyConfig())));
+      EXPECT_EQ(kExpertWeights[i].shape(LettersOf(TinyConfig())),
+                kExpertWeights[stack.first].shape(LettersOf(TinyConfig())));
     }
   }
   EXPECT_EQ(next, kExpertWeights.size());

@@ -56,14 +56,16 @@ TEST(CheckSharding, RefusesCountsThatMakeNoTree) {
 TEST(CheckSharding, NamesTheFieldTheNumberAndWhatWorks) {
   Config c = Flashlike();
   c.o_groups = 4;
-  EXPECT_EQ(Refusal(CheckSharding(c, 8)), "o_groups 4: 64 heads in 4 groups cannot be divided among 8 ranks; use 1, 2 or 4");
+  EXPECT_EQ(Refusal(CheckSharding(c, 8)),
+            "o_groups 4: 64 heads in 4 groups cannot be divided among 8 ranks; use 1, 2 or 4");
   c = Flashlike();
   c.moe_intermediate = 1002;
   EXPECT_EQ(Refusal(CheckSharding(c, 4)),
             "moe_intermediate_size 1002: the experts' width cannot be divided among 4 ranks; use 1 or 2");
   c = Flashlike();
   c.vocab_size = 129281;
-  EXPECT_EQ(Refusal(CheckSharding(c, 2)), "vocab_size 129281: the output matrix cannot be divided among 2 ranks; use 1");
+  EXPECT_EQ(Refusal(CheckSharding(c, 2)),
+            "vocab_size 129281: the output matrix cannot be divided among 2 ranks; use 1");
 }
 
 // One matrix in the place of an expert's down projection, or of the output matrix.
@@ -86,21 +88,28 @@ std::string RefusedSlice(QuantCase format, int64_t rows, int64_t cols, Slice cut
 }
 
 TEST(CheckSharding, SlicesAreWholeTilesAndBlocksOfScales) {
-  const QuantCase fp8{WeightFormat::kFp8Block, DType::kF8E8M0}, mxfp4{WeightFormat::kMxfp4}, nvfp4{WeightFormat::kNvfp4}, bf16{WeightFormat::kBf16};
+  const QuantCase fp8{WeightFormat::kFp8Block, DType::kF8E8M0}, mxfp4{WeightFormat::kMxfp4},
+      nvfp4{WeightFormat::kNvfp4}, bf16{WeightFormat::kBf16};
   for (const int count : {2, 4, 8}) {
-    for (const QuantCase& f : {fp8, mxfp4, nvfp4, bf16}) EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kColumns, count), "") << f.name();
-    for (const QuantCase& f : {fp8, mxfp4, nvfp4, bf16}) EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kRows, count), "") << f.name();
+    for (const QuantCase& f : {fp8, mxfp4, nvfp4, bf16})
+      EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kColumns, count), "") << f.name();
+    for (const QuantCase& f : {fp8, mxfp4, nvfp4, bf16})
+      EXPECT_EQ(RefusedSlice(f, 512, 2048, Slice::kRows, count), "") << f.name();
   }
   EXPECT_EQ(RefusedSlice(fp8, 16, 128, Slice::kColumns, 8), "");  // parts of one block have its scale
   EXPECT_EQ(RefusedSlice(fp8, 16, 768, Slice::kColumns, 4),
-            "layers.0.ffn.experts.0.w2.weight (FP8-128x128): 192 of 768 columns a rank cut blocks of 128 that share a scale; use fewer ranks");
+            "layers.0.ffn.experts.0.w2.weight (FP8-128x128): 192 of 768 columns a rank cut blocks of 128 that share a "
+            "scale; use fewer ranks");
   EXPECT_EQ(RefusedSlice(mxfp4, 16, 64, Slice::kColumns, 4),
-            "layers.0.ffn.experts.0.w2.weight (MXFP4): 16 columns a rank are less than the 32 that share a scale; use fewer ranks");
+            "layers.0.ffn.experts.0.w2.weight (MXFP4): 16 columns a rank are less than the 32 that share a scale; use "
+            "fewer ranks");
   EXPECT_EQ(RefusedSlice(mxfp4, 16, 96, Slice::kColumns, 2),
-            "layers.0.ffn.experts.0.w2.weight (MXFP4): 48 of 96 columns a rank cut blocks of 32 that share a scale; use fewer ranks");
+            "layers.0.ffn.experts.0.w2.weight (MXFP4): 48 of 96 columns a rank cut blocks of 32 that share a scale; "
+            "use fewer ranks");
   EXPECT_EQ(RefusedSlice(nvfp4, 16, 64, Slice::kColumns, 8),
             "layers.0.ffn.experts.0.w2.weight: 64 columns among 8 ranks are not multiples of 16; use fewer ranks");
-  EXPECT_EQ(RefusedSlice(bf16, 72, 64, Slice::kRows, 4), "head.weight: 72 rows among 4 ranks are not multiples of 16; use fewer ranks");
+  EXPECT_EQ(RefusedSlice(bf16, 72, 64, Slice::kRows, 4),
+            "head.weight: 72 rows among 4 ranks are not multiples of 16; use fewer ranks");
 }
 
 TEST(ShardConfig, DividesHeadsGroupsAndWidth) {
@@ -115,7 +124,8 @@ TEST(ShardConfig, DividesHeadsGroupsAndWidth) {
 std::vector<float> Decoded(const QuantTensor& m) {
   std::vector<float> values(static_cast<size_t>(m.rows * m.cols));
   for (int64_t r = 0; r < m.rows; ++r) {
-    for (int64_t k = 0; k < m.cols; ++k) values[static_cast<size_t>(r * m.cols + k)] = static_cast<float>(WeightValue(m, r, k));
+    for (int64_t k = 0; k < m.cols; ++k)
+      values[static_cast<size_t>(r * m.cols + k)] = static_cast<float>(WeightValue(m, r, k));
   }
   return values;
 }
@@ -139,7 +149,8 @@ TEST(ShardWeights, SlicesOfEveryFormatAreTheWhole) {
             const QuantTensor& slice = cut == Slice::kRows ? mine->head : mine->layers[0].moe.experts[0].down;
             EXPECT_EQ(slice.rows, cut == Slice::kRows ? rows / count : rows);
             EXPECT_EQ(slice.cols, cut == Slice::kRows ? cols : cols / count);
-            const int64_t row0 = cut == Slice::kRows ? rank * slice.rows : 0, col0 = cut == Slice::kRows ? 0 : rank * slice.cols;
+            const int64_t row0 = cut == Slice::kRows ? rank * slice.rows : 0,
+                          col0 = cut == Slice::kRows ? 0 : rank * slice.cols;
             const std::vector<float> got = Decoded(slice);
             int64_t wrong = 0;
             for (int64_t r = 0; r < slice.rows; ++r) {
@@ -148,7 +159,8 @@ TEST(ShardWeights, SlicesOfEveryFormatAreTheWhole) {
                 wrong += std::memcmp(&w, &got[static_cast<size_t>(r * slice.cols + k)], 4) != 0;
               }
             }
-            EXPECT_EQ(wrong, 0) << format.name() << ", rank " << rank << " of " << count << (cut == Slice::kRows ? ", rows" : ", columns");
+            EXPECT_EQ(wrong, 0) << format.name() << ", rank " << rank << " of " << count
+                                << (cut == Slice::kRows ? ", rows" : ", columns");
           }
         }
       }
@@ -171,13 +183,16 @@ class ShardModel : public ::testing::Test {
   Weights whole_;
 };
 
-// A whole model: what is cut is cut everywhere, what is not is the same memory, and files need not outlive more than storage.
+// A whole model: what is cut is cut everywhere, what is not is the same memory, and files need not outlive more than
+// storage.
 TEST_F(ShardModel, WholeModelsInEveryDialect) {
-  for (const TestFormat format : {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
+  for (const TestFormat format :
+       {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
     Load({format, format});
     ASSERT_EQ(Refusal(CheckSharding(TinyShared(), whole_, 2)), "");
     std::vector<Weights> ranks;
-    for (int r = 0; r < 2; ++r) ranks.push_back(std::move(ShardWeights(whole_, {.rank = r, .count = 2}, nullptr)).value());
+    for (int r = 0; r < 2; ++r)
+      ranks.push_back(std::move(ShardWeights(whole_, {.rank = r, .count = 2}, nullptr)).value());
     std::set<std::string> cut_parts;
     for (int r = 0; r < 2; ++r) {
       std::vector<const QuantTensor*> wholes;
@@ -196,7 +211,9 @@ TEST_F(ShardModel, WholeModelsInEveryDialect) {
             const std::vector<float> all = Decoded(w), mine = Decoded(m);
             const int64_t row0 = cut == Slice::kRows ? r * m.rows : 0, col0 = cut == Slice::kColumns ? r * m.cols : 0;
             for (int64_t row = 0; row < m.rows; ++row) {
-              ASSERT_EQ(std::memcmp(mine.data() + row * m.cols, all.data() + (row0 + row) * w.cols + col0, static_cast<size_t>(m.cols) * 4), 0)
+              ASSERT_EQ(std::memcmp(mine.data() + row * m.cols, all.data() + (row0 + row) * w.cols + col0,
+                                    static_cast<size_t>(m.cols) * 4),
+                        0)
                   << ref.Name() << " row " << row;
             }
           },

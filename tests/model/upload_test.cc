@@ -1,5 +1,5 @@
-// Uploading checkpoints: what arrives on the device is what is in the files, packed. The CPU stands for the device here;
-// tests/cuda covers the kernels.
+// Uploading checkpoints: what arrives on the device is what is in the files, packed. The CPU stands for the device
+// here; tests/cuda covers the kernels.
 #include "model/deepseek_v4/upload.h"
 
 #include <cstring>
@@ -37,7 +37,8 @@ class Upload : public ::testing::Test {
 };
 
 TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
-  for (const TestFormat format : {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
+  for (const TestFormat format :
+       {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
     Load({format, format});
     for (const bool from_files : {true, false}) {
       LoadTimes times;
@@ -46,7 +47,9 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
       EXPECT_EQ(times.bytes > 0, from_files);
       std::vector<const QuantTensor*> got;
       std::vector<const Tensor*> got_vectors;
-      VisitWeights(*uploaded, [&](const QuantTensor& m, bool) { got.push_back(&m); }, [&](const Tensor& t) { got_vectors.push_back(&t); });
+      VisitWeights(
+          *uploaded, [&](const QuantTensor& m, bool) { got.push_back(&m); },
+          [&](const Tensor& t) { got_vectors.push_back(&t); });
       size_t i = 0, v = 0;
       VisitWeights(
           host_,
@@ -58,7 +61,8 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
               EXPECT_EQ(std::memcmp(have.codes, m.codes, static_cast<size_t>(m.rows * m.row_bytes())), 0);
               return;
             }
-            std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(m))), scales(static_cast<size_t>(PackedScaleBytes(m)) + 4);
+            std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(m))),
+                scales(static_cast<size_t>(PackedScaleBytes(m)) + 4);
             PackWeight({}, {.w = m, .codes = codes.data(), .block_scale = scales.data()});
             EXPECT_EQ(have.layout, WeightLayout::kTiles);
             EXPECT_EQ(have.global_scale, m.global_scale);
@@ -80,7 +84,8 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
 
 TEST_F(Upload, CancellingStops) {
   Load({TestFormat::kNvfp4, TestFormat::kNvfp4});
-  const auto uploaded = UploadWeights(*device_, pool_, host_, source_.get(), [](int64_t, int64_t) { return false; }, nullptr);
+  const auto uploaded = UploadWeights(
+      *device_, pool_, host_, source_.get(), [](int64_t, int64_t) { return false; }, nullptr);
   EXPECT_EQ(uploaded.status().code(), StatusCode::kCancelled);
 }
 

@@ -25,8 +25,11 @@ TEST(Allocation, LinearAllocatesOnce) {
     const QuantFixture w(random, kind, 320, 256);
     for (const int64_t t : {1, 5, 64}) {
       GuardBuffer<float> x({t, 256}, random.Normals(t * 256)), y({t, 320});
-      for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
-        const auto run = [&] { Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = mode}); };
+      for (const ActivationDtype mode :
+           {ActivationDtype::kNative, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+        const auto run = [&] {
+          Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = mode});
+        };
         EXPECT_EQ(AllocationsOfSecondCall(run), 0) << kind.name() << " T " << t;
       }
     }
@@ -48,9 +51,11 @@ TEST(Allocation, ExpertsAllocateOnce) {
     matrices.push_back({weights[3 * e].tensor(), weights[3 * e + 1].tensor(), weights[3 * e + 2].tensor()});
   }
   std::vector<int32_t> chosen{0, 1, 1, 2, 2, 3, 0, 3};
-  GuardBuffer<float> x({t, d}, random.Normals(t * d)), gates({t, slots}, random.Normals(t * slots)), hidden({t * slots, 2 * f}),
-      outputs({t * slots, d}), rounded({t, d}), shared({t, d}, random.Normals(t * d)), y({t, d});
-  for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+  GuardBuffer<float> x({t, d}, random.Normals(t * d)), gates({t, slots}, random.Normals(t * slots)),
+      hidden({t * slots, 2 * f}), outputs({t * slots, d}), rounded({t, d}), shared({t, d}, random.Normals(t * d)),
+      y({t, d});
+  for (const ActivationDtype mode : {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kInt8,
+                                     ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     const auto run = [&] {
       Experts(ctx, {.x = x.tensor(),
                     .experts = {chosen.data(), DType::kI32, {t, slots}},

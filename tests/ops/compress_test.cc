@@ -89,8 +89,8 @@ void ReadBack(const CacheFixture& cache, const CompressorLayout& layout, int64_t
   }
 }
 
-// Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a fresh cache in steps of the given sizes, repeated, beside a
-// second sequence that gets the first `beside` tokens of the same prompt at every step.
+// Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a fresh cache in steps of the given sizes, repeated, beside
+// a second sequence that gets the first `beside` tokens of the same prompt at every step.
 Compressed Feed(const OpFn<CompressArgs> run, const ExecContext& ctx, const KvSpec& spec, bool index, Prompt& prompt,
                 int64_t num_tokens, const std::vector<int64_t>& sizes, int64_t first_position = 0,
                 int64_t beside = 0) {
@@ -137,9 +137,9 @@ const CompressorLayout& LayoutOf(const KvLayout& layout, bool index) {
 }
 
 // exp is good to 2 ulp and its argument to one rounding of |gate - max| <= 30; weights and products are sums of at most
-// `slots` terms; so a pooled channel is off by at most (2 * 33 u + gamma_(2 slots + 6)) max |value|, and so, relative to
-// the root mean square of the row and up to the norm's own few roundings, is the row. |value| <= 6, |norm| <= 6, and a
-// rotation and Hadamard step add 8 roundings; a GPU's norm, in float32 in blocks of 256, 16 more. A row's root mean
+// `slots` terms; so a pooled channel is off by at most (2 * 33 u + gamma_(2 slots + 6)) max |value|, and so, relative
+// to the root mean square of the row and up to the norm's own few roundings, is the row. |value| <= 6, |norm| <= 6, and
+// a rotation and Hadamard step add 8 roundings; a GPU's norm, in float32 in blocks of 256, 16 more. A row's root mean
 // square is above 0.05 in these data.
 double CompressTolerance(On on, int64_t ratio) {
   const int64_t slots = ratio == 4 ? 8 : 128, norm = on == On::kGpu ? 32 : 16;
@@ -218,7 +218,8 @@ void ExpectSameBytes(const Compressed& got, const Compressed& want, const std::s
   EXPECT_TRUE(BitEqual(got.gates, want.gates)) << what;
 }
 
-// However the prompt is cut, one token at a time included, and whatever else is in a step, the cache holds the same bytes.
+// However the prompt is cut, one token at a time included, and whatever else is in a step, the cache holds the same
+// bytes.
 DSV4_DEVICE_TEST(Compress, EveryChunkingGivesTheSameBytes) {
   Random random(2);
   for (const int64_t ratio : {4, 128}) {

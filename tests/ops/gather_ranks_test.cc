@@ -26,7 +26,8 @@ TEST(GatherRanks, PutsColumnsSideBySideOnEveryRank) {
         parts.push_back(random.Hostiles(rows * width));
         parts.back()[0] = std::nanf("");
         for (int64_t i = 0; i < rows * width; ++i) {
-          want[static_cast<size_t>(i / width * width * count + p * width + i % width)] = parts.back()[static_cast<size_t>(i)];
+          want[static_cast<size_t>(i / width * width * count + p * width +
+                                   i % width)] = parts.back()[static_cast<size_t>(i)];
         }
       }
       for (const NamedContext& c : AllContexts()) {
@@ -40,7 +41,8 @@ TEST(GatherRanks, PutsColumnsSideBySideOnEveryRank) {
           const auto at = static_cast<size_t>(r);
           GatherRanks(mine, {.x = x[at]->tensor(), .y = y[at]->tensor(), .site = 1});
         }, {.reference_ops = c.ctx.reference_ops});
-        for (auto& got : y) EXPECT_TRUE(BitEqual(got->span(), want)) << count << " ranks, " << shape.ToString() << ", " << c.name;
+        for (auto& got : y)
+          EXPECT_TRUE(BitEqual(got->span(), want)) << count << " ranks, " << shape.ToString() << ", " << c.name;
       }
     }
   }

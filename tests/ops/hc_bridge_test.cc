@@ -92,8 +92,8 @@ void Compose(const ExecContext& ctx, const HcBridgeArgs& a) {
   RmsNorm(ctx, {.x = a.x, .weight = a.norm, .y = a.x, .eps = a.norm_eps});
 }
 
-// On a CPU the op is its parts, bit for bit. A GPU's has the tolerances of hc_post and hc_pre; the norm divides x by its
-// root mean square, which is above 0.05 in these data.
+// On a CPU the op is its parts, bit for bit. A GPU's has the tolerances of hc_post and hc_pre; the norm divides x by
+// its root mean square, which is above 0.05 in these data.
 void ExpectTheComposition(On on, Random& random, WeightFormat format, const HcCase& c, bool first) {
   SCOPED_TRACE(StrCat(c.name(), first ? " first" : ""));
   Bridge bridge(random, format, c);

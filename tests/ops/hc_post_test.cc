@@ -69,7 +69,8 @@ TEST(HcPost, EveryKernelHasTheReferencesBits) {
     const std::vector<float> before = random.Normals(t * h * d, 30);
     const auto run = [&](const auto& kernel, const ExecContext& ctx) {
       GuardBuffer<float> streams(Shape{t, h, d}, before);
-      kernel(ctx, HcPostArgs{.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = streams.tensor()});
+      kernel(ctx,
+             HcPostArgs{.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = streams.tensor()});
       return std::vector<float>(streams.span().begin(), streams.span().end());
     };
     const std::vector<float> want = run(HcPost, Reference());

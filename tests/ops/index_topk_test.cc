@@ -113,7 +113,8 @@ std::vector<TopkStep> TopkSteps(On on) {
 }
 
 // Calls choose(q, weights, cache, out) for every kernel of the device, on a CPU on any number of threads.
-using TopkFn = std::function<void(const Tensor& q, const Tensor& weights, const CacheView& cache, GuardBuffer<int32_t>& out)>;
+using TopkFn = std::function<void(const Tensor& q, const Tensor& weights, const CacheView& cache,
+                                  GuardBuffer<int32_t>& out)>;
 void ForEachTopk(On on, const std::function<void(const TopkFn&)>& fn) {
   ForEachKernel(on, kIndexTopkKernels, IndexTopkOnGpu, [&](const auto run) {
     for (const ExecContext& ctx : ThreadCounts()) {
@@ -217,14 +218,15 @@ DSV4_DEVICE_TEST(IndexTopk, EqualsReferenceForManyTokensAtLongContext) {
   ExpectReferencesChoice(on, exact.q.tensor(), exact.weights.tensor(), cache, 512);
 }
 
-// Roundings of a dot product of Di terms and a sum over heads: on a CPU Di / 8 + 5 + 2 heads; on a GPU in any order, and
-// tensor cores truncate where float32 rounds, which doubles it.
+// Roundings of a dot product of Di terms and a sum over heads: on a CPU Di / 8 + 5 + 2 heads; on a GPU in any order,
+// and tensor cores truncate where float32 rounds, which doubles it.
 double TopkTolerance(On on, int64_t di, int64_t heads) {
   return on == On::kGpu ? 2 * Gamma(di + 2 * heads) : Gamma(CeilDiv(di, 8) + 5 + 2 * heads);
 }
 
 // The exact score of a key, and the sum of the magnitudes of its terms.
-std::pair<double, double> ExactScore(const float* q, const float* weights, int64_t heads, const std::vector<float>& key) {
+std::pair<double, double> ExactScore(const float* q, const float* weights, int64_t heads,
+                                     const std::vector<float>& key) {
   double score = 0, magnitude = 0;
   for (int64_t h = 0; h < heads; ++h) {
     double dot = 0, sum = 0;
@@ -239,9 +241,10 @@ std::pair<double, double> ExactScore(const float* q, const float* weights, int64
   return {score, magnitude};
 }
 
-// With rounding a pick may differ from the reference's only by a row whose exact score lies within twice the error bound.
-void ExpectLargestScores(On on, const CacheFixture& cache, GuardBuffer<float>& q, GuardBuffer<float>& weights, int64_t heads,
-                         GuardBuffer<int32_t>& got) {
+// With rounding a pick may differ from the reference's only by a row whose exact score lies within twice the error
+// bound.
+void ExpectLargestScores(On on, const CacheFixture& cache, GuardBuffer<float>& q, GuardBuffer<float>& weights,
+                         int64_t heads, GuardBuffer<int32_t>& got) {
   const CompressorLayout& keys = cache.layout().layers[0].index;
   const CacheView view = cache.View(0);
   std::vector<float> key(static_cast<size_t>(keys.dim));
@@ -286,7 +289,8 @@ DSV4_DEVICE_TEST(IndexTopk, ChoosesTheLargestScores) {
     }
     ForEachKernel(on, kIndexTopkKernels, IndexTopkOnGpu, [&](const auto run) {
       GuardBuffer<int32_t> got({t, step.k});
-      IndexTopkArgs args{.q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = got.tensor()};
+      IndexTopkArgs args{
+          .q = q.tensor(), .weights = weights.tensor(), .cache = cache.View(0), .topk_idxs = got.tensor()};
       run(TwoThreads(), args);
       ExpectLargestScores(on, cache, q, weights, step.heads, got);
       for (const ExecContext& ctx : ThreadCounts()) {  // same picks on any number of threads
@@ -346,7 +350,8 @@ DSV4_DEVICE_TEST(IndexTopk, ATokenAloneChoosesTheSame) {
     const int64_t t = gpu ? 64 : 30, heads = gpu ? 64 : 4, di = spec.index_head_dim, k = gpu ? 128 : 24;
     CacheFixture batch(spec, {{.cached = gpu ? 1600 : 600, .tokens = t}});
     batch.FillRandom(random);
-    GuardBuffer<float> q({t, heads, di}, random.Normals(t * heads * di)), weights({t, heads}, random.Normals(t * heads));
+    GuardBuffer<float> q({t, heads, di}, random.Normals(t * heads * di)),
+        weights({t, heads}, random.Normals(t * heads));
     RoundIndexQuery({}, {.q = q.tensor(), .dtype = dtype});
     ForEachTopk(on, [&](const TopkFn& choose) {
       GuardBuffer<int32_t> all({t, k});
@@ -364,7 +369,8 @@ DSV4_DEVICE_TEST(IndexTopk, ATokenAloneChoosesTheSame) {
         one.positions += i;
         one.num_tokens = 1;
         GuardBuffer<int32_t> got({1, k});
-        choose({q.row(i).data(), DType::kF32, {1, heads, di}}, {weights.row(i).data(), DType::kF32, {1, heads}}, one, got);
+        choose({q.row(i).data(), DType::kF32, {1, heads, di}}, {weights.row(i).data(), DType::kF32, {1, heads}}, one,
+               got);
         EXPECT_TRUE(std::equal(got.span().begin(), got.span().end(), all.row(i).begin())) << i;
       }
     });
@@ -382,7 +388,8 @@ void ChooseFromNumbers(On on, int64_t rows, bool alike) {
     const RowSlot slot = EmittedRow(keys, cache.sequences()[0], row);
     slot.rows.Write(slot.index, key.data());
   }
-  GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 1.0f)), weights({1, 1}, {1.0f});
+  GuardBuffer<float> q({1, 1, keys.dim}, std::vector<float>(static_cast<size_t>(keys.dim), 1.0f)),
+      weights({1, 1}, {1.0f});
   ExpectReferencesChoice(on, q.tensor(), weights.tensor(), cache, 100);
 }
 

@@ -49,8 +49,8 @@ struct Kernel {
   void (*run)(const ExecContext& ctx, const Args& args);
 };
 
-// Calls fn(run), or fn(run, tiles), for every kernel that this machine can run. `tiles`: it multiplies on AMX tiles, whose
-// order of summation is another (ops/linear/amx/tile_rows.h).
+// Calls fn(run), or fn(run, tiles), for every kernel that this machine can run. `tiles`: it multiplies on AMX tiles,
+// whose order of summation is another (ops/linear/amx/tile_rows.h).
 template <typename Args, typename Fn>
 void ForEachKernel(const std::vector<Kernel<Args>>& kernels, const Fn& fn) {
   for (const Kernel<Args>& kernel : kernels) {

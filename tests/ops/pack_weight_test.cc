@@ -16,7 +16,8 @@ namespace {
 float HalfToF32(uint16_t bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const float sign = bits >> 15 != 0 ? -1.0f : 1.0f;
-  if (exponent == 31) return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+  if (exponent == 31)
+    return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
   return sign * std::ldexp(static_cast<float>(exponent > 0 ? 1024 + mantissa : mantissa), std::max(exponent, 1) - 25);
 }
 
@@ -41,8 +42,9 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
         for (const int bit : bits) code = code << 1 | (rest >> bit & 1u);
       }
       const uint8_t scale = tile[512 + 2 * lane + r];
-      const double factor = w.format == WeightFormat::kNvfp4 ? static_cast<double>(HalfToF32(static_cast<uint16_t>(scale << 7))) / 64
-                                                             : static_cast<double>(E8m0ToF32(scale));
+      const double factor = w.format == WeightFormat::kNvfp4
+                                ? static_cast<double>(HalfToF32(static_cast<uint16_t>(scale << 7))) / 64
+                                : static_cast<double>(E8m0ToF32(scale));
       return static_cast<double>(E2m1ToF32(static_cast<uint8_t>(code))) * factor * static_cast<double>(w.global_scale);
     }
     case WeightFormat::kFp8Block: {
@@ -53,7 +55,8 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
     }
     case WeightFormat::kBf16: {
       const int64_t step = in_lane / 4, i = in_lane % 4;
-      return static_cast<double>(Bf16ToF32(LoadUnaligned<uint16_t>(tile + 512 * step + 16 * lane, i / 2 * 4 + r * 2 + i % 2)));
+      return static_cast<double>(
+          Bf16ToF32(LoadUnaligned<uint16_t>(tile + 512 * step + 16 * lane, i / 2 * 4 + r * 2 + i % 2)));
     }
     case WeightFormat::kF32: break;
   }
@@ -61,16 +64,18 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
 }
 
 class PackWeightFormats : public ::testing::TestWithParam<QuantCase> {};
-INSTANTIATE_TEST_SUITE_P(Formats, PackWeightFormats, ::testing::Values(QuantCase{WeightFormat::kBf16},
-                                                                       QuantCase{WeightFormat::kFp8Block, DType::kF8E8M0},
-                                                                       QuantCase{WeightFormat::kFp8Block, DType::kF32},
-                                                                       QuantCase{WeightFormat::kMxfp4}, QuantCase{WeightFormat::kNvfp4}),
+INSTANTIATE_TEST_SUITE_P(Formats, PackWeightFormats,
+                         ::testing::Values(QuantCase{WeightFormat::kBf16},
+                                           QuantCase{WeightFormat::kFp8Block, DType::kF8E8M0},
+                                           QuantCase{WeightFormat::kFp8Block, DType::kF32},
+                                           QuantCase{WeightFormat::kMxfp4}, QuantCase{WeightFormat::kNvfp4}),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(PackWeightFormats, TilesHoldEveryWeightAndZerosAround) {
   Random random(1);
   const int64_t granule = ColumnGranule(GetParam().format);
-  for (const auto& [n, width] : {std::pair{int64_t{1}, int64_t{1}}, {16, 64}, {17, 65}, {33, 130}, {5, 300}, {160, 128}}) {
+  for (const auto& [n, width] :
+       {std::pair{int64_t{1}, int64_t{1}}, {16, 64}, {17, 65}, {33, 130}, {5, 300}, {160, 128}}) {
     const int64_t k = CeilDiv(width, granule) * granule;
     for (const int64_t offset : {int64_t{0}, int64_t{112}}) {
       const QuantFixture w(random, GetParam(), n, k, {.scale_row_offset = offset});
@@ -94,7 +99,8 @@ TEST(PackWeight, ScalesOfTilesAreTheMiddleOfFp16AndBf16Numbers) {
   for (uint32_t code = 0; code < 256; ++code) {
     const uint32_t scale = TileScale(code);
     const float want = std::fabs(E4m3ToF32(static_cast<uint8_t>(code)));
-    const float half = HalfToF32(static_cast<uint16_t>(scale << 7)), brain = Bf16ToF32(static_cast<uint16_t>((scale << 4) + 0x7000));
+    const float half = HalfToF32(static_cast<uint16_t>(scale << 7)),
+                brain = Bf16ToF32(static_cast<uint16_t>((scale << 4) + 0x7000));
     EXPECT_LT(scale, 256u);
     EXPECT_EQ(E4m3OfTileScale(scale), code & 0x7Fu);
     if (std::isnan(want)) {

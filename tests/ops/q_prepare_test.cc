@@ -34,7 +34,8 @@ DSV4_DEVICE_TEST(QPrepare, NormsRoundsAndAppends) {
   for (const auto& c : Places(on, QPrepare, QPrepareOnGpu)) {
     CacheFixture cache(spec, {{5, 1}, {130, 1}, {7, 0}});
     const int64_t t = 2, n = 3, ni = 2, dh = spec.head_dim, di = spec.index_head_dim;
-    GuardBuffer<float> q({t, n, dh}, random.Normals(t * n * dh, 4)), kv({t, dh}, random.Normals(t * dh)), iq({t, ni, di}, random.Normals(t * ni * di));
+    GuardBuffer<float> q({t, n, dh}, random.Normals(t * n * dh, 4)), kv({t, dh}, random.Normals(t * dh)),
+        iq({t, ni, di}, random.Normals(t * ni * di));
     const std::vector<float> q0 = q.values(), iq0 = iq.values();
     GuardBuffer<float> ones({dh}, std::vector<float>(static_cast<size_t>(dh), 1.0f)), cs({t, spec.rope_dim / 2, 2});
     for (int64_t i = 0; i < cs.size(); ++i) cs[i] = i % 2 == 0 ? 1.0f : 0.0f;
@@ -42,9 +43,11 @@ DSV4_DEVICE_TEST(QPrepare, NormsRoundsAndAppends) {
                      .norm_eps = 1e-6f, .cache = cache.View(0), .append = true});
     for (int64_t h = 0; h < t * n; ++h) {
       double square = 0;
-      for (int64_t i = 0; i < dh; ++i) square += static_cast<double>(q0[static_cast<size_t>(h * dh + i)]) * q0[static_cast<size_t>(h * dh + i)];
+      for (int64_t i = 0; i < dh; ++i)
+        square += static_cast<double>(q0[static_cast<size_t>(h * dh + i)]) * q0[static_cast<size_t>(h * dh + i)];
       const double scale = 1 / std::sqrt(square / static_cast<double>(dh) + 1e-6);
-      for (int64_t i = 0; i < dh; ++i) ASSERT_NEAR(q[h * dh + i], q0[static_cast<size_t>(h * dh + i)] * scale, 1e-5) << c.name;
+      for (int64_t i = 0; i < dh; ++i)
+        ASSERT_NEAR(q[h * dh + i], q0[static_cast<size_t>(h * dh + i)] * scale, 1e-5) << c.name;
     }
     for (int64_t h = 0; h < t * ni; ++h) {
       std::vector<float> want(iq0.begin() + h * di, iq0.begin() + (h + 1) * di);
@@ -73,8 +76,8 @@ DSV4_DEVICE_TEST(QPrepare, EveryPartMayBeLeftOut) {
   }
 }
 
-// A row of kv may round to the neighbouring code (FP8: 2^-3 of it, the smallest 2^-9 of the block's largest) where it lies
-// within the norm's error of a tie: below one channel in 1,000.
+// A row of kv may round to the neighbouring code (FP8: 2^-3 of it, the smallest 2^-9 of the block's largest) where it
+// lies within the norm's error of a tie: below one channel in 1,000.
 void ExpectRoundedRows(GuardBuffer<float>& kv, GuardBuffer<float>& want, KvDtype dtype) {
   const double step = dtype == KvDtype::kFp8 ? 0.126 : dtype == KvDtype::kBf16 ? 0.0079 : 1e-5;
   int64_t flips = 0;
@@ -102,9 +105,11 @@ void ExpectTheOps(On on, Random& random, bool full, KvDtype dtype, IndexDtype in
   const std::vector<SequenceStep> steps = append ? std::vector<SequenceStep>{{0, 1}, {130, 1}, {7, 0}, {1000, 1}}
                                                  : std::vector<SequenceStep>{{0, 9}, {130, 1}, {7, 3}};
   CacheFixture want_cache(spec, steps);
-  const int64_t t = want_cache.num_tokens(), n = full ? 64 : 3, ni = full ? 64 : 5, dh = spec.head_dim, di = spec.index_head_dim;
+  const int64_t t = want_cache.num_tokens(), n = full ? 64 : 3, ni = full ? 64 : 5, dh = spec.head_dim,
+                di = spec.index_head_dim;
   const int64_t pairs = spec.rope_dim / 2;
-  const std::vector<float> q0 = random.Normals(t * n * dh, 3), kv0 = random.Normals(t * dh), iq0 = random.Normals(t * ni * di);
+  const std::vector<float> q0 = random.Normals(t * n * dh, 3), kv0 = random.Normals(t * dh),
+                           iq0 = random.Normals(t * ni * di);
   GuardBuffer<float> want_q({t, n, dh}, q0), want_kv({t, dh}, kv0), want_iq({t, ni, di}, iq0);
   GuardBuffer<float> norm({dh}, random.Normals(dh));
   std::vector<float> angles;
@@ -114,8 +119,15 @@ void ExpectTheOps(On on, Random& random, bool full, KvDtype dtype, IndexDtype in
     angles.push_back(static_cast<float>(std::sin(angle)));
   }
   GuardBuffer<float> cs({t, pairs, 2}, angles);
-  QPrepareArgs args = {.q = want_q.tensor(), .kv = want_kv.tensor(), .kv_norm = norm.tensor(), .index_q = want_iq.tensor(),
-                       .cos_sin = cs.tensor(), .norm_eps = 1e-6f, .index_dtype = index, .cache = want_cache.View(0), .append = append};
+  QPrepareArgs args = {.q = want_q.tensor(),
+                       .kv = want_kv.tensor(),
+                       .kv_norm = norm.tensor(),
+                       .index_q = want_iq.tensor(),
+                       .cos_sin = cs.tensor(),
+                       .norm_eps = 1e-6f,
+                       .index_dtype = index,
+                       .cache = want_cache.View(0),
+                       .append = append};
   QPrepare({.reference_ops = true}, args);
   for (const auto& at : Places(on, QPrepare, QPrepareOnGpu)) {
     SCOPED_TRACE(at.name);
@@ -154,18 +166,25 @@ DSV4_DEVICE_TEST(QPrepare, PartsAndRowsAreIndependent) {
   const KvSpec spec = FullKvSpec({4});
   CacheFixture cache(spec, {{0, 21}});
   const int64_t t = 21, n = 16, ni = 8, dh = 512, di = 128;
-  const std::vector<float> q0 = random.Normals(t * n * dh), kv0 = random.Normals(t * dh), iq0 = random.Normals(t * ni * di);
+  const std::vector<float> q0 = random.Normals(t * n * dh), kv0 = random.Normals(t * dh),
+                           iq0 = random.Normals(t * ni * di);
   GuardBuffer<float> norm({dh}, random.Normals(dh)), cs({t, 32, 2}, random.Normals(t * 64));
   for (const auto& at : Places(on, QPrepare, QPrepareOnGpu)) {
     SCOPED_TRACE(at.name);
     GuardBuffer<float> q({t, n, dh}, q0), kv({t, dh}, kv0), iq({t, ni, di}, iq0);
-    at.run({.q = q.tensor(), .kv = kv.tensor(), .kv_norm = norm.tensor(), .index_q = iq.tensor(), .cos_sin = cs.tensor(),
-            .norm_eps = 1e-6f, .cache = cache.View(0)});
+    at.run({.q = q.tensor(),
+            .kv = kv.tensor(),
+            .kv_norm = norm.tensor(),
+            .index_q = iq.tensor(),
+            .cos_sin = cs.tensor(),
+            .norm_eps = 1e-6f,
+            .cache = cache.View(0)});
     for (const int64_t r : {0, 7, 20}) {
       const auto row = [&](const std::vector<float>& x, int64_t width) {
         return std::vector<float>(x.begin() + r * width, x.begin() + (r + 1) * width);
       };
-      GuardBuffer<float> q1({1, n, dh}, row(q0, n * dh)), kv1({1, dh}, row(kv0, dh)), iq1({1, ni, di}, row(iq0, ni * di));
+      GuardBuffer<float> q1({1, n, dh}, row(q0, n * dh)), kv1({1, dh}, row(kv0, dh)),
+          iq1({1, ni, di}, row(iq0, ni * di));
       const Tensor cs1{cs.row(r).data(), DType::kF32, {1, 32, 2}};
       at.run({.q = q1.tensor(), .cos_sin = cs1, .norm_eps = 1e-6f});
       at.run({.index_q = iq1.tensor(), .cos_sin = cs1});
@@ -190,11 +209,14 @@ void ExpectRowsAlone(On on, Random& random, IndexDtype dtype, int64_t pairs, con
     GuardBuffer<float> all({t, ni, di}, iq0);
     at.run({.index_q = all.tensor(), .cos_sin = cs.tensor(), .index_dtype = dtype});
     for (const int64_t r : rows) {
-      GuardBuffer<float> one({1, ni, di}, std::vector<float>(iq0.begin() + r * ni * di, iq0.begin() + (r + 1) * ni * di));
-      at.run({.index_q = one.tensor(), .cos_sin = {cs.row(r).data(), DType::kF32, {1, pairs, 2}}, .index_dtype = dtype});
+      GuardBuffer<float> one({1, ni, di},
+                             std::vector<float>(iq0.begin() + r * ni * di, iq0.begin() + (r + 1) * ni * di));
+      at.run(
+          {.index_q = one.tensor(), .cos_sin = {cs.row(r).data(), DType::kF32, {1, pairs, 2}}, .index_dtype = dtype});
       for (int64_t i = 0; i < ni * di; ++i) {
         const float got = all.row(r)[static_cast<size_t>(i)];
-        ASSERT_TRUE(std::isnan(got) ? std::isnan(one[i]) : got == one[i]) << "row " << r << " channel " << i << ": " << got << ", alone " << one[i];
+        ASSERT_TRUE(std::isnan(got) ? std::isnan(one[i]) : got == one[i])
+            << "row " << r << " channel " << i << ": " << got << ", alone " << one[i];
       }
     }
   }

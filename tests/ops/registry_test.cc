@@ -43,11 +43,13 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
 // On a GPU nothing falls back to the CPU. A build without CUDA knows the names, too, and has nothing to run.
 TEST(Registry, EveryOpNamesItsKernelsOnTheGpu) {
   const std::set<std::string> kernels = test::KernelsOfTheTree();
-  for (const OpImplementations& op : ListOps({.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}})) {
+  for (const OpImplementations& op :
+       ListOps({.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}})) {
     EXPECT_EQ(op.chosen, op.on_gpu) << op.op;
     const std::set<std::string> named = test::KernelsNamed(op.on_gpu);
     EXPECT_FALSE(named.empty()) << op.op;
-    for (const std::string& kernel : named) EXPECT_TRUE(kernels.contains(kernel)) << op.op << ": there is no " << kernel;
+    for (const std::string& kernel : named)
+      EXPECT_TRUE(kernels.contains(kernel)) << op.op << ": there is no " << kernel;
     const bool has = std::find(op.candidates.begin(), op.candidates.end(), op.on_gpu) != op.candidates.end();
 #ifdef DSV4_HAVE_CUDA
     EXPECT_TRUE(has) << op.op;

@@ -23,8 +23,9 @@ void RoundActivationOnGpu(const ExecContext&, const RoundActivationArgs& a) {
   gpu.Finish();
 }
 
-constexpr ActivationDtype kModes[] = {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8,
-                                      ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24};
+constexpr ActivationDtype kModes[] = {ActivationDtype::kNative, ActivationDtype::kF32,  ActivationDtype::kFp8,
+                                      ActivationDtype::kNvfp4,  ActivationDtype::kInt8, ActivationDtype::kInt16,
+                                      ActivationDtype::kInt24};
 
 // Integers are a CPU's.
 bool Has(On on, ActivationDtype mode) { return on == On::kCpu || !IsInteger(mode); }
@@ -76,7 +77,8 @@ DSV4_DEVICE_TEST(RoundActivation, Lesson06ARowDoesNotDependOnItsBatchOrThePast) 
   Random random(2);
   const int64_t t = 9, k = 160;
   GuardBuffer<float> x(Shape{t, k}, Rows(random, t, k));
-  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8,
+                                     ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     if (!Has(on, mode)) continue;
     for (const auto& c : Places(on, RoundActivation, RoundActivationOnGpu)) {
       GuardBuffer<float> all(Shape{t, k});

@@ -23,7 +23,8 @@ namespace {
 void RouterOnGpu(const ExecContext&, const RouterArgs& a) {
   Mirror gpu;
   RouterArgs b = a;
-  b.logits = gpu.In(a.logits), b.bias = gpu.In(a.bias), b.hash_table = gpu.In(a.hash_table), b.tokens = gpu.In(a.tokens);
+  b.logits = gpu.In(a.logits), b.bias = gpu.In(a.bias), b.hash_table = gpu.In(a.hash_table),
+  b.tokens = gpu.In(a.tokens);
   b.experts = gpu.Out(a.experts), b.weights = gpu.Out(a.weights);
   Router(gpu.ctx(), b);
   gpu.Finish();
@@ -31,8 +32,8 @@ void RouterOnGpu(const ExecContext&, const RouterArgs& a) {
 
 double Score(double z) { return std::sqrt(z > 50 ? z : std::log1p(std::exp(z))); }
 
-// Scores, their sum and the weights meet about ten roundings each, and exp and log1p one unit in the last place; two on a
-// GPU.
+// Scores, their sum and the weights meet about ten roundings each, and exp and log1p one unit in the last place; two on
+// a GPU.
 double WeightTolerance(On on) { return Gamma(on == On::kGpu ? 28 : 24); }
 
 std::vector<double> Weights(std::span<const float> logits, std::span<const int32_t> chosen, double scaling) {
@@ -271,7 +272,8 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
   const QuantFixture w(random, {WeightFormat::kBf16}, c.experts, c.k);
   const int64_t count = 6, slots = count + (c.always >= 0 ? 1 : 0), vocabulary = 3;
   for (int round = 0; round < rounds; ++round) {
-    GuardBuffer<float> x({1, c.k}, random.Normals(c.k, round == 1 ? 0.0f : 0.1f)), bias({c.experts}, random.Normals(c.experts, 0.2f));
+    GuardBuffer<float> x({1, c.k}, random.Normals(c.k, round == 1 ? 0.0f : 0.1f)),
+        bias({c.experts}, random.Normals(c.experts, 0.2f));
     if (round == 2) x[7] = std::numeric_limits<float>::quiet_NaN();
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < vocabulary * count; ++i) ids.push_back(static_cast<int32_t>(random.Index(c.experts)));
@@ -282,10 +284,16 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
       GuardBuffer<float> z({1, c.experts}), chosen_weights({1, slots});
       GuardBuffer<int32_t> chosen({1, slots});
       Mirror gpu;
-      RouterArgs args{.logits = gpu.Out(z.tensor()), .bias = c.hash ? Tensor{} : gpu.In(bias.tensor()),
-                      .hash_table = c.hash ? gpu.In(table.tensor()) : Tensor{}, .tokens = gpu.In(token.tensor()), .scaling_factor = 1.5f,
-                      .always = c.always, .experts = gpu.Out(chosen.tensor()), .weights = gpu.Out(chosen_weights.tensor()),
-                      .x = gpu.In(x.tensor()), .w = gpu.Weight(w.tensor())};
+      RouterArgs args{.logits = gpu.Out(z.tensor()),
+                      .bias = c.hash ? Tensor{} : gpu.In(bias.tensor()),
+                      .hash_table = c.hash ? gpu.In(table.tensor()) : Tensor{},
+                      .tokens = gpu.In(token.tensor()),
+                      .scaling_factor = 1.5f,
+                      .always = c.always,
+                      .experts = gpu.Out(chosen.tensor()),
+                      .weights = gpu.Out(chosen_weights.tensor()),
+                      .x = gpu.In(x.tensor()),
+                      .w = gpu.Weight(w.tensor())};
       ASSERT_TRUE(RouterMultiplies(gpu.ctx(), 1, args.w, count));
       if (!along) {
         Linear(gpu.ctx(), {.x = args.x, .parts = {{args.w, args.logits}}});
@@ -304,7 +312,8 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
 TEST(CudaRouter, MultipliesWithTheBitsOfLinear) {
   DSV4_GPU_OR_SKIP();
   Random random(21);
-  for (const OneTokenCase& c : {OneTokenCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false}}) {
+  for (const OneTokenCase& c :
+       {OneTokenCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false}}) {
     CheckMultiplies(random, c, 4);
   }
 }

@@ -149,7 +149,8 @@ DSV4_DEVICE_TEST(SparseAttention, ASequenceAloneGivesTheSameBits) {
             OneToken alone(cache.View(0), cache.sequences()[s], r);
             GuardBuffer<float> out({1, heads, step.spec.head_dim});
             run(ctx, in.OneArgs(step, r, alone.one, out.tensor()));
-            EXPECT_TRUE(BitEqual(out.span(), all.row(r))) << "ratio " << ratio << " heads " << heads << " sequence " << s;
+            EXPECT_TRUE(BitEqual(out.span(), all.row(r)))
+                << "ratio " << ratio << " heads " << heads << " sequence " << s;
           }
         });
       }
@@ -157,15 +158,16 @@ DSV4_DEVICE_TEST(SparseAttention, ASequenceAloneGivesTheSameBits) {
   }
 }
 
-// A prompt whose rows do not all fit in a GPU's scratch memory once decoded gives the same bits, and so does one whose own
-// rows do not.
+// A prompt whose rows do not all fit in a GPU's scratch memory once decoded gives the same bits, and so does one whose
+// own rows do not.
 TEST(CudaSparseAttention, PromptsBeyondScratch) {
   DSV4_GPU_OR_SKIP();
   Random random(9);
   const ExecContext prompt{.regime = Regime::kPrompt};
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16}) {
     for (const int64_t ratio : {0, 4, 128}) {
-      const AttentionStep step{"", FullKvSpec({ratio}, dtype), {{900, 30}, {0, 50}, {10, 0}, {255, 2}}, 128, ratio == 4 ? 100 : 0};
+      const AttentionStep step{
+          "", FullKvSpec({ratio}, dtype), {{900, 30}, {0, 50}, {10, 0}, {255, 2}}, 128, ratio == 4 ? 100 : 0};
       CacheFixture cache(step.spec, step.sequences);
       cache.FillRandom(random);
       AttentionInputs in(random, step, cache);
@@ -284,9 +286,11 @@ TEST(CudaSparseAttention, RowsBeyondFp16Saturate) {
       std::vector<double> mean(512);
       for (int64_t i = 0; i < rows.size(); ++i) {
         const float* row = rows.Get(i, buffer.data());
-        for (size_t c = 0; c < 512; ++c) mean[c] += std::clamp(row[c], -65504.0f, 65504.0f) / static_cast<double>(rows.size() + 1);
+        for (size_t c = 0; c < 512; ++c)
+          mean[c] += std::clamp(row[c], -65504.0f, 65504.0f) / static_cast<double>(rows.size() + 1);
       }
-      for (int64_t i = 0; i < 64 * 512; ++i) ASSERT_NEAR(out[t * 64 * 512 + i], mean[static_cast<size_t>(i % 512)], 65504 * 0x1p-12) << t << " " << i;
+      for (int64_t i = 0; i < 64 * 512; ++i)
+        ASSERT_NEAR(out[t * 64 * 512 + i], mean[static_cast<size_t>(i % 512)], 65504 * 0x1p-12) << t << " " << i;
     }
   }
 }

@@ -45,11 +45,14 @@ float Tree(const Parts& p, size_t i) {
 }
 
 // What every rank holds afterwards.
-Parts Sum(const Parts& parts, Shape shape, const std::function<void(const ExecContext&, const SumRanksArgs&)>& run, const ExecContext& ctx = {}) {
+Parts Sum(const Parts& parts, Shape shape, const std::function<void(const ExecContext&, const SumRanksArgs&)>& run,
+          const ExecContext& ctx = {}) {
   Exchange exchange(static_cast<int>(parts.size()), {.timeout_s = 60});
   std::vector<std::unique_ptr<GuardBuffer<float>>> y;
   for (const auto& part : parts) y.push_back(std::make_unique<GuardBuffer<float>>(shape, part));
-  RunRanks(exchange, [&](const ExecContext& mine, int r) { run(mine, {.y = y[static_cast<size_t>(r)]->tensor(), .site = 3}); }, ctx);
+  RunRanks(
+      exchange,
+      [&](const ExecContext& mine, int r) { run(mine, {.y = y[static_cast<size_t>(r)]->tensor(), .site = 3}); }, ctx);
   EXPECT_TRUE(exchange.status().ok());
   Parts sums;
   for (auto& buffer : y) sums.push_back(buffer->values());
@@ -59,13 +62,16 @@ Parts Sum(const Parts& parts, Shape shape, const std::function<void(const ExecCo
 TEST(SumRanks, IsTheTreeOnEveryRankBitForBit) {
   Random random(1);
   for (const int count : {2, 4, 8}) {
-    for (const Shape shape : {Shape{1, 1}, Shape{1, 7}, Shape{3, 64}, Shape{1, 4096}, Shape{5, 517}, Shape{128, 40}, Shape{67, 1030}}) {
+    for (const Shape shape :
+         {Shape{1, 1}, Shape{1, 7}, Shape{3, 64}, Shape{1, 4096}, Shape{5, 517}, Shape{128, 40}, Shape{67, 1030}}) {
       const Parts parts = MakeParts(random, count, shape.num_elements());
       std::vector<float> want;
       for (size_t i = 0; i < parts[0].size(); ++i) want.push_back(Tree(parts, i));
-      for (const auto& got : Sum(parts, shape, SumRanks, Reference())) EXPECT_TRUE(BitEqual(got, want)) << "reference, " << count;
+      for (const auto& got : Sum(parts, shape, SumRanks, Reference()))
+        EXPECT_TRUE(BitEqual(got, want)) << "reference, " << count;
       ForEachKernel(kSumRanksKernels, [&](const auto run) {
-        for (const auto& got : Sum(parts, shape, run)) EXPECT_TRUE(BitEqual(got, want)) << count << " ranks, " << shape.ToString();
+        for (const auto& got : Sum(parts, shape, run))
+          EXPECT_TRUE(BitEqual(got, want)) << count << " ranks, " << shape.ToString();
       });
     }
   }

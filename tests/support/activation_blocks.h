@@ -44,7 +44,8 @@ inline std::vector<uint16_t> AsHalves(std::span<const float> x) {
 }
 
 // Rows [rows, cols] as blocks; tokens that fill the last ones are NaNs.
-inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size_t cols, size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
+inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size_t cols,
+                                     size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
   std::vector<uint8_t> blocks(ActivationBlocksBytes(rows, cols), 0xFF);
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
@@ -57,14 +58,16 @@ inline std::vector<uint8_t> AsBlocks(std::span<const float> x, size_t rows, size
 }
 
 // Whether the blocks hold the rounded rows; what fills the last ones may be anything.
-inline ::testing::AssertionResult BlocksHold(std::span<const uint8_t> blocks, std::span<const float> x, size_t rows, size_t cols,
+inline ::testing::AssertionResult BlocksHold(std::span<const uint8_t> blocks, std::span<const float> x, size_t rows,
+                                             size_t cols,
                                              size_t (&byte)(size_t, size_t, size_t) = ActivationBlocksByte) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
       const uint8_t* at = blocks.data() + byte(rows, r, c);
       const uint16_t got = static_cast<uint16_t>(at[0] | at[1] << 8), want = HalfBits(x[r * cols + c]);
       if (got != want) {
-        return ::testing::AssertionFailure() << "row " << r << " column " << c << ": " << std::hex << got << ", expected " << want << " of " << x[r * cols + c];
+        return ::testing::AssertionFailure() << "row " << r << " column " << c << ": " << std::hex << got
+                                             << ", expected " << want << " of " << x[r * cols + c];
       }
     }
   }

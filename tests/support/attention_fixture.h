@@ -136,13 +136,13 @@ inline std::vector<AttentionWay> AttentionWays(On on) {
   return ways;
 }
 
-// A score s_i = scale (q . row_i) is off by at most gamma_n scale sum |q| |row|, n = Dh / 8 + 6 on a CPU, Dh + 6 on a GPU.
-// With FP16 operands q is off by 2^-12 of itself or, below 2^-14, by 2^-25, and rows (FP8 or BF16 values, at most 8
-// significant bits) by at most 2^-25. The argument of exp is off by two more roundings of |s| + |max|; exp is good to
+// A score s_i = scale (q . row_i) is off by at most gamma_n scale sum |q| |row|, n = Dh / 8 + 6 on a CPU, Dh + 6 on a
+// GPU. With FP16 operands q is off by 2^-12 of itself or, below 2^-14, by 2^-25, and rows (FP8 or BF16 values, at most
+// 8 significant bits) by at most 2^-25. The argument of exp is off by two more roundings of |s| + |max|; exp is good to
 // 2 ulp. With d the largest of these, a weight is off by a factor within 1 +- 1.1 d, the quotient of two such sums by
-// 2.2 d; their additions and rescalings add gamma_(2 rows + 12), on a GPU twice that and 16. Weights in FP16 (those of the
-// numerator only) add 2^-12 or, for those below 2^-14, 2^-25 where the largest of a tile or the first tile is 2^7 or
-// more: 2^-32 of it. Hence
+// 2.2 d; their additions and rescalings add gamma_(2 rows + 12), on a GPU twice that and 16. Weights in FP16 (those of
+// the numerator only) add 2^-12 or, for those below 2^-14, 2^-25 where the largest of a tile or the first tile is 2^7
+// or more: 2^-32 of it. Hence
 //   |out - exact| <= (2.2 d + gamma + 2^-12) sum_i p_i |row_i| / den + 2^-32 sum_i |row_i| / den + 2^-25.
 struct AttentionError {
   explicit AttentionError(const AttentionWay& way)

@@ -12,8 +12,8 @@ inline std::atomic<int64_t> num_allocations{0};
 
 }  // namespace dsv4::test
 
-// The sized and array forms call these. The nothrow forms are here, too: a sanitizer would pair its own with our delete.
-// Not inlined: GCC warns where it sees one half of a pair inlined.
+// The sized and array forms call these. The nothrow forms are here, too: a sanitizer would pair its own with our
+// delete. Not inlined: GCC warns where it sees one half of a pair inlined.
 [[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
   dsv4::test::num_allocations.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(size > 0 ? size : 1);

@@ -75,7 +75,8 @@ class Mirror {
       DSV4_CHECK(!host.quantised());
       return w;
     }
-    std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(host))), scales(static_cast<size_t>(PackedScaleBytes(host)));
+    std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(host))),
+        scales(static_cast<size_t>(PackedScaleBytes(host)));
     PackWeight({}, {.w = host, .codes = codes.data(), .block_scale = scales.data()});
     return PackedView({.w = host, .codes = Add(codes.data(), static_cast<int64_t>(codes.size()), false),
                        .block_scale = scales.empty() ? nullptr
@@ -120,9 +121,11 @@ class Mirror {
       device_.Download(all.data(), b.device, static_cast<int64_t>(all.size()));
       for (int64_t i = 0; i < kGuard; ++i) {
         ASSERT_EQ(all[static_cast<size_t>(i)], kGuardByte) << "written " << kGuard - i << " bytes before a buffer";
-        ASSERT_EQ(all[static_cast<size_t>(kGuard + b.bytes + i)], kGuardByte) << "written " << i << " bytes behind a buffer";
+        ASSERT_EQ(all[static_cast<size_t>(kGuard + b.bytes + i)], kGuardByte)
+            << "written " << i << " bytes behind a buffer";
       }
-      if (b.back && b.bytes > 0) std::memcpy(const_cast<void*>(b.host), all.data() + kGuard, static_cast<size_t>(b.bytes));
+      if (b.back && b.bytes > 0)
+        std::memcpy(const_cast<void*>(b.host), all.data() + kGuard, static_cast<size_t>(b.bytes));
     }
   }
 

@@ -26,7 +26,8 @@ inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const To
     if ((i + drawn) % 5 == 0) return bits;
     bits.resize(static_cast<size_t>(v + 31) / 32);
     for (int64_t id = 0; id < v; ++id) {
-      if ((id + static_cast<int64_t>(drawn)) % (i == 1 ? 7 : 61) == 0) bits[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+      if ((id + static_cast<int64_t>(drawn)) % (i == 1 ? 7 : 61) == 0)
+        bits[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
     }
     return bits;
   };
@@ -51,7 +52,8 @@ inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const To
       TokenId next = first[i];
       std::vector<float> logits;
       while (static_cast<int64_t>(want[i].size()) < limit(i)) {
-        const StepItem item{.session = session.get(), .tokens = {&next, 1}, .rows = LogitRows::kLast, .logits = &logits};
+        const StepItem item{
+            .session = session.get(), .tokens = {&next, 1}, .rows = LogitRows::kLast, .logits = &logits};
         ASSERT_TRUE(engine.Step({&item, 1}).ok());
         const std::vector<uint32_t> bits = is_masked(i) ? allowed(i, want[i].size()) : std::vector<uint32_t>();
         const auto token = draw->Sample(logits, bits);
@@ -68,7 +70,8 @@ inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const To
   std::vector<DecodeItem> items;
   for (size_t i = 0; i < kCount; ++i) {
     samplers.push_back(sampler(i));
-    items.push_back({.session = sessions[i].get(), .sampler = samplers[i].get(), .first = first[i], .max_tokens = limit(i)});
+    items.push_back(
+        {.session = sessions[i].get(), .sampler = samplers[i].get(), .first = first[i], .max_tokens = limit(i)});
     if (is_masked(i)) {
       items[i].allowed = [&, i]() -> std::span<const uint32_t> { return bits[i] = allowed(i, got[i].size()); };
     }
@@ -84,7 +87,8 @@ inline void ExpectMaskedDecodeIsStepAndSample(Engine& engine, std::span<const To
   bits[1].assign(static_cast<size_t>(v + 31) / 32, 0);
   DecodeItem none{.session = sessions[1].get(), .sampler = samplers[1].get(), .first = prompt[0], .max_tokens = 3};
   none.allowed = [&]() -> std::span<const uint32_t> { return bits[1]; };
-  EXPECT_EQ(engine.Decode({&none, 1}, [](size_t, const SampledToken&) { return true; }).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine.Decode({&none, 1}, [](size_t, const SampledToken&) { return true; }).code(),
+            StatusCode::kInvalidArgument);
   none.allowed = {};
   EXPECT_TRUE(engine.Decode({&none, 1}, [](size_t, const SampledToken&) { return true; }).ok());
 }

@@ -38,14 +38,14 @@ struct HcOutputs {
   GuardBuffer<float> x, post, comb;
 };
 
-// Roundings of a sum of k products and of rho: on a CPU K / 8 + 40; on a GPU 4 (a lane), 5 (lanes), K / 2048, 5 (blocks of
-// columns), 30 of expf, rsqrtf and the sigmoid's division.
+// Roundings of a sum of k products and of rho: on a CPU K / 8 + 40; on a GPU 4 (a lane), 5 (lanes), K / 2048, 5 (blocks
+// of columns), 30 of expf, rsqrtf and the sigmoid's division.
 inline int64_t HcRoundings(On on, int64_t k) { return on == On::kGpu ? CeilDiv(k, 2048) + 44 : CeilDiv(k, 8) + 40; }
 
-// m = rho (fn X) is off by gamma_n rho sum |fn| |X|, n = HcRoundings. A row X / rho has root mean square 1, |fn| <= 6 and
-// |X| rho <= 6 sqrt(..): rho sum |fn| |X| <= K in these data, so |dm| <= K gamma_n. A logit adds scale |dm| <= 0.08 |dm|
-// and 3 roundings of |logit| <= 10. Sigmoid has slope 1/4. Sinkhorn steps are non-expansive in log space (Hilbert's
-// metric): an entry's relative error is at most 4 times the logits' error, plus 6 roundings for each of 39
+// m = rho (fn X) is off by gamma_n rho sum |fn| |X|, n = HcRoundings. A row X / rho has root mean square 1, |fn| <= 6
+// and |X| rho <= 6 sqrt(..): rho sum |fn| |X| <= K in these data, so |dm| <= K gamma_n. A logit adds scale |dm| <= 0.08
+// |dm| and 3 roundings of |logit| <= 10. Sigmoid has slope 1/4. Sinkhorn steps are non-expansive in log space
+// (Hilbert's metric): an entry's relative error is at most 4 times the logits' error, plus 6 roundings for each of 39
 // normalisations. Beyond small K the worst case bound says nothing; errors grow like its root.
 inline double HcMixTolerance(On on, const HcCase& c) {
   const int64_t k = c.h * c.d;

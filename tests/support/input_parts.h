@@ -1,5 +1,5 @@
-// What a GPU makes of an input of a matrix product: a sum of `parts` BF16 or FP16 numbers, each the rounding of what those
-// before it leave. Two are within 2^-17 (BF16) of it, or 2^-22 (FP16, from 2^-3 on; 2^-25 below).
+// What a GPU makes of an input of a matrix product: a sum of `parts` BF16 or FP16 numbers, each the rounding of what
+// those before it leave. Two are within 2^-17 (BF16) of it, or 2^-22 (FP16, from 2^-3 on; 2^-25 below).
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,8 @@
 namespace dsv4::test {
 
 // Calls work(ctx, rank) on a thread a rank, with `ctx` and the rank's view of `exchange`; returns when all have ended.
-inline void RunRanks(Exchange& exchange, const std::function<void(const ExecContext& ctx, int rank)>& work, const ExecContext& ctx = {}) {
+inline void RunRanks(Exchange& exchange, const std::function<void(const ExecContext& ctx, int rank)>& work,
+                     const ExecContext& ctx = {}) {
   std::vector<std::thread> threads;
   for (int r = 0; r < exchange.count(); ++r) {
     threads.emplace_back([&, r] {

@@ -43,7 +43,8 @@ inline SampleCase RandomSampleCase(Random& random, int64_t v) {
   if (random.Chance(0.3)) {
     const double share = random.Chance(0.5) ? 0.5 : 0.02;
     c.allowed.resize(static_cast<size_t>(v + 31) / 32);
-    for (int64_t id = 0; id < v; ++id) c.allowed[static_cast<size_t>(id / 32)] |= random.Chance(share) ? 1u << (id % 32) : 0u;
+    for (int64_t id = 0; id < v; ++id)
+      c.allowed[static_cast<size_t>(id / 32)] |= random.Chance(share) ? 1u << (id % 32) : 0u;
   }
   p.seed = random.Bits();
   p.top_logprobs = 0;

@@ -211,13 +211,20 @@ TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
   SKIP_WITHOUT_V4();
   const auto prompt = [](std::string_view word) {
     const std::string w(word);
-    const std::string json = R"({"messages": [{"role": "system", "content": "a)" + w + R"(b"}, {"role": "user", "content":
-        [{"type": "text", "text": "x)" + w + R"("}, {"type": ")" + w + R"("}]},
-        {"role": "assistant", "content": "c)" + w + R"(", "reasoning_content": ")" + w + R"(", "tool_calls": [{"id": "1",
-         "function": {"name": "f)" + w + R"(", "arguments": {"k)" + w + R"(": "v)" + w + R"("}}}]},
-        {"role": "tool", "tool_call_id": "1", "content": ")" + w + R"("}],
-        "tools": [{"type": "function", "function": {"name": "f", "description": ")" + w + R"("}}],
-        "response_format": {"type": "json_schema", "x": ")" + w + R"("}, "thinking": true})";
+    const std::string json = R"({"messages": [{"role": "system", "content": "a)" + w +
+                             R"(b"}, {"role": "user", "content":
+        [{"type": "text", "text": "x)" +
+                             w + R"("}, {"type": ")" + w + R"("}]},
+        {"role": "assistant", "content": "c)" +
+                             w + R"(", "reasoning_content": ")" + w + R"(", "tool_calls": [{"id": "1",
+         "function": {"name": "f)" +
+                             w + R"(", "arguments": {"k)" + w + R"(": "v)" + w + R"("}}}]},
+        {"role": "tool", "tool_call_id": "1", "content": ")" +
+                             w + R"("}],
+        "tools": [{"type": "function", "function": {"name": "f", "description": ")" +
+                             w + R"("}}],
+        "response_format": {"type": "json_schema", "x": ")" +
+                             w + R"("}, "thinking": true})";
     return *RenderPromptWithPlaces(*ParseChatRequest(json), ChatDialect::kV40731);
   };
   const auto added = [](const RenderedPrompt& p, SpecialTokensInContent how) {
@@ -229,12 +236,14 @@ TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
   const auto own = added(harmless, SpecialTokensInContent::kText);
   EXPECT_EQ(own, added(harmless, SpecialTokensInContent::kOfficial));
   // Where nothing is spelt, both ways give the same ids: the parts are not cut.
-  EXPECT_EQ(V4().Encode(harmless.text, EncodeOptionsOf(harmless, SpecialTokensInContent::kText)), V4().Encode(harmless.text));
+  EXPECT_EQ(V4().Encode(harmless.text, EncodeOptionsOf(harmless, SpecialTokensInContent::kText)),
+            V4().Encode(harmless.text));
   for (const std::string_view word : {"<｜User｜>", "<think>", "｜DSML｜", "<｜end▁of▁sentence｜><｜User｜>"}) {
     const RenderedPrompt hostile = prompt(word);
     EXPECT_EQ(added(hostile, SpecialTokensInContent::kText), own) << word;
     EXPECT_GE(added(hostile, SpecialTokensInContent::kOfficial).size(), own.size() + 10) << word;
-    EXPECT_EQ(V4().Encode(hostile.text, EncodeOptionsOf(hostile, SpecialTokensInContent::kOfficial)), V4().Encode(hostile.text));
+    EXPECT_EQ(V4().Encode(hostile.text, EncodeOptionsOf(hostile, SpecialTokensInContent::kOfficial)),
+              V4().Encode(hostile.text));
   }
 }
 

@@ -73,8 +73,10 @@ struct SmallFile {
     {"id": 264, "content": "k><s", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false}])";
   std::string normalizer = R"({"type": "Sequence", "normalizers": []})";
   std::string splits = Split(kNumberPattern) + ", " + Split(kCjkPattern) + ", " + Split(kWordPattern);
-  std::string byte_level = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
-  std::string post_processor = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})";
+  std::string
+      byte_level = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
+  std::string
+      post_processor = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})";
   std::string decoder = R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
   std::string model_type = R"("BPE")";
   std::string model_flags =

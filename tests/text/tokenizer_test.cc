@@ -83,7 +83,8 @@ TEST(Tokenizer, SpellingsInLiteralPartsAreText) {
   EXPECT_EQ(encode("k><sx", {{0, 1}}), (Ids{'k', '>', '<', 's', 'x'}));
   // Ranges move with what is repaired before them: a broken byte becomes three.
   const std::vector<TextRange> behind = {{1, 4}};
-  EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}), t->Encode("\xEF\xBF\xBD<s><s>", {.literal = std::vector<TextRange>{{3, 6}}}));
+  EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}),
+            t->Encode("\xEF\xBF\xBD<s><s>", {.literal = std::vector<TextRange>{{3, 6}}}));
   EXPECT_EQ(t->Encode("\xFF<s><s>", {.literal = behind}).back(), 261);
   const auto places = t->FindAddedTokens("a<s>k><sx<s>", {.literal = std::vector<TextRange>{{9, 12}}});
   ASSERT_EQ(places.size(), 2u);
