@@ -24,7 +24,7 @@ EngineOptions NanoOn(const std::string& device) {
   return {.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = device, .num_threads = 2};
 }
 
-float LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+float RanksDifference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   float largest = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -50,7 +50,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const std::vector<float> all = AllLogits(*engine, ids.i32);
-  EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
+  EXPECT_LE(RanksDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
   EXPECT_EQ(AllLogits(*engine, ids.i32, 130), all);
   EXPECT_TRUE(engine->health().ok());
 }
