@@ -49,7 +49,8 @@ T* Upload(Gpu& gpu, const std::vector<T>& values) {
 // One layer's caches of `batch` sequences at `start`, each with `tokens` more tokens in the step, `copies` times.
 struct Setup {
   Setup(Gpu& gpu, int64_t ratio, int64_t heads, int64_t k, int64_t batch, int64_t start, int64_t tokens, int copies)
-      : layout(MakeKvLayout({.compress_ratios = {ratio}, .window = 128, .head_dim = kDim, .rope_dim = 64, .index_head_dim = 128})),
+      : layout(MakeKvLayout(
+            {.compress_ratios = {ratio}, .window = 128, .head_dim = kDim, .rope_dim = 64, .index_head_dim = 128})),
         num_heads(heads),
         num_tokens(batch * tokens),
         num_copies(copies) {
@@ -64,11 +65,13 @@ struct Setup {
     FillNormalKernel<<<256, 256, 0, StreamOf(gpu.ctx())>>>(kv, num_tokens * kDim, 2, 1.0f);
     FillNormalKernel<<<1, 256, 0, StreamOf(gpu.ctx())>>>(sink, heads, 3, 1.0f);
     fixed_memory = static_cast<uint8_t*>(gpu.Allocate(copies * batch * fixed));
-    DSV4_BENCH_CHECK(cudaMemsetAsync(fixed_memory, 0, static_cast<size_t>(copies * batch * fixed), StreamOf(gpu.ctx())));
+    DSV4_BENCH_CHECK(
+        cudaMemsetAsync(fixed_memory, 0, static_cast<size_t>(copies * batch * fixed), StreamOf(gpu.ctx())));
     FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(fixed_memory, copies * batch, fixed, l.window_offset, 128);
     if (pages > 0) {
       page_memory = static_cast<uint8_t*>(gpu.Allocate(copies * batch * pages * layout.page_bytes));
-      FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(page_memory, copies * batch * pages, layout.page_bytes, l.main.rows_offset, l.main.rows_per_page);
+      FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(page_memory, copies * batch * pages, layout.page_bytes,
+                                                            l.main.rows_offset, l.main.rows_per_page);
     }
     gpu.Synchronize();
     std::vector<uint8_t*> page_of;
@@ -77,7 +80,11 @@ struct Setup {
     std::vector<SequenceView> views;
     for (int64_t i = 0; i < copies * batch; ++i) {
       const int64_t b = i % batch;
-      views.push_back({.start = start, .begin = b * tokens, .end = (b + 1) * tokens, .fixed = fixed_memory + i * fixed, .pages = device_pages + i * pages});
+      views.push_back({.start = start,
+                       .begin = b * tokens,
+                       .end = (b + 1) * tokens,
+                       .fixed = fixed_memory + i * fixed,
+                       .pages = device_pages + i * pages});
     }
     sequences = Upload(gpu, views);
     std::vector<int32_t> sequence, chosen;
@@ -87,22 +94,32 @@ struct Setup {
       position.push_back(start + t % tokens);
       const int64_t visible = ratio == 0 ? 0 : (position.back() + 1) / ratio;
       for (int64_t i = 0; i < k; ++i) {
-        chosen.push_back(visible <= k ? (i < visible ? static_cast<int32_t>(i) : -1)
-                                      : static_cast<int32_t>(i * visible / k + ((t * 31 + i * 17) / 8 % 2) * (visible >= 2 * k)));
+        chosen.push_back(
+            visible <= k ? (i < visible ? static_cast<int32_t>(i) : -1)
+                         : static_cast<int32_t>(i * visible / k + ((t * 31 + i * 17) / 8 % 2) * (visible >= 2 * k)));
       }
-      const int64_t r = std::min<int64_t>(128, position.back() + 1) + (ratio == 0 ? 0 : k > 0 ? std::min(k, visible) : visible);
+      const int64_t r = std::min<int64_t>(128, position.back() + 1) + (ratio == 0 ? 0
+                                                                       : k > 0    ? std::min(k, visible)
+                                                                                  : visible);
       rows += r;
       own_rows += std::min<int64_t>(std::min<int64_t>(128, t % tokens + 1), position.back() + 1);
     }
     sequence_of = Upload(gpu, sequence);
     positions = Upload(gpu, position);
     if (k > 0) picks = Upload(gpu, chosen), num_picks = k;
-    cache = {.layer = &layout.layers[0], .window = 128, .sequences = sequences, .num_sequences = batch, .sequence_of = sequence_of,
-             .positions = positions, .num_tokens = num_tokens};
+    cache = {.layer = &layout.layers[0],
+             .window = 128,
+             .sequences = sequences,
+             .num_sequences = batch,
+             .sequence_of = sequence_of,
+             .positions = positions,
+             .num_tokens = num_tokens};
     DSV4_BENCH_CHECK(cudaDeviceSynchronize());  // the uploads, which ctx's stream does not wait for
   }
   ~Setup() {
-    for (void* p : std::vector<void*>{q, out, kv, sink, fixed_memory, page_memory, sequences, sequence_of, positions, picks}) cudaFree(p);
+    for (void* p :
+         std::vector<void*>{q, out, kv, sink, fixed_memory, page_memory, sequences, sequence_of, positions, picks})
+      cudaFree(p);
   }
 
   CacheView Cache(int i) const {
@@ -133,17 +150,31 @@ struct Setup {
   int64_t* positions = nullptr;
 };
 
-void Attend(Gpu& gpu, const char* model, int64_t ratio, int64_t heads, int64_t k, int64_t batch, int64_t start, int64_t tokens) {
+void Attend(Gpu& gpu, const char* model, int64_t ratio, int64_t heads, int64_t k, int64_t batch, int64_t start,
+            int64_t tokens) {
   const int64_t t = batch * tokens;
   const int64_t cold = t * heads * kDim * 8 + batch * std::min<int64_t>(640, start + tokens) * 584;
   const int copies = tokens > 1 ? 1 : static_cast<int>(std::clamp<int64_t>((int64_t{200} << 20) / cold, 3, 128));
   const Setup s(gpu, ratio, heads, k, batch, start, tokens, copies);
   gpu.ctx().regime = RegimeOfPrompt(t);
-  const double us = gpu.MedianUs(tokens > 1 ? 2 : copies, [&](const ExecContext& ctx, int i) { SparseAttention(ctx, s.Args(i)); }, tokens > 1 ? 5 : 11);
+  const double us = gpu.MedianUs(
+      tokens > 1 ? 2 : copies, [&](const ExecContext& ctx, int i) { SparseAttention(ctx, s.Args(i)); },
+      tokens > 1 ? 5 : 11);
   const double flop = static_cast<double>(s.rows) * static_cast<double>(heads) * kDim * 4;
-  const int64_t bytes = t * heads * kDim * 8 + (tokens > 1 ? (start + tokens) * 584 / std::max<int64_t>(ratio, 1) : s.rows * 584);
-  Line("sparse_attention").Add("model", model).Add("ratio", ratio).Add("heads", heads).Add("T", t).Add("start", start)
-      .Add("rows_per_token", s.rows / t).Add("us", us).Add("tflops", flop / us * 1e-6).Add("bytes", bytes).Add("read_limit_us", gpu.ReadLimitUs(bytes)).Print();
+  const int64_t bytes = t * heads * kDim * 8 +
+                        (tokens > 1 ? (start + tokens) * 584 / std::max<int64_t>(ratio, 1) : s.rows * 584);
+  Line("sparse_attention")
+      .Add("model", model)
+      .Add("ratio", ratio)
+      .Add("heads", heads)
+      .Add("T", t)
+      .Add("start", start)
+      .Add("rows_per_token", s.rows / t)
+      .Add("us", us)
+      .Add("tflops", flop / us * 1e-6)
+      .Add("bytes", bytes)
+      .Add("read_limit_us", gpu.ReadLimitUs(bytes))
+      .Print();
 }
 
 void Decode(Gpu& gpu) {
@@ -177,8 +208,9 @@ void Small(Gpu& gpu) {
            Rope(ctx, {.x = {q_at(i), DType::kF32, {t, 64, kDim}}, .cos_sin = cs.tensor({t, 32, 2})});
          }));
     line("rms_norm 64x512", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-           RmsNorm(ctx, {.x = {q_at(i), DType::kF32, {t * 64, kDim}}, .y = {q_at(i), DType::kF32, {t * 64, kDim}}, .eps = 1e-6f});
-         }));
+      RmsNorm(ctx,
+              {.x = {q_at(i), DType::kF32, {t * 64, kDim}}, .y = {q_at(i), DType::kF32, {t * 64, kDim}}, .eps = 1e-6f});
+    }));
     line("round_kv", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
            RoundKv(ctx, {.kv = {q_at(i), DType::kF32, {t, kDim}}, .format = KvRowFormat(KvDtype::kFp8, kDim, 64)});
          }));
@@ -205,11 +237,17 @@ void Small(Gpu& gpu) {
       const int rotate = t > 64 ? 1 : t == 1 ? 64 : 4;
       for (const int64_t start : {int64_t{8191}, int64_t{8190}}) {
         const Setup s(gpu, ratio, 64, 0, batch, t > 64 ? 0 : start, t / batch, rotate);
-        const Floats values(gpu, t * width), gates(gpu, t * width), bias(gpu, ratio * width), norm(gpu, 512), frequencies(gpu, 32);
+        const Floats values(gpu, t * width), gates(gpu, t * width), bias(gpu, ratio * width), norm(gpu, 512),
+            frequencies(gpu, 32);
         line((std::string("compress ") + std::to_string(ratio) + (start == 8191 ? " emits" : "")).c_str(),
              gpu.MedianUs(rotate, [&](const ExecContext& ctx, int i) {
-               Compress(ctx, {.values = values.tensor({t, width}), .gates = gates.tensor({t, width}), .slot_bias = bias.tensor({ratio, width}),
-                              .norm = norm.tensor({512}), .norm_eps = 1e-6f, .frequencies = frequencies.tensor({32}), .cache = s.Cache(i),
+               Compress(ctx, {.values = values.tensor({t, width}),
+                              .gates = gates.tensor({t, width}),
+                              .slot_bias = bias.tensor({ratio, width}),
+                              .norm = norm.tensor({512}),
+                              .norm_eps = 1e-6f,
+                              .frequencies = frequencies.tensor({32}),
+                              .cache = s.Cache(i),
                               .layout = &s.layout.layers[0].main});
              }));
         if (ratio == 4 && start == 8191) {

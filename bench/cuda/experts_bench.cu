@@ -1,7 +1,7 @@
 // The routed experts at the shapes of Flash and Pro, NVFP4, uniform random routing that differs from launch to launch.
-// limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down), launched the same way;
-// limit_plain_us: the same without programmatic launch, so that no byte is requested before the launch in front has ended
-// (which experts to read is known only then).
+// limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down), launched the same
+// way; limit_plain_us: the same without programmatic launch, so that no byte is requested before the launch in front
+// has ended (which experts to read is known only then).
 #include <cstring>
 
 #include "bench/cuda/harness.cuh"
@@ -33,13 +33,15 @@ struct Shapes {
 
 class Experts {
  public:
-  Experts(Gpu& gpu, const Shapes& s, WeightFormat format) : gate_(gpu, format, s.f, s.d, 1), down_(gpu, format, s.d, s.f, 1) {
+  Experts(Gpu& gpu, const Shapes& s, WeightFormat format)
+      : gate_(gpu, format, s.f, s.d, 1), down_(gpu, format, s.d, s.f, 1) {
     const int64_t up = Slot(gate_), down = Slot(down_);
     data_ = static_cast<uint8_t*>(gpu.Allocate(s.experts * (2 * up + down)));
     uint8_t* at = data_;
     const auto copy = [&](const Weights& from, int64_t slot) {
       QuantTensor w = from[0];
-      DSV4_BENCH_CHECK(cudaMemcpyAsync(at, w.codes, static_cast<size_t>(slot), cudaMemcpyDeviceToDevice, StreamOf(gpu.ctx())));
+      DSV4_BENCH_CHECK(
+          cudaMemcpyAsync(at, w.codes, static_cast<size_t>(slot), cudaMemcpyDeviceToDevice, StreamOf(gpu.ctx())));
       w.block_scale = at + (w.block_scale - w.codes);
       w.codes = at;
       at += slot;
@@ -87,13 +89,20 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
       distinct += static_cast<double>(std::count(seen.begin(), seen.end(), true)) / kLaunches;
       ids.push_back(Upload(gpu, chosen));
     }
-    const Floats x(gpu, t * s.d, 0.5f), hidden(gpu, pairs * 2 * s.f), outputs(gpu, pairs * s.d), shared(gpu, t * s.d), y(gpu, t * s.d);
+    const Floats x(gpu, t * s.d, 0.5f), hidden(gpu, pairs * 2 * s.f), outputs(gpu, pairs * s.d), shared(gpu, t * s.d),
+        y(gpu, t * s.d);
     float* weights = Upload(gpu, std::vector<float>(static_cast<size_t>(pairs), 0.25f));
     const auto run = [&](const ExecContext& ctx, int i) {
-      ExpertsCuda(ctx, {.x = x.tensor({t, s.d}), .experts = {ids[static_cast<size_t>(i)], DType::kI32, {t, kSlots}},
-                        .weights = {weights, DType::kF32, {t, kSlots}}, .matrices = experts.matrices(), .first = experts.first(),
-                        .limit = 10, .hidden = hidden.tensor({pairs, 2 * s.f}), .outputs = outputs.tensor({pairs, s.d}),
-                        .shared = shared.tensor({t, s.d}), .y = y.tensor({t, s.d})});
+      ExpertsCuda(ctx, {.x = x.tensor({t, s.d}),
+                        .experts = {ids[static_cast<size_t>(i)], DType::kI32, {t, kSlots}},
+                        .weights = {weights, DType::kF32, {t, kSlots}},
+                        .matrices = experts.matrices(),
+                        .first = experts.first(),
+                        .limit = 10,
+                        .hidden = hidden.tensor({pairs, 2 * s.f}),
+                        .outputs = outputs.tensor({pairs, s.d}),
+                        .shared = shared.tensor({t, s.d}),
+                        .y = y.tensor({t, s.d})});
     };
     const double few_us = gpu.MedianUs(kLaunches, run, t > 64 ? 5 : 11);  // the kernel of decode rows at every T
     gpu.ctx().regime = RegimeOfPrompt(t);
@@ -105,9 +114,21 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
     gpu.ctx().overlap = false;
     const double plain = gpu.MedianUs(kLaunches, run), limit_plain = gpu.ReadLimitUs(up) + gpu.ReadLimitUs(down);
     gpu.ctx().overlap = true;
-    Line("experts").Add("model", s.name).Add("format", "NVFP4").Add("T", t).Add("distinct", distinct).Add("MB", static_cast<double>(up + down) * 1e-6)
-        .Add("us", us).Add("few_tokens_kernel_us", few_us).Add("limit_us", limit).Add("over_limit", us / limit).Add("plain_us", plain).Add("limit_plain_us", limit_plain)
-        .Add("over_limit_plain", us / limit_plain).Add("GBps", static_cast<double>(up + down) * 1e-3 / us).Print();
+    Line("experts")
+        .Add("model", s.name)
+        .Add("format", "NVFP4")
+        .Add("T", t)
+        .Add("distinct", distinct)
+        .Add("MB", static_cast<double>(up + down) * 1e-6)
+        .Add("us", us)
+        .Add("few_tokens_kernel_us", few_us)
+        .Add("limit_us", limit)
+        .Add("over_limit", us / limit)
+        .Add("plain_us", plain)
+        .Add("limit_plain_us", limit_plain)
+        .Add("over_limit_plain", us / limit_plain)
+        .Add("GBps", static_cast<double>(up + down) * 1e-3 / us)
+        .Print();
     for (int32_t* p : ids) cudaFree(p);
     cudaFree(weights);
   }

@@ -1,5 +1,5 @@
-// Scores and top-k of the index, FP4 keys, 64 heads of 128 channels. limit_us: a pure read of the keys' bytes (decode), cold
-// as here; prefill has mma_tflops instead.
+// Scores and top-k of the index, FP4 keys, 64 heads of 128 channels. limit_us: a pure read of the keys' bytes (decode),
+// cold as here; prefill has mma_tflops instead.
 #include <numeric>
 
 #include "bench/cuda/harness.cuh"

@@ -11,13 +11,16 @@ __global__ void __launch_bounds__(Warps * 32) BulkKernel(const uint8_t* p, int64
   __shared__ __align__(8) uint64_t full[Warps][Slots];
   AllowNext();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t chunks = bytes / Bytes, workers = static_cast<int64_t>(gridDim.x) * Warps, me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
+  const int64_t chunks = bytes / Bytes, workers = static_cast<int64_t>(gridDim.x) * Warps,
+                me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
   const int64_t begin = chunks * me / workers, end = chunks * (me + 1) / workers;
   const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + warp * Slots * Bytes;
   const uint32_t bars = static_cast<uint32_t>(__cvta_generic_to_shared(full[warp]));
   const auto fetch = [&](int64_t c, int slot) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bars + 8 * slot), "r"(Bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ring + slot * Bytes),
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bars + 8 * slot), "r"(Bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     ring + slot * Bytes),
                  "l"(p + c * Bytes), "r"(Bytes), "r"(bars + 8 * slot)
                  : "memory");
   };
@@ -60,11 +63,15 @@ __global__ void __launch_bounds__(Warps * 32) AsyncKernel(const uint8_t* p, int6
   AllowNext();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int kBytes = 512;
-  const int64_t chunks = bytes / kBytes, workers = static_cast<int64_t>(gridDim.x) * Warps, me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
+  const int64_t chunks = bytes / kBytes, workers = static_cast<int64_t>(gridDim.x) * Warps,
+                me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
   const int64_t begin = chunks * me / workers, end = chunks * (me + 1) / workers;
   const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + warp * Slots * kBytes + 16 * lane;
   const auto fetch = [&](int64_t c, int slot) {
-    if (c < end) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ring + slot * kBytes), "l"(p + c * kBytes + 16 * lane) : "memory");
+    if (c < end)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ring + slot * kBytes),
+                   "l"(p + c * kBytes + 16 * lane)
+                   : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
   for (int s = 0; s < Slots; ++s) fetch(begin + s, s);
@@ -86,7 +93,8 @@ template <int Warps, int Unroll>
 __global__ void __launch_bounds__(Warps * 32) RegisterKernel(const uint8_t* p, int64_t bytes, uint32_t* out) {
   AllowNext();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t chunks = bytes / 512, workers = static_cast<int64_t>(gridDim.x) * Warps, me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
+  const int64_t chunks = bytes / 512, workers = static_cast<int64_t>(gridDim.x) * Warps,
+                me = static_cast<int64_t>(blockIdx.x) * Warps + warp;
   const int64_t begin = chunks * me / workers, end = chunks * (me + 1) / workers;
   const uint4* words = reinterpret_cast<const uint4*>(p) + lane;
   uint4 v[Unroll];
@@ -110,16 +118,22 @@ void Run() {
   FillNormalKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(reinterpret_cast<float*>(p), int64_t{1} << 28, 5, 1.0f);
   uint32_t* out = reinterpret_cast<uint32_t*>(gpu.ctx().scratch.data);
   const int sms = gpu.ctx().gpu.multiprocessors;
-  for (const int64_t bytes : {int64_t{589824}, int64_t{1179648}, int64_t{2359296}, int64_t{4718592}, int64_t{9437184}, int64_t{18874368}, int64_t{297861120}}) {
+  for (const int64_t bytes : {int64_t{589824}, int64_t{1179648}, int64_t{2359296}, int64_t{4718592}, int64_t{9437184},
+                              int64_t{18874368}, int64_t{297861120}}) {
     for (const bool overlap : {false, true}) {
       gpu.ctx().overlap = overlap;
       Line line("read");
       line.Add("bytes", bytes).Add("overlap", overlap ? 1 : 0).Add("ldg_best_us", gpu.ReadLimitUs(bytes));
       const int copies = std::min<int>(Gpu::Copies(bytes), static_cast<int>((int64_t{1} << 30) / bytes));
-      const auto with = [&](const char* name, void (*kernel)(const uint8_t*, int64_t, uint32_t*), int blocks, int threads, size_t shared) {
-        line.Add(name, gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-          Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), shared, p + i * bytes, bytes, out);
-        }, 9));
+      const auto with = [&](const char* name, void (*kernel)(const uint8_t*, int64_t, uint32_t*), int blocks,
+                            int threads, size_t shared) {
+        line.Add(name, gpu.MedianUs(
+                           copies,
+                           [&](const ExecContext& ctx, int i) {
+                             Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)),
+                                    dim3(static_cast<unsigned>(threads)), shared, p + i * bytes, bytes, out);
+                           },
+                           9));
       };
       with("bulk16x3x2304", BulkKernel<16, 3, 2304>, sms, 512, 16 * 3 * 2304);
       with("bulk16x4x1152", BulkKernel<16, 4, 1152>, sms, 512, 16 * 4 * 1152);

@@ -1,7 +1,8 @@
-// What a packed tile costs a sub-core when its bytes are in shared memory already: loads, decoding (ops/tile_mma.cuh) and
-// products of one token (ops/linear/tile/one_token.cuh), with 1 to 8 warps a sub-core, and with parts of it left out. A tile is
-// 16 x 64 weights, 576 bytes of NVFP4: 132 multiprocessors of 1.8 GHz that take one in 100 cycles of a sub-core, so in 25 of
-// their own, take 5.5 TB/s.
+// What a packed tile costs a sub-core when its bytes are in shared memory already: loads, decoding (ops/tile_mma.cuh)
+// and products of one token (ops/linear/tile/one_token.cuh), with 1 to 8 warps a sub-core, and with parts of it left
+// out. A tile is
+// 16 x 64 weights, 576 bytes of NVFP4: 132 multiprocessors of 1.8 GHz that take one in 100 cycles of a sub-core, so in
+// 25 of their own, take 5.5 TB/s.
 //
 //   tile_rate_bench
 #include <cstdint>
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(1024, 1) TileRateKernel(const uint8_t* bytes, 
     *reinterpret_cast<uint4*>(shared + i) = *reinterpret_cast<const uint4*>(bytes + i);
   }
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const uint32_t base = SharedAddress(shared), ring = base + static_cast<uint32_t>(warp * kSlots * kChunk), x_begin = base + static_cast<uint32_t>(ring_bytes);
+  const uint32_t base = SharedAddress(shared), ring = base + static_cast<uint32_t>(warp * kSlots * kChunk),
+                 x_begin = base + static_cast<uint32_t>(ring_bytes);
   tile_linear::OneTokenTiles<F> tiles(threadIdx.x % 32);
   uint32_t slot = 0, x = x_begin, folded = 0;
   __syncthreads();
@@ -38,7 +40,8 @@ __global__ void __launch_bounds__(1024, 1) TileRateKernel(const uint8_t* bytes, 
     for (int i = 0; i < kTiles; ++i) {
       uint32_t a[4][4];
       if constexpr (kPart == Part::kNoDecoding) {
-        const uint4 w = *static_cast<const uint4*>(__cvta_shared_to_generic(ring + slot + static_cast<uint32_t>(i * kTile) + threadIdx.x % 32 * 16));
+        const uint4 w = *static_cast<const uint4*>(
+            __cvta_shared_to_generic(ring + slot + static_cast<uint32_t>(i * kTile) + threadIdx.x % 32 * 16));
 #pragma unroll
         for (int s = 0; s < 4; ++s) a[s][0] = w.x, a[s][1] = w.y, a[s][2] = w.z, a[s][3] = w.w;
       } else {
@@ -70,14 +73,21 @@ void Rate(Gpu& gpu, const char* part) {
     const size_t bytes = static_cast<size_t>(warps * kSlots * kTiles) * TileBytes(F) + kInputs;
     if (bytes > kSharedMemoryOfABlock) continue;
     const double us = gpu.MedianUs(1, [&](const ExecContext& ctx, int) {
-      Launch(ctx, TileRateKernel<F, kPart>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(static_cast<unsigned>(32 * warps)), bytes,
-             reinterpret_cast<const uint8_t*>(random.data()), cycles, out);
+      Launch(ctx, TileRateKernel<F, kPart>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)),
+             dim3(static_cast<unsigned>(32 * warps)), bytes, reinterpret_cast<const uint8_t*>(random.data()), cycles,
+             out);
     });
     std::vector<int64_t> host(static_cast<size_t>(ctx.gpu.multiprocessors));
     cudaMemcpy(host.data(), cycles, host.size() * 8, cudaMemcpyDeviceToHost);
     std::sort(host.begin(), host.end());
     const double each = static_cast<double>(host[host.size() / 2]) / (kRounds * kTiles * warps / 4.0);
-    Line("tile_rate").Add("format", std::string(NameOf(F))).Add("part", part).Add("warps", warps).Add("us", us).Add("cycles_of_sub_core_a_tile", each).Print();
+    Line("tile_rate")
+        .Add("format", std::string(NameOf(F)))
+        .Add("part", part)
+        .Add("warps", warps)
+        .Add("us", us)
+        .Add("cycles_of_sub_core_a_tile", each)
+        .Print();
   }
   cudaFree(cycles);
   cudaFree(out);

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kN >= 192 ? 256 : 384) RateKernel(uint32_t see
       }
       sm90::WgmmaFence();
 #pragma unroll
-      for (int s = 0; s < 4; ++s) sm90::Wgmma<kN, true>::Run(d, a[half] + 4 * s, rows + static_cast<uint64_t>(2 * s), 1);
+      for (int s = 0; s < 4; ++s)
+        sm90::Wgmma<kN, true>::Run(d, a[half] + 4 * s, rows + static_cast<uint64_t>(2 * s), 1);
       sm90::WgmmaCommit();
       sm90::WgmmaWait<1>();
     }
@@ -56,7 +57,8 @@ template <int kN, bool kDecodes>
 void Rate(Gpu& gpu, int warpgroups) {
   float* out = static_cast<float*>(gpu.Allocate(4));
   const double us = gpu.MedianUs(1, [&](const ExecContext& ctx, int) {
-    Launch(ctx, RateKernel<kN, kDecodes>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(static_cast<unsigned>(128 * warpgroups)), kN * 128, 7u, out);
+    Launch(ctx, RateKernel<kN, kDecodes>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)),
+           dim3(static_cast<unsigned>(128 * warpgroups)), kN * 128, 7u, out);
   });
   const double flop = 2.0 * 64 * kN * 64 * kSteps * warpgroups * gpu.ctx().gpu.multiprocessors;
   Line("wgmma_rate").Add("N", kN).Add("warpgroups", warpgroups).Add("decodes", kDecodes ? "NVFP4" : "no").Add("us", us)

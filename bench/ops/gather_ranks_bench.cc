@@ -13,7 +13,8 @@ void GatherRanks(benchmark::State& state) {
   Exchange exchange(2, {.timeout_s = 0});
   Buffer x0({r, width}), x1({r, width}), y0({r, 2 * width}), y1({r, 2 * width});
   std::thread peer([&] {
-    while (exchange.status().ok()) dsv4::GatherRanks({.ranks = &exchange.view(1)}, {.x = x1.tensor(), .y = y1.tensor()});
+    while (exchange.status().ok())
+      dsv4::GatherRanks({.ranks = &exchange.view(1)}, {.x = x1.tensor(), .y = y1.tensor()});
   });
   for (auto _ : state) dsv4::GatherRanks({.ranks = &exchange.view(0)}, {.x = x0.tensor(), .y = y0.tensor()});
   exchange.Fail(Internal("the benchmark is over"));

@@ -13,7 +13,8 @@ void Linear(benchmark::State& state, WeightFormat format, ActivationDtype activa
   const test::QuantFixture w(random, {format, DType::kF8E8M0}, n, k);
   Buffer x({t, k}), y({t, n});
   const ExecContext ctx = Context();
-  for (auto _ : state) dsv4::Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = activation});
+  for (auto _ : state)
+    dsv4::Linear(ctx, {.x = x.tensor(), .parts = {{w.tensor(), y.tensor()}}, .activation = activation});
   const int64_t scales = format == WeightFormat::kNvfp4 ? n * k / 16 : format == WeightFormat::kMxfp4 ? n * k / 32 : 0;
   Report(state, n * w.tensor().row_bytes() + scales, t * n * k);
 }

@@ -10,7 +10,8 @@ void QPrepare(benchmark::State& state) {
   const int64_t t = state.range(0), heads = 64, index_heads = 64;
   const KvSpec spec = test::FullKvSpec({4});
   test::CacheFixture cache(spec, {{.cached = 0, .tokens = t}});
-  Buffer q({t, heads, spec.head_dim}), kv({t, spec.head_dim}), norm({spec.head_dim}), cos_sin({t, spec.rope_dim / 2, 2});
+  Buffer q({t, heads, spec.head_dim}), kv({t, spec.head_dim}), norm({spec.head_dim}),
+      cos_sin({t, spec.rope_dim / 2, 2});
   Buffer index_q({t, index_heads, spec.index_head_dim});
   const ExecContext ctx = Context();
   for (auto _ : state) {

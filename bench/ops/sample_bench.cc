@@ -8,7 +8,8 @@ namespace {
 void Sample(benchmark::State& state) {
   constexpr int64_t kVocab = 129280;
   Buffer logits({1, kVocab}, 8);
-  SampleRow row{.temperature = state.range(0) != 0 ? 1.0f : 0.0f, .top_p = state.range(0) == 2 ? 0.95f : 1.0f, .seed = 1};
+  SampleRow row{
+      .temperature = state.range(0) != 0 ? 1.0f : 0.0f, .top_p = state.range(0) == 2 ? 0.95f : 1.0f, .seed = 1};
   int32_t token = 0;
   const ExecContext ctx = Context();
   for (auto _ : state) {

@@ -86,7 +86,8 @@ std::vector<Core> PlaceThreads(std::vector<Core> cores, int num_threads) {
     size_t end = begin;
     while (end < total && cores[end].node == cores[begin].node) ++end;
     const size_t share = threads * end / total - threads * begin / total;
-    placed.insert(placed.end(), cores.begin() + static_cast<int64_t>(begin), cores.begin() + static_cast<int64_t>(begin + share));
+    placed.insert(placed.end(), cores.begin() + static_cast<int64_t>(begin),
+                  cores.begin() + static_cast<int64_t>(begin + share));
     begin = end;
   }
   return placed;

@@ -15,8 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// All maps of the process. A handler of signals reads it without the mutex: a map that ends at that moment may be missed.
-// Files beyond its size are mapped, but not watched.
+// All maps of the process. A handler of signals reads it without the mutex: a map that ends at that moment may be
+// missed. Files beyond its size are mapped, but not watched.
 constexpr size_t kMaxWatched = 4096;
 std::mutex watched_mutex;
 std::array<std::atomic<const MappedFile*>, kMaxWatched> watched;

@@ -7,8 +7,8 @@ namespace dsv4 {
 
 namespace {
 
-// Polls before sleeping: some 20 us; within a step, of which serial parts take up to a millisecond, about 5 ms, in which others get
-// the core if they want it.
+// Polls before sleeping: some 20 us; within a step, of which serial parts take up to a millisecond, about 5 ms, in
+// which others get the core if they want it.
 constexpr int kSpins = 2000, kSpinsInUse = 250000, kSpinsPerYield = 64;
 
 inline void Pause() {
@@ -41,7 +41,9 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_thr
 }
 
 ThreadPool::ThreadPool(std::vector<Core> cores)
-    : num_threads_(std::max(1, static_cast<int>(cores.size()))), cores_(std::move(cores)), num_nodes_(NumNodes(cores_)) {
+    : num_threads_(std::max(1, static_cast<int>(cores.size()))),
+      cores_(std::move(cores)),
+      num_nodes_(NumNodes(cores_)) {
   for (int i = 1; i < num_threads_; ++i) {
     workers_.emplace_back([this, i] {
       (void)PinTo(cores_[static_cast<size_t>(i)]);

@@ -40,7 +40,8 @@ Status CheckCpuIsa() {
   const std::string name = EnvCpuIsa();
   if (name.empty()) return {};
   const std::optional<CpuIsa> isa = ParseIsa(name);
-  if (!isa) return InvalidArgument(StrCat("DSV4_CPU_ISA is '", name, "'; accepted: generic, avx2, avx512, avx512vnni, amx"));
+  if (!isa)
+    return InvalidArgument(StrCat("DSV4_CPU_ISA is '", name, "'; accepted: generic, avx2, avx512, avx512vnni, amx"));
   const bool lacks = (*isa >= CpuIsa::kAvx2 && !CpuHasAvx2()) || (*isa >= CpuIsa::kAvx512 && !CpuHasAvx512()) ||
                      (*isa >= CpuIsa::kAvx512Vnni && !CpuHasAvx512Vnni()) || (*isa >= CpuIsa::kAmx && !CpuHasAmx());
   if (lacks) {
@@ -83,8 +84,8 @@ bool CpuHasAvx2() {
 }
 
 bool CpuHasAvx512() {
-  return CpuHasAvx2() && CpuIsaLimit() >= CpuIsa::kAvx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return CpuHasAvx2() && CpuIsaLimit() >= CpuIsa::kAvx512 && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
 bool CpuHasAvx512Vnni() {

@@ -68,7 +68,8 @@ __attribute__((target("avx2"))) void ReadAvx2(const uint8_t* p, int64_t bytes) {
   __m256i sum[8];
   for (__m256i& s : sum) s = _mm256_setzero_si256();
   for (int64_t i = 0; i + 256 <= bytes; i += 256) {
-    for (int j = 0; j < 8; ++j) sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + 32 * j)));
+    for (int j = 0; j < 8; ++j)
+      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + 32 * j)));
   }
   Keep(sum);
 }

@@ -9,7 +9,8 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
   return Unsupported(StrCat("device '", name, "': this build has no CUDA (CMake found no nvcc); use --device cpu"));
 }
 
-Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu>, ExchangeTransport, const ExchangeOptions&) {
+Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu>, ExchangeTransport,
+                                                  const ExchangeOptions&) {
   return Unsupported("several GPUs: this build has no CUDA (CMake found no nvcc); use --device cpu");
 }
 

@@ -24,13 +24,16 @@ std::optional<int> Number(std::string_view text) {
 }
 
 Status Unknown(const std::string& name) {
-  return InvalidArgument(StrCat("unknown device '", name, "'; use cpu, cuda, cuda:1, and for several ranks cpu*2, cuda:0,1, cuda:0-3 or cuda:0*2"));
+  return InvalidArgument(
+      StrCat("unknown device '", name,
+             "'; use cpu, cuda, cuda:1, and for several ranks cpu*2, cuda:0,1, cuda:0-3 or cuda:0*2"));
 }
 
 Result<std::vector<std::string>> Repeated(const std::string& name, const std::string& device, std::string_view count) {
   const std::optional<int> n = Number(count);
   if (!n) return Unknown(name);
-  if (!IsRankCount(*n)) return InvalidArgument(StrCat("device '", name, "': a model is divided among 1, 2, 4 or 8 ranks"));
+  if (!IsRankCount(*n))
+    return InvalidArgument(StrCat("device '", name, "': a model is divided among 1, 2, 4 or 8 ranks"));
   return std::vector<std::string>(static_cast<size_t>(*n), device);
 }
 
@@ -40,7 +43,8 @@ std::vector<int> Gpus(std::string_view list) {
   while (true) {
     const std::string_view part = list.substr(0, list.find(','));
     const size_t dash = part.find('-');
-    const std::optional<int> first = Number(part.substr(0, dash)), last = dash == part.npos ? first : Number(part.substr(dash + 1));
+    const std::optional<int> first = Number(part.substr(0, dash)),
+                             last = dash == part.npos ? first : Number(part.substr(dash + 1));
     if (!first || !last || *last < *first) return {};
     for (int gpu = *first; gpu <= *last; ++gpu) gpus.push_back(gpu);
     if (part.size() == list.size()) return gpus;
@@ -68,12 +72,14 @@ Result<std::vector<std::string>> RankDevices(const std::string& name) {
   std::vector<std::string> names;
   for (const int gpu : gpus) {
     if (std::count(gpus.begin(), gpus.end(), gpu) > 1) {
-      return InvalidArgument(StrCat("device '", name, "' names GPU ", gpu, " twice; cuda:", gpu, "*2 makes two ranks of one GPU"));
+      return InvalidArgument(
+          StrCat("device '", name, "' names GPU ", gpu, " twice; cuda:", gpu, "*2 makes two ranks of one GPU"));
     }
     names.push_back(StrCat("cuda:", gpu));
   }
   if (!IsRankCount(static_cast<int64_t>(names.size()))) {
-    return InvalidArgument(StrCat("device '", name, "': ", names.size(), " GPUs; a model is divided among 1, 2, 4 or 8 ranks"));
+    return InvalidArgument(
+        StrCat("device '", name, "': ", names.size(), " GPUs; a model is divided among 1, 2, 4 or 8 ranks"));
   }
   return names;
 }

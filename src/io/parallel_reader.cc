@@ -32,7 +32,8 @@ ParallelReader::ParallelReader(std::vector<std::shared_ptr<const MappedFile>> fi
   for (std::shared_ptr<const MappedFile>& map : files) {
     File f;
     f.plain = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC);
-    f.direct = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);  // fails where the file system has no such reads
+    // fails where the file system has no such reads
+    f.direct = ::open(map->path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
     f.residency_known = f.plain >= 0 && MayAskForResidency(map->path(), f.plain);
     f.map = std::move(map);
     files_.push_back(std::move(f));
@@ -81,8 +82,14 @@ void ParallelReader::Read(int64_t group, const FilePart& part, uint8_t* slot) {
 
 void ParallelReader::Copy(int64_t group, uint8_t* dst, const uint8_t* src, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPieceBytes) {
-    Add({.group = group, .file = -1, .begin = at, .end = std::min(at + kPieceBytes, bytes), .want_begin = 0, .want_end = 0,
-         .dst = dst + at, .src = src + at});
+    Add({.group = group,
+         .file = -1,
+         .begin = at,
+         .end = std::min(at + kPieceBytes, bytes),
+         .want_begin = 0,
+         .want_end = 0,
+         .dst = dst + at,
+         .src = src + at});
   }
 }
 
@@ -144,8 +151,8 @@ std::string ParallelReader::Run(const Piece& piece) {
   int64_t at = direct ? piece.begin : piece.want_begin;
   while (at < piece.want_end) {
     const int64_t end = direct ? piece.end : piece.want_end;
-    const ssize_t n = ::pread(direct ? file.direct : file.plain, piece.dst + (at - piece.begin), static_cast<size_t>(end - at),
-                              static_cast<off_t>(at));
+    const ssize_t n = ::pread(direct ? file.direct : file.plain, piece.dst + (at - piece.begin),
+                              static_cast<size_t>(end - at), static_cast<off_t>(at));
     if (n > 0 && (!direct || (at + n) % kBlock == 0 || at + n >= piece.want_end)) {
       at += n;
     } else if (n < 0 && errno == EINTR) {

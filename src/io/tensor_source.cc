@@ -34,24 +34,27 @@ bool Advise(const MappedFile& file, int64_t begin, int64_t length, int advice) {
 #if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Takes those huge pages' worth of [begin, begin + length) out of the page cache of which only parts are there: what reading headers
-// and scales brought in, in small pages that would be in the way of a huge one.
+// Takes those huge pages' worth of [begin, begin + length) out of the page cache of which only parts are there: what
+// reading headers and scales brought in, in small pages that would be in the way of a huge one.
 void DropParts(const MappedFile& file, int fd, int64_t begin, int64_t length) {
   std::vector<unsigned char> resident(static_cast<size_t>(CeilDiv(length, kPage)));
   if (::mincore(const_cast<uint8_t*>(file.data()) + begin, static_cast<size_t>(length), resident.data()) != 0) return;
   const int64_t pages = kHugePage / kPage;
   for (int64_t first = 0; first < static_cast<int64_t>(resident.size()); first += pages) {
     const int64_t last = std::min(first + pages, static_cast<int64_t>(resident.size()));
-    const int64_t there = std::count_if(resident.begin() + first, resident.begin() + last, [](unsigned char page) { return page & 1; });
+    const int64_t there = std::count_if(resident.begin() + first, resident.begin() + last,
+                                        [](unsigned char page) { return page & 1; });
     if (there == 0 || there == last - first) continue;
     Advise(file, begin + first * kPage, (last - first) * kPage, MADV_DONTNEED);
-    ::posix_fadvise(fd, static_cast<off_t>(begin + first * kPage), static_cast<off_t>((last - first) * kPage), POSIX_FADV_DONTNEED);
+    ::posix_fadvise(fd, static_cast<off_t>(begin + first * kPage), static_cast<off_t>((last - first) * kPage),
+                    POSIX_FADV_DONTNEED);
   }
 }
 #endif
 
-// Reads bytes [begin, begin + length) of the file into memory and maps them, in huge pages where the file system's cache has such
-// (ext4 and XFS of recent kernels): the processor then reads them a third faster. Elsewhere by touching every page.
+// Reads bytes [begin, begin + length) of the file into memory and maps them, in huge pages where the file system's
+// cache has such (ext4 and XFS of recent kernels): the processor then reads them a third faster. Elsewhere by touching
+// every page.
 void Bring(const MappedFile& file, int fd, int64_t begin, int64_t length) {
 #if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_READ)
   if (fd >= 0 && begin % kHugePage == 0) DropParts(file, fd, begin, length);
@@ -60,7 +63,8 @@ void Bring(const MappedFile& file, int fd, int64_t begin, int64_t length) {
   static_cast<void>(fd);
 #endif
   Advise(file, begin, length, MADV_WILLNEED);
-  for (int64_t i = begin; i < begin + length; i += kPage) static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + i));
+  for (int64_t i = begin; i < begin + length; i += kPage)
+    static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + i));
   static_cast<void>(*static_cast<const volatile uint8_t*>(file.data() + begin + length - 1));
 }
 
@@ -278,7 +282,8 @@ bool TensorSource::Preload(ThreadPool* pool, const std::function<bool(int64_t, i
         continue;
       }
       for (size_t file = 0; file < files_.size(); ++file) {
-        const int64_t size = files_[file]->size(), blocks = CeilDiv(size, kReadBlock), last = blocks * (part + 1) / threads;
+        const int64_t size = files_[file]->size(), blocks = CeilDiv(size, kReadBlock),
+                      last = blocks * (part + 1) / threads;
         for (int64_t block = blocks * part / threads; block < last; ++block) {
           const int64_t at = block * kReadBlock;
           if (!bring(file, at, std::min(kReadBlock, size - at))) return;

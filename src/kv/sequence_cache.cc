@@ -55,7 +55,8 @@ KvMemory::KvMemory(KvLayout l, Device* d)
 Result<std::unique_ptr<SequenceCache>> SequenceCache::Create(KvMemory& memory) {
   uint8_t* fixed = memory.fixed.Allocate();
   if (fixed == nullptr) {
-    return ResourceExhausted(StrCat("no memory for a sequence's ", memory.layout.fixed_bytes, " bytes of window and compressor "
+    return ResourceExhausted(StrCat("no memory for a sequence's ", memory.layout.fixed_bytes,
+                                    " bytes of window and compressor "
                                     "state; close other sessions"));
   }
   return std::unique_ptr<SequenceCache>(new SequenceCache(memory, fixed));
@@ -129,7 +130,8 @@ void SequenceCache::Reset() {
 }
 
 int64_t SequenceCache::own_bytes() const {
-  return BytesOf(std::count_if(pages_.begin(), pages_.end(), [&](uint8_t* page) { return !memory_->pages.IsShared(page); }));
+  return BytesOf(
+      std::count_if(pages_.begin(), pages_.end(), [&](uint8_t* page) { return !memory_->pages.IsShared(page); }));
 }
 
 }  // namespace dsv4

@@ -27,11 +27,16 @@ void Require(bool condition) {
 struct EchoServer {
   EchoServer() {
     server = std::move(HttpServer::Listen(
-                           {.port = 0, .max_header_bytes = 2000, .max_header_lines = 40, .max_framing_bytes = 3000,
-                            .max_body_total = 20000, .max_connections = 50},
+                           {.port = 0,
+                            .max_header_bytes = 2000,
+                            .max_header_lines = 40,
+                            .max_framing_bytes = 3000,
+                            .max_body_total = 20000,
+                            .max_connections = 50},
                            [](const HttpRequest& head) {
                              Require(!head.method.empty() && head.headers.size() <= 40 && head.body.empty());
-                             if (head.path == "/refuse") return HttpVerdict{.refusal = HttpReply{.status = 403, .type = "", .body = "no"}};
+                             if (head.path == "/refuse")
+                               return HttpVerdict{.refusal = HttpReply{.status = 403, .type = "", .body = "no"}};
                              return HttpVerdict{.refusal = {}, .max_body_bytes = 5000};
                            },
                            [](ExchangePtr e) {
@@ -39,12 +44,15 @@ struct EchoServer {
                              Require(!r.method.empty() && r.id.size() <= 128 && r.body.size() <= 5000);
                              (void)r.Header("x-api-key");
                              if (r.path == "/drop") return;
-                             if (r.path != "/stream") return e->Respond(200, "text/plain", r.body, {{"X-Query", r.query.substr(0, 0)}});
+                             if (r.path != "/stream")
+                               return e->Respond(200, "text/plain", r.body, {{"X-Query", r.query.substr(0, 0)}});
                              e->StartStream(200, "text/event-stream");
                              for (size_t i = 0; i < r.body.size(); i += 7) e->Write(r.body.substr(i, 7));
                              e->FinishStream();
                            },
-                           [](const HttpRequest&, const HttpDone& done) { Require(done.status >= 200 && done.status < 600); }))
+                           [](const HttpRequest&, const HttpDone& done) {
+                             Require(done.status >= 200 && done.status < 600);
+                           }))
                  .value();
     thread = std::thread([this] { server->Run(); });
     thread.detach();

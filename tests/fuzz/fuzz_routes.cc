@@ -1,6 +1,6 @@
-// Requests to every route, and replies of every form: the input is a route, a body, and the text that the model "writes", one
-// byte a token. Whatever they are, the route refuses in its form or answers; replies and streams are JSON that keeps its
-// API's order; and what a stream says is what the whole reply says.
+// Requests to every route, and replies of every form: the input is a route, a body, and the text that the model
+// "writes", one byte a token. Whatever they are, the route refuses in its form or answers; replies and streams are JSON
+// that keeps its API's order; and what a stream says is what the whole reply says.
 //   byte 0: the route;  then the body;  0xFF;  then the model's text, up to EOS
 #include <condition_variable>
 #include <cstdint>
@@ -142,12 +142,20 @@ struct World {
       : tokenizer(std::move(Tokenizer::Load(std::string(DSV4_SOURCE_DIR) + "/models/nano")).value()),
         engine(*tokenizer),
         scheduler(engine, *tokenizer,
-                  {.kv_budget_bytes = int64_t{1} << 40, .kv_fixed_bytes = kFakeFixedBytes, .kv_bytes_per_token = kFakeTokenBytes,
+                  {.kv_budget_bytes = int64_t{1} << 40,
+                   .kv_fixed_bytes = kFakeFixedBytes,
+                   .kv_bytes_per_token = kFakeTokenBytes,
                    .prefix_cache = {.enabled = false}},
                   metrics, [](std::function<void()> call) { call(); }),
         grammars(GrammarCompiler::Create(*tokenizer, tokenizer->vocab_size(), engine.info().eos_token_ids)),
-        api{.options = options, .model = engine.info(), .tokenizer = *tokenizer, .scheduler = scheduler, .metrics = metrics,
-            .grammars = grammars.get(), .default_sampling = {.temperature = 0}, .created = 1} {}
+        api{.options = options,
+            .model = engine.info(),
+            .tokenizer = *tokenizer,
+            .scheduler = scheduler,
+            .metrics = metrics,
+            .grammars = grammars.get(),
+            .default_sampling = {.temperature = 0},
+            .created = 1} {}
 
   ServerOptions options;
   Metrics metrics{"fuzz"};
@@ -221,7 +229,8 @@ void CheckChat(const Json& reply) {
   for (const Json& choice : reply["choices"]) {
     const Json& message = choice["message"];
     if (!message.contains("tool_calls") || choice["finish_reason"] == "length") continue;
-    for (const Json& call : message["tool_calls"]) Require(Json::accept(call["function"]["arguments"].get<std::string>()));
+    for (const Json& call : message["tool_calls"])
+      Require(Json::accept(call["function"]["arguments"].get<std::string>()));
   }
 }
 

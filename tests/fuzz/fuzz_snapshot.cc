@@ -1,6 +1,8 @@
-// Files of KV snapshots: a valid one with pieces overwritten, cut off or repeated; half of the inputs get a right checksum of
-// their head, so that what lies behind that check is reached. Read whole and unchanged, or refused in one line.
-//   byte 0: fix the head's checksum, or not; then edits of 5 bytes: place (3), kind and length (1), value (1); or, where byte 0
+// Files of KV snapshots: a valid one with pieces overwritten, cut off or repeated; half of the inputs get a right
+// checksum of their head, so that what lies behind that check is reached. Read whole and unchanged, or refused in one
+// line.
+//   byte 0: fix the head's checksum, or not; then edits of 5 bytes: place (3), kind and length (1), value (1); or,
+//   where byte 0
 //   is 0xFF, the file itself
 #include <unistd.h>
 #include <zlib.h>
@@ -51,7 +53,8 @@ void FixHead(std::string* file) {
   }
   const int64_t end = 64 + 4 * sizes[0] + sizes[1] + sizes[2];
   if (end + 4 > static_cast<int64_t>(file->size())) return;
-  const auto sum = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(file->data()), static_cast<size_t>(end)));
+  const auto sum = static_cast<uint32_t>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(file->data()), static_cast<size_t>(end)));
   std::memcpy(file->data() + end, &sum, 4);
 }
 

@@ -35,6 +35,8 @@ void FillWeight(const ExecContext& ctx, const FillWeightArgs& a) {
   RunOp("fill_weight", kFillWeightCandidates, ctx, a);
 }
 
-OpImplementations DescribeFillWeight(const ExecContext& ctx) { return DescribeOp("fill_weight", kFillWeightCandidates, ctx); }
+OpImplementations DescribeFillWeight(const ExecContext& ctx) {
+  return DescribeOp("fill_weight", kFillWeightCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -20,12 +20,14 @@ constexpr int64_t kRun = 16;
 
 // Low halves of 64-bit products; `b` is the same for all, given as its halves.
 DSV4_INLINE __m256i Multiply64(__m256i a, __m256i b_low, __m256i b_high) {
-  const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(a, 32), b_low), _mm256_mul_epu32(a, b_high));
+  const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(a, 32), b_low),
+                                         _mm256_mul_epu32(a, b_high));
   return _mm256_add_epi64(_mm256_mul_epu32(a, b_low), _mm256_slli_epi64(cross, 32));
 }
 
 DSV4_INLINE __m256i Multiply64(__m256i a, uint64_t b) {
-  return Multiply64(a, _mm256_set1_epi64x(static_cast<int64_t>(b & 0xffffffffu)), _mm256_set1_epi64x(static_cast<int64_t>(b >> 32)));
+  return Multiply64(a, _mm256_set1_epi64x(static_cast<int64_t>(b & 0xffffffffu)),
+                    _mm256_set1_epi64x(static_cast<int64_t>(b >> 32)));
 }
 
 // Sums of the bytes of MixBits(x), as 64-bit integers.
@@ -36,7 +38,8 @@ DSV4_INLINE __m256i MixedByteSums(__m256i x) {
   return _mm256_sad_epu8(x, _mm256_setzero_si256());
 }
 
-// std * FillValue(seed, index + i) for i < 16. A counter's word is MixBits(MixBits(seed + golden) + golden * (counter + 1)).
+// std * FillValue(seed, index + i) for i < 16. A counter's word is MixBits(MixBits(seed + golden) + golden * (counter +
+// 1)).
 DSV4_INLINE void FillRun(uint64_t mixed_seed, uint64_t index, float std, float* out) {
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const auto at = [&](uint64_t i) { return static_cast<int64_t>(mixed_seed + kGolden * (index + i + 1)); };
@@ -48,10 +51,12 @@ DSV4_INLINE void FillRun(uint64_t mixed_seed, uint64_t index, float std, float* 
     const __m256i b = MixedByteSums(x);
     x = _mm256_add_epi64(x, step);
     // The low words of a's four lanes, then of b's.
-    const __m256 mixed = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88);  // a0 a1 b0 b1 a2 a3 b2 b3
+    // a0 a1 b0 b1 a2 a3 b2 b3
+    const __m256 mixed = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88);
     const __m256i sums = _mm256_permute4x64_epi64(_mm256_castps_si256(mixed), 0xD8);
     const __m256 centred = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, _mm256_set1_epi32(1020)));
-    _mm256_storeu_ps(out + 8 * half, _mm256_mul_ps(_mm256_set1_ps(std), _mm256_mul_ps(centred, _mm256_set1_ps(0.0047841f))));
+    _mm256_storeu_ps(out + 8 * half,
+                     _mm256_mul_ps(_mm256_set1_ps(std), _mm256_mul_ps(centred, _mm256_set1_ps(0.0047841f))));
   }
 }
 
@@ -78,14 +83,16 @@ DSV4_INLINE void StoreE2m1(const float* x, float unit, uint8_t* codes) {
   const __m256i bytes = _mm256_shuffle_epi8(
       pairs, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
                               0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-  const auto low = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 0)), high = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 4));
+  const auto low = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 0)),
+             high = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 4));
   std::memcpy(codes, &low, 4);
   std::memcpy(codes + 4, &high, 4);
 }
 
 DSV4_INLINE float LargestOfRun(const float* x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
-  const __m256 m = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x)), _mm256_andnot_ps(sign, _mm256_loadu_ps(x + 8)));
+  const __m256 m = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x)),
+                                 _mm256_andnot_ps(sign, _mm256_loadu_ps(x + 8)));
   __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
   h = _mm_max_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
@@ -104,7 +111,8 @@ void FillRun(uint64_t mixed_seed, uint64_t index, float std, float* out) {
 }
 
 void StoreE2m1(const float* x, float unit, uint8_t* codes) {
-  for (int64_t i = 0; i < kRun; i += 2) codes[i / 2] = static_cast<uint8_t>(F32ToE2m1(x[i] / unit) | F32ToE2m1(x[i + 1] / unit) << 4);
+  for (int64_t i = 0; i < kRun; i += 2)
+    codes[i / 2] = static_cast<uint8_t>(F32ToE2m1(x[i] / unit) | F32ToE2m1(x[i + 1] / unit) << 4);
 }
 
 float LargestOfRun(const float* x) {

@@ -25,6 +25,8 @@ void GatherRanks(const ExecContext& ctx, const GatherRanksArgs& a) {
   RunOp("gather_ranks", kGatherRanksCandidates, ctx, a);
 }
 
-OpImplementations DescribeGatherRanks(const ExecContext& ctx) { return DescribeOp("gather_ranks", kGatherRanksCandidates, ctx); }
+OpImplementations DescribeGatherRanks(const ExecContext& ctx) {
+  return DescribeOp("gather_ranks", kGatherRanksCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -22,6 +22,8 @@ void GatherRows(const ExecContext& ctx, const GatherRowsArgs& a) {
   RunOp("gather_rows", kGatherRowsCandidates, ctx, a);
 }
 
-OpImplementations DescribeGatherRows(const ExecContext& ctx) { return DescribeOp("gather_rows", kGatherRowsCandidates, ctx); }
+OpImplementations DescribeGatherRows(const ExecContext& ctx) {
+  return DescribeOp("gather_rows", kGatherRowsCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kBlock = 512;  // channels of one share of the work
 
 // Channels [begin, end) of one token. The reference's operations in its order, so its bits.
-void WriteChannels(const float* post, const float* comb, const float* y, int64_t h, int64_t d, int64_t begin, int64_t end, float* streams) {
+void WriteChannels(const float* post, const float* comb, const float* y, int64_t h, int64_t d, int64_t begin,
+                   int64_t end, float* streams) {
   const auto step = [&](int64_t i, const auto& load, const auto& store) {
     const Vec out = load(y + i);
     Vec old[kMaxStreams];
@@ -30,7 +31,9 @@ void WriteChannels(const float* post, const float* comb, const float* y, int64_t
   }
   if (i < end) {
     const int64_t rest = end - i;
-    step(i, [rest](const float* p) { return LoadPartial(p, rest); }, [rest](float* p, Vec x) { StorePartial(p, x, rest); });
+    step(
+        i, [rest](const float* p) { return LoadPartial(p, rest); },
+        [rest](float* p, Vec x) { StorePartial(p, x, rest); });
   }
 }
 
@@ -41,8 +44,8 @@ void HcPostCpu(const ExecContext& ctx, const HcPostArgs& a) {
   ParallelFor(ctx.pool, a.streams.dim(0) * blocks, /*grain=*/16, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t t = item / blocks, first = item % blocks * kBlock;
-      WriteChannels(a.post.f32() + t * h, a.comb.f32() + t * h * h, a.y.f32() + t * d, h, d, first, std::min(d, first + kBlock),
-                    a.streams.f32() + t * h * d);
+      WriteChannels(a.post.f32() + t * h, a.comb.f32() + t * h * h, a.y.f32() + t * d, h, d, first,
+                    std::min(d, first + kBlock), a.streams.f32() + t * h * d);
     }
   });
 }

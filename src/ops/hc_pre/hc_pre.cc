@@ -32,9 +32,11 @@ HcKernels GpuHcKernels(const ExecContext& ctx, int64_t num_tokens, int64_t strea
   constexpr int64_t kPromptColumns = 256, kMostPromptColumns = 8192;  // of a block; of two rounds of a block's threads
   constexpr int kClusterBlocks = 16;
   if (streams != 4) return HcKernels::kAny;
-  if (ctx.regime != Regime::kDecode) return dim % kPromptColumns == 0 && dim <= kMostPromptColumns ? HcKernels::kPrompt : HcKernels::kAny;
+  if (ctx.regime != Regime::kDecode)
+    return dim % kPromptColumns == 0 && dim <= kMostPromptColumns ? HcKernels::kPrompt : HcKernels::kAny;
   const bool released = dim == 4096 || dim == 7168;
-  return released && num_tokens <= kMaxClusterTokens && ctx.gpu.cluster_blocks >= kClusterBlocks ? HcKernels::kCluster : HcKernels::kAny;
+  return released && num_tokens <= kMaxClusterTokens && ctx.gpu.cluster_blocks >= kClusterBlocks ? HcKernels::kCluster
+                                                                                                 : HcKernels::kAny;
 }
 
 OpImplementations DescribeHcPre(const ExecContext& ctx) { return DescribeOp("hc_pre", kHcPreCandidates, ctx); }

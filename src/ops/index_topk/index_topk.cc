@@ -34,13 +34,16 @@ bool ScoresOnTensorCores(int64_t heads, const CompressorLayout& keys) {
   return keys.dim == kDim && heads <= kMaxHeads && format && keys.rows_per_page % kWarpKeys == 0;
 }
 
-std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads, const CompressorLayout& keys) {
+std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads,
+                                    const CompressorLayout& keys) {
   if (!SupportsCuda(ctx)) return Choose(kIndexTopkCandidates, ctx).name;
   if (!ScoresOnTensorCores(heads, keys)) return "PlainScoreKernel";
   return num_tokens == 1 && keys.row.kind == RowFormat::Kind::kFp4 ? "ScoreOneKernel" : "ScoreKernel";
 }
 
-OpImplementations DescribeIndexTopk(const ExecContext& ctx) { return DescribeOp("index_topk", kIndexTopkCandidates, ctx); }
+OpImplementations DescribeIndexTopk(const ExecContext& ctx) {
+  return DescribeOp("index_topk", kIndexTopkCandidates, ctx);
+}
 
 OpWork WorkOf(const IndexTopkArgs& a) {
   const CompressorLayout& keys = a.cache.layer->index;

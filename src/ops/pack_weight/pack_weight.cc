@@ -22,6 +22,8 @@ void PackWeight(const ExecContext& ctx, const PackWeightArgs& a) {
   RunOp("pack_weight", kPackWeightCandidates, ctx, a);
 }
 
-OpImplementations DescribePackWeight(const ExecContext& ctx) { return DescribeOp("pack_weight", kPackWeightCandidates, ctx); }
+OpImplementations DescribePackWeight(const ExecContext& ctx) {
+  return DescribeOp("pack_weight", kPackWeightCandidates, ctx);
+}
 
 }  // namespace dsv4

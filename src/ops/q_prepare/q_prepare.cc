@@ -22,21 +22,29 @@ constexpr Candidate<QPrepareArgs> kQPrepareCandidates[] = {
 void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
   const int64_t t = a.cos_sin.dim(0);
   DSV4_CHECK(!a.q || (a.q.dim(0) == t && a.q.dim(2) >= 2 * a.cos_sin.dim(1)));
-  DSV4_CHECK(!a.kv || (a.kv.dim(0) == t && a.kv.dim(1) == a.cache.layer->window_row.dim && a.kv_norm.dim(0) == a.kv.dim(1)));
+  DSV4_CHECK(!a.kv ||
+             (a.kv.dim(0) == t && a.kv.dim(1) == a.cache.layer->window_row.dim && a.kv_norm.dim(0) == a.kv.dim(1)));
   DSV4_CHECK(!a.append || (a.kv && a.cache.num_tokens == t));
   DSV4_CHECK(a.num_compress == 0 || (a.append && a.num_compress <= 2));
   DSV4_CHECK(a.expands == nullptr || QPrepareExpands(ctx, ShapeOf(a, *a.expands)));
   if (a.index_q) {
     const int64_t di = a.index_q.dim(2);
-    DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0, "index head dim ", di);
+    DSV4_CHECK(a.index_q.dim(0) == t && di >= 2 * a.cos_sin.dim(1) && (di & (di - 1)) == 0 && di % 32 == 0,
+               "index head dim ", di);
   }
   RunOp("q_prepare", kQPrepareCandidates, ctx, a);
 }
 
 ExpandShape ShapeOf(const QPrepareArgs& a, const LinearArgs& linears) {
-  ExpandShape s{.num_tokens = a.q.dim(0), .append = a.append, .heads = a.q.dim(1), .head_dim = a.q.dim(2), .rope_dim = 2 * a.cos_sin.dim(1),
-                .num_compress = a.num_compress, .q_b = linears.parts[0].w};
-  if (a.index_q) s.index_heads = a.index_q.dim(1), s.index_head_dim = a.index_q.dim(2), s.index_q_b = linears.parts[1].w;
+  ExpandShape s{.num_tokens = a.q.dim(0),
+                .append = a.append,
+                .heads = a.q.dim(1),
+                .head_dim = a.q.dim(2),
+                .rope_dim = 2 * a.cos_sin.dim(1),
+                .num_compress = a.num_compress,
+                .q_b = linears.parts[0].w};
+  if (a.index_q)
+    s.index_heads = a.index_q.dim(1), s.index_head_dim = a.index_q.dim(2), s.index_q_b = linears.parts[1].w;
   return s;
 }
 

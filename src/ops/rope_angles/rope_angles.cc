@@ -22,6 +22,8 @@ void RopeAngles(const ExecContext& ctx, const RopeAnglesArgs& a) {
   RunOp("rope_angles", kRopeAnglesCandidates, ctx, a);
 }
 
-OpImplementations DescribeRopeAngles(const ExecContext& ctx) { return DescribeOp("rope_angles", kRopeAnglesCandidates, ctx); }
+OpImplementations DescribeRopeAngles(const ExecContext& ctx) {
+  return DescribeOp("rope_angles", kRopeAnglesCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -22,6 +22,8 @@ void RoundActivation(const ExecContext& ctx, const RoundActivationArgs& a) {
   RunOp("round_activation", kRoundActivationCandidates, ctx, a);
 }
 
-OpImplementations DescribeRoundActivation(const ExecContext& ctx) { return DescribeOp("round_activation", kRoundActivationCandidates, ctx); }
+OpImplementations DescribeRoundActivation(const ExecContext& ctx) {
+  return DescribeOp("round_activation", kRoundActivationCandidates, ctx);
+}
 
 }  // namespace dsv4

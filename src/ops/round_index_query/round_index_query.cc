@@ -22,6 +22,8 @@ void RoundIndexQuery(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
   RunOp("round_index_query", kRoundIndexQueryCandidates, ctx, a);
 }
 
-OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) { return DescribeOp("round_index_query", kRoundIndexQueryCandidates, ctx); }
+OpImplementations DescribeRoundIndexQuery(const ExecContext& ctx) {
+  return DescribeOp("round_index_query", kRoundIndexQueryCandidates, ctx);
+}
 
 }  // namespace dsv4

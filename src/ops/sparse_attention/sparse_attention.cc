@@ -37,18 +37,24 @@ void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
 }
 
 AttentionShape ShapeOf(const SparseAttentionArgs& a) {
-  return {.heads = a.q.dim(1), .rope_dim = a.cos_sin ? 2 * a.cos_sin.dim(1) : kTurnedDim, .layer = *a.cache.layer, .window = a.cache.window};
+  return {.heads = a.q.dim(1),
+          .rope_dim = a.cos_sin ? 2 * a.cos_sin.dim(1) : kTurnedDim,
+          .layer = *a.cache.layer,
+          .window = a.cache.window};
 }
 
 AttentionKernels GpuAttentionKernels(const ExecContext& ctx, const AttentionShape& s) {
   constexpr int64_t kHeadDim = 512, kHeadsOfABlock = 16, kHeadsOfAPromptBlock = 64;
   const auto power_of_2 = [](int64_t x) { return std::has_single_bit(static_cast<uint64_t>(x)); };
   const RowFormat& row = s.layer.window_row;
-  const bool format = row.kind == RowFormat::Kind::kBf16 || (row.kind == RowFormat::Kind::kFp8 && row.rope_dim == kTurnedDim);
-  const bool rows = power_of_2(s.window) && (s.layer.main.ratio == 0 || (power_of_2(s.layer.main.ratio) && power_of_2(s.layer.main.rows_per_page)));
+  const bool format = row.kind == RowFormat::Kind::kBf16 ||
+                      (row.kind == RowFormat::Kind::kFp8 && row.rope_dim == kTurnedDim);
+  const bool rows = power_of_2(s.window) && (s.layer.main.ratio == 0 || (power_of_2(s.layer.main.ratio) &&
+                                                                         power_of_2(s.layer.main.rows_per_page)));
   const bool heads = row.dim == kHeadDim && s.rope_dim == kTurnedDim && s.heads % kHeadsOfABlock == 0;
   if (ctx.f32_inputs || !ctx.gpu.IsHopper() || !heads || !format || !rows) return AttentionKernels::kAny;
-  return ctx.regime != Regime::kDecode && s.heads % kHeadsOfAPromptBlock == 0 ? AttentionKernels::kPrompt : AttentionKernels::kTiles;
+  return ctx.regime != Regime::kDecode && s.heads % kHeadsOfAPromptBlock == 0 ? AttentionKernels::kPrompt
+                                                                              : AttentionKernels::kTiles;
 }
 
 bool SparseAttentionWritesBlocks(const ExecContext& ctx, const AttentionShape& shape) {
@@ -65,13 +71,16 @@ std::string SparseAttentionImplementation(const ExecContext& ctx, const Attentio
   return "";
 }
 
-OpImplementations DescribeSparseAttention(const ExecContext& ctx) { return DescribeOp("sparse_attention", kSparseAttentionCandidates, ctx); }
+OpImplementations DescribeSparseAttention(const ExecContext& ctx) {
+  return DescribeOp("sparse_attention", kSparseAttentionCandidates, ctx);
+}
 
 OpWork WorkOf(const SparseAttentionArgs& a) {
   int64_t rows = 0, cached = 0;
   for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
     rows += AttendedRows(a, t).size();
-    if (a.cache.sequence(t).end == t + 1) cached += AttendedRows(a, t).size();  // the last token of a sequence stands for the others
+    // the last token of a sequence stands for the others
+    if (a.cache.sequence(t).end == t + 1) cached += AttendedRows(a, t).size();
   }
   return {.bytes = static_cast<double>(cached * a.cache.layer->window_row.row_bytes()),
           .products = static_cast<double>(2 * rows * a.q.dim(1) * a.q.dim(2))};

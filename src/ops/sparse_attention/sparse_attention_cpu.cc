@@ -15,7 +15,8 @@ namespace {
 // Rows per step of the online softmax, counted from the start of the token's list: part of the summation order.
 constexpr int64_t kTile = 32;
 constexpr int64_t kHeadTile = 4;       // heads that share the loads of a row's channels
-constexpr int64_t kRowTile = 8;        // rows that stay in the first cache level while all heads' scores are taken: 16 KiB
+// rows that stay in the first cache level while all heads' scores are taken: 16 KiB
+constexpr int64_t kRowTile = 8;
 constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay there while all heads add them: 16 KiB
 constexpr int64_t kHeadGroup = 4;      // smallest share of a thread
 constexpr int64_t kMaxShared = 16384;  // rows decoded once for all tokens of a step: 32 MiB of 512 channels
@@ -90,8 +91,8 @@ struct AttentionScratch {
 };
 
 // score[h][i] = q[h] . rows[i] for rows [begin, end).
-void ScoresOfRows(const float* q, int64_t num_heads, const float* const* rows, int64_t begin, int64_t end, int64_t count, int64_t dp,
-                  float* score) {
+void ScoresOfRows(const float* q, int64_t num_heads, const float* const* rows, int64_t begin, int64_t end,
+                  int64_t count, int64_t dp, float* score) {
   for (int64_t h = 0; h < num_heads; h += kTileTokens) {
     const int64_t heads = std::min(kTileTokens, num_heads - h);
     const float* x[kTileTokens];
@@ -122,7 +123,8 @@ void ScoresOfRows(const float* q, int64_t num_heads, const float* const* rows, i
 
 // The same for all rows.
 void Scores(const float* q, int64_t num_heads, const float* const* rows, int64_t count, int64_t dp, float* score) {
-  for (int64_t i = 0; i < count; i += kRowTile) ScoresOfRows(q, num_heads, rows, i, std::min(count, i + kRowTile), count, dp, score);
+  for (int64_t i = 0; i < count; i += kRowTile)
+    ScoresOfRows(q, num_heads, rows, i, std::min(count, i + kRowTile), count, dp, score);
 }
 
 // Turns a head's scores into exp(scale * score - largest), with the running maximum and sum; returns the factor for
@@ -174,16 +176,16 @@ DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const*
 }
 
 template <int H>
-void AddRowsOfHeads(const float* p, const float* decay, const float* const* rows, int64_t count, int64_t begin, int64_t end,
-                    float* out, int64_t dp) {
+void AddRowsOfHeads(const float* p, const float* decay, const float* const* rows, int64_t count, int64_t begin,
+                    int64_t end, float* out, int64_t dp) {
   int64_t c = begin;
   for (; c + 2 * kLanes <= end; c += 2 * kLanes) AddRows<H, 2>(p, decay, rows, count, c, out, dp);
   if (c < end) AddRows<H, 1>(p, decay, rows, count, c, out, dp);
 }
 
 // Channels [begin, end) of all heads.
-void AddChannels(const float* score, const float* decay, const float* const* rows, int64_t count, int64_t begin, int64_t end,
-                 int64_t heads, float* sums, int64_t dp) {
+void AddChannels(const float* score, const float* decay, const float* const* rows, int64_t count, int64_t begin,
+                 int64_t end, int64_t heads, float* sums, int64_t dp) {
   for (int64_t h = 0; h < heads; h += kHeadTile) {
     const float *p = score + h * kTile, *d = decay + h;
     float* out = sums + h * dp;
@@ -251,7 +253,8 @@ void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, i
       s.decay[i] = SoftmaxStep(s.score.data() + h * kTile, count, scale, s.largest[i], s.sum[i]);
     }
     for (int64_t c = 0; c < dp; c += kChannelTile) {
-      AddChannels(s.score.data(), s.decay.data(), rows, count, c, std::min(dp, c + kChannelTile), heads, s.out.data(), dp);
+      AddChannels(s.score.data(), s.decay.data(), rows, count, c, std::min(dp, c + kChannelTile), heads, s.out.data(),
+                  dp);
     }
   }
 

@@ -13,7 +13,8 @@ void SumRanksRef(const ExecContext& ctx, const SumRanksArgs& a) {
   std::vector<float> sum(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     float part[kMaxRanks] = {};
-    for (size_t r = 0; r < count; ++r) part[r] = static_cast<const float*>(ranks.exchange->shown(static_cast<int>(r)))[i];
+    for (size_t r = 0; r < count; ++r)
+      part[r] = static_cast<const float*>(ranks.exchange->shown(static_cast<int>(r)))[i];
     for (size_t width = 1; width < count; width *= 2) {
       for (size_t r = 0; r < count; r += 2 * width) part[r] += part[r + width];
     }

@@ -22,6 +22,8 @@ void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& a) {
   RunOp("window_append", kWindowAppendCandidates, ctx, a);
 }
 
-OpImplementations DescribeWindowAppend(const ExecContext& ctx) { return DescribeOp("window_append", kWindowAppendCandidates, ctx); }
+OpImplementations DescribeWindowAppend(const ExecContext& ctx) {
+  return DescribeOp("window_append", kWindowAppendCandidates, ctx);
+}
 
 }  // namespace dsv4

@@ -129,7 +129,8 @@ class TileBlock {
     // Of every row what the next chunk needs, at the end of a row the next block's first chunk.
     const int64_t bits = Row::kCodeBits, chunk_bytes = Row::kChunk * bits / 8;
     const bool last = k + Row::kChunk >= w_.cols;
-    const uint8_t* ahead = w_.codes + (last ? n + kBlockRows : n) * w_.row_bytes() + (last ? 0 : (k + Row::kChunk) * bits / 8);
+    const uint8_t* ahead = w_.codes + (last ? n + kBlockRows : n) * w_.row_bytes() +
+                           (last ? 0 : (k + Row::kChunk) * bits / 8);
     for (int64_t r = 0; r < count; ++r) {
       Prefetch(ahead + r * w_.row_bytes(), chunk_bytes);
       DecodeRow(Row(w_, n + r), w_.cols, k, width, decoded_ + r * kMostChunk);

@@ -25,8 +25,8 @@ DSV4_INLINE __m512 LaneScales(const uint8_t* p) {
   if constexpr (F == WeightFormat::kNvfp4) {
     int64_t bits;
     std::memcpy(&bits, p, 8);
-    const __m256i at = _mm256_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, 4, -1, 4, -1, 5, -1, 5, -1,
-                                        6, -1, 6, -1, 7, -1, 7);
+    const __m256i at = _mm256_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, 4, -1, 4, -1, 5, -1,
+                                        5, -1, 6, -1, 6, -1, 7, -1, 7);
     const __m256i half = _mm256_srai_epi16(_mm256_shuffle_epi8(_mm256_set1_epi64x(bits), at), 1);
     return _mm512_cvtph_ps(_mm256_and_si256(half, _mm256_set1_epi16(static_cast<int16_t>(0xBF80))));
   } else {
@@ -87,8 +87,8 @@ DSV4_INLINE __m256 LaneScales(const uint8_t* p) {
   } else {
     int32_t bits;
     std::memcpy(&bits, p, 4);
-    const __m256i at = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 2, -1, -1, -1, 2, -1, -1, -1, 1, -1, -1, -1, 1,
-                                        -1, -1, -1, 3, -1, -1, -1, 3);
+    const __m256i at = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 2, -1, -1, -1, 2, -1, -1, -1, 1, -1,
+                                        -1, -1, 1, -1, -1, -1, 3, -1, -1, -1, 3);
     const __m256i code = _mm256_srli_epi32(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), at), 1);
     return _mm256_castsi256_ps(_mm256_max_epi32(code, _mm256_set1_epi32(0x00400000)));
   }
@@ -213,7 +213,8 @@ void MultiplyRow(const IntegerProduct& p, int64_t n, int64_t begin, int64_t firs
   }
   uint8_t largest = 0;
   for (int64_t i = 0; i < num_scales; ++i) largest = std::max(largest, static_cast<uint8_t>(scales[i] & Format::kNan));
-  const float scale = largest == Format::kNan ? std::numeric_limits<float>::quiet_NaN() : w.global_scale * Format::kUnit;
+  const float scale = largest == Format::kNan ? std::numeric_limits<float>::quiet_NaN()
+                                              : w.global_scale * Format::kUnit;
   for (int t = 0; t < T; ++t) p.y[first_token + t][p.y_offset + n - begin] = Sum(acc[t]) * scale;
 }
 

@@ -91,8 +91,8 @@ DSV4_INLINE void Unroll(const Fn& fn) {
   (std::make_integer_sequence<int64_t, N>());
 }
 
-// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals. x holds `vectors` times a vector
-// of each token, w the same of each row. A function of its own: inlined, GCC leaves accumulators in memory.
+// The products of kTileRows decoded rows and T tokens over a chunk, added to their totals. x holds `vectors` times a
+// vector of each token, w the same of each row. A function of its own: inlined, GCC leaves accumulators in memory.
 template <int T, bool Scaled>
 [[gnu::noinline]] void AddTile(const float* x, const float* w, int64_t vectors, const float* scale, Vec* total) {
   Vec acc[T][kTileRows];
@@ -129,11 +129,11 @@ struct BlockMemory {
   }
 };
 
-// Many tokens. A block of up to kTokenBlock tokens by as many rows of W as there is room for running totals goes through
-// the columns in strips of a few chunks. A strip's inputs are copied side by side first (rows of x lie a power of two apart,
-// on the same few sets of a cache) and stay in the second cache level with the totals; then kRowBlock rows of W at a time are
-// decoded into the first, a chunk at a time, and multiplied with all tokens in tiles. Inputs and weights lie in the order in
-// which a tile reads them.
+// Many tokens. A block of up to kTokenBlock tokens by as many rows of W as there is room for running totals goes
+// through the columns in strips of a few chunks. A strip's inputs are copied side by side first (rows of x lie a power
+// of two apart, on the same few sets of a cache) and stay in the second cache level with the totals; then kRowBlock
+// rows of W at a time are decoded into the first, a chunk at a time, and multiplied with all tokens in tiles. Inputs
+// and weights lie in the order in which a tile reads them.
 template <typename Row>
 class BlockProduct {
  public:
@@ -215,8 +215,8 @@ class BlockProduct {
     return decoded_ + r / kTileRows * kTileRows * Row::kChunk + r % kTileRows * kLanes;
   }
 
-  // `width` columns from k of rows [n, n + rows). Rows from `next` on (up to `end`) at `next_k` are wanted after that: short
-  // pieces again, no stream.
+  // `width` columns from k of rows [n, n + rows). Rows from `next` on (up to `end`) at `next_k` are wanted after that:
+  // short pieces again, no stream.
   void DecodeRows(const QuantTensor& w, int64_t n, int64_t rows, int64_t k, int64_t width, int64_t next,
                   int64_t next_k, int64_t end) {
     for (int64_t r = 0; r < rows; ++r) {
