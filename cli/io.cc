@@ -60,7 +60,8 @@ extern "C" void OnBusError(int, siginfo_t* info, void*) {
   }
   Say("dsv4: error: '");
   Say(path);
-  Say("' cannot be read any more: it has become shorter while it was in use, or its disk failed; start the program again\n");
+  Say("' cannot be read any more: it has become shorter while it was in use, or its disk failed; start the program "
+      "again\n");
   ::_exit(kExitFailed);
 }
 

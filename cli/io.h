@@ -19,8 +19,8 @@ bool StderrIsTerminal();
 // Once, at the start.
 void HoldClosedStreams();
 
-// Installs the handler of SIGINT and SIGTERM, turns SIGPIPE into a write error, and the SIGBUS of a model's file that has
-// become shorter while it is read into a line that names it and the status 1. Once, at the start.
+// Installs the handler of SIGINT and SIGTERM, turns SIGPIPE into a write error, and the SIGBUS of a model's file that
+// has become shorter while it is read into a line that names it and the status 1. Once, at the start.
 void InstallSignalHandlers();
 
 // True after Ctrl-C. A second Ctrl-C before ClearInterrupt() ends the process at once with status 130.

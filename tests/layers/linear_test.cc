@@ -27,8 +27,8 @@ TEST(QuantLinear, RoundsTheInputOfQuantisedWeightsOnly) {
     Random random(7);
     const QuantFixture w(random, kind, kRows, kCols);
     for (const ActivationDtype mode :
-         {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8,
-          ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+         {ActivationDtype::kNative, ActivationDtype::kF32, ActivationDtype::kFp8, ActivationDtype::kNvfp4,
+          ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
       Buffers b;
       for (int64_t i = 0; i < kTokens * kCols; ++i) b.x.push_back(random.Normal());
       const std::vector<float> before = b.x;

@@ -119,6 +119,13 @@ class CheckIncludes(unittest.TestCase):
     def test_relative_include(self):
         self.expect("src/base/bad.cc", '#include "check.h"\n', "include-path", 1)
 
+    def test_columns(self):
+        self.expect("src/text/wide.cc", "int x;\n" + "//" + 119 * "x" + "\n", "columns", 2)
+
+    def test_columns_of_raw_strings_are_their_own(self):
+        self.write("src/text/wide.cc", 'const char* k = R"(a\n' + 200 * "x" + '\n)";\n//' + 118 * "x" + "\n")
+        self.assertEqual(self.errors(), [])
+
     def test_hard_limit(self):
         self.expect("src/base/long.cc", "int x();\n" * 1001, "size", 1001)
 

@@ -11,6 +11,8 @@ not count). Rules:
   seam           engine/ sees of src/model/ only model.h, behind which each family of models lies
   include-path   a quoted include in src/ is written from src/ (or starts with dsv4/) and names a file that exists
   size           a file has at most 1,000 lines (error) and should have at most 500 (warning)
+  columns        a line of C++ has at most 120 columns, but for the text of raw strings; WIDE names the folders that are
+                 not there yet
   pragma-once    every header has `#pragma once`
   getenv         the environment is read in src/base/env.h only
   using          no `using namespace` in a header
@@ -55,6 +57,11 @@ TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
 
 SOFT_LINES = 500
 HARD_LINES = 1000
+COLUMNS = 120
+# Where lines are still longer. A name leaves this list with its last long line, and none is added.
+WIDE = ("bench/cpu/", "bench/cuda/", "include/dsv4/", "server/", "src/base/", "src/device/", "src/engine/", "src/io/",
+        "src/kv/", "src/ops/", "src/tensor/", "tests/cuda/", "tests/engine/", "tests/ops/experts", "tests/ops/linear",
+        "tests/server/")
 # Generated tables: exempt from the size rule only. Each says at its top which script writes it.
 GENERATED = {
     "src/text/unicode_tables.cc",
@@ -77,6 +84,7 @@ DEVICE_WORD = re.compile(
     r"\w*(?:cuda|nccl|cublas)\w*|\bsm_?(?:70|75|80|86|89|90|100|103|110|120|121)[af]?\b"
     r"|\w*[a-z]_sm(?:90|100|103|120)\w*|__(?:global|device|host|shared)__|\bavx\w*|\b__m(?:128|256|512)\w*",
     re.IGNORECASE)
+RAW_STRING = re.compile(r'R"([^\s()\\]{0,16})\((?:.|\n)*?\)\1"')
 CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$|^[a-z_0-9]+\.h$")  # <vector>, <stdint.h>; <sys/mman.h> is not portable API
 
@@ -176,6 +184,18 @@ def check_include(root, path, number, bracket, name, report):
         report.error(rel, number, "include", f"src/{folder}/ may not include {name} (it may include {may})")
 
 
+def check_columns(rel, text, report):
+    if rel.as_posix().startswith(WIDE):
+        return
+    literal = set()  # lines behind the first one of a raw string
+    for match in RAW_STRING.finditer(text):
+        first = text.count("\n", 0, match.start()) + 1
+        literal.update(range(first + 1, first + match.group(0).count("\n") + 1))
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > COLUMNS and number not in literal:
+            report.error(rel, number, "columns", f"{len(line)} columns; the limit is {COLUMNS}")
+
+
 def check_cpp(root, path, text, report):
     rel = path.relative_to(root)
     header = path.suffix in HEADER_SUFFIXES
@@ -186,6 +206,7 @@ def check_cpp(root, path, text, report):
         if match:
             check_include(root, path, number, match.group(1), match.group(2), report)
 
+    check_columns(rel, text, report)
     folder = folder_of(rel.parts)
     in_library = rel.parts[0] in ("src", "include")
     above_ops = folder in ABOVE_OPS or folder in PROGRAMS or folder in ("text", "include")
