@@ -1,5 +1,5 @@
 // Uploading checkpoints: what arrives on the device is what is in the files, packed. The CPU stands for the device
-// here; tests/cuda covers the kernels.
+// here; tests/ops/pack_weight_test.cc covers the kernels.
 #include "model/deepseek_v4/upload.h"
 
 #include <cstring>
