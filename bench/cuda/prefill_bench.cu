@@ -177,7 +177,8 @@ struct ExpertsCase {
 };
 
 void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
-  const ExecContext ctx = device->Context(nullptr, false);
+  ExecContext ctx = device->Context(nullptr, false);
+  ctx.regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt;
   const cudaStream_t stream = StreamOf(ctx);
   std::vector<Buffer> buffers;
   std::vector<ExpertMatrices> matrices;
@@ -210,7 +211,7 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
                       .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
   if (!ctx.gpu.IsHopper()) return;
-  const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 9, [&] { ExpertsPrefillSm90(ctx, a, parts); });
+  const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 9, [&] { ExpertsPrefillSm90(ctx, a); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
   std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
               parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),

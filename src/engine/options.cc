@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t kMaxPrefillChunk = 1 << 16;
 constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
-constexpr int64_t kDeviceExactChunk = 2048;    // float32 inputs of matrix products: what an op's scratch memory holds
 constexpr int kMaxThreads = 1024;
 
 }  // namespace
@@ -56,7 +55,7 @@ int64_t PrefillChunk(const EngineOptions& options) {
   const bool on_host = NamesCpu(options.device);
   const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
   if (on_host) return chunk;
-  return std::min(chunk, options.activation_dtype == ActivationDtype::kF32 ? kDeviceExactChunk : kMaxTokensOnGpu);
+  return std::min(chunk, kMaxTokensOnGpu);
 }
 
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {

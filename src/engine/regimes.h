@@ -1,7 +1,6 @@
 // What a row of a step is, and with which others it shares a pass (docs/decisions/0008-regimes.md).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/device_list.h"
@@ -13,8 +12,6 @@ namespace dsv4 {
 // Tokens that a request computes, up to which its prompt's rows are treated as decode rows: one pass of them.
 inline constexpr int64_t kShortPrompt = kMaxDecodeRows;
 inline constexpr int64_t kMediumPrompt = 1024;  // up to here an input of its matrix products is two numbers (docs/numerics.md, 3.1)
-
-inline constexpr int64_t kMaxPromptRows = 2048;  // of two numbers an input: what an op's scratch memory on a GPU holds
 
 // Of a prompt of which a request computes so many tokens in all.
 constexpr Regime RegimeOfPrompt(int64_t tokens) {
@@ -40,8 +37,7 @@ class Regimes {
 
   // Rows of a pass of that regime; `chunk` is what memory and time allow.
   int64_t MaxRows(Regime regime, int64_t chunk) const {
-    if (one_ || regime == Regime::kLongPrompt) return chunk;
-    return regime == Regime::kPrompt ? std::min(chunk, kMaxPromptRows) : max_decode_rows_;
+    return one_ || regime != Regime::kDecode ? chunk : max_decode_rows_;
   }
 
   // The kernels of a pass. Those for decode rows are slow beyond kMaxDecodeRows, which only options allow.

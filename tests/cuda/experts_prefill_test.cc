@@ -94,7 +94,8 @@ std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = fa
                       .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)), .y = device_y,
                       .x_blocks = blocks ? static_cast<const uint8_t*>(gpu.In(x_blocks.tensor()).data) : nullptr};
   if (!gpu.ctx().gpu.IsHopper()) return {};
-  ExpertsPrefillSm90(gpu.ctx(), a, parts);
+  gpu.ctx().regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt;
+  ExpertsPrefillSm90(gpu.ctx(), a);
   gpu.Finish();
   return {y.span().begin(), y.span().end()};
 }

@@ -35,8 +35,7 @@ TEST(Regimes, OneRuleForPromptsOfEveryLength) {
 TEST(Regimes, DecodeRowsShareAPassUpToALimit) {
   const Regimes r(OnGpu());
   EXPECT_EQ(r.MaxRows(Regime::kDecode, 4096), 128);
-  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 1000), 1000);
-  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 8192), 2048);  // two numbers an input: scratch memory holds no more
+  EXPECT_EQ(r.MaxRows(Regime::kPrompt, 8192), 8192);
   EXPECT_EQ(r.MaxRows(Regime::kLongPrompt, 37), 37);
   EXPECT_TRUE(r.DecodeTogether(128));
   EXPECT_FALSE(r.DecodeTogether(129));

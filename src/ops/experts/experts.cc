@@ -34,6 +34,11 @@ void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
   RunOp("experts", kExpertsCandidates, ctx, a);
 }
 
+ExpertsShape ShapeOf(const ExpertsArgs& a) {
+  return {.first = a.first, .num_experts = static_cast<int64_t>(a.matrices.size()), .slots = a.experts.dim(1), .activation = a.activation,
+          .with_shared = !a.shared};
+}
+
 bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts) {
   if (ctx.regime == Regime::kDecode || ctx.f32_inputs || !ctx.gpu.IsHopper() || num_experts > kMaxExpertsOnGpu) return false;
   for (const QuantTensor* w : {&first.gate, &first.up, &first.down}) {
@@ -42,12 +47,16 @@ bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, Act
   return first.gate.format == first.up.format && IsHalf(first.gate.format) == IsHalf(first.down.format);
 }
 
+int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first) {
+  const bool bf16 = NeedsTwoParts(first.gate.format) || NeedsTwoParts(first.down.format);
+  return ctx.regime == Regime::kPrompt || bf16 ? 2 : 1;
+}
+
 std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts,
                                   bool with_shared) {
   if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;
   if (!with_shared && ExpertsRunAsPrompt(ctx, first, activation, num_experts)) {
-    const bool bf16 = NeedsTwoParts(first.gate.format) || NeedsTwoParts(first.down.format);
-    return StrCat("ExpertsKernel, ", ctx.regime == Regime::kPrompt || bf16 ? 2 : 1, " x ", IsHalf(first.gate.format) ? "FP16" : "BF16");
+    return StrCat("ExpertsKernel, ", GpuExpertsInputNumbers(ctx, first), " x ", IsHalf(first.gate.format) ? "FP16" : "BF16");
   }
   if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32) return "F32UpKernel, F32DownKernel";
   return ctx.f32_inputs ? "ExpertGemmKernel, 3 x BF16" : "ExpertGemmKernel, 2 x BF16";

@@ -32,20 +32,38 @@ struct ExpertsArgs {
   ExpertMatrices first;  // on a device: the host's copy of matrices[0]; there all experts have its formats and shapes
   float limit = 0;
   ActivationDtype activation = ActivationDtype::kNative;
-  Tensor hidden;     // f32 [T*A, 2F]: scratch
-  Tensor outputs;    // f32 [T*A, D]: scratch
+  Tensor hidden;     // f32 [T*A, 2F]: scratch; on a device 16-byte aligned
+  Tensor outputs;    // f32 [T*A, D]: likewise
   Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
   Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
   Tensor y;          // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
   int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
-  // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that.
+  // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that, unless
+  // the rows are run in parts.
   const uint8_t* x_blocks = nullptr;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 
-// Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function of the regime and
-// the weights, never of T.
+// Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function
+// of the regime and the weights, never of T.
 bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts);
+int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first);  // that an input is then
+
+// What a call's need of ExecContext::scratch follows from, beside the number of rows.
+struct ExpertsShape {
+  ExpertMatrices first;                    // as in ExpertsArgs
+  int64_t num_experts = 0, slots = 0;      // E, A
+  ActivationDtype activation = ActivationDtype::kNative;
+  bool with_shared = false;                // the shared expert is one of them: there is no `shared` to be added to
+};
+ExpertsShape ShapeOf(const ExpertsArgs& args);
+// Bytes that a GPU's kernels take for so many rows at once.
+int64_t ExpertsScratchBytes(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
+// How many of `rows` rows they take at once: all that the scratch memory of `ctx` holds, else equal parts of them,
+// which Experts runs one after the other; 0 where it does not hold a single one. A row's bits are the same in any
+// part.
+int64_t ExpertsRowsAtOnce(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
+
 // What runs on this device, with the numbers that an input is; `with_shared`: the shared expert is one of them.
 std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts, bool with_shared);
 OpImplementations DescribeExperts(const ExecContext& ctx);

@@ -2,6 +2,7 @@
 
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/expert_one.cuh"
+#include "ops/experts/experts_scratch.h"
 #include "ops/experts/experts_sm90.h"
 
 namespace dsv4 {
@@ -206,38 +207,14 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmAr
   return GemmOf<Up, 2, false>(ctx, format, a, max_chunks);
 }
 
-// Hands out the op's scratch memory.
-class Arena {
- public:
-  explicit Arena(const Scratch& scratch) : scratch_(scratch) {}
-  template <typename T>
-  T* Take(int64_t count) {
-    T* p = reinterpret_cast<T*>(scratch_.data + used_);
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    DSV4_CHECK(used_ <= scratch_.bytes, "experts: ", used_, " bytes of scratch");
-    return p;
-  }
-
- private:
-  Scratch scratch_;
-  int64_t used_ = 0;
-};
-
 bool Rounds(ActivationDtype mode, const QuantTensor& w) {
   return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
 }
 
-}  // namespace
-}  // namespace experts
-
-void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
-  using namespace experts;
+// The rows of a, at most ExpertsRowsAtOnce, by the kernels of decode rows.
+void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
   const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
-  if (t == 0) return;
-  if (a.shared && ExpertsRunAsPrompt(ctx, a.first, a.activation, num_experts)) {
-    return ExpertsPrefillSm90(ctx, a, ctx.regime == Regime::kPrompt ? 2 : 1);
-  }
   DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t <= kMaxTokensOnGpu);
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
@@ -248,7 +225,10 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 
-  Arena arena(ctx.scratch);
+  const GroupedScratch places = GroupedScratchOf(ctx, ShapeOf(a), t);
+  static_assert(sizeof(Chunk) == kChunkBytes);
+  DSV4_CHECK(places.bytes <= ctx.scratch.bytes);
+  uint8_t* const scratch = ctx.scratch.data;
   const int planes = ctx.f32_inputs ? 3 : 2;
   const bool up_packed = up_format != WeightFormat::kF32, down_packed = down_format != WeightFormat::kF32;
   const bool round_x = Rounds(a.activation, a.first.gate), round_hidden = Rounds(a.activation, a.first.down);
@@ -263,14 +243,14 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / chunk_tokens);
 
   down.plane_elements = pairs * PaddedColumns(f);
-  uint16_t* hidden_planes = arena.Take<uint16_t>(planes * down.plane_elements);
+  uint16_t* hidden_planes = reinterpret_cast<uint16_t*>(scratch + places.hidden_planes);
   down.planes = hidden_planes;
   if (!direct && (up_packed || down_packed)) {
-    int32_t* plan = arena.Take<int32_t>(3);
-    Chunk* chunks = arena.Take<Chunk>(max_chunks);
-    int32_t* sorted = arena.Take<int32_t>(pairs);
+    int32_t* plan = reinterpret_cast<int32_t*>(scratch + places.plan);
+    Chunk* chunks = reinterpret_cast<Chunk*>(scratch + places.chunks);
+    int32_t* sorted = reinterpret_cast<int32_t*>(scratch + places.pairs);
     const int64_t x_elements = t * PaddedColumns(d);
-    uint16_t* x_planes = arena.Take<uint16_t>(planes * x_elements);
+    uint16_t* x_planes = reinterpret_cast<uint16_t*>(scratch + places.x_planes);
     Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
            a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), by_token, plan, chunks, sorted, a.x.f32(),
            static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
@@ -301,6 +281,22 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   if (!a.y) return;
   Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared ? a.shared.f32() : nullptr,
          a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
+}
+
+}  // namespace
+}  // namespace experts
+
+void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
+  const int64_t rows = a.x.dim(0);
+  if (rows == 0) return;
+  const ExpertsShape shape = ShapeOf(a);
+  const bool prompt = a.shared && ExpertsRunAsPrompt(ctx, a.first, a.activation, shape.num_experts);
+  const int64_t at_once = ExpertsRowsAtOnce(ctx, shape, rows);
+  DSV4_CHECK(at_once > 0, "experts: ", ExpertsScratchBytes(ctx, shape, 1), " bytes of scratch for a row");
+  for (int64_t begin = 0; begin < rows; begin += at_once) {
+    const ExpertsArgs part = at_once == rows ? a : experts::PartOf(a, begin, std::min(at_once, rows - begin));
+    prompt ? ExpertsPrefillSm90(ctx, part) : experts::MultiplyGrouped(ctx, part);
+  }
 }
 
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/launch.cuh"
+#include "ops/experts/experts_scratch.h"
 #include "ops/experts/sorted_pairs_sm90.cuh"
 #include "ops/gemm_sm90.cuh"
 
@@ -233,39 +234,28 @@ bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 
 }  // namespace
 
-void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a, int parts) {
-  if (NeedsTwoParts(a.first.gate.format) || NeedsTwoParts(a.first.down.format)) parts = 2;
+void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
+  const int parts = GpuExpertsInputNumbers(ctx, a.first);
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
   const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
-  static_assert(kSortThreads >= kMaxExpertsOnGpu);
+  static_assert(kSortThreads >= kMaxExpertsOnGpu && kSortThreads == experts::kSortedPairs && kMaxTokens == experts::kWidestTile);
+  static_assert(sizeof(Totals) == experts::kTotalsBytes && sizeof(ExpertTile) == experts::kTileEntryBytes);
   DSV4_CHECK(pairs < int64_t{1} << 30 && num_experts <= kSortThreads);
   for (const QuantTensor* w : {&a.first.gate, &a.first.up, &a.first.down}) DSV4_CHECK(w->layout == WeightLayout::kTiles);
-  const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64);
-  const int64_t blocks = CeilDiv(pairs, kSortThreads), most_rows = (pairs + 7 * std::min(num_experts, pairs) + 7) / 8 * 8;
-  const int64_t most_tiles = std::min(num_experts, pairs) + pairs / (kMaxTokens / parts);
-
-  uint8_t* next = ctx.scratch.data;
-  const auto take = [&](int64_t bytes) {
-    uint8_t* p = next;
-    next += CeilDiv(bytes, 256) * 256;
-    DSV4_CHECK(next <= ctx.scratch.data + ctx.scratch.bytes, "scratch of ", ctx.scratch.bytes, " bytes");
-    return p;
-  };
-  Sorted sorted;
-  sorted.totals = reinterpret_cast<Totals*>(take(static_cast<int64_t>(sizeof(Totals))));
-  sorted.histogram = reinterpret_cast<int*>(take(blocks * num_experts * 4));
-  sorted.tiles = reinterpret_cast<ExpertTile*>(take(most_tiles * static_cast<int64_t>(sizeof(ExpertTile))));
-  sorted.pair = reinterpret_cast<int*>(take(most_rows * 4));
-  sorted.row = reinterpret_cast<int*>(take(pairs * 4));
-  sorted.weight = reinterpret_cast<float*>(take(most_rows * 4));
-  // The op's own scratch tensors hold the activations where they are large enough: h in `hidden`; the sorted x in
-  // `outputs`, which is written only after it has been read.
-  const auto room = [&](const Tensor& tensor, int64_t bytes) {
-    return tensor && tensor.num_bytes() >= bytes && Aligned16(tensor.data) ? static_cast<uint8_t*>(tensor.data) : take(bytes);
-  };
-  uint8_t* x = room(a.outputs, most_rows * d_slabs * parts * 128);
-  uint8_t* hidden = room(a.hidden, most_rows * f_slabs * parts * 128);
+  const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64), blocks = CeilDiv(pairs, kSortThreads);
+  const experts::SortedScratch places = experts::SortedScratchOf(ctx, ShapeOf(a), tokens);
+  DSV4_CHECK(places.bytes <= ctx.scratch.bytes && Aligned16(a.outputs.data) && Aligned16(a.hidden.data));
+  const int64_t most_rows = places.most_rows;
+  uint8_t* const scratch = ctx.scratch.data;
+  const Sorted sorted = {.histogram = reinterpret_cast<int*>(scratch + places.histogram),
+                         .totals = reinterpret_cast<Totals*>(scratch + places.totals),
+                         .tiles = reinterpret_cast<ExpertTile*>(scratch + places.tiles),
+                         .pair = reinterpret_cast<int*>(scratch + places.pair),
+                         .row = reinterpret_cast<int*>(scratch + places.row),
+                         .weight = reinterpret_cast<float*>(scratch + places.weight)};
+  uint8_t* const x = places.x < 0 ? static_cast<uint8_t*>(a.outputs.data) : scratch + places.x;
+  uint8_t* const hidden = places.hidden < 0 ? static_cast<uint8_t*>(a.hidden.data) : scratch + places.hidden;
 
   const auto* experts = a.experts.i32();
   const int num_pairs = static_cast<int>(pairs), e = static_cast<int>(num_experts);

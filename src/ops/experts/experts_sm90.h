@@ -8,7 +8,7 @@
 
 namespace dsv4 {
 
-// Where ExpertsRunAsPrompt; `parts`: numbers that an input is.
-void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& args, int parts);
+// Where ExpertsRunAsPrompt; T at most ExpertsRowsAtOnce.
+void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& args);
 
 }  // namespace dsv4
