@@ -87,16 +87,18 @@ void AddModelDir(CLI::App* app, std::string* dir) {
 void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
   AddModelDir(app, &o->model_dir);
   AddText(app, "--device", "NAME",
-          "where to run: cpu, cuda (the first GPU) or cuda:N (default cpu); cpu*N: N ranks on the CPU",
+          "where to run: cpu, cuda (the first GPU), cuda:N (default cpu); several ranks: cuda:0,1, cuda:0-3, cuda:0*2, "
+          "cpu*N",
           [=](const std::string& text) {
             const auto is_number = [&](size_t from) {
               return text.size() > from && text.find_first_not_of("0123456789", from) == std::string::npos;
             };
-            const bool ranks = text.starts_with("cpu*") && is_number(4),
-                       gpu = text.starts_with("cuda:") && is_number(5);
-            if (text != "cpu" && text != "cuda" && !ranks && !gpu) {
+            const bool gpus = text.starts_with("cuda:") && text.size() > 5 &&
+                              text.find_first_not_of("0123456789,-*", 5) == std::string::npos;
+            if (text != "cpu" && text != "cuda" && !gpus && !(text.starts_with("cpu*") && is_number(4))) {
               throw UsageError("--device is '" + text +
-                               "'; accepted: cpu, cuda, cuda:N with one GPU's number, cpu*N with 2, 4 or 8 ranks");
+                               "'; accepted: cpu, cuda, cuda:N with one GPU's number; for 2, 4 or 8 ranks cpu*N, "
+                               "cuda:0,1, cuda:0-3 or cuda:0*2");
             }
             o->device = text;
           });
@@ -135,6 +137,13 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
                 "(slower prefill)");
+  AddChoice<bool>(app, "--exchange", &o->exchange_by_events, {{"auto", false}, {"events", true}},
+                  "how several GPUs exchange: auto writes into each other's memory; events is slower and works under "
+                  "profilers");
+  AddNumber(app, "--exchange-timeout", &o->exchange_timeout_s,
+            "seconds that a GPU waits for another before it gives up; 0: for ever (default 10)");
+  app->add_flag("--check-ranks", o->check_ranks,
+                "of several ranks: compare what they have computed after every call (slow)");
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
 }

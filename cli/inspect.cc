@@ -46,7 +46,9 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"host_staging_bytes", p.host_staging_bytes},
                {"available_bytes", p.available_bytes},
                {"max_context_that_fits", p.max_context_that_fits},
-               {"ranks", p.ranks}};
+               {"exchange_bytes", p.exchange_bytes},
+               {"ranks", p.ranks},
+               {"devices", p.devices}};
   j["ops"] = Json::array();
   for (const OpChoice& op : d.ops) {
     j["ops"].push_back({{"op", op.op}, {"chosen", op.chosen}, {"candidates", op.candidates}});
@@ -96,13 +98,13 @@ std::string Plan(const ModelDescription& d) {
   const MemoryPlan& p = d.plan;
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
   std::string out;
-  if (p.ranks > 1) {
-    const std::string n = FormatCount(p.ranks);
+  const std::string n = FormatCount(p.ranks * p.devices);
+  if (n != "1") {
     out += "\nranks\n" +
-           Table({{"ranks on " + p.device, n},
+           Table({{p.devices > 1 ? "GPUs, a rank each" : "ranks on " + p.device, n},
                   {"each has", "1/" + n + " of the heads, of every expert's width and of the output matrix"},
                   {"", "all other weights, and all KV rows"},
-                  {"memory below", "all ranks together; files are mapped once"}},
+                  {"memory below", p.devices > 1 ? "each GPU" : "all ranks together"}},
                  {false, false});
   }
   out += "\nmemory\n" +
@@ -111,6 +113,7 @@ std::string Plan(const ModelDescription& d) {
                            {"small vectors as f32", FormatBytes(p.widened_bytes)},
                            {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
                            {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
+                           {"exchange between ranks", FormatBytes(p.exchange_bytes)},
                            {"while loading, before activations", FormatBytes(p.loading_bytes)},
                            {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
                            {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},

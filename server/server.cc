@@ -304,13 +304,14 @@ class Server {
   void Health(Exchange& exchange) {
     const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > options_.stall_timeout_s;
     const bool changed = file_watch_->changed();
-    const bool live = !stuck, ready = !stuck && !draining_ && !changed;
+    const bool failed = !engine_.health().ok();  // ranks that lost each other do not come back
+    const bool live = !stuck && !failed, ready = live && !draining_ && !changed;
     const std::string& path = exchange.request().path;
     const bool good = path == "/health/live" ? live : ready;
     if (path != "/health" && path != "/health/live" && path != "/health/ready") {
       return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no " + path + " here"));
     }
-    const char* status = stuck ? "stuck" : changed ? "model changed" : draining_ ? "draining" : "ok";
+    const char* status = failed ? "failed" : stuck ? "stuck" : changed ? "model changed" : draining_ ? "draining" : "ok";
     exchange.Respond(good ? 200 : 503, "application/json",
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }

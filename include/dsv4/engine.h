@@ -59,7 +59,7 @@ enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
-  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"; "cpu*2": two ranks on the CPU (docs/multigpu.md)
+  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/multigpu.md): "cuda:0,1", "cuda:0-3", "cuda:0*2", "cpu*2"
   int num_threads = 0;             // 0: one per core that this process may use
   Pinning pinning = Pinning::kAuto;  // kOn: refused when there are more threads than cores
   KvDtype kv_dtype = KvDtype::kFp8;
@@ -72,6 +72,9 @@ struct EngineOptions {
   PromptInputs prompt_inputs = PromptInputs::kByLength;
   int64_t max_decode_rows = kMaxDecodeRows;  // GPU: of one pass; more take several. A larger number is faster than several passes, and
                                    // the bits of a row then depend on whether its pass has more than kMaxDecodeRows
+  bool exchange_by_events = false;    // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
+  float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
+  bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
   AmxUse amx = AmxUse::kOff;       // CPU
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty

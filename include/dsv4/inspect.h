@@ -33,6 +33,8 @@ struct MemoryPlan {
   int64_t host_staging_bytes;     // on a GPU, while weights load: pinned memory of the host
   std::string device;             // "CPU (...)", "NVIDIA H200, 132 SMs"
   int ranks = 1;                  // that share this memory; the numbers above are of all of them
+  int devices = 1;                // that have such a plan each
+  int64_t exchange_bytes = 0;     // on a GPU: what other ranks write into
 };
 
 struct OpChoice {

@@ -43,13 +43,20 @@ __global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
 class CudaRecording : public Recording {
  public:
   // `faults` is the device's: a recording does not outlive it.
-  CudaRecording(cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels, FaultLog& faults)
-      : exec_(exec), stream_(stream), num_kernels_(num_kernels), faults_(faults) {}
-  ~CudaRecording() override { cudaGraphExecDestroy(exec_); }
-  void Launch() override { Ok(faults_, cudaGraphLaunch(exec_, stream_), "graph launch"); }
+  CudaRecording(int index, cudaGraphExec_t exec, cudaStream_t stream, int64_t num_kernels, FaultLog& faults)
+      : index_(index), exec_(exec), stream_(stream), num_kernels_(num_kernels), faults_(faults) {}
+  ~CudaRecording() override {
+    const OnGpu on(index_);
+    cudaGraphExecDestroy(exec_);
+  }
+  void Launch() override {
+    const OnGpu on(index_);
+    Ok(faults_, cudaGraphLaunch(exec_, stream_), "graph launch");
+  }
   int64_t num_kernels() const override { return num_kernels_; }
 
  private:
+  int index_;
   cudaGraphExec_t exec_;
   cudaStream_t stream_;
   int64_t num_kernels_;
@@ -61,7 +68,7 @@ class CudaDevice : public Device {
   CudaDevice(int index, const cudaDeviceProp& properties, cudaStream_t stream)
       : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), gpu_(DescribeGpu()), stream_(stream) {}
   ~CudaDevice() override {
-    cudaSetDevice(index_);
+    const OnGpu on(index_);
     cudaStreamSynchronize(stream_);
     for (const auto& [mark, event] : marks_) cudaEventDestroy(event);
     for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
@@ -74,46 +81,68 @@ class CudaDevice : public Device {
   int index() const override { return index_; }
   void Bind() const override { Ok(cudaSetDevice(index_), "choice of the GPU"); }
   int64_t free_bytes() const override {
+    const OnGpu on(index_);
     size_t free = 0, total = 0;
     Ok(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     return static_cast<int64_t>(free);
   }
   int64_t scratch_bytes() const override { return scratch_ == nullptr ? kScratchBytes : 0; }
   void* Allocate(int64_t bytes) override {
+    const OnGpu on(index_);
     void* p = nullptr;
     if (cudaMalloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))) == cudaSuccess) return p;
     cudaGetLastError();  // out of memory is an answer, not a failure of the GPU
     return nullptr;
   }
-  void Free(void* p) override { Ok(cudaFree(p), "cudaFree"); }
+  void Free(void* p) override {
+    const OnGpu on(index_);
+    Ok(cudaFree(p), "cudaFree");
+  }
   void* AllocateStaging(int64_t bytes) override {
+    const OnGpu on(index_);
     void* p = nullptr;
     if (cudaMallocHost(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1))) == cudaSuccess) return p;
     cudaGetLastError();
     return nullptr;
   }
-  void FreeStaging(void* p) override { Ok(cudaFreeHost(p), "cudaFreeHost"); }
+  void FreeStaging(void* p) override {
+    const OnGpu on(index_);
+    Ok(cudaFreeHost(p), "cudaFreeHost");
+  }
   void Upload(void* dst, const void* src, int64_t bytes) override {
+    const OnGpu on(index_);
     if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_), "upload");
   }
   void Download(void* dst, const void* src, int64_t bytes) override {
+    const OnGpu on(index_);
     DownloadLater(dst, src, bytes);
     Ok(cudaStreamSynchronize(stream_), "download");
   }
   void DownloadLater(void* dst, const void* src, int64_t bytes) override {
+    const OnGpu on(index_);
     if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "download");
   }
   void CopyWithin(void* dst, const void* src, int64_t bytes) override {
+    const OnGpu on(index_);
     if (bytes > 0) Ok(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_), "copy");
   }
+  void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) override {
+    const OnGpu on(index_);
+    const auto width = static_cast<size_t>(bytes);
+    if (rows * bytes == 0) return;
+    Ok(cudaMemcpy2DAsync(dst, width, src, static_cast<size_t>(stride), width, static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream_), "copy");
+  }
   void Clear(void* dst, int64_t bytes) override {
+    const OnGpu on(index_);
     if (bytes > 0) Ok(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), stream_), "clear");
   }
   Status Synchronize() override {
+    const OnGpu on(index_);
     Ok(cudaStreamSynchronize(stream_), "kernels");
     return faults_.status();
   }
   int64_t Mark() override {
+    const OnGpu on(index_);
     cudaEvent_t event = nullptr;
     if (!free_events_.empty()) {
       event = free_events_.back();
@@ -126,6 +155,7 @@ class CudaDevice : public Device {
     return last_mark_;
   }
   Status Wait(int64_t mark) override {
+    const OnGpu on(index_);
     const auto at = marks_.find(mark);
     if (at != marks_.end()) {
       Ok(cudaEventSynchronize(at->second), "kernels");
@@ -135,6 +165,7 @@ class CudaDevice : public Device {
     return faults_.status();
   }
   std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
+    const OnGpu on(index_);
     if (!Ok(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture")) return nullptr;
     work();
     cudaGraph_t graph = nullptr;
@@ -145,9 +176,10 @@ class CudaDevice : public Device {
     const bool made = Ok(cudaGraphInstantiate(&exec, graph, 0), "graph");
     cudaGraphDestroy(graph);
     if (!made) return nullptr;
-    return std::make_unique<CudaRecording>(exec, stream_, static_cast<int64_t>(num_nodes), faults_);
+    return std::make_unique<CudaRecording>(index_, exec, stream_, static_cast<int64_t>(num_nodes), faults_);
   }
   Result<double> MeasureReadRate(ThreadPool*) override {
+    const OnGpu on(index_);
     const auto bytes = static_cast<size_t>(std::min<int64_t>(int64_t{4} << 30, free_bytes() / 2)) / 16 * 16;
     void* buffer = Allocate(static_cast<int64_t>(bytes));
     if (bytes == 0 || buffer == nullptr) return ResourceExhausted("no GPU memory to measure the read rate with");
@@ -172,6 +204,7 @@ class CudaDevice : public Device {
     return static_cast<double>(bytes) / (static_cast<double>(best) * 1e-3);
   }
   ExecContext Context(ThreadPool* pool, bool) override {
+    const OnGpu on(index_);
     if (scratch_ == nullptr) {
       Ok(cudaMalloc(&scratch_, kScratchBytes), "no memory for the ops' scratch space");
       // NaNs, should an op use what it did not write. (Some load ahead what they then do not use.)

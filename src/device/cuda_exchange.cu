@@ -12,21 +12,6 @@ namespace {
 constexpr int64_t kProbeBytes = int64_t{1} << 20;
 constexpr uint64_t kProbeNanoseconds = 5'000'000'000;
 
-// Changes the thread's GPU for a while.
-class OnGpu {
- public:
-  explicit OnGpu(int index) {
-    cudaGetDevice(&before_);
-    cudaSetDevice(index);
-  }
-  ~OnGpu() { cudaSetDevice(before_); }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 Status StatusOfCuda(cudaError_t error, int gpu, const char* what) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();
@@ -120,8 +105,6 @@ class GpuExchange : public Exchange {
     return Rewind();
   }
 
-  int64_t bytes_per_rank() const override { return MemoryBytes() + static_cast<int64_t>(sizeof(ExchangeState)); }
-
   void Fail(Status status) override {
     static_cast<volatile uint64_t*>(report_)[kStopWord] = 1;
     Exchange::Fail(std::move(status));
@@ -155,6 +138,17 @@ class GpuExchange : public Exchange {
     return {};
   }
 
+  // All ranks' counters are alike.
+  Status RewindInTime() override {
+    if (transport() != ExchangeTransport::kWords) return {};
+    const Rank& first = ranks_.front();
+    const OnGpu on(first.gpu.index);
+    uint32_t base = 0;
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemcpyAsync(&base, &first.state->base, sizeof base, cudaMemcpyDeviceToHost, Stream(first)), first.gpu.index, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(first)), first.gpu.index, "exchange memory"));
+    return base >> 31 != 0 ? Rewind() : Status{};
+  }
+
   // kEvents (exchange.cuh: CopyToRanks).
   const float* Copy(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
     const int rank = ctx.ranks->rank;
@@ -164,7 +158,7 @@ class GpuExchange : public Exchange {
     for (int k = 1; k < count(); ++k) {
       const Rank& peer = ranks_[static_cast<size_t>((rank + k) % count())];
       float* to = static_cast<float*>(peer.memory) + buffer + rank * elements_;
-      Note(ctx, cudaMemcpyPeerAsync(to, peer.gpu.index, x, mine.gpu.index, static_cast<size_t>(n) * 4, Stream(mine)));
+      Note(ctx, cudaMemcpyAsync(to, x, static_cast<size_t>(n) * 4, cudaMemcpyDefault, Stream(mine)));
     }
     Note(ctx, cudaEventRecord(mine.queued, Stream(mine)));
     if (!Meet(rank, site, mine.queued)) return nullptr;
@@ -190,9 +184,7 @@ class GpuExchange : public Exchange {
   static void Note(const ExecContext& ctx, cudaError_t error) {
     if (error != cudaSuccess) NoteCudaError(ctx, error, "exchange between GPUs");
   }
-  // Words, and a flag a sender for the probe behind them.
-  int64_t WordsBytes() const { return 2 * count() * elements_ * (transport() == ExchangeTransport::kWords ? 8 : 4); }
-  int64_t MemoryBytes() const { return WordsBytes() + kMaxRanks * 8; }
+  int64_t MemoryBytes() const { return ExchangeBytes(elements_, count(), transport()); }
 
   Status Allocate(Rank& r) {
     const OnGpu on(r.gpu.index);
@@ -215,7 +207,7 @@ class GpuExchange : public Exchange {
       if (cudaDeviceCanAccessPeer(&can, peer.gpu.index, gpu) != cudaSuccess || can == 0) {
         cudaGetLastError();
         return Unsupported(StrCat("GPU ", peer.gpu.index, " has no access to the memory of GPU ", gpu,
-                                  " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --parallel exchange=events"));
+                                  " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --exchange events"));
       }
       cudaMemAccessDesc access = {};
       access.location.type = cudaMemLocationTypeDevice;
@@ -239,7 +231,7 @@ class GpuExchange : public Exchange {
     for (size_t r = 0; r < ranks_.size() && status.ok(); ++r) {
       const OnGpu on(ranks_[r].gpu.index);
       ProbeLinks<<<static_cast<unsigned>(count()), 512, 0, Stream(ranks_[r])>>>(views_[r].memory, static_cast<int>(r), count(), words,
-                                                                                 WordsBytes() / 8, results[r]);
+                                                                                 MemoryBytes() / 8 - kMaxRanks, results[r]);
       status = StatusOfCuda(cudaGetLastError(), ranks_[r].gpu.index, "probe of the links");
     }
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -253,7 +245,7 @@ class GpuExchange : public Exchange {
         if (found[p] == kProbeOk) continue;
         status = Unsupported(StrCat("GPU ", ranks_[r].gpu.index, found[p] == kProbeNothing ? " got nothing" : " got wrong data", " from GPU ", ranks_[p].gpu.index,
                                     " though the driver grants access (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or "
-                                    "--parallel exchange=events"));
+                                    "--exchange events"));
       }
     }
     return status;

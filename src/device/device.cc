@@ -39,6 +39,9 @@ class CpuDevice : public Device {
   void Download(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void DownloadLater(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void CopyWithin(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
+  void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) override {
+    for (int64_t r = 0; r < rows; ++r) Copy(static_cast<uint8_t*>(dst) + r * bytes, static_cast<const uint8_t*>(src) + r * stride, bytes);
+  }
   void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
   Status Synchronize() override { return {}; }
   int64_t Mark() override { return 0; }

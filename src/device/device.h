@@ -31,7 +31,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
   virtual int index() const { return 0; }        // among the GPUs of the machine
-  // Every thread that is to use a device other than the first, or opened after another, calls this before it does.
+  // Every thread that is to queue kernels (ops) on a device other than the first, or after it has used another, calls this before
+  // it does. The calls below need no such thing.
   virtual void Bind() const {}
   virtual int64_t free_bytes() const = 0;        // 0: unknown
   virtual int64_t scratch_bytes() const = 0;     // that the first Context() will take for ops
@@ -50,6 +51,8 @@ class Device {
   // The same without waiting; `dst` is staging memory, valid after Synchronize or an event.
   virtual void DownloadLater(void* dst, const void* src, int64_t bytes) = 0;
   virtual void CopyWithin(void* dst, const void* src, int64_t bytes) = 0;  // both in the device's memory
+  // The first `bytes` of each of `rows` rows that lie `stride` apart, one behind the other; both in the device's memory.
+  virtual void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) = 0;
   virtual void Clear(void* dst, int64_t bytes) = 0;
 
   virtual Status Synchronize() = 0;

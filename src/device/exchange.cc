@@ -9,6 +9,17 @@
 
 namespace dsv4 {
 
+int64_t ExchangeElements(int64_t largest, int count) {
+  constexpr int64_t kMostBytes = int64_t{128} << 20;
+  return (std::clamp<int64_t>(largest, 4, kMostBytes / (2 * 8 * count)) + 3) / 4 * 4;
+}
+
+// Two buffers with a row of words (kEvents: of values) a sender, and a flag a sender for the probe behind them.
+int64_t ExchangeBytes(int64_t elements, int count, ExchangeTransport transport) {
+  if (transport == ExchangeTransport::kHost) return 0;
+  return 2 * count * elements * (transport == ExchangeTransport::kWords ? 8 : 4) + kMaxRanks * 8;
+}
+
 Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {
   DSV4_CHECK(IsRankCount(count), count, " ranks");
   for (int r = 0; r < count; ++r) views_.push_back({.rank = r, .count = count, .exchange = this});

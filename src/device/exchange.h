@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/exec_context.h"
@@ -82,6 +83,7 @@ class Exchange {
   int count() const { return count_; }
   ExchangeTransport transport() const { return transport_; }
   const ExchangeOptions& options() const { return options_; }
+  void set_site_name(std::function<std::string(int64_t)> name) { options_.site_name = std::move(name); }
   const RankView& view(int rank) const { return views_[static_cast<size_t>(rank)]; }
 
   // A rendezvous: shows `data` to the other ranks and waits until all have come to the same site. Between Meet and Leave
@@ -99,9 +101,10 @@ class Exchange {
 
   // OK until the exchange fails.
   virtual Status status();
-  // kWords: clears words and counters, before the tags run out. No rank may have work queued.
+  // kWords: clears words and counters. No rank may have work queued.
   virtual Status Rewind() { return {}; }
-  virtual int64_t bytes_per_rank() const { return 0; }
+  // Rewinds where tags may run out in the next 2^31 exchanges. No rank may have work queued.
+  virtual Status RewindInTime() { return {}; }
 
  protected:
   Status StatusOf(const ExchangeFailure& failure) const;
@@ -114,7 +117,7 @@ class Exchange {
   bool Arrive(std::unique_lock<std::mutex>& lock, int rank, int64_t site);
 
   const int count_;
-  const ExchangeOptions options_;
+  ExchangeOptions options_;
   std::mutex mutex_;
   std::condition_variable all_here_;
   std::array<uint64_t, kMaxRanks> arrived_ = {};               // how many rendezvous each rank has come to
@@ -129,6 +132,11 @@ struct ExchangeGpu {
   int index = 0;           // the driver's number
   void* stream = nullptr;  // cudaStream_t of the rank
 };
+
+// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold.
+int64_t ExchangeElements(int64_t largest, int count);
+// Of each GPU's memory, a rank.
+int64_t ExchangeBytes(int64_t elements, int count, ExchangeTransport transport);
 
 // Exchange memory on every GPU, mapped into all of them, nothing else. With kWords each pair's links are probed with data
 // in both directions first: an error names the pair. Streams are idle when it returns. kWords asks for different GPUs.

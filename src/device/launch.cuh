@@ -19,6 +19,23 @@ inline cudaStream_t StreamOf(const ExecContext& ctx) { return static_cast<cudaSt
 
 GpuInfo DescribeGpu();  // the current device
 
+// Changes the thread's GPU for a while.
+class OnGpu {
+ public:
+  explicit OnGpu(int index) : index_(index) {
+    cudaGetDevice(&before_);
+    if (before_ != index_) cudaSetDevice(index_);
+  }
+  ~OnGpu() {
+    if (before_ != index_) cudaSetDevice(before_);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+ private:
+  int index_, before_ = 0;
+};
+
 // Keeps the first error of the context's device, for Device::Synchronize.
 void NoteCudaError(const ExecContext& ctx, cudaError_t error, const char* what);
 

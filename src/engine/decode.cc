@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dsv4/sampling.h"
+#include "engine/check_ranks.h"
 #include "engine/decode_loop.h"
 #include "engine/engine_impl.h"
 #include "engine/sampler_impl.h"
@@ -70,7 +71,11 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     }
   }
   try {
-    return DecodeLoop(runner(), *decode_steps_, info_, items, on_token).Run();
+    DSV4_RETURN_IF_ERROR(DecodeLoop(*decode_steps_, info_, items, on_token).Run());
+    if (!check_ranks_) return {};
+    step_caches_.clear();
+    for (const DecodeItem& item : items) step_caches_.push_back(&static_cast<SessionImpl*>(item.session)->caches());
+    return CheckRanks(*ranks_, *memory_, step_caches_);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for this step; use fewer sequences");
   }

@@ -1,6 +1,7 @@
 #include "engine/decode_loop.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/str.h"
 
@@ -8,20 +9,24 @@ namespace dsv4 {
 
 namespace {
 
-// Pages for `tokens` tokens. False: the page table has moved.
-Result<bool> ReserveInPlace(SequenceCache& cache, int64_t tokens) {
-  const auto* before = cache.View(0, 0, 0).pages;
-  DSV4_RETURN_IF_ERROR(cache.Reserve(tokens));
-  return cache.View(0, 0, 0).pages == before;
+// Pages for `tokens` tokens. False: a page table has moved.
+Result<bool> ReserveInPlace(RankCaches& caches, int64_t tokens) {
+  std::array<uint8_t* const*, kMaxRanks> before;
+  const auto table = [&caches](int r) { return caches.of(r).View(0, 0, 0).pages; };
+  for (int r = 0; r < caches.count(); ++r) before[static_cast<size_t>(r)] = table(r);
+  DSV4_RETURN_IF_ERROR(caches.Reserve(tokens));
+  for (int r = 0; r < caches.count(); ++r) {
+    if (table(r) != before[static_cast<size_t>(r)]) return false;
+  }
+  return true;
 }
 
 int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(session.tokens().size()); }
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(Runner& runner, DecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items,
-                       const TokenFn& on_token)
-    : runner_(runner), steps_(steps), info_(info), items_(items), on_token_(on_token) {
+DecodeLoop::DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token)
+    : steps_(steps), info_(info), items_(items), on_token_(on_token) {
   for (size_t i = 0; i < items.size(); ++i) {
     live_.push_back({.item = i, .session = static_cast<SessionImpl*>(items[i].session),
                      .sampler = static_cast<SamplerImpl*>(items[i].sampler), .next = items[i].first});
@@ -38,37 +43,39 @@ Status DecodeLoop::Run() {
 
 Status DecodeLoop::SetUp() {
   const auto n = static_cast<int64_t>(live_.size());
-  runner_.Reserve(n, n);
+  steps_.ranks().Reserve(n, n);
   step_.Clear();
+  caches_.clear();
   std::vector<DecodeSteps::Draw> draws;
   for (int64_t i = 0; i < n; ++i) {
     Live& l = live_[static_cast<size_t>(i)];
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(*l.session), {&l.next, 1}));
     const int64_t start = LengthOf(*l.session);
-    DSV4_RETURN_IF_ERROR(l.session->cache().Reserve(start + 2));  // the token behind the sequence and the one behind that
+    DSV4_RETURN_IF_ERROR(l.session->caches().Reserve(start + 2));  // the token behind the sequence and the one behind that
     l.session->ReserveTokens(2);
     step_.tokens.push_back(l.next);
     step_.positions.push_back(start);
     step_.sequence_of.push_back(static_cast<int32_t>(i));
     step_.sequences.push_back(l.session->cache().View(start, i, i + 1));
     step_.logit_rows.push_back(static_cast<int32_t>(i));
+    caches_.push_back(&l.session->caches());
     draws.push_back({.sampler = l.sampler, .masked = static_cast<bool>(items_[l.item].allowed)});
   }
-  return steps_.Begin(step_, draws);
+  return steps_.Begin(step_, caches_, draws);
 }
 
 Result<bool> DecodeLoop::RoomForNext() {
   for (Live& l : live_) {
     const int64_t after = LengthOf(*l.session) + 2;  // tokens once the next step has run
     if (l.drawn + 1 >= items_[l.item].max_tokens || after > info_.max_context) return false;
-    DSV4_ASSIGN_OR_RETURN(const bool in_place, ReserveInPlace(l.session->cache(), after));
+    DSV4_ASSIGN_OR_RETURN(const bool in_place, ReserveInPlace(l.session->caches(), after));
     if (!in_place) return false;
   }
   return true;
 }
 
-void DecodeLoop::QueueDraw(int64_t k) {
-  if (!steps_.masked()) return;
+Status DecodeLoop::QueueDraw(int64_t k) {
+  if (!steps_.masked()) return {};
   for (size_t i = 0; i < live_.size(); ++i) {
     const std::span<uint32_t> row = steps_.MaskOf(i);
     if (row.empty()) continue;
@@ -80,7 +87,7 @@ void DecodeLoop::QueueDraw(int64_t k) {
       std::copy_n(allowed.begin(), row.size(), row.begin());
     }
   }
-  steps_.QueueDraw(k);
+  return steps_.QueueDraw(k);
 }
 
 Status DecodeLoop::Take(Live& l, int32_t drawn) {
@@ -109,22 +116,30 @@ Result<bool> DecodeLoop::Collect(int64_t k) {
   return all_go_on;
 }
 
+// Step k to its end, with k + 1 queued behind it. False: the steps end here.
+Result<bool> DecodeLoop::RunStep(int64_t k) {
+  DSV4_ASSIGN_OR_RETURN(const bool more, RoomForNext());
+  if (more) DSV4_RETURN_IF_ERROR(steps_.QueueModel(k + 1));
+  DSV4_ASSIGN_OR_RETURN(const bool all_go_on, Collect(k));
+  if (more) DSV4_RETURN_IF_ERROR(QueueDraw(k + 1));
+  if (all_go_on && more) return true;
+  if (more) DSV4_RETURN_IF_ERROR(Collect(k + 1).status());
+  return false;
+}
+
 Status DecodeLoop::RunTogether() {
   DSV4_RETURN_IF_ERROR(SetUp());
-  steps_.QueueModel(0);
-  QueueDraw(0);
-  for (int64_t k = 0;; ++k) {
-    DSV4_ASSIGN_OR_RETURN(const bool more, RoomForNext());
-    if (more) steps_.QueueModel(k + 1);
-    const Result<bool> all_go_on = Collect(k);
-    if (!all_go_on.ok()) {
-      (void)runner_.device().Synchronize();
-      return all_go_on.status();
+  const auto run = [this]() -> Status {
+    DSV4_RETURN_IF_ERROR(steps_.QueueModel(0));
+    DSV4_RETURN_IF_ERROR(QueueDraw(0));
+    for (int64_t k = 0;; ++k) {
+      DSV4_ASSIGN_OR_RETURN(const bool more, RunStep(k));
+      if (!more) return {};
     }
-    if (more) QueueDraw(k + 1);
-    if (*all_go_on && more) continue;
-    return more ? Collect(k + 1).status() : Status{};
-  }
+  };
+  const Status status = run();
+  if (!status.ok()) steps_.Synchronize();
+  return status;
 }
 
 }  // namespace dsv4

@@ -7,8 +7,7 @@
 
 #include "dsv4/engine.h"
 #include "dsv4/status.h"
-#include "engine/decode_steps.h"
-#include "engine/runner.h"
+#include "engine/rank_decode_steps.h"
 #include "engine/session.h"
 #include "model/model.h"
 
@@ -22,7 +21,7 @@ namespace dsv4 {
 class DecodeLoop {
  public:
   // All outlive the loop. Items are checked: sessions of this engine, each once, with samplers of ours.
-  DecodeLoop(Runner& runner, DecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token);
+  DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token);
 
   // Errors as of Engine::Decode. Throws std::bad_alloc.
   Status Run();
@@ -43,18 +42,19 @@ class DecodeLoop {
   Status SetUp();
   // Room for the step behind the one that is under way. False: the loop must be set up anew after that one.
   Result<bool> RoomForNext();
-  void QueueDraw(int64_t k);
+  Status QueueDraw(int64_t k);
+  Result<bool> RunStep(int64_t k);
   // Takes the tokens of a step: true while every sequence goes on.
   Result<bool> Collect(int64_t k);
   Status Take(Live& live, int32_t drawn);
 
-  Runner& runner_;
-  DecodeSteps& steps_;
+  RankDecodeSteps& steps_;
   const ModelInfo& info_;
   const std::span<const DecodeItem> items_;
   const TokenFn& on_token_;
   std::vector<Live> live_;
   Step step_;
+  std::vector<RankCaches*> caches_;  // of step_'s sequences
 };
 
 }  // namespace dsv4

@@ -111,14 +111,24 @@ void DecodeSteps::DrawAll() {
                               .sequences = const_cast<SequenceView*>(view_.sequences)});
 }
 
+void DecodeSteps::RunModel() {
+  runner_.Queue(view_);
+  if (!masked()) DrawAll();
+}
+
 void DecodeSteps::QueueModel(int64_t k) {
-  const int64_t n = sampled_.dim(0);
-  if (masked()) return runner_.recordings().Run(StepWork::kModel, n, [this] { runner_.Queue(view_); });
-  runner_.recordings().Run(StepWork::kModelAndDraw, n, [this] {
-    runner_.Queue(view_);
-    DrawAll();
-  });
-  Fetch(k);
+  runner_.recordings().Run(WorkOfModel(), sampled_.dim(0), [this] { RunModel(); });
+  if (!masked()) Fetch(k);
+}
+
+bool DecodeSteps::ModelRecordsNext() const { return runner_.recordings().RecordsNext(WorkOfModel(), sampled_.dim(0)); }
+
+void DecodeSteps::PrepareModel() {
+  runner_.recordings().Prepare(WorkOfModel(), sampled_.dim(0), [this] { RunModel(); });
+}
+
+void DecodeSteps::TakeMasks(const DecodeSteps& other) {
+  std::copy_n(other.staged_masks_, num_masks_ * mask_words(), staged_masks_);
 }
 
 std::span<uint32_t> DecodeSteps::MaskOf(size_t sequence) {

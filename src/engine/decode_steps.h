@@ -39,10 +39,15 @@ class DecodeSteps {
 
   // Queues step k, k = 0, 1, ... With masks its draw waits for QueueDraw.
   void QueueModel(int64_t k);
+  // Whether that would record first; PrepareModel does that part of it (Recordings::Prepare).
+  bool ModelRecordsNext() const;
+  void PrepareModel();
   // With masks: draws step k's tokens under what MaskOf's rows hold, each ceil(V / 32) words, a bit a token.
   bool masked() const { return !masks_of_.empty(); }
   std::span<uint32_t> MaskOf(size_t sequence);  // empty: this sequence has none
   void QueueDraw(int64_t k);
+  // What MaskOf's rows of another rank's steps hold. The last draw has been waited for.
+  void TakeMasks(const DecodeSteps& other);
 
   // Waits for step k's tokens, one a sequence (negative: kSampleNan and so on). Good until step k + 2 is queued.
   Result<std::span<const int32_t>> Wait(int64_t k);
@@ -53,6 +58,8 @@ class DecodeSteps {
   Status PlaceRows(std::span<const Draw> draws);
   Status PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row);
   Status PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row);
+  StepWork WorkOfModel() const { return masked() ? StepWork::kModel : StepWork::kModelAndDraw; }
+  void RunModel();
   void DrawAll();
   void Fetch(int64_t k);
   int64_t mask_words() const { return (vocab_size_ + 31) / 32; }

@@ -4,6 +4,7 @@
 
 #include "base/available_memory.h"
 #include "base/str.h"
+#include "engine/check_ranks.h"
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
@@ -16,21 +17,13 @@ Status NoMemoryForStep() {
   return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
 }
 
-// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep one.
-std::unique_ptr<Exchange> MakeExchange(int count, const LoadedModel& model) {
-  if (count == 1) return nullptr;
-  return std::make_unique<Exchange>(count, ExchangeOptions{.timeout_s = 0, .site_name = [&model](int64_t site) { return model.ExchangeName(site); }});
-}
-
-std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models, const ModelInfo& info,
-                                 const EngineOptions& options) {
-  const auto count = static_cast<int>(models.size());
-  std::unique_ptr<Exchange> exchange = MakeExchange(count, *models.front());
+std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models, std::unique_ptr<Exchange> exchange,
+                                 const RankPlaces& places, const ModelInfo& info, const EngineOptions& options) {
   std::vector<Ranks::Rank> ranks;
   for (size_t r = 0; r < models.size(); ++r) {
-    std::unique_ptr<ThreadPool> pool = MakePool(options, count);
+    std::unique_ptr<ThreadPool> pool = MakePool(options, places.count);
     auto runner = std::make_unique<Runner>(*memory.devices[r], *pool, std::move(models[r]), options, info.max_context,
-                                           RecordingBytes(info.num_layers));
+                                           RecordingBytes(info.num_layers, places));
     ranks.push_back({std::move(pool), std::move(runner)});
   }
   return std::make_unique<Ranks>(std::move(ranks), std::move(exchange));
@@ -39,19 +32,27 @@ std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::
 }  // namespace
 
 EngineImpl::EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models,
-                       ModelInfo info, const EngineOptions& options)
+                       std::unique_ptr<Exchange> exchange, const RankPlaces& places, ModelInfo info, const EngineOptions& options)
     : memory_(std::make_shared<SequenceMemory>(std::move(devices), models.front()->kv_layout())), info_(std::move(info)),
       prefill_chunk_(PrefillChunk(options)), activation_dtype_(options.activation_dtype), modes_(DescribeModes(options)),
-      ranks_(MakeRanks(*memory_, std::move(models), info_, options)),
-      decode_steps_(std::make_unique<DecodeSteps>(ranks_->leader(), info_.vocab_size)) {
+      places_(places), check_ranks_(options.check_ranks),
+      ranks_(MakeRanks(*memory_, std::move(models), std::move(exchange), places, info_, options)),
+      decode_steps_(std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size)) {
   memory_->engine = this;
 }
 
-int64_t EngineImpl::free_bytes() const { return runner().on_host() ? AvailableMemory() : memory_->device().free_bytes(); }
+// Of all ranks together, as what sequences take is: where each has a GPU, the one with least room ends them all.
+int64_t EngineImpl::free_bytes() const {
+  if (runner().on_host()) return AvailableMemory();
+  int64_t least = memory_->device().free_bytes();
+  for (const auto& device : memory_->devices) least = std::min(least, device->free_bytes());
+  return places_.num_devices() * least;
+}
 
 Result<double> EngineImpl::MeasureReadRate() {
   const PoolUse use(&pool());
-  return memory_->device().MeasureReadRate(&pool());
+  DSV4_ASSIGN_OR_RETURN(const double rate, memory_->device().MeasureReadRate(&pool()));
+  return places_.num_devices() * rate;
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
@@ -165,6 +166,7 @@ Status EngineImpl::RunPass(int64_t budget) {
   }
 
   DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_));
+  if (check_ranks_) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
   for (Part& part : parts) {
     if (part.num_rows == 0) continue;
     runner().DownloadLogits(part.logits, part.first_row, part.num_rows);

@@ -12,7 +12,8 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
-#include "engine/decode_steps.h"
+#include "engine/options.h"
+#include "engine/rank_decode_steps.h"
 #include "engine/ranks.h"
 #include "engine/runner.h"
 #include "engine/session.h"
@@ -34,9 +35,9 @@ class EngineImpl : public Engine {
     int64_t first_row = 0, num_rows = 0;  // of its logits
   };
 
-  // A device and a part of the model for each rank.
-  EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models, ModelInfo info,
-             const EngineOptions& options);
+  // A device and a part of the model for each rank; `exchange` is null for one.
+  EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models,
+             std::unique_ptr<Exchange> exchange, const RankPlaces& places, ModelInfo info, const EngineOptions& options);
   ~EngineImpl() override { memory_->engine = nullptr; }
 
   const ModelInfo& info() const override { return info_; }
@@ -87,8 +88,10 @@ class EngineImpl : public Engine {
   int64_t prefill_chunk_;
   ActivationDtype activation_dtype_;
   std::string modes_;  // numerics, for the fingerprint
+  const RankPlaces places_;
+  const bool check_ranks_;
   std::unique_ptr<Ranks> ranks_;
-  std::unique_ptr<DecodeSteps> decode_steps_;
+  std::unique_ptr<RankDecodeSteps> decode_steps_;
   dsv4::Step step_;
   std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
   std::vector<RankCaches*> step_caches_;  // of step_'s sequences

@@ -31,23 +31,23 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
 }
 
 // What to do where the model does not fit: of a synthetic one, take as many layers as do.
-std::string Remedy(EngineOptions options, const Device& device, int count, int64_t num_layers, int64_t page_bytes) {
+std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers, int64_t page_bytes) {
   if (options.synthetic.shape.empty()) return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
   int64_t& layers = options.synthetic.num_layers;
   for (layers = num_layers - 1; layers > 0; --layers) {
     const auto source = OpenModelOf(options, device);
-    if (source.ok() && Fits(PlanMemory(options, **source, device, count), page_bytes)) return StrCat("use --layers ", layers);
+    if (source.ok() && Fits(PlanMemory(options, **source, device, places), page_bytes)) return StrCat("use --layers ", layers);
   }
   return "use a smaller --prefill-chunk or close other programs";
 }
 
 // On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be there.
-Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const MemoryPlan& plan) {
+Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const RankPlaces& places, const MemoryPlan& plan) {
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
   const ModelFacts& facts = source.facts();
   const int64_t page_bytes = plan.ranks * MakeKvLayout(facts.kv).page_bytes;
   if (Fits(plan, page_bytes)) return {};
-  return CheckPlan(plan, page_bytes, Remedy(options, device, plan.ranks, facts.num_layers, page_bytes));
+  return CheckPlan(plan, page_bytes, Remedy(options, device, places, facts.num_layers, page_bytes));
 }
 
 }  // namespace
@@ -66,9 +66,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, device));
   times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
   DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
-  const MemoryPlan plan = PlanMemory(options, *source, device, count);
+  const RankPlaces places = PlacesOf(options, devices);
+  const MemoryPlan plan = PlanMemory(options, *source, device, places);
   if (options.on_plan) options.on_plan(plan);
-  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, plan));
+  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, places, plan));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
+                        OpenExchange(options, places, devices, LargestExchange(options, source->facts(), count)));
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
@@ -76,7 +79,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   for (const auto& rank : devices) of_ranks.push_back(rank.get());
   DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<LoadedModel>> models,
                         source->Load(of_ranks, *pool, plan.available_bytes, progress, &times));
-  auto engine = std::make_unique<EngineImpl>(std::move(devices), std::move(models), InfoOf(source->facts(), options, count), options);
+  auto engine = std::make_unique<EngineImpl>(std::move(devices), std::move(models), std::move(exchange), places,
+                                             InfoOf(source->facts(), options, count), options);
   engine->set_load_times(times);
   return std::unique_ptr<Engine>(std::move(engine));
 }
@@ -103,11 +107,11 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   d.config = source->DescribeConfig();
   d.formats = source->formats();
   d.files = source->files();
-  d.plan = PlanMemory(options, *source, device, count);
+  d.plan = PlanMemory(options, *source, device, PlacesOf(options, devices));
   ExecContext ctx = device.Context(nullptr, options.reference_ops);
   ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
-  d.forward = source->DescribePlan(ctx);
+  d.forward = source->DescribePlan(ctx, count);
   return d;
 }
 

@@ -14,17 +14,17 @@ namespace dsv4 {
 
 namespace {
 
-// Of the device's memory, that a running model takes beside weights, KV and ops' scratch.
-int64_t RunningBytes(const ModelSource& model, int64_t chunk) {
+// Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
+int64_t RunningBytes(const ModelSource& model, int64_t chunk, const RankPlaces& places) {
   const ModelFacts& facts = model.facts();
-  return model.StepMemoryBytes(chunk, kLeastStepRows, 1) + StepBuffers::Bytes(chunk, kLeastStepRows) +
-         DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers);
+  return model.StepMemoryBytes(chunk, kLeastStepRows, places.count) + StepBuffers::Bytes(chunk, kLeastStepRows) +
+         DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers, places);
 }
 
 // For loading, then for a step.
 int64_t NeededBytes(const MemoryPlan& p, int64_t page_bytes) {
   const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
-  return p.weight_bytes + p.widened_bytes + p.scratch_bytes + std::max(running, p.loading_bytes);
+  return p.weight_bytes + p.widened_bytes + p.scratch_bytes + p.exchange_bytes + std::max(running, p.loading_bytes);
 }
 
 }  // namespace
@@ -51,10 +51,12 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   plan.activation_bytes = inputs.activation_bytes;
   plan.scratch_bytes = inputs.scratch_bytes;
   plan.loading_bytes = inputs.loading_bytes;
+  plan.exchange_bytes = inputs.exchange_bytes;
   plan.available_bytes = inputs.available_bytes;
   plan.max_context = plan.max_context_that_fits = inputs.max_context;
   if (inputs.available_bytes == 0) return plan;
-  const int64_t needed = inputs.weight_bytes + inputs.widened_bytes + inputs.activation_bytes + inputs.scratch_bytes + kv.fixed;
+  const int64_t needed = inputs.weight_bytes + inputs.widened_bytes + inputs.activation_bytes + inputs.scratch_bytes +
+                         inputs.exchange_bytes + kv.fixed;
   const auto left = static_cast<double>(inputs.available_bytes - needed);
   if (left < 0) {
     plan.max_context_that_fits = 0;
@@ -64,29 +66,40 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
-int64_t RecordingBytes(int64_t num_layers) { return num_layers * kRecordingBytesOfALayer; }
+int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places) {
+  return places.count > 1 && places.transport == ExchangeTransport::kEvents ? 0 : num_layers * kRecordingBytesOfALayer;
+}
 
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, int count) {
+int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
+  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
+  return std::max(LeastStepTokens(options, limit) * facts.hidden_size, kLeastStepRows * facts.vocab_size / count);
+}
+
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places) {
   const bool on_host = device.kind() == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
-  const int64_t chunk = LeastStepTokens(options, limit);
+  const int64_t chunk = LeastStepTokens(options, limit), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
-  const ModelSizes sizes = model.Sizes(device, count);
+  const ModelSizes sizes = model.Sizes(device, places.count);
+  const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
+  const int64_t elements = ExchangeElements(LargestExchange(options, facts, places.count), places.count);
   MemoryPlan plan = MakeMemoryPlan({
       .kv = facts.kv,
-      .weight_bytes = sizes.weights,
+      .weight_bytes = weights,
       .widened_bytes = sizes.widened,
-      .activation_bytes = on_host ? count * model.StepMemoryBytes(chunk, 1, count) : RunningBytes(model, chunk),
-      .scratch_bytes = on_host ? count * model.HostScratchBytes(limit, std::max(1, num_threads / count)) : device.scratch_bytes(),
-      .loading_bytes = sizes.loading,
-      .available_bytes = on_host ? AvailableMemory() : device.free_bytes(),
+      .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, 1, places.count) : RunningBytes(model, chunk, places)),
+      .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count)) : ranks * device.scratch_bytes(),
+      .loading_bytes = ranks * sizes.loading,
+      .available_bytes = on_host ? AvailableMemory() : places.free_bytes,
       .max_context = limit,
-      .kv_copies = count,
+      .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(elements, places.count, places.transport),
+      .kv_copies = places.sharing,
   });
   plan.host_staging_bytes = sizes.host_staging;
   plan.device = device.name();
-  plan.ranks = count;
+  plan.ranks = places.sharing;
+  plan.devices = places.num_devices();
   return plan;
 }
 
@@ -98,7 +111,7 @@ Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remed
   if (Fits(p, page_bytes)) return {};
   return ResourceExhausted(StrCat(
       "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
-      p.scratch_bytes, " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
+      p.scratch_bytes, p.exchange_bytes > 0 ? StrCat(" + exchange between ranks ", p.exchange_bytes) : "", " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
       ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ", p.available_bytes,
       " are free; ", remedy));
 }

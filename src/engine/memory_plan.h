@@ -9,6 +9,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/inspect.h"
 #include "dsv4/status.h"
+#include "engine/options.h"
 #include "kv/layout.h"
 #include "model/model.h"
 
@@ -30,16 +31,21 @@ struct PlanInputs {
   int64_t loading_bytes = 0;       // beside the weights, before there are activations
   int64_t available_bytes = 0;  // 0: unknown, then everything fits
   int64_t max_context = 0;      // the model's or the user's limit
+  int64_t exchange_bytes = 0;
   int kv_copies = 1;            // ranks in the same memory, each with all rows
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
 // What recorded steps may take of a GPU's memory (recordings.h). A layer's part of one is some hundred KiB to a MiB.
 inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
-int64_t RecordingBytes(int64_t num_layers);
+// Steps whose ranks the host orders cannot be recorded.
+int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places);
 
-// For `model`, with these options, on `device` as it is now; of `count` ranks that share it, together.
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, int count = 1);
+// Values of the largest exchange between ranks that steps of these options may need.
+int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count);
+
+// For `model`, with these options, on `device` as it is now: of the ranks that share it, together. Of several GPUs `device` is any.
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places);
 
 // Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
 bool Fits(const MemoryPlan& plan, int64_t page_bytes);

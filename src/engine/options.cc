@@ -16,6 +16,7 @@ constexpr int64_t kMaxPrefillChunk = 1 << 16;
 constexpr int64_t kHostPrefillChunk = 512;     // beyond, the CPU gains nothing
 constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix units wait for weights
 constexpr int kMaxThreads = 1024;
+constexpr double kMaxExchangeTimeout = 86400;
 
 }  // namespace
 
@@ -46,6 +47,9 @@ Status CheckEngineOptions(const EngineOptions& o) {
   }
   if (o.max_decode_rows < 1 || o.max_decode_rows > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
+  }
+  if (o.exchange_timeout_s < 0 || o.exchange_timeout_s > kMaxExchangeTimeout) {
+    return InvalidArgument(StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
   }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
@@ -86,15 +90,38 @@ std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
 
 Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, RankDevices(o.device));
-  if (names.size() > 1 && !NamesCpu(o.device)) {
-    return Unsupported(StrCat("device '", o.device, "': several ranks run on the CPU only (cpu*2); of GPUs use one"));
-  }
   std::vector<std::unique_ptr<Device>> devices;
   for (const std::string& name : names) {
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
     devices.push_back(std::move(device));
   }
   return devices;
+}
+
+RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Device>> devices) {
+  RankPlaces p{.count = static_cast<int>(devices.size()), .free_bytes = devices.front()->free_bytes()};
+  const Device& first = *devices.front();
+  const bool shares = p.count > 1 && devices[1]->index() == first.index();
+  if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
+  if (first.kind() != DeviceKind::kCpu) p.transport = shares || o.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
+  for (const auto& device : devices) p.free_bytes = std::min(p.free_bytes, device->free_bytes());
+  return p;
+}
+
+// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep one.
+Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const RankPlaces& places,
+                                               std::span<const std::unique_ptr<Device>> devices, int64_t largest) {
+  if (places.count == 1) return std::unique_ptr<Exchange>();
+  if (places.transport == ExchangeTransport::kHost) return std::make_unique<Exchange>(places.count, ExchangeOptions{.timeout_s = 0});
+  std::vector<ExchangeGpu> gpus;
+  bool in_order = true;  // then a rank is called by its GPU
+  for (const auto& device : devices) {
+    in_order = in_order && device->index() == static_cast<int>(gpus.size());
+    gpus.push_back({.index = device->index(), .stream = device->Context(nullptr, false).stream});
+  }
+  return OpenGpuExchange(gpus, places.transport,
+                         {.timeout_s = o.exchange_timeout_s, .elements = ExchangeElements(largest, places.count),
+                          .rank_name = in_order ? "GPU" : "rank"});
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {

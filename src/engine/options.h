@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "device/exchange.h"
 #include "dsv4/engine.h"
 #include "dsv4/status.h"
 #include "model/model.h"
@@ -31,6 +33,22 @@ std::string DescribeModes(const EngineOptions& options);
 // One of `count` ranks' threads. One rank's are pinned where that was asked for, or where threads that wander would find
 // their rows on another node.
 std::unique_ptr<ThreadPool> MakePool(const EngineOptions& options, int count = 1);
+
+// What the ranks' devices are to each other.
+struct RankPlaces {
+  int count = 1;
+  int sharing = 1;  // ranks that one device's memory holds: all of them, or one
+  ExchangeTransport transport = ExchangeTransport::kHost;
+  int64_t free_bytes = 0;  // of the GPU that has least
+
+  int num_devices() const { return count / sharing; }
+};
+RankPlaces PlacesOf(const EngineOptions& options, std::span<const std::unique_ptr<Device>> devices);
+
+// The ranks' exchange, with room for sums of `largest` values at once where that is not too much; null for one rank. GPUs' links
+// are probed.
+Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& options, const RankPlaces& places,
+                                               std::span<const std::unique_ptr<Device>> devices, int64_t largest);
 
 // A device for each rank that options.device names.
 Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& options);

@@ -10,18 +10,17 @@ Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
     : ranks_(std::move(ranks)), steps_(ranks_.size()), exchange_(std::move(exchange)), threads_(static_cast<int>(ranks_.size())) {
   if (count() == 1) return;
   DSV4_CHECK(exchange_ != nullptr && exchange_->count() == count());
-  for (int r = 0; r < count(); ++r) ranks_[static_cast<size_t>(r)].runner->context().ranks = &exchange_->view(r);
+  for (int r = 0; r < count(); ++r) runner(r).context().ranks = &exchange_->view(r);
+  exchange_->set_site_name([&model = leader().model()](int64_t site) { return model.ExchangeName(site); });
 }
 
 void Ranks::Reserve(int64_t max_tokens, int64_t max_rows) {
   for (const Rank& rank : ranks_) rank.runner->Reserve(max_tokens, max_rows);
 }
 
-Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches) {
-  if (count() == 1) {
-    leader().Forward(step, rows);
-    return {};
-  }
+Status Ranks::GiveViews(const Step& step, std::span<RankCaches* const> caches) {
+  if (count() == 1) return {};
+  DSV4_RETURN_IF_ERROR(exchange_->RewindInTime());
   for (int r = 1; r < count(); ++r) {
     Step& mine = steps_[static_cast<size_t>(r)];
     mine = step;
@@ -30,16 +29,35 @@ Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const
       mine.sequences[s] = caches[s]->of(r).View(view.start, view.begin, view.end);
     }
   }
+  return {};
+}
+
+Status Ranks::Run(const std::function<Status(int)>& job) {
+  if (count() == 1) return job(0);
   const Status ran = threads_.Run(
       [&](int r) {
-        const Rank& rank = ranks_[static_cast<size_t>(r)];
-        const PoolUse use(r == 0 ? nullptr : rank.pool.get());  // the caller uses the leader's
-        rank.runner->Forward(r == 0 ? step : steps_[static_cast<size_t>(r)], rows);
-        return rank.runner->device().Synchronize();
+        const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());  // the caller uses the leader's
+        runner(r).device().Bind();
+        return job(r);
       },
       [this](int r, const Status& why) { exchange_->FailRank(r, why); });
   const Status exchanged = exchange_->status();
   return exchanged.ok() ? ran : exchanged;
+}
+
+Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches) {
+  if (count() == 1) {
+    leader().Forward(step, rows);
+    return {};
+  }
+  DSV4_RETURN_IF_ERROR(GiveViews(step, caches));
+  if (leader().RecordsNext(step, rows)) {
+    DSV4_RETURN_IF_ERROR(Run([&](int r) { return runner(r).Prepare(StepOf(r, step), rows), Status{}; }));
+  }
+  return Run([&](int r) {
+    runner(r).Forward(StepOf(r, step), rows);
+    return runner(r).device().Synchronize();
+  });
 }
 
 double Ranks::StepBytes(int64_t batch, int64_t context) const {

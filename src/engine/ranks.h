@@ -2,6 +2,7 @@
 // its own. With one rank there is one runner and nothing else.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,6 +29,7 @@ class Ranks {
 
   int count() const { return static_cast<int>(ranks_.size()); }
   Runner& leader() const { return *ranks_.front().runner; }  // whose logits are everybody's
+  Runner& runner(int rank) const { return *ranks_[static_cast<size_t>(rank)].runner; }
   ThreadPool& leader_pool() const { return *ranks_.front().pool; }
 
   // OK until ranks have lost each other; then what happened, for good. Any thread may ask.
@@ -39,6 +41,15 @@ class Ranks {
   // Queues the pass on every rank; with several it has run when this returns. `step` holds the leader's views of sequences,
   // caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status() tells.
   Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches);
+
+  // The parts of Forward, for steps that the ranks repeat. Gives the ranks their views of a step's sequences; nothing is queued on
+  // any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
+  Status GiveViews(const Step& step, std::span<RankCaches* const> caches);
+  const Step& StepOf(int rank, const Step& step) const { return rank == 0 ? step : steps_[static_cast<size_t>(rank)]; }
+  // Calls job(rank) on every rank's thread and waits for all: the first error, or what the exchange failed with.
+  Status Run(const std::function<Status(int rank)>& job);
+  // A rank is lost: the others stop waiting for it, status() tells.
+  void Fail(int rank, const Status& why) { exchange_->FailRank(rank, why); }
 
   // Of all ranks.
   double StepBytes(int64_t batch, int64_t context) const;

@@ -5,14 +5,31 @@
 namespace dsv4 {
 
 void Recordings::Run(StepWork kind, int64_t sequences, const std::function<void()>& work) {
-  if (device_.kind() == DeviceKind::kCpu) return work();
+  if (device_.kind() == DeviceKind::kCpu || max_bytes_ == 0) return work();
   Entry& entry = entries_[{kind, sequences}];
   entry.last_run = ++clock_;
-  const bool at_once = sequences <= kSmall && !entry.waits;
-  if (entry.recording == nullptr && (at_once || entry.runs >= kRunsBefore)) Record(entry, work);
+  if (RecordsNext(entry, sequences)) Record(entry, work);
   if (entry.recording != nullptr) return entry.recording->Launch();
   ++entry.runs;
   work();
+}
+
+bool Recordings::RecordsNext(const Entry& entry, int64_t sequences) const {
+  const bool at_once = sequences <= kSmall && !entry.waits;
+  return entry.recording == nullptr && (at_once || entry.runs >= kRunsBefore);
+}
+
+bool Recordings::RecordsNext(StepWork kind, int64_t sequences) const {
+  if (device_.kind() == DeviceKind::kCpu || max_bytes_ == 0) return false;
+  const auto at = entries_.find({kind, sequences});
+  return at == entries_.end() ? sequences <= kSmall : RecordsNext(at->second, sequences);
+}
+
+void Recordings::Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work) {
+  if (!RecordsNext(kind, sequences)) return;
+  Entry& entry = entries_[{kind, sequences}];
+  entry.last_run = clock_ + 1;  // not the oldest
+  Record(entry, work);
 }
 
 void Recordings::Record(Entry& entry, const std::function<void()>& work) {

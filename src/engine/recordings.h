@@ -24,12 +24,18 @@ class Recordings {
   static constexpr int64_t kSmall = 8;      // sequences up to which a step is recorded at once
   static constexpr int64_t kRunsBefore = 16;  // of a larger one
 
-  // `max_bytes` of `device`'s memory. What a recording takes is known only when it is there, so that of one more may be used.
+  // `max_bytes` of `device`'s memory; 0: nothing is recorded. What a recording takes is known only when it is there, so that of
+  // one more may be used.
   Recordings(Device& device, int64_t max_bytes) : device_(device), max_bytes_(max_bytes) {}
 
   // Queues `work`, which is that of every other call with the same `kind` and `sequences` since Clear: the same kernels on
   // the same addresses.
   void Run(StepWork kind, int64_t sequences, const std::function<void()>& work);
+
+  // Whether the next Run of that would record first; Prepare does that part of it. Recording may wait for a GPU, and for those
+  // that write its memory: ranks all do it before one of them launches what waits for others.
+  bool RecordsNext(StepWork kind, int64_t sequences) const;
+  void Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work);
 
   // Forgets all: addresses change, or others need the memory. Nothing may be queued.
   void Clear();
@@ -45,6 +51,7 @@ class Recordings {
     int64_t last_run = 0;
     bool waits = false;  // there was no memory: small steps wait as others do
   };
+  bool RecordsNext(const Entry& entry, int64_t sequences) const;
   void Record(Entry& entry, const std::function<void()>& work);
   bool EvictOldest();
 

@@ -20,6 +20,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
       ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
+  device_.Bind();  // kernels are asked for their limits
   model_->Plan(ctx_);
 }
 
@@ -40,6 +41,7 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
 }
 
 StepView Runner::Place(const Step& step, Regime rows) {
+  device_.Bind();
   ctx_.tiles = UsesTiles(step.num_tokens());
   ctx_.regime = regimes_.OfPass(rows, step.num_tokens());
   return step_buffers_.Place(step);
@@ -52,13 +54,24 @@ Tensor Runner::Queue(const StepView& view) {
 }
 
 void Runner::Forward(const Step& step, Regime rows) {
-  const int64_t t = step.num_tokens();
   const StepView view = Place(step, rows);
-  // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
-  const bool decodes = rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
-                       static_cast<int64_t>(step.logit_rows.size()) == t;
-  if (decodes && t <= StepBuffers::kSmallStep) return recordings_.Run(StepWork::kModel, t, [&] { Queue(view); });
+  if (Repeats(step, rows)) return recordings_.Run(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
   Queue(view);
+}
+
+bool Runner::Repeats(const Step& step, Regime rows) {
+  const int64_t t = step.num_tokens();
+  return rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
+         static_cast<int64_t>(step.logit_rows.size()) == t && t <= StepBuffers::kSmallStep;
+}
+
+bool Runner::RecordsNext(const Step& step, Regime rows) const {
+  return Repeats(step, rows) && recordings_.RecordsNext(StepWork::kModel, step.num_tokens());
+}
+
+void Runner::Prepare(const Step& step, Regime rows) {
+  const StepView view = Place(step, rows);
+  recordings_.Prepare(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
 }
 
 void Runner::DownloadLogits(float* dst, int64_t first_row, int64_t num_rows) {

@@ -34,8 +34,11 @@ class Runner {
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
   // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each sequence, all
-  // with logits, runs from its recording.
+  // with logits, runs from its recording. The calling thread is the device's from here on.
   void Forward(const Step& step, Regime rows);
+  // Whether Forward would record first; Prepare does that part of it (Recordings::Prepare).
+  bool RecordsNext(const Step& step, Regime rows) const;
+  void Prepare(const Step& step, Regime rows);
 
   // Rows of the last pass's logits, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
@@ -47,6 +50,9 @@ class Runner {
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
 
  private:
+  // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
+  static bool Repeats(const Step& step, Regime rows);
+
   Device& device_;
   const std::unique_ptr<LoadedModel> model_;
   const AmxUse amx_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/str.h"
+
 namespace dsv4 {
 
 namespace {
@@ -33,7 +35,10 @@ Result<std::unique_ptr<RankCaches>> RankCaches::Fork(int64_t num_tokens) {
 }
 
 Status RankCaches::Reserve(int64_t num_tokens) {
-  for (const auto& cache : caches_) DSV4_RETURN_IF_ERROR(cache->Reserve(num_tokens));
+  for (size_t r = 0; r < caches_.size(); ++r) {
+    const Status status = caches_[r]->Reserve(num_tokens);
+    if (!status.ok()) return count() == 1 ? status : Status(status.code(), StrCat("rank ", r, ": ", status.message()));
+  }
   return {};
 }
 

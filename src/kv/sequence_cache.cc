@@ -31,6 +31,7 @@ uint8_t* PagePool::Allocate() {
     if (slab == nullptr && count > 1) slab = device_->Allocate((count = 1) * stride);
     if (slab == nullptr) return nullptr;
     slabs_.push_back(slab);
+    device_->Clear(slab, count * stride);  // what no row covers is the same everywhere, in snapshots and on all ranks
     for (int64_t i = count - 1; i >= 0; --i) free_.push_back(static_cast<uint8_t*>(slab) + i * stride);
   }
   uint8_t* page = free_.back();

@@ -146,11 +146,12 @@ class ModelSource {
   // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.
   virtual int64_t HostScratchBytes(int64_t max_context, int num_threads) const = 0;
 
-  // Which kernels take an op of Forward on the device of `ctx`, which may be described only.
-  virtual std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const = 0;
+  // Which kernels take an op of Forward on the device of `ctx`, which may be described only; of one of
+  // `count` ranks.
+  virtual std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const = 0;
 
-  // Once: rank r's part of the model for devices[r], or all of it for one device. `available_bytes` of memory decides
-  // on a CPU whether files are read ahead or as their pages are needed.
+  // Once: rank r's part of the model for devices[r] (several ranks may share one), or all of it for one device.
+  // `available_bytes` of memory decides on a CPU whether files are read ahead or as their pages are needed.
   // `progress(done, total)` in bytes; false stops with kCancelled. Fills `times` from `allocate` on. Errors as
   // Engine::Load.
   virtual Result<std::vector<std::unique_ptr<LoadedModel>>> Load(

@@ -73,7 +73,7 @@ class Usage(CliTestCase):
             (["--index-dtype", "fp8"], ["--index-dtype", "fp4, bf16, f32"]),
             (["--activation-dtype", "int4"], ["--activation-dtype", "native, f32, fp8, nvfp4, int24, int16, int8"]),
             (["--device", "tpu"], ["--device", "cpu"]),
-            (["--device", "cuda:0,1"], ["cuda:0,1", "cuda:N"]),
+            (["--device", "cuda:0;1"], ["cuda:0;1", "cuda:N", "cuda:0,1"]),
             (["--device", "cuda:"], ["cuda:N"]),
             (["--device", "cpu*"], ["cpu*", "cpu*N"]),
             (["--device", "cpu*x"], ["cpu*x", "cpu*N"]),

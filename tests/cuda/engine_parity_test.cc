@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "support/agreement.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
 #include "support/decode_masks.h"
@@ -13,8 +14,7 @@ namespace dsv4::test {
 namespace {
 
 class CudaFixture : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, CudaFixture,
-                         testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
+INSTANTIATE_TEST_SUITE_P(All, CudaFixture, testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -27,46 +27,6 @@ EngineOptions GpuOptions(const std::string& dir) {
   options.device = "cuda";
   options.activation_dtype = ActivationDtype::kNative;
   return options;
-}
-
-int64_t ArgMax(const float* row, int64_t v) { return std::max_element(row, row + v) - row; }
-
-struct Agreement {
-  double relative_rms = 0, arg_max = 0, median_row = 0;  // median_row: of the rows' own relative errors
-};
-
-Agreement Compare(const std::vector<float>& got, const std::vector<float>& want, int64_t v) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0, size = 0;
-  int64_t agreed = 0;
-  const auto rows = static_cast<int64_t>(want.size()) / v;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(static_cast<double>(got[i]) - want[i], 2);
-    size += std::pow(static_cast<double>(want[i]), 2);
-  }
-  std::vector<double> row_errors;
-  for (int64_t r = 0; r < rows; ++r) {
-    double row_error = 0, row_size = 0;
-    for (int64_t i = r * v; i < (r + 1) * v; ++i) {
-      const auto at = static_cast<size_t>(i);
-      row_error += std::pow(static_cast<double>(got[at]) - want[at], 2);
-      row_size += std::pow(static_cast<double>(want[at]), 2);
-    }
-    row_errors.push_back(std::sqrt(row_error / row_size));
-  }
-  std::sort(row_errors.begin(), row_errors.end());
-  for (int64_t r = 0; r < rows; ++r) agreed += ArgMax(got.data() + r * v, v) == ArgMax(want.data() + r * v, v);
-  std::printf("row errors: median %.5f, 75%% %.5f, 90%% %.5f, 99%% %.5f, largest %.5f\n",
-              row_errors[row_errors.size() / 2], row_errors[row_errors.size() * 3 / 4],
-              row_errors[row_errors.size() * 9 / 10], row_errors[row_errors.size() * 99 / 100], row_errors.back());
-  return {std::sqrt(error / size), static_cast<double>(agreed) / static_cast<double>(rows),
-          row_errors[row_errors.size() / 2]};
-}
-
-void ExpectAgreement(const char* what, const Agreement& a, double rms, double arg_max) {
-  std::printf("%s: relative RMS %.5f, arg-max agreement %.4f\n", what, a.relative_rms, a.arg_max);
-  EXPECT_LE(a.relative_rms, rms) << what;
-  EXPECT_GE(a.arg_max, arg_max) << what;
 }
 
 TEST_P(CudaFixture, LogitsAgreeWithTheReference) {

@@ -25,10 +25,10 @@ const std::vector<Wanted> kWanted = {
     {.prompt = 40, .sampling = {.temperature = 0.7f}, .max_tokens = 9},
 };
 
-class DecodeLoopTest : public ::testing::Test {
+class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    engine_ = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .num_threads = 1});
+    engine_ = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = GetParam(), .num_threads = 1});
     ASSERT_NE(engine_, nullptr);
   }
   EngineImpl& impl() { return dynamic_cast<EngineImpl&>(*engine_); }
@@ -64,21 +64,24 @@ class DecodeLoopTest : public ::testing::Test {
     return Run(wanted, [this](std::span<const DecodeItem> items, const TokenFn& fn) { return engine_->Decode(items, fn); });
   }
   std::vector<std::vector<TokenId>> InLoop(const std::vector<Wanted>& wanted) {
-    DecodeSteps steps(impl().runner(), engine_->info().vocab_size);
+    RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);
     return Run(wanted, [&](std::span<const DecodeItem> items, const TokenFn& fn) {
-      return DecodeLoop(impl().runner(), steps, engine_->info(), items, fn).Run();
+      return DecodeLoop(steps, engine_->info(), items, fn).Run();
     });
   }
 
   std::unique_ptr<Engine> engine_;
 };
+INSTANTIATE_TEST_SUITE_P(Ranks, DecodeLoopTest, testing::Values("cpu", "cpu*2"), [](const auto& instance) {
+  return std::string(instance.param) == "cpu" ? "One" : "Two";
+});
 
-TEST_F(DecodeLoopTest, DrawsWhatStepAndSampleDraw) {
+TEST_P(DecodeLoopTest, DrawsWhatStepAndSampleDraw) {
   EXPECT_EQ(InLoop(kWanted), OnHost(kWanted));
   EXPECT_EQ(InLoop({kWanted[1]}), OnHost({kWanted[1]}));
 }
 
-TEST_F(DecodeLoopTest, DrawsWhatMasksAllow) {
+TEST_P(DecodeLoopTest, DrawsWhatMasksAllow) {
   std::vector<Wanted> wanted = kWanted;
   wanted[1].masked = wanted[3].masked = true;
   const auto drawn = InLoop(wanted);
@@ -87,15 +90,15 @@ TEST_F(DecodeLoopTest, DrawsWhatMasksAllow) {
 }
 
 // A step is queued ahead: what it did to a sequence that had ended must not show.
-TEST_F(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
+TEST_P(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
   const auto run = [this](bool in_loop) {
     return Run(kWanted, [&](std::span<const DecodeItem> items, const TokenFn& fn) {
-      DecodeSteps steps(impl().runner(), engine_->info().vocab_size);
+      RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);
       Status status;
       for (int round = 0; round < 2 && status.ok(); ++round) {  // the second begins with the same token for all
         std::vector<DecodeItem> again(items.begin(), items.end());
         if (round == 1) for (DecodeItem& item : again) item.first = 77;
-        status = in_loop ? DecodeLoop(impl().runner(), steps, engine_->info(), again, fn).Run() : engine_->Decode(again, fn);
+        status = in_loop ? DecodeLoop(steps, engine_->info(), again, fn).Run() : engine_->Decode(again, fn);
       }
       return status;
     });
@@ -103,15 +106,15 @@ TEST_F(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
   EXPECT_EQ(run(true), run(false));
 }
 
-TEST_F(DecodeLoopTest, BannedTokensAreAnError) {
-  DecodeSteps steps(impl().runner(), engine_->info().vocab_size);
+TEST_P(DecodeLoopTest, BannedTokensAreAnError) {
+  RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);
   auto session = std::move(engine_->NewSession()).value();
   auto sampler = std::move(Sampler::Create({.temperature = 0}, engine_->info().vocab_size)).value();
   const std::vector<uint32_t> none(static_cast<size_t>((engine_->info().vocab_size + 31) / 32), 0);
   std::vector<DecodeItem> items = {{.session = session.get(), .sampler = sampler.get(), .first = 3, .max_tokens = 1}};
   items[0].allowed = [&none] { return std::span<const uint32_t>(none); };
   const TokenFn fn = [](size_t, const SampledToken&) { return true; };
-  EXPECT_EQ(DecodeLoop(impl().runner(), steps, engine_->info(), items, fn).Run().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(DecodeLoop(steps, engine_->info(), items, fn).Run().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "dsv4/snapshot.h"
 #include "io/test_files.h"
 #include "ops/sum_ranks/sum_ranks.h"
+#include "engine/session.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -120,6 +121,19 @@ TEST(EngineRanks, SnapshotsAndTheirFilesGoOnWithTheSameBits) {
   EXPECT_THAT(one->LoadSnapshot(path).status().message(), HasSubstr("ranks 2"));
 }
 
+TEST(EngineRanks, RowsThatDifferAreFoundWhereThatIsAsked) {
+  EngineOptions options = NanoOn("cpu*2");
+  options.check_ranks = true;
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const auto session = std::move(engine->NewSession()).value();
+  ASSERT_TRUE(session->Append(SomeTokens(20, 1, 4096), LogitRows::kNone, nullptr).ok());
+  static_cast<SessionImpl&>(*session).caches().of(1).fixed()[0] ^= 1;
+  const Status status = session->Append(SomeTokens(1, 2, 4096), LogitRows::kNone, nullptr);
+  EXPECT_EQ(status.message(), "rank 1: its KV rows differ from rank 0's from byte 0 on; please report this");
+  EXPECT_EQ(engine->health().message(), status.message());
+}
+
 TEST(EngineRanks, MemoryIsThatOfAllRanks) {
   const auto one = LoadOrFail(NanoOn("cpu")), two = LoadOrFail(NanoOn("cpu*2"));
   ASSERT_TRUE(one != nullptr && two != nullptr);
@@ -148,7 +162,7 @@ std::string Refusal(const std::string& device) {
 TEST(EngineRanks, RefusesWhatCannotBeDivided) {
   EXPECT_EQ(Refusal("cpu*4"), "o_groups 2: 4 heads in 2 groups cannot be divided among 4 ranks; use 1 or 2");
   EXPECT_EQ(Refusal("cpu*3"), "device 'cpu*3': a model is divided among 1, 2, 4 or 8 ranks");
-  EXPECT_EQ(Refusal("cuda:0,1"), "device 'cuda:0,1': several ranks run on the CPU only (cpu*2); of GPUs use one");
+  EXPECT_EQ(Refusal("cuda:0-2"), "device 'cuda:0-2': 3 GPUs; a model is divided among 1, 2, 4 or 8 ranks");
 }
 
 // ---- Faults, with models that do nothing but exchange. ----
@@ -234,7 +248,7 @@ TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 3 sent nothing to rank "));
-  EXPECT_THAT(status.message(), HasSubstr("(exchange 5)"));
+  EXPECT_THAT(status.message(), HasSubstr("(place 5)"));
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ class FakeDevice : public Device {
   void Download(void*, const void*, int64_t) override {}
   void DownloadLater(void*, const void*, int64_t) override {}
   void CopyWithin(void*, const void*, int64_t) override {}
+  void CopyColumns(void*, const void*, int64_t, int64_t, int64_t) override {}
   void Clear(void*, int64_t) override {}
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
@@ -57,6 +58,34 @@ class FakeDevice : public Device {
 };
 
 constexpr auto kNothing = [] {};
+
+// Ranks record before one of them launches.
+TEST(Recordings, PreparingRecordsAndRunsNothing) {
+  FakeDevice device;
+  Recordings recordings(device, 1000);
+  EXPECT_TRUE(recordings.RecordsNext(StepWork::kModel, 1));
+  recordings.Prepare(StepWork::kModel, 1, kNothing);
+  EXPECT_FALSE(recordings.RecordsNext(StepWork::kModel, 1));
+  EXPECT_EQ(device.launches, 0);
+  recordings.Run(StepWork::kModel, 1, kNothing);
+  EXPECT_EQ(device.launches, 1);
+  EXPECT_EQ(device.recorded, 1);
+  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) {
+    EXPECT_FALSE(recordings.RecordsNext(StepWork::kModel, 20));
+    recordings.Run(StepWork::kModel, 20, kNothing);
+  }
+  EXPECT_TRUE(recordings.RecordsNext(StepWork::kModel, 20));
+}
+
+TEST(Recordings, NoMemoryForThemMeansNone) {
+  FakeDevice device;
+  Recordings recordings(device, 0);
+  EXPECT_FALSE(recordings.RecordsNext(StepWork::kModel, 1));
+  int64_t runs = 0;
+  for (int i = 0; i < 3; ++i) recordings.Run(StepWork::kModel, 1, [&] { ++runs; });
+  EXPECT_EQ(runs, 3);
+  EXPECT_EQ(device.recorded, 0);
+}
 
 TEST(Recordings, SmallStepsAreRecordedAtOnceOthersWhenTheyComeBack) {
   FakeDevice device;

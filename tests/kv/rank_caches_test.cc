@@ -29,6 +29,9 @@ class ScarceDevice : public Device {
   void Download(void* dst, const void* src, int64_t bytes) override { cpu_->Download(dst, src, bytes); }
   void DownloadLater(void* dst, const void* src, int64_t bytes) override { cpu_->DownloadLater(dst, src, bytes); }
   void CopyWithin(void* dst, const void* src, int64_t bytes) override { cpu_->CopyWithin(dst, src, bytes); }
+  void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) override {
+    cpu_->CopyColumns(dst, src, rows, bytes, stride);
+  }
   void Clear(void* dst, int64_t bytes) override { cpu_->Clear(dst, bytes); }
   Status Synchronize() override { return {}; }
   int64_t Mark() override { return 0; }

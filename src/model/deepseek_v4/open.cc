@@ -1,7 +1,9 @@
 #include "model/deepseek_v4/open.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -59,6 +61,11 @@ class Source : public ModelSource {
   }
 
  protected:
+  std::vector<PlannedOp> DescribeRank(const ExecContext& ctx, const Weights& whole, int count) const {
+    return deepseek_v4::DescribePlan(
+        ctx, MakeModel(ShardConfig(config_, {.count = count}), ShardShapes(whole, count), modes_));
+  }
+
   const Config config_;
   const NumericsModes modes_;
   const BindReport report_;
@@ -139,19 +146,18 @@ class Checkpoint : public Source {
     const int64_t copies = count * ShardCopyBytes(model_.weights, count);
     if (device.kind() == DeviceKind::kCpu)
       return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
-    return {.weights = DeviceWeightBytes(model_.weights),
-            .loading = UploadStagingBytes(),
+    return {.weights = DeviceWeightBytes(ShardShapes(model_.weights, count)), .loading = UploadStagingBytes(),
             .host_staging = UploadStagingBytes()};
   }
-  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
-    return deepseek_v4::DescribePlan(ctx, model_);
+  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
+    return DescribeRank(ctx, model_.weights, count);
   }
   Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
                       const LoadProgress& progress, LoadTimes* times) override {
     Model model = std::move(model_);
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
-      DSV4_CHECK_EQ(devices.size(), 1u);
+      if (devices.size() > 1) return UploadRanks(devices, pool, model, progress, times);
       DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(device, pool, model.weights, files_.get(), progress, times));
       return OneModel(std::move(model));
     }
@@ -171,6 +177,22 @@ class Checkpoint : public Source {
   }
 
  private:
+  Result<Models> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
+                             const LoadProgress& progress, LoadTimes* times) const {
+    const auto count = static_cast<int>(devices.size());
+    Models models;
+    for (int rank = 0; rank < count; ++rank) {
+      const Sharding sharding{.rank = rank, .count = count};
+      Device& device = *devices[static_cast<size_t>(rank)];
+      DSV4_ASSIGN_OR_RETURN(const Weights slices, ShardWeights(whole.weights, sharding, &pool));
+      device.Bind();
+      DSV4_ASSIGN_OR_RETURN(Weights weights, UploadWeights(device, pool, slices, files_.get(), progress, times));
+      models.push_back(
+          std::make_unique<BoundModel>(MakeModel(ShardConfig(whole.config, sharding), std::move(weights), modes_)));
+    }
+    return models;
+  }
+
   std::shared_ptr<const TensorSource> files_;
   Model model_;  // views of the files, until it is loaded
 };
@@ -181,31 +203,63 @@ class Synthetic : public Source {
       : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model) {}
 
   std::vector<std::string> files() const override { return {}; }
-  // Of several ranks down projections are copied, a third of the experts: half of all is counted.
+  // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
   ModelSizes Sizes(const Device& device, int count) const override {
-    const int64_t bytes = SyntheticWeightBytes(device, config_, model_);
-    return {.weights = bytes, .widened = count > 1 ? bytes / 2 : 0};
+    const bool on_host = device.kind() == DeviceKind::kCpu;
+    const int64_t bytes = SyntheticWeightBytes(device, config_, model_, on_host ? 1 : count);
+    return {.weights = bytes, .widened = on_host && count > 1 ? bytes / 2 : 0};
   }
-  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx) const override {
-    return deepseek_v4::DescribePlan(ctx, MakeModel(config_, SyntheticShapes(config_, model_), modes_));
+  std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
+    return DescribeRank(ctx, SyntheticShapes(config_, model_), count);
   }
   Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t, const LoadProgress& progress,
                       LoadTimes* times) override {
     const Stopwatch making;
-    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, progress));
     const auto count = static_cast<int>(devices.size());
+    if (count > 1) DSV4_RETURN_IF_ERROR(CheckSharding(config_, SyntheticShapes(config_, model_), count));
+    if (count > 1 && devices.front()->kind() != DeviceKind::kCpu) return MakeRanks(devices, pool, progress, times);
+    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, {}, progress));
     if (count == 1) {
       times->read = making.Seconds();
       return OneModel(MakeModel(config_, std::move(weights), modes_));
     }
-    DSV4_CHECK(devices.front()->kind() == DeviceKind::kCpu);
-    DSV4_RETURN_IF_ERROR(CheckSharding(config_, weights, count));
     Result<Models> models = MakeRankModels(config_, weights, modes_, count, pool);
     times->read = making.Seconds();
     return models;
   }
 
  private:
+  // Every rank makes its own, beside the others.
+  Result<Models> MakeRanks(std::span<Device* const> devices, ThreadPool& pool, const LoadProgress& progress,
+                           LoadTimes* times) const {
+    const Stopwatch making;
+    const auto count = static_cast<int>(devices.size());
+    std::atomic<bool> stopped = false;
+    std::vector<Result<Weights>> made(devices.size(), Result<Weights>(Weights{}));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto at = static_cast<size_t>(rank);
+        const LoadProgress mine = [&, rank](int64_t done, int64_t total) {
+          if (rank == 0 && progress && !progress(done, total)) stopped = true;
+          return !stopped;
+        };
+        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, {.rank = rank, .count = count}, mine);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    Models models;
+    for (int rank = 0; rank < count; ++rank) {
+      Result<Weights>& weights = made[static_cast<size_t>(rank)];
+      if (!weights.ok())
+        return Status(weights.status().code(), StrCat("rank ", rank, ": ", weights.status().message()));
+      models.push_back(std::make_unique<BoundModel>(
+          MakeModel(ShardConfig(config_, {.rank = rank, .count = count}), std::move(*weights), modes_)));
+    }
+    times->read = making.Seconds();
+    return models;
+  }
+
   const SyntheticModel model_;
 };
 

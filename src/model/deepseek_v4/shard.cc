@@ -55,6 +55,20 @@ Status CheckSlice(const std::string& name, const QuantTensor& m, Slice slice_of,
   return {};
 }
 
+QuantTensor ColumnShape(const QuantTensor& m, int64_t count) {
+  QuantTensor slice = m;
+  slice.cols = m.cols / count;
+  return slice;
+}
+
+// Rows of scales that lie in the file: of an FP8 matrix those of the grid.
+int64_t ScaleRows(const QuantTensor& m) {
+  return m.format == WeightFormat::kFp8Block ? CeilDiv(m.scale_row_offset + m.rows, kFp8BlockSize)
+         : m.quantised()                     ? m.rows
+                                             : 0;
+}
+}  // namespace
+
 QuantTensor RowSlice(const QuantTensor& m, const Sharding& s) {
   QuantTensor slice = m;
   slice.rows = m.rows / s.count;
@@ -70,37 +84,47 @@ QuantTensor RowSlice(const QuantTensor& m, const Sharding& s) {
   return slice;
 }
 
-// Without its pointers.
-QuantTensor ColumnShape(const QuantTensor& m, int64_t count) {
-  QuantTensor slice = m;
-  slice.cols = m.cols / count;
-  slice.codes = slice.block_scale = nullptr;
-  return slice;
-}
-
-// Rows of scales that lie in the file: of an FP8 matrix those of the grid.
-int64_t ScaleRows(const QuantTensor& m) {
-  return m.format == WeightFormat::kFp8Block ? CeilDiv(m.scale_row_offset + m.rows, kFp8BlockSize)
-         : m.quantised()                     ? m.rows
-                                             : 0;
-}
-int64_t CopiedBytes(const QuantTensor& slice) {
-  return slice.rows * slice.row_bytes() + ScaleRows(slice) * FileScaleRowBytes(slice);
-}
-
-// Rows of `from`, a part of each.
-struct ColumnCopy {
-  const uint8_t* from;
-  uint8_t* to;
-  int64_t rows, from_stride, bytes;
-};
-
 Tensor VectorSlice(const Tensor& t, const Sharding& s) {
   const int64_t n = t.dim(0) / s.count;
   return {static_cast<uint8_t*>(t.data) + s.rank * n * SizeOf(t.dtype), t.dtype, {n}};
 }
 
-}  // namespace
+int64_t CodeSliceBytes(const QuantTensor& m, int count) { return m.rows * ColumnShape(m, count).row_bytes(); }
+int64_t ScaleSliceBytes(const QuantTensor& m, int count) {
+  return ScaleRows(m) * FileScaleRowBytes(ColumnShape(m, count));
+}
+
+QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& s, uint8_t* codes, uint8_t* scales,
+                        std::vector<ColumnCopy>* copies) {
+  QuantTensor slice = ColumnShape(m, s.count);
+  const int64_t code_bytes = slice.row_bytes(), scale_rows = ScaleRows(m);
+  copies->push_back({m.codes + s.rank * code_bytes, codes, m.rows, m.row_bytes(), code_bytes});
+  slice.codes = codes;
+  if (scale_rows == 0) return slice;
+  // A slice of less than a block of FP8 has that block's scale.
+  const int64_t first = s.rank * slice.cols / ScaleColumns(m.format);
+  const int64_t size = m.format == WeightFormat::kFp8Block ? SizeOf(m.scale_dtype) : 1;
+  copies->push_back({m.block_scale + first * size, scales, scale_rows, FileScaleRowBytes(m), FileScaleRowBytes(slice)});
+  slice.block_scale = scales;
+  return slice;
+}
+
+Weights ShardShapes(const Weights& whole, int count) {
+  Weights mine = whole;
+  if (count == 1) return mine;
+  VisitNamedWeights(
+      mine,
+      [&](const WeightRef& ref, QuantTensor& m) {
+        if (!m) return;
+        const Slice cut = SliceOf(ref.row->cut);
+        if (cut == Slice::kColumns) m = ColumnShape(m, count);
+        if (cut == Slice::kRows) m.rows /= count;
+      },
+      [&](const WeightRef& ref, Tensor& t) {
+        if (t && SliceOf(ref.row->cut) == Slice::kRows) t = {t.data, t.dtype, {t.dim(0) / count}};
+      });
+  return mine;
+}
 
 Status CheckSharding(const Config& c, int count) {
   if (!IsRankCount(count)) return InvalidArgument(StrCat(count, " ranks: a model is divided among 1, 2, 4 or 8"));
@@ -146,7 +170,8 @@ int64_t ShardCopyBytes(const Weights& whole, int count) {
   VisitNamedWeights(
       whole,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        if (m && SliceOf(ref.row->cut) == Slice::kColumns) bytes += CopiedBytes(ColumnShape(m, count));
+        if (m && SliceOf(ref.row->cut) == Slice::kColumns)
+          bytes += CodeSliceBytes(m, count) + ScaleSliceBytes(m, count);
       },
       [](const WeightRef&, const Tensor&) {});
   return count == 1 ? 0 : bytes;
@@ -186,18 +211,8 @@ Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool
   uint8_t* next = owner->columns.get();
   std::vector<ColumnCopy> copies;
   const auto columns = [&](const QuantTensor& m) {
-    QuantTensor slice = ColumnShape(m, s.count);
-    const int64_t code_bytes = slice.row_bytes(), scale_bytes = FileScaleRowBytes(slice), scale_rows = ScaleRows(m);
-    copies.push_back({m.codes + s.rank * code_bytes, next, m.rows, m.row_bytes(), code_bytes});
-    slice.codes = std::exchange(next, next + m.rows * code_bytes);
-    if (scale_rows > 0) {
-      // A slice of less than a block of FP8 has that block's scale.
-      const int64_t first = s.rank * slice.cols / ScaleColumns(m.format);
-      const int64_t size = m.format == WeightFormat::kFp8Block ? SizeOf(m.scale_dtype) : 1;
-      copies.push_back({m.block_scale + first * size, next, scale_rows, FileScaleRowBytes(m), scale_bytes});
-      slice.block_scale = std::exchange(next, next + scale_rows * scale_bytes);
-    }
-    return slice;
+    uint8_t* codes = std::exchange(next, next + CodeSliceBytes(m, s.count));
+    return ColumnSlice(m, s, codes, std::exchange(next, next + ScaleSliceBytes(m, s.count)), &copies);
   };
   VisitNamedWeights(
       mine,

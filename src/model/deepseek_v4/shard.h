@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "dsv4/status.h"
@@ -45,6 +46,24 @@ Config ShardConfig(const Config& config, const Sharding& sharding);
 // are copied, by `pool` (null: this thread). Put side by side the slices are the whole, bit for bit. `storage` keeps
 // `whole`'s alive. kResourceExhausted: no memory for the copies.
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& sharding, ThreadPool* pool);
+
+// The shapes of a rank's slices; their pointers only mark what exists.
+Weights ShardShapes(const Weights& whole, int count);
+
+// Slices of one matrix or vector, in whatever memory it lies. Rows are a view.
+QuantTensor RowSlice(const QuantTensor& m, const Sharding& sharding);
+Tensor VectorSlice(const Tensor& t, const Sharding& sharding);
+// Rows of `from`, a part of each.
+struct ColumnCopy {
+  const uint8_t* from;
+  uint8_t* to;
+  int64_t rows, from_stride, bytes;
+};
+// Columns, once `copies` (one or two more) are made: CodeSliceBytes at `codes`, ScaleSliceBytes at `scales`.
+QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& sharding, uint8_t* codes, uint8_t* scales,
+                        std::vector<ColumnCopy>* copies);
+int64_t CodeSliceBytes(const QuantTensor& m, int count);
+int64_t ScaleSliceBytes(const QuantTensor& m, int count);
 
 // Bytes that ShardWeights copies for one rank.
 int64_t ShardCopyBytes(const Weights& whole, int count);

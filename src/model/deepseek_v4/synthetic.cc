@@ -106,106 +106,159 @@ bool Packs(const Device& device, const QuantTensor& m, bool keep_rows) {
 struct DeviceSizes {
   int64_t total = 0;    // of the weights
   int64_t staging = 0;  // of the largest matrix, before it is packed
+  int64_t columns = 0;  // of the largest slice of columns
 };
 
-DeviceSizes MeasureSizes(const Device& device, const Weights& w) {
+DeviceSizes MeasureSizes(const Device& device, const Weights& whole, int count) {
   DeviceSizes sizes;
+  const auto rows_bytes = [](const QuantTensor& m) {
+    return AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
+  };
+  VisitNamedWeights(
+      whole,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (!m || !Packs(device, m, KeepsRows(ref.row->kind))) return;
+        sizes.staging = std::max(sizes.staging, rows_bytes(m));
+        if (count > 1 && SliceOf(ref.row->cut) == Slice::kColumns) {
+          sizes.columns = std::max(sizes.columns,
+                                   AlignedBytes(CodeSliceBytes(m, count)) + AlignedBytes(ScaleSliceBytes(m, count)));
+        }
+      },
+      [](const WeightRef&, const Tensor&) {});
+  const Weights slices = ShardShapes(whole, count);
   VisitWeights(
-      w,
+      slices,
       [&](const QuantTensor& m, bool keep_rows) {
         if (!m) return;
-        const int64_t rows_bytes = AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
         const bool packs = Packs(device, m, keep_rows);
-        if (packs) sizes.staging = std::max(sizes.staging, rows_bytes);
-        sizes.total += packs ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes;
+        sizes.total += packs ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes(m);
       },
       [&](const Tensor& t) { sizes.total += t ? AlignedBytes(t.num_bytes()) : 0; });
-  for (const LayerWeights& layer : w.layers) sizes.total += AlignedBytes(ExpertTableBytes(layer.moe));
+  for (const LayerWeights& layer : whole.layers) sizes.total += AlignedBytes(ExpertTableBytes(layer.moe));
   return sizes;
 }
 
+// Makes the weights of one rank, one after the other.
+class SyntheticMaker {
+ public:
+  SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
+                 const Sharding& sharding, Weights* w)
+      : device_(device),
+        ctx_(device.Context(&pool, false)),
+        config_(config),
+        model_(model),
+        sharding_(sharding),
+        w_(*w),
+        sizes_(MeasureSizes(device, *w, sharding.count)),
+        arena_(std::make_shared<WeightArena>()) {}
+
+  Status Prepare() {
+    if (arena_->Allocate(device_, sizes_.total) && staging_.Allocate(device_, sizes_.staging) &&
+        columns_.Allocate(device_, sizes_.columns))
+      return {};
+    return ResourceExhausted(StrCat("synthetic weights take ", sizes_.total + sizes_.staging + sizes_.columns,
+                                    " bytes of memory on ", device_.name(), "; use fewer layers (--layers)"));
+  }
+
+  int64_t done() const { return arena_->taken(); }
+  int64_t total() const { return sizes_.total; }
+  std::shared_ptr<const void> storage() const { return arena_; }
+
+  void Make(const WeightRef& ref, QuantTensor& m, uint64_t number) {
+    const bool packs = Packs(device_, m, KeepsRows(ref.row->kind));
+    const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
+    uint8_t* codes = packs ? staging_.data() : arena_->Take(code_bytes);
+    uint8_t* scales = packs ? codes + AlignedBytes(code_bytes) : arena_->Take(scale_bytes);
+    const float std = SyntheticStd(m, ref.row->kind);
+    m.codes = codes;
+    m.block_scale = scale_bytes > 0 ? scales : nullptr;
+    m.global_scale = InfoOf(m.format).global_scale ? FillGlobalScale(std) : 1.0f;
+    FillWeight(ctx_, {.w = m,
+                      .codes = codes,
+                      .block_scale = scale_bytes > 0 ? scales : nullptr,
+                      .seed = RandomBits(model_.seed, number),
+                      .std = std});
+    if (!packs) return;
+    m = SliceOfRank(m, SliceOf(ref.row->cut));
+    const PackWeightArgs args{.w = m, .codes = arena_->Take(PackedCodeBytes(m)),
+                              .block_scale = PackedScaleBytes(m) > 0 ? arena_->Take(PackedScaleBytes(m)) : nullptr};
+    PackWeight(ctx_, args);
+    m = PackedView(args);
+  }
+
+  void Make(const WeightRef& ref, Tensor& t, uint64_t number) {
+    const uint64_t seed = RandomBits(model_.seed, number);
+    const auto upload = [&](void* values) {
+      Tensor mine{values, t.dtype, t.shape};
+      if (sharding_.count > 1 && SliceOf(ref.row->cut) == Slice::kRows) mine = VectorSlice(mine, sharding_);
+      uint8_t* data = arena_->Take(mine.num_bytes());
+      device_.Upload(data, mine.data, mine.num_bytes());
+      t = {data, mine.dtype, mine.shape};
+    };
+    if (t.dtype == DType::kI32) return upload(SyntheticHashTable(config_, seed).data());
+    std::vector<float> values = SyntheticVector(t.num_elements(), seed);
+    if (&t == &w_.plain_frequencies) values = PlainRopeFrequencies(config_);
+    if (&t == &w_.compress_frequencies) values = CompressRopeFrequencies(config_);
+    upload(values.data());
+  }
+
+  // Behind all weights: the kernels' copies of the tables of experts.
+  void MakeTables() {
+    for (LayerWeights& layer : w_.layers) {
+      const int64_t n = ExpertTableBytes(layer.moe);
+      uint8_t* table = arena_->Take(n);
+      device_.Upload(table, ExpertTable(layer.moe).data(), n);
+      layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
+    }
+  }
+
+ private:
+  QuantTensor SliceOfRank(const QuantTensor& m, Slice cut) {
+    if (sharding_.count == 1 || cut == Slice::kWhole) return m;
+    if (cut == Slice::kRows) return RowSlice(m, sharding_);
+    std::vector<ColumnCopy> copies;
+    uint8_t* scales = columns_.data() + AlignedBytes(CodeSliceBytes(m, sharding_.count));
+    const QuantTensor slice = ColumnSlice(m, sharding_, columns_.data(), scales, &copies);
+    for (const ColumnCopy& c : copies) device_.CopyColumns(c.to, c.from, c.rows, c.bytes, c.from_stride);
+    return slice;
+  }
+
+  Device& device_;
+  const ExecContext ctx_;
+  const Config& config_;
+  const SyntheticModel& model_;
+  const Sharding sharding_;
+  Weights& w_;
+  const DeviceSizes sizes_;
+  std::shared_ptr<WeightArena> arena_;
+  DeviceBuffer staging_, columns_;
+};
+
 }  // namespace
 
-int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model) {
-  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model));
-  return sizes.total + sizes.staging;
+int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, int count) {
+  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), count);
+  return sizes.total + sizes.staging + sizes.columns;
 }
 
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 const std::function<bool(int64_t, int64_t)>& progress) {
+                                 const Sharding& sharding, const std::function<bool(int64_t, int64_t)>& progress) {
+  device.Bind();
   Weights w = SyntheticShapes(config, model);
-  const bool pack = device.kind() != DeviceKind::kCpu;
-  const auto packs = [&](const QuantTensor& m, bool keep_rows) { return Packs(device, m, keep_rows); };
-  const DeviceSizes sizes = MeasureSizes(device, w);
-  const int64_t total = sizes.total, staging_bytes = sizes.staging;
-
-  auto arena = std::make_shared<WeightArena>();
-  DeviceBuffer staging;
-  if (!arena->Allocate(device, total) || !staging.Allocate(device, staging_bytes)) {
-    return ResourceExhausted(StrCat("synthetic weights take ", total + staging_bytes, " bytes of memory on ",
-                                    device.name(), "; use fewer layers (--layers)"));
-  }
-  const ExecContext ctx = device.Context(&pool, false);
+  SyntheticMaker maker(device, pool, config, model, sharding, &w);
+  DSV4_RETURN_IF_ERROR(maker.Prepare());
   uint64_t number = 0;
   bool stopped = false;
-  const auto finished_one = [&] {
-    if (++number % 256 == 0 && progress && !progress(arena->taken(), total)) stopped = true;
+  const auto make = [&](const WeightRef& ref, auto& weight) {
+    if (!weight || stopped) return;
+    maker.Make(ref, weight, number);
+    stopped = ++number % 256 == 0 && progress && !progress(maker.done(), maker.total());
   };
-  VisitNamedWeights(
-      w,
-      [&](const WeightRef& ref, QuantTensor& m) {
-        if (!m || stopped) return;
-        const bool keep_rows = KeepsRows(ref.row->kind);
-        const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
-        uint8_t *codes, *scales;
-        if (packs(m, keep_rows)) {
-          codes = staging.data();
-          scales = staging.data() + AlignedBytes(code_bytes);
-        } else {
-          codes = arena->Take(code_bytes);
-          scales = arena->Take(scale_bytes);
-        }
-        const float std = SyntheticStd(m, ref.row->kind);
-        m.codes = codes;
-        m.block_scale = scale_bytes > 0 ? scales : nullptr;
-        m.global_scale = InfoOf(m.format).global_scale ? FillGlobalScale(std) : 1.0f;
-        FillWeight(ctx, {.w = m, .codes = codes, .block_scale = scale_bytes > 0 ? scales : nullptr,
-                         .seed = RandomBits(model.seed, number), .std = std});
-        if (packs(m, keep_rows)) {
-          const PackWeightArgs args{
-              .w = m,
-              .codes = arena->Take(PackedCodeBytes(m)),
-              .block_scale = PackedScaleBytes(m) > 0 ? arena->Take(PackedScaleBytes(m)) : nullptr};
-          PackWeight(ctx, args);
-          m = PackedView(args);
-        }
-        finished_one();
-      },
-      [&](const WeightRef&, Tensor& t) {
-        if (!t || stopped) return;
-        uint8_t* data = arena->Take(t.num_bytes());
-        const uint64_t seed = RandomBits(model.seed, number);
-        if (t.dtype == DType::kI32) {
-          device.Upload(data, SyntheticHashTable(config, seed).data(), t.num_bytes());
-        } else {
-          std::vector<float> values = SyntheticVector(t.num_elements(), seed);
-          if (&t == &w.plain_frequencies) values = PlainRopeFrequencies(config);
-          if (&t == &w.compress_frequencies) values = CompressRopeFrequencies(config);
-          device.Upload(data, values.data(), t.num_bytes());
-        }
-        t.data = data;
-        finished_one();
-      });
+  VisitNamedWeights(w, make, make);
   if (stopped) return Cancelled("making the synthetic weights was cancelled");
-  for (LayerWeights& layer : w.layers) {
-    if (!pack) continue;
-    const int64_t n = ExpertTableBytes(layer.moe);
-    uint8_t* table = arena->Take(n);
-    device.Upload(table, ExpertTable(layer.moe).data(), n);
-    layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
-  }
+  if (device.kind() != DeviceKind::kCpu) maker.MakeTables();
   DSV4_RETURN_IF_ERROR(device.Synchronize());
-  w.storage = std::move(arena);
+  w.storage = maker.storage();
   return w;
 }
 

@@ -1,0 +1,151 @@
+// The engine with several ranks: on one GPU, ordered by events, and on two GPUs, by words.
+#include "engine/ranks.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "dsv4/sampling.h"
+#include "support/agreement.h"
+#include "support/cuda_mirror.h"
+#include "support/fixture.h"
+#include "support/sessions.h"
+
+namespace dsv4::test {
+namespace {
+
+constexpr const char *kOneGpu = "cuda:0*2", *kTwoGpus = "cuda:0,1";
+
+bool HasTwoGpus() { return Device::Open("cuda:1").ok(); }
+
+#define DSV4_GPUS_OR_SKIP(device) \
+  DSV4_GPU_OR_SKIP();             \
+  if (std::string(device) == kTwoGpus && !HasTwoGpus()) GTEST_SKIP() << "needs 2 GPUs"
+
+EngineOptions RankOptions(const std::string& dir, const std::string& device) {
+  EngineOptions options = ExactOptions(dir);
+  options.device = device;
+  options.activation_dtype = ActivationDtype::kNative;
+  options.check_ranks = true;
+  return options;
+}
+
+EngineOptions NanoOnRanks(const std::string& device) {
+  EngineOptions options;
+  options.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano";
+  options.device = device;
+  return options;
+}
+
+class CudaRanks : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(All, CudaRanks,
+                         testing::Combine(testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"), testing::Values(kOneGpu, kTwoGpus)),
+                         [](const auto& instance) {
+                           std::string name = std::get<0>(instance.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name + (std::get<1>(instance.param) == kOneGpu ? "_OneGpu" : "_TwoGpus");
+                         });
+
+TEST_P(CudaRanks, LogitsAgreeWithTheReference) {
+  const auto [fixture, device] = GetParam();
+  DSV4_GPUS_OR_SKIP(device);
+  DSV4_FIXTURE_OR_SKIP(dir, fixture);
+  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
+  const auto engine = LoadOrFail(RankOptions(dir, device));
+  ASSERT_NE(engine, nullptr);
+  const int64_t v = engine->info().vocab_size;
+  const std::vector<float> logits = AllLogits(*engine, ids.i32);
+  ExpectAgreement("whole prompt", Compare(logits, reference.f32, v), 0.01, 0.98);
+  EXPECT_EQ(AllLogits(*engine, ids.i32), logits) << "two runs differ";
+  ExpectAgreement("decode from 130", Compare(AllLogits(*engine, ids.i32, 130), reference.f32, v), 0.01, 0.98);
+  EXPECT_TRUE(engine->health().ok()) << engine->health().message();
+}
+
+class CudaRanksOn : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus), [](const auto& instance) {
+  return instance.param == kOneGpu ? "OneGpu" : "TwoGpus";
+});
+
+// Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several sequences.
+TEST_P(CudaRanksOn, DrawnTokensAreThoseOfTheLogits) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  const auto engine = LoadOrFail(NanoOnRanks(GetParam()));
+  ASSERT_NE(engine, nullptr);
+  const int64_t v = engine->info().vocab_size;
+  for (const int sequences : {1, 12}) {
+    std::vector<std::vector<std::vector<TokenId>>> texts;
+    for (const int logprobs : {-1, 0}) {  // with log-probabilities the host draws
+      std::vector<std::unique_ptr<Session>> sessions;
+      std::vector<std::unique_ptr<Sampler>> samplers;
+      std::vector<DecodeItem> items;
+      for (int i = 0; i < sequences; ++i) {
+        sessions.push_back(std::move(engine->NewSession()).value());
+        samplers.push_back(std::move(Sampler::Create({.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = 7, .top_logprobs = logprobs}, v)).value());
+        ASSERT_TRUE(sessions.back()->Append(SomeTokens(9 + 40 * i, static_cast<uint64_t>(i), v), LogitRows::kNone, nullptr).ok());
+        items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 17, .max_tokens = 40});
+      }
+      texts.emplace_back(static_cast<size_t>(sequences));
+      const Status status = engine->Decode(items, [&](size_t i, const SampledToken& t) { return texts.back()[i].push_back(t.id), true; });
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    EXPECT_EQ(texts[0], texts[1]) << sequences;
+    EXPECT_EQ(texts[0][0].size(), 40u);
+  }
+}
+
+TEST_P(CudaRanksOn, SnapshotsGoOnWithTheSameBits) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  const auto engine = LoadOrFail(NanoOnRanks(GetParam()));
+  ASSERT_NE(engine, nullptr);
+  const std::vector<TokenId> ids = SomeTokens(300, 7, 4096), more = SomeTokens(20, 8, 4096);
+  const auto session = std::move(engine->NewSession()).value();
+  ASSERT_TRUE(session->Append(ids, LogitRows::kNone, nullptr).ok());
+  const auto snapshot = std::move(session->Snapshot()).value();
+  std::vector<float> want, got;
+  ASSERT_TRUE(session->Append(more, LogitRows::kAll, &want).ok());
+  ASSERT_TRUE(std::move(engine->NewSession(*snapshot)).value()->Append(more, LogitRows::kAll, &got).ok());
+  EXPECT_EQ(got, want);
+}
+
+// Made on two ranks it is the model that one rank makes.
+TEST_P(CudaRanksOn, SyntheticWeightsDoNotDependOnTheRanks) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  EngineOptions options;
+  options.synthetic = {.shape = "nano", .seed = 5};
+  options.device = "cuda";
+  const std::vector<TokenId> ids = SomeTokens(150, 3, 4096);
+  const auto one = LoadOrFail(options);
+  options.device = GetParam();
+  const auto two = LoadOrFail(options);
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  ExpectAgreement("synthetic", Compare(AllLogits(*two, ids), AllLogits(*one, ids), 4096), 0.01, 0.98);
+}
+
+// How values travel changes nothing.
+TEST(CudaRanksWords, HaveTheBitsOfEvents) {
+  DSV4_GPUS_OR_SKIP(kTwoGpus);
+  EngineOptions events = NanoOnRanks(kTwoGpus);
+  events.exchange_by_events = true;
+  const std::vector<float> want = LogitsOfModel(NanoOnRanks(kOneGpu));
+  EXPECT_EQ(LogitsOfModel(NanoOnRanks(kTwoGpus)), want);
+  EXPECT_EQ(LogitsOfModel(events), want);
+}
+
+TEST(CudaRanksPlan, CountsWhatARankTakes) {
+  DSV4_GPU_OR_SKIP();
+  const auto plan = [](const char* device) { return std::move(Inspect(NanoOnRanks(device))).value().plan; };
+  const MemoryPlan one = plan("cuda"), two = plan(kOneGpu);
+  EXPECT_EQ(one.ranks, 1);
+  EXPECT_EQ(one.exchange_bytes, 0);
+  EXPECT_EQ(two.ranks, 2);
+  EXPECT_GT(two.exchange_bytes, 0);
+  EXPECT_EQ(two.kv_fixed_bytes, 2 * one.kv_fixed_bytes);
+  EXPECT_GT(two.weight_bytes, one.weight_bytes);
+  EXPECT_LT(two.weight_bytes, 2 * one.weight_bytes);
+}
+
+}  // namespace
+}  // namespace dsv4::test
