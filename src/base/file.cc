@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/input_file.h"
 #include "base/str.h"
 
 namespace dsv4 {
@@ -121,6 +123,28 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
   void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, d.fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(path, "map");
   return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const uint8_t*>(data), size, FileStamp::Of(st)));
+}
+
+Result<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
+  Descriptor d{-1};
+  int64_t size = 0;
+  DSV4_RETURN_IF_ERROR(OpenForReading(path, O_NONBLOCK, d, size));
+  if (size < 0) return InvalidArgument(StrCat("'", path, "' is not a regular file"));
+  if (size == 0) return DataLoss(StrCat("'", path, "' is empty"));
+  return std::unique_ptr<InputFile>(new InputFile(path, std::exchange(d.fd, -1), size));
+}
+
+InputFile::~InputFile() { ::close(fd_); }
+
+Status InputFile::Read(int64_t begin, int64_t bytes, void* to) const {
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t n = ::pread(fd_, static_cast<uint8_t*>(to) + done, static_cast<size_t>(bytes - done), static_cast<off_t>(begin + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(path_, "read");
+    if (n == 0) return DataLoss(StrCat("'", path_, "' has become shorter while it was read"));
+    done += n;
+  }
+  return {};
 }
 
 Result<std::unique_ptr<NewMappedFile>> NewMappedFile::Create(const std::string& path, int64_t size) {

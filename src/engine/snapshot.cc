@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/file.h"
+#include "base/input_file.h"
 #include "base/str.h"
 #include "tensor/quant_tensor.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
 constexpr uint32_t kVersion = 1;
-constexpr int64_t kMaxFingerprint = 4096;
+constexpr int64_t kMaxFingerprint = 4096, kMaxTokens = int64_t{1} << 28, kMaxNote = int64_t{256} << 20;
 
 // The head of a file. Behind it: fingerprint, tokens, note, the head's checksum; then the fixed block, the pages, their
 // checksums, and the checksum of these.
@@ -84,10 +85,9 @@ class ImageImpl : public SnapshotImage {
 
 // A file whose head has been checked.
 struct OpenedFile {
-  std::shared_ptr<const MappedFile> file;
+  std::unique_ptr<InputFile> file;
   Head head;
-  const uint8_t* fixed = nullptr;      // the pages follow
-  const uint8_t* checksums = nullptr;  // of the fixed block and of each page
+  std::string head_bytes;  // with its checksum; the fixed block follows
   SnapshotInfo info;
 };
 
@@ -105,28 +105,32 @@ std::string Shown(std::string_view text) {
 Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout, const std::string& fingerprint,
                                 const ModelInfo& model) {
   OpenedFile out;
-  DSV4_ASSIGN_OR_RETURN(out.file, MappedFile::Open(path));
-  const uint8_t* data = out.file->data();
+  DSV4_ASSIGN_OR_RETURN(out.file, InputFile::Open(path));
   const int64_t size = out.file->size();
   Head& h = out.head;
   if (size < kHeadBytes) return Damaged(path, "too short for a KV snapshot");
-  std::memcpy(&h, data, sizeof(h));
+  DSV4_RETURN_IF_ERROR(out.file->Read(0, kHeadBytes, &h));
   if (std::string_view(h.magic, sizeof(h.magic)) != kMagic) return Damaged(path, "not a KV snapshot");
   if (h.version != kVersion) {
     return Unsupported(StrCat("'", path, "': a KV snapshot of form ", h.version, ", this program reads form ", kVersion,
                               "; delete the file or use the program that wrote it"));
   }
-  const auto within = [size](int64_t n) { return n >= 0 && n <= size; };
-  if (!within(h.num_tokens) || !within(h.fingerprint_bytes) || !within(h.note_bytes) || h.fingerprint_bytes > kMaxFingerprint ||
+  const auto within = [size](int64_t n, int64_t most) { return n >= 0 && n <= size && n <= most; };
+  if (!within(h.num_tokens, kMaxTokens) || !within(h.fingerprint_bytes, kMaxFingerprint) || !within(h.note_bytes, kMaxNote) ||
       kHeadBytes + h.text_bytes() + 4 > size) {
     return Damaged(path, "cut off, or its head is damaged");
   }
   const int64_t text_end = kHeadBytes + h.text_bytes();
+  out.head_bytes.resize(static_cast<size_t>(text_end + 4));
+  DSV4_RETURN_IF_ERROR(out.file->Read(0, text_end + 4, out.head_bytes.data()));
+  const char* data = out.head_bytes.data();
   uint32_t checksum;
   std::memcpy(&checksum, data + text_end, 4);
-  if (checksum != Checksum(data, text_end)) return Damaged(path, "the checksum of its head is wrong");
+  if (checksum != Checksum(data, text_end) || std::memcmp(data, &h, sizeof(h)) != 0) {
+    return Damaged(path, "the checksum of its head is wrong");
+  }
 
-  const std::string_view made_by(reinterpret_cast<const char*>(data) + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
+  const std::string_view made_by(data + kHeadBytes, static_cast<size_t>(h.fingerprint_bytes));
   if (made_by != fingerprint) {
     return Unsupported(StrCat("'", path, "': a KV snapshot of [", Shown(made_by), "], this is [", fingerprint,
                               "]; use another folder for each model and setting"));
@@ -140,9 +144,7 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   if (size != text_end + 4 + body + sums + 4) {
     return Damaged(path, StrCat("has ", size, " bytes instead of ", text_end + 4 + body + sums + 4));
   }
-  out.fixed = data + text_end + 4;
-  out.checksums = out.fixed + body;
-  const uint8_t* at = data + kHeadBytes + h.fingerprint_bytes;
+  const char* at = data + kHeadBytes + h.fingerprint_bytes;
   out.info.tokens.resize(static_cast<size_t>(h.num_tokens));
   std::memcpy(out.info.tokens.data(), at, out.info.tokens.size() * sizeof(TokenId));
   for (const TokenId id : out.info.tokens) {
@@ -152,7 +154,7 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
     return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ", model.max_context,
                                     "; raise it (--ctx) up to the model's own"));
   }
-  out.info.note.assign(reinterpret_cast<const char*>(at) + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
+  out.info.note.assign(at + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
   out.info.file_bytes = size;
   return out;
 }
@@ -203,6 +205,7 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
     auto image = std::make_shared<ImageImpl>(h, std::move(head), SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
     device.Download(image->body(), cache.fixed(), layout.fixed_bytes);
     for (int64_t i = 0; i < h.num_pages; ++i) device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
+    DSV4_RETURN_IF_ERROR(device.Synchronize());  // of a device that has failed nothing is kept
     return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot's file");
@@ -211,8 +214,12 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
 
 Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
-  DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
-  return std::move(opened.info);
+  try {
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
+    return std::move(opened.info);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(StrCat("no memory to read '", path, "'"));
+  }
 }
 
 // Everything is checked before anything is used.
@@ -220,12 +227,13 @@ Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std:
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   try {
     DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
-    const auto head_bytes = static_cast<size_t>(opened.fixed - opened.file->data());
-    auto image = std::make_shared<ImageImpl>(opened.head, std::string(reinterpret_cast<const char*>(opened.file->data()), head_bytes),
-                                             std::move(opened.info));
-    std::memcpy(image->body(), opened.fixed, static_cast<size_t>(image->body_size()));
+    const auto body = static_cast<int64_t>(opened.head_bytes.size());
+    auto image = std::make_shared<ImageImpl>(opened.head, std::move(opened.head_bytes), std::move(opened.info));
+    DSV4_RETURN_IF_ERROR(opened.file->Read(body, image->body_size(), image->body()));
     const std::vector<uint32_t> sums = ChecksumsOf(image->body(), opened.head);
-    if (std::memcmp(sums.data(), opened.checksums, sums.size() * 4) != 0) return Damaged(path, "a checksum is wrong");
+    std::vector<uint32_t> found(sums.size());
+    DSV4_RETURN_IF_ERROR(opened.file->Read(body + image->body_size(), static_cast<int64_t>(found.size() * 4), found.data()));
+    if (found != sums) return Damaged(path, "a checksum is wrong");
     return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted(StrCat("no memory to read '", path, "'"));
@@ -234,6 +242,7 @@ Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std:
 
 Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const SnapshotImage& image) {
   const auto* from = dynamic_cast<const ImageImpl*>(&image);
+  DSV4_RETURN_IF_ERROR(health());
   if (from == nullptr || from->fingerprint() != memory_->fingerprint) return InvalidArgument("the snapshot belongs to another engine");
   try {
     std::vector<TokenId> tokens = image.info().tokens;

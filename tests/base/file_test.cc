@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/input_file.h"
 #include "base/str.h"
 
 namespace dsv4 {
@@ -181,6 +182,23 @@ TEST_F(File, UnreadableFilesAreErrorsThatNameThem) {
   const Status status = ReadFile(Path("secret"), 10).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("secret"), std::string::npos);
+}
+
+TEST_F(File, InputIsReadInPiecesAndItsEndIsAnError) {
+  ASSERT_TRUE(WriteFile(Path("a"), "0123456789").ok());
+  const auto file = InputFile::Open(Path("a"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ((*file)->size(), 10);
+  char piece[4];
+  ASSERT_TRUE((*file)->Read(3, 4, piece).ok());
+  EXPECT_EQ(std::string(piece, 4), "3456");
+  EXPECT_EQ((*file)->Read(8, 4, piece).code(), StatusCode::kDataLoss);
+  fs::resize_file(Path("a"), 5);  // while it is open
+  const Status cut = (*file)->Read(3, 4, piece);
+  EXPECT_EQ(cut.code(), StatusCode::kDataLoss);
+  EXPECT_NE(cut.message().find(Path("a")), std::string::npos);
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  for (const char* name : {"pipe", "", "missing"}) EXPECT_FALSE(InputFile::Open(Path(name)).ok()) << name;
 }
 
 }  // namespace
