@@ -10,7 +10,8 @@ namespace dsv4::server {
 namespace {
 
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
-constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20;  // of logits, where a prompt needs every row
+// Of a step's logits, where prompts need every row: with the last rows of other prompts what an engine has room for on a GPU.
+constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20, kMaxAllRows = 112;
 constexpr std::chrono::milliseconds kMaskWait{2};        // of a step, for grammars; then their sequences are left out
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
 constexpr int kMaxReadsOfSequence = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
@@ -215,15 +216,17 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
   std::stable_sort(prompts.begin(), prompts.end(),
                    [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
   int64_t budget = PromptBudget(static_cast<int64_t>(batch.size()));
+  const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
+  int64_t all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);
   for (size_t i = 0; i < prompts.size(); ++i) {
     Sequence& s = *prompts[i];
+    if (s.needs_prompt_rows() && all_rows == 0) continue;
     const auto sharers = static_cast<int64_t>(prompts.size() - i);
     int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
     if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
     if (s.num_read() < s.prompt_end()) take = std::min(take, static_cast<int64_t>(s.prompt_end() - s.num_read()));
     if (s.needs_prompt_rows()) {
-      const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
-      take = std::min(take, std::max<int64_t>(kMaxAllRowsBytes / row_bytes, 1));
+      take = std::min(take, all_rows);
       // The rows of the prompt are not mixed with those of chosen tokens.
       take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
     }
@@ -231,6 +234,7 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
     if (take > 1 && take == static_cast<int64_t>(s.num_unread()) && !KnowsAllowed(s, until)) --take;
     if (s.ended) continue;
     budget = std::max<int64_t>(budget - take, 0);
+    if (s.needs_prompt_rows()) all_rows -= take;
     s.take = static_cast<size_t>(take);
     batch.push_back(&s);
   }

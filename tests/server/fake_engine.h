@@ -179,6 +179,10 @@ class FakeEngine : public Engine {
     if (held > max_tokens_held) return ResourceExhausted("no memory");
     step_tokens.push_back(total);
     step_items.push_back(items.size());
+    all_rows.push_back(0);
+    for (const StepItem& item : items) {
+      if (item.rows == LogitRows::kAll) all_rows.back() += static_cast<int64_t>(item.tokens.size());
+    }
     for (const StepItem& item : items) seen.push_back({item.session->tokens().size(), item.tokens.size(), item.prompt_tokens});
     for (const StepItem& item : items) {
       static_cast<FakeSession*>(item.session)->Add(item.tokens);
@@ -227,6 +231,7 @@ class FakeEngine : public Engine {
   std::mutex mutex;
   std::vector<int64_t> step_tokens;  // of each step that succeeded
   std::vector<size_t> step_items;
+  std::vector<int64_t> all_rows;  // of its logits, of items that ask for all
   struct Rows {
     size_t begin, count;
     int64_t prompt_tokens;

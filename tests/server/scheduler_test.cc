@@ -433,6 +433,24 @@ TEST_F(SchedulerTest, PromptLogprobsSurviveChunks) {
   }
 }
 
+// An engine on a GPU has room for so many rows of logits.
+TEST_F(SchedulerTest, PromptsThatNeedAllRowsShareTheRoomForThem) {
+  std::atomic<bool> open{false};
+  engine_.before_step = [&] {
+    while (!open) std::this_thread::yield();
+  };
+  Start({.prefill_chunk = 4096});
+  GenerationParams params;
+  params.prompt_logprobs = 0;
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(Submit({Counting(100, 200)}, 1, params));
+  open = true;
+  for (const auto& client : clients) Wait(client);
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_LE(*std::max_element(engine_.all_rows.begin(), engine_.all_rows.end()), 112);
+  EXPECT_EQ(std::accumulate(engine_.all_rows.begin(), engine_.all_rows.end(), int64_t{0}), 8 * 200);
+}
+
 TEST_F(SchedulerTest, StoppingEndsEverything) {
   Start({.max_running = 1});
   const auto client = Submit({{100}, {200}}, 90000);
