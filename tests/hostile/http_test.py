@@ -130,6 +130,13 @@ class Bodies(HostileTestCase):
     def post(self, path, body):
         return self.server.post(path, body, Host="localhost")
 
+    def test_bodies_where_none_is_taken(self):
+        for path in ["/v1/models", "/health", "/", "/metrics", "/version", "/tokenizer_info"]:
+            self.assertEqual(self.server.request("GET", path, b"x" * 1000, {"Host": "localhost"}).status, 200)
+            with self.server.socket() as sock:
+                send_all(sock, b"GET %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % path.encode())
+                self.assertEqual(status_of(read_all(sock)), 413, path)
+
     def test_large_json_is_refused_and_the_server_lives(self):
         for body in [b"[" + b"1," * (14 * MIB) + b"1]", b'{"prompt": [' + b"{}," * (9 * MIB) + b"{}]}",
                      b'{"messages": [' + b'{"role":"user","content":""},' * 900000 + b'{"role":"user","content":""}]}',

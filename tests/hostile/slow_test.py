@@ -7,13 +7,16 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 import unittest
 
 from campaign import BINARY, HAS_NANO, LONG, SLOWNESS, HostileTestCase, Server, main, send_all, status_of
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+CHAT = POST.replace(b"/v1/completions", b"/v1/chat/completions")
 
 
 class Slow(HostileTestCase):
@@ -78,6 +81,56 @@ class Slow(HostileTestCase):
             with self.server.socket() as sock:
                 send_all(sock, (POST % 30 + b'{"prompt": "a", "max_tokens": 5}')[:cut])
         self.server.wait_until_idle()
+
+
+class Readers(HostileTestCase):
+    """Readers of streams at 1.5 kB/s on every place of the batch."""
+
+    FLAGS = ["--write-timeout", "3", "--min-rate", "8KiB", "--max-concurrent", "8", "--max-gap", "0"]
+    COUNT = 8
+
+    def slow_reader(self):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(60 * SLOWNESS)
+        sock.connect(("127.0.0.1", self.server.port))
+        # Log-probabilities make some 2 kB of a token: soon more than the sockets hold.
+        body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 100000, "ignore_eos": True,
+                           "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+        send_all(sock, CHAT % len(body) + body)
+        return sock
+
+    def test_they_lose_their_places(self):
+        socks = [self.slow_reader() for _ in range(self.COUNT)]
+        stop = threading.Event()
+
+        def read(sock):
+            try:
+                while not stop.wait(0.1) and sock.recv(150):
+                    pass
+            except OSError:
+                pass
+
+        threads = [threading.Thread(target=read, args=(sock,)) for sock in socks]
+        for thread in threads:
+            thread.start()
+        try:
+            end = time.time() + 30 * SLOWNESS
+            while self.server.metric("vllm:num_requests_running") < self.COUNT and time.time() < end:
+                time.sleep(0.05)
+            begin = time.time()
+            self.assertEqual(self.honest(), self.answer)  # has no place before one of them has lost its own
+            self.assertLess(time.time() - begin, 60 * SLOWNESS)
+            self.server.wait_until_idle(60)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            for sock in socks:
+                sock.close()
+        time.sleep(0.3)
+        cut = [line for line in self.server.read_log().splitlines() if "slow reader" in line]
+        self.assertEqual(len(cut), self.COUNT)
 
 
 @unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")

@@ -119,6 +119,11 @@ class Http : public ::testing::Test {
       e->StartStream(200, "text/plain");
       for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
       e->FinishStream();
+    } else if (r.path == "/endless") {
+      e->OnPressure([this](bool on) { num_pressed_ += on ? 1 : 0; });
+      e->StartStream(200, "text/plain");
+      for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
+      held_ = e;
     } else if (r.path == "/later") {
       e->StartStream(200, "text/plain");
       held_ = e;
@@ -149,7 +154,7 @@ class Http : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<HttpDone> done_;
-  std::atomic<int> num_handled_{0};
+  std::atomic<int> num_handled_{0}, num_pressed_{0};
   ExchangePtr held_;
 };
 
@@ -374,6 +379,42 @@ TEST_F(Http, AReaderMustKeepUpTheRate) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(server_->num_busy(), 0u);
+}
+
+TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
+  Start({.pressure_bytes = 256 << 10, .max_unsent_bytes = 8 << 20});
+  HttpClient patient(server_->port(), 4096);
+  patient.Send("GET /endless HTTP/1.1\r\n\r\n");
+  for (int i = 0; i < 2000 && num_pressed_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(num_pressed_, 1);  // 4 MiB wait
+  EXPECT_EQ(num_done(), 0u);
+  server_->Post([this] {
+    for (int i = 0; i < 128; ++i) held_->Write(std::string(64 << 10, 'x'));  // 12 MiB
+  });
+  EXPECT_EQ(WaitForDone().cut, "slow reader");
+  server_->Post([this] { held_.reset(); });
+}
+
+TEST_F(Http, ASilentConnectionIsClosed) {
+  Start({.keep_alive = milliseconds(1000)});
+  HttpClient fresh(server_->port()), used(server_->port());
+  used.Send("GET /echo HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(used.Read(milliseconds(5000), 12), "HTTP/1.1 200");
+  const auto begin = std::chrono::steady_clock::now();
+  fresh.Read();
+  used.Read();
+  EXPECT_TRUE(fresh.ended() && used.ended());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+}
+
+TEST_F(Http, ConnectionsBeyondAllPlacesAreClosed) {
+  Start({.max_connections = 3, .num_reserved = 2, .keep_alive = milliseconds(60000)});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int i = 5; i < 20; ++i) {
+    EXPECT_EQ(clients[static_cast<size_t>(i)]->Read(milliseconds(5000)), "");
+    EXPECT_TRUE(clients[static_cast<size_t>(i)]->ended());
+  }
 }
 
 TEST_F(Http, HealthIsReachedWhenAllPlacesAreTaken) {

@@ -60,12 +60,12 @@ INSTANTIATE_TEST_SUITE_P(, Storm, ::testing::Bool(), [](const auto& p) { return 
 class SchedulerDisk : public SchedulerTest {
  protected:
   // Room for about 1,900 tokens; files are read and written while the gate is open.
-  void StartWithDisk(int64_t queue_bytes = 1 << 20) {
+  void StartWithDisk(int64_t queue_bytes = 1 << 20, int64_t kv_budget_bytes = 20000) {
     engine_.before_io = [this] {
       ++num_io_;
       while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
-    Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
+    Start({.kv_budget_bytes = kv_budget_bytes, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
   }
   ~SchedulerDisk() override {
     open_ = true;
@@ -133,7 +133,7 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
   Wait(Submit({Counting(100, 300)}, 5));
   WaitIdle();
   scheduler_.reset();  // writes it
-  StartWithDisk();
+  StartWithDisk(/*queue_bytes=*/1 << 20, /*kv_budget_bytes=*/200000);  // the stream must not push out what was read
   EXPECT_GE(Metric("dsv4:prefix_cuts", "place=\"disk\""), 1);
   num_io_ = 0;
   open_ = false;
