@@ -15,11 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 if not importlib.util.find_spec("numpy"):
-    venv = ROOT / ".venv"
-    if Path(sys.prefix) == venv or not (venv / "bin" / "python").exists():
+    python = str(ROOT / ".venv" / "bin" / "python")  # whole: the interpreter finds its folder by the name it is called by
+    if "DSV4_IN_VENV" in os.environ or not os.path.exists(python):
         print("skipped: no numpy; .venv gets it from PyPI (scripts/fixtures)")
         sys.exit(77)
-    os.execv(venv / "bin" / "python", ["python", "-B", *sys.argv])
+    os.environ["DSV4_IN_VENV"] = "1"
+    os.execv(python, [python, "-B", *sys.argv])
 
 sys.path.insert(0, str(ROOT / "tools" / "golden"))
 import make_fixture  # noqa: E402  (found through the line above; it also sets what numpy reads)
