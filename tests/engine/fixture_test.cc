@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/cpu_features.h"
+#include "support/agreement.h"
 #include "support/fixture.h"
 
 namespace dsv4::test {
@@ -20,18 +21,6 @@ INSTANTIATE_TEST_SUITE_P(All, Fixture,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
-
-float LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  float largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float difference = std::fabs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // NaN sticks
-  }
-  return largest;
-}
-
-int64_t ArgMax(const float* row, int64_t v) { return std::max_element(row, row + v) - row; }
 
 TEST_P(Fixture, LogitsMatchTheReferenceInEveryRow) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());

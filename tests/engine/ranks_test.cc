@@ -14,6 +14,7 @@
 #include "io/test_files.h"
 #include "ops/sum_ranks/sum_ranks.h"
 #include "engine/session.h"
+#include "support/agreement.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -23,16 +24,6 @@ using ::testing::HasSubstr;
 
 EngineOptions NanoOn(const std::string& device) {
   return {.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = device, .num_threads = 2};
-}
-
-float RanksDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  float largest = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float difference = std::fabs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // NaN sticks
-  }
-  return largest;
 }
 
 struct Case {
@@ -51,7 +42,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const std::vector<float> all = AllLogits(*engine, ids.i32);
-  EXPECT_LE(RanksDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
+  EXPECT_LE(LargestDifference(all, reference.f32), 2e-3f);  // docs/numerics.md
   EXPECT_EQ(AllLogits(*engine, ids.i32, 130), all);
   EXPECT_TRUE(engine->health().ok());
 }

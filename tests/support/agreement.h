@@ -1,4 +1,4 @@
-// How well logits agree with a reference: what tests of GPUs hold against docs/numerics.md.
+// How well logits agree with a reference: what tests hold against docs/numerics.md.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,16 @@
 namespace dsv4::test {
 
 inline int64_t ArgMax(const float* row, int64_t v) { return std::max_element(row, row + v) - row; }
+
+inline float LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::fabs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN sticks
+  }
+  return largest;
+}
 
 struct Agreement {
   double relative_rms = 0, arg_max = 0, median_row = 0;  // median_row: of the rows' own relative errors
