@@ -5,7 +5,7 @@
 namespace dsv4 {
 
 void Recordings::Run(StepWork kind, int64_t sequences, const std::function<void()>& work) {
-  if (device_.kind() == DeviceKind::kCpu || max_bytes_ == 0) return work();
+  if (RecordsNothing()) return work();
   Entry& entry = entries_[{kind, sequences}];
   entry.last_run = ++clock_;
   if (RecordsNext(entry, sequences)) Record(entry, work);
@@ -20,7 +20,7 @@ bool Recordings::RecordsNext(const Entry& entry, int64_t sequences) const {
 }
 
 bool Recordings::RecordsNext(StepWork kind, int64_t sequences) const {
-  if (device_.kind() == DeviceKind::kCpu || max_bytes_ == 0) return false;
+  if (RecordsNothing()) return false;
   const auto at = entries_.find({kind, sequences});
   return at == entries_.end() ? sequences <= kSmall : RecordsNext(at->second, sequences);
 }

@@ -51,6 +51,7 @@ class Recordings {
     int64_t last_run = 0;
     bool waits = false;  // there was no memory: small steps wait as others do
   };
+  bool RecordsNothing() const { return device_.kind() == DeviceKind::kCpu || max_bytes_ == 0; }
   bool RecordsNext(const Entry& entry, int64_t sequences) const;
   void Record(Entry& entry, const std::function<void()>& work);
   bool EvictOldest();
