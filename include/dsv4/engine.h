@@ -190,9 +190,15 @@ class Engine {
   // Draws are those of Step, as decode rows, and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
 
-  // OK until the engine can run no more steps (its ranks have lost each other): then every step returns this, and only a new
-  // engine helps. Any thread may ask.
+  // OK until the engine can run no more steps (a GPU has failed, its ranks have lost each other): then every call that needs
+  // the device returns this, until Restart.
   virtual Status health() const { return {}; }
+
+  // Closes the device, opens it anew and loads the model again, as it does not recover by itself. The engine, its info and its
+  // snapshots' fingerprint stay what they are. Sessions and snapshots, but not their images and files, lie in the memory that
+  // is lost: they must be gone (kInvalidArgument). Errors as of Load, and kDataLoss where the files hold another model by now:
+  // health() says so from then on, and Restart may be called again.
+  virtual Status Restart() { return Unsupported("this engine cannot be restarted"); }
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least: weights (of the experts that
   // uniform routing is expected to name), KV rows and index keys.

@@ -24,6 +24,45 @@ bool Ok(FaultLog& faults, cudaError_t error, const char* what) {
   return false;
 }
 
+// What kernels were allowed, GPU by GPU, which the driver keeps until the GPU is reset.
+std::mutex limits_mutex;
+std::map<std::pair<int, const void*>, size_t> shared_limits;       // by GPU and kernel
+std::map<std::tuple<int, const void*, int>, int> active_clusters;  // by GPU, kernel and blocks of a cluster
+
+// Devices of this process on a GPU: ranks may share one.
+struct Users {
+  int count = 0;
+  bool failed = false;  // one of them
+};
+std::mutex users_mutex;
+std::map<int, Users> users;  // by GPU
+
+void AddUser(int gpu) {
+  const std::lock_guard lock(users_mutex);
+  ++users[gpu].count;
+}
+
+// After some errors every call to a GPU fails until all that this process has on it is given up.
+void ResetIfBroken(int gpu) {
+  cudaGetLastError();
+  if (cudaDeviceSynchronize() == cudaSuccess) return;
+  cudaDeviceReset();
+  cudaGetLastError();
+  const std::lock_guard lock(limits_mutex);
+  std::erase_if(shared_limits, [gpu](const auto& entry) { return entry.first.first == gpu; });
+  std::erase_if(active_clusters, [gpu](const auto& entry) { return std::get<0>(entry.first) == gpu; });
+}
+
+// The last one clears up behind those that failed: what is left on a GPU when it is reset is gone.
+void RemoveUser(int gpu, bool failed) {
+  const std::lock_guard lock(users_mutex);
+  Users& u = users[gpu];
+  u.failed = u.failed || failed;
+  if (--u.count > 0) return;
+  if (u.failed) ResetIfBroken(gpu);
+  users.erase(gpu);
+}
+
 // Reads `count` 16-byte words; the sum keeps the compiler from leaving the reads out.
 __global__ void ReadKernel(const uint4* data, size_t count, uint32_t* sink) {
   uint32_t sum = 0;
@@ -66,7 +105,9 @@ class CudaRecording : public Recording {
 class CudaDevice : public Device {
  public:
   CudaDevice(int index, const cudaDeviceProp& properties, cudaStream_t stream)
-      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), gpu_(DescribeGpu()), stream_(stream) {}
+      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), gpu_(DescribeGpu()), stream_(stream) {
+    AddUser(index_);
+  }
   ~CudaDevice() override {
     const OnGpu on(index_);
     cudaStreamSynchronize(stream_);
@@ -74,6 +115,7 @@ class CudaDevice : public Device {
     for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
     if (scratch_ != nullptr) cudaFree(scratch_);
     cudaStreamDestroy(stream_);
+    RemoveUser(index_, !faults_.status().ok());
   }
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
@@ -141,6 +183,8 @@ class CudaDevice : public Device {
     Ok(cudaStreamSynchronize(stream_), "kernels");
     return faults_.status();
   }
+  Status status() const override { return faults_.status(); }
+  void Fail(const std::string& why) override { faults_.Note("as if", why); }
   int64_t Mark() override {
     const OnGpu on(index_);
     cudaEvent_t event = nullptr;
@@ -173,9 +217,15 @@ class CudaDevice : public Device {
     size_t num_nodes = 0;
     cudaGraphGetNodes(graph, nullptr, &num_nodes);
     cudaGraphExec_t exec = nullptr;
-    const bool made = Ok(cudaGraphInstantiate(&exec, graph, 0), "graph");
+    cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
-    if (!made) return nullptr;
+    if (made == cudaSuccess) made = cudaGraphUpload(exec, stream_);  // takes its memory now, not at the first launch
+    if (made == cudaErrorMemoryAllocation) {  // an answer, not a failure of the GPU
+      if (exec != nullptr) cudaGraphExecDestroy(exec);
+      cudaGetLastError();
+      return nullptr;
+    }
+    if (!Ok(made, "graph")) return nullptr;
     return std::make_unique<CudaRecording>(index_, exec, stream_, static_cast<int64_t>(num_nodes), faults_);
   }
   Result<double> MeasureReadRate(ThreadPool*) override {
@@ -248,12 +298,9 @@ int CurrentDevice() {
 
 }  // namespace
 
-// What kernels are asked for is kept by the process's driver, GPU by GPU; so is what is known of it here.
 void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, const void*>, size_t> limits;  // by device
-  const std::lock_guard lock(mutex);
-  size_t& limit = limits[{CurrentDevice(), kernel}];
+  const std::lock_guard lock(limits_mutex);
+  size_t& limit = shared_limits[{CurrentDevice(), kernel}];
   if (limit >= bytes) return;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) return NoteCudaError(ctx, error, "shared memory of a kernel");
@@ -261,12 +308,10 @@ void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes
 }
 
 int MaxActiveClusters(const ExecContext& ctx, const void* kernel, int blocks, int grid, int threads, size_t shared_bytes) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int, const void*, int>, int> known;  // by device
-  const std::lock_guard lock(mutex);
-  const auto [entry, asks] = known.try_emplace({CurrentDevice(), kernel, blocks}, 0);
-  if (!asks) return entry->second;
   if (shared_bytes > 48 * 1024) EnsureSharedMemory(ctx, kernel, shared_bytes);
+  const std::lock_guard lock(limits_mutex);
+  const auto [entry, asks] = active_clusters.try_emplace({CurrentDevice(), kernel, blocks}, 0);
+  if (!asks) return entry->second;
   if (blocks > 8 && cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
     cudaGetLastError();
     return 0;

@@ -9,6 +9,7 @@
 #include "device/cpu_features.h"
 #include "device/cpu_rates.h"
 #include "device/cuda.h"
+#include "device/fault_log.h"
 
 namespace dsv4 {
 
@@ -43,9 +44,11 @@ class CpuDevice : public Device {
     for (int64_t r = 0; r < rows; ++r) Copy(static_cast<uint8_t*>(dst) + r * bytes, static_cast<const uint8_t*>(src) + r * stride, bytes);
   }
   void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
-  Status Synchronize() override { return {}; }
+  Status Synchronize() override { return faults_.status(); }
+  Status status() const override { return faults_.status(); }
+  void Fail(const std::string& why) override { faults_.Note("as if", why); }
   int64_t Mark() override { return 0; }
-  Status Wait(int64_t) override { return {}; }
+  Status Wait(int64_t) override { return faults_.status(); }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
   Result<double> MeasureReadRate(ThreadPool* pool) override { return CpuReadRate(pool); }
   ExecContext Context(ThreadPool* pool, bool reference_ops) override {
@@ -56,6 +59,8 @@ class CpuDevice : public Device {
   static void Copy(void* dst, const void* src, int64_t bytes) {
     if (bytes > 0) std::memcpy(dst, src, static_cast<size_t>(bytes));
   }
+
+  FaultLog faults_{"CPU"};
 };
 
 }  // namespace

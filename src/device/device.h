@@ -21,7 +21,7 @@ class Recording {
 };
 
 // Calls return once the work is queued, unless they say otherwise; queued work runs in order. An error of queued work
-// shows in the next Synchronize() and stays.
+// shows in the next Synchronize() or Wait() and stays: nothing helps but to close the device and to open it anew.
 class Device {
  public:
   // "cpu", "cuda" (the first), "cuda:1". kUnsupported when this build or machine lacks it; the message says why.
@@ -56,6 +56,11 @@ class Device {
   virtual void Clear(void* dst, int64_t bytes) = 0;
 
   virtual Status Synchronize() = 0;
+
+  // OK until a failure shows; waits for nothing. Any thread.
+  virtual Status status() const = 0;
+  // As if queued work had failed: for tests of what follows.
+  virtual void Fail(const std::string& why) = 0;
 
   // Marks the end of the work queued so far; Wait returns when that mark is reached.
   virtual int64_t Mark() = 0;

@@ -26,6 +26,7 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
 }
 
 Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_token) {
+  DSV4_RETURN_IF_ERROR(health());
   DSV4_ASSIGN_OR_RETURN(const bool on_device, CanDrawOnDevice(items));
   return on_device ? DecodeOnDevice(items, on_token) : DecodeOnHost(items, on_token);
 }
@@ -72,7 +73,7 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
   }
   try {
     DSV4_RETURN_IF_ERROR(DecodeLoop(*decode_steps_, info_, items, on_token).Run());
-    if (!check_ranks_) return {};
+    if (!options_.check_ranks) return {};
     step_caches_.clear();
     for (const DecodeItem& item : items) step_caches_.push_back(&static_cast<SessionImpl*>(item.session)->caches());
     return CheckRanks(*ranks_, *memory_, step_caches_);

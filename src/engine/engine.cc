@@ -13,6 +13,12 @@ namespace dsv4 {
 
 namespace {
 
+EngineOptions WithoutCalls(EngineOptions options) {
+  options.progress = {};
+  options.on_plan = {};
+  return options;
+}
+
 Status NoMemoryForStep() {
   return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
 }
@@ -31,18 +37,30 @@ std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::
 
 }  // namespace
 
-EngineImpl::EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models,
-                       std::unique_ptr<Exchange> exchange, const RankPlaces& places, ModelInfo info, const EngineOptions& options)
-    : memory_(std::make_shared<SequenceMemory>(std::move(devices), models.front()->kv_layout())), info_(std::move(info)),
-      prefill_chunk_(PrefillChunk(options)), activation_dtype_(options.activation_dtype), modes_(DescribeModes(options)),
-      places_(places), check_ranks_(options.check_ranks),
-      ranks_(MakeRanks(*memory_, std::move(models), std::move(exchange), places, info_, options)),
-      decode_steps_(std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size)) {
+EngineImpl::EngineImpl(const Loaded& loaded, const EngineOptions& options)
+    : options_(WithoutCalls(options)), info_(loaded.info), kv_layout_(loaded.models.front()->kv_layout()),
+      prefill_chunk_(PrefillChunk(options)), places_(loaded.places) {}
+
+EngineImpl::~EngineImpl() { CloseDevices({}); }
+
+Status EngineImpl::Start(Loaded loaded) {
+  load_times_ = loaded.times;
+  memory_ = std::make_shared<SequenceMemory>(std::move(loaded.devices), kv_layout_);
   memory_->engine = this;
+  memory_->fingerprint = fingerprint_;
+  ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_);
+  decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
+  try {
+    if (!runner().on_host()) ranks_->Reserve(1, 1);
+    return {};
+  } catch (const std::bad_alloc&) {
+    return NoMemoryForStep();
+  }
 }
 
 // Of all ranks together, as what sequences take is: where each has a GPU, the one with least room ends them all.
 int64_t EngineImpl::free_bytes() const {
+  if (ranks_ == nullptr) return 0;
   if (runner().on_host()) return AvailableMemory();
   int64_t least = memory_->device().free_bytes();
   for (const auto& device : memory_->devices) least = std::min(least, device->free_bytes());
@@ -50,12 +68,14 @@ int64_t EngineImpl::free_bytes() const {
 }
 
 Result<double> EngineImpl::MeasureReadRate() {
+  DSV4_RETURN_IF_ERROR(health());
   const PoolUse use(&pool());
   DSV4_ASSIGN_OR_RETURN(const double rate, memory_->device().MeasureReadRate(&pool()));
   return places_.num_devices() * rate;
 }
 
 Result<std::unique_ptr<Session>> EngineImpl::NewSession() {
+  DSV4_RETURN_IF_ERROR(health());
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, RankCaches::Create(memory_->kv_of_ranks));
   return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches)));
 }
@@ -93,6 +113,7 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
 }
 
 Status EngineImpl::Step(std::span<const StepItem> items) {
+  DSV4_RETURN_IF_ERROR(health());
   try {
     DSV4_RETURN_IF_ERROR(TakeParts(items));
     return Run();
@@ -108,7 +129,7 @@ Status EngineImpl::RunPart(const Part& part) {
 
 Status EngineImpl::Run() {
   std::vector<Part>& parts = parts_;
-  DSV4_RETURN_IF_ERROR(ranks_->status());
+  DSV4_RETURN_IF_ERROR(health());
   const PoolUse use(&pool());
   try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
@@ -166,13 +187,13 @@ Status EngineImpl::RunPass(int64_t budget) {
   }
 
   DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_));
-  if (check_ranks_) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
+  if (options_.check_ranks) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
   for (Part& part : parts) {
     if (part.num_rows == 0) continue;
     runner().DownloadLogits(part.logits, part.first_row, part.num_rows);
     part.logits += part.num_rows * info_.vocab_size;
   }
-  DSV4_RETURN_IF_ERROR(runner().device().Synchronize());
+  if (!runner().device().Synchronize().ok()) return health();  // it names the rank
   for (Part& part : parts) {
     if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));

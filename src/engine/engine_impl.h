@@ -36,29 +36,41 @@ class EngineImpl : public Engine {
   };
 
   // A device and a part of the model for each rank; `exchange` is null for one.
-  EngineImpl(std::vector<std::unique_ptr<Device>> devices, std::vector<std::unique_ptr<LoadedModel>> models,
-             std::unique_ptr<Exchange> exchange, const RankPlaces& places, ModelInfo info, const EngineOptions& options);
-  ~EngineImpl() override { memory_->engine = nullptr; }
+  struct Loaded {
+    std::vector<std::unique_ptr<Device>> devices;
+    std::vector<std::unique_ptr<LoadedModel>> models;
+    std::unique_ptr<Exchange> exchange;
+    RankPlaces places;
+    ModelInfo info;
+    LoadTimes times;
+  };
+  static Result<Loaded> LoadModel(const EngineOptions& options);
+
+  // Runs nothing before Start.
+  EngineImpl(const Loaded& loaded, const EngineOptions& options);
+  ~EngineImpl() override;
+  // Takes what a step that fits the memory plan needs of a GPU, but KV.
+  Status Start(Loaded loaded);
 
   const ModelInfo& info() const override { return info_; }
   const LoadTimes& load_times() const override { return load_times_; }
-  void set_load_times(const LoadTimes& times) { load_times_ = times; }
   Result<std::unique_ptr<Session>> NewSession() override;
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override;
   Result<std::string> SnapshotFingerprint() override;
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override;
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override;
   Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override;
-  int64_t kv_bytes() const override { return memory_->bytes_in_use(); }
+  int64_t kv_bytes() const override { return memory_ != nullptr ? memory_->bytes_in_use() : 0; }
   int64_t free_bytes() const override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
-  double StepBytes(int64_t batch, int64_t context) const override { return ranks_->StepBytes(batch, context); }
+  double StepBytes(int64_t batch, int64_t context) const override { return ranks_ != nullptr ? ranks_->StepBytes(batch, context) : 0; }
   Result<double> MeasureReadRate() override;
-  Status health() const override { return ranks_->status(); }
+  Status health() const override { return ranks_ != nullptr ? ranks_->status() : closed_; }
+  Status Restart() override;
 
   int64_t prefill_chunk() const { return prefill_chunk_; }
-  ActivationDtype activation_dtype() const { return activation_dtype_; }
+  ActivationDtype activation_dtype() const { return options_.activation_dtype; }
   Ranks& ranks() const { return *ranks_; }
   ThreadPool& pool() const { return ranks_->leader_pool(); }
   Runner& runner() const { return ranks_->leader(); }
@@ -67,6 +79,10 @@ class EngineImpl : public Engine {
   Status RunPart(const Part& part);
 
  private:
+  // Closes the devices; `why` is what every call says from then on.
+  void CloseDevices(Status why);
+  Status Reopen();
+
   Status TakeParts(std::span<const StepItem> items);
   // Runs parts_ to their end, as RunPart.
   Status Run();
@@ -79,17 +95,19 @@ class EngineImpl : public Engine {
   Status DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token);
   Status DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token);
 
-  // Of what a few tokens leave behind (fingerprint.cc).
+  // Of what computes the rows, and of what a few tokens leave behind (fingerprint.cc).
+  Result<std::string> MakeFingerprint();
   Result<uint64_t> ProbeDigest();
 
-  std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory
+  const EngineOptions options_;             // without what is called while loading
+  std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory. Null, as ranks_: there is no device
+  Status closed_;                           // why there is none
   ModelInfo info_;
+  KvLayout kv_layout_;
+  std::string fingerprint_;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
   LoadTimes load_times_;
   int64_t prefill_chunk_;
-  ActivationDtype activation_dtype_;
-  std::string modes_;  // numerics, for the fingerprint
   const RankPlaces places_;
-  const bool check_ranks_;
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<RankDecodeSteps> decode_steps_;
   dsv4::Step step_;

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "dsv4/version.h"
 #include "engine/engine_impl.h"
+#include "engine/options.h"
 #include "engine/weight_digest.h"
 
 namespace dsv4 {
@@ -17,13 +18,19 @@ constexpr int kNumericsVersion = 1;
 }  // namespace
 
 Result<std::string> EngineImpl::SnapshotFingerprint() {
-  if (!memory_->fingerprint.empty()) return memory_->fingerprint;
+  if (!fingerprint_.empty()) return fingerprint_;
+  DSV4_RETURN_IF_ERROR(health());
+  DSV4_ASSIGN_OR_RETURN(fingerprint_, MakeFingerprint());
+  memory_->fingerprint = fingerprint_;
+  return fingerprint_;
+}
+
+Result<std::string> EngineImpl::MakeFingerprint() {
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
   DSV4_ASSIGN_OR_RETURN(const uint64_t weights, WeightDigest(runner().model(), runner().device()));
-  memory_->fingerprint =
-      StrCat("numerics ", kNumericsVersion, "; ", runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(),
-             "; ", runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", modes_, ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "");
-  return memory_->fingerprint;
+  const std::string ranks = ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "";
+  return StrCat("numerics ", kNumericsVersion, "; ", runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(),
+                "; ", runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_), ranks);
 }
 
 // The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics in all

@@ -52,36 +52,39 @@ Status CheckFits(const EngineOptions& options, const ModelSource& source, const 
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
-  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
-  LoadTimes times;
+Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
+  Loaded out;
   const Stopwatch opening;
-  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
-  Device& device = *devices.front();
-  const auto count = static_cast<int>(devices.size());
-  times.open = opening.Seconds();
+  DSV4_ASSIGN_OR_RETURN(out.devices, OpenDevices(options));
+  Device& device = *out.devices.front();
+  const auto count = static_cast<int>(out.devices.size());
+  out.times.open = opening.Seconds();
   const std::unique_ptr<ThreadPool> pool = MakePool(options);
   const PoolUse use(pool.get());
   const Stopwatch mapping;
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, device));
-  times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
+  out.times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
   DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
-  const RankPlaces places = PlacesOf(options, devices);
-  const MemoryPlan plan = PlanMemory(options, *source, device, places);
+  out.places = PlacesOf(options, out.devices);
+  const MemoryPlan plan = PlanMemory(options, *source, device, out.places);
   if (options.on_plan) options.on_plan(plan);
-  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, places, plan));
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
-                        OpenExchange(options, places, devices, LargestExchange(options, source->facts(), count)));
+  DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, out.places, plan));
+  DSV4_ASSIGN_OR_RETURN(out.exchange, OpenExchange(options, out.places, out.devices, LargestExchange(options, source->facts(), count)));
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
   std::vector<Device*> of_ranks;
-  for (const auto& rank : devices) of_ranks.push_back(rank.get());
-  DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<LoadedModel>> models,
-                        source->Load(of_ranks, *pool, plan.available_bytes, progress, &times));
-  auto engine = std::make_unique<EngineImpl>(std::move(devices), std::move(models), std::move(exchange), places,
-                                             InfoOf(source->facts(), options, count), options);
-  engine->set_load_times(times);
+  for (const auto& rank : out.devices) of_ranks.push_back(rank.get());
+  out.info = InfoOf(source->facts(), options, count);
+  DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, plan.available_bytes, progress, &out.times));
+  return out;
+}
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckEngineOptions(options));
+  DSV4_ASSIGN_OR_RETURN(EngineImpl::Loaded loaded, EngineImpl::LoadModel(options));
+  auto engine = std::make_unique<EngineImpl>(loaded, options);
+  DSV4_RETURN_IF_ERROR(engine->Start(std::move(loaded)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

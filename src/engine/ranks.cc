@@ -14,6 +14,15 @@ Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
   exchange_->set_site_name([&model = leader().model()](int64_t site) { return model.ExchangeName(site); });
 }
 
+Status Ranks::status() const {
+  if (exchange_ == nullptr) return leader().device().status();
+  for (int r = 0; r < count(); ++r) {
+    const Status failed = runner(r).device().status();
+    if (!failed.ok()) exchange_->FailRank(r, failed);  // before the exchange blames it for what it did not send
+  }
+  return exchange_->status();
+}
+
 void Ranks::Reserve(int64_t max_tokens, int64_t max_rows) {
   for (const Rank& rank : ranks_) rank.runner->Reserve(max_tokens, max_rows);
 }

@@ -32,8 +32,9 @@ class Ranks {
   Runner& runner(int rank) const { return *ranks_[static_cast<size_t>(rank)].runner; }
   ThreadPool& leader_pool() const { return *ranks_.front().pool; }
 
-  // OK until ranks have lost each other; then what happened, for good. Any thread may ask.
-  Status status() const { return exchange_ == nullptr ? Status{} : exchange_->status(); }
+  // OK until a device has failed, or ranks have lost each other; then what happened, and to which rank,
+  // for good.
+  Status status() const;
 
   // Runner::Reserve on every rank. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens, int64_t max_rows);

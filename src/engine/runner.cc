@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/env.h"
 #include "engine/options.h"
 
 namespace dsv4 {
@@ -18,7 +19,8 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
     : device_(device), model_(std::move(model)), amx_(options.amx), regimes_(options),
       // Recordings name addresses: on a device the buffers have their largest size from the beginning.
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
-      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
+      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes),
+      fail_after_(EnvFailDeviceAfter()) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   device_.Bind();  // kernels are asked for their limits
   model_->Plan(ctx_);
@@ -40,6 +42,10 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
   memory_ = model_->MakeStepMemory(tokens, rows, device_);
 }
 
+void Runner::CountPass() {
+  if (fail_after_ > 0 && ++num_passes_ >= fail_after_) device_.Fail("DSV4_FAIL_DEVICE_AFTER");
+}
+
 StepView Runner::Place(const Step& step, Regime rows) {
   device_.Bind();
   ctx_.tiles = UsesTiles(step.num_tokens());
@@ -54,6 +60,7 @@ Tensor Runner::Queue(const StepView& view) {
 }
 
 void Runner::Forward(const Step& step, Regime rows) {
+  CountPass();
   const StepView view = Place(step, rows);
   if (Repeats(step, rows)) return recordings_.Run(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
   Queue(view);

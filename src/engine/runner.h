@@ -33,6 +33,9 @@ class Runner {
   // none. Throws std::bad_alloc; the next Reserve starts from nothing then.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
+  // A pass is about to be queued: DSV4_FAIL_DEVICE_AFTER (base/env.h) counts them. Forward does it by itself.
+  void CountPass();
+
   // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each sequence, all
   // with logits, runs from its recording. The calling thread is the device's from here on.
   void Forward(const Step& step, Regime rows);
@@ -62,6 +65,8 @@ class Runner {
   std::unique_ptr<StepMemory> memory_;
   StepBuffers step_buffers_;
   Recordings recordings_;
+  const int64_t fail_after_;
+  int64_t num_passes_ = 0;
 };
 
 }  // namespace dsv4

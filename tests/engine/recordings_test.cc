@@ -38,6 +38,8 @@ class FakeDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   int64_t free_bytes() const override { return free; }
   Status Synchronize() override { return {}; }
+  Status status() const override { return {}; }
+  void Fail(const std::string&) override {}
 
   std::string name() const override { return "fake"; }
   int64_t scratch_bytes() const override { return 0; }

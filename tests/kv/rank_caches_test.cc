@@ -34,6 +34,8 @@ class ScarceDevice : public Device {
   }
   void Clear(void* dst, int64_t bytes) override { cpu_->Clear(dst, bytes); }
   Status Synchronize() override { return {}; }
+  Status status() const override { return {}; }
+  void Fail(const std::string&) override {}
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }

@@ -1,0 +1,46 @@
+// A device that has failed is closed and opened anew.
+#include <utility>
+
+#include "base/str.h"
+#include "engine/engine_impl.h"
+
+namespace dsv4 {
+
+namespace {
+
+bool SameModel(const ModelInfo& a, const ModelInfo& b) {
+  return a.vocab_size == b.vocab_size && a.num_layers == b.num_layers && a.hidden_size == b.hidden_size && a.max_context == b.max_context &&
+         a.weight_bytes == b.weight_bytes && a.kv_fixed_bytes == b.kv_fixed_bytes && a.kv_bytes_per_token == b.kv_bytes_per_token;
+}
+
+}  // namespace
+
+void EngineImpl::CloseDevices(Status why) {
+  if (memory_ != nullptr) memory_->engine = nullptr;
+  decode_steps_.reset();
+  ranks_.reset();
+  memory_.reset();  // sessions and snapshots that are left keep the devices open
+  closed_ = std::move(why);
+}
+
+Status EngineImpl::Restart() {
+  if (memory_ != nullptr && memory_.use_count() > 1) {
+    return InvalidArgument("sessions or snapshots are left that lie in the device's memory; destroy them first");
+  }
+  CloseDevices(Internal("the device is closed"));
+  const Status opened = Reopen();
+  if (!opened.ok()) CloseDevices(opened);
+  return opened;
+}
+
+Status EngineImpl::Reopen() {
+  DSV4_ASSIGN_OR_RETURN(Loaded loaded, LoadModel(options_));
+  if (!SameModel(loaded.info, info_)) return DataLoss("the model's files hold another model by now; start the program again");
+  DSV4_RETURN_IF_ERROR(Start(std::move(loaded)));
+  if (fingerprint_.empty()) return {};
+  DSV4_ASSIGN_OR_RETURN(const std::string now, MakeFingerprint());
+  if (now == fingerprint_) return {};
+  return DataLoss(StrCat("the model's files hold another model by now, [", now, "] in place of [", fingerprint_, "]; start the program again"));
+}
+
+}  // namespace dsv4

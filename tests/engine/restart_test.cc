@@ -1,0 +1,127 @@
+// A device that fails, and the engine after it.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "dsv4/snapshot.h"
+#include "engine/engine_impl.h"
+#include "io/test_files.h"
+#include "support/sessions.h"
+
+namespace dsv4::test {
+namespace {
+
+class Restart : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    engine_ = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .num_threads = 1});
+    ASSERT_NE(engine_, nullptr);
+    tokens_ = SomeTokens(20, 1, engine_->info().vocab_size);
+  }
+  Device& device() { return dynamic_cast<EngineImpl&>(*engine_).runner().device(); }
+  std::vector<float> Logits() {
+    std::vector<float> logits;
+    const auto session = std::move(engine_->NewSession()).value();
+    EXPECT_TRUE(session->Append(tokens_, LogitRows::kAll, &logits).ok());
+    return logits;
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::vector<TokenId> tokens_;
+};
+
+TEST_F(Restart, ADeviceThatFailsSaysSoUntilItIsOpenedAnew) {
+  const std::vector<float> before = Logits();
+  auto session = std::move(engine_->NewSession()).value();
+  device().Fail("a test");
+  const Status failed = session->Append(tokens_, LogitRows::kNone, nullptr);
+  EXPECT_EQ(failed.code(), StatusCode::kInternal);
+  EXPECT_EQ(engine_->health().message(), failed.message());
+  EXPECT_NE(failed.message().find("a test"), std::string::npos);
+  EXPECT_TRUE(session->tokens().empty());
+  EXPECT_EQ(engine_->Restart().code(), StatusCode::kInvalidArgument);  // a session is left
+  session.reset();
+  ASSERT_TRUE(engine_->Restart().ok());
+  EXPECT_TRUE(engine_->health().ok());
+  EXPECT_EQ(Logits(), before);
+}
+
+TEST_F(Restart, SnapshotsOnDiskSurviveThoseInMemoryAreNotWritten) {
+  const TempDir dir;
+  ASSERT_TRUE(engine_->SnapshotFingerprint().ok());
+  auto session = std::move(engine_->NewSession()).value();
+  ASSERT_TRUE(session->Append(tokens_, LogitRows::kNone, nullptr).ok());
+  auto snapshot = std::move(session->Snapshot()).value();
+  ASSERT_TRUE(std::move(snapshot->MakeImage("")).value()->Write(dir / "a").ok());
+  device().Fail("a test");
+  EXPECT_EQ(snapshot->MakeImage("").status().code(), StatusCode::kInternal);
+  session.reset();
+  snapshot.reset();
+  ASSERT_TRUE(engine_->Restart().ok());
+  const auto loaded = engine_->LoadSnapshot(dir / "a");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ((*loaded)->tokens(), tokens_);
+}
+
+TEST_F(Restart, InjectedAfterSoManyPasses) {
+  ::setenv("DSV4_FAIL_DEVICE_AFTER", "3", 1);
+  ASSERT_TRUE(engine_->Restart().ok());
+  auto session = std::move(engine_->NewSession()).value();
+  const TokenId id = 5;
+  EXPECT_TRUE(session->Append({&id, 1}, LogitRows::kNone, nullptr).ok());
+  EXPECT_TRUE(session->Append({&id, 1}, LogitRows::kNone, nullptr).ok());
+  EXPECT_EQ(session->Append({&id, 1}, LogitRows::kNone, nullptr).code(), StatusCode::kInternal);
+  EXPECT_EQ(session->tokens().size(), 2u);
+  ::unsetenv("DSV4_FAIL_DEVICE_AFTER");
+}
+
+TEST(RestartOfFiles, AnotherModelIsRefused) {
+  const TempDir dir;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/" + name, dir / name);
+  }
+  auto engine = LoadOrFail({.model_dir = dir.path(), .num_threads = 1});
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(engine->SnapshotFingerprint().ok());
+  // Another file takes the place of this one, as a download would do it.
+  std::filesystem::copy_file(dir / "model.safetensors", dir / "new");
+  {
+    std::fstream file(dir / "new", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    const int byte = file.peek();
+    file.seekp(-3, std::ios::end);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  std::filesystem::rename(dir / "new", dir / "model.safetensors");
+  EXPECT_EQ(engine->Restart().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(engine->NewSession().status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(engine->kv_bytes(), 0);
+  // The right files are back.
+  std::filesystem::remove(dir / "model.safetensors");
+  std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/model.safetensors", dir / "model.safetensors");
+  EXPECT_TRUE(engine->Restart().ok());
+  EXPECT_TRUE(engine->NewSession().ok());
+}
+
+TEST(RestartOfRanks, AllAreOpenedAnew) {
+  ::setenv("DSV4_FAIL_DEVICE_AFTER", "2", 1);
+  auto engine = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cpu*2", .num_threads = 2});
+  ASSERT_NE(engine, nullptr);
+  const std::vector<TokenId> tokens = SomeTokens(8, 1, engine->info().vocab_size);
+  std::vector<float> first, again;
+  auto session = std::move(engine->NewSession()).value();
+  EXPECT_TRUE(session->Append(tokens, LogitRows::kLast, &first).ok());
+  EXPECT_EQ(session->Append(tokens, LogitRows::kLast, &again).code(), StatusCode::kInternal);
+  EXPECT_FALSE(engine->health().ok());
+  session.reset();
+  ::unsetenv("DSV4_FAIL_DEVICE_AFTER");
+  ASSERT_TRUE(engine->Restart().ok());
+  session = std::move(engine->NewSession()).value();
+  EXPECT_TRUE(session->Append(tokens, LogitRows::kLast, &again).ok());
+  EXPECT_EQ(again, first);
+}
+
+}  // namespace
+}  // namespace dsv4::test
