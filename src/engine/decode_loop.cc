@@ -51,7 +51,8 @@ Status DecodeLoop::SetUp() {
     Live& l = live_[static_cast<size_t>(i)];
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(*l.session), {&l.next, 1}));
     const int64_t start = LengthOf(*l.session);
-    DSV4_RETURN_IF_ERROR(l.session->caches().Reserve(start + 2));  // the token behind the sequence and the one behind that
+    // The token behind the sequence and the one behind that.
+    DSV4_RETURN_IF_ERROR(ReserveKv(steps_.ranks().recordings(), [&] { return l.session->caches().Reserve(start + 2); }));
     l.session->ReserveTokens(2);
     step_.tokens.push_back(l.next);
     step_.positions.push_back(start);
@@ -68,8 +69,10 @@ Result<bool> DecodeLoop::RoomForNext() {
   for (Live& l : live_) {
     const int64_t after = LengthOf(*l.session) + 2;  // tokens once the next step has run
     if (l.drawn + 1 >= items_[l.item].max_tokens || after > info_.max_context) return false;
-    DSV4_ASSIGN_OR_RETURN(const bool in_place, ReserveInPlace(l.session->caches(), after));
-    if (!in_place) return false;
+    const Result<bool> in_place = ReserveInPlace(l.session->caches(), after);
+    if (in_place.status().code() == StatusCode::kResourceExhausted) return false;  // set up anew, it may find some
+    DSV4_RETURN_IF_ERROR(in_place.status());
+    if (!*in_place) return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
@@ -135,15 +136,17 @@ Status EngineImpl::Run() {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
     const int64_t most = std::max(budget, runner().regimes().MaxRows(Regime::kDecode, budget));
-    int64_t total = 0, rows = 0;
+    int64_t total = 0;
+    std::array<int64_t, 3> rows{};  // of logits, by regime: no pass has rows of two
     for (const Part& part : parts) {
       const auto n = static_cast<int64_t>(part.tokens.size());
-      DSV4_RETURN_IF_ERROR(part.session->caches().Reserve(static_cast<int64_t>(part.session->tokens().size()) + n));
+      const int64_t length = static_cast<int64_t>(part.session->tokens().size()) + n;
+      DSV4_RETURN_IF_ERROR(ReserveKv(ranks_->recordings(), [&] { return part.session->caches().Reserve(length); }));
       part.session->ReserveTokens(part.tokens.size());
       total += n;
-      rows += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
+      rows[static_cast<size_t>(part.regime)] += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
-    ranks_->Reserve(std::min(total, most), std::min(rows, most));
+    ranks_->Reserve(std::min(total, most), std::min(*std::max_element(rows.begin(), rows.end()), most));
     while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
     return {};
   } catch (const std::bad_alloc&) {

@@ -17,7 +17,8 @@ Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> cac
 }
 
 Status RankDecodeSteps::QueueModel(int64_t k) {
-  if (ranks_.count() > 1 && leader().ModelRecordsNext()) {
+  const auto records = [](const auto& steps) { return steps->ModelRecordsNext(); };
+  if (ranks_.count() > 1 && std::any_of(steps_.begin(), steps_.end(), records)) {
     DSV4_RETURN_IF_ERROR(ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->PrepareModel(), Status{}; }));
   }
   return ranks_.Run([this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), Status{}; });

@@ -1,5 +1,6 @@
 #include "engine/ranks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -8,6 +9,7 @@ namespace dsv4 {
 
 Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
     : ranks_(std::move(ranks)), steps_(ranks_.size()), exchange_(std::move(exchange)), threads_(static_cast<int>(ranks_.size())) {
+  for (const Rank& rank : ranks_) recordings_.push_back(&rank.runner->recordings());
   if (count() == 1) return;
   DSV4_CHECK(exchange_ != nullptr && exchange_->count() == count());
   for (int r = 0; r < count(); ++r) runner(r).context().ranks = &exchange_->view(r);
@@ -41,6 +43,10 @@ Status Ranks::GiveViews(const Step& step, std::span<RankCaches* const> caches) {
   return {};
 }
 
+bool Ranks::RecordsNext(const Step& step, Regime rows) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.runner->RecordsNext(step, rows); });
+}
+
 Status Ranks::Run(const std::function<Status(int)>& job) {
   if (count() == 1) return job(0);
   const Status ran = threads_.Run(
@@ -60,7 +66,7 @@ Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const
     return {};
   }
   DSV4_RETURN_IF_ERROR(GiveViews(step, caches));
-  if (leader().RecordsNext(step, rows)) {
+  if (RecordsNext(step, rows)) {
     DSV4_RETURN_IF_ERROR(Run([&](int r) { return runner(r).Prepare(StepOf(r, step), rows), Status{}; }));
   }
   return Run([&](int r) {

@@ -30,6 +30,7 @@ class Ranks {
   int count() const { return static_cast<int>(ranks_.size()); }
   Runner& leader() const { return *ranks_.front().runner; }  // whose logits are everybody's
   Runner& runner(int rank) const { return *ranks_[static_cast<size_t>(rank)].runner; }
+  std::span<Recordings* const> recordings() const { return recordings_; }  // of every rank
   ThreadPool& leader_pool() const { return *ranks_.front().pool; }
 
   // OK until a device has failed, or ranks have lost each other; then what happened, and to which rank,
@@ -47,6 +48,8 @@ class Ranks {
   // any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
   Status GiveViews(const Step& step, std::span<RankCaches* const> caches);
   const Step& StepOf(int rank, const Step& step) const { return rank == 0 ? step : steps_[static_cast<size_t>(rank)]; }
+  // Whether a rank would record the pass first (Runner::RecordsNext): then all prepare before one of them launches it.
+  bool RecordsNext(const Step& step, Regime rows) const;
   // Calls job(rank) on every rank's thread and waits for all: the first error, or what the exchange failed with.
   Status Run(const std::function<Status(int rank)>& job);
   // A rank is lost: the others stop waiting for it, status() tells.
@@ -57,6 +60,7 @@ class Ranks {
 
  private:
   std::vector<Rank> ranks_;
+  std::vector<Recordings*> recordings_;
   std::vector<Step> steps_;  // the step with each rank's views; the leader's is the caller's
   std::unique_ptr<Exchange> exchange_;
   RankThreads threads_;  // last: ends before what its jobs use

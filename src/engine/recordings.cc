@@ -59,6 +59,15 @@ bool Recordings::EvictOldest() {
   return true;
 }
 
+void Recordings::GiveUp() {
+  while (EvictOldest()) {
+  }
+  for (auto& [key, entry] : entries_) {
+    entry.runs = 0;
+    entry.waits = true;
+  }
+}
+
 void Recordings::Clear() {
   while (EvictOldest()) {
   }

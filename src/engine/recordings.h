@@ -1,13 +1,16 @@
 // Recordings of the steps that repeat, as many as their share of the device's memory holds.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "device/device.h"
+#include "dsv4/status.h"
 
 namespace dsv4 {
 
@@ -37,8 +40,10 @@ class Recordings {
   bool RecordsNext(StepWork kind, int64_t sequences) const;
   void Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work);
 
-  // Forgets all: addresses change, or others need the memory. Nothing may be queued.
+  // Forgets all: addresses change. Nothing may be queued.
   void Clear();
+  // The same where others need the memory: none is made again at once.
+  void GiveUp();
 
   int64_t count() const { return count_; }
   int64_t bytes() const { return bytes_; }  // by which the device's free memory has shrunk
@@ -61,5 +66,16 @@ class Recordings {
   std::map<Key, Entry> entries_;
   int64_t count_ = 0, bytes_ = 0, clock_ = 0;
 };
+
+// `reserve` takes memory for KV of all ranks: a Status. Where there is none, the ranks' `recordings` go first, as they only make
+// steps faster. Nothing may be queued.
+template <typename Reserve>
+Status ReserveKv(std::span<Recordings* const> recordings, Reserve reserve) {
+  Status status = reserve();
+  const auto none = [](const Recordings* r) { return r->count() == 0; };
+  if (status.code() != StatusCode::kResourceExhausted || std::all_of(recordings.begin(), recordings.end(), none)) return status;
+  for (Recordings* r : recordings) r->GiveUp();
+  return reserve();
+}
 
 }  // namespace dsv4

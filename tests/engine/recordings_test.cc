@@ -145,5 +145,30 @@ TEST(Recordings, WithoutMemoryOthersGoFirstAndThenStepsRunWithout) {
   EXPECT_GT(device.launches, 0) << "tried again once there was time for it";
 }
 
+TEST(Recordings, MakeRoomForKv) {
+  FakeDevice device, of_another_rank;
+  Recordings recordings(device, 1000), others(of_another_rank, 1000);
+  Recordings* const of_ranks[] = {&others, &recordings};
+  int64_t attempts = 0;
+  const auto reserve = [&]() -> Status {
+    ++attempts;
+    return device.free >= 950 ? Status{} : ResourceExhausted("no memory for a page");
+  };
+  EXPECT_TRUE(ReserveKv(of_ranks, reserve).ok());
+  EXPECT_EQ(attempts, 1);
+  for (int64_t n = 1; n <= 3; ++n) {
+    for (Recordings* r : of_ranks) r->Run(StepWork::kModel, n, kNothing);
+  }
+  EXPECT_TRUE(ReserveKv(of_ranks, reserve).ok());
+  EXPECT_EQ(attempts, 3);
+  EXPECT_EQ(recordings.count(), 0);
+  EXPECT_EQ(others.count(), 0) << "ranks record the same steps";
+  recordings.Run(StepWork::kModel, 1, kNothing);
+  EXPECT_EQ(recordings.count(), 0) << "the memory is not taken back at once";
+  device.free = 500;
+  EXPECT_EQ(ReserveKv(of_ranks, reserve).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(attempts, 4) << "there is nothing to give up";
+}
+
 }  // namespace
 }  // namespace dsv4
