@@ -367,6 +367,9 @@ void AddServe(CLI::App* app, Command* chosen) {
              "seconds that running requests get after SIGTERM (default 30)");
   AddInteger(c, "--stall-timeout", &o->stall_timeout_s, 0, 1 << 30,
              "seconds of one step after which /health turns false (default 120; 0: never)");
+  AddChoice<bool>(c, "--on-device-failure", &s->restart_device, {{"restart", true}, {"exit", false}},
+                  "what follows when the GPU fails: it is opened anew, or the server ends with status 1 "
+                  "(default restart)");
   AddInteger(c, "--ping", &o->ping_s, 0, 1 << 20,
              "seconds of silence after which a stream gets a ping (default 10; 0: none)");
   AddChoice<bool>(c, "--log-format", &s->log_json, {{"text", false}, {"json", true}}, "form of the log (default text)");

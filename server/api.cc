@@ -432,6 +432,11 @@ void Start(const Api& api, const ExchangePtr& exchange, const std::shared_ptr<Jo
     job->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(api.options.request_timeout_s));
   }
+  if (api.scheduler.device_failed()) {
+    ApiError error(503, "the device has failed and is being opened anew; try again later");
+    error.retry_after_s = 10;
+    throw error;
+  }
   const Status status = api.scheduler.Submit(job);
   if (!status.ok()) {
     ApiError error = ToApiError(status);

@@ -38,6 +38,7 @@ struct Api {
   std::vector<std::string> tenants = {};   // of each API key
   CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
   int64_t created;                  // seconds since 1970
+  std::function<void(const std::string& id, const std::string& what)> on_failure = {};  // of a request, for the log; any thread
 };
 
 // The error as the route's clients expect it, made and sent.

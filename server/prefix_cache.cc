@@ -291,6 +291,15 @@ bool PrefixCache::Evict() {
   return true;
 }
 
+void PrefixCache::DropMemory() {
+  const std::lock_guard lock(mutex_);
+  while (!by_use_.empty()) {
+    Node* node = by_use_.back();
+    DropSnapshot(node);
+    PruneNode(node);
+  }
+}
+
 void PrefixCache::DropSnapshot(Node* node) {
   by_use_.erase(node->value.place);
   node->value.snapshot.reset();

@@ -92,6 +92,9 @@ class PrefixCache {
   // leaves go before what they share). With a disk, the latter are queued to be written there. False: there is none.
   bool Evict();
 
+  // Forgets what is in memory without writing it: the device that holds it has failed. What is on disk stays.
+  void DropMemory();
+
   // Writes what Evict would write, the latest first, until `until` has passed; then forgets all.
   void SaveAndClear(const std::function<bool()>& until);
 

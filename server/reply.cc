@@ -83,6 +83,7 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
 void Reply::Fail(const ApiError& error) {
   over_ = true;
   if (const auto job = job_.lock()) api_.scheduler.Cancel(job);
+  if (error.status >= 500 && api_.on_failure) api_.on_failure(exchange_->request().id, error.what());
   if (!stream_) return RespondError(*exchange_, form_, error);
   Raw(ErrorEvent(error));
   Flush();

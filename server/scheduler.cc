@@ -188,6 +188,7 @@ void Scheduler::Run() {
       if (out_of_memory) end_all("the server has no memory left");
       out_of_memory = false;
       step();
+      if (const Status health = engine_.health(); !health.ok() && !device_failed_) OnDeviceFailure(health);
     } catch (const std::bad_alloc&) {
       out_of_memory = true;
       RefillMemoryReserve();
@@ -280,7 +281,7 @@ void Scheduler::Retire() {
                          .prefill_s = s.has_token ? Seconds(s.first_token - s.admitted) : 0,
                          .decode_s = s.has_token ? Seconds(s.last_token - s.first_token) : 0,
                          .total_s = total});
-    if (s.end_reason != FinishReason::kError) KeepReply(s);
+    if (s.end_reason != FinishReason::kError && engine_.health().ok()) KeepReply(s);
     s.session.reset();
     --(ran ? num_running_ : num_waiting_);  // idle() says that nothing is held
   };

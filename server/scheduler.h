@@ -35,7 +35,11 @@ struct SchedulerOptions {
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
-  std::function<void(const std::string&)> on_warning = {};  // one line, by the engine's thread; may be empty
+  bool restart_device = true;       // after its failure it is opened anew; else on_fatal at once
+  // By the engine's thread; may be empty.
+  std::function<void(const std::string&)> on_warning = {};  // one line
+  std::function<void(const char* event, const std::string& what)> on_device = {};  // it failed, it was opened anew
+  std::function<void(const Status&)> on_fatal = {};  // there is no device any more: every request fails from now on
 };
 
 class Scheduler {
@@ -58,6 +62,8 @@ class Scheduler {
 
   // Seconds since the engine's thread last got a step further, or began to wait for one; 0 when there is nothing to do.
   double SecondsStuck() const;
+  // The device has failed, and is being opened anew or is gone.
+  bool device_failed() const { return device_failed_; }
   bool idle() const { return num_running_ == 0 && num_waiting_ == 0; }
   void Fill(Gauges* gauges) const;
 
@@ -104,6 +110,7 @@ class Scheduler {
   void End(Sequence& s, FinishReason reason, Status error = {});
   void Deliver();
   void Retire();
+  void OnDeviceFailure(const Status& failure);
   int64_t RunningBytes() const;
   int64_t BytesAfter(const Sequence& s, size_t more_tokens) const;
   int64_t Growth(const Sequence& s, size_t more_tokens) const;
@@ -133,6 +140,7 @@ class Scheduler {
   Metrics::Step step_metrics_;
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
+  std::atomic<bool> device_failed_{false};
   std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
   std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
   std::unique_ptr<MaskWorkers> mask_workers_;

@@ -48,9 +48,11 @@ void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
     status = RunItems(batch);
   }
   if (status.ok()) return AfterStep(batch);
+  if (!engine_.health().ok()) return;  // all end: OnDeviceFailure
   // No session has changed. Each alone, so that only the one at fault ends.
   for (Sequence* s : batch) {
     const Status alone = batch.size() == 1 ? status : RunItems({&s, 1});
+    if (!engine_.health().ok()) return;
     if (alone.ok()) {
       AfterStep({&s, 1});
     } else {
@@ -113,7 +115,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   });
   step_begin_ns_ = NowNs();
   end_step();
-  if (status.ok()) return;
+  if (status.ok() || !engine_.health().ok()) return;
   one_step_ = true;
   for (Sequence* s : batch) {
     if (s->ended) continue;

@@ -33,6 +33,7 @@ constexpr size_t kMaxIdleBody = size_t{64} << 10;  // of requests whose route ta
 // For the ends of what two readers of requests had made when memory ran out: 16 bytes and more for each JSON value.
 constexpr size_t kMemoryReserve = size_t{128} << 20;
 constexpr std::chrono::milliseconds kDrainPoll{50};
+constexpr std::chrono::milliseconds kLastReplies{200};  // for errors, before the end
 constexpr std::chrono::milliseconds kFileWatch{5000};
 
 struct RouteEntry {
@@ -135,7 +136,10 @@ class Server {
                          .disk_bytes = options_.kv_disk_bytes,
                          .in_content = options_.special_tokens_in_content,
                          .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
-        .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); }};
+        .restart_device = options_.restart_device,
+        .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); },
+        .on_device = [this](const char* event, const std::string& what) { log_.Line(event, {{"what", what}}); },
+        .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     std::vector<TokenId> ends = engine_.info().eos_token_ids;
@@ -151,7 +155,10 @@ class Server {
                      .fingerprint = Fingerprint(),
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .compile_queue = &*compile_queue_,
-                     .created = UnixTime()});
+                     .created = UnixTime(),
+                     .on_failure = [this](const std::string& id, const std::string& what) {
+                       log_.Line("failed", {{"id", id}, {"what", what}});
+                     }});
     workers_.emplace(2, kMaxQueuedReads);
     if (!options_.kv_disk.empty()) {
       Gauges gauges;
@@ -172,7 +179,7 @@ class Server {
     scheduler_->Stop();
     http_->Close();
     log_.Line("stopped", {});
-    return {};
+    return fatal_;
   }
 
  private:
@@ -304,14 +311,14 @@ class Server {
   void Health(Exchange& exchange) {
     const bool stuck = options_.stall_timeout_s > 0 && scheduler_->SecondsStuck() > options_.stall_timeout_s;
     const bool changed = file_watch_->changed();
-    const bool failed = !engine_.health().ok();  // ranks that lost each other do not come back
-    const bool live = !stuck && !failed, ready = live && !draining_ && !changed;
+    const bool failed = scheduler_->device_failed();
+    const bool live = !stuck, ready = !stuck && !draining_ && !changed && !failed;
     const std::string& path = exchange.request().path;
     const bool good = path == "/health/live" ? live : ready;
     if (path != "/health" && path != "/health/live" && path != "/health/ready") {
       return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no " + path + " here"));
     }
-    const char* status = failed ? "failed" : stuck ? "stuck" : changed ? "model changed" : draining_ ? "draining" : "ok";
+    const char* status = stuck ? "stuck" : failed ? "device failed" : changed ? "model changed" : draining_ ? "draining" : "ok";
     exchange.Respond(good ? 200 : 503, "application/json",
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }
@@ -346,9 +353,17 @@ class Server {
     if (Clock::now() > drain_end_) {
       log_.Line("stopping", {{"reason", "drain time-out"}, {"busy", std::to_string(http_->num_busy())}});
       scheduler_->Stop();  // its last outputs, errors, are queued now
-      return http_->PostAfter(std::chrono::milliseconds(200), [this] { http_->Stop(); });
+      return http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
     }
     http_->PostAfter(kDrainPoll, [this] { WaitUntilDrained(); });
+  }
+
+  // There is no device any more: what is queued are errors, and clients get them.
+  void OnFatal(const Status& status) {
+    fatal_ = status;
+    draining_ = true;
+    log_.Line("stopping", {{"reason", status.message()}});
+    http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
   }
 
   // ---- On a worker
@@ -389,6 +404,7 @@ class Server {
   std::optional<Access> access_;
   std::optional<FileWatch> file_watch_;
   bool draining_ = false;
+  Status fatal_;  // why the server ends by itself
   Clock::time_point drain_end_;
 };
 

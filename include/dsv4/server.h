@@ -55,12 +55,14 @@ struct ServerOptions {
   double request_timeout_s = 3600;  // 0: none
   double drain_timeout_s = 30;      // after SIGTERM or SIGINT
   double stall_timeout_s = 120;     // a step that takes longer makes /health false
+  bool restart_device = true;       // that has failed; else the server ends, for its supervisor to start it anew
   double ping_s = 10;               // silence of a stream after which a comment is sent; 0: never
   bool log_json = false;
 };
 
 // Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
-// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken).
+// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken), and of a
+// device that failed and was not to be opened anew, or could not be.
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
 
 }  // namespace dsv4

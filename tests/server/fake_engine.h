@@ -166,8 +166,16 @@ class FakeEngine : public Engine {
   }
   int64_t kv_bytes() const override { return bytes_; }
   int64_t free_bytes() const override { return 0; }
+  Status health() const override { return broken ? Internal("the fake device failed") : Status{}; }
+  Status Restart() override {
+    if (live_sessions > 0 || bytes_ > 0) return InvalidArgument("sessions or snapshots are left");
+    if (before_restart) before_restart();
+    broken = !restart_status.ok();
+    return restart_status;
+  }
   Status Step(std::span<const StepItem> items) override {
     if (before_step) before_step();
+    DSV4_RETURN_IF_ERROR(health());
     const std::lock_guard lock(mutex);
     int64_t total = 0, held = 0;
     for (const StepItem& item : items) {
@@ -242,6 +250,9 @@ class FakeEngine : public Engine {
 
   std::string fingerprint = "fake";
   std::atomic<int64_t> live_sessions = 0;
+  std::atomic<bool> broken = false;   // every step fails, until Restart
+  Status restart_status;
+  std::function<void()> before_restart;
   std::function<void()> before_step;  // set before the first step
   std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead
   std::function<void()> before_io;    // of a snapshot's file; set before the first session
