@@ -20,9 +20,9 @@ StepView HostView(const Step& step) {
           .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
 }
 
-Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes,
-                                               const Device& device) {
-  return deepseek_v4::OpenCheckpoint(dir, modes, device);
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,
+                                               DraftModule draft) {
+  return deepseek_v4::OpenCheckpoint(dir, modes, device, draft);
 }
 
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,

@@ -21,6 +21,7 @@
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 #include "kv/layout.h"
+#include "model/draft_module.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
@@ -35,7 +36,10 @@ struct ModelFacts {
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass
   int64_t weight_bytes = 0;                 // in the files
-  KvSpec kv;
+  KvSpec kv;  // the rings of a draft module included
+  DraftModule draft = DraftModule::kNone;  // that is bound
+  int64_t most_drafts = 0;                 // of a sequence in a step
+  int64_t draft_rows = 1;                  // of a sequence in a pass of LoadedModel::Draft
 };
 
 // What rounds activations and KV rows.
@@ -160,9 +164,9 @@ class ModelSource {
 };
 
 // Reads and checks config.json and the tensors' headers in `dir`. On a GPU sizes must be within what its kernels take.
-// Errors: kNotFound, kDataLoss, kUnsupported.
-Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes,
-                                               const Device& device);
+// `draft`: the draft module to bind with it. Errors: kNotFound, kDataLoss, kUnsupported.
+Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,
+                                               DraftModule draft = DraftModule::kNone);
 
 // Random weights of a released shape (SyntheticModel, dsv4/engine.h). Errors: kInvalidArgument.
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,

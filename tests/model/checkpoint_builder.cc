@@ -150,6 +150,29 @@ void AddHc(Builder& b, const Config& c, const std::string& name, int64_t mixes, 
   b.F32(name + "_scale", {gains});
 }
 
+// One block, but for its router's table or bias.
+void AddBlock(Builder& b, const Config& c, const std::string& layer, int64_t ratio) {
+  AddHc(b, c, layer + ".hc_attn", (2 + c.hc_mult) * c.hc_mult, 3);
+  AddHc(b, c, layer + ".hc_ffn", (2 + c.hc_mult) * c.hc_mult, 3);
+  b.Bf16(layer + ".attn_norm.weight", {c.hidden_size});
+  b.Bf16(layer + ".ffn_norm.weight", {c.hidden_size});
+  AddAttention(b, c, layer + ".attn", ratio);
+  const std::string ffn = layer + ".ffn";
+  b.Bf16(ffn + ".gate.weight", {c.num_experts, c.hidden_size});
+  AddExpert(c, ffn + ".shared_experts", [&](auto... a) { b.Linear(a...); });
+  for (int64_t e = 0; e < c.num_experts; ++e) {
+    AddExpert(c, ffn + ".experts." + std::to_string(e), [&](auto... a) { b.Expert(a...); });
+  }
+}
+
+void AddStage(Builder& b, const Config& c, const std::string& stage, bool is_last) {
+  AddBlock(b, c, stage, 0);
+  b.F32(stage + ".ffn.gate.bias", {c.num_experts});
+  if (!is_last) return;
+  b.Bf16(stage + ".norm.weight", {c.hidden_size});
+  AddHc(b, c, stage + ".hc_head", c.hc_mult, 1);
+}
+
 // Joins experts `part` ("w1" over "w3", or "w2") of every layer into one tensor, expert by expert.
 TestTensor StackExperts(const Config& c, std::vector<TestTensor>& tensors, const std::string& experts,
                         const std::vector<std::string>& parts, const std::string& name) {
@@ -233,26 +256,49 @@ Json TinyConfigJson() {
 
 Config TinyConfig() { return deepseek_v4::ParseConfig(TinyConfigJson().dump(), "tiny").value(); }
 
+Json TinyDsparkConfigJson() {
+  Json json = TinyConfigJson();
+  json["compress_ratios"] = {0, 4, 128, 0, 0};
+  json["dspark_block_size"] = 3;
+  json["dspark_noise_token_id"] = 15;
+  json["dspark_target_layer_ids"] = {0, 2};
+  json["dspark_markov_rank"] = 32;
+  return json;
+}
+
+std::vector<TestTensor> MakeMtp(const Config& c, const Dialect& dialect) {
+  Builder b(dialect);
+  AddStage(b, c, "mtp.0", true);
+  b.Bf16("mtp.0.enorm.weight", {c.hidden_size});
+  b.Bf16("mtp.0.hnorm.weight", {c.hidden_size});
+  b.Linear("mtp.0.e_proj", c.hidden_size, c.hidden_size);
+  b.Linear("mtp.0.h_proj", c.hidden_size, c.hidden_size);
+  return b.Take();
+}
+
+std::vector<TestTensor> MakeDspark(const Config& c, const Dialect& dialect, int64_t stages) {
+  constexpr int64_t kTargets = 2, kRank = 32;
+  Builder b(dialect);
+  for (int64_t s = 0; s < stages; ++s) AddStage(b, c, "mtp." + std::to_string(s), s + 1 == stages);
+  b.Linear("mtp.0.main_proj", c.hidden_size, kTargets * c.hidden_size);
+  b.Bf16("mtp.0.main_norm.weight", {c.hidden_size});
+  const std::string last = "mtp." + std::to_string(stages - 1);
+  b.Bf16(last + ".markov_head.markov_w1.weight", {c.vocab_size, kRank});
+  b.Bf16(last + ".markov_head.markov_w2.weight", {c.vocab_size, kRank});
+  b.Bf16(last + ".confidence_head.proj.weight", {1, c.hidden_size + kRank});
+  return b.Take();
+}
+
 std::vector<TestTensor> MakeCheckpoint(const Config& c, const Dialect& dialect) {
   Builder b(dialect);
   b.Bf16("embed.weight", {c.vocab_size, c.hidden_size});
   for (int64_t l = 0; l < c.num_layers; ++l) {
     const std::string layer = "layers." + std::to_string(l);
-    AddHc(b, c, layer + ".hc_attn", (2 + c.hc_mult) * c.hc_mult, 3);
-    AddHc(b, c, layer + ".hc_ffn", (2 + c.hc_mult) * c.hc_mult, 3);
-    b.Bf16(layer + ".attn_norm.weight", {c.hidden_size});
-    b.Bf16(layer + ".ffn_norm.weight", {c.hidden_size});
-    AddAttention(b, c, layer + ".attn", c.compress_ratios[static_cast<size_t>(l)]);
-    const std::string ffn = layer + ".ffn";
-    b.Bf16(ffn + ".gate.weight", {c.num_experts, c.hidden_size});
+    AddBlock(b, c, layer, c.compress_ratios[static_cast<size_t>(l)]);
     if (c.is_hash(l)) {
-      b.HashTable(ffn + ".gate.tid2eid", c.vocab_size, c.experts_per_token, c.num_experts);
+      b.HashTable(layer + ".ffn.gate.tid2eid", c.vocab_size, c.experts_per_token, c.num_experts);
     } else {
-      b.F32(ffn + ".gate.bias", {c.num_experts});
-    }
-    AddExpert(c, ffn + ".shared_experts", [&](auto... a) { b.Linear(a...); });
-    for (int64_t e = 0; e < c.num_experts; ++e) {
-      AddExpert(c, ffn + ".experts." + std::to_string(e), [&](auto... a) { b.Expert(a...); });
+      b.F32(layer + ".ffn.gate.bias", {c.num_experts});
     }
   }
   AddHc(b, c, "hc_head", c.hc_mult, 1);

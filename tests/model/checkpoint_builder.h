@@ -28,6 +28,12 @@ deepseek_v4::Config TinyConfig();
 // All tensors under their official names, with the same bytes for the same dialect.
 std::vector<TestTensor> MakeCheckpoint(const deepseek_v4::Config& config, const Dialect& dialect);
 
+// The tensors of a draft module: an MTP block, or DSpark with `stages`, whose experts have a format of their own.
+std::vector<TestTensor> MakeMtp(const deepseek_v4::Config& config, const Dialect& dialect);
+std::vector<TestTensor> MakeDspark(const deepseek_v4::Config& config, const Dialect& dialect, int64_t stages);
+// With the fields of DSpark: block of 3, targets 0 and 2, rank 32.
+Json TinyDsparkConfigJson();
+
 // The same tensors under transformers' names; with `stacked`, experts as gate_up_proj and down_proj.
 std::vector<TestTensor> ToTransformersNames(const deepseek_v4::Config& config, std::vector<TestTensor> tensors,
                                             bool stacked);

@@ -19,7 +19,7 @@ using test::TinyConfig;
 // Calls check(row) for every row that is a tensor.
 template <typename Check>
 void ForEachRow(const Check& check) {
-  for (const auto& rows : {kModelWeights, kLayerWeights, kExpertWeights}) {
+  for (const auto& rows : {kModelWeights, kLayerWeights, kExpertWeights, kStageWeights}) {
     for (const WeightRow& row : rows) {
       SCOPED_TRACE(row.official);
       if (!IsNested(row.kind)) check(row);
@@ -58,6 +58,9 @@ TEST(Schema, EveryFieldOfALayerHasARow) {
   const size_t others = sizeof(MoeWeights::experts) + sizeof(MoeWeights::table);
   EXPECT_EQ(sizeof(LayerWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor) + others);
   EXPECT_EQ(sizeof(ExpertWeights), kExpertWeights.size() * sizeof(QuantTensor));
+  matrices = vectors = 0;
+  for (const WeightRow& row : kStageWeights) ++(IsVector(row.kind) ? vectors : matrices);
+  EXPECT_EQ(sizeof(DraftWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor));
 }
 
 TEST(Schema, WeightsAreVisitedInTheOrderOfTheirMaking) {

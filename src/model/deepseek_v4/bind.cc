@@ -10,13 +10,14 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// The routed experts of layer `l`, where the files have them stacked.
-void BindStackedExperts(TensorBinder& in, const Letters& s, int64_t l, std::vector<ExpertWeights>& experts) {
-  in.Forbid(StrCat("layers.", l, ".ffn.experts.0.w1.weight"), "the experts are doubly present, stacked and one by one");
+// The routed experts of a layer, whose names begin with `block`, where the files have them stacked.
+void BindStackedExperts(TensorBinder& in, const Letters& s, const std::string& block,
+                        std::vector<ExpertWeights>& experts) {
+  in.Forbid(StrCat(block, "ffn.experts.0.w1.weight"), "the experts are doubly present, stacked and one by one");
   for (const StackedExperts& stack : kStackedExperts) {
     const Shape one = kExpertWeights[stack.first].shape(s);
     const auto count = static_cast<int64_t>(stack.count);
-    const auto views = in.Stack(StrCat("layers.", l, ".", stack.official), s.E, count * one[0], one[1], count);
+    const auto views = in.Stack(StrCat(block, stack.official), s.E, count * one[0], one[1], count);
     for (size_t i = 0; i < views.size(); ++i) {
       const WeightRow& row = kExpertWeights[stack.first + i % stack.count];
       *row.field({.expert = &experts[i / stack.count]}).matrix = views[i];
@@ -44,8 +45,8 @@ Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSo
   int64_t stacked = -1;  // the layer whose experts have been bound together
   MakeWeights(config, w, [&](const WeightRef& ref, const WeightOwner& owner, const Shape& shape) {
     if (!ref.in_files() || (stacked >= 0 && ref.expert >= 0 && ref.layer == stacked)) return in.status().ok();
-    if (ref.expert == 0 && in.Has(StrCat("layers.", ref.layer, ".", kStackedExperts.front().official, ".weight"))) {
-      BindStackedExperts(in, letters, ref.layer, owner.layer->moe.experts);
+    if (ref.expert == 0 && in.Has(StrCat(ref.Block(), kStackedExperts.front().official, ".weight"))) {
+      BindStackedExperts(in, letters, ref.Block(), owner.layer->moe.experts);
       stacked = ref.layer;
     } else {
       BindOne(in, letters, ref, ref.row->field(owner), shape);
@@ -54,7 +55,7 @@ Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSo
   });
 
   BindReport unwanted;
-  DSV4_RETURN_IF_ERROR(in.Finish(report != nullptr ? *report : unwanted));
+  DSV4_RETURN_IF_ERROR(in.Finish(config.draft.stages > 0, report != nullptr ? *report : unwanted));
   w.storage = in.storage();
   return w;
 }

@@ -22,7 +22,7 @@ struct BindOptions {
 };
 
 struct BindReport {
-  std::vector<std::string> unused_tensors;  // draft modules (mtp.*), as the files name them
+  std::vector<std::string> unused_tensors;  // of a draft module (mtp.*) that is not bound, as the files name them
   std::vector<FormatSummary> formats;       // of what is bound; in order of first use
   int64_t weight_bytes = 0;                 // bound, in the files
   int64_t widened_bytes = 0;                // copied: vectors as f32, hash tables as i32

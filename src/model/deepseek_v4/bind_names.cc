@@ -67,7 +67,7 @@ std::string RenamedBy(std::span<const WeightRow> rows, std::string_view name) {
   return {};
 }
 
-// `rest` is what follows `layers.N.`; empty when it is no name of transformers.
+// `rest` is what follows `layers.N.` or `mtp.N.`; empty when it is no name of transformers.
 std::string RenamedBelowLayer(std::string_view rest) {
   std::string_view below = rest;
   if (Consume(below, "mlp.experts.")) {
@@ -89,7 +89,7 @@ std::string RenamedBelowLayer(std::string_view rest) {
 
 std::string Renamed(std::string_view name) {
   std::string_view rest = name;
-  if (!Consume(rest, "layers.")) return RenamedBy(kModelWeights, name);
+  if (!Consume(rest, "layers.") && !Consume(rest, "mtp.")) return RenamedBy(kModelWeights, name);
   if (!ConsumeNumber(rest)) return {};
   const std::string below = RenamedBelowLayer(rest);
   return below.empty() ? below : StrCat(name.substr(0, name.size() - rest.size()), below);
@@ -105,6 +105,10 @@ std::string_view OfficialName(std::string_view name, std::deque<std::string>& st
   if (now.ends_with(kScaleInv))
     return storage.emplace_back(StrCat(now.substr(0, now.size() - kScaleInv.size()), ".scale"));
   return renamed.empty() ? name : storage.emplace_back(std::move(renamed));
+}
+
+bool IsCopyInDraft(std::string_view official_name) {
+  return official_name == "mtp.0.emb.tok_emb.weight" || official_name == "mtp.0.head.weight";
 }
 
 bool IsDraftName(std::string_view official_name) { return official_name.starts_with("mtp."); }

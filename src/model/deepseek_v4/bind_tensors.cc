@@ -331,11 +331,11 @@ void TensorBinder::CheckScales(const Scales& scales) {
   if (bad) Fail(*scales.tensor, "holds NaN or infinite block scales");
 }
 
-Status TensorBinder::Finish(BindReport& report) {
+Status TensorBinder::Finish(bool with_drafts, BindReport& report) {
   for (size_t i = 0; status_.ok() && i < used_.size(); ++i) {
     const FileTensor& tensor = source_.tensors()[i];
     if (used_[i]) continue;
-    if (!IsDraftName(official_[i])) {
+    if (with_drafts ? !IsCopyInDraft(official_[i]) : !IsDraftName(official_[i])) {
       Fail(tensor, StrCat("of shape ", tensor.shape.ToString(),
                           " is unknown: no part of the model in config.json has it"));
     }

@@ -52,8 +52,9 @@ class TensorBinder {
   // `name` must not be there, because of `why`.
   void Forbid(std::string_view name, std::string_view why);
 
-  // The checks that need everything bound: unknown tensors, then block scales. Fills the report.
-  Status Finish(BindReport& report);
+  // The checks that need everything bound: unknown tensors, then block scales. Fills the report. Tensors of a draft
+  // module may be left over unless it was bound, too.
+  Status Finish(bool with_drafts, BindReport& report);
 
   std::shared_ptr<const void> storage() const { return storage_; }
 

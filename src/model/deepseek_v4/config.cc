@@ -1,131 +1,18 @@
 #include "model/deepseek_v4/config.h"
 
 #include <algorithm>
-#include <cmath>
-#include <initializer_list>
-#include <limits>
-#include <optional>
 #include <string_view>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "model/deepseek_v4/config_reader.h"
 
 namespace dsv4::deepseek_v4 {
 
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-
-using Names = std::initializer_list<std::string_view>;  // spellings of one field, the official one first
-
-// The value as it would stand in the file, cut to fit a message.
-std::string Shown(const Json& value) {
-  std::string s = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-  return s.size() <= 80 ? s : s.substr(0, 77) + "...";
-}
-
-// Reads fields of one JSON document and keeps the first thing that was wrong; after that every read gives a zero.
-class ConfigReader {
- public:
-  ConfigReader(const Json& root, std::string_view what) : root_(root), what_(what) {}
-
-  const Status& status() const { return status_; }
-
-  void Fail(std::string message) {
-    if (status_.ok()) status_ = DataLoss(StrCat(what_, ": ", message));
-  }
-  void Refuse(std::string_view field, const Json& value, std::string_view accepted) {
-    if (status_.ok()) {
-      status_ = Unsupported(StrCat(what_, ": ", field, " is ", Shown(value), "; accepted: ", accepted));
-    }
-  }
-
-  // The field under any of its names; "a.b" is field b of object a. Null counts as absent. Two names with different
-  // values are an error.
-  const Json* Find(Names names) {
-    const Json* found = nullptr;
-    std::string_view found_name;
-    for (const std::string_view name : names) {
-      const Json* value = FindPath(name);
-      if (value == nullptr || value->is_null()) continue;
-      if (found == nullptr) {
-        found = value;
-        found_name = name;
-      } else if (*found != *value) {
-        Fail(StrCat(found_name, " is ", Shown(*found), " but ", name, " is ", Shown(*value)));
-      }
-    }
-    return found;
-  }
-
-  int64_t Int(Names names, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) {
-    const Json* value = Require(names, fallback.has_value());
-    if (value == nullptr) return fallback.value_or(0);
-    return IntOf(*names.begin(), *value, low, high);
-  }
-
-  int64_t IntOf(std::string_view field, const Json& value, int64_t low, int64_t high) {
-    const bool fits = value.is_number_integer() &&
-                      (!value.is_number_unsigned() ||
-                       value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-    const int64_t n = fits ? value.get<int64_t>() : 0;
-    if (!fits || n < low || n > high) {
-      Fail(StrCat(field, " is ", Shown(value), "; accepted: an integer from ", low, " to ", high));
-      return 0;
-    }
-    return n;
-  }
-
-  // A number in [low, high].
-  double Number(Names names, double low, double high, std::optional<double> fallback = {}) {
-    const Json* value = Require(names, fallback.has_value());
-    if (value == nullptr) return fallback.value_or(0);
-    const double x = value->is_number() ? value->get<double>() : std::nan("");
-    if (!(x >= low && x <= high)) {
-      Fail(StrCat(*names.begin(), " is ", Shown(*value), "; accepted: a number from ", low, " to ", high));
-      return 0;
-    }
-    return x;
-  }
-
-  // A field that the code has one fixed meaning for; it may be absent.
-  void Expect(Names names, const Json& accepted) {
-    const Json* value = Find(names);
-    if (value != nullptr && *value != accepted) Refuse(*names.begin(), *value, Shown(accepted));
-  }
-
- private:
-  const Json* FindPath(std::string_view path) const {
-    const Json* at = &root_;
-    while (true) {
-      const size_t dot = path.find('.');
-      if (!at->is_object()) return nullptr;
-      const auto it = at->find(std::string(path.substr(0, dot)));
-      if (it == at->end()) return nullptr;
-      at = &*it;
-      if (dot == std::string_view::npos) return at;
-      path.remove_prefix(dot + 1);
-    }
-  }
-
-  const Json* Require(Names names, bool optional) {
-    const Json* value = Find(names);
-    if (value == nullptr && !optional) {
-      std::string others;
-      for (const std::string_view name : names) {
-        if (name != *names.begin()) others += StrCat(others.empty() ? " (also read as " : ", ", name);
-      }
-      if (!others.empty()) others += ")";
-      Fail(StrCat(*names.begin(), others, " is missing"));
-    }
-    return value;
-  }
-
-  const Json& root_;
-  std::string_view what_;
-  Status status_;
-};
 
 void CheckArchitecture(ConfigReader& in) {
   if (const Json* type = in.Find({"model_type"}); type != nullptr && *type != "deepseek_v4") {
@@ -332,14 +219,19 @@ Result<Config> ParseConfig(const std::string& json_text, const std::string& what
   return c;
 }
 
-Result<Config> LoadConfig(const std::string& model_dir) {
+Result<ConfigText> ReadConfigText(const std::string& model_dir) {
   for (const std::string& path :
        {StrCat(model_dir, "/config.json"), StrCat(model_dir, "/inference/config.json")}) {
     if (!FileExists(path)) continue;
-    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-    return ParseConfig(text, path);
+    DSV4_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxConfigBytes));
+    return ConfigText{.text = std::move(text), .path = path};
   }
   return NotFound(StrCat("no config.json in '", model_dir, "'"));
+}
+
+Result<Config> LoadConfig(const std::string& model_dir) {
+  DSV4_ASSIGN_OR_RETURN(const ConfigText file, ReadConfigText(model_dir));
+  return ParseConfig(file.text, file.path);
 }
 
 }  // namespace dsv4::deepseek_v4

@@ -8,8 +8,27 @@
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 #include "kv/layer_kind.h"
+#include "model/draft_module.h"
 
 namespace dsv4::deepseek_v4 {
+
+inline constexpr int64_t kMaxDraftBlock = 8;  // B
+
+// A draft module that is bound (docs/model.md). Its stages are layers L, L + 1, .. of ratio 0.
+struct DraftConfig {
+  DraftModule module = DraftModule::kNone;
+  int64_t stages = 0;
+  // DSpark:
+  int64_t block = 0;             // B: tokens drafted at once
+  TokenId noise_token_id = -1;   // in place of those that are not known
+  std::vector<int64_t> targets;  // layers whose streams it reads, rising
+  int64_t markov_rank = 0;
+
+  int64_t most() const { return is_dspark() ? block : is_mtp() ? kMaxDraftBlock - 1 : 0; }  // drafts of a sequence
+  int64_t rows() const { return is_dspark() ? block : 1; }  // of a sequence in a pass of the module
+  bool is_mtp() const { return module == DraftModule::kMtp; }
+  bool is_dspark() const { return module == DraftModule::kDspark; }
+};
 
 struct Config {
   int64_t vocab_size = 0;          // V
@@ -43,9 +62,10 @@ struct Config {
   double yarn_beta_fast = 0;
   double yarn_beta_slow = 0;
   int64_t max_positions = 0;
-  std::vector<int64_t> compress_ratios;  // [L]: of kLayerRules
+  std::vector<int64_t> compress_ratios;  // [L + stages]: of kLayerRules
   std::vector<TokenId> eos_token_ids;
   TokenId bos_token_id = -1;  // -1: none
+  DraftConfig draft;          // filled by LoadDraftConfig
   int num_ranks = 1;          // whose share heads, groups and width are (ShardConfig); in files always 1
 
   const LayerRule& rule(int64_t layer) const { return *FindLayerRule(compress_ratios[static_cast<size_t>(layer)]); }
@@ -57,7 +77,13 @@ struct Config {
 // Every value that the code relies on is checked; the error names the field, its value and what is accepted.
 Result<Config> LoadConfig(const std::string& model_dir);
 
-// The same from the file's text; `what` names it in errors.
+// DIR/config.json or, without it, DIR/inference/config.json as it is.
+struct ConfigText {
+  std::string text, path;
+};
+Result<ConfigText> ReadConfigText(const std::string& model_dir);
+
+// The same as LoadConfig from the file's text; `what` names it in errors.
 Result<Config> ParseConfig(const std::string& json_text, const std::string& what);
 
 }  // namespace dsv4::deepseek_v4

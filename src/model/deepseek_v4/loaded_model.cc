@@ -17,7 +17,8 @@ double MatrixBytes(const QuantTensor& m) { return m ? static_cast<double>(FileBy
 double CacheBytes(const Model& model, int64_t context) {
   const Config& c = model.config;
   double bytes = 0;
-  for (const LayerLayout& layer : model.kv_layout.layers) {
+  for (int64_t l = 0; l < c.num_layers; ++l) {
+    const LayerLayout& layer = model.kv_layout.layers[static_cast<size_t>(l)];
     double rows = static_cast<double>(std::min(context, c.window) * layer.window_row.row_bytes());
     if (layer.main.ratio != 0) {
       int64_t compressed = context / layer.main.ratio;
@@ -46,7 +47,8 @@ std::string BoundModel::Describe() const {
   const Config& c = model_.config;
   std::string ratios;
   for (const int64_t r : c.compress_ratios) ratios += StrCat(ratios.empty() ? "" : ",", r);
-  return StrCat(c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size);
+  const std::string drafts = c.draft.stages == 0 ? "" : StrCat(", ", NameOf(c.draft.module), " of ", c.draft.stages);
+  return StrCat(c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size, drafts);
 }
 
 void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float)>& visit) const {
@@ -71,9 +73,11 @@ void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float
 double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
   double all = 0, experts = 0;
-  VisitWeights(
-      model_.weights, [&](const QuantTensor& m, bool) { all += MatrixBytes(m); }, [](const Tensor&) {});
-  for (const LayerWeights& layer : model_.weights.layers) {
+  VisitNamedWeights(
+      model_.weights, [&](const WeightRef& ref, const QuantTensor& m) { all += ref.stage < 0 ? MatrixBytes(m) : 0; },
+      [](const WeightRef&, const Tensor&) {});
+  for (int64_t l = 0; l < c.num_layers; ++l) {
+    const LayerWeights& layer = model_.weights.layers[static_cast<size_t>(l)];
     for (const ExpertWeights& e : layer.moe.experts)
       experts += MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down);
   }
@@ -101,6 +105,7 @@ std::vector<LinearShape> BoundModel::LinearShapes() const {
     add(layer.moe.router);
     for (const QuantTensor* m : {&layer.moe.shared.gate, &layer.moe.shared.up, &layer.moe.shared.down}) add(*m);
   }
+  for (const QuantTensor* m : {&w.draft.embed_proj, &w.draft.hidden_proj, &w.draft.main_proj}) add(*m);
   add(w.head);
   return shapes;
 }

@@ -11,6 +11,7 @@
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/describe_plan.h"
+#include "model/deepseek_v4/draft_config.h"
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
@@ -40,7 +41,8 @@ std::string Joined(const std::vector<T>& values) {
 ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport& report) {
   return {.vocab_size = c.vocab_size, .hidden_size = c.hidden_size, .num_layers = c.num_layers,
           .max_positions = c.max_positions, .bos_token_id = c.bos_token_id, .eos_token_ids = c.eos_token_ids,
-          .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes)};
+          .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes),
+          .draft = c.draft.module, .most_drafts = c.draft.most(), .draft_rows = c.draft.rows()};
 }
 
 // What both kinds of sources know from the config.
@@ -132,6 +134,14 @@ std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const 
   add("max_positions", c.max_positions);
   add("bos_token_id", c.bos_token_id);
   add("eos_token_ids", Joined(c.eos_token_ids));
+  if (c.draft.stages == 0) return fields;
+  add("draft_module", NameOf(c.draft.module));
+  add("draft_stages", c.draft.stages);
+  if (!c.draft.is_dspark()) return fields;
+  add("dspark_block_size", c.draft.block);
+  add("dspark_noise_token_id", c.draft.noise_token_id);
+  add("dspark_target_layer_ids", Joined(c.draft.targets));
+  add("dspark_markov_rank", c.draft.markov_rank);
   return fields;
 }
 
@@ -266,10 +276,11 @@ class Synthetic : public Source {
 }  // namespace
 
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
-                                                    const Device& device) {
+                                                    const Device& device, DraftModule draft) {
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(dir));
   if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
+  DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir, *files, draft, &config));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
   Model model = MakeModel(std::move(config), std::move(weights), modes);

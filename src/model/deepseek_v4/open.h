@@ -12,7 +12,7 @@ namespace dsv4::deepseek_v4 {
 
 // As OpenModel and OpenSyntheticModel.
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
-                                                    const Device& device);
+                                                    const Device& device, DraftModule draft);
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
                                                    const Device& device);
 

@@ -31,6 +31,7 @@ constexpr WeightRow kModelRows[] = {
      [](Sizes s) { return Shape{s.Dr / 2}; }, [](Owner w) -> Field { return w.model->plain_frequencies; }},
     {"", "", kVector, kWhole, kAlways,
      [](Sizes s) { return Shape{s.Dr / 2}; }, [](Owner w) -> Field { return w.model->compress_frequencies; }},
+    {"mtp", "mtp", kStages},
 };
 
 constexpr WeightRow kLayerRows[] = {
@@ -121,6 +122,36 @@ constexpr WeightRow kExpertRows[] = {
      [](Sizes s) { return Shape{s.D, s.F}; }, [](Owner w) -> Field { return w.expert->down; }},
 };
 
+// Draft modules have no names of their own in transformers.
+constexpr WeightRow kStageRows[] = {
+    {"enorm.weight", "enorm.weight", kVector, kWhole, kFirstMtp,
+     [](Sizes s) { return Shape{s.D}; }, [](Owner w) -> Field { return w.model->draft.embed_norm; }},
+    {"hnorm.weight", "hnorm.weight", kVector, kWhole, kFirstMtp,
+     [](Sizes s) { return Shape{s.D}; }, [](Owner w) -> Field { return w.model->draft.hidden_norm; }},
+    {"e_proj", "e_proj", kDense, kWhole, kFirstMtp,
+     [](Sizes s) { return Shape{s.D, s.D}; }, [](Owner w) -> Field { return w.model->draft.embed_proj; }},
+    {"h_proj", "h_proj", kDense, kWhole, kFirstMtp,
+     [](Sizes s) { return Shape{s.D, s.D}; }, [](Owner w) -> Field { return w.model->draft.hidden_proj; }},
+    {"main_proj", "main_proj", kDense, kWhole, kFirstDspark,
+     [](Sizes s) { return Shape{s.D, s.targets * s.D}; }, [](Owner w) -> Field { return w.model->draft.main_proj; }},
+    {"main_norm.weight", "main_norm.weight", kVector, kWhole, kFirstDspark,
+     [](Sizes s) { return Shape{s.D}; }, [](Owner w) -> Field { return w.model->draft.main_norm; }},
+    {"hc_head_fn", "hc_head_fn", kMix, kWhole, kLast,
+     [](Sizes s) { return Shape{s.H, s.H * s.D}; }, [](Owner w) -> Field { return w.model->draft.hc_head.fn; }},
+    {"hc_head_base", "hc_head_base", kVector, kWhole, kLast,
+     [](Sizes s) { return Shape{s.H}; }, [](Owner w) -> Field { return w.model->draft.hc_head.base; }},
+    {"hc_head_scale", "hc_head_scale", kVector, kWhole, kLast,
+     [](Sizes) { return Shape{1}; }, [](Owner w) -> Field { return w.model->draft.hc_head.scale; }},
+    {"norm.weight", "norm.weight", kVector, kWhole, kLast,
+     [](Sizes s) { return Shape{s.D}; }, [](Owner w) -> Field { return w.model->draft.norm; }},
+    {"markov_head.markov_w1.weight", "markov_head.markov_w1.weight", kEmbedding, kWhole, kLastDspark,
+     [](Sizes s) { return Shape{s.V, s.rank}; }, [](Owner w) -> Field { return w.model->draft.markov_in; }},
+    {"markov_head.markov_w2.weight", "markov_head.markov_w2.weight", kMix, kWhole, kLastDspark,
+     [](Sizes s) { return Shape{s.V, s.rank}; }, [](Owner w) -> Field { return w.model->draft.markov_out; }},
+    {"confidence_head.proj.weight", "confidence_head.proj.weight", kMix, kWhole, kLastDspark,
+     [](Sizes s) { return Shape{1, s.D + s.rank}; }, [](Owner w) -> Field { return w.model->draft.confidence; }},
+};
+
 constexpr StackedExperts kStacked[] = {
     {"ffn.experts.gate_up", "mlp.experts.gate_up_proj", 0, 2},
     {"ffn.experts.down", "mlp.experts.down_proj", 2, 1},
@@ -135,13 +166,15 @@ constexpr Spelling kSpellings[] = {
 constinit const std::span<const WeightRow> kModelWeights = kModelRows;
 constinit const std::span<const WeightRow> kLayerWeights = kLayerRows;
 constinit const std::span<const WeightRow> kExpertWeights = kExpertRows;
+constinit const std::span<const WeightRow> kStageWeights = kStageRows;
 constinit const std::span<const StackedExperts> kStackedExperts = kStacked;
 constinit const std::span<const Spelling> kOtherSpellings = kSpellings;
 
 Letters LettersOf(const Config& c) {
   return {.V = c.vocab_size, .D = c.hidden_size, .H = c.hc_mult, .N = c.num_heads, .Dh = c.head_dim, .Dr = c.rope_dim,
           .Rq = c.q_lora_rank, .G = c.o_groups, .Ro = c.o_lora_rank, .Ni = c.index_heads, .Di = c.index_head_dim,
-          .E = c.num_experts, .A = c.experts_per_token, .F = c.moe_intermediate};
+          .E = c.num_experts, .A = c.experts_per_token, .F = c.moe_intermediate,
+          .targets = static_cast<int64_t>(c.draft.targets.size()), .rank = c.draft.markov_rank};
 }
 
 Letters LettersOf(const Config& config, int64_t layer) {
@@ -158,14 +191,21 @@ bool IsPresent(WeightPresence presence, const Config& config, int64_t layer) {
     case kIndexed: return config.rule(layer).indexed;
     case kHash: return config.is_hash(layer);
     case kLearned: return !config.is_hash(layer);
+    case kFirstMtp: return config.draft.is_mtp();
+    case kFirstDspark:
+    case kLastDspark: return config.draft.is_dspark();
+    case kLast: return true;
   }
   return false;
 }
 
+std::string WeightRef::Block() const {
+  return layer < 0 ? "" : stage < 0 ? StrCat("layers.", layer, ".") : StrCat("mtp.", stage, ".");
+}
+
 std::string WeightRef::Stem() const {
-  if (layer < 0) return std::string(row->official);
-  if (expert < 0) return StrCat("layers.", layer, ".", row->official);
-  return StrCat("layers.", layer, ".ffn.experts.", expert, ".", row->official);
+  if (expert < 0) return StrCat(Block(), row->official);
+  return StrCat(Block(), "ffn.experts.", expert, ".", row->official);
 }
 
 std::string WeightRef::Name() const { return IsAnyFormat(row->kind) ? StrCat(Stem(), ".weight") : Stem(); }

@@ -16,7 +16,7 @@ namespace dsv4::deepseek_v4 {
 // What a tensor is, and for matrices what decides their format.
 enum class WeightKind : uint8_t {
   kEmbedding,   // matrix, F32 or BF16 only; devices keep its rows
-  kMix,         // the same: mHC
+  kMix,         // the same: mHC, and the small heads of draft modules
   kDense,       // matrix of any weight format: `X.weight` and its scales
   kExpert,      // the same: a routed expert's
   kCompressor,  // the same: BF16 in released checkpoints
@@ -24,9 +24,12 @@ enum class WeightKind : uint8_t {
   kVector,      // F32 or BF16 in files, f32 here
   kIds,         // I64 or I32 in files, i32 here: expert ids
   kLayers,      // no tensor: one layer after the other stands here (kLayerWeights)
+  kStages,      // no tensor: one stage of the draft module after the other (kLayerWeights, then kStageWeights)
   kExperts,     // no tensor: one routed expert after the other stands here (kExpertWeights)
 };
-constexpr bool IsNested(WeightKind k) { return k == WeightKind::kLayers || k == WeightKind::kExperts; }
+constexpr bool IsNested(WeightKind k) {
+  return k == WeightKind::kLayers || k == WeightKind::kStages || k == WeightKind::kExperts;
+}
 constexpr bool IsVector(WeightKind k) { return k == WeightKind::kVector || k == WeightKind::kIds; }
 constexpr bool KeepsRows(WeightKind k) { return k == WeightKind::kEmbedding || k == WeightKind::kMix; }
 constexpr bool IsAnyFormat(WeightKind k) { return !IsNested(k) && !IsVector(k) && !KeepsRows(k); }
@@ -41,13 +44,23 @@ enum class WeightCut : uint8_t {
   kColumns,       // 1/n of the columns
 };
 
-// Which layers have it.
-enum class WeightPresence : uint8_t { kAlways, kCompressed, kIndexed, kHash, kLearned };
+// Which layers have it; the last four: which stage of which draft module.
+enum class WeightPresence : uint8_t {
+  kAlways, kCompressed, kIndexed, kHash, kLearned, kFirstMtp, kFirstDspark, kLastDspark, kLast
+};
+// Whether stage `stage` of `count` may have it, the module apart.
+constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
+  using enum WeightPresence;
+  if (p == kFirstMtp || p == kFirstDspark) return stage == 0;
+  if (p == kLastDspark || p == kLast) return stage == count - 1;
+  return true;
+}
 
 // Sizes in the letters of docs/glossary.md.
 struct Letters {
   int64_t V, D, H, N, Dh, Dr, Rq, G, Ro, Ni, Di, E, A, F;
   int64_t m = 0, coff = 1;  // of one layer
+  int64_t targets = 0, rank = 0;  // of DSpark
 };
 Letters LettersOf(const Config& config);
 Letters LettersOf(const Config& config, int64_t layer);
@@ -76,10 +89,11 @@ struct WeightRow {
   WeightField (*field)(const WeightOwner&) = nullptr;  // null where nested
 };
 
-// In the order of the model. A draft module (`mtp.N.`) is a layer with rows of its own: a nested row beside `layers`.
+// In the order of the model. A stage of a draft module (`mtp.N.`) is a layer with rows of its own.
 extern const std::span<const WeightRow> kModelWeights;
 extern const std::span<const WeightRow> kLayerWeights;
 extern const std::span<const WeightRow> kExpertWeights;
+extern const std::span<const WeightRow> kStageWeights;
 
 bool IsPresent(WeightPresence presence, const Config& config, int64_t layer);
 
@@ -102,7 +116,9 @@ struct WeightRef {
   const WeightRow* row;
   int64_t layer = -1;   // -1: of no layer
   int64_t expert = -1;  // -1: of no routed expert
+  int64_t stage = -1;   // -1: of no draft module; then `layer` is L + stage
 
+  std::string Block() const;  // official, with a dot: "layers.3.", "mtp.0."
   bool in_files() const { return !row->official.empty(); }
   std::string Stem() const;  // official; of matrices of any format without `.weight`
   std::string Name() const;  // official, whole

@@ -14,16 +14,25 @@ namespace internal {
 template <typename Visit>
 bool VisitRows(std::span<const WeightRow> rows, const WeightRef& at, const WeightOwner& owner, const Visit& visit) {
   for (const WeightRow& row : rows) {
-    if (!visit(WeightRef{&row, at.layer, at.expert}, owner)) return false;
+    if (!IsOfStage(row.presence, at.stage, owner.model->draft_stages)) continue;
+    if (!visit(WeightRef{&row, at.layer, at.expert, at.stage}, owner)) return false;
     if (row.kind == WeightKind::kLayers) {
-      int64_t l = 0;
-      for (LayerWeights& layer : owner.model->layers) {
-        if (!VisitRows(kLayerWeights, {&row, l++}, {owner.model, &layer}, visit)) return false;
+      for (int64_t l = 0; l < owner.model->num_layers(); ++l) {
+        LayerWeights& layer = owner.model->layers[static_cast<size_t>(l)];
+        if (!VisitRows(kLayerWeights, {&row, l}, {owner.model, &layer}, visit)) return false;
+      }
+    } else if (row.kind == WeightKind::kStages) {
+      for (int64_t s = 0; s < owner.model->draft_stages; ++s) {
+        const WeightRef stage{.row = &row, .layer = owner.model->num_layers() + s, .stage = s};
+        const WeightOwner of{owner.model, &owner.model->layers[static_cast<size_t>(stage.layer)]};
+        if (!VisitRows(kLayerWeights, stage, of, visit)) return false;
+        if (!VisitRows(kStageWeights, stage, of, visit)) return false;
       }
     } else if (row.kind == WeightKind::kExperts) {
       int64_t e = 0;
       for (ExpertWeights& expert : owner.layer->moe.experts) {
-        if (!VisitRows(kExpertWeights, {&row, at.layer, e++}, {owner.model, owner.layer, &expert}, visit)) return false;
+        const WeightOwner of{owner.model, owner.layer, &expert};
+        if (!VisitRows(kExpertWeights, {&row, at.layer, e++, at.stage}, of, visit)) return false;
       }
     }
   }
@@ -64,7 +73,10 @@ template <typename Fill>
 void MakeWeights(const Config& config, Weights& w, const Fill& fill) {
   const auto visit = [&](const WeightRef& ref, const WeightOwner& owner) {
     const WeightRow& row = *ref.row;
-    if (row.kind == WeightKind::kLayers) owner.model->layers.resize(static_cast<size_t>(config.num_layers));
+    if (row.kind == WeightKind::kLayers) {
+      owner.model->layers.resize(static_cast<size_t>(config.num_layers + config.draft.stages));
+      owner.model->draft_stages = config.draft.stages;
+    }
     if (row.kind == WeightKind::kExperts) owner.layer->moe.experts.resize(static_cast<size_t>(config.num_experts));
     if (IsNested(row.kind) || !IsPresent(row.presence, config, ref.layer)) return true;
     return fill(ref, owner, row.shape(ref.layer < 0 ? LettersOf(config) : LettersOf(config, ref.layer)));

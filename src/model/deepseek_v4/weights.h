@@ -23,15 +23,34 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
+// What a draft module has besides its stages, which are layers (config.h, DraftConfig).
+struct DraftWeights {
+  Tensor embed_norm;        // f32 [D]                 MTP, official: enorm
+  Tensor hidden_norm;       // f32 [D]                 MTP, official: hnorm
+  QuantTensor embed_proj;   // [D, D]                  MTP, official: e_proj
+  QuantTensor hidden_proj;  // [D, D]                  MTP, official: h_proj
+  QuantTensor main_proj;    // [D, targets * D]        DSpark
+  Tensor main_norm;         // f32 [D]                 DSpark
+  HcHeadWeights hc_head;
+  Tensor norm;              // f32 [D]
+  QuantTensor markov_in;    // [V, rank] bf16 | f32    DSpark, official: markov_w1
+  QuantTensor markov_out;   // [V, rank] bf16 | f32    DSpark, official: markov_w2
+  QuantTensor confidence;   // [1, D + rank] bf16 | f32  DSpark
+};
+
 struct Weights {
   QuantTensor embed;        // [V, D] bf16 | f32
-  std::vector<LayerWeights> layers;
+  std::vector<LayerWeights> layers;  // the model's, then the stages of its draft module
   HcHeadWeights hc_head;
   Tensor norm;              // f32 [D]
   QuantTensor head;         // [V, D], any format
   Tensor plain_frequencies;     // f32 [Dr/2]: RoPE of layers of ratio 0
   Tensor compress_frequencies;  // f32 [Dr/2]: RoPE of the others
+  int64_t draft_stages = 0;
+  DraftWeights draft;
   std::shared_ptr<const void> storage;
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()) - draft_stages; }  // L
 };
 
 }  // namespace dsv4::deepseek_v4
