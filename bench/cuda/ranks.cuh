@@ -73,7 +73,7 @@ class Ranks {
     }
     exchange_ = std::move(*exchange);
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
-    Line("exchange_open").Add("gpus", count).Add("ms_with_probe", ms).Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes(kElements, count, ExchangeTransport::kWords)) / 1e6).Print();
+    Line("exchange_open").Add("gpus", count).Add("ms_with_probe", ms).Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes({.elements = kElements, .bulk = kBulkChunk}, count, ExchangeTransport::kWords)) / 1e6).Print();
   }
   ~Ranks() {
     exchange_.reset();

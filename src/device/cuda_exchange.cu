@@ -73,7 +73,8 @@ class GpuExchange : public Exchange {
   GpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport, ExchangeOptions options)
       : Exchange(static_cast<int>(gpus.size()), std::move(options)), ranks_(gpus.size()) {
     transport_ = transport;
-    elements_ = std::max<int64_t>(4, (this->options().elements + 3) / 4 * 4);
+    room_ = {.elements = std::max<int64_t>(4, (this->options().elements + 3) / 4 * 4),
+             .bulk = transport == ExchangeTransport::kWords ? std::max<int64_t>(1, BulkChunks(this->options().bulk)) * kBulkChunk : 0};
     for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
   }
   ~GpuExchange() override {
@@ -95,10 +96,14 @@ class GpuExchange : public Exchange {
     DSV4_RETURN_IF_ERROR(Rewind());
     for (int r = 0; r < count(); ++r) {
       ExchangeMemory& m = views_[static_cast<size_t>(r)].memory;
-      for (int p = 0; p < count(); ++p) m.words[static_cast<size_t>(p)] = static_cast<uint64_t*>(ranks_[static_cast<size_t>(p)].memory);
+      for (size_t p = 0; p < ranks_.size(); ++p) {
+        m.words[p] = static_cast<uint64_t*>(ranks_[p].memory);
+        m.bulk[p] = reinterpret_cast<uint8_t*>(m.words[p] + 2 * count() * room_.elements);
+      }
       m.state = ranks_[static_cast<size_t>(r)].state;
       m.report = report_;
-      m.elements = elements_;
+      m.elements = room_.elements;
+      m.bulk_floats = room_.bulk;
     }
     if (transport() == ExchangeTransport::kEvents) return {};
     DSV4_RETURN_IF_ERROR(Probe());
@@ -152,12 +157,12 @@ class GpuExchange : public Exchange {
   // kEvents (exchange.cuh: CopyToRanks).
   const float* Copy(const ExecContext& ctx, const float* x, int64_t n, int64_t site) {
     const int rank = ctx.ranks->rank;
-    DSV4_CHECK(n <= elements_);
+    DSV4_CHECK(n <= room_.elements);
     Rank& mine = ranks_[static_cast<size_t>(rank)];
-    const int64_t buffer = static_cast<int64_t>(mine.copies++ & 1) * count() * elements_;
+    const int64_t buffer = static_cast<int64_t>(mine.copies++ & 1) * count() * room_.elements;
     for (int k = 1; k < count(); ++k) {
       const Rank& peer = ranks_[static_cast<size_t>((rank + k) % count())];
-      float* to = static_cast<float*>(peer.memory) + buffer + rank * elements_;
+      float* to = static_cast<float*>(peer.memory) + buffer + rank * room_.elements;
       Note(ctx, cudaMemcpyAsync(to, x, static_cast<size_t>(n) * 4, cudaMemcpyDefault, Stream(mine)));
     }
     Note(ctx, cudaEventRecord(mine.queued, Stream(mine)));
@@ -184,7 +189,7 @@ class GpuExchange : public Exchange {
   static void Note(const ExecContext& ctx, cudaError_t error) {
     if (error != cudaSuccess) NoteCudaError(ctx, error, "exchange between GPUs");
   }
-  int64_t MemoryBytes() const { return ExchangeBytes(elements_, count(), transport()); }
+  int64_t MemoryBytes() const { return ExchangeBytes(room_, count(), transport()); }
 
   Status Allocate(Rank& r) {
     const OnGpu on(r.gpu.index);
@@ -221,7 +226,7 @@ class GpuExchange : public Exchange {
 
   // Every pair in both directions at once. Ends by itself.
   Status Probe() {
-    const int64_t words = std::min(elements_, kProbeBytes / 8);
+    const int64_t words = std::min(room_.elements, kProbeBytes / 8);
     std::vector<int32_t*> results(ranks_.size());
     Status status;
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -252,7 +257,7 @@ class GpuExchange : public Exchange {
   }
 
   std::vector<Rank> ranks_;
-  int64_t elements_ = 0;
+  ExchangeRoom room_;
   uint64_t* report_ = nullptr;
 };
 

@@ -9,15 +9,23 @@
 
 namespace dsv4 {
 
-int64_t ExchangeElements(int64_t largest, int count) {
-  constexpr int64_t kMostBytes = int64_t{128} << 20;
-  return (std::clamp<int64_t>(largest, 4, kMostBytes / (2 * 8 * count)) + 3) / 4 * 4;
+ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport) {
+  constexpr int64_t kMostBytes = int64_t{128} << 20, kMostBulkBytes = int64_t{256} << 20;
+  constexpr int64_t kMostWords = int64_t{1} << 20;  // 128 rows of 8,192 columns
+  const bool words = transport == ExchangeTransport::kWords;
+  const int64_t most = std::min(kMostBytes / (2 * 8 * count), words ? kMostWords : kMostBytes);
+  ExchangeRoom room{.elements = (std::clamp<int64_t>(largest, 4, most) + 3) / 4 * 4};
+  if (words) {
+    const int64_t share = (largest + count - 1) / count + kBulkChunk;  // shares are not all of one size
+    room.bulk = std::min(BulkChunks(share) * kBulkChunk, kMostBulkBytes / (2 * count * 4));
+  }
+  return room;
 }
 
-// Two buffers with a row of words (kEvents: of values) a sender, and a flag a sender for the probe behind them.
-int64_t ExchangeBytes(int64_t elements, int count, ExchangeTransport transport) {
+// Two buffers with a row of words (kEvents: of values) a sender; two with an array a sender; a flag a sender for the probe.
+int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport) {
   if (transport == ExchangeTransport::kHost) return 0;
-  return 2 * count * elements * (transport == ExchangeTransport::kWords ? 8 : 4) + kMaxRanks * 8;
+  return 2 * count * (room.elements * (transport == ExchangeTransport::kWords ? 8 : 4) + BulkRowBytes(room.bulk)) + kMaxRanks * 8;
 }
 
 Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {

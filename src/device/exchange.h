@@ -4,7 +4,8 @@
 //   kHost    threads of one process on the CPU: a rank shows its array, waits for the others, reads theirs
 //   kEvents  GPUs, ordered by the hosts: every stream waits for an event of every other. Nothing polls, so several ranks
 //            may share one GPU, and profilers and sanitizers work
-//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls. No barrier, no host
+//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls; those of many rows as
+//            arrays with a flag for each of their chunks. No barrier, no host
 //
 // A rank that waits too long writes down what it waited for and goes on; from then on nobody waits, so that a step drains
 // instead of hanging, and status() says which rank did not come. An exchange that has failed stays failed.
@@ -34,7 +35,9 @@ enum class ExchangeTransport : uint8_t { kHost, kEvents, kWords };
 
 struct ExchangeOptions {
   double timeout_s = 10;  // that a rank waits for another; 0: for ever
-  int64_t elements = 0;   // GPUs: float32 values of a rank that its peers have room for; larger payloads go in pieces
+  // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger payloads go in
+  // pieces.
+  int64_t elements = 0, bulk = 0;
   std::string rank_name = "rank";                    // "GPU" makes "GPU 1 sent nothing to GPU 0"
   std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
 };
@@ -55,12 +58,20 @@ struct ExchangeState {
 
 // Where kernels find the exchange memory; passed to them by value. words[r] lies in rank r's memory and is written by all
 // ranks: [2][count][elements] of 8 bytes, buffer (tag & 1), one row a sender (kEvents: float32 [2][count][elements]).
+// bulk[r], too: [2][count] arrays of `bulk_floats`, each with a flag (the tag, 8 bytes) for every kBulkChunk of them behind it.
 struct ExchangeMemory {
   std::array<uint64_t*, kMaxRanks> words = {};
+  std::array<uint8_t*, kMaxRanks> bulk = {};
   ExchangeState* state = nullptr;   // this rank's
   uint64_t* report = nullptr;       // on the host, mapped: [4] rank + 1, peer, site, tag of the first failure
   int64_t elements = 0;             // a multiple of 4
+  int64_t bulk_floats = 0;          // a multiple of kBulkChunk; 0: not kWords
 };
+
+inline constexpr int64_t kBulkChunk = 4096;
+constexpr int64_t BulkChunks(int64_t floats) { return (floats + kBulkChunk - 1) / kBulkChunk; }
+// Of one sender's array with its flags.
+constexpr int64_t BulkRowBytes(int64_t floats) { return floats * 4 + BulkChunks(floats) * 8; }
 
 class Exchange;
 
@@ -133,10 +144,14 @@ struct ExchangeGpu {
   void* stream = nullptr;  // cudaStream_t of the rank
 };
 
-// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold.
-int64_t ExchangeElements(int64_t largest, int count);
+// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold. With kWords
+// those of more than a decode step's rows travel as arrays: a rank's share of them at once, or pieces of what 256 MB hold.
+struct ExchangeRoom {
+  int64_t elements = 0, bulk = 0;  // as in ExchangeOptions
+};
+ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport transport);
 // Of each GPU's memory, a rank.
-int64_t ExchangeBytes(int64_t elements, int count, ExchangeTransport transport);
+int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport);
 
 // Exchange memory on every GPU, mapped into all of them, nothing else. With kWords each pair's links are probed with data
 // in both directions first: an error names the pair. Streams are idle when it returns. kWords asks for different GPUs.
@@ -157,6 +172,20 @@ struct RankShare {
 constexpr RankShare ShareOf(int64_t n, int rank, int count, int64_t grain) {
   const int64_t units = (n + grain - 1) / grain, first = units * rank / count, last = units * (rank + 1) / count;
   return {first * grain < n ? first * grain : n, last * grain < n ? last * grain : n};
+}
+
+constexpr int64_t LongestShare(int64_t n, int count, int64_t grain) {
+  int64_t longest = 0;
+  for (int r = 0; r < count; ++r) {
+    const RankShare share = ShareOf(n, r, count, grain);
+    longest = share.end - share.begin > longest ? share.end - share.begin : longest;
+  }
+  return longest;
+}
+// Exchanges that arrays of at most `longest` values take: pieces, where they are longer than the memory for them. Also for none.
+constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t longest) {
+  const int64_t pieces = (longest + m.bulk_floats - 1) / m.bulk_floats;
+  return pieces < 1 ? 1 : pieces;
 }
 
 }  // namespace dsv4

@@ -83,7 +83,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device, places.count);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
-  const int64_t elements = ExchangeElements(LargestExchange(options, facts, places.count), places.count);
+  const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count, places.transport);
   MemoryPlan plan = MakeMemoryPlan({
       .kv = facts.kv,
       .weight_bytes = weights,
@@ -93,7 +93,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .loading_bytes = ranks * sizes.loading,
       .available_bytes = on_host ? AvailableMemory() : places.free_bytes,
       .max_context = limit,
-      .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(elements, places.count, places.transport),
+      .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
       .kv_copies = places.sharing,
   });
   plan.host_staging_bytes = sizes.host_staging;

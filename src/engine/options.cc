@@ -73,7 +73,7 @@ NumericsModes ModesOf(const EngineOptions& o) {
 
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), NamesCpu(o.device) ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
+                static_cast<int>(o.activation_dtype), NamesOneCpu(o.device) ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
                 o.reference_ops ? ", reference ops" : "");
 }
@@ -119,8 +119,9 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
     in_order = in_order && device->index() == static_cast<int>(gpus.size());
     gpus.push_back({.index = device->index(), .stream = device->Context(nullptr, false).stream});
   }
+  const ExchangeRoom room = RoomForExchange(largest, places.count, places.transport);
   return OpenGpuExchange(gpus, places.transport,
-                         {.timeout_s = o.exchange_timeout_s, .elements = ExchangeElements(largest, places.count),
+                         {.timeout_s = o.exchange_timeout_s, .elements = room.elements, .bulk = room.bulk,
                           .rank_name = in_order ? "GPU" : "rank"});
 }
 

@@ -7,6 +7,7 @@
 #include "ops/fill_weight/fill_weight.h"
 #include "ops/gather_ranks/gather_ranks.h"
 #include "ops/gather_rows/gather_rows.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
@@ -39,6 +40,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeFillWeight(ctx),
       DescribeGatherRanks(ctx),
       DescribeGatherRows(ctx),
+      DescribeGatherShares(ctx),
       DescribeHcBridge(ctx),
       DescribeHcHead(ctx),
       DescribeHcPost(ctx),

@@ -11,6 +11,7 @@
 
 #include "base/str.h"
 #include "ops/gather_ranks/gather_ranks.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/sum_ranks/sum_ranks.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
@@ -82,7 +83,8 @@ float TreeOf(const std::vector<std::vector<float>>& parts, size_t i) {
   return v[0];
 }
 
-// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns.
+// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns and shares. Those
+// larger than the room travel as arrays where there is a link, in pieces too; an odd number of elements never does.
 void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
   auto devices = OpenGpus(count, one_gpu);
   if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
@@ -90,7 +92,7 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
   GpuRanks ranks(std::move(devices), transport, room);
   Random random(static_cast<uint64_t>(count));
   for (const Shape shape :
-       {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{128, 256}}) {
+       {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{7, 1001}, Shape{128, 256}, Shape{9, 4096}, Shape{300, 128}}) {
     const int64_t n = shape.num_elements(), columns = shape[1];
     std::vector<std::vector<float>> parts;
     for (int r = 0; r < count; ++r) parts.push_back(random.Hostiles(n));
@@ -103,7 +105,13 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
         want_gathered[static_cast<size_t>((i / columns * count + p) * columns +
                                           i % columns)] = parts[static_cast<size_t>(p)][static_cast<size_t>(i)];
     }
-    std::vector<std::vector<float>> sums(static_cast<size_t>(count)), gathered(static_cast<size_t>(count));
+    std::vector<std::vector<float>> sums(static_cast<size_t>(count)), gathered = sums, shares = sums;
+    std::vector<float> want_shares;
+    for (int p = 0; p < count; ++p) {
+      const RankShare share = ShareOf(shape[0], p, count, kShareRows);
+      const auto& part = parts[static_cast<size_t>(p)];
+      want_shares.insert(want_shares.end(), part.begin() + share.begin * columns, part.begin() + share.end * columns);
+    }
     ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
       DeviceBuffer x, y, all;
       ASSERT_TRUE(x.Allocate(device, 4 * n) && y.Allocate(device, 4 * n) && all.Allocate(device, 4 * n * count));
@@ -113,13 +121,20 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       Together(ranks.exchange(), r);
       int64_t site = 0;
       SumRanks(ctx, {.y = {y.data(), DType::kF32, shape}, .site = site});
-      site += RankExchanges(ctx, n);
+      site += SumExchanges(ctx, n);
       GatherRanks(ctx, {.x = {x.data(), DType::kF32, shape},
                         .y = {all.data(), DType::kF32, {shape[0], columns * count}},
                         .site = site});
       site += RankExchanges(ctx, n);
+      const Tensor shared{x.data(), DType::kF32, shape};
+      if (columns % 4 == 0) {
+        GatherShares(ctx, {.y = shared, .site = site});
+        site += ShareExchanges(ctx, shared);
+      }
       AdvanceExchanges(ctx, site);
       sums[at].resize(static_cast<size_t>(n)), gathered[at].resize(static_cast<size_t>(n * count));
+      shares[at].resize(static_cast<size_t>(n));
+      device.Download(shares[at].data(), x.data(), 4 * n);
       device.Download(sums[at].data(), y.data(), 4 * n);
       device.Download(gathered[at].data(), all.data(), 4 * n * count);
       Together(ranks.exchange(), r);
@@ -128,6 +143,9 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       EXPECT_TRUE(BitEqual(sums[static_cast<size_t>(r)], want))
           << "rank " << r << " of " << count << ", " << shape.ToString();
       EXPECT_TRUE(BitEqual(gathered[static_cast<size_t>(r)], want_gathered))
+          << "rank " << r << " of " << count << ", " << shape.ToString();
+      if (columns % 4 != 0) continue;
+      EXPECT_TRUE(BitEqual(shares[static_cast<size_t>(r)], want_shares))
           << "rank " << r << " of " << count << ", " << shape.ToString();
     }
   }
@@ -170,6 +188,42 @@ TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
   for (const auto& values : got) {
     for (const float v : values) ASSERT_EQ(v, want);
   }
+}
+
+// Words and arrays of all sizes take turns, with ranks that stumble: a buffer is never written before it has been read.
+TEST(CudaExchange, WordsAndArraysTakeTurns) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  const int64_t room = 4096, most = 300 * 4096, rounds = 3000;
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, room);
+  std::vector<std::vector<float>> got(2, std::vector<float>(static_cast<size_t>(most)));
+  std::vector<float> ones(static_cast<size_t>(most));
+  for (size_t i = 0; i < ones.size(); ++i) ones[i] = static_cast<float>(i % 1021);
+  std::atomic<int64_t> wrong = 0;
+  ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+    DeviceBuffer y, start;
+    ASSERT_TRUE(y.Allocate(device, 4 * most) && start.Allocate(device, 4 * most));
+    device.Upload(start.data(), ones.data(), 4 * most);
+    Together(ranks.exchange(), r);
+    Random random(7), mine(static_cast<uint64_t>(r));
+    for (int64_t k = 0; k < rounds; ++k) {
+      const int64_t n = random.Chance(0.5) ? 4 * (1 + random.Index(room / 4)) : 4096 * (1 + random.Index(most / 4096));
+      if (mine.Chance(0.02)) std::this_thread::sleep_for(std::chrono::microseconds(mine.Index(500)));
+      device.CopyWithin(y.data(), start.data(), 4 * n);
+      const Tensor sum{y.data(), DType::kF32, {n / 4, 4}};
+      int64_t site = 0;
+      SumRanks(ctx, {.y = sum, .site = site});
+      site += SumExchanges(ctx, n);
+      GatherShares(ctx, {.y = sum, .site = site});
+      AdvanceExchanges(ctx, site + ShareExchanges(ctx, sum));
+      if (k % 50 != 0) continue;
+      auto& values = got[static_cast<size_t>(r)];
+      device.Download(values.data(), y.data(), 4 * n);
+      for (int64_t i = 0; i < n; ++i) wrong += values[static_cast<size_t>(i)] != 2 * ones[static_cast<size_t>(i)];
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
 }
 
 TEST(CudaExchange, ADeadGpuIsNamedAndTheStepDrains) {

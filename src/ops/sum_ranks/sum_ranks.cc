@@ -12,7 +12,7 @@ DSV4_DECLARE_CPU(SumRanksCpu, SumRanksArgs)
 namespace {
 
 constexpr Candidate<SumRanksArgs> kSumRanksCandidates[] = {
-    DSV4_CUDA_ROW(SumRanksCuda, "ExchangeKernel, ArrivedKernel")
+    DSV4_CUDA_ROW(SumRanksCuda, "ExchangeKernel, ScatterSumKernel, ArrivedKernel")
     DSV4_CPU_ROWS(SumRanksCpu)
     {"ref", SupportsCpu, SumRanksRef},
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "device/exchange.cuh"
+#include "device/exchange_bulk.cuh"
 #include "ops/sum_ranks/sum_ranks.h"
 
 namespace dsv4 {
@@ -22,13 +23,22 @@ void SumPieces(const ExecContext& ctx, const SumRanksArgs& a) {
   }
 }
 
+template <int Count>
+void Sum(const ExecContext& ctx, const SumRanksArgs& a) {
+  const int64_t n = a.y.num_elements();
+  if (!SumsInBulk(ctx, n)) return SumPieces<Count>(ctx, a);
+  const BulkShares shares = BulkShares::Of(n, Count, kBulkChunk, 1);
+  ScatterSumInBulk<Count>(ctx, a.y.f32(), shares, a.site);
+  GatherSharesInBulk<Count>(ctx, a.y.f32(), shares, a.site + SumExchanges(ctx, n) / 2);
+}
+
 }  // namespace
 
 void SumRanksCuda(const ExecContext& ctx, const SumRanksArgs& a) {
   switch (ctx.ranks->count) {
-    case 2: return SumPieces<2>(ctx, a);
-    case 4: return SumPieces<4>(ctx, a);
-    default: return SumPieces<8>(ctx, a);
+    case 2: return Sum<2>(ctx, a);
+    case 4: return Sum<4>(ctx, a);
+    default: return Sum<8>(ctx, a);
   }
 }
 
