@@ -21,5 +21,6 @@ Result<std::vector<std::string>> RankDevices(const std::string& name);
 
 // Whether such a name means the CPU, be it one rank or several.
 bool NamesCpu(const std::string& name);
+inline bool NamesOneCpu(const std::string& name) { return name == "cpu"; }
 
 }  // namespace dsv4

@@ -15,7 +15,7 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 // Which kernels the rows of a pass take on a GPU. A row's bits depend on the regime and on the row, never on how many rows a pass has: an
 // op chooses by the regime, or by numbers that move its schedule only. The engine says what rows are of which regime
-// (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes are one.
+// (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes have the same kernels.
 enum class Regime : uint8_t {
   kDecode,      // made for up to 128 rows: inputs of matrix products are two BF16 numbers each
   kPrompt,      // made for hundreds of rows: two FP16 numbers
@@ -50,7 +50,7 @@ struct ExecContext {
   FaultLog* faults = nullptr;   // kCuda: where launches that fail are noted (fault_log.h)
   Scratch scratch = {};         // kCuda
   bool f32_inputs = false;      // kCuda: inputs of matrix products as float32, not rounded to BF16
-  Regime regime = Regime::kDecode;  // kCuda
+  Regime regime = Regime::kDecode;
   bool overlap = true;          // kCuda: a kernel may start before the one in front of it ends (programmatic launch)
   const RankView* ranks = nullptr;  // of several that run one model together (exchange.h); null: one
 };

@@ -18,11 +18,12 @@ constexpr Regime RegimeOfPrompt(int64_t tokens) {
   return tokens <= kShortPrompt ? Regime::kDecode : tokens <= kMediumPrompt ? Regime::kPrompt : Regime::kLongPrompt;
 }
 
-// The engine's one place that knows numbers of rows.
+// The engine's one place that knows numbers of rows. One CPU has one regime; ranks on CPUs cut prompts by tokens, and so tell them from
+// decode rows (layers/plan.h).
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_(NamesCpu(o.device) || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
+      : one_(NamesOneCpu(o.device) || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
 
   // Of an item's rows; `prompt_tokens` as in StepItem.
   Regime Of(int64_t prompt_tokens) const {

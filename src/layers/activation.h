@@ -19,6 +19,7 @@ enum class Form : uint8_t {
   kQueries,          // FP16 in blocks, with the sums of squares that a head's norm needs (ops/query_blocks.h)
   kSlots,            // f32 [T, A, width]: its reader adds them up, in order
   kRankParts,        // f32 [T, width], of every rank: their sum is the value (ops/sum_ranks)
+  kRankRows,         // f32 [T, width], of which every rank has made its rows (ops/gather_shares)
 };
 
 constexpr std::string_view NameOf(Form form) {
@@ -29,6 +30,7 @@ constexpr std::string_view NameOf(Form form) {
     case Form::kQueries: return "FP16 query blocks";
     case Form::kSlots: return "F32 of each slot";
     case Form::kRankParts: return "F32 parts of ranks";
+    case Form::kRankRows: return "F32 rows of ranks";
   }
   return "?";
 }

@@ -3,6 +3,7 @@
 #include "layers/linear.h"
 #include "layers/plan.h"
 #include "ops/compress/compress.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
 #include "ops/q_prepare/q_prepare.h"
@@ -14,7 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// One call's arguments, and its values as they lie in the buffers.
+// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what follows of
+// the T' tokens `own`: all of them, or the rank's.
 struct Call {
   const AttentionPlan& plan;
   const AttentionWeights& w;
@@ -22,10 +24,16 @@ struct Call {
   const RopeAnglesView& rope;
   const CacheView& cache;
   const Room& rounded;
+  RankShare own;
+  RopeAnglesView own_rope;
+  CacheView own_cache;
   Tensor q_lora, kv, values, gates, index_values, index_gates, index_weights;
-  Tensor q, index_q;    // [T, N, Dh], [T, Ni, Di]
+  Tensor q, index_q;    // [T', N, Dh], [T', Ni, Di]
   QueryBlocks queries;  // instead of q, where the plan says so
   Activation heads, o_lora;
+
+  int64_t num_own() const { return own.end - own.begin; }
+  Tensor Own(const Tensor& rows) const { return rows.Rows(own.begin, num_own()); }
 
   bool compresses() const { return cache.layer->main.ratio != 0; }
   bool indexes() const { return cache.layer->index.ratio != 0; }
@@ -49,9 +57,20 @@ QueryBlocks QueriesIn(const Room& room, const AttentionWeights& w, const RopeAng
           .cos_sin = rope.cos_sin};
 }
 
-Call Place(const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope,
+// The tokens `own` of the step, whose keys are in the cache with everybody's.
+CacheView CacheOf(const CacheView& cache, const RankShare& own) {
+  CacheView view = cache;
+  view.sequence_of += own.begin;
+  view.positions += own.begin;
+  view.num_tokens = own.end - own.begin;
+  return view;
+}
+
+Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope,
            const CacheView& cache, const AttentionBuffers& b) {
   const int64_t t = cache.num_tokens, width = s.num_heads * s.head_dim;
+  const RankShare own = plan.by_tokens ? RowsOfRank(ctx, t) : RankShare{0, t};
+  const int64_t num_own = own.end - own.begin;
   const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
   Call c{.plan = plan,
          .w = w,
@@ -59,6 +78,9 @@ Call Place(const AttentionPlan& plan, const AttentionWeights& w, const Attention
          .rope = rope,
          .cache = cache,
          .rounded = b.rounded,
+         .own = own,
+         .own_rope = {rope.frequencies, rope.cos_sin.Rows(own.begin, num_own)},
+         .own_cache = CacheOf(cache, own),
          .q_lora = Rows(b.q_lora, t, w.q_a.rows),
          .kv = Rows(b.kv, t, s.head_dim),
          .values = Rows(b.values, t, main.kv_proj.rows),
@@ -66,13 +88,14 @@ Call Place(const AttentionPlan& plan, const AttentionWeights& w, const Attention
          .index_values = Rows(b.index_values, t, keys.kv_proj.rows),
          .index_gates = Rows(b.index_gates, t, keys.gate_proj.rows),
          .index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows),
-         .q = b.q.Floats(t, width).Reshaped({t, s.num_heads, s.head_dim}),
+         .q = b.q.Floats(num_own, width).Reshaped({num_own, s.num_heads, s.head_dim}),
          .index_q = {},
          .queries = {},
-         .heads = b.heads.As(plan.heads, t, width),
-         .o_lora = b.o_lora.As(plan.o_lora, t, w.o_a.rows)};
-  if (c.indexes()) c.index_q = Rows(b.index_q, t, w.indexer.q_b.rows).Reshaped({t, s.index_heads, s.index_head_dim});
-  if (plan.queries == Form::kQueries) c.queries = QueriesIn(b.q, w, rope, t, s.head_dim);
+         .heads = b.heads.As(plan.heads, num_own, width),
+         .o_lora = b.o_lora.As(plan.o_lora, num_own, w.o_a.rows)};
+  if (c.indexes())
+    c.index_q = Rows(b.index_q, num_own, w.indexer.q_b.rows).Reshaped({num_own, s.index_heads, s.index_head_dim});
+  if (plan.queries == Form::kQueries) c.queries = QueriesIn(b.q, w, c.own_rope, num_own, s.head_dim);
   return c;
 }
 
@@ -92,9 +115,9 @@ void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
 
 // Queries from their low rank: normed, expanded.
 void Expand(const ExecContext& ctx, const Call& c) {
-  const int64_t t = c.q.dim(0);
+  const int64_t t = c.num_own();
   NormedQuantLinear(
-      ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
+      ctx, c.s.activation, c.Own(c.q_lora), c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
       {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
        {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
       c.rounded);
@@ -106,10 +129,22 @@ CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const Com
           .frequencies = c.rope.frequencies, .hadamard = hadamard, .cache = c.cache, .layout = &layout};
 }
 
+// Of a rank that has fewer queries than keys.
+void PrepareQueries(const ExecContext& ctx, const Call& c) {
+  const Tensor q = c.queries.blocks != nullptr ? Tensor{} : c.q;
+  if (!q && !c.index_q) return;
+  QPrepare(ctx, {.q = q,
+                 .index_q = c.index_q,
+                 .cos_sin = c.own_rope.cos_sin,
+                 .norm_eps = c.s.norm_eps,
+                 .index_dtype = c.s.index_dtype,
+                 .cache = c.own_cache});
+}
+
 // Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value.
 // Where every sequence has one token, its rows go into the cache by the same launch.
 void Prepare(const ExecContext& ctx, const Call& c) {
-  const int64_t t = c.q.dim(0);
+  const int64_t t = c.num_own();
   QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q,
                        .kv = c.kv,
                        .kv_norm = c.w.kv_norm,
@@ -135,7 +170,9 @@ void Prepare(const ExecContext& ctx, const Call& c) {
                     .norm_eps = c.s.norm_eps};
   if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
   if (c.plan.expands) prepare.expands = &expand;
+  if (c.plan.by_tokens) prepare.q = prepare.index_q = {};
   QPrepare(ctx, prepare);
+  if (c.plan.by_tokens && t > 0) PrepareQueries(ctx, c);
 }
 
 // Output: grouped low rank, then dense.
@@ -153,35 +190,52 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
   QuantLinear(ctx, c.s.activation, c.o_lora, {{c.w.o_b, c.plan.o_b, y}}, c.rounded);
 }
 
+// Which compressed rows a token reads; then these and its window. Attention rotates back at the query's position.
+void Attend(const ExecContext& ctx, const Call& c, const AttentionBuffers& b) {
+  Tensor topk_idxs;
+  if (c.indexes()) {
+    topk_idxs = b.topk_idxs.Head(c.num_own());
+    IndexTopk(ctx,
+              {.q = c.index_q, .weights = c.Own(c.index_weights), .cache = c.own_cache, .topk_idxs = topk_idxs});
+  }
+  SparseAttention(ctx, {.q = c.q,
+                        .kv = c.kv,
+                        .sink = c.w.sink,
+                        .topk_idxs = topk_idxs,
+                        .cache = c.own_cache,
+                        .out = c.heads.x.Reshaped(c.q.shape),
+                        .cos_sin = c.own_rope.cos_sin,
+                        .queries = c.queries,
+                        .norm_eps = c.s.norm_eps,
+                        .out_blocks = c.heads.blocks});
+}
+
 }  // namespace
+
+AttentionWeights WithAllHeads(const AttentionWeights& w) {
+  AttentionWeights all = w;
+  all.q_b = w.whole.q_b, all.sink = w.whole.sink, all.o_a = w.whole.o_a, all.o_b = w.whole.o_b;
+  return all;
+}
+
+AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks) {
+  AttentionSettings all = settings;
+  all.num_heads *= num_ranks;
+  all.o_groups *= num_ranks;
+  return all;
+}
 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
                const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
                const Tensor& y) {
-  const Call c = Place(plan, w, s, rope, cache, b);
+  const Call c = Place(ctx, plan, w, s, rope, cache, b);
+  const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
   Project(ctx, c, x);
-  if (!plan.expands) Expand(ctx, c);
+  if (any && !plan.expands) Expand(ctx, c);
   Prepare(ctx, c);
-
-  // Which compressed rows a token reads; then these and its window. Attention rotates back at the query's position.
-  Tensor topk_idxs;
-  if (c.indexes()) {
-    topk_idxs = b.topk_idxs.Head(cache.num_tokens);
-    IndexTopk(ctx, {.q = c.index_q, .weights = c.index_weights, .cache = cache, .topk_idxs = topk_idxs});
-  }
-  SparseAttention(ctx, {.q = c.q,
-                        .kv = c.kv,
-                        .sink = w.sink,
-                        .topk_idxs = topk_idxs,
-                        .cache = cache,
-                        .out = c.heads.x.Reshaped(c.q.shape),
-                        .cos_sin = rope.cos_sin,
-                        .queries = c.queries,
-                        .norm_eps = s.norm_eps,
-                        .out_blocks = c.heads.blocks});
+  if (any) Attend(ctx, c, b);
   if (!c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
-
-  ProjectOut(ctx, c, y);
+  if (any) ProjectOut(ctx, c, c.Own(y));
 }
 
 }  // namespace dsv4

@@ -26,6 +26,14 @@ struct IndexerWeights {
   CompressorWeights compressor;
 };
 
+// What belongs to heads.
+struct HeadWeights {
+  QuantTensor q_b;  // [N*Dh, Rq]
+  Tensor sink;      // f32 [N]
+  QuantTensor o_a;  // [G*Ro, N*Dh/G]
+  QuantTensor o_b;  // [D, G*Ro]
+};
+
 struct AttentionWeights {
   QuantTensor q_a;       // [Rq, D]
   Tensor q_a_norm;       // f32 [Rq]
@@ -37,6 +45,7 @@ struct AttentionWeights {
   QuantTensor o_b;       // [D, G*Ro]
   CompressorWeights compressor;  // empty when the ratio is 0
   IndexerWeights indexer;        // CSA layers only
+  HeadWeights whole;             // of one of several ranks, whose heads are above: all heads, for prompts; else empty
 };
 
 // What the weights do not say.
@@ -57,6 +66,10 @@ struct RopeAnglesView {
   Tensor cos_sin;      // f32 [T, Dr/2, 2]
 };
 
+// Of a rank that has all heads: what it takes for its own tokens of a prompt.
+AttentionWeights WithAllHeads(const AttentionWeights& w);
+AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks);
+
 // Intermediates, by their stable names. Every buffer holds T rows; rooms hold them in any of a plan's forms.
 struct AttentionBuffers {
   Room rounded;          // a linear's rounded input, of D, Rq or G*Ro columns; or x as blocks
@@ -73,7 +86,7 @@ struct AttentionBuffers {
 };
 
 // y [T, D] = attention of x [T, D] (normalised input); appends to the cache. Every choice of kernels and forms is the
-// plan's.
+// plan's. Where that is by tokens, every rank appends all rows, and y has the rank's own (RowsOfRank).
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w,
                const AttentionSettings& settings, const RopeAnglesView& rope, const CacheView& cache,
                const Activation& x, AttentionBuffers& buffers, const Tensor& y);

@@ -22,7 +22,15 @@ Form BridgeForm(const ExecContext& ctx, const LayerShape& l, const QuantTensor& 
   return blocks ? Form::kFloatsAndBlocks : Form::kFloats;
 }
 
-AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerShape& l) {
+// Prompts of several ranks: then a rank's heads fill no tensor core's tile, and nothing has to be summed.
+bool ByTokens(const ExecContext& ctx, const LayerShape& l) {
+  return l.num_ranks > 1 && ctx.regime != Regime::kDecode && l.attention->whole.q_b;
+}
+
+AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerShape& layer) {
+  const bool by_tokens = ByTokens(ctx, layer);
+  AttentionWeights all;
+  const LayerShape l = ShapeFor({.by_tokens = by_tokens}, layer, &all);
   const AttentionWeights& w = *l.attention;
   const IndexerWeights& index = w.indexer;
   const AttentionSettings& s = l.settings;
@@ -33,7 +41,8 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
                   .index_weights = InputOf(ctx, mode, index.weights_proj),
                   .q_b = InputOf(ctx, mode, w.q_b),
                   .index_q_b = InputOf(ctx, mode, index.q_b),
-                  .o_b = InputOf(ctx, mode, w.o_b)};
+                  .o_b = InputOf(ctx, mode, w.o_b),
+                  .by_tokens = by_tokens};
   const bool as_is = p.q_b == Input::kAsIs && (!index.q_b || p.index_q_b == Input::kAsIs);
   p.norms_along = as_is && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
   p.expands = step == StepClass::kOneRow && mode == ActivationDtype::kNative && QPrepareExpands(ctx, ExpandShapeOf(l));
@@ -45,7 +54,7 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b))
     p.o_lora = Form::kBlocks;
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
-  if (l.num_ranks > 1) p.out = Form::kRankParts;
+  if (l.num_ranks > 1) p.out = by_tokens ? Form::kRankRows : Form::kRankParts;
   p.rounds_heads = mode == ActivationDtype::kNvfp4 && w.o_a.quantised();
   return p;
 }
@@ -112,6 +121,15 @@ LayerPlans PlanLayer(const ExecContext& ctx, const LayerShape& layer) {
   LayerPlans plans;
   for (const StepClass step : kStepClasses) plans[static_cast<size_t>(step)] = PlanLayer(ctx, step, layer);
   return plans;
+}
+
+LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, AttentionWeights* all) {
+  if (!plan.by_tokens) return layer;
+  *all = WithAllHeads(*layer.attention);
+  LayerShape l = layer;
+  l.attention = all;
+  l.settings = WithAllHeads(layer.settings, layer.num_ranks);
+  return l;
 }
 
 AttentionShape AttentionShapeOf(const LayerShape& l) {

@@ -38,7 +38,8 @@ struct AttentionPlan {
   bool rounds_heads = false;              // o_a's input is rounded, group by group
   Form o_lora = Form::kFloats;            // or kBlocks
   Input o_b = Input::kAsIs;
-  Form out = Form::kFloats;               // or kRankParts
+  bool by_tokens = false;                 // a rank takes its own tokens and all heads, not all tokens and its own heads
+  Form out = Form::kFloats;               // or kRankParts, kRankRows
 };
 
 struct MoePlan {
@@ -75,6 +76,9 @@ struct LayerShape {
 ExecContext ContextOf(const ExecContext& ctx, StepClass step);
 LayerPlan PlanLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer);
 LayerPlans PlanLayer(const ExecContext& ctx, const LayerShape& layer);
+
+// The layer as `plan` has a rank take it: where that is by tokens, with all heads, which `all` holds.
+LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, AttentionWeights* all);
 
 // What capabilities ask of a layer.
 AttentionShape AttentionShapeOf(const LayerShape& layer);

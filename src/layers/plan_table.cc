@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "ops/compress/compress.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
@@ -98,6 +99,7 @@ class Lines {
 
   void SumRanks(const char* of, Form out) {
     if (out == Form::kRankParts) Add(StrCat("sum_ranks (", of, ")"), DescribeSumRanks(ctx_).chosen);
+    if (out == Form::kRankRows) Add(StrCat("gather_shares (", of, ")"), DescribeGatherShares(ctx_).chosen);
   }
 
   void Linear(const char* name, const QuantTensor& w, Input input, Form y = Form::kFloats) {
@@ -184,7 +186,9 @@ std::string DescribeLinearRun(const ExecContext& ctx, const QuantTensor& w, Inpu
 std::vector<OpLine> DescribeLayer(const ExecContext& ctx, StepClass step, const LayerShape& layer,
                                   const LayerPlan& plan) {
   const ExecContext at = ContextOf(ctx, step);
-  Lines lines(at, step, layer);
+  AttentionWeights all;
+  const LayerShape taken = ShapeFor(plan.attention, layer, &all);
+  Lines lines(at, step, taken);
   lines.Attention(plan.attention);
   lines.Moe(plan.moe);
   return lines.Take();

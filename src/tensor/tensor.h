@@ -63,6 +63,13 @@ struct Tensor {
     DSV4_CHECK_EQ(s.num_elements(), num_elements());
     return {data, dtype, s};
   }
+  // Rows [first, first + n) of the slowest axis.
+  Tensor Rows(int64_t first, int64_t n) const {
+    Tensor rows = Head(n);
+    const int64_t all = shape[0] == 0 ? 0 : num_bytes() / shape[0];
+    rows.data = static_cast<uint8_t*>(data) + first * all;
+    return rows;
+  }
   // Rows [0, n) of the slowest axis.
   Tensor Head(int64_t n) const {
     DSV4_CHECK(shape.rank() >= 1 && n <= dim(0));

@@ -52,6 +52,14 @@ TEST(Regimes, MoreDecodeRowsTakeOtherKernelsWhereThatWasAskedFor) {
   EXPECT_EQ(r.OfPass(Regime::kLongPrompt, 1), Regime::kLongPrompt);
 }
 
+TEST(Regimes, RanksOnACpuTellPromptsFromDecodeRows) {
+  EngineOptions options;
+  options.device = "cpu*2";
+  EXPECT_EQ(Regimes(options).Of(0), Regime::kDecode);
+  EXPECT_EQ(Regimes(options).Of(128), Regime::kDecode);
+  EXPECT_EQ(Regimes(options).Of(129), Regime::kPrompt);
+}
+
 TEST(Regimes, AreOneOnACpuAndWhereThatWasAskedFor) {
   EngineOptions cpu, invariant = OnGpu();
   invariant.batch_invariant = true;

@@ -132,6 +132,7 @@ TEST(Schema, CutsAreTheAxesThatShrink) {
       EXPECT_EQ(row.cut, WeightCut::kRows);
       return;
     }
+    if (row.presence == WeightPresence::kRanks) return;  // whole, of a config that is cut
     const bool columns = row.cut == WeightCut::kColumns || row.cut == WeightCut::kGroupColumns;
     const Shape a = row.shape(whole), b = row.shape(cut);
     for (int axis = 0; axis < a.rank(); ++axis) {

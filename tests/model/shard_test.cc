@@ -235,6 +235,24 @@ TEST_F(ShardModel, SinksFollowTheirHeads) {
   }
 }
 
+// For prompts a rank has all heads besides.
+TEST_F(ShardModel, WhatBelongsToHeadsIsThereTwice) {
+  Load(kModelOpt);
+  const auto mine = ShardWeights(whole_, {.rank = 1, .count = 2}, nullptr);
+  const Weights shapes = ShardShapes(whole_, 2);
+  for (size_t l = 0; l < whole_.layers.size(); ++l) {
+    const AttentionWeights &all = whole_.layers[l].attn, &part = mine->layers[l].attn;
+    EXPECT_FALSE(all.whole.q_b);
+    EXPECT_EQ(part.whole.q_b.codes, all.q_b.codes);
+    EXPECT_EQ(part.whole.o_b.cols, all.o_b.cols);
+    EXPECT_EQ(part.whole.sink.dim(0), all.sink.dim(0));
+    EXPECT_EQ(shapes.layers[l].attn.whole.o_a.rows, all.o_a.rows);
+    const AttentionWeights with = WithAllHeads(part);
+    EXPECT_EQ(with.q_b.rows, 2 * part.q_b.rows);
+    EXPECT_EQ(Decoded(with.o_b), Decoded(all.o_b));
+  }
+}
+
 // What the plan is made of: all ranks together read what is cut once, and the rest n times.
 TEST_F(ShardModel, BytesOfRanks) {
   Load(kModelOpt);
@@ -243,7 +261,7 @@ TEST_F(ShardModel, BytesOfRanks) {
   VisitNamedWeights(
       whole_,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        if (m && SliceOf(ref.row->cut) != Slice::kWhole) cut += m.rows * m.row_bytes();
+        if (m && SliceOf(ref.row->cut) != Slice::kWhole && !IsKeptWhole(ref.row->cut)) cut += m.rows * m.row_bytes();
         if (m && SliceOf(ref.row->cut) == Slice::kColumns) columns += m.rows * m.row_bytes();
       },
       [](const WeightRef&, const Tensor&) {});

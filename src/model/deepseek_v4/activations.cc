@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "ops/gather_shares/gather_shares.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4::deepseek_v4 {
@@ -41,6 +42,10 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   const int64_t d = c.hidden_size, h = c.hc_mult, heads_width = c.num_heads * c.head_dim;
   const int64_t o_width = c.o_groups * c.o_lora_rank, a = c.experts_per_token, f = c.moe_intermediate;
   const DType f32 = DType::kF32;
+  // Of n ranks each has 1/n of the heads of all tokens, or all heads of about 1/n of the tokens.
+  const int64_t own = LongestShare(t, c.num_ranks, kShareRows) * c.num_ranks;
+  const auto floats = [&](int64_t width) { return std::max(FloatBytes(t, width), FloatBytes(own, width)); };
+  const auto blocks = [&](int64_t width) { return std::max(BlockBytes(t, width), BlockBytes(own, width)); };
   place(streams, f32, Shape{t, h, d});
   place(x, f32, Shape{t, d});
   place(y, f32, Shape{t, d});
@@ -51,10 +56,10 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
 
   place(attention.rounded, std::max(FloatBytes(t, std::max({d, c.q_lora_rank, o_width})), BlockBytes(t, d)));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
-  place(attention.q, std::max(FloatBytes(t, heads_width), QueryBytes(t, heads_width)));
+  place(attention.q, std::max({floats(heads_width), QueryBytes(t, heads_width), QueryBytes(own, heads_width)}));
   place(attention.kv, f32, Shape{t, c.head_dim});
-  place(attention.heads, std::max(FloatBytes(t, heads_width), BlockBytes(t, heads_width)));
-  place(attention.o_lora, std::max(FloatBytes(t, o_width), BlockBytes(t, o_width)));
+  place(attention.heads, std::max(floats(heads_width), blocks(heads_width)));
+  place(attention.o_lora, std::max(floats(o_width), blocks(o_width)));
   place(attention.values, f32, Shape{t, 2 * c.head_dim});
   place(attention.gates, f32, Shape{t, 2 * c.head_dim});
   place(attention.index_values, f32, Shape{t, 2 * c.index_head_dim});

@@ -7,6 +7,7 @@
 #include "ops/embed/embed.h"
 #include "ops/gather_ranks/gather_ranks.h"
 #include "ops/gather_rows/gather_rows.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
@@ -62,11 +63,15 @@ Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w,
   return {form, f.x, blocks};
 }
 
-// A sublayer's output where every rank has a part of it: the sum. `site` counts the pass's exchanges.
-void SumParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
-  if (y.form != Form::kRankParts) return;
-  SumRanks(ctx, {.y = y.x, .site = *site});
-  *site += RankExchanges(ctx, y.x.num_elements());
+// A sublayer's output where every rank has a part of it: the sum, or everybody's rows. `site` counts the pass's exchanges.
+void JoinParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
+  if (y.form == Form::kRankParts) {
+    SumRanks(ctx, {.y = y.x, .site = *site});
+    *site += SumExchanges(ctx, y.x.num_elements());
+  } else if (y.form == Form::kRankRows) {
+    GatherShares(ctx, {.y = y.x, .site = *site});
+    *site += ShareExchanges(ctx, y.x);
+  }
 }
 
 AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {
@@ -95,12 +100,14 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
 
   const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded);
-  Attention(ctx, plan.attention, w.attn, SettingsOf(c, model.modes), rope, cache, x, a.attention, f.y);
+  AttentionWeights all;
+  const LayerShape taken = ShapeFor(plan.attention, ShapeOfLayer(model, l), &all);
+  Attention(ctx, plan.attention, *taken.attention, taken.settings, rope, cache, x, a.attention, f.y);
   const Activation heads{plan.attention.out, f.y, nullptr};
-  SumParts(ctx, heads, site);
+  JoinParts(ctx, heads, site);
   const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded);
   const Activation experts = Moe(ctx, plan.moe, w.moe, moe, step.tokens, x2, a.moe, f.y);
-  SumParts(ctx, experts, site);
+  JoinParts(ctx, experts, site);
   return experts;
 }
 

@@ -74,7 +74,11 @@ double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
   double all = 0, experts = 0;
   VisitNamedWeights(
-      model_.weights, [&](const WeightRef& ref, const QuantTensor& m) { all += ref.stage < 0 ? MatrixBytes(m) : 0; },
+      model_.weights,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        const bool read = ref.stage < 0 && ref.row->presence != WeightPresence::kRanks;  // decode's steps read what is cut
+        if (read) all += MatrixBytes(m);
+      },
       [](const WeightRef&, const Tensor&) {});
   for (int64_t l = 0; l < c.num_layers; ++l) {
     const LayerWeights& layer = model_.weights.layers[static_cast<size_t>(l)];

@@ -60,6 +60,15 @@ constexpr WeightRow kLayerRows[] = {
      [](Sizes s) { return Shape{s.G * s.Ro, s.N * s.Dh / s.G}; }, [](Owner w) -> Field { return w.layer->attn.o_a; }},
     {"attn.wo_b", "self_attn.o_b_proj", kDense, kGroupColumns, kAlways,
      [](Sizes s) { return Shape{s.D, s.G * s.Ro}; }, [](Owner w) -> Field { return w.layer->attn.o_b; }},
+    {"", "", kDense, kWhole, kRanks,
+     [](Sizes s) { return Shape{s.N * s.Dh, s.Rq}; }, [](Owner w) -> Field { return w.layer->attn.whole.q_b; }},
+    {"", "", kVector, kWhole, kRanks,
+     [](Sizes s) { return Shape{s.N}; }, [](Owner w) -> Field { return w.layer->attn.whole.sink; }},
+    {"", "", kDense, kWhole, kRanks,
+     [](Sizes s) { return Shape{s.G * s.Ro, s.N * s.Dh / s.G}; },
+     [](Owner w) -> Field { return w.layer->attn.whole.o_a; }},
+    {"", "", kDense, kWhole, kRanks,
+     [](Sizes s) { return Shape{s.D, s.G * s.Ro}; }, [](Owner w) -> Field { return w.layer->attn.whole.o_b; }},
 
     {"attn.compressor.wkv", "self_attn.compressor.kv_proj", kCompressor, kWhole, kCompressed,
      [](Sizes s) { return Shape{s.coff * s.Dh, s.D}; },
@@ -191,6 +200,7 @@ bool IsPresent(WeightPresence presence, const Config& config, int64_t layer) {
     case kIndexed: return config.rule(layer).indexed;
     case kHash: return config.is_hash(layer);
     case kLearned: return !config.is_hash(layer);
+    case kRanks: return false;
     case kFirstMtp: return config.draft.is_mtp();
     case kFirstDspark:
     case kLastDspark: return config.draft.is_dspark();

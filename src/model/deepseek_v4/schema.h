@@ -44,9 +44,9 @@ enum class WeightCut : uint8_t {
   kColumns,       // 1/n of the columns
 };
 
-// Which layers have it; the last four: which stage of which draft module.
+// Which layers have it; kRanks: none in a checkpoint, a rank's own (shard.h); the last four: which stage of which draft module.
 enum class WeightPresence : uint8_t {
-  kAlways, kCompressed, kIndexed, kHash, kLearned, kFirstMtp, kFirstDspark, kLastDspark, kLast
+  kAlways, kCompressed, kIndexed, kHash, kLearned, kRanks, kFirstMtp, kFirstDspark, kLastDspark, kLast
 };
 // Whether stage `stage` of `count` may have it, the module apart.
 constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {

@@ -69,6 +69,17 @@ int64_t ScaleRows(const QuantTensor& m) {
 }
 }  // namespace
 
+WeightField WholeOf(const WeightRef& ref, Weights& w) {
+  DSV4_CHECK(IsKeptWhole(ref.row->cut) && ref.layer >= 0);
+  AttentionWeights& a = w.layers[static_cast<size_t>(ref.layer)].attn;
+  const WeightField cut = ref.row->field({.model = &w, .layer = &w.layers[static_cast<size_t>(ref.layer)]});
+  if (cut.matrix == &a.q_b) return a.whole.q_b;
+  if (cut.matrix == &a.o_a) return a.whole.o_a;
+  if (cut.matrix == &a.o_b) return a.whole.o_b;
+  DSV4_CHECK(cut.vector == &a.sink);
+  return a.whole.sink;
+}
+
 QuantTensor RowSlice(const QuantTensor& m, const Sharding& s) {
   QuantTensor slice = m;
   slice.rows = m.rows / s.count;
@@ -109,9 +120,20 @@ QuantTensor ColumnSlice(const QuantTensor& m, const Sharding& s, uint8_t* codes,
   return slice;
 }
 
+namespace {
+
+// Before anything is cut.
+void KeepWhole(Weights& w) {
+  for (LayerWeights& layer : w.layers)
+    layer.attn.whole = {layer.attn.q_b, layer.attn.sink, layer.attn.o_a, layer.attn.o_b};
+}
+
+}  // namespace
+
 Weights ShardShapes(const Weights& whole, int count) {
   Weights mine = whole;
   if (count == 1) return mine;
+  KeepWhole(mine);
   VisitNamedWeights(
       mine,
       [&](const WeightRef& ref, QuantTensor& m) {
@@ -184,8 +206,9 @@ int64_t ShardFileBytes(const Weights& whole, int count) {
       [&](const WeightRef& ref, const QuantTensor& m) {
         if (!m) return;
         const Slice cut = SliceOf(ref.row->cut);
-        QuantTensor slice = cut == Slice::kColumns ? ColumnShape(m, count) : m;
-        if (cut == Slice::kRows) slice.rows /= count;
+        const bool is_cut = !IsKeptWhole(ref.row->cut);
+        QuantTensor slice = is_cut && cut == Slice::kColumns ? ColumnShape(m, count) : m;
+        if (is_cut && cut == Slice::kRows) slice.rows /= count;
         bytes += FileBytes(slice);
       },
       [&](const WeightRef& ref, const Tensor& t) {
@@ -197,6 +220,7 @@ int64_t ShardFileBytes(const Weights& whole, int count) {
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool* pool) {
   Weights mine = whole;
   if (s.count == 1) return mine;
+  KeepWhole(mine);
   struct Owner {
     std::unique_ptr<uint8_t[]> columns;
     std::shared_ptr<const void> whole;

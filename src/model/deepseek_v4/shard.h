@@ -18,6 +18,13 @@ struct Sharding {
   int count = 1;
 };
 
+// Heads are cut for decode rows, tokens for prompts (layers/attention.h): what belongs to heads a rank has twice, cut and whole.
+constexpr bool IsKeptWhole(WeightCut cut) {
+  return cut == WeightCut::kHeads || cut == WeightCut::kGroups || cut == WeightCut::kGroupColumns;
+}
+// Where the whole lies of the weight that `ref` names.
+WeightField WholeOf(const WeightRef& ref, Weights& w);
+
 // Which part of a weight is a rank's: the rows or columns [rank * size / count, (rank + 1) * size / count), or all of
 // it. Heads and groups of them lie one behind the other, so theirs are rows and columns, too.
 enum class Slice : uint8_t { kWhole, kRows, kColumns };
@@ -47,7 +54,7 @@ Config ShardConfig(const Config& config, const Sharding& sharding);
 // `whole`'s alive. kResourceExhausted: no memory for the copies.
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& sharding, ThreadPool* pool);
 
-// The shapes of a rank's slices; their pointers only mark what exists.
+// The shapes of a rank's weights; their pointers only mark what exists.
 Weights ShardShapes(const Weights& whole, int count);
 
 // Slices of one matrix or vector, in whatever memory it lies. Rows are a view.

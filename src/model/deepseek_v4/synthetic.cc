@@ -179,17 +179,19 @@ class SyntheticMaker {
                       .seed = RandomBits(model_.seed, number),
                       .std = std});
     if (!packs) return;
-    m = SliceOfRank(m, SliceOf(ref.row->cut));
-    const PackWeightArgs args{.w = m, .codes = arena_->Take(PackedCodeBytes(m)),
-                              .block_scale = PackedScaleBytes(m) > 0 ? arena_->Take(PackedScaleBytes(m)) : nullptr};
-    PackWeight(ctx_, args);
-    m = PackedView(args);
+    if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Packed(m);
+    m = Packed(SliceOfRank(m, SliceOf(ref.row->cut)));
   }
 
   void Make(const WeightRef& ref, Tensor& t, uint64_t number) {
     const uint64_t seed = RandomBits(model_.seed, number);
     const auto upload = [&](void* values) {
       Tensor mine{values, t.dtype, t.shape};
+      if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) {
+        uint8_t* all = arena_->Take(mine.num_bytes());
+        device_.Upload(all, mine.data, mine.num_bytes());
+        *WholeOf(ref, w_).vector = {all, mine.dtype, mine.shape};
+      }
       if (sharding_.count > 1 && SliceOf(ref.row->cut) == Slice::kRows) mine = VectorSlice(mine, sharding_);
       uint8_t* data = arena_->Take(mine.num_bytes());
       device_.Upload(data, mine.data, mine.num_bytes());
@@ -213,6 +215,13 @@ class SyntheticMaker {
   }
 
  private:
+  QuantTensor Packed(const QuantTensor& m) {
+    const PackWeightArgs args{.w = m, .codes = arena_->Take(PackedCodeBytes(m)),
+                              .block_scale = PackedScaleBytes(m) > 0 ? arena_->Take(PackedScaleBytes(m)) : nullptr};
+    PackWeight(ctx_, args);
+    return PackedView(args);
+  }
+
   QuantTensor SliceOfRank(const QuantTensor& m, Slice cut) {
     if (sharding_.count == 1 || cut == Slice::kWhole) return m;
     if (cut == Slice::kRows) return RowSlice(m, sharding_);
@@ -250,7 +259,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   uint64_t number = 0;
   bool stopped = false;
   const auto make = [&](const WeightRef& ref, auto& weight) {
-    if (!weight || stopped) return;
+    if (!weight || stopped || ref.row->presence == WeightPresence::kRanks) return;
     maker.Make(ref, weight, number);
     stopped = ++number % 256 == 0 && progress && !progress(maker.done(), maker.total());
   };

@@ -51,7 +51,8 @@ OpWork WorkOf(const IndexTopkArgs& a) {
   for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
     const int64_t visible = (a.cache.positions[t] + 1) / keys.ratio;
     scored += visible;
-    if (a.cache.sequence(t).end == t + 1) cached += visible;  // the last token of a sequence sees what the others see
+    const bool last = t + 1 == a.cache.num_tokens || a.cache.sequence_of[t + 1] != a.cache.sequence_of[t];
+    if (last) cached += visible;  // the last token of a sequence sees what the others see
   }
   return {.bytes = static_cast<double>(cached * keys.row.row_bytes()),
           .products = static_cast<double>(scored * a.q.dim(1) * a.q.dim(2))};

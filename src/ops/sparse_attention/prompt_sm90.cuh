@@ -13,14 +13,15 @@ constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's
 
 struct PromptParams {
   Params a;
-  const __half* rows;    // [own rows T | rings, W of each sequence | compressed rows]
+  const __half* rows;    // [own rows Tk | rings, W of each sequence | compressed rows]
   const int* table;      // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
   const uint8_t* q_blocks;  // queries as query_blocks.h says, or null: a.q
   const float* squares;    // and of each head's blocks
   __half* queries;       // [blocks][2][64, 512]: a block's next queries
   uint8_t* out_blocks;   // the output as activation_blocks.cuh says, or null: a.out
   float norm_eps;        // of the norm that such queries wait for, times the square of their unit
-  int num_tokens, num_items;
+  int num_tokens, num_items;  // num_tokens: of the queries
+  int num_own;                // rows of the step's own tokens, in front of `rows`
 };
 
 // Offsets in shared memory.
@@ -79,12 +80,12 @@ __device__ __forceinline__ Channels CompressedRow(const Params& a, const Sequenc
 // Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that holds none.
 __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, int sequence, uint32_t to, int lane) {
   const SequenceView& seq = p.a.v.sequences[sequence];
-  const int window = static_cast<int>(p.a.v.window), ring = p.num_tokens + sequence * window, compressed = p.table[1 + sequence];
+  const int window = static_cast<int>(p.a.v.window), ring = p.num_own + sequence * window, compressed = p.table[1 + sequence];
 #pragma unroll 1
   for (int r = 0; r < kGatherRows; ++r) {
     const int of = __shfl_sync(0xFFFFFFFFu, row, r);
     Channels c = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-    if (of >= 0 && of < p.num_tokens) {
+    if (of >= 0 && of < p.num_own) {
       c = OwnRow(p.a.kv + static_cast<int64_t>(of) * kDim, lane);
     } else if (of >= compressed && p.a.ratio_shift >= 0) {
       c = CompressedRow(p.a, seq, of - compressed, lane);
@@ -114,7 +115,7 @@ struct PromptList {
     num_window = position - first + 1;
     first_own = num_window - min(num_window, position + 1 - start);
     own = static_cast<int>(seq->begin) + first - start;
-    ring = p.num_tokens + s * window;
+    ring = p.num_own + s * window;
     size = num_window;
     picks = nullptr;
     if (a.ratio_shift >= 0) {

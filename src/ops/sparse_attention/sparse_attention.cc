@@ -27,7 +27,7 @@ constexpr Candidate<SparseAttentionArgs> kSparseAttentionCandidates[] = {
 
 void SparseAttention(const ExecContext& ctx, const SparseAttentionArgs& a) {
   DSV4_CHECK_EQ(a.q.dim(0), a.cache.num_tokens);
-  DSV4_CHECK_EQ(a.kv.dim(0), a.cache.num_tokens);
+  DSV4_CHECK(a.kv.dim(0) >= a.cache.num_tokens);
   DSV4_CHECK_EQ(a.q.dim(2), a.kv.dim(1));
   DSV4_CHECK_EQ(a.sink.dim(0), a.q.dim(1));
   DSV4_CHECK(a.q.data != a.out.data);
@@ -80,7 +80,8 @@ OpWork WorkOf(const SparseAttentionArgs& a) {
   for (int64_t t = 0; t < a.cache.num_tokens; ++t) {
     rows += AttendedRows(a, t).size();
     // the last token of a sequence stands for the others
-    if (a.cache.sequence(t).end == t + 1) cached += AttendedRows(a, t).size();
+    const bool last = t + 1 == a.cache.num_tokens || a.cache.sequence_of[t + 1] != a.cache.sequence_of[t];
+    if (last) cached += AttendedRows(a, t).size();
   }
   return {.bytes = static_cast<double>(cached * a.cache.layer->window_row.row_bytes()),
           .products = static_cast<double>(2 * rows * a.q.dim(1) * a.q.dim(2))};

@@ -4,6 +4,7 @@
 //   s[n, i] = (q[t, n] . row_i) * Dh^-1/2;  out[t, n] = sum_i exp(s_i - max) row_i / (sum_i exp(s_i - max) + exp(sink[n] - max))
 // Keys and values are the same rows. float32; the sum's order is a function of the token's own row list only.
 // Rows of this step come from `kv` (already rounded), older window rows from the ring, compressed rows from the pages.
+// The T queries may be some of the step's Tk tokens: the cache's positions and sequence_of are theirs, its sequences the step's.
 #pragma once
 
 #include "kv/layout.h"
@@ -17,7 +18,7 @@ inline constexpr int64_t kMaxHeadDimOnGpu = 1024;
 
 struct SparseAttentionArgs {
   Tensor q;          // f32 [T, N, Dh]
-  Tensor kv;         // f32 [T, Dh]
+  Tensor kv;         // f32 [Tk, Dh]: of all tokens of the step
   Tensor sink;       // f32 [N]: a logit as it is, not scaled by Dh^-1/2
   Tensor topk_idxs;  // i32 [T, K], ascending, -1 behind the last; empty: every visible compressed row
   CacheView cache;

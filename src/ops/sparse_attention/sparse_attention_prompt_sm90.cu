@@ -24,7 +24,7 @@ namespace attend {
 namespace {
 
 // Decodes all rows that the step may read, a warp a row, if there is room for all of them.
-__global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ Params a, __half* rows, int* table, int num_tokens, int num_sequences,
+__global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ Params a, __half* rows, int* table, int num_own, int num_sequences,
                                                         int capacity) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   AllowNext();
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
   const auto num_compressed = [&](const SequenceView& s) {
     return a.ratio_shift >= 0 && s.end > s.begin ? static_cast<int64_t>(s.start + s.end - s.begin) >> a.ratio_shift : int64_t{0};
   };
-  const int64_t first_compressed = num_tokens + static_cast<int64_t>(num_sequences) * window;
+  const int64_t first_compressed = num_own + static_cast<int64_t>(num_sequences) * window;
   int64_t total = first_compressed;
   for (int s = 0; s < num_sequences; ++s) {
     if (blockIdx.x == 0 && threadIdx.x == 0) table[1 + s] = static_cast<int>(total);
@@ -44,12 +44,12 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
   if (total > capacity) return;
   // Row r of the array is warp r % warps's.
   const auto first_of = [&](int64_t offset) { return static_cast<int>((self + warps - offset % warps) % warps); };
-  for (int r = self; r < num_tokens; r += warps) OwnRow(a.kv + static_cast<int64_t>(r) * kDim, lane).Store(rows + static_cast<int64_t>(r) * kDim, lane);
+  for (int r = self; r < num_own; r += warps) OwnRow(a.kv + static_cast<int64_t>(r) * kDim, lane).Store(rows + static_cast<int64_t>(r) * kDim, lane);
   int64_t offset = first_compressed;
   for (int s = 0; s < num_sequences; ++s) {
     const SequenceView& seq = a.v.sequences[s];
     if (seq.end == seq.begin) continue;
-    const int64_t ring = num_tokens + static_cast<int64_t>(s) * window;
+    const int64_t ring = num_own + static_cast<int64_t>(s) * window;
     const int in_ring = static_cast<int>(min(seq.start, a.v.window));
     for (int r = first_of(ring); r < in_ring; r += warps) {
       CachedRow(a, seq.fixed + a.v.layer.window_offset, static_cast<uint32_t>(window), static_cast<uint32_t>(r), lane).Store(rows + (ring + r) * kDim, lane);
@@ -123,10 +123,10 @@ void LaunchPrompt(const ExecContext& ctx, const Params& params, int64_t t, int64
   int* table = reinterpret_cast<int*>(ctx.scratch.data);
   __half* queries = reinterpret_cast<__half*>(ctx.scratch.data + scratch.table_bytes);
   __half* rows = queries + scratch.query_bytes / 2;
-  Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * ctx.gpu.multiprocessors)), dim3(256), 0, params, rows, table, static_cast<int>(t), static_cast<int>(num_sequences),
+  Launch(ctx, DecodeRowsKernel, dim3(static_cast<unsigned>(4 * ctx.gpu.multiprocessors)), dim3(256), 0, params, rows, table, static_cast<int>(a.kv.dim(0)), static_cast<int>(num_sequences),
          static_cast<int>(scratch.capacity));
   const PromptParams p = {.a = params, .rows = rows, .table = table, .q_blocks = a.queries.blocks, .squares = a.queries.squares, .queries = queries, .out_blocks = a.out_blocks,
-                          .norm_eps = a.norm_eps * a.queries.unit * a.queries.unit, .num_tokens = static_cast<int>(t), .num_items = scratch.items};
+                          .norm_eps = a.norm_eps * a.queries.unit * a.queries.unit, .num_tokens = static_cast<int>(t), .num_items = scratch.items, .num_own = static_cast<int>(a.kv.dim(0))};
   Launch(ctx, AttendPromptKernel, dim3(static_cast<unsigned>(scratch.blocks)), dim3(kPromptThreads), PromptShared::kBytes, p);
 }
 

@@ -169,9 +169,10 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
            std::min({tiles, 10, p.slots}));
     return;
   }
-  if (t > attend::kReadOften && t * attend::kDim * 2 <= ctx.scratch.bytes) {
+  const int64_t own = a.kv.dim(0);
+  if (t > attend::kReadOften && own * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
-    const int64_t n = t * attend::kDim / 4;
+    const int64_t n = own * attend::kDim / 4;
     Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
            reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
