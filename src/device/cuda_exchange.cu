@@ -104,6 +104,7 @@ class GpuExchange : public Exchange {
       m.report = report_;
       m.elements = room_.elements;
       m.bulk_floats = room_.bulk;
+      views_[static_cast<size_t>(r)].transport = this->transport();
     }
     if (transport() == ExchangeTransport::kEvents) return {};
     DSV4_RETURN_IF_ERROR(Probe());

@@ -200,7 +200,7 @@ const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int6
 template <int Count, typename Take>
 void ExchangeOnGpu(const ExecContext& ctx, const float* x, int64_t n, int64_t site, const Take& take) {
   const RankView& ranks = *ctx.ranks;
-  if (ranks.exchange->transport() == ExchangeTransport::kEvents) {
+  if (ranks.transport == ExchangeTransport::kEvents) {
     const float* slots = CopyToRanks(ctx, x, n, site);
     if (slots == nullptr) return;
     Launch(ctx, ArrivedKernel<Count, Take>, dim3(static_cast<unsigned>((n + kExchangeThreads - 1) / kExchangeThreads)), dim3(kExchangeThreads), 0,

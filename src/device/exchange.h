@@ -70,8 +70,8 @@ struct ExchangeMemory {
 
 inline constexpr int64_t kBulkChunk = 4096;
 constexpr int64_t BulkChunks(int64_t floats) { return (floats + kBulkChunk - 1) / kBulkChunk; }
-// Of one sender's array with its flags.
-constexpr int64_t BulkRowBytes(int64_t floats) { return floats * 4 + BulkChunks(floats) * 8; }
+// Of one sender's array with its flags: whole lines.
+constexpr int64_t BulkRowBytes(int64_t floats) { return floats * 4 + (BulkChunks(floats) * 8 + 127) / 128 * 128; }
 
 class Exchange;
 
@@ -79,7 +79,8 @@ class Exchange;
 struct RankView {
   int rank = 0;
   int count = 1;  // 1, 2, 4 or 8
-  Exchange* exchange = nullptr;
+  ExchangeTransport transport = ExchangeTransport::kHost;
+  Exchange* exchange = nullptr;  // null: the ranks are described only
   ExchangeMemory memory = {};  // GPUs
 };
 

@@ -114,6 +114,8 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   ExecContext ctx = device.Context(nullptr, options.reference_ops);
   ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
+  const RankView ranks{.count = count, .transport = PlacesOf(options, devices).transport};
+  if (count > 1) ctx.ranks = &ranks;
   d.forward = source->DescribePlan(ctx, count);
   return d;
 }

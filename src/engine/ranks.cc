@@ -12,7 +12,7 @@ Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
   for (const Rank& rank : ranks_) recordings_.push_back(&rank.runner->recordings());
   if (count() == 1) return;
   DSV4_CHECK(exchange_ != nullptr && exchange_->count() == count());
-  for (int r = 0; r < count(); ++r) runner(r).context().ranks = &exchange_->view(r);
+  for (int r = 0; r < count(); ++r) runner(r).SetRanks(exchange_->view(r));
   exchange_->set_site_name([&model = leader().model()](int64_t site) { return model.ExchangeName(site); });
 }
 

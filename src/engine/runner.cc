@@ -26,6 +26,12 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
   model_->Plan(ctx_);
 }
 
+void Runner::SetRanks(const RankView& view) {
+  ctx_.ranks = &view;
+  device_.Bind();
+  model_->Plan(ctx_);
+}
+
 bool Runner::UsesTiles(int64_t num_tokens) const {
   return amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && num_tokens >= kTileTokens);
 }

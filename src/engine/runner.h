@@ -24,6 +24,7 @@ class Runner {
   Device& device() const { return device_; }
   const LoadedModel& model() const { return *model_; }
   ExecContext& context() { return ctx_; }
+  void SetRanks(const RankView& view);  // one of several from now on: the layers are planned anew
   Recordings& recordings() { return recordings_; }
   const Regimes& regimes() const { return regimes_; }
   bool on_host() const { return device_.kind() == DeviceKind::kCpu; }

@@ -19,6 +19,8 @@ enum class Form : uint8_t {
   kQueries,          // FP16 in blocks, with the sums of squares that a head's norm needs (ops/query_blocks.h)
   kSlots,            // f32 [T, A, width]: its reader adds them up, in order
   kRankParts,        // f32 [T, width], of every rank: their sum is the value (ops/sum_ranks)
+  kPartsForBridge,   // the same, of few rows: the next bridge adds them up
+  kSlotsForBridge,   // kSlots of every rank: the next bridge adds up slots, then ranks
   kRankRows,         // f32 [T, width], of which every rank has made its rows (ops/gather_shares)
 };
 
@@ -30,6 +32,8 @@ constexpr std::string_view NameOf(Form form) {
     case Form::kQueries: return "FP16 query blocks";
     case Form::kSlots: return "F32 of each slot";
     case Form::kRankParts: return "F32 parts of ranks";
+    case Form::kPartsForBridge: return "F32 parts of ranks, for the bridge";
+    case Form::kSlotsForBridge: return "F32 slots of ranks, for the bridge";
     case Form::kRankRows: return "F32 rows of ranks";
   }
   return "?";

@@ -15,8 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what follows of
-// the T' tokens `own`: all of them, or the rank's.
+// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what follows
+// of the T' tokens `own`: all of them, or the rank's.
 struct Call {
   const AttentionPlan& plan;
   const AttentionWeights& w;
@@ -66,8 +66,8 @@ CacheView CacheOf(const CacheView& cache, const RankShare& own) {
   return view;
 }
 
-Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s, const RopeAnglesView& rope,
-           const CacheView& cache, const AttentionBuffers& b) {
+Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
+           const RopeAnglesView& rope, const CacheView& cache, const AttentionBuffers& b) {
   const int64_t t = cache.num_tokens, width = s.num_heads * s.head_dim;
   const RankShare own = plan.by_tokens ? RowsOfRank(ctx, t) : RankShare{0, t};
   const int64_t num_own = own.end - own.begin;

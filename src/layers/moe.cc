@@ -69,7 +69,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   if (!plan.shared_is_routed) SharedExpert(ctx, plan, w, s, b, y);
 
   const Tensor outputs = b.outputs.Head(t * routing.slots());
-  const bool leaves = plan.out == Form::kSlots;
+  const bool leaves = plan.out == Form::kSlots || plan.out == Form::kSlotsForBridge;
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
   Experts(ctx, {.x = x.x,
                 .experts = routing.experts,
@@ -86,7 +86,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
                 .always = routing.always,
                 .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
   if (!leaves) return {plan.out, y, nullptr};
-  return {Form::kSlots, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
+  return {plan.out, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
 }
 
 }  // namespace dsv4

@@ -45,7 +45,7 @@ struct MoeBuffers {
 };
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers. Returns it in
-// the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots).
+// the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots, kSlotsForBridge).
 Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& settings,
                const Tensor& tokens, const Activation& x, MoeBuffers& buffers, const Tensor& y);
 

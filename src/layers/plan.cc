@@ -54,7 +54,11 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b))
     p.o_lora = Form::kBlocks;
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
-  if (l.num_ranks > 1) p.out = by_tokens ? Form::kRankRows : Form::kRankParts;
+  if (l.num_ranks > 1) {
+    p.out = by_tokens                                                             ? Form::kRankRows
+            : HcBridgeSumsRanks(ctx, MostRows(step), l.streams, l.dim, l.mixes) ? Form::kPartsForBridge
+                                                                                  : Form::kRankParts;
+  }
   p.rounds_heads = mode == ActivationDtype::kNvfp4 && w.o_a.quantised();
   return p;
 }
@@ -74,10 +78,13 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
   const int64_t rows = MostRows(step), slots = 1 + l.experts_per_token;
-  if (l.num_ranks > 1) {
+  const bool adds = p.shared_is_routed && !l.is_last && HcBridgeAddsSlots(ctx, rows, l.streams, l.dim, slots);
+  if (l.num_ranks == 1) {
+    if (adds) p.out = Form::kSlots;
+  } else if (!l.is_last && HcBridgeSumsRanks(ctx, rows, l.streams, l.dim, l.mixes)) {
+    p.out = adds ? Form::kSlotsForBridge : Form::kPartsForBridge;
+  } else {
     p.out = Form::kRankParts;
-  } else if (p.shared_is_routed && !l.is_last && HcBridgeAddsSlots(ctx, rows, l.streams, l.dim, slots)) {
-    p.out = Form::kSlots;
   }
   return p;
 }

@@ -39,7 +39,7 @@ struct AttentionPlan {
   Form o_lora = Form::kFloats;            // or kBlocks
   Input o_b = Input::kAsIs;
   bool by_tokens = false;                 // a rank takes its own tokens and all heads, not all tokens and its own heads
-  Form out = Form::kFloats;               // or kRankParts, kRankRows
+  Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge
 };
 
 struct MoePlan {
@@ -49,7 +49,8 @@ struct MoePlan {
   Input gate = Input::kAsIs, up = Input::kAsIs, down = Input::kAsIs;  // of the shared expert
   Form hidden = Form::kFloats;            // or kBlocks: of the shared expert
   bool experts_read_blocks = false;
-  Form out = Form::kFloats;               // or kSlots: the next bridge adds them up; or kRankParts
+  // kSlots: the next bridge adds them up; of ranks kRankParts, or what it adds up
+  Form out = Form::kFloats;
 };
 
 struct LayerPlan {
@@ -67,6 +68,7 @@ struct LayerShape {
   LayerLayout cache;
   int64_t window = 0, rope_dim = 0;      // W, Dr
   int64_t streams = 0, dim = 0;          // H, D
+  QuantTensor mixes;                     // fn of its bridges
   int64_t experts_per_token = 0;         // A
   bool is_last = false;                  // no bridge follows
   int num_ranks = 1;                     // of which this one's weights are a part

@@ -81,7 +81,8 @@ class Lines {
     const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts,
                                                       p.shared_is_routed);
     Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
-                          p.out == Form::kSlots ? "; sum with the next hc_bridge" : ""));
+                          p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge"
+                                                                                  : ""));
     SumRanks("experts", p.out);
   }
 
@@ -99,6 +100,8 @@ class Lines {
 
   void SumRanks(const char* of, Form out) {
     if (out == Form::kRankParts) Add(StrCat("sum_ranks (", of, ")"), DescribeSumRanks(ctx_).chosen);
+    if (out == Form::kPartsForBridge || out == Form::kSlotsForBridge)
+      Add(StrCat("sum_ranks (", of, ")"), "with the next hc_bridge");
     if (out == Form::kRankRows) Add(StrCat("gather_shares (", of, ")"), DescribeGatherShares(ctx_).chosen);
   }
 

@@ -12,6 +12,8 @@
 #include "base/str.h"
 #include "ops/gather_ranks/gather_ranks.h"
 #include "ops/gather_shares/gather_shares.h"
+#include "ops/hc_bridge/hc_bridge.h"
+#include "ops/hc_pre/hc_pre.h"
 #include "ops/sum_ranks/sum_ranks.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
@@ -188,6 +190,90 @@ TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
   for (const auto& values : got) {
     for (const float v : values) ASSERT_EQ(v, want);
   }
+}
+
+// A bridge's tensors in a GPU's memory.
+class BridgeOnGpu {
+ public:
+  BridgeOnGpu(Device& device, Random& random, int64_t t, int64_t slots) : device_(device) {
+    const int64_t h = 4, d = 4096, n = (2 + h) * h;
+    args = {.streams = Make(random, {t, h, d}),
+            .y = slots == 1 ? Make(random, {t, d}) : Make(random, {t, slots, d}),
+            .base = Make(random, {n}),
+            .scale = Make(random, {3}),
+            .iters = 20,
+            .eps = 1e-6f,
+            .norm_eps = 1e-6f,
+            .norm = Make(random, {d}),
+            .x = Make(random, {t, d}),
+            .post = Make(random, {t, h}),
+            .comb = Make(random, {t, h, h})};
+    args.fn = {.format = WeightFormat::kF32, .rows = n, .cols = h * d};
+    args.fn.codes = static_cast<const uint8_t*>(Make(random, {n, h * d}).data);
+  }
+  // What the bridge leaves.
+  std::vector<float> Results() const {
+    std::vector<float> all;
+    for (const Tensor& t : {args.streams, args.x, args.post, args.comb}) {
+      std::vector<float> values(static_cast<size_t>(t.num_elements()));
+      device_.Download(values.data(), t.data, t.num_bytes());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+  HcBridgeArgs args;
+
+ private:
+  Tensor Make(Random& random, const Shape& shape) {
+    const std::vector<float> values = random.Normals(shape.num_elements());
+    memory_.push_back(std::make_unique<DeviceBuffer>());
+    EXPECT_TRUE(memory_.back()->Allocate(device_, 4 * shape.num_elements()));
+    device_.Upload(memory_.back()->data(), values.data(), 4 * shape.num_elements());
+    return {memory_.back()->data(), DType::kF32, shape};
+  }
+  Device& device_;
+  std::vector<std::unique_ptr<DeviceBuffer>> memory_;
+};
+
+// The bridge that adds up ranks has the bits of the sum and the bridge behind it; with slots, of their sums.
+TEST(CudaExchange, ABridgeAddsUpRanks) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4 * 4096);
+  for (const int64_t slots : {1, 7}) {
+    for (int64_t t = 1; t <= kMaxClusterTokens; ++t) {
+      std::vector<std::vector<float>> fused(2), apart(2);
+      ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
+        Random same(1), same_again(1), part(static_cast<uint64_t>(r) + 5), part_again(static_cast<uint64_t>(r) + 5);
+        BridgeOnGpu a(device, same, t, slots), b(device, same_again, t, slots);
+        std::vector<float> y = part.Normals(a.args.y.num_elements());
+        device.Upload(a.args.y.data, y.data(), a.args.y.num_bytes());
+        device.Upload(b.args.y.data, y.data(), a.args.y.num_bytes());
+        ASSERT_TRUE(HcBridgeSumsRanks(ctx, t, 4, 4096, a.args.fn));
+        Together(ranks.exchange(), r);
+        a.args.sums_ranks = true;
+        HcBridge(ctx, a.args);
+        if (slots > 1) {  // in order, from 0 on
+          std::vector<float> sum(static_cast<size_t>(t * 4096));
+          for (int64_t i = 0; i < t * 4096; ++i) {
+            for (int64_t s = 0; s < slots; ++s)
+              sum[static_cast<size_t>(i)] += y[static_cast<size_t>((i / 4096 * slots + s) * 4096 + i % 4096)];
+          }
+          b.args.y = {b.args.y.data, DType::kF32, {t, 4096}};
+          device.Upload(b.args.y.data, sum.data(), b.args.y.num_bytes());
+        }
+        SumRanks(ctx, {.y = b.args.y, .site = 1});
+        HcBridge(ctx, b.args);
+        AdvanceExchanges(ctx, 2);
+        fused[static_cast<size_t>(r)] = a.Results();
+        apart[static_cast<size_t>(r)] = b.Results();
+        Together(ranks.exchange(), r);
+      });
+      for (size_t r = 0; r < 2; ++r) EXPECT_TRUE(BitEqual(fused[r], apart[r])) << "rank " << r << ", " << t << " rows";
+      EXPECT_TRUE(BitEqual(fused[0], fused[1]));
+    }
+  }
+  EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
 }
 
 // Words and arrays of all sizes take turns, with ranks that stumble: a buffer is never written before it has been read.

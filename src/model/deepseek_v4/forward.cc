@@ -45,7 +45,8 @@ Frame MakeFrame(const ExecContext& ctx, const Model& model, const StepView& step
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next
 // site's mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`.
 Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
-                    const Activation& pending, const Frame& f, Form form, const Room& room) {
+                    const Activation& pending, const Frame& f, Form form, const Room& room, int64_t* site) {
+  const bool sums = pending.form == Form::kPartsForBridge || pending.form == Form::kSlotsForBridge;
   uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(f.x.dim(0), f.x.dim(1)) : nullptr;
   HcBridge(ctx, {.streams = f.streams,
                  .y = pending.x,
@@ -59,11 +60,15 @@ Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w,
                  .x = f.x,
                  .post = f.post,
                  .comb = f.comb,
+                 .sums_ranks = sums,
+                 .site = *site,
                  .x_blocks = blocks});
+  if (sums) *site += 1;
   return {form, f.x, blocks};
 }
 
-// A sublayer's output where every rank has a part of it: the sum, or everybody's rows. `site` counts the pass's exchanges.
+// A sublayer's output where every rank has a part of it: the sum, or everybody's rows. `site` counts the pass's
+// exchanges.
 void JoinParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
   if (y.form == Form::kRankParts) {
     SumRanks(ctx, {.y = y.x, .site = *site});
@@ -99,13 +104,14 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
       .scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
   const RopeAnglesView& rope = c.kind(l) == LayerKind::kSliding ? f.plain : f.compress;
 
-  const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded);
+  const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded,
+                                site);
   AttentionWeights all;
   const LayerShape taken = ShapeFor(plan.attention, ShapeOfLayer(model, l), &all);
   Attention(ctx, plan.attention, *taken.attention, taken.settings, rope, cache, x, a.attention, f.y);
   const Activation heads{plan.attention.out, f.y, nullptr};
   JoinParts(ctx, heads, site);
-  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded);
+  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded, site);
   const Activation experts = Moe(ctx, plan.moe, w.moe, moe, step.tokens, x2, a.moe, f.y);
   JoinParts(ctx, experts, site);
   return experts;
@@ -129,6 +135,7 @@ LayerShape ShapeOfLayer(const Model& m, int64_t l) {
           .rope_dim = c.rope_dim,
           .streams = c.hc_mult,
           .dim = c.hidden_size,
+          .mixes = w.hc_attn.fn,
           .experts_per_token = c.experts_per_token,
           .is_last = l + 1 == c.num_layers,
           .num_ranks = c.num_ranks};
@@ -172,6 +179,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   for (int64_t l = 0; l < c.num_layers; ++l) {
     LayerPlan plan = model.plans[static_cast<size_t>(l)][step_class];
     if (observer && plan.moe.out == Form::kSlots) plan.moe.out = Form::kFloats;
+    if (observer && c.num_ranks > 1) plan.moe.out = Form::kRankParts;
     pending = DecoderLayer(ctx, model, l, plan, step, f, pending, &site, a);
     if (observer) {
       pending = {};

@@ -1,5 +1,6 @@
 #include "ops/hc_bridge/hc_bridge.h"
 
+#include "device/exchange.h"
 #include "ops/cuda_row.h"
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/streams.h"
@@ -28,6 +29,7 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(!slots || HcBridgeAddsSlots(ctx, t, h, d, a.y.dim(1)));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
   DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, h, d));
+  DSV4_CHECK(!a.sums_ranks || (a.y && HcBridgeSumsRanks(ctx, t, h, d, a.fn)));
   RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);
 }
 
@@ -39,6 +41,12 @@ bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t strea
   constexpr int64_t kMaxSlots = 8;
   // With D of 7,168 the slots do not fit the registers of 15 warps: slower than the launch that it saves.
   return SupportsCuda(ctx) && !ctx.reference_ops && slots <= kMaxSlots && dim == 4096 &&
+         GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;
+}
+
+bool HcBridgeSumsRanks(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, const QuantTensor& fn) {
+  return SupportsCuda(ctx) && !ctx.reference_ops && ctx.ranks != nullptr && ctx.ranks->count > 1 &&
+         ctx.ranks->transport == ExchangeTransport::kWords && fn.format == WeightFormat::kF32 &&
          GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;
 }
 

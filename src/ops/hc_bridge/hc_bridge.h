@@ -25,6 +25,10 @@ struct HcBridgeArgs {
   Tensor x;            // f32 [T, D], out; not y
   Tensor post;         // f32 [T, H]: of the site before (read when y is there); becomes this site's
   Tensor comb;         // f32 [T, H_src, H_dst]: likewise
+  // y, its slots added up, is this rank's part of the sublayer's output (ops/sum_ranks, the same tree), where HcBridgeSumsRanks:
+  // the pass's exchange `site`.
+  bool sums_ranks = false;
+  int64_t site = 0;
   uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh) besides, where HcBridgeWritesBlocks
 };
 void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
@@ -32,6 +36,8 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& args);
 // Of H streams of D columns: whether x comes as blocks besides, and whether so many slots are added up here.
 bool HcBridgeWritesBlocks(const ExecContext& ctx, int64_t streams, int64_t dim);
 bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, int64_t slots);
+// Whether ranks' parts of y are added up here, and so a launch is saved: each block sends and polls its own columns.
+bool HcBridgeSumsRanks(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, const QuantTensor& fn);
 std::string HcBridgeImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim);
 OpImplementations DescribeHcBridge(const ExecContext& ctx);
 

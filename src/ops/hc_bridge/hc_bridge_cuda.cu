@@ -14,6 +14,8 @@ hc::Site BridgeSite(const HcBridgeArgs& a) {
   site.norm_weight = a.norm.f32();
   site.x_blocks = a.x_blocks;
   site.x_norm_eps = a.norm_eps;
+  site.sums_ranks = a.sums_ranks;
+  site.exchange_site = a.site;
   return site;
 }
 

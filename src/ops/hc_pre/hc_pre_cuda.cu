@@ -31,15 +31,28 @@ HcKernels KernelsOf(const ExecContext& ctx, const Site& s) {
   return GpuHcKernels(ctx, s.num_tokens, s.num_streams, s.d);
 }
 
-template <typename Weight, bool kPost, int kRun>
-void RunCluster(const ExecContext& ctx, const Site& s) {
-  const auto kernel = ClusterSiteKernel<Weight, kPost, kRun>;
+template <typename Weight, bool kPost, int kRun, int kRanks = 1>
+void RunCluster(const ExecContext& ctx, const Site& s, const RankSum<kRanks>& ranks = {}) {
+  const auto kernel = ClusterSiteKernel<Weight, kPost, kRun, kRanks>;
   constexpr int kThreads = 32 * (kRun + 1);
   DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0);
-  Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s);
+  Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s, ranks);
+}
+
+template <int kRanks>
+void RunClusterOfRanks(const ExecContext& ctx, const Site& s) {
+  const RankSum<kRanks> ranks{ctx.ranks->memory, ctx.ranks->rank};
+  s.d == 4096 ? RunCluster<float, true, 8, kRanks>(ctx, s, ranks) : RunCluster<float, true, 14, kRanks>(ctx, s, ranks);
 }
 
 void RunCluster(const ExecContext& ctx, const Site& s) {
+  if (s.sums_ranks) {
+    switch (ctx.ranks->count) {
+      case 2: return RunClusterOfRanks<2>(ctx, s);
+      case 4: return RunClusterOfRanks<4>(ctx, s);
+      default: return RunClusterOfRanks<8>(ctx, s);
+    }
+  }
   const auto run = [&]<typename Weight, bool kPost>() {
     s.d == 4096 ? RunCluster<Weight, kPost, 8>(ctx, s) : RunCluster<Weight, kPost, 14>(ctx, s);
   };
@@ -113,7 +126,8 @@ void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
   s.vector = IsVector(s);
   const HcKernels kernels = KernelsOf(ctx, s);
-  DSV4_CHECK((s.x_blocks == nullptr || kernels == HcKernels::kPrompt) && (s.slots == 1 || kernels == HcKernels::kCluster), "a site's forms");
+  DSV4_CHECK((s.x_blocks == nullptr || kernels == HcKernels::kPrompt) && ((s.slots == 1 && !s.sums_ranks) || kernels == HcKernels::kCluster), "a site's forms");
+  DSV4_CHECK(!s.sums_ranks || s.num_tokens * s.d <= ctx.ranks->memory.elements, "the ranks' room for words");
   if (kernels == HcKernels::kPrompt) {
     static_assert(kPrefillColumns == 256 && 8 * kSumThreads == 8192, "GpuHcKernels");
     s.block_columns = kPrefillColumns;

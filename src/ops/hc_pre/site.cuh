@@ -47,6 +47,8 @@ struct Site {
   float eps = 0, site_norm_eps = 0, x_norm_eps = 0;
   bool bf16 = false;    // of fn
   bool vector = false;  // rows of four can be read at once everywhere
+  bool sums_ranks = false;    // y is a rank's part
+  int64_t exchange_site = 0;
 
   __host__ __device__ int width() const {
     return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/cluster.cuh"
+#include "device/exchange.cuh"
 #include "ops/hc_pre/site.cuh"
 
 namespace dsv4::hc {
@@ -12,10 +13,38 @@ namespace dsv4::hc {
 constexpr int kClusterBlocks = 16;
 constexpr int kClusterMixes = 24;
 
-// kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T).
-template <typename Weight, bool kPost, int kRun>
+// What the sum over kRanks ranks needs.
+template <int kRanks>
+struct RankSum {
+  ExchangeMemory memory;
+  int rank;
+};
+template <>
+struct RankSum<1> {};
+
+// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the lanes with the same
+// columns one sends. Columns of few tokens are sent by blocks that run together (exchange.cuh: why nobody waits for ever).
+template <int kRanks>
+__device__ __forceinline__ void Send(const RankSum<kRanks>& ranks, uint32_t tag, int64_t element, const Four& y, bool sends) {
+  if (sends) PushWords<kRanks>(ranks.memory, ranks.rank, tag, element, y.v);
+}
+template <int kRanks>
+__device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t tag, int64_t site, int64_t element, Four& y) {
+  float all[kRanks][4];
+  PollWords<kRanks>(ranks.memory, ranks.rank, tag, site, element, true, all);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    float part[kRanks];
+#pragma unroll
+    for (int p = 0; p < kRanks; ++p) part[p] = p == ranks.rank ? y.v[e] : all[p][e];
+    y.v[e] = RankTree<kRanks>(part);
+  }
+}
+
+// kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T). kRanks > 1: y is one rank's part.
+template <typename Weight, bool kPost, int kRun, int kRanks>
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (kRun + 1))
-    ClusterSiteKernel(const Site s) {
+    ClusterSiteKernel(const Site s, const RankSum<kRanks> ranks) {
   constexpr int kStreams = 4, kMixes = kClusterMixes;
   __shared__ __align__(16) float part[kRun][32];
   __shared__ __align__(16) float cluster_part[kClusterBlocks][32];
@@ -57,6 +86,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       for (int a = 1; a < kMaxSlots; ++a) {
         if (a < s.slots) slot[a - 1] = LoadFour(s.y + (t * s.slots + a) * s.d + column, 4, true);
       }
+      [[maybe_unused]] uint32_t tag = 0;
+      if constexpr (kRanks > 1) tag = ExchangeTag(ranks.memory, s.exchange_site);
       Four old[kStreams];
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) old[j] = LoadFour(streams + static_cast<int64_t>(j) * s.d, 4, true);
@@ -74,6 +105,11 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
             if (a < s.slots) y.v[e] = __fadd_rn(y.v[e], slot[a - 1].v[e]);
           }
         }
+      }
+      if constexpr (kRanks > 1) {
+        const int64_t element = t * s.d + column;
+        Send<kRanks>(ranks, tag, element, y, own_stream == 0);
+        AddOthers<kRanks>(ranks, tag, s.exchange_site, element, y);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
