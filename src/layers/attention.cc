@@ -15,8 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what follows
-// of the T' tokens `own`: all of them, or the rank's.
+// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what
+// follows of the T' tokens `own`: all of them, or the rank's.
 struct Call {
   const AttentionPlan& plan;
   const AttentionWeights& w;

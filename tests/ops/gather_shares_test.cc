@@ -60,7 +60,9 @@ TEST(GatherShares, AFailedExchangeLetsEverybodyPass) {
 TEST(GatherShares, CountsExchangesByTheLongestShare) {
   RankView view{.count = 2, .memory = {.bulk_floats = 4096}};
   const ExecContext ctx{.ranks = &view};
-  const auto count = [&](int64_t rows, int64_t width) { return ShareExchanges(ctx, {&view, DType::kF32, {rows, width}}); };
+  const auto count = [&](int64_t rows, int64_t width) {
+    return ShareExchanges(ctx, {&view, DType::kF32, {rows, width}});
+  };
   EXPECT_EQ(count(0, 64), 0);
   EXPECT_EQ(count(1, 64), 1);
   EXPECT_EQ(count(128, 64), 1);

@@ -76,7 +76,8 @@ double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   VisitNamedWeights(
       model_.weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        const bool read = ref.stage < 0 && ref.row->presence != WeightPresence::kRanks;  // decode's steps read what is cut
+        // Decode's steps read what is cut.
+        const bool read = ref.stage < 0 && ref.row->presence != WeightPresence::kRanks;
         if (read) all += MatrixBytes(m);
       },
       [](const WeightRef&, const Tensor&) {});

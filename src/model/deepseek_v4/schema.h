@@ -44,7 +44,8 @@ enum class WeightCut : uint8_t {
   kColumns,       // 1/n of the columns
 };
 
-// Which layers have it; kRanks: none in a checkpoint, a rank's own (shard.h); the last four: which stage of which draft module.
+// Which layers have it; kRanks: none in a checkpoint, a rank's own (shard.h); the last four: which stage of which draft
+// module.
 enum class WeightPresence : uint8_t {
   kAlways, kCompressed, kIndexed, kHash, kLearned, kRanks, kFirstMtp, kFirstDspark, kLastDspark, kLast
 };

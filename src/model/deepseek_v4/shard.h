@@ -18,7 +18,8 @@ struct Sharding {
   int count = 1;
 };
 
-// Heads are cut for decode rows, tokens for prompts (layers/attention.h): what belongs to heads a rank has twice, cut and whole.
+// Heads are cut for decode rows, tokens for prompts (layers/attention.h): what belongs to heads a rank has twice, cut
+// and whole.
 constexpr bool IsKeptWhole(WeightCut cut) {
   return cut == WeightCut::kHeads || cut == WeightCut::kGroups || cut == WeightCut::kGroupColumns;
 }
