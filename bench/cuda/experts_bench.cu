@@ -1,4 +1,4 @@
-// The routed experts at the shapes of Flash and Pro, NVFP4, uniform random routing that differs from launch to launch.
+// The routed experts at the shapes of Flash and Pro, NVFP4 or another format, uniform random routing that differs from launch to launch.
 // limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down), launched the same
 // way; limit_plain_us: the same without programmatic launch, so that no byte is requested before the launch in front
 // has ended (which experts to read is known only then).
@@ -65,8 +65,8 @@ class Experts {
   ExpertMatrices* device_ = nullptr;
 };
 
-void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
-  const Experts experts(gpu, s, WeightFormat::kNvfp4);
+void Run(Gpu& gpu, const Shapes& s, WeightFormat format, const std::vector<int64_t>& batches) {
+  const Experts experts(gpu, s, format);
   for (const int64_t t : batches) {
     const int64_t pairs = t * kSlots;
     std::vector<int32_t*> ids;
@@ -116,7 +116,7 @@ void Run(Gpu& gpu, const Shapes& s, const std::vector<int64_t>& batches) {
     gpu.ctx().overlap = true;
     Line("experts")
         .Add("model", s.name)
-        .Add("format", "NVFP4")
+        .Add("format", std::string(NameOf(format)))
         .Add("T", t)
         .Add("distinct", distinct)
         .Add("MB", static_cast<double>(up + down) * 1e-6)
@@ -148,17 +148,22 @@ void RunRouter(Gpu& gpu, const Shapes& s, int64_t t) {
 }  // namespace
 }  // namespace dsv4::bench
 
-// experts_bench [flash|pro [T]]
+// experts_bench [flash|pro [T [FORMAT]]]: T 0: several; FORMAT as reports name it, or all
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
   Gpu gpu;
   for (const Shapes& s : {Shapes{"flash", 256, 4096, 2048}, Shapes{"pro", 384, 7168, 3072}}) {
     if (argc > 1 && std::strcmp(argv[1], s.name) != 0) continue;
     for (const int64_t t : {1, 64}) RunRouter(gpu, s, t);
-    if (argc > 2) {
-      Run(gpu, s, {std::atoi(argv[2])});
-    } else {
-      Run(gpu, s, {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024});
+    const std::string format = argc > 3 ? argv[3] : "NVFP4";
+    for (const dsv4::WeightFormat f : {dsv4::WeightFormat::kNvfp4, dsv4::WeightFormat::kNvfp4Tight,
+                                       dsv4::WeightFormat::kMxfp4, dsv4::WeightFormat::kMxfp4Tight}) {
+      if (format != "all" && format != dsv4::NameOf(f)) continue;
+      if (argc > 2 && std::atoi(argv[2]) > 0) {
+        Run(gpu, s, f, {std::atoi(argv[2])});
+      } else {
+        Run(gpu, s, f, {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024});
+      }
     }
   }
 }

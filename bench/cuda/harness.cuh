@@ -28,11 +28,13 @@
 #include <vector>
 
 #include "device/launch.cuh"
+#include "ops/fill_weight/fill_weight.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
 void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& args);
+void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& args);
 }
 
 namespace dsv4::bench {
@@ -277,9 +279,15 @@ class Weights {
     uint8_t* codes = static_cast<uint8_t*>(gpu.Allocate(row_bytes));
     uint8_t* scales = static_cast<uint8_t*>(gpu.Allocate(scale_bytes));
     FillNormalKernel<<<64, 256, 0, StreamOf(gpu.ctx())>>>(reinterpret_cast<float*>(scales), scale_bytes / 4, 3, 1e-4f);
-    FillWeightKernel<<<1024, 128, 0, StreamOf(gpu.ctx())>>>(format, codes, scales, rows * cols, 11);
     w.codes = codes;
     w.block_scale = scales;
+    if (IsTight(format)) {
+      const float std = 1.0f / std::sqrt(static_cast<float>(cols));
+      SetFillScales(&w, std);
+      FillWeightCuda(gpu.ctx(), {.w = w, .codes = codes, .block_scale = scales, .seed = 11, .std = std});
+    } else {
+      FillWeightKernel<<<1024, 128, 0, StreamOf(gpu.ctx())>>>(format, codes, scales, rows * cols, 11);
+    }
     code_bytes_ = PackedCodeBytes(w);
     scale_bytes_ = PackedScaleBytes(w);
     slot_ = (code_bytes_ + scale_bytes_ + 511) / 256 * 256;

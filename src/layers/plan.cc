@@ -160,7 +160,7 @@ ExpandShape ExpandShapeOf(const LayerShape& l) {
 
 bool SharedLooksRouted(const MoeWeights& w) {
   const auto alike = [](const QuantTensor& a, const QuantTensor& b) {
-    return a.format == b.format && a.rows == b.rows && a.cols == b.cols;
+    return ExpertsTake(a.format, b.format) && a.rows == b.rows && a.cols == b.cols;
   };
   const ExpertWeights& e = w.experts.front();
   return alike(e.gate, w.shared.gate) && alike(e.up, w.shared.up) && alike(e.down, w.shared.down);

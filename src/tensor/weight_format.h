@@ -15,6 +15,10 @@ enum class WeightFormat : uint8_t {
   kFp8Block,  // codes: E4M3 [N, K]; block_scale [ceil(N/128), ceil(K/128)] E8M0 or F32
   kMxfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/32] E8M0
   kNvfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/16] E4M3; global_scale
+  // The same rows, known to have powers of two as scales, one per 32 columns, of which the largest is at most 2^15 times
+  // the smallest (blocks of zeros aside): experts on a GPU, in smaller tiles. No file says so of itself.
+  kMxfp4Tight,
+  kNvfp4Tight,
 };
 
 inline constexpr int64_t kFp8BlockSize = 128;  // rows and columns that share one scale
@@ -52,10 +56,24 @@ inline constexpr WeightFormatInfo kWeightFormats[] = {
     {.format = WeightFormat::kNvfp4, .name = "NVFP4", .family = "NVFP4", .bits = 4, .block_rows = 1,
      .block_cols = kNvfp4BlockSize, .codes = DType::kU8, .scale = DType::kF8E4M3, .scale_name = ".weight_scale",
      .global_scale = true},
+    {.format = WeightFormat::kMxfp4Tight, .name = "MXFP4-tight", .family = "MXFP4", .bits = 4, .block_rows = 1,
+     .block_cols = kMxfp4BlockSize, .codes = DType::kI8, .scale = DType::kF8E8M0, .scale_name = ".scale"},
+    {.format = WeightFormat::kNvfp4Tight, .name = "NVFP4-tight", .family = "NVFP4", .bits = 4, .block_rows = 1,
+     .block_cols = kNvfp4BlockSize, .codes = DType::kU8, .scale = DType::kF8E4M3, .scale_name = ".weight_scale",
+     .global_scale = true},
 };
 
 // In the order of the enum.
 constexpr const WeightFormatInfo& InfoOf(WeightFormat f) { return kWeightFormats[static_cast<size_t>(f)]; }
 constexpr std::string_view NameOf(WeightFormat f) { return InfoOf(f).name; }
+
+// Tight or not, what lies in rows is the same.
+constexpr bool IsTight(WeightFormat f) { return f == WeightFormat::kMxfp4Tight || f == WeightFormat::kNvfp4Tight; }
+constexpr WeightFormat FormatOfRows(WeightFormat f) {
+  return f == WeightFormat::kMxfp4Tight ? WeightFormat::kMxfp4 : f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f;
+}
+constexpr WeightFormat TightOf(WeightFormat f) {
+  return f == WeightFormat::kMxfp4 ? WeightFormat::kMxfp4Tight : f == WeightFormat::kNvfp4 ? WeightFormat::kNvfp4Tight : f;
+}
 
 }  // namespace dsv4

@@ -34,7 +34,7 @@ struct Layer {
 
   // What the contract says with x and h as one or two FP16 (NVFP4, FP8) or BF16 numbers, in double.
   std::vector<float> Want(int parts) {
-    const WeightFormat format = gate[0].tensor().format;
+    const WeightFormat format = FormatOfRows(gate[0].tensor().format);
     if (format == WeightFormat::kBf16) parts = 2;  // always
     const bool half = format == WeightFormat::kNvfp4 || format == WeightFormat::kFp8Block;
     std::vector<std::vector<double>> gates, ups, downs;
@@ -75,15 +75,18 @@ struct Layer {
 };
 
 // Output for the first `tokens`, from x as blocks if `blocks`. Empty: not supported here.
-std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false, bool blocks = false) {
+std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false, bool blocks = false, bool wide = false) {
   Mirror gpu;
   const auto rows = static_cast<size_t>(tokens), columns = static_cast<size_t>(l.d);
   GuardBuffer<uint8_t> x_blocks({blocks ? static_cast<int64_t>(ActivationBlocksBytes(rows, columns)) : 0},
                                 blocks ? AsBlocks(l.x.span().first(rows * columns), rows, columns) : std::vector<uint8_t>{});
   std::vector<ExpertMatrices> matrices;
-  for (size_t e = 0; e < l.gate.size(); ++e) {
-    matrices.push_back({gpu.Weight(l.gate[e].tensor()), gpu.Weight(l.up[e].tensor()), gpu.Weight(l.down[e].tensor())});
-  }
+  const auto weight = [&](const QuantFixture& fixture) {
+    QuantTensor w = fixture.tensor();
+    if (wide) w.format = FormatOfRows(w.format);
+    return gpu.Weight(w);
+  };
+  for (size_t e = 0; e < l.gate.size(); ++e) matrices.push_back({weight(l.gate[e]), weight(l.up[e]), weight(l.down[e])});
   GuardBuffer<float> y({tokens, l.d});
   if (in_place) std::copy_n(l.shared.data(), tokens * l.d, y.data());
   const Tensor device_y = gpu.Out(y.tensor());
@@ -101,7 +104,7 @@ std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = fa
 }
 
 std::vector<QuantCase> PackedCases() {
-  std::vector<QuantCase> cases = AllQuantCases();
+  std::vector<QuantCase> cases = ExpertQuantCases();
   std::erase_if(cases, [](const QuantCase& c) { return c.format == WeightFormat::kF32; });
   return cases;
 }
@@ -133,7 +136,7 @@ TEST(CudaExpertsPrefillBlocks, GiveTheSameBits) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   for (const QuantCase& kind : PackedCases()) {
-    if (kind.format != WeightFormat::kNvfp4 && kind.format != WeightFormat::kFp8Block) continue;
+    if (FormatOfRows(kind.format) != WeightFormat::kNvfp4 && kind.format != WeightFormat::kFp8Block) continue;
     for (const int64_t tokens : {int64_t{1}, int64_t{70}, int64_t{203}}) {
       Layer l(random, kind, 9, tokens == 70 ? 64 : 448, 96, tokens, 3);
       const std::vector<float> want = OnGpu(l, 1, l.t);
@@ -158,6 +161,24 @@ TEST_P(CudaExpertsPrefill, MatchesExactProducts) {
       if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
       EXPECT_TRUE(RelativeRmsWithin(got, l.Want(parts), Rms(parts)))
           << kind.name() << " E " << s.experts << " D " << s.d << " F " << s.f << " T " << s.tokens << " A " << s.slots;
+    }
+  }
+}
+
+// Smaller tiles of the same numbers change no bit: every width of a tile, tails of K and of rows.
+TEST_P(CudaExpertsPrefill, TightTilesGiveTheBitsOfWideOnes) {
+  DSV4_GPU_OR_SKIP();
+  const int parts = GetParam();
+  Random random(9);
+  for (const QuantCase& kind : TightQuantCases()) {
+    for (const int64_t tokens : {1, 33, 65, 130, 200, 520}) {
+      for (const int64_t experts : {1, 5}) {
+        Layer l(random, kind, experts, 160, 96, tokens, 1);
+        const std::vector<float> got = OnGpu(l, parts, l.t);
+        if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
+        EXPECT_TRUE(BitEqual(got, OnGpu(l, parts, l.t, false, false, /*wide=*/true)))
+            << kind.name() << " E " << experts << " T " << tokens;
+      }
     }
   }
 }

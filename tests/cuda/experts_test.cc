@@ -139,7 +139,7 @@ std::vector<double> Bounds(Layer& l, const std::vector<float>& want, double inpu
 }
 
 class CudaExpertsFormats : public ::testing::TestWithParam<QuantCase> {};
-INSTANTIATE_TEST_SUITE_P(Formats, CudaExpertsFormats, ::testing::ValuesIn(AllQuantCases()),
+INSTANTIATE_TEST_SUITE_P(Formats, CudaExpertsFormats, ::testing::ValuesIn(ExpertQuantCases()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(CudaExpertsFormats, MatchesReference) {
@@ -221,8 +221,8 @@ TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
 
 // One token has kernels of its own where the shapes allow it: its bits are those that it has among more.
 void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shapes) {
-  for (const QuantCase& kind : AllQuantCases()) {
-    if (kind.format != WeightFormat::kNvfp4 && kind.format != WeightFormat::kMxfp4) continue;
+  for (const QuantCase& kind : ExpertQuantCases()) {
+    if (InfoOf(kind.format).bits != 4) continue;
     Random random(13);
     for (const auto& [experts, d, f, slots] : shapes) {
       Layer l(random, kind, experts, d, f, 2, slots);
@@ -232,6 +232,72 @@ void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shap
         for (const int32_t always : {-1, l.experts[token * slots]}) {
           EXPECT_TRUE(BitEqual(Output(l, {}, token, token + 1, false, always), want)) << kind.name() << ", D " << d << " F " << f << " known " << always;
         }
+      }
+    }
+  }
+}
+
+// The layer's experts in tiles of their rows' format.
+std::vector<ExpertMatrices> WithWideTiles(std::vector<ExpertMatrices> matrices) {
+  for (ExpertMatrices& m : matrices) {
+    for (QuantTensor* w : {&m.gate, &m.up, &m.down}) w->format = FormatOfRows(w->format);
+  }
+  return matrices;
+}
+
+struct TightShape {
+  int64_t experts, d, f, t, slots;
+  bool hot = false;
+};
+// One token by its own kernels and by the others; a few; chunks of two blocks of columns; K of less than a tile, rows that end within
+// one.
+constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},       {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7}, {8, 160, 224, 1, 6},
+                                       {4, 64, 96, 5, 2},       {6, 192, 96, 20, 3, true}, {3, 96, 64, 41, 2, true},
+                                       {16, 64, 32, 33, 3},     {5, 1056, 544, 2, 3},  {20, 128, 512, 24, 2, true}};
+
+// Smaller tiles of the same numbers change no bit.
+TEST(CudaExperts, TightTilesGiveTheBitsOfWideOnes) {
+  DSV4_GPU_OR_SKIP();
+  Random random(21);
+  for (const QuantCase& kind : TightQuantCases()) {
+    for (const TightShape& c : kTightShapes) {
+      Layer l(random, kind, c.experts, c.d, c.f, c.t, c.slots, c.hot);
+      for (const Mode mode : {Mode{}, Mode{ActivationDtype::kNative, true}, Mode{ActivationDtype::kFp8}}) {
+        const std::vector<ExpertMatrices> tight = l.matrices;
+        const std::vector<float> got = Output(l, mode, 0, l.t);
+        l.matrices = WithWideTiles(tight);
+        EXPECT_TRUE(BitEqual(got, Output(l, mode, 0, l.t))) << kind.name() << " D " << c.d << " F " << c.f << " T " << c.t;
+        l.matrices = tight;
+      }
+    }
+  }
+}
+
+// The shared expert's scales are no powers of two: its tiles are wide among tight ones, first in the list of one token.
+TEST(CudaExperts, AWideExpertAmongTightOnes) {
+  DSV4_GPU_OR_SKIP();
+  Random random(22);
+  for (const TightShape& c : kTightShapes) {
+    Layer l(random, {WeightFormat::kNvfp4Tight}, c.experts + 1, c.d, c.f, c.t, c.slots, c.hot);
+    const QuantFixture gate(random, {WeightFormat::kNvfp4}, c.f, c.d), up(random, {WeightFormat::kNvfp4}, c.f, c.d),
+        down(random, {WeightFormat::kNvfp4}, c.d, c.f);
+    l.matrices.back() = {gate.tensor(), up.tensor(), down.tensor()};
+    const auto last = static_cast<int32_t>(c.experts);
+    for (int64_t i = 0; i < l.t; ++i) {  // in slot 0 of every token, in no other
+      for (int64_t a = 0; a < l.slots; ++a) {
+        int32_t& e = l.experts[i * l.slots + a];
+        if (a == 0) e = last;
+        else if (e == last) e = 0;
+      }
+    }
+    const std::vector<ExpertMatrices> tight = l.matrices;
+    for (const bool f32 : {false, true}) {
+      for (const int32_t always : {-1, last}) {
+        l.matrices = tight;
+        const std::vector<float> got = Output(l, {.f32_inputs = f32}, 0, l.t, false, always);
+        l.matrices = WithWideTiles(tight);
+        EXPECT_TRUE(BitEqual(got, Output(l, {.f32_inputs = f32}, 0, l.t, false, always)))
+            << "D " << c.d << " F " << c.f << " T " << c.t << " known " << always;
       }
     }
   }

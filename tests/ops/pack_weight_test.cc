@@ -27,7 +27,9 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
   const uint8_t* tile = w.codes + (n / 16 * CeilDiv(w.cols, 64) + k / 64) * TileBytes(w.format);
   switch (w.format) {
     case WeightFormat::kNvfp4:
-    case WeightFormat::kMxfp4: {
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kNvfp4Tight:
+    case WeightFormat::kMxfp4Tight: {
       uint16_t halves[2];  // of the row's two words, on the column's side
       for (int64_t i = 0; i < 2; ++i) std::memcpy(&halves[i], tile + 16 * lane + 8 * r + 4 * i + in_lane % 2 * 2, 2);
       const int m = static_cast<int>(in_lane % 8 / 2);
@@ -40,6 +42,11 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
         const auto bits = in_lane < 8 ? std::array{14, 3, 6, 5} : std::array{10, 13, 2, 11};
         code = 0;
         for (const int bit : bits) code = code << 1 | (rest >> bit & 1u);
+      }
+      if (IsTight(w.format)) {
+        const int exponent = tile[512 + row % 8 * 2 + column / 32] >> (4 * r) & 15;
+        return std::ldexp(static_cast<double>(E2m1ToF32(static_cast<uint8_t>(code))), exponent) *
+               static_cast<double>(w.global_scale);
       }
       const uint8_t scale = tile[512 + 2 * lane + r];
       const double factor = w.format == WeightFormat::kNvfp4
@@ -68,7 +75,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, PackWeightFormats,
                          ::testing::Values(QuantCase{WeightFormat::kBf16},
                                            QuantCase{WeightFormat::kFp8Block, DType::kF8E8M0},
                                            QuantCase{WeightFormat::kFp8Block, DType::kF32},
-                                           QuantCase{WeightFormat::kMxfp4}, QuantCase{WeightFormat::kNvfp4}),
+                                           QuantCase{WeightFormat::kMxfp4}, QuantCase{WeightFormat::kNvfp4},
+                                           QuantCase{WeightFormat::kMxfp4Tight}, QuantCase{WeightFormat::kNvfp4Tight}),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(PackWeightFormats, TilesHoldEveryWeightAndZerosAround) {
@@ -173,7 +181,7 @@ void PackOn(On on, const PackWeightArgs& a, int64_t skew) {
 
 DSV4_DEVICE_TEST(PackWeight, SameBytesAsTheReference) {
   Random random(1);
-  for (const QuantCase kind : AllQuantCases()) {
+  for (const QuantCase kind : ExpertQuantCases()) {
     if (kind.format == WeightFormat::kF32) continue;
     const int64_t granule = ColumnGranule(kind.format);
     for (const auto& [n, width] :

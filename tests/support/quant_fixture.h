@@ -37,10 +37,23 @@ inline std::vector<QuantCase> AllQuantCases() {
           {WeightFormat::kNvfp4}};
 }
 
+// Those that experts on a GPU may have besides.
+inline std::vector<QuantCase> TightQuantCases() {
+  return {{WeightFormat::kMxfp4Tight}, {WeightFormat::kNvfp4Tight}};
+}
+inline std::vector<QuantCase> ExpertQuantCases() {
+  std::vector<QuantCase> cases = AllQuantCases();
+  for (const QuantCase& tight : TightQuantCases()) cases.push_back(tight);
+  return cases;
+}
+
 // Number of K that a row must be a multiple of.
 inline int64_t ColumnGranule(WeightFormat f) {
-  return f == WeightFormat::kMxfp4 ? kMxfp4BlockSize : f == WeightFormat::kNvfp4 ? kNvfp4BlockSize : 1;
+  return f == WeightFormat::kNvfp4 ? kNvfp4BlockSize : InfoOf(f).bits == 4 ? kMxfp4BlockSize : 1;
 }
+
+// The E4M3 code of 2^e, -9 <= e <= 8.
+inline uint8_t E4m3PowerOfTwo(int e) { return static_cast<uint8_t>(e >= -6 ? (e + 7) << 3 : 1 << (e + 9)); }
 
 struct QuantOptions {
   bool unaligned = true;         // codes and scales start at odd addresses, as they may in a mapped file
@@ -107,6 +120,8 @@ class QuantFixture {
         w.global_scale = static_cast<float>(random.Uniform(0.5, 1.5)) / 400.0f;
         return;
       }
+      case WeightFormat::kMxfp4Tight:
+      case WeightFormat::kNvfp4Tight: FillTight(random, codes, skew); return;
     }
   }
   QuantFixture(const QuantFixture&) = delete;
@@ -127,6 +142,30 @@ class QuantFixture {
   }
 
  private:
+  // All 16 exponents, most of them the middle ones, and blocks of zeros with scales that would not do otherwise. Of
+  // NVFP4 some scales are negative.
+  void FillTight(Random& random, uint8_t* codes, size_t skew) {
+    QuantTensor& w = tensor_;
+    const bool nvfp4 = w.format == WeightFormat::kNvfp4Tight;
+    const int64_t halves = nvfp4 ? 2 : 1, blocks = w.rows * (w.cols / 32);
+    for (int64_t i = 0; i < w.rows * w.row_bytes(); ++i) codes[i] = static_cast<uint8_t>(random.Bits());
+    uint8_t* scales = NewScales(blocks * halves, skew);
+    w.global_scale = nvfp4 ? 0.125f : 1.0f;
+    w.exponent_base = -12;
+    for (int64_t i = 0; i < blocks; ++i) {
+      const auto e = static_cast<int>(random.Chance(0.1) ? random.Index(16) : 4 + random.Index(9));  // above the base
+      for (int64_t half = 0; half < halves; ++half) {
+        uint8_t& scale = scales[i * halves + half];
+        scale = nvfp4 ? static_cast<uint8_t>(E4m3PowerOfTwo(e - 9) | (random.Chance(0.1) ? 0x80 : 0))
+                      : static_cast<uint8_t>(127 - 12 + e);
+        if (!random.Chance(0.05)) continue;
+        const int64_t bytes = 16 / halves;
+        for (int64_t j = 0; j < bytes; ++j) codes[16 * i + half * bytes + j] &= 0x88;  // zeros of both signs
+        scale = static_cast<uint8_t>(random.Index(0x7F));
+      }
+    }
+  }
+
   template <typename T>
   static void Store(uint8_t* at, int64_t index, T value) {
     std::memcpy(at + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));

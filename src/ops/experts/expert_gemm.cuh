@@ -66,6 +66,7 @@ struct ChunkInputs {
   int64_t plane_bytes, row_bytes;  // of the inputs
   int known_chunk = -1;
   Chunk chunk{};
+  bool beside = false;  // the chunk's expert has tiles of the other format
   float scale0 = 0, scale1 = 0;
   const uint8_t* row[G::kMaxBlocks];  // the lane's column of each block of eight; zeros where there is none
   int row_step[G::kMaxBlocks];
@@ -74,13 +75,14 @@ struct ChunkInputs {
   __device__ __forceinline__ void Take(const GemmArgs& a, const Team<G>& team, const Extent& e, int number,
                                        ChunkCache& cache) {
     known_chunk = number;
-    if (number - cache.first >= 32) FillCache<G::Up>(a, number, e.num_chunks, team.lane, cache);
+    if (number - cache.first >= 32) FillCache<G::F, G::Up>(a, number, e.num_chunks, team.lane, cache);
     const int at = number - cache.first;
     chunk.expert = __shfl_sync(0xFFFFFFFFu, cache.chunk.expert, at);
     chunk.begin = __shfl_sync(0xFFFFFFFFu, cache.chunk.begin, at);
     chunk.count = __shfl_sync(0xFFFFFFFFu, cache.chunk.count, at);
-    scale0 = __shfl_sync(0xFFFFFFFFu, cache.scale0, at) * MmaFactor(G::F);
-    scale1 = __shfl_sync(0xFFFFFFFFu, cache.scale1, at) * MmaFactor(G::F);
+    if (HasFormatBeside(G::F)) beside = __shfl_sync(0xFFFFFFFFu, static_cast<int>(cache.beside), at) != 0;
+    scale0 = SumScale<G::F>(__shfl_sync(0xFFFFFFFFu, cache.scale0, at), beside);
+    scale1 = SumScale<G::F>(__shfl_sync(0xFFFFFFFFu, cache.scale1, at), beside);
     const bool one_block = chunk.count <= G::kTokens;
 #pragma unroll
     for (int b = 0; b < G::kMaxBlocks; ++b) {
@@ -106,18 +108,19 @@ struct RingPlace {
 };
 
 // Tiles first .. first + kStep of a stage of the ring, which has those of K from stage_k on, times kBlocks blocks of
-// columns. With the first ones the stage is waited for.
-template <class G, int kBlocks>
+// columns. With the first ones the stage is waited for. F: the tiles' format, G::F or the one beside it.
+template <class G, WeightFormat F, int kBlocks>
 __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& e, const RingPlace& place,
                                              int first, int stage_k, const uint8_t* const (&column)[kBlocks],
                                              const int64_t (&plane_step)[G::kMaxBlocks],
-                                             const TileScales<G::F> (&scales)[2],
+                                             const TileScales<F> (&scales)[2],
                                              float (&sum)[2][G::kMaxBlocks][4]) {
   using R = typename G::R;
+  constexpr int kTileBytes = static_cast<int>(TileBytes(F));
   const uint32_t codes = team.ring + place.stage * R::kStageBytes + 16 * team.lane,
-                 tile_scales = codes - 14 * team.lane + 512;
+                 tile_scales = codes + (ScalesOfLane(F, team.lane) - 16 * team.lane);
   Columns columns[R::kStep][kBlocks][G::kTerms];
-  LaneTile<G::F> raw[R::kStep][2];
+  LaneTile<F> raw[R::kStep][2];
   const auto load_columns = [&](int j) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -137,25 +140,24 @@ __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& 
   if (first == 0) BarrierWait(team.ring_full + 8 * place.stage, place.parity);
 #pragma unroll
   for (int j = 0; j < R::kStep; ++j) {
-    const int at = (first + j) * R::kTileBytes;
-    raw[j][0] = LoadSharedTile<G::F>(codes + at, tile_scales + at);
-    raw[j][1] = LoadSharedTile<G::F>(codes + at + R::kStreamBytes, tile_scales + at + R::kStreamBytes);
+    const int at = (first + j) * kTileBytes;
+    raw[j][0] = LoadSharedTile<F>(codes + at, tile_scales + at);
+    raw[j][1] = LoadSharedTile<F>(codes + at + R::kStreamBytes, tile_scales + at + R::kStreamBytes);
   }
 #pragma unroll
   for (int j = 0; j < R::kStep; ++j) {
     if (j == 0 || stage_k + first + j < e.k_end) {
       if (!kEarly) load_columns(j);
-      MultiplyTiles<G::F, kBlocks, G::kTerms, G::kTeams == 1>(raw[j], columns[j], sum, scales,
-                                                              stage_k + first + j);
+      MultiplyTiles<F, kBlocks, G::kTerms, G::kTeams == 1>(raw[j], columns[j], sum, scales, stage_k + first + j);
     }
   }
 }
 
 // The warp's part of K of a row pair.
-template <class G, int kBlocks>
+template <class G, WeightFormat F, int kBlocks>
 __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e, Requests<G>& requests,
                                             RingPlace& place, const ChunkInputs<G>& in,
-                                            const TileScales<G::F> (&scales)[2],
+                                            const TileScales<F> (&scales)[2],
                                             float (&sum)[2][G::kMaxBlocks][4]) {
   using R = typename G::R;
   const uint8_t* column[kBlocks];
@@ -165,7 +167,7 @@ __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e
 #pragma unroll
     for (int first = 0; first < R::kTiles; first += R::kStep) {
       if (first > 0 && k + first >= e.k_end) break;
-      MultiplyStep<G, kBlocks>(team, e, place, first, k, column, in.plane_step, scales, sum);
+      MultiplyStep<G, F, kBlocks>(team, e, place, first, k, column, in.plane_step, scales, sum);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) column[b] += in.row_step[b];
     }
@@ -173,6 +175,18 @@ __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e
     requests.Next();
     place.parity ^= place.stage;
     place.stage ^= 1;
+  }
+}
+
+template <class G, WeightFormat F>
+__device__ __forceinline__ void MultiplyRow(bool wide, const Team<G>& team, const Extent& e, Requests<G>& requests,
+                                            RingPlace& place, const ChunkInputs<G>& in,
+                                            const TileScales<F> (&scales)[2],
+                                            float (&sum)[2][G::kMaxBlocks][4]) {
+  if (wide) {
+    MultiplyRow<G, F, G::kMaxBlocks>(team, e, requests, place, in, scales, sum);
+  } else {
+    MultiplyRow<G, F, 1>(team, e, requests, place, in, scales, sum);
   }
 }
 
@@ -191,10 +205,12 @@ __device__ __forceinline__ void MultiplyItem(const GemmArgs& a, const Team<G>& t
     scales[1].Row((G::Up ? m.up : m.down).block_scale, tile1, a.k);
   }
   const bool wide = G::Wide && in.chunk.count > G::kTokens;
-  if (wide) {
-    MultiplyRow<G, G::kMaxBlocks>(team, e, requests, place, in, scales, sum);
+  if constexpr (HasFormatBeside(G::F)) {
+    const TileScales<FormatBeside(G::F)> none[2] = {};
+    in.beside ? MultiplyRow<G, FormatBeside(G::F)>(wide, team, e, requests, place, in, none, sum)
+              : MultiplyRow<G, G::F>(wide, team, e, requests, place, in, scales, sum);
   } else {
-    MultiplyRow<G, 1>(team, e, requests, place, in, scales, sum);
+    MultiplyRow<G, G::F>(wide, team, e, requests, place, in, scales, sum);
   }
   if constexpr (G::kPair) {  // the first planes' columns: plus the second ones'
 #pragma unroll
@@ -256,7 +272,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   if constexpr (G::kKnows) {
     if (work.known_items > 0 && requests.items > 0) {
       const ExpertMatrices& m = a.matrices[a.always];
-      requests.PointAt(m.gate.codes, m.up.codes);
+      requests.PointAt(m.gate.codes, m.up.codes, IsBeside<F>(m.gate));
       for (; requested < G::R::kStages && requests.pointed; ++requested) requests.Copy();
     }
   }
@@ -267,7 +283,7 @@ __global__ void __launch_bounds__(kTeamThreads* kTeams, Planes == 2 ? 2 / kTeams
   // One token: its row, requested before the weights, behind which it would queue.
   OneRow<G> one_row;
   if (Up && a.x != nullptr) one_row.Ask(a);
-  FillCache<Up>(a, G::kKnows && work.known_items > 0 ? 0 : work.item.chunk, e.num_chunks, team.lane, cache);
+  FillCache<F, Up>(a, G::kKnows && work.known_items > 0 ? 0 : work.item.chunk, e.num_chunks, team.lane, cache);
   if (!G::kKnows || !requests.pointed) requests.Point();
   for (; requested < G::R::kStages; ++requested) requests.Next();
   if constexpr (!Up) WaitForPrevious();

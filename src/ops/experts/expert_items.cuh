@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/experts/experts.h"
+#include "ops/weight_formats/tile_formats.h"
 
 namespace dsv4::experts {
 
@@ -65,15 +66,27 @@ struct ChunkCache {
   Chunk chunk;
   const uint8_t *codes0, *codes1;
   float scale0, scale1;
+  bool beside;  // its tiles are of FormatBeside(F)
 };
 
-template <bool Up>
+template <WeightFormat F>
+__device__ __forceinline__ bool IsBeside(const QuantTensor& w) {
+  return HasFormatBeside(F) && w.format != F;
+}
+// What sums of products with it are multiplied by.
+template <WeightFormat F>
+__device__ __forceinline__ float SumScale(float global_scale, bool beside) {
+  return global_scale * (HasFormatBeside(F) && beside ? MmaFactor(FormatBeside(F)) : MmaFactor(F));
+}
+
+template <WeightFormat F, bool Up>
 __device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_chunks, int lane, ChunkCache& c) {
   c.first = first;
   const int i = first + lane;
   c.chunk = {0, 0, 0, 0};
   c.codes0 = c.codes1 = nullptr;
   c.scale0 = c.scale1 = 0;
+  c.beside = false;
   if (i >= num_chunks) return;
   if (a.experts != nullptr) {
     c.chunk = {a.experts[i], i, 1, kLeastCost * i};
@@ -86,6 +99,7 @@ __device__ __forceinline__ void FillCache(const GemmArgs& a, int first, int num_
   c.codes1 = Up ? m.up.codes : m.down.codes;
   c.scale0 = Up ? m.gate.global_scale : m.down.global_scale;
   c.scale1 = Up ? m.up.global_scale : m.down.global_scale;
+  c.beside = IsBeside<F>(Up ? m.gate : m.down);
 }
 
 __device__ __forceinline__ const uint8_t* ShufflePointer(const uint8_t* p, int lane) {

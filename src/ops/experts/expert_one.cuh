@@ -12,7 +12,7 @@ namespace dsv4::experts {
 
 inline constexpr int kOneItems = 8;           // row pairs of a team, at most
 inline constexpr int kOneSums = kWarps * 32;  // floats of a row pair: 32 rows of each warp
-using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same
+using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same, tight tiles leave gaps
 inline constexpr int kOneTeamBytes = OneRing::kBytes + kOneItems * kOneSums * 4 + 256;
 inline constexpr int kOneMaxTiles = 14;  // of a row of tiles, a warp; an even number
 
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   extern __shared__ __align__(128) uint8_t shared[];
   const bool up = list.up;
   if (!up) AllowNext();
-  // Of a warp: tiles of K, bytes of them in a row of tiles, bytes of one of x's planes.
-  const int tiles = a.k / (64 * kWarps), slice = tiles * OneRing::kTileBytes, row_bytes = kWarps * slice,
-            plane = tiles * 128;
+  // Of a warp: tiles of K, bytes of one of x's planes.
+  const int tiles = a.k / (64 * kWarps), plane = tiles * 128;
+  const auto tile_bytes = [](bool beside) { return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F)); };
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32,
             g = lane / 4, t = lane % 4;
@@ -64,12 +64,14 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   // The slots' matrices, a slot a lane. Down may ask for them at once (ExpertGemmKernel).
   const uint8_t *codes0 = nullptr, *codes1 = nullptr;
   float scale0 = 0, scale1 = 0;
+  bool beside = false;
   const auto look_up = [&] {
     if (lane >= a.num_slots) return;
     const ExpertMatrices& m = a.matrices[min(max(a.experts[lane], 0), a.num_experts - 1)];
     const QuantTensor &first = up ? m.gate : m.down, &second = up ? m.up : m.down;
-    codes0 = first.codes, codes1 = second.codes + (up ? 0 : row_bytes);
-    scale0 = first.global_scale, scale1 = second.global_scale;
+    beside = IsBeside<F>(first);
+    codes0 = first.codes, codes1 = second.codes + (up ? 0 : kWarps * tiles * tile_bytes(beside));
+    scale0 = SumScale<F>(first.global_scale, beside), scale1 = SumScale<F>(second.global_scale, beside);
   };
   if (!up) look_up();
 
@@ -124,22 +126,27 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
 
   // ---- requests ----
   Place ahead = item;
-  int ahead_known = known, ahead_items = num_items, ahead_tile = 0, ahead_stage = 0;
+  int ahead_known = known, ahead_items = num_items, ahead_tile = 0, ahead_stage = 0, ahead_bytes = tile_bytes(false);
+  const auto is_beside = [&](int slot) {
+    return HasFormatBeside(F) && __shfl_sync(0xFFFFFFFFu, static_cast<int>(beside), slot) != 0;
+  };
   const uint8_t *from0 = nullptr, *from1 = nullptr;
   const auto request = [&] {
     if (ahead_items <= 0) return;
     if (ahead_tile == 0) {
+      if (HasFormatBeside(F)) ahead_bytes = tile_bytes(is_beside(ahead.slot));
+      const int slice = tiles * ahead_bytes;  // of a row of tiles
       const uint32_t offset = static_cast<uint32_t>(up ? ahead.row : 2 * ahead.row) *
-                                  static_cast<uint32_t>(row_bytes) +
+                                  static_cast<uint32_t>(kWarps * slice) +
                               static_cast<uint32_t>(warp * slice);
       from0 = ShufflePointer(codes0, ahead.slot) + offset;
       from1 = ShufflePointer(codes1, ahead.slot) + offset;
     }
     if (ElectLane()) {
       const int count = kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles);
-      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1, count * OneRing::kTileBytes, a.policy);
+      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1, count * ahead_bytes, a.policy);
     }
-    from0 += OneRing::kStreamBytes, from1 += OneRing::kStreamBytes;
+    from0 += OneRing::kTiles * ahead_bytes, from1 += OneRing::kTiles * ahead_bytes;
     ahead_stage ^= 1;
     ahead_tile += OneRing::kTiles;
     if (ahead_tile >= tiles) {
@@ -152,7 +159,10 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   const bool knows = known > 0;
   if (up) {
     PrefetchMatrices<2 * kTeamThreads>(a);
-    if (knows) codes0 = a.matrices[a.always].gate.codes, codes1 = a.matrices[a.always].up.codes;
+    if (knows) {
+      const ExpertMatrices& m = a.matrices[a.always];
+      codes0 = m.gate.codes, codes1 = m.up.codes, beside = IsBeside<F>(m.gate);
+    }
   }
   // Both stages are asked for before the wait where it is known of what, else behind it.
 #pragma unroll 1
@@ -204,7 +214,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     for (int w = 0; w < kWarps; ++w) sum += from[w * 32];
     const float first_scale = __shfl_sync(0xFFFFFFFFu, scale0, due.slot),
                 second_scale = __shfl_sync(0xFFFFFFFFu, scale1, due.slot);
-    sum *= (lane < 16 ? first_scale : second_scale) * MmaFactor(F);
+    sum *= lane < 16 ? first_scale : second_scale;
     if (up) {
       const float second = __shfl_down_sync(0xFFFFFFFFu, sum, 16);
       if (lane < 16) {
@@ -236,36 +246,44 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
       __syncwarp();
     }
     float sum[2][1][4] = {};
-    const TileScales<F> no_scales[2] = {};
+    const auto multiply = [&]<WeightFormat T>() {
+      constexpr int kTileBytes = static_cast<int>(TileBytes(T));
+      const TileScales<T> no_scales[2] = {};
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile += OneRing::kTiles) {
-      const uint32_t codes = ring + stage * OneRing::kStageBytes + 16 * lane, scales = codes - 14 * lane + 512,
-                     columns_at = column_at + tile * 128;
+      for (int tile = 0; tile < tiles; tile += OneRing::kTiles) {
+        const uint32_t codes = ring + stage * OneRing::kStageBytes + 16 * lane,
+                       scales = codes + (ScalesOfLane(T, lane) - 16 * lane), columns_at = column_at + tile * 128;
 #pragma unroll
-      for (int first = 0; first < OneRing::kTiles; first += 2) {
-        if (!kWhole && first > 0 && tile + first == tiles) break;
-        Columns columns[2][1][1];
+        for (int first = 0; first < OneRing::kTiles; first += 2) {
+          if (!kWhole && first > 0 && tile + first == tiles) break;
+          Columns columns[2][1][1];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint4 low = shared_tile::LoadShared16(columns_at + (first + j) * 128),
-                      high = shared_tile::LoadShared16(columns_at + (first + j) * 128 + 16);
-          columns[j][0][0] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+          for (int j = 0; j < 2; ++j) {
+            const uint4 low = shared_tile::LoadShared16(columns_at + (first + j) * 128),
+                        high = shared_tile::LoadShared16(columns_at + (first + j) * 128 + 16);
+            columns[j][0][0] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+          }
+          if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
+          LaneTile<T> raw[2][2];
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int offset = (first + j) * kTileBytes;
+            raw[j][0] = LoadSharedTile<T>(codes + offset, scales + offset);
+            raw[j][1] = LoadSharedTile<T>(codes + offset + OneRing::kStreamBytes, scales + offset + OneRing::kStreamBytes);
+          }
+#pragma unroll
+          for (int j = 0; j < 2; ++j) MultiplyTiles<T, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
         }
-        if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
-        LaneTile<F> raw[2][2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int offset = (first + j) * OneRing::kTileBytes;
-          raw[j][0] = LoadSharedTile<F>(codes + offset, scales + offset);
-          raw[j][1] = LoadSharedTile<F>(codes + offset + OneRing::kStreamBytes, scales + offset + OneRing::kStreamBytes);
-        }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) MultiplyTiles<F, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
+        __syncwarp();
+        request();
+        parity ^= stage;
+        stage ^= 1;
       }
-      __syncwarp();
-      request();
-      parity ^= stage;
-      stage ^= 1;
+    };
+    if (is_beside(item.slot)) {
+      multiply.template operator()<FormatBeside(F)>();
+    } else {
+      multiply.template operator()<F>();
     }
     float part[2][2];
 #pragma unroll

@@ -14,11 +14,12 @@ inline constexpr int kColumnStride = 20;  // floats between columns of partial s
 inline constexpr int kPartial = 2 * 8 * kColumnStride;        // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;  // two sets, used in turn
 
+// Of the largest tiles; smaller ones lie in it side by side, too.
 template <WeightFormat F>
 struct Ring {
-  static constexpr int kTileBytes = static_cast<int>(TileBytes(F));
-  static constexpr int kStep = kTileBytes == 576 ? 2 : 1;  // tiles in registers at a time
-  static constexpr int kTiles = kTileBytes == 576    ? 4
+  static constexpr int kTileBytes = static_cast<int>(TileBytes(FormatBeside(F)));
+  static constexpr int kStep = kTileBytes <= 576 ? 2 : 1;  // tiles in registers at a time
+  static constexpr int kTiles = kTileBytes <= 576    ? 4
                                 : kTileBytes == 1024 ? 2
                                                      : 1;  // of each stream in a stage
   static constexpr int kStages = 2;
@@ -160,6 +161,7 @@ __device__ __forceinline__ void Advance(Cursor& cursor, int& known, const WorkLi
 template <class G>
 struct Requests {
   using R = typename G::R;
+  static constexpr int kTile = static_cast<int>(TileBytes(G::F));
   const GemmArgs& a;
   const Team<G>& team;
   const WorkList& work;
@@ -169,27 +171,32 @@ struct Requests {
   int items, known, k, stage = 0;
   bool pointed = false;  // from0 and from1 are at item `ahead`
   const uint8_t *from0 = nullptr, *from1 = nullptr;
+  int tile_bytes = R::kTileBytes;  // of item `ahead`, where experts may have two formats
 
-  __device__ __forceinline__ void PointAt(const uint8_t* codes0, const uint8_t* codes1) {
+  __device__ __forceinline__ void PointAt(const uint8_t* codes0, const uint8_t* codes1, bool is_beside) {
+    if constexpr (HasFormatBeside(G::F)) tile_bytes = is_beside ? R::kTileBytes : kTile;
     const int tile0 = G::Up ? ahead.row : 2 * ahead.row,
               tile1 = G::Up ? ahead.row : min(2 * ahead.row + 1, e.row_tiles - 1);
-    from0 = codes0 + (int64_t{tile0} * e.k_tiles + e.k_begin) * R::kTileBytes;
-    from1 = codes1 + (int64_t{tile1} * e.k_tiles + e.k_begin) * R::kTileBytes;
+    const int bytes = HasFormatBeside(G::F) ? tile_bytes : kTile;
+    from0 = codes0 + (int64_t{tile0} * e.k_tiles + e.k_begin) * bytes;
+    from1 = codes1 + (int64_t{tile1} * e.k_tiles + e.k_begin) * bytes;
     pointed = true;
   }
   __device__ __forceinline__ void Point() {
     if (items == 0) return;
     ChunkCache far = cache;
-    if (ahead.chunk - cache.first >= 32) FillCache<G::Up>(a, ahead.chunk, e.num_chunks, team.lane, far);
+    if (ahead.chunk - cache.first >= 32) FillCache<G::F, G::Up>(a, ahead.chunk, e.num_chunks, team.lane, far);
     const int at = ahead.chunk - far.first;
-    PointAt(ShufflePointer(far.codes0, at), ShufflePointer(far.codes1, at));
+    PointAt(ShufflePointer(far.codes0, at), ShufflePointer(far.codes1, at),
+            HasFormatBeside(G::F) && __shfl_sync(0xFFFFFFFFu, static_cast<int>(far.beside), at) != 0);
   }
   __device__ __forceinline__ void Copy() {
+    const int bytes = HasFormatBeside(G::F) ? tile_bytes : kTile;
     if (ElectLane()) {
       R::Copy(team.ring + stage * R::kStageBytes, team.ring_full + 8 * stage, from0, from1,
-              min(R::kTiles, e.k_end - k) * R::kTileBytes, a.policy);
+              min(R::kTiles, e.k_end - k) * bytes, a.policy);
     }
-    from0 += R::kStreamBytes, from1 += R::kStreamBytes;
+    from0 += R::kTiles * bytes, from1 += R::kTiles * bytes;
     stage ^= 1;
     k += R::kTiles;
     if (k >= e.k_end) {

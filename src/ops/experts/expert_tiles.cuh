@@ -19,7 +19,7 @@ struct TileScales<F, true> {
   }
 };
 
-// LoadTile by shared addresses that stay in registers: `codes` is of the lane's 16 bytes, `scales` of its 2.
+// LoadTile by shared addresses that stay in registers: of the lane's 16 bytes of codes, of its scales.
 template <WeightFormat F>
 __device__ __forceinline__ LaneTile<F> LoadSharedTile(uint32_t codes, uint32_t scales) {
   LaneTile<F> raw;

@@ -39,6 +39,8 @@ ExpertsShape ShapeOf(const ExpertsArgs& a) {
           .with_shared = !a.shared};
 }
 
+bool ExpertsTake(WeightFormat format, WeightFormat other) { return other == format || other == FormatBeside(format); }
+
 bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts) {
   if (ctx.regime == Regime::kDecode || ctx.f32_inputs || !ctx.gpu.IsHopper() || num_experts > kMaxExpertsOnGpu) return false;
   for (const QuantTensor* w : {&first.gate, &first.up, &first.down}) {

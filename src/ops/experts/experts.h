@@ -29,7 +29,7 @@ struct ExpertsArgs {
   Tensor experts;    // i32 [T, A]
   Tensor weights;    // f32 [T, A]
   std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
-  ExpertMatrices first;  // on a device: the host's copy of matrices[0]; there all experts have its formats and shapes
+  ExpertMatrices first;  // on a device: the host's copy of matrices[0]; there all experts have its shapes and formats (ExpertsTake)
   float limit = 0;
   ActivationDtype activation = ActivationDtype::kNative;
   Tensor hidden;     // f32 [T*A, 2F]: scratch; on a device 16-byte aligned
@@ -43,6 +43,9 @@ struct ExpertsArgs {
   const uint8_t* x_blocks = nullptr;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
+
+// Whether kernels of decode rows take an expert of format `other` among those of `format`; those of prompts take one format.
+bool ExpertsTake(WeightFormat format, WeightFormat other);
 
 // Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function
 // of the regime and the weights, never of T.

@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "ops/experts/expert_gemm.cuh"
-#include "ops/experts/expert_one.cuh"
+#include "ops/experts/expert_launch.cuh"
 #include "ops/experts/experts_scratch.h"
 #include "ops/experts/experts_sm90.h"
 
@@ -13,7 +12,6 @@ namespace {
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
-constexpr int64_t kTwoTeamItems = 16;  // row pairs a multiprocessor, up to which two teams in a block are the faster ones
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
 constexpr int64_t kStreamedTokens = 64;  // up to here weights are read once and need no place in L2; no sum depends on it
 
@@ -161,40 +159,6 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
   if (lane == 0) a.outputs[int64_t{pair} * a.n + row] = sum;
 }
 
-template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
-void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
-  const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * ctx.gpu.multiprocessors, CeilDiv(items, kTeams)));
-  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)), dim3(kTeamThreads * kTeams),
-         static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
-}
-
-// One token; false where ExpertOneKernel does not take its shapes.
-template <WeightFormat F>
-bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
-  if constexpr (InfoOf(F).packed()) {
-    const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
-    if (!OneTokenFits(a, up, items, blocks)) return false;
-    const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
-    Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
-           MakeOneList(items, a.n / (up ? 16 : 32), blocks, up, up && a.always >= 0));
-    return true;
-  } else {
-    return false;
-  }
-}
-
-template <WeightFormat F, int Planes, bool Up, bool Wide>
-void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
-  const int64_t items = max_chunks * (Up ? DivUp(a.n, 16) : DivUp(a.n, 32));
-  if constexpr (Planes == 2 && !Wide) {
-    if (items <= kTwoTeamItems * ctx.gpu.multiprocessors) {
-      if (LaunchOne<F>(ctx, a, Up, items)) return;
-      return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
-    }
-  }
-  LaunchGemm<F, Planes, Up, Wide, 1>(ctx, a, items);
-}
-
 template <bool Up, int Planes, bool Wide>
 void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int64_t max_chunks) {
   WithTileFormat(format, [&]<WeightFormat F>() { Gemm<F, Planes, Up, Wide>(ctx, a, max_chunks); });
@@ -202,6 +166,7 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int6
 
 template <bool Up>
 void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmArgs& a, int64_t max_chunks) {
+  if (IsTight(format)) return GemmTight(ctx, format, Up, wide, a, max_chunks);
   if (ctx.f32_inputs) return GemmOf<Up, 3, true>(ctx, format, a, max_chunks);
   if (wide) return GemmOf<Up, 2, true>(ctx, format, a, max_chunks);
   return GemmOf<Up, 2, false>(ctx, format, a, max_chunks);

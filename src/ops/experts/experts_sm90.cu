@@ -227,7 +227,7 @@ void LaunchFormat(const ExecContext& ctx, const ExpertsParams& p, int parts) {
 
 template <bool kUp>
 void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p, int parts) {
-  WithTileFormat(format, [&]<WeightFormat F>() { LaunchFormat<F, kUp>(ctx, p, parts); });
+  WithExpertFormat(format, [&]<WeightFormat F>() { LaunchFormat<F, kUp>(ctx, p, parts); });
 }
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }

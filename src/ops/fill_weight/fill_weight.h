@@ -3,6 +3,9 @@
 //   (near a Gaussian; |g| <= 4.9), then rounded to the tensor's format as a quantiser would:
 //   NVFP4   global scale std * 4.9 / (6 * 448); block scale E4M3(max|block| / 6 / global), code E2M1(value / scale)
 //   MXFP4   block scale 2^ceil(log2(max|block| / 6)), code E2M1(value / scale)
+//   tight   as MXFP4, both halves of 32 columns alike in NVFP4, with std * 1.32288 * 2^-j instead of std in each block, j from
+//           0 to 6 with probability 2^-(j+1): the same variance, and block scales of up to nine powers of two, as the
+//           released Flash has; values too small for the least of them round to smaller codes
 //   FP8     scale 2^ceil(log2(4.9 std / 448)) (E8M0 or F32), code E4M3(value / scale)
 //   BF16, F32   rounded, or as it is
 // So codes and scales have the histograms of real weights: power and clocks depend on them.
@@ -32,6 +35,20 @@ struct FillWeightArgs {
   float std = 1;
 };
 constexpr float FillGlobalScale(float std) { return std * kFillRange / (6.0f * 448.0f); }
+
+inline constexpr float kFillSpread = 1.32288f;
+inline constexpr int kFillSpan = 8;
+// j of block `block` of a matrix.
+constexpr int FillShift(uint64_t seed, uint64_t block) {
+  const uint64_t bits = RandomBits(~seed, block);
+  int j = 0;
+  while (j < 6 && (bits >> j & 1) == 0) ++j;
+  return j;
+}
+// exponent_base of what FillWeight makes of a tight format: its largest exponent is kFillSpan more.
+int FillTightBase(float std);
+// What a matrix must say of itself for FillWeight: global_scale and exponent_base, by its format.
+void SetFillScales(QuantTensor* w, float std);
 
 void FillWeight(const ExecContext& ctx, const FillWeightArgs& args);
 OpImplementations DescribeFillWeight(const ExecContext& ctx);

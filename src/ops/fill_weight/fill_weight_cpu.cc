@@ -128,7 +128,7 @@ struct Fill {
   uint64_t mixed_seed;
   float fp8_unit;  // 2^-exponent of the FP8 scale
 
-  // Columns k .. k + 15 of row n; of MXFP4, k .. k + 31.
+  // Columns k .. k + 15 of row n; of MXFP4 and tight formats, k .. k + 31.
   void Run(int64_t n, int64_t k) const {
     const QuantTensor& w = a.w;
     const auto index = static_cast<uint64_t>(n * w.cols + k);
@@ -150,8 +150,27 @@ struct Fill {
         StoreE2m1(x + kRun, Exp2Int(exponent), out + kRun / 2);
         break;
       }
+      case WeightFormat::kMxfp4Tight:
+      case WeightFormat::kNvfp4Tight: Tight(index, out); break;
       default: Plain(x, std::min(kRun, w.cols - k), out);
     }
+  }
+
+  void Tight(uint64_t index, uint8_t* out) const {
+    const float std = a.std * kFillSpread * Exp2Int(-FillShift(a.seed, index / kMxfp4BlockSize));
+    float x[2 * kRun];
+    FillRun(mixed_seed, index, std, x);
+    FillRun(mixed_seed, index + kRun, std, x + kRun);
+    const float largest = std::max(LargestOfRun(x), LargestOfRun(x + kRun));
+    const int exponent = std::max(CeilLog2(std::max(largest / 6.0f, 0x1p-100f)), int{a.w.exponent_base});
+    if (InfoOf(a.w.format).global_scale) {
+      const uint8_t scale = F32ToE4m3(Exp2Int(exponent - a.w.exponent_base));
+      a.block_scale[index / 16] = a.block_scale[index / 16 + 1] = scale;
+    } else {
+      a.block_scale[index / 32] = E8m0FromExponent(exponent);
+    }
+    StoreE2m1(x, Exp2Int(exponent), out);
+    StoreE2m1(x + kRun, Exp2Int(exponent), out + kRun / 2);
   }
 
   void Plain(const float* x, int64_t count, uint8_t* out) const {
@@ -176,7 +195,7 @@ void FillWeightCpu(const ExecContext& ctx, const FillWeightArgs& a) {
   const QuantTensor& w = a.w;
   const int fp8_exponent = CeilLog2(a.std * kFillRange / kE4m3Max);
   const Fill fill{a, MixBits(a.seed + 0x9e3779b97f4a7c15u), Exp2Int(-fp8_exponent)};
-  const int64_t step = w.format == WeightFormat::kMxfp4 ? kMxfp4BlockSize : kRun;
+  const int64_t step = w.format == WeightFormat::kMxfp4 || IsTight(w.format) ? kMxfp4BlockSize : kRun;
   ParallelFor(ctx.pool, w.rows, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t k = 0; k < w.cols; k += step) fill.Run(n, k);

@@ -7,7 +7,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kRun = 16;  // neighbouring columns of one thread (MXFP4: 32)
+constexpr int64_t kRun = 16;  // neighbouring columns of one thread (MXFP4 and tight formats: 32)
 
 struct Fill {
   uint8_t* codes;
@@ -16,16 +16,19 @@ struct Fill {
   DType scale_dtype;
   int64_t rows, cols;
   float std, global_scale;
-  int fp8_exponent;
+  int fp8_exponent, exponent_base;
   uint64_t seed;
 };
 
 template <int Block>
 __device__ void FillFp4(const Fill& f, int64_t n, int64_t k) {
+  const bool tight = IsTight(f.format);
+  const int64_t first = n * f.cols + k;
+  const float std = tight ? __fmul_rn(__fmul_rn(f.std, kFillSpread), gpu::Exp2Int(-FillShift(f.seed, static_cast<uint64_t>(first / Block)))) : f.std;
   float x[Block], largest = 0;
 #pragma unroll
   for (int i = 0; i < Block; ++i) {
-    x[i] = __fmul_rn(f.std, FillValue(f.seed, static_cast<uint64_t>(n * f.cols + k + i)));
+    x[i] = __fmul_rn(std, FillValue(f.seed, static_cast<uint64_t>(n * f.cols + k + i)));
     largest = fmaxf(largest, fabsf(x[i]));
   }
   uint8_t* scale = f.scales + n * (f.cols / Block) + k / Block;
@@ -34,8 +37,13 @@ __device__ void FillFp4(const Fill& f, int64_t n, int64_t k) {
     *scale = gpu::F32ToE4m3(__fdiv_rn(__fdiv_rn(largest, 6.0f), f.global_scale));
     unit = __fmul_rn(gpu::E4m3ToF32(*scale), f.global_scale);
   } else {
-    const int exponent = gpu::CeilLog2(fmaxf(__fdiv_rn(largest, 6.0f), 0x1p-100f));
-    *scale = gpu::E8m0FromExponent(exponent);
+    int exponent = gpu::CeilLog2(fmaxf(__fdiv_rn(largest, 6.0f), 0x1p-100f));
+    if (tight) exponent = max(exponent, f.exponent_base);
+    if (f.format == WeightFormat::kNvfp4Tight) {
+      f.scales[first / 16] = f.scales[first / 16 + 1] = gpu::F32ToE4m3(gpu::Exp2Int(exponent - f.exponent_base));
+    } else {
+      *scale = gpu::E8m0FromExponent(exponent);
+    }
     unit = gpu::Exp2Int(exponent);
   }
   uint8_t* out = f.codes + n * (f.cols / 2) + k / 2;
@@ -55,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) FillKernel(Fill f, int64_t runs_per_
       FillFp4<16>(f, n, k);
       continue;
     }
-    if (f.format == WeightFormat::kMxfp4) {
+    if (f.format == WeightFormat::kMxfp4 || IsTight(f.format)) {
       FillFp4<32>(f, n, k);
       continue;
     }
@@ -92,8 +100,8 @@ int CeilLog2Of(float x) {
 
 void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a) {
   const Fill f{a.codes, a.block_scale, a.w.format, a.w.scale_dtype, a.w.rows, a.w.cols, a.std, a.w.global_scale,
-               CeilLog2Of(a.std * kFillRange / 448.0f), a.seed};
-  const int64_t run = a.w.format == WeightFormat::kMxfp4 ? kMxfp4BlockSize : kRun;
+               CeilLog2Of(a.std * kFillRange / 448.0f), a.w.exponent_base, a.seed};
+  const int64_t run = a.w.format == WeightFormat::kMxfp4 || IsTight(a.w.format) ? kMxfp4BlockSize : kRun;
   const int64_t runs_per_row = CeilDiv(a.w.cols, run);
   const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kThreads);
   const auto grid = static_cast<unsigned>(blocks < ctx.gpu.multiprocessors * 16 ? blocks : ctx.gpu.multiprocessors * 16);

@@ -36,6 +36,27 @@ void FillFp4Block(const FillWeightArgs& a, int64_t n, int64_t k, int64_t block, 
   }
 }
 
+// The same of a tight format, 32 columns.
+void FillTightBlock(const FillWeightArgs& a, int64_t n, int64_t k) {
+  const int64_t first = n * a.w.cols + k;
+  const float std = a.std * kFillSpread * Exp2Int(-FillShift(a.seed, static_cast<uint64_t>(first / kMxfp4BlockSize)));
+  float x[kMostFp4Block], largest = 0;
+  for (int64_t i = 0; i < kMxfp4BlockSize; ++i) {
+    x[i] = std * FillValue(a.seed, static_cast<uint64_t>(first + i));
+    largest = std::max(largest, std::fabs(x[i]));
+  }
+  const int exponent = std::max(CeilLog2(std::max(largest / 6.0f, 0x1p-100f)), int{a.w.exponent_base});
+  if (InfoOf(a.w.format).global_scale) {
+    a.block_scale[first / 16] = a.block_scale[first / 16 + 1] = F32ToE4m3(Exp2Int(exponent - a.w.exponent_base));
+  } else {
+    a.block_scale[first / 32] = E8m0FromExponent(exponent);
+  }
+  for (int64_t i = 0; i < kMxfp4BlockSize; i += 2) {
+    const uint8_t low = F32ToE2m1(x[i] / Exp2Int(exponent)), high = F32ToE2m1(x[i + 1] / Exp2Int(exponent));
+    a.codes[(first + i) / 2] = static_cast<uint8_t>(low | high << 4);
+  }
+}
+
 }  // namespace
 
 void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a) {
@@ -43,6 +64,10 @@ void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a) {
   const int fp8_exponent = CeilLog2(a.std * kFillRange / kE4m3Max);
   ParallelFor(ctx.pool, w.rows, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
+      if (IsTight(w.format)) {
+        for (int64_t k = 0; k < w.cols; k += kMxfp4BlockSize) FillTightBlock(a, n, k);
+        continue;
+      }
       if (InfoOf(w.format).packed()) {
         const int64_t block = InfoOf(w.format).block_cols;
         for (int64_t k = 0; k < w.cols; k += block) {

@@ -25,6 +25,7 @@ void CheckLinearPart(const ExecContext& ctx, const LinearArgs& a, const LinearPa
   DSV4_CHECK_EQ(a.x.dim(0), part.y.dim(0));
   DSV4_CHECK_EQ(a.x.dim(1), a.groups * part.w.cols);
   DSV4_CHECK_EQ(part.y.dim(1), part.w.rows);
+  DSV4_CHECK(ctx.device == DeviceKind::kCpu || !IsTight(part.w.format), "tight tiles are experts'");
   DSV4_CHECK(part.w.rows % a.groups == 0 && a.x.data != part.y.data);
   DSV4_CHECK(a.x_blocks == nullptr || a.x || LinearTakesBlocks(ctx, part.w));
   DSV4_CHECK(part.y_blocks == nullptr || (a.x_blocks != nullptr && LinearWritesBlocks(ctx, part.w, a.groups)));

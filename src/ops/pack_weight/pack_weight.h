@@ -14,11 +14,16 @@
 //           word 0's: sign bit 14, exponent bits 3 and 6, mantissa 5    word 1's: sign 10, exponent 13 and 2, mantissa 11
 //         so that no shift serves one code alone: logic and shifts are what a decode step of one sequence waits for.
 //         Byte 512 + 2 L: scales of rows g and g + 8 for the lane's 16 columns: E8M0 (MXFP4), or TileScale of E4M3 (NVFP4).
+//   Tight FP4   528 bytes. The codes as in FP4's tiles. Byte 512 + L / 2, of two lanes, which have 32 columns of a row
+//         together: the exponents of row g (low nibble) and g + 8, above the matrix's exponent_base. Of NVFP4 the sign of a scale
+//         goes to the codes; the exponents of blocks of zeros are those of the block beside them, or 0.
 //   FP8   1024 bytes. Byte 512 r + 16 L (r = 0: row g, 1: row g + 8): word s holds step s, bytes in the order of columns
 //         0, 2, 1, 3. Scales: f32 [ceil(N/16), ceil(K/128)] in block_scale.
 //   BF16  2048 bytes. Byte 512 s + 16 L: step s: (row g; columns 0, 1), (g + 8; 0, 1), (g; 2, 3), (g + 8; 2, 3).
 //   F32   is not packed: it stays kRows.
 #pragma once
+
+#include <cmath>
 
 #include "ops/registry.h"
 #include "ops/weight_formats/tile_formats.h"
@@ -45,6 +50,15 @@ constexpr uint32_t E4m3OfTileScale(uint32_t scale) {
   if (scale == 0) return 0;
   return scale >= (15u << 3) ? scale - (14u << 3) : (8u | (scale & 7u)) >> (15 - (scale >> 3));
 }
+
+// The exponent of the power of two that an FP4 block's scale byte is, without the global scale; kNoExponent if it is none.
+inline constexpr int kNoExponent = -1000;
+constexpr int ScaleExponent(WeightFormat f, uint32_t scale) {
+  if (FormatOfRows(f) == WeightFormat::kMxfp4) return scale == 255 ? kNoExponent : static_cast<int>(scale) - 127;
+  const uint32_t bits = TileScale(scale);
+  return bits == 0 || (bits & 7u) != 0 ? kNoExponent : static_cast<int>(bits >> 3) - 21;
+}
+constexpr bool AreZeros(uint64_t codes) { return (codes & 0x7777777777777777u) == 0; }
 
 // Where bit `b` (0 to 2 of the magnitude, 3: the sign) of a row's code `i` of 16 lies in its two words; word 1 begins at 32.
 constexpr int Fp4Bit(int i, int b) {
@@ -83,7 +97,9 @@ constexpr int64_t PackedScaleBytes(const QuantTensor& w) {
 }
 
 struct PackWeightArgs {
-  QuantTensor w;            // kRows; not F32. FP8: scale_row_offset a multiple of 16
+  // kRows; not F32. FP8: scale_row_offset a multiple of 16. Tight: exponent_base as tight.h finds it, or less by so much
+  // that no exponent is above 15; of a slice of columns, whole pairs of 16.
+  QuantTensor w;
   uint8_t* codes = nullptr;        // PackedCodeBytes(w), 16-byte aligned
   uint8_t* block_scale = nullptr;  // PackedScaleBytes(w), 4-byte aligned
 };
@@ -98,6 +114,7 @@ inline QuantTensor PackedView(const PackWeightArgs& a) {
   p.scale_dtype = DType::kF32;
   p.scale_row_offset = 0;
   p.layout = WeightLayout::kTiles;
+  if (IsTight(p.format)) p.global_scale = std::ldexp(1.0f, p.exponent_base);
   return p;
 }
 

@@ -2,6 +2,7 @@
 
 #include "device/launch.cuh"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/pack_weight/tight.h"
 
 namespace dsv4 {
 
@@ -46,12 +47,13 @@ __device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes,
   }
 }
 
-__device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+// By a warp. `shift`: TightShift, of tight formats.
+__device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int shift, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
   const int g = lane / 4, t = lane % 4;
-  const bool nvfp4 = w.format == WeightFormat::kNvfp4;
+  const bool nvfp4 = FormatOfRows(w.format) == WeightFormat::kNvfp4, tight = IsTight(w.format);
   const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
   Fp4Words words[2];
-  uint32_t scales = 0;
+  uint32_t scales = 0;  // a byte a row; of tight formats a nibble
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t n = n0 + g + 8 * r;
@@ -61,12 +63,21 @@ __device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int64_t n0, in
 #pragma unroll
     for (int i = 0; i < 8; ++i) codes |= uint64_t{bytes[i]} << (8 * i);
     uint32_t scale = n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : 0u;
-    if (nvfp4) codes = CodesUnderScale(codes, scale), scale = TileScale(scale);
+    if (nvfp4) codes = CodesUnderScale(codes, scale);
     words[r] = PlaceFp4(codes);
-    scales |= scale << (8 * r);
+    if (tight) {
+      scales |= AreZeros(codes) ? 0u : static_cast<uint32_t>(ScaleExponent(w.format, scale) + shift) << (4 * r);
+    } else {
+      scales |= (nvfp4 ? TileScale(scale) : scale) << (8 * r);
+    }
   }
   reinterpret_cast<uint4*>(tile)[lane] = make_uint4(words[0].low, words[0].high, words[1].low, words[1].high);
-  reinterpret_cast<uint16_t*>(tile + 512)[lane] = static_cast<uint16_t>(scales);
+  if (tight) {
+    scales |= __shfl_xor_sync(0xFFFFFFFFu, scales, 1);
+    if (lane % 2 == 0) tile[512 + lane / 2] = static_cast<uint8_t>(scales);
+  } else {
+    reinterpret_cast<uint16_t*>(tile + 512)[lane] = static_cast<uint16_t>(scales);
+  }
 }
 
 __device__ __forceinline__ void PackFp8Lane(const QuantTensor& w, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
@@ -105,7 +116,7 @@ __device__ __forceinline__ void PackBf16Lane(const QuantTensor& w, int64_t n0, i
 }
 
 // A warp packs a tile at a time.
-__global__ void __launch_bounds__(kThreads) PackTilesKernel(QuantTensor w, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
+__global__ void __launch_bounds__(kThreads) PackTilesKernel(QuantTensor w, int tight_shift, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
   AllowNext();
   WaitForPrevious();
   const int lane = threadIdx.x % 32;
@@ -115,7 +126,9 @@ __global__ void __launch_bounds__(kThreads) PackTilesKernel(QuantTensor w, uint8
     uint8_t* tile = codes + i * tile_bytes;
     switch (w.format) {
       case WeightFormat::kNvfp4:
-      case WeightFormat::kMxfp4: PackFp4Lane(w, n, k, lane, tile); break;
+      case WeightFormat::kMxfp4:
+      case WeightFormat::kNvfp4Tight:
+      case WeightFormat::kMxfp4Tight: PackFp4Lane(w, tight_shift, n, k, lane, tile); break;
       case WeightFormat::kFp8Block: PackFp8Lane(w, n, k, lane, tile); break;
       case WeightFormat::kBf16: PackBf16Lane(w, n, k, lane, tile); break;
       case WeightFormat::kF32: break;
@@ -146,7 +159,8 @@ __global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(QuantTensor w, u
 void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a) {
   const int64_t num_tiles = CeilDiv(a.w.rows, kTileRows16) * CeilDiv(a.w.cols, kTileCols64);
   const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kThreads / 32), int64_t{8} * ctx.gpu.multiprocessors);
-  Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, a.w, a.codes, TileBytes(a.w.format), num_tiles);
+  Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, a.w,
+         IsTight(a.w.format) ? TightShift(a.w) : 0, a.codes, TileBytes(a.w.format), num_tiles);
   const int64_t num_scales = PackedScaleBytes(a.w) / 4;
   Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0, a.w,
          reinterpret_cast<uint32_t*>(a.block_scale), num_scales);

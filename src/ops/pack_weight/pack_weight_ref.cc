@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/pack_weight/tight.h"
 #include "tensor/codec/fp8.h"
 
 namespace dsv4 {
@@ -25,8 +26,10 @@ uint16_t Bf16At(const QuantTensor& w, int64_t n, int64_t k) {
 }
 
 void PackFp4Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
-  const bool nvfp4 = w.format == WeightFormat::kNvfp4;
-  const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize;
+  const bool nvfp4 = FormatOfRows(w.format) == WeightFormat::kNvfp4, tight = IsTight(w.format);
+  const int64_t block = InfoOf(w.format).block_cols;
+  const int shift = tight ? TightShift(w) : 0;
+  if (tight) std::memset(tile + 512, 0, 16);
   for (int64_t lane = 0; lane < 32; ++lane) {
     const int64_t g = lane / 4, k = k0 + 16 * (lane % 4);
     for (int64_t r = 0; r < 2; ++r) {
@@ -34,10 +37,16 @@ void PackFp4Tile(const QuantTensor& w, int64_t n0, int64_t k0, uint8_t* tile) {
       uint64_t codes = 0;
       for (int i = 0; i < 16; ++i) codes |= uint64_t{Fp4At(w, n, k + i)} << (4 * i);
       uint8_t scale = n < w.rows && k < w.cols ? w.block_scale[n * (w.cols / block) + k / block] : uint8_t{0};
-      if (nvfp4) codes = CodesUnderScale(codes, scale), scale = static_cast<uint8_t>(TileScale(scale));
+      if (nvfp4) codes = CodesUnderScale(codes, scale);
       const Fp4Words words = PlaceFp4(codes);
       std::memcpy(tile + 16 * lane + 8 * r, &words, 8);
-      tile[512 + 2 * lane + r] = scale;
+      if (!tight) {
+        tile[512 + 2 * lane + r] = nvfp4 ? static_cast<uint8_t>(TileScale(scale)) : scale;
+      } else if (!AreZeros(codes)) {
+        const int exponent = ScaleExponent(w.format, scale) + shift;
+        DSV4_CHECK(exponent >= 0 && exponent <= kTightSpan, "exponent ", exponent, " of a tight tile");
+        tile[512 + lane / 2] = static_cast<uint8_t>(tile[512 + lane / 2] | exponent << (4 * r));
+      }
     }
   }
 }
@@ -83,7 +92,9 @@ void PackWeightRef(const ExecContext&, const PackWeightArgs& a) {
     for (int64_t k = 0; k < w.cols; k += kTileCols64, tile += TileBytes(w.format)) {
       switch (w.format) {
         case WeightFormat::kNvfp4:
-        case WeightFormat::kMxfp4: PackFp4Tile(w, n, k, tile); break;
+        case WeightFormat::kMxfp4:
+        case WeightFormat::kNvfp4Tight:
+        case WeightFormat::kMxfp4Tight: PackFp4Tile(w, n, k, tile); break;
         case WeightFormat::kFp8Block: PackFp8Tile(w, n, k, tile); break;
         case WeightFormat::kBf16: PackBf16Tile(w, n, k, tile); break;
         case WeightFormat::kF32: break;

@@ -5,10 +5,11 @@
 #include "ops/weight_formats/fp8.cuh"
 #include "ops/weight_formats/mxfp4.cuh"
 #include "ops/weight_formats/nvfp4.cuh"
+#include "ops/weight_formats/tight_fp4.cuh"
 
 namespace dsv4 {
 
-// call.operator()<F>() on the device: WithTileFormat of tile_formats.h, of formats that have tiles.
+// call.operator()<F>() on the device: WithTileFormat of tile_formats.h, of formats that it has tiles of.
 template <typename Call>
 __device__ __forceinline__ void CallWithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {

@@ -1,4 +1,4 @@
-// What NVFP4 and MXFP4 share: E2M1 codes in tiles.
+// What NVFP4, MXFP4 and their tight forms share: E2M1 codes in tiles.
 //
 // Shifting and masking gives code * 2^-126 as a BF16 (the code 0.5 as a BF16 subnormal); one multiplication with the
 // scale times a power of two is exact, for a 2-bit by a 4-bit significand. The idea of packing four codes in 16 bits so
@@ -44,9 +44,21 @@ __device__ __forceinline__ void ExpandFp4(uint32_t low, uint32_t high, uint32_t 
   o[7] = ((rest << 5) & 0x80808080u) | ((kByMul ? __umulhi(rest, 1u << 27) : rest >> 5) & 0x01400140u);
 }
 
+// A BF16 of a pair twice.
+__device__ __forceinline__ uint32_t LowTwice(uint32_t pair) {
+  uint32_t r;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}" : "=r"(r) : "r"(pair));
+  return r;
+}
+__device__ __forceinline__ uint32_t HighTwice(uint32_t pair) {
+  uint32_t r;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}" : "=r"(r) : "r"(pair));
+  return r;
+}
+
 // The tile's codes, each row times its scale, a BF16 pair.
-template <bool kByMul>
-__device__ __forceinline__ void DecodeFp4Tile(const LaneFp4Tile& raw, const uint32_t (&scale)[2], uint32_t (&a)[4][4]) {
+template <bool kByMul, typename Tile>
+__device__ __forceinline__ void DecodeFp4Tile(const Tile& raw, const uint32_t (&scale)[2], uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     uint32_t o[8];

@@ -1,12 +1,11 @@
-// What kernels ask of a format: the two templates that nvfp4.cuh, mxfp4.cuh, fp8.cuh and bf16.cuh specialise, and what
-// they share. Decoding is exact.
+// What kernels ask of a format: the two templates that nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh
+// specialise, and what they share. Decoding is exact.
 //
 //   LaneTile<F>     a lane's part of a tile, for mma.m16n8k16: Load (global or shared memory), LoadShared (by shared
-//   addresses
-//                   that stay in registers: `codes` of the lane's 16 bytes, `scales` of its 2), Decode: the A fragments
-//                   of four steps (ops/tile_mma.cuh), times MmaFactor(F)
+//                   addresses that stay in registers: of the lane's 16 bytes of codes, and of its scales, which lie at
+//                   ScalesOfLane), Decode: the A fragments of four steps (ops/tile_mma.cuh), times MmaFactor(F)
 //   RawWeights<F>   the same for wgmma (ops/gemm_sm90.cuh): Load a slab's codes from a stage, Decode them into A
-//   registers
+//                   registers
 #pragma once
 
 #include <cuda_bf16.h>
@@ -49,6 +48,11 @@ __device__ __forceinline__ uint4 LoadShared16(uint32_t at) {
 __device__ __forceinline__ uint32_t LoadShared2(uint32_t at) {
   uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadShared1(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
   return v;
 }
 

@@ -5,18 +5,6 @@
 
 namespace dsv4 {
 
-// A BF16 twice.
-__device__ __forceinline__ uint32_t LowTwice(uint32_t pair) {
-  uint32_t r;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}" : "=r"(r) : "r"(pair));
-  return r;
-}
-__device__ __forceinline__ uint32_t HighTwice(uint32_t pair) {
-  uint32_t r;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}" : "=r"(r) : "r"(pair));
-  return r;
-}
-
 // An NVFP4 scale (TileScale), times 2^118, as a BF16 pair.
 __device__ __forceinline__ uint32_t Nvfp4Scale(uint32_t scale) { return scale * 0x00100010u + 0x70007000u; }
 

@@ -1,6 +1,6 @@
 // The formats of weights in tiles (ops/pack_weight/pack_weight.h): what the GPU's kernels are told of each when they
-// are compiled. How a tile's numbers are decoded: nvfp4.cuh, mxfp4.cuh, fp8.cuh and bf16.cuh beside this file. F32 has
-// no tiles.
+// are compiled. How a tile's numbers are decoded: nvfp4.cuh, mxfp4.cuh, tight_fp4.cuh, fp8.cuh and bf16.cuh beside this
+// file. F32 has no tiles.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@ constexpr int64_t TileBytes(WeightFormat f) {
   switch (f) {
     case WeightFormat::kNvfp4:
     case WeightFormat::kMxfp4: return 576;
+    case WeightFormat::kNvfp4Tight:
+    case WeightFormat::kMxfp4Tight: return 528;
     case WeightFormat::kFp8Block: return 1024;
     case WeightFormat::kBf16: return 2048;
     case WeightFormat::kF32: return 0;
@@ -30,19 +32,37 @@ constexpr int TilesOfChunk(WeightFormat f) {
 // FP8's block scales lie beside the tiles, one for 16 rows x 128 columns; FP4's are in them.
 constexpr bool HasScalesBeside(WeightFormat f) { return f == WeightFormat::kFp8Block; }
 
+// Where the scales of a lane's codes begin in an FP4 tile.
+constexpr int ScalesOfLane(WeightFormat f, int lane) { return 512 + (IsTight(f) ? lane / 2 : 2 * lane); }
+
 // With wgmma: weights and inputs as FP16. Otherwise as BF16, of whose numbers inputs are two at least where the weights
 // have BF16's eight significant bits.
-constexpr bool IsHalf(WeightFormat f) { return f == WeightFormat::kNvfp4 || f == WeightFormat::kFp8Block; }
+constexpr bool IsHalf(WeightFormat f) {
+  return FormatOfRows(f) == WeightFormat::kNvfp4 || f == WeightFormat::kFp8Block;
+}
 constexpr bool NeedsTwoParts(WeightFormat f) { return f == WeightFormat::kBf16; }
 
 // What sums of decoded weights times inputs must be multiplied by, besides the tensor's own scales: with mma, with
 // wgmma.
-constexpr float MmaFactor(WeightFormat f) { return f == WeightFormat::kNvfp4 ? 256.0f : 1.0f; }
+constexpr float MmaFactor(WeightFormat f) {
+  return IsTight(f) ? 0x1p29f : f == WeightFormat::kNvfp4 ? 256.0f : 1.0f;
+}
 constexpr float WgmmaFactor(WeightFormat f) {
-  return f == WeightFormat::kNvfp4 ? 0x1p8f : f == WeightFormat::kFp8Block ? 0x1p-7f : 1.0f;
+  switch (f) {
+    case WeightFormat::kNvfp4: return 0x1p8f;
+    case WeightFormat::kNvfp4Tight: return 0x1p14f;
+    case WeightFormat::kMxfp4Tight: return 0x1p29f;
+    case WeightFormat::kFp8Block: return 0x1p-7f;
+    default: return 1.0f;
+  }
 }
 
-// call.operator()<F>() with the format of these tiles; nothing for F32.
+// What experts may have among others of a format, in kernels of decode rows: a shared expert is quantised on its own, so
+// it is rarely tight where the routed ones are.
+constexpr WeightFormat FormatBeside(WeightFormat f) { return f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f; }
+constexpr bool HasFormatBeside(WeightFormat f) { return FormatBeside(f) != f; }
+
+// call.operator()<F>() with the format of these tiles; nothing for F32 and tight ones, which only experts have.
 template <typename Call>
 void WithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {
@@ -50,7 +70,17 @@ void WithTileFormat(WeightFormat format, const Call& call) {
     case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
     case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
     case WeightFormat::kBf16: return call.template operator()<WeightFormat::kBf16>();
-    case WeightFormat::kF32: return;
+    case WeightFormat::kF32:
+    case WeightFormat::kMxfp4Tight:
+    case WeightFormat::kNvfp4Tight: return;
+  }
+}
+template <typename Call>
+void WithExpertFormat(WeightFormat format, const Call& call) {
+  switch (format) {
+    case WeightFormat::kMxfp4Tight: return call.template operator()<WeightFormat::kMxfp4Tight>();
+    case WeightFormat::kNvfp4Tight: return call.template operator()<WeightFormat::kNvfp4Tight>();
+    default: return WithTileFormat(format, call);
   }
 }
 

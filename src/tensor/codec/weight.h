@@ -17,8 +17,10 @@ inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
       const int64_t i = (w.scale_row_offset + n) / kFp8BlockSize * CeilDiv(w.cols, kFp8BlockSize) + k / kFp8BlockSize;
       return w.scale_dtype == DType::kF32 ? LoadUnaligned<float>(w.block_scale, i) : E8m0ToF32(w.block_scale[i]);
     }
-    case WeightFormat::kMxfp4: return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);
-    case WeightFormat::kNvfp4: return E4m3ToF32(w.block_scale[n * (w.cols / kNvfp4BlockSize) + k / kNvfp4BlockSize]);
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kMxfp4Tight: return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);
+    case WeightFormat::kNvfp4:
+    case WeightFormat::kNvfp4Tight: return E4m3ToF32(w.block_scale[n * (w.cols / kNvfp4BlockSize) + k / kNvfp4BlockSize]);
   }
   return 0.0f;
 }
@@ -31,7 +33,9 @@ inline float CodeValue(const QuantTensor& w, int64_t n, int64_t k) {
     case WeightFormat::kBf16: return Bf16ToF32(LoadUnaligned<uint16_t>(row, k));
     case WeightFormat::kFp8Block: return E4m3ToF32(row[k]);
     case WeightFormat::kMxfp4:
-    case WeightFormat::kNvfp4: return E2m1ToF32(GetNibble(row, k));
+    case WeightFormat::kNvfp4:
+    case WeightFormat::kMxfp4Tight:
+    case WeightFormat::kNvfp4Tight: return E2m1ToF32(GetNibble(row, k));
   }
   return 0.0f;
 }

@@ -176,8 +176,10 @@ DSV4_INLINE void WithRowsOf(WeightFormat format, const Fn& fn) {
     case WeightFormat::kF32: return fn.template operator()<F32Row>();
     case WeightFormat::kBf16: return fn.template operator()<Bf16Row>();
     case WeightFormat::kFp8Block: return fn.template operator()<Fp8Row>();
-    case WeightFormat::kMxfp4: return fn.template operator()<Mxfp4Row>();
-    case WeightFormat::kNvfp4: return fn.template operator()<Nvfp4Row>();
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kMxfp4Tight: return fn.template operator()<Mxfp4Row>();
+    case WeightFormat::kNvfp4:
+    case WeightFormat::kNvfp4Tight: return fn.template operator()<Nvfp4Row>();
   }
 }
 

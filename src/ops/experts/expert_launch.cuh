@@ -1,0 +1,51 @@
+// Launches of the products, for one format of tiles: which kernel takes a list of row pairs.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/expert_one.cuh"
+
+namespace dsv4::experts {
+
+// Row pairs a multiprocessor, up to which two teams in a block are the faster ones.
+inline constexpr int64_t kTwoTeamItems = 16;
+
+template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
+void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
+  const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * ctx.gpu.multiprocessors, CeilDiv(items, kTeams)));
+  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)), dim3(kTeamThreads * kTeams),
+         static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
+}
+
+// One token; false where ExpertOneKernel does not take its shapes.
+template <WeightFormat F>
+bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items) {
+  if constexpr (InfoOf(F).packed()) {
+    const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
+    if (!OneTokenFits(a, up, items, blocks)) return false;
+    const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
+           MakeOneList(items, a.n / (up ? 16 : 32), blocks, up, up && a.always >= 0));
+    return true;
+  } else {
+    return false;
+  }
+}
+
+template <WeightFormat F, int Planes, bool Up, bool Wide>
+void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
+  const int64_t items = max_chunks * (Up ? CeilDiv(a.n, 16) : CeilDiv(a.n, 32));
+  if constexpr (Planes == 2 && !Wide) {
+    if (items <= kTwoTeamItems * ctx.gpu.multiprocessors) {
+      if (LaunchOne<F>(ctx, a, Up, items)) return;
+      return LaunchGemm<F, Planes, Up, Wide, 2>(ctx, a, items);
+    }
+  }
+  LaunchGemm<F, Planes, Up, Wide, 1>(ctx, a, items);
+}
+
+// Of tight tiles (experts_tight_cuda.cu). wide: chunks of up to two blocks of columns.
+void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, const GemmArgs& a, int64_t max_chunks);
+
+}  // namespace dsv4::experts
