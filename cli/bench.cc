@@ -261,8 +261,11 @@ int RunBench(const BenchOptions& options) {
   const Rates rates = meter.Now(*engine);
   const BuildInfo build = GetBuildInfo();
   const std::string name = model.synthetic.shape.empty() ? model.model_dir : "synthetic " + model.synthetic.shape;
+  constexpr const char* kExperts[] = {"nvfp4", "cast", "mxfp4"};
   Json head = {{"model", name}, {"layers", engine->info().num_layers}, {"weight_bytes", engine->info().weight_bytes},
-               {"fp8_dense", model.synthetic.fp8_dense}, {"device", model.device}, {"commit", build.commit},
+               {"fp8_dense", model.synthetic.fp8_dense}, 
+               {"experts", kExperts[static_cast<size_t>(model.synthetic.experts)]},
+               {"tight_experts", model.tight_experts}, {"device", model.device}, {"commit", build.commit},
                {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
   std::string line = name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device +
                      "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +

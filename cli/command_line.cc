@@ -214,15 +214,18 @@ void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
                          "random weights of a released shape instead of a checkpoint");
   AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024,
              "with --synthetic: the first N layers (default: all)");
-  c->add_flag(
-      "--fp8-dense", model->synthetic.fp8_dense,
-      "with --synthetic: attention, shared expert and head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+  c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
+              "with --synthetic: attention, shared expert, head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+  using E = SyntheticExperts;
+  AddChoice<E>(c, "--synthetic-experts", &model->synthetic.experts,
+               {{"nvfp4", E::kNvfp4}, {"cast", E::kNvfp4Cast}, {"mxfp4", E::kMxfp4}},
+               "with --synthetic: routed experts in NVFP4, NVFP4 as cast from MXFP4, or MXFP4 (default nvfp4)");
 }
 
 void CheckSynthetic(const ModelOptions& model) {
-  if (model.synthetic.shape.empty() && (model.synthetic.num_layers != 0 || model.synthetic.fp8_dense)) {
-    throw UsageError("--layers and --fp8-dense describe synthetic weights; add --synthetic flash");
-  }
+  const SyntheticModel& s = model.synthetic;
+  if (s.shape.empty() && (s.num_layers != 0 || s.fp8_dense || s.experts != SyntheticExperts::kNvfp4))
+    throw UsageError("--layers, --fp8-dense and --synthetic-experts describe synthetic weights; add --synthetic flash");
 }
 
 void AddBench(CLI::App* app, Command* chosen) {

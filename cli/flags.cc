@@ -134,6 +134,9 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
       app, "--prompt-inputs", &o->prompt_inputs,
       {{"auto", PromptInputs::kByLength}, {"one", PromptInputs::kOne}, {"two", PromptInputs::kTwo}},
       "on a GPU: numbers for an input of a prompt's matrix products (default auto: by the prompt's length)");
+  AddChoice<bool>(app, "--expert-tiles", &o->tight_experts, {{"auto", true}, {"wide", false}},
+                  "on a GPU: experts whose scales allow it take 4.125 bits a weight, with the same results; wide: 4.5 "
+                  "(default auto)");
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
                 "(slower prefill)");

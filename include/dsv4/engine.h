@@ -37,12 +37,17 @@ struct Progress {
 };
 using ProgressFn = std::function<bool(const Progress&)>;
 
+// What the scales of synthetic experts are. kNvfp4: any E4M3 numbers, as a quantiser chooses them. The others: up to nine powers of
+// two, as in the released checkpoints: MXFP4 itself, or NVFP4 that was cast from it.
+enum class SyntheticExperts : uint8_t { kNvfp4, kNvfp4Cast, kMxfp4 };
+
 // Random weights of a released shape, for measurements; nothing can be said about the text they write.
 struct SyntheticModel {
   std::string shape;           // "flash", "pro" or "nano"; empty: read model_dir
   int64_t num_layers = 0;      // the first so many; 0: all
   bool fp8_dense = false;      // attention, shared expert and head in FP8, compressors in BF16; else NVFP4 throughout
   uint64_t seed = 1;           // same seed, same weights, on every device
+  SyntheticExperts experts = SyntheticExperts::kNvfp4;
 };
 
 // Rows that decode a token each, in one pass of a GPU: up to here a row's bits do not depend on their number.
@@ -76,6 +81,8 @@ struct EngineOptions {
   float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
   bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
   AmxUse amx = AmxUse::kOff;       // CPU
+  bool tight_experts = true;       // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result
+                                   // depends on it (docs/formats.md, 3.1)
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
   std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty

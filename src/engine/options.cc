@@ -126,12 +126,12 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {
-  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device);
+  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device, DraftModule::kNone, o.tight_experts);
   if (!o.model_dir.empty()) {
     return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
                                   ") were named; use one"));
   }
-  return OpenSyntheticModel(o.synthetic, ModesOf(o), device);
+  return OpenSyntheticModel(o.synthetic, ModesOf(o), device, o.tight_experts);
 }
 
 }  // namespace dsv4

@@ -21,13 +21,13 @@ StepView HostView(const Step& step) {
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,
-                                               DraftModule draft) {
-  return deepseek_v4::OpenCheckpoint(dir, modes, device, draft);
+                                               DraftModule draft, bool tight_experts) {
+  return deepseek_v4::OpenCheckpoint(dir, modes, device, draft, tight_experts);
 }
 
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
-                                                        const Device& device) {
-  return deepseek_v4::OpenSynthetic(model, modes, device);
+                                                        const Device& device, bool tight_experts) {
+  return deepseek_v4::OpenSynthetic(model, modes, device, tight_experts);
 }
 
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,

@@ -164,13 +164,14 @@ class ModelSource {
 };
 
 // Reads and checks config.json and the tensors' headers in `dir`. On a GPU sizes must be within what its kernels take.
-// `draft`: the draft module to bind with it. Errors: kNotFound, kDataLoss, kUnsupported.
+// `draft`: the draft module to bind with it. tight_experts: EngineOptions; then, on a GPU, experts' scales are read.
+// Errors: kNotFound, kDataLoss, kUnsupported.
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,
-                                               DraftModule draft = DraftModule::kNone);
+                                               DraftModule draft = DraftModule::kNone, bool tight_experts = true);
 
 // Random weights of a released shape (SyntheticModel, dsv4/engine.h). Errors: kInvalidArgument.
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
-                                                        const Device& device);
+                                                        const Device& device, bool tight_experts = true);
 
 // Such weights as a checkpoint in the new folder `dir` (WriteSyntheticCheckpoint, dsv4/engine.h).
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,

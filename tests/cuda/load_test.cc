@@ -27,6 +27,35 @@ TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
   }
 }
 
+// Tiles of 528 bytes where they can be: from files as in memory, and no bit differs from wider ones.
+TEST(CudaLoad, TightExpertsChangeNoBit) {
+  DSV4_GPU_OR_SKIP();
+  for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4Cast}, {true, SyntheticExperts::kNvfp4Cast},
+                                           {true, SyntheticExperts::kMxfp4}}) {
+    EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts}};
+    made.device = "cuda";
+    int64_t tight_bytes = 0, wide_bytes = 0;
+    made.on_plan = [&](const MemoryPlan& plan) { tight_bytes = plan.weight_bytes; };
+    const std::vector<float> tight = LogitsOfModel(made);
+    made.tight_experts = false;
+    made.on_plan = [&](const MemoryPlan& plan) { wide_bytes = plan.weight_bytes; };
+    const std::vector<float> wide = LogitsOfModel(made);
+    EXPECT_FALSE(tight.empty());
+    EXPECT_TRUE(tight == wide);
+    EXPECT_LT(tight_bytes, wide_bytes);
+    const TempDir temp;
+    const Status status = WriteSyntheticCheckpoint(made, temp / "m");
+    ASSERT_TRUE(status.ok()) << status.message();
+    int64_t bytes[2] = {};
+    for (const bool use : {false, true}) {
+      EngineOptions read{.model_dir = temp / "m", .device = "cuda", .tight_experts = use};
+      read.on_plan = [&](const MemoryPlan& plan) { bytes[use ? 1 : 0] = plan.weight_bytes; };
+      EXPECT_TRUE(LogitsOfModel(read) == tight) << use;
+    }
+    EXPECT_LT(bytes[1], bytes[0]);
+  }
+}
+
 TEST(CudaLoad, ThePlanIsToldBeforeAnythingIsTakenAndWhatDoesNotFitIsRefused) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options{.model_dir = "", .synthetic = {.shape = "pro"}, .device = "cuda"};

@@ -55,6 +55,36 @@ TEST(DescribePlan, FlashInFp8AndNvfp4) {
 TEST(DescribePlan, FlashInFp8AndMxfp4) {
   ExpectThePlan(FlashModel(true, WeightFormat::kMxfp4), "flash_fp8_mxfp4_h200.txt");
 }
+// As with wide tiles, the shared expert among the others included, but for the format's name.
+TEST(DescribePlan, TightTilesAreNamedAndChangeNothingElse) {
+  for (const bool fp8_dense : {false, true}) {
+    for (const WeightFormat wide : {WeightFormat::kNvfp4, WeightFormat::kMxfp4}) {
+      const std::string tight = Printed(DescribePlan(kOnH200, FlashModel(fp8_dense, TightOf(wide))));
+      std::string want;
+      for (PlannedOp line : DescribePlan(kOnH200, FlashModel(fp8_dense, wide))) {
+        if (line.op == "experts") {
+          const size_t at = line.runs.find(NameOf(wide));
+          ASSERT_NE(at, std::string::npos) << line.runs;
+          line.runs.insert(at + NameOf(wide).size(), "-tight");
+        }
+        want += Printed({line});
+      }
+      EXPECT_EQ(tight, want);
+    }
+  }
+}
+TEST(DescribePlan, LayersWithTightTilesAreNamed) {
+  Model model = FlashModel(true, WeightFormat::kMxfp4);
+  for (const size_t l : {1, 2, 7}) {
+    for (ExpertWeights& e : model.weights.layers[l].moe.experts) {
+      for (QuantTensor* m : {&e.gate, &e.up, &e.down}) m->format = WeightFormat::kMxfp4Tight;
+    }
+  }
+  bool named = false;
+  for (const PlannedOp& line : DescribePlan(kOnH200, model))
+    named = named || (line.op == "experts" && line.layers == "1-2, 7" && line.runs.ends_with("; MXFP4-tight"));
+  EXPECT_TRUE(named) << Printed(DescribePlan(kOnH200, model));
+}
 
 // On a CPU one implementation takes an op in every step, and it is the one that the registry chooses.
 TEST(DescribePlan, OnACpuAnOpHasOneLine) {

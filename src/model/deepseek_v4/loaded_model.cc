@@ -11,7 +11,11 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-double MatrixBytes(const QuantTensor& m) { return m ? static_cast<double>(FileBytes(m)) : 0.0; }
+double MatrixBytes(const QuantTensor& m) {
+  if (!m) return 0.0;
+  const bool tiles = m.layout == WeightLayout::kTiles;
+  return static_cast<double>(tiles ? PackedCodeBytes(m) + PackedScaleBytes(m) : FileBytes(m));
+}
 
 // KV rows and index keys that one sequence's step reads.
 double CacheBytes(const Model& model, int64_t context) {

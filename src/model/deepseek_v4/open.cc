@@ -18,6 +18,7 @@
 #include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/synthetic_values.h"
+#include "model/deepseek_v4/tight_experts.h"
 #include "model/deepseek_v4/upload.h"
 
 namespace dsv4::deepseek_v4 {
@@ -209,18 +210,21 @@ class Checkpoint : public Source {
 
 class Synthetic : public Source {
  public:
-  Synthetic(const SyntheticModel& model, const Config& config, const NumericsModes& modes, int64_t weight_bytes)
-      : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model) {}
+  Synthetic(const SyntheticModel& model, const Config& config, const NumericsModes& modes, int64_t weight_bytes,
+            bool tight_experts)
+      : Source(config, modes, BindReport{.weight_bytes = weight_bytes}), model_(model), tight_experts_(tight_experts) {}
 
   std::vector<std::string> files() const override { return {}; }
   // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
   ModelSizes Sizes(const Device& device, int count) const override {
     const bool on_host = device.kind() == DeviceKind::kCpu;
-    const int64_t bytes = SyntheticWeightBytes(device, config_, model_, on_host ? 1 : count);
+    const int64_t bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count);
     return {.weights = bytes, .widened = on_host && count > 1 ? bytes / 2 : 0};
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
-    return DescribeRank(ctx, SyntheticShapes(config_, model_), count);
+    Weights shapes = SyntheticShapes(config_, model_);
+    if (ctx.device == DeviceKind::kCpu || !tight_experts_) UseWideTiles(&shapes);
+    return DescribeRank(ctx, shapes, count);
   }
   Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t, const LoadProgress& progress,
                       LoadTimes* times) override {
@@ -228,7 +232,8 @@ class Synthetic : public Source {
     const auto count = static_cast<int>(devices.size());
     if (count > 1) DSV4_RETURN_IF_ERROR(CheckSharding(config_, SyntheticShapes(config_, model_), count));
     if (count > 1 && devices.front()->kind() != DeviceKind::kCpu) return MakeRanks(devices, pool, progress, times);
-    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, {}, progress));
+    DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, tight_experts_,
+                                                            {}, progress));
     if (count == 1) {
       times->read = making.Seconds();
       return OneModel(MakeModel(config_, std::move(weights), modes_));
@@ -254,7 +259,8 @@ class Synthetic : public Source {
           if (rank == 0 && progress && !progress(done, total)) stopped = true;
           return !stopped;
         };
-        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, {.rank = rank, .count = count}, mine);
+        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_,
+                                    {.rank = rank, .count = count}, mine);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -271,27 +277,32 @@ class Synthetic : public Source {
   }
 
   const SyntheticModel model_;
+  const bool tight_experts_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
-                                                    const Device& device, DraftModule draft) {
+                                                    const Device& device, DraftModule draft, bool tight_experts) {
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(dir));
   if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
   DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir, *files, draft, &config));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
+  if (device.kind() != DeviceKind::kCpu && tight_experts) {
+    ThreadPool pool(0);  // files that lie on a disk are read from several places at once
+    UseTightTiles(&pool, &weights);
+  }
   Model model = MakeModel(std::move(config), std::move(weights), modes);
   return std::unique_ptr<ModelSource>(std::make_unique<Checkpoint>(std::move(files), std::move(model), report));
 }
 
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
-                                                   const Device& device) {
+                                                   const Device& device, bool tight_experts) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
-  const int64_t bytes = SyntheticWeightBytes(device, config, model);
-  return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes));
+  const int64_t bytes = SyntheticWeightBytes(device, config, model, tight_experts);
+  return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes, tight_experts));
 }
 
 }  // namespace dsv4::deepseek_v4

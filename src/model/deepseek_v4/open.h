@@ -12,8 +12,8 @@ namespace dsv4::deepseek_v4 {
 
 // As OpenModel and OpenSyntheticModel.
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
-                                                    const Device& device, DraftModule draft);
+                                                    const Device& device, DraftModule draft, bool tight_experts);
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
-                                                   const Device& device);
+                                                   const Device& device, bool tight_experts);
 
 }  // namespace dsv4::deepseek_v4

@@ -58,6 +58,8 @@ Status CheckSlice(const std::string& name, const QuantTensor& m, Slice slice_of,
 QuantTensor ColumnShape(const QuantTensor& m, int64_t count) {
   QuantTensor slice = m;
   slice.cols = m.cols / count;
+  // Tight tiles have an exponent for 32 columns; NVFP4's may be cut between 16 and 16.
+  if (IsTight(m.format) && slice.cols % kMxfp4BlockSize != 0) slice.format = FormatOfRows(m.format);
   return slice;
 }
 

@@ -103,13 +103,20 @@ bool Packs(const Device& device, const QuantTensor& m, bool keep_rows) {
   return device.kind() != DeviceKind::kCpu && !keep_rows && m.format != WeightFormat::kF32;
 }
 
+// What of tight formats becomes tight tiles; the rest is kept as its rows say.
+QuantTensor Kept(const QuantTensor& m, bool tight) {
+  QuantTensor kept = m;
+  if (!tight) kept.format = FormatOfRows(m.format), kept.exponent_base = 0;
+  return kept;
+}
+
 struct DeviceSizes {
   int64_t total = 0;    // of the weights
   int64_t staging = 0;  // of the largest matrix, before it is packed
   int64_t columns = 0;  // of the largest slice of columns
 };
 
-DeviceSizes MeasureSizes(const Device& device, const Weights& whole, int count) {
+DeviceSizes MeasureSizes(const Device& device, const Weights& whole, bool tight, int count) {
   DeviceSizes sizes;
   const auto rows_bytes = [](const QuantTensor& m) {
     return AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
@@ -131,7 +138,9 @@ DeviceSizes MeasureSizes(const Device& device, const Weights& whole, int count) 
       [&](const QuantTensor& m, bool keep_rows) {
         if (!m) return;
         const bool packs = Packs(device, m, keep_rows);
-        sizes.total += packs ? AlignedBytes(PackedCodeBytes(m)) + AlignedBytes(PackedScaleBytes(m)) : rows_bytes(m);
+        const QuantTensor kept = Kept(m, tight);
+        sizes.total +=
+            packs ? AlignedBytes(PackedCodeBytes(kept)) + AlignedBytes(PackedScaleBytes(kept)) : rows_bytes(kept);
       },
       [&](const Tensor& t) { sizes.total += t ? AlignedBytes(t.num_bytes()) : 0; });
   for (const LayerWeights& layer : whole.layers) sizes.total += AlignedBytes(ExpertTableBytes(layer.moe));
@@ -142,14 +151,15 @@ DeviceSizes MeasureSizes(const Device& device, const Weights& whole, int count) 
 class SyntheticMaker {
  public:
   SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                 const Sharding& sharding, Weights* w)
+                 bool tight, const Sharding& sharding, Weights* w)
       : device_(device),
         ctx_(device.Context(&pool, false)),
         config_(config),
         model_(model),
+        tight_(tight),
         sharding_(sharding),
         w_(*w),
-        sizes_(MeasureSizes(device, *w, sharding.count)),
+        sizes_(MeasureSizes(device, *w, tight, sharding.count)),
         arena_(std::make_shared<WeightArena>()) {}
 
   Status Prepare() {
@@ -172,12 +182,13 @@ class SyntheticMaker {
     const float std = SyntheticStd(m, ref.row->kind);
     m.codes = codes;
     m.block_scale = scale_bytes > 0 ? scales : nullptr;
-    m.global_scale = InfoOf(m.format).global_scale ? FillGlobalScale(std) : 1.0f;
+    SetFillScales(&m, std);
     FillWeight(ctx_, {.w = m,
                       .codes = codes,
                       .block_scale = scale_bytes > 0 ? scales : nullptr,
                       .seed = RandomBits(model_.seed, number),
                       .std = std});
+    m = Kept(m, tight_ && packs);
     if (!packs) return;
     if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Packed(m);
     m = Packed(SliceOfRank(m, SliceOf(ref.row->cut)));
@@ -236,6 +247,7 @@ class SyntheticMaker {
   const ExecContext ctx_;
   const Config& config_;
   const SyntheticModel& model_;
+  const bool tight_;
   const Sharding sharding_;
   Weights& w_;
   const DeviceSizes sizes_;
@@ -245,16 +257,18 @@ class SyntheticMaker {
 
 }  // namespace
 
-int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, int count) {
-  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), count);
+int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, bool tight,
+                             int count) {
+  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), tight, count);
   return sizes.total + sizes.staging + sizes.columns;
 }
 
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 const Sharding& sharding, const std::function<bool(int64_t, int64_t)>& progress) {
+                                 bool tight, const Sharding& sharding,
+                                 const std::function<bool(int64_t, int64_t)>& progress) {
   device.Bind();
   Weights w = SyntheticShapes(config, model);
-  SyntheticMaker maker(device, pool, config, model, sharding, &w);
+  SyntheticMaker maker(device, pool, config, model, tight, sharding, &w);
   DSV4_RETURN_IF_ERROR(maker.Prepare());
   uint64_t number = 0;
   bool stopped = false;

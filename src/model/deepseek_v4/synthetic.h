@@ -19,14 +19,15 @@ namespace dsv4::deepseek_v4 {
 Result<Config> SyntheticConfig(const SyntheticModel& model);
 
 // Bytes that SyntheticWeights takes of the device's memory at most, while it makes them included; of each of `count`
-// ranks.
-int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, int count = 1);
+// ranks. tight: experts in tight tiles where they can be (EngineOptions::tight_experts).
+int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, bool tight,
+                             int count = 1);
 
 // Weights in the layout that the device's kernels want, generated there (ops/fill_weight/fill_weight.h): every matrix
 // with variance 1 / K, so that activations keep their size through the layers; router and mHC mixes in BF16 and F32.
 // `config` is the whole model's; of several ranks (on GPUs) it is the slices of the same values that are kept.
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 const Sharding& sharding,
+                                 bool tight, const Sharding& sharding,
                                  const std::function<bool(int64_t done, int64_t total)>& progress);
 
 }  // namespace dsv4::deepseek_v4

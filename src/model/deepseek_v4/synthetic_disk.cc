@@ -88,7 +88,7 @@ std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model,
         if (!m) return;
         Item item = MatrixItem(ref.Name(), m);
         item.std = SyntheticStd(m, ref.row->kind);
-        if (InfoOf(m.format).global_scale) item.matrix.global_scale = FillGlobalScale(item.std);
+        SetFillScales(&item.matrix, item.std);
         add(std::move(item));
         ++number;
       },
@@ -182,7 +182,8 @@ std::string ConfigJson(const Config& c, const SyntheticModel& model) {
             {"eos_token_id", c.eos_token_ids.front()},
             {"tie_word_embeddings", false},
             {"torch_dtype", "bfloat16"}};
-  j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense}, {"seed", model.seed}};
+  j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense},
+                    {"experts", static_cast<int>(model.experts)}, {"seed", model.seed}};
   return j.dump(2) + "\n";
 }
 

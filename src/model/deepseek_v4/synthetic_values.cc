@@ -17,12 +17,16 @@ uint8_t* Somewhere() {
   return &byte;
 }
 
-WeightFormat FormatOf(WeightKind kind, bool fp8_dense) {
+WeightFormat FormatOf(WeightKind kind, const SyntheticModel& model) {
+  const bool fp8_dense = model.fp8_dense;
   switch (kind) {
     case WeightKind::kMix: return WeightFormat::kF32;
     case WeightKind::kDense: return fp8_dense ? WeightFormat::kFp8Block : WeightFormat::kNvfp4;
     case WeightKind::kCompressor: return fp8_dense ? WeightFormat::kBf16 : WeightFormat::kNvfp4;
-    case WeightKind::kExpert: return WeightFormat::kNvfp4;
+    case WeightKind::kExpert:
+      return model.experts == SyntheticExperts::kMxfp4       ? WeightFormat::kMxfp4Tight
+             : model.experts == SyntheticExperts::kNvfp4Cast ? WeightFormat::kNvfp4Tight
+                                                             : WeightFormat::kNvfp4;
     default: return WeightFormat::kBf16;
   }
 }
@@ -40,7 +44,7 @@ Weights SyntheticShapes(const Config& config, const SyntheticModel& model) {
   Weights w;
   MakeWeights(config, w, [&](const WeightRef& ref, const WeightOwner& owner, const Shape& shape) {
     const WeightField to = ref.row->field(owner);
-    if (to.matrix != nullptr) *to.matrix = Matrix(FormatOf(ref.row->kind, model.fp8_dense), shape);
+    if (to.matrix != nullptr) *to.matrix = Matrix(FormatOf(ref.row->kind, model), shape);
     const DType dtype = ref.row->kind == WeightKind::kIds ? DType::kI32 : DType::kF32;
     if (to.vector != nullptr) *to.vector = {Somewhere(), dtype, shape};
     return true;

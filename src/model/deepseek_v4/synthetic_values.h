@@ -12,7 +12,7 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Every tensor with its format and shape; pointers only mark what exists.
+// Every tensor with its format (of experts that can be tight, the tight one) and shape; pointers only mark what exists.
 Weights SyntheticShapes(const Config& config, const SyntheticModel& model);
 
 // Of a matrix's values: 1 / sqrt(K), so that activations keep their size; embeddings have 1.

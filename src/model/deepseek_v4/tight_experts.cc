@@ -1,0 +1,57 @@
+#include "model/deepseek_v4/tight_experts.h"
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "ops/pack_weight/tight.h"
+
+namespace dsv4::deepseek_v4 {
+
+namespace {
+
+std::array<QuantTensor*, 3> MatricesOf(ExpertWeights& e) { return {&e.gate, &e.up, &e.down}; }
+
+bool IsFp4(const QuantTensor& m) { return m && TightOf(m.format) != m.format; }
+
+void UseTightTilesIn(ThreadPool* pool, std::vector<ExpertWeights>& experts) {
+  const auto count = static_cast<int64_t>(experts.size());
+  std::vector<std::array<int, 3>> bases(experts.size());
+  std::atomic<bool> all = true;
+  ParallelFor(pool, count, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t e = begin; e < end; ++e) {
+      const auto at = static_cast<size_t>(e);
+      for (size_t i = 0; i < 3 && all; ++i) {
+        const QuantTensor& m = *MatricesOf(experts[at])[i];
+        const std::optional<int> base = IsFp4(m) ? FindTightBase(m) : std::nullopt;
+        if (!base) all = false;
+        bases[at][i] = base.value_or(0);
+      }
+    }
+  });
+  if (!all) return;
+  for (size_t e = 0; e < experts.size(); ++e) {
+    for (size_t i = 0; i < 3; ++i) {
+      QuantTensor& m = *MatricesOf(experts[e])[i];
+      m.format = TightOf(m.format);
+      m.exponent_base = static_cast<int16_t>(bases[e][i]);
+    }
+  }
+}
+
+}  // namespace
+
+void UseTightTiles(ThreadPool* pool, Weights* weights) {
+  for (LayerWeights& layer : weights->layers) UseTightTilesIn(pool, layer.moe.experts);
+}
+
+void UseWideTiles(Weights* weights) {
+  for (LayerWeights& layer : weights->layers) {
+    for (ExpertWeights& e : layer.moe.experts) {
+      for (QuantTensor* m : MatricesOf(e)) m->format = FormatOfRows(m->format), m->exponent_base = 0;
+    }
+  }
+}
+
+}  // namespace dsv4::deepseek_v4
