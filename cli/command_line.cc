@@ -215,7 +215,7 @@ void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
   AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024,
              "with --synthetic: the first N layers (default: all)");
   c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
-              "with --synthetic: attention, shared expert, head in FP8, compressors in BF16 (default: NVFP4 throughout)");
+              "with --synthetic: attention, shared expert, head in FP8, compressors in BF16 (default: all NVFP4)");
   using E = SyntheticExperts;
   AddChoice<E>(c, "--synthetic-experts", &model->synthetic.experts,
                {{"nvfp4", E::kNvfp4}, {"cast", E::kNvfp4Cast}, {"mxfp4", E::kMxfp4}},
