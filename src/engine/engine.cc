@@ -146,7 +146,8 @@ Status EngineImpl::Run() {
       total += n;
       rows[static_cast<size_t>(part.regime)] += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
     }
-    ranks_->Reserve(std::min(total, most), std::min(*std::max_element(rows.begin(), rows.end()), most));
+    const int64_t most_rows = std::min(*std::max_element(rows.begin(), rows.end()), MostStepRows(options_));
+    ranks_->Reserve(std::min(total, most), std::min(most_rows, most));
     while (!parts.empty()) DSV4_RETURN_IF_ERROR(RunPass(budget));
     return {};
   } catch (const std::bad_alloc&) {
@@ -176,17 +177,20 @@ Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
   step_caches_.clear();
-  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room; the rest goes to them in
-  // order.
+  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, for it and for its logits; the
+  // rest goes to them in order.
   const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
   const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
-  int64_t room = runner().regimes().MaxRows(regime, budget);
+  int64_t room = runner().regimes().MaxRows(regime, budget), row_room = MostStepRows(options_);
   int64_t waiting = std::count_if(parts.begin(), parts.end(), [regime](const Part& part) { return part.regime == regime; });
   for (Part& part : parts) {
     part.taken = part.num_rows = 0;
     if (part.regime != regime || room == 0) continue;
     --waiting;
-    room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
+    if (part.rows != LogitRows::kNone && row_room == 0) continue;
+    const int64_t most = part.rows == LogitRows::kAll ? std::min(room, row_room) : room;
+    room -= AddToStep(part, std::max<int64_t>(most - waiting, 1));
+    row_room -= part.num_rows;
   }
 
   DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_));

@@ -15,9 +15,9 @@ namespace dsv4 {
 namespace {
 
 // Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
-int64_t RunningBytes(const ModelSource& model, int64_t chunk, const RankPlaces& places) {
+int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places) {
   const ModelFacts& facts = model.facts();
-  return model.StepMemoryBytes(chunk, kLeastStepRows, places.count) + StepBuffers::Bytes(chunk, kLeastStepRows) +
+  return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk, rows) +
          DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers, places);
 }
 
@@ -72,14 +72,14 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places) {
 
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
-  return std::max(LeastStepTokens(options, limit) * facts.hidden_size, kLeastStepRows * facts.vocab_size / count);
+  return std::max(LeastStepTokens(options, limit) * facts.hidden_size, MostStepRows(options) * facts.vocab_size / count);
 }
 
 MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places) {
   const bool on_host = device.kind() == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
-  const int64_t chunk = LeastStepTokens(options, limit), ranks = places.sharing;
+  const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device, places.count);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
@@ -88,7 +88,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .kv = facts.kv,
       .weight_bytes = weights,
       .widened_bytes = sizes.widened,
-      .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, 1, places.count) : RunningBytes(model, chunk, places)),
+      .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count) : RunningBytes(model, chunk, rows, places)),
       .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count)) : ranks * device.scratch_bytes(),
       .loading_bytes = ranks * sizes.loading,
       .available_bytes = on_host ? AvailableMemory() : places.free_bytes,

@@ -64,8 +64,10 @@ int64_t PrefillChunk(const EngineOptions& options) {
 
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context) {
   const int64_t chunk = std::min(PrefillChunk(options), max_context);
-  return NamesCpu(options.device) ? chunk : std::max(chunk, kMaxDecodeRows);
+  return NamesCpu(options.device) ? chunk : std::max({chunk, kMaxDecodeRows, options.max_decode_rows});
 }
+
+int64_t MostStepRows(const EngineOptions& options) { return std::max(kMaxDecodeRows, options.max_decode_rows); }
 
 NumericsModes ModesOf(const EngineOptions& o) {
   return {.kv = o.kv_dtype, .index = o.index_dtype, .activation = o.activation_dtype};

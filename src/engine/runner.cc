@@ -18,7 +18,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
                int64_t max_context, int64_t recording_bytes)
     : device_(device), model_(std::move(model)), amx_(options.amx), regimes_(options),
       // Recordings name addresses: on a device the buffers have their largest size from the beginning.
-      least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : kLeastStepRows),
+      least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : MostStepRows(options)),
       ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes),
       fail_after_(EnvFailDeviceAfter()) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;

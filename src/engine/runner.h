@@ -28,6 +28,7 @@ class Runner {
   Recordings& recordings() { return recordings_; }
   const Regimes& regimes() const { return regimes_; }
   bool on_host() const { return device_.kind() == DeviceKind::kCpu; }
+  int64_t max_rows() const { return memory_ ? memory_->max_rows() : 0; }  // of logits, that there is room for
   bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
 
   // Room for steps of so many tokens with so many rows of logits. Logits and recordings of before are gone where there was
