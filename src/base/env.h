@@ -13,11 +13,19 @@ inline std::string EnvCpuIsa() {
   return value != nullptr ? value : "";
 }
 
-// DSV4_FAIL_DEVICE_AFTER: passes of the model after which a device fails, as if it were broken, each time that it has been
-// opened: to see what a server does then. 0: never.
-inline int64_t EnvFailDeviceAfter() {
+// DSV4_FAIL_DEVICE_AFTER=PASSES or PASSES:RANK: passes of the model after which the devices of all ranks, or of one, fail as if
+// they were broken, each time that they have been opened: to see what a server does then.
+struct DeviceFault {
+  int64_t passes = 0;  // 0: never
+  int rank = -1;       // -1: all
+};
+inline DeviceFault EnvFailDeviceAfter() {
   const char* value = std::getenv("DSV4_FAIL_DEVICE_AFTER");
-  return value != nullptr ? std::strtoll(value, nullptr, 10) : 0;
+  if (value == nullptr) return {};
+  char* end = nullptr;
+  DeviceFault fault{.passes = std::strtoll(value, &end, 10)};
+  if (*end == ':') fault.rank = static_cast<int>(std::strtol(end + 1, nullptr, 10));
+  return fault;
 }
 
 }  // namespace dsv4

@@ -39,7 +39,7 @@ std::string Exchange::SiteName(int64_t site) const {
 
 Status Exchange::StatusOf(const ExchangeFailure& f) const {
   return Internal(StrCat(options_.rank_name, " ", f.peer, " sent nothing to ", options_.rank_name, " ", f.rank, " for ",
-                         options_.timeout_s, " s (", SiteName(f.site), "); start the program again"));
+                         options_.timeout_s, " s (", SiteName(f.site), ")"));
 }
 
 void Exchange::Fail(Status status) {
@@ -48,12 +48,16 @@ void Exchange::Fail(Status status) {
   all_here_.notify_all();
 }
 
-void Exchange::FailRank(int rank, const Status& why) {
+void Exchange::FailRank(int rank, const Status& why, bool in_pass) {
+  const auto r = static_cast<size_t>(rank);
+  int64_t last = -1;
   {
     const std::lock_guard lock(mutex_);
-    inside_[static_cast<size_t>(rank)] = false;
+    inside_[r] = false;
+    if (in_pass && arrived_[r] > 0) last = sites_[arrived_[r] % 2][r];
   }
-  Fail({why.code(), StrCat(options_.rank_name, " ", rank, ": ", why.message())});
+  const std::string place = last < 0 ? "" : StrCat(" (behind ", SiteName(last), ")");
+  Fail({why.code(), StrCat(options_.rank_name, " ", rank, place, ": ", why.message())});
 }
 
 Status Exchange::status() {

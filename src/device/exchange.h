@@ -108,8 +108,9 @@ class Exchange {
 
   // The first failure stays. Wakes whoever waits.
   virtual void Fail(Status status);
-  // A rank cannot go on (its memory ran out, its step threw): says so to the others, who stop waiting for it.
-  void FailRank(int rank, const Status& why);
+  // A rank cannot go on (its memory ran out, its step threw): says so to the others, who stop waiting for it. `in_pass`: the
+  // status names the exchange behind which that was, where the host orders exchanges.
+  void FailRank(int rank, const Status& why, bool in_pass = false);
 
   // OK until the exchange fails.
   virtual Status status();

@@ -117,8 +117,7 @@ void DecodeSteps::RunModel() {
 }
 
 void DecodeSteps::QueueModel(int64_t k) {
-  runner_.CountPass();
-  runner_.recordings().Run(WorkOfModel(), sampled_.dim(0), [this] { RunModel(); });
+  if (runner_.BeginPass()) runner_.recordings().Run(WorkOfModel(), sampled_.dim(0), [this] { RunModel(); });
   if (!masked()) Fetch(k);
 }
 

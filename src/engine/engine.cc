@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/available_memory.h"
+#include "base/env.h"
 #include "base/str.h"
 #include "engine/check_ranks.h"
 #include "engine/engine_impl.h"
@@ -26,11 +27,13 @@ Status NoMemoryForStep() {
 
 std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models, std::unique_ptr<Exchange> exchange,
                                  const RankPlaces& places, const ModelInfo& info, const EngineOptions& options) {
+  const DeviceFault fault = EnvFailDeviceAfter();
   std::vector<Ranks::Rank> ranks;
   for (size_t r = 0; r < models.size(); ++r) {
     std::unique_ptr<ThreadPool> pool = MakePool(options, places.count);
     auto runner = std::make_unique<Runner>(*memory.devices[r], *pool, std::move(models[r]), options, info.max_context,
                                            RecordingBytes(info.num_layers, places));
+    if (fault.rank < 0 || fault.rank == static_cast<int>(r)) runner->FailAfter(fault.passes);
     ranks.push_back({std::move(pool), std::move(runner)});
   }
   return std::make_unique<Ranks>(std::move(ranks), std::move(exchange));

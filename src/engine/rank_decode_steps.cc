@@ -21,7 +21,8 @@ Status RankDecodeSteps::QueueModel(int64_t k) {
   if (ranks_.count() > 1 && std::any_of(steps_.begin(), steps_.end(), records)) {
     DSV4_RETURN_IF_ERROR(ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->PrepareModel(), Status{}; }));
   }
-  return ranks_.Run([this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), Status{}; });
+  // A device that is known to have failed sends nothing: the others hear of it at once.
+  return ranks_.Run([this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), ranks_.runner(r).device().status(); });
 }
 
 Status RankDecodeSteps::QueueDraw(int64_t k) {

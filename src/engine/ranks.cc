@@ -55,7 +55,7 @@ Status Ranks::Run(const std::function<Status(int)>& job) {
         runner(r).device().Bind();
         return job(r);
       },
-      [this](int r, const Status& why) { exchange_->FailRank(r, why); });
+      [this](int r, const Status& why) { exchange_->FailRank(r, why, /*in_pass=*/true); });
   const Status exchanged = exchange_->status();
   return exchanged.ok() ? ran : exchanged;
 }

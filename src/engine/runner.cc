@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/env.h"
 #include "engine/options.h"
 
 namespace dsv4 {
@@ -19,8 +18,7 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
     : device_(device), model_(std::move(model)), amx_(options.amx), regimes_(options),
       // Recordings name addresses: on a device the buffers have their largest size from the beginning.
       least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : MostStepRows(options)),
-      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes),
-      fail_after_(EnvFailDeviceAfter()) {
+      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   device_.Bind();  // kernels are asked for their limits
   model_->Plan(ctx_);
@@ -48,8 +46,9 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
   memory_ = model_->MakeStepMemory(tokens, rows, device_);
 }
 
-void Runner::CountPass() {
+bool Runner::BeginPass() {
   if (fail_after_ > 0 && ++num_passes_ >= fail_after_) device_.Fail("DSV4_FAIL_DEVICE_AFTER");
+  return device_.status().ok();
 }
 
 StepView Runner::Place(const Step& step, Regime rows) {
@@ -66,7 +65,7 @@ Tensor Runner::Queue(const StepView& view) {
 }
 
 void Runner::Forward(const Step& step, Regime rows) {
-  CountPass();
+  if (!BeginPass()) return;
   const StepView view = Place(step, rows);
   if (Repeats(step, rows)) return recordings_.Run(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
   Queue(view);

@@ -35,8 +35,10 @@ class Runner {
   // none. Throws std::bad_alloc; the next Reserve starts from nothing then.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // A pass is about to be queued: DSV4_FAIL_DEVICE_AFTER (base/env.h) counts them. Forward does it by itself.
-  void CountPass();
+  // The device fails when so many passes have begun, for tests (DSV4_FAIL_DEVICE_AFTER); 0: never.
+  void FailAfter(int64_t passes) { fail_after_ = passes; }
+  // A pass is about to be queued. False: the device has failed, and there is nothing to queue. Forward asks by itself.
+  bool BeginPass();
 
   // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each sequence, all
   // with logits, runs from its recording. The calling thread is the device's from here on.
@@ -67,7 +69,7 @@ class Runner {
   std::unique_ptr<StepMemory> memory_;
   StepBuffers step_buffers_;
   Recordings recordings_;
-  const int64_t fail_after_;
+  int64_t fail_after_ = 0;
   int64_t num_passes_ = 0;
 };
 

@@ -203,7 +203,8 @@ class FaultyRanks {
     for (int r = 0; r < 4; ++r) {
       auto pool = std::make_unique<ThreadPool>(1);
       auto model = std::make_unique<ExchangingModel>(r == 3 ? before : [](int64_t) {});
-      auto runner = std::make_unique<Runner>(*device_, *pool, std::move(model), EngineOptions{}, 1024, 0);
+      devices_.push_back(std::move(Device::Open("cpu")).value());
+      auto runner = std::make_unique<Runner>(*devices_.back(), *pool, std::move(model), EngineOptions{}, 1024, 0);
       ranks.push_back({std::move(pool), std::move(runner)});
     }
     ranks_ = std::make_unique<Ranks>(std::move(ranks), std::make_unique<Exchange>(4, ExchangeOptions{.timeout_s = timeout_s}));
@@ -213,7 +214,7 @@ class FaultyRanks {
   Ranks* operator->() { return ranks_.get(); }
 
  private:
-  std::unique_ptr<Device> device_ = std::move(Device::Open("cpu")).value();
+  std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Ranks> ranks_;
 };
 
@@ -231,9 +232,20 @@ TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
   }, 0);
   const Status status = ranks->Forward({}, Regime::kDecode, {});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("rank 3: no memory for this step"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 3 (behind place 4): no memory for this step"));
   EXPECT_EQ(ranks->status().message(), status.message());
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());  // and does not hang
+}
+
+TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
+  FaultyRanks ranks([](int64_t) {}, 0);  // waiting has no end
+  ranks->runner(2).FailAfter(2);
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
+  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("rank 2 (behind place 19): the CPU failed (as if: DSV4_FAIL_DEVICE_AFTER)"));
+  EXPECT_EQ(ranks->status().message(), status.message());
+  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());
 }
 
 TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {

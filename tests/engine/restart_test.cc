@@ -105,16 +105,18 @@ TEST(RestartOfFiles, AnotherModelIsRefused) {
   EXPECT_TRUE(engine->NewSession().ok());
 }
 
-TEST(RestartOfRanks, AllAreOpenedAnew) {
-  ::setenv("DSV4_FAIL_DEVICE_AFTER", "2", 1);
+TEST(RestartOfRanks, AllAreOpenedAnewWhereOneFails) {
+  ::setenv("DSV4_FAIL_DEVICE_AFTER", "2:1", 1);
   auto engine = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cpu*2", .num_threads = 2});
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> tokens = SomeTokens(8, 1, engine->info().vocab_size);
   std::vector<float> first, again;
   auto session = std::move(engine->NewSession()).value();
   EXPECT_TRUE(session->Append(tokens, LogitRows::kLast, &first).ok());
-  EXPECT_EQ(session->Append(tokens, LogitRows::kLast, &again).code(), StatusCode::kInternal);
-  EXPECT_FALSE(engine->health().ok());
+  const Status failed = session->Append(tokens, LogitRows::kLast, &again);
+  EXPECT_EQ(failed.code(), StatusCode::kInternal);
+  EXPECT_TRUE(failed.message().starts_with("rank 1 (behind ")) << failed.message();
+  EXPECT_EQ(engine->health().message(), failed.message());
   session.reset();
   ::unsetenv("DSV4_FAIL_DEVICE_AFTER");
   ASSERT_TRUE(engine->Restart().ok());
