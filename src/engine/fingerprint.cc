@@ -25,9 +25,24 @@ Result<std::string> EngineImpl::SnapshotFingerprint() {
   return fingerprint_;
 }
 
+namespace {
+
+// Of every rank's part.
+Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
+  if (ranks.count() == 1) return WeightDigest(ranks.leader().model(), ranks.leader().device());
+  uint64_t digest = kDigestBegin;
+  for (int r = 0; r < ranks.count(); ++r) {
+    DSV4_ASSIGN_OR_RETURN(const uint64_t part, WeightDigest(ranks.runner(r).model(), ranks.runner(r).device()));
+    AddToDigest(&digest, &part, sizeof(part));
+  }
+  return digest;
+}
+
+}  // namespace
+
 Result<std::string> EngineImpl::MakeFingerprint() {
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
-  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, WeightDigest(runner().model(), runner().device()));
+  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, DigestOfRanks(*ranks_));
   const std::string ranks = ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "";
   return StrCat("numerics ", kNumericsVersion, "; ", runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(),
                 "; ", runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_), ranks);

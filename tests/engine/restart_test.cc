@@ -77,12 +77,17 @@ TEST_F(Restart, InjectedAfterSoManyPasses) {
   ::unsetenv("DSV4_FAIL_DEVICE_AFTER");
 }
 
-TEST(RestartOfFiles, AnotherModelIsRefused) {
+class RestartOfFiles : public ::testing::TestWithParam<const char*> {};
+// What the second rank alone holds counts as well.
+INSTANTIATE_TEST_SUITE_P(Devices, RestartOfFiles, ::testing::Values("cpu", "cpu*2"),
+                         [](const auto& device) { return device.index == 0 ? "one_rank" : "two_ranks"; });
+
+TEST_P(RestartOfFiles, AnotherModelIsRefused) {
   const TempDir dir;
   for (const char* name : {"config.json", "model.safetensors"}) {
     std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/" + name, dir / name);
   }
-  auto engine = LoadOrFail({.model_dir = dir.path(), .num_threads = 1});
+  auto engine = LoadOrFail({.model_dir = dir.path(), .device = GetParam(), .num_threads = 1});
   ASSERT_NE(engine, nullptr);
   ASSERT_TRUE(engine->SnapshotFingerprint().ok());
   // Another file takes the place of this one, as a download would do it.
