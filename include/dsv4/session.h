@@ -12,6 +12,9 @@
 
 namespace dsv4 {
 
+// Tokens that Session::Truncate takes back at most: the rings of a session hold that many more than the model reads.
+inline constexpr int64_t kMaxTakenBack = 8;
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -26,6 +29,11 @@ class Session {
   // the chunks before it stay appended).
   virtual Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                         const ProgressFn& progress = {}) = 0;
+
+  // Forgets the tokens from `num_tokens` on. What follows has the bits that it would have had without them; snapshots stay as they
+  // are. Errors, after which nothing has changed: kInvalidArgument (more tokens than there are; more than kMaxTakenBack below the most
+  // that this timeline ever had, but for 0: snapshots carry that number along), kResourceExhausted.
+  virtual Status Truncate(int64_t num_tokens) = 0;
 
   // Forgets everything.
   virtual void Reset() = 0;

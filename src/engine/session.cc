@@ -8,6 +8,8 @@
 
 namespace dsv4 {
 
+static_assert(kMaxTakenBack <= kSpareSlots);
+
 Status CheckTokens(const ModelInfo& info, int64_t length, std::span<const TokenId> tokens) {
   if (tokens.empty()) return InvalidArgument("no tokens to process: pass at least one");
   for (const TokenId id : tokens) {
@@ -52,8 +54,25 @@ Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std:
   return {};
 }
 
+Status SessionImpl::Truncate(int64_t num_tokens) {
+  const auto length = static_cast<int64_t>(tokens_.size());
+  if (num_tokens < 0 || num_tokens > length) {
+    return InvalidArgument(StrCat("cannot cut a session of ", length, " tokens to ", num_tokens));
+  }
+  if (num_tokens == 0) return Reset(), Status{};
+  if (num_tokens == length) return {};
+  if (written_ - num_tokens > kMaxTakenBack) {
+    return InvalidArgument(StrCat("cannot cut a session that has had ", written_, " tokens to ", num_tokens, ": it takes back ",
+                                  kMaxTakenBack, " at most; begin a new session, or take a snapshot earlier"));
+  }
+  DSV4_RETURN_IF_ERROR(caches_->Truncate(num_tokens));
+  tokens_.resize(static_cast<size_t>(num_tokens));
+  return {};
+}
+
 void SessionImpl::Reset() {
   tokens_.clear();
+  written_ = 0;
   caches_->Reset();
 }
 

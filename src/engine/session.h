@@ -50,19 +50,25 @@ Status CheckTokens(const ModelInfo& info, int64_t length, std::span<const TokenI
 
 class SessionImpl : public Session {
  public:
+  SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches)
+      : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)) {}
+  // Of a snapshot.
   SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
-              std::vector<TokenId> tokens = {})
-      : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)) {}
+              std::vector<TokenId> tokens, int64_t written)
+      : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)),
+        written_(written) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
                 const ProgressFn& progress) override;
+  Status Truncate(int64_t num_tokens) override;
   void Reset() override;
   Result<std::shared_ptr<const KvSnapshot>> Snapshot() override;
   int64_t memory_bytes() const override { return caches_->memory_bytes(); }
   int64_t own_bytes() const override { return caches_->unforked_bytes(); }
 
   EngineImpl& engine() const { return *engine_; }
+  const SequenceMemory& memory() const { return *memory_; }
   RankCaches& caches() const { return *caches_; }
   SequenceCache& cache() const { return caches_->of(0); }  // the leader's
   // Room for `more` tokens, so that Commit cannot fail; grows geometrically, as one token a step would otherwise copy
@@ -70,13 +76,19 @@ class SessionImpl : public Session {
   void ReserveTokens(size_t more) {
     if (tokens_.capacity() < tokens_.size() + more) tokens_.reserve(std::max(2 * tokens_.size(), tokens_.size() + more));
   }
-  void Commit(std::span<const TokenId> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+  void Commit(std::span<const TokenId> tokens) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    written_ = std::max(written_, static_cast<int64_t>(tokens_.size()));
+  }
+  // The last tokens of a step turn out to be none: at most kSpareSlots of what was ever written.
+  void TakeBack(size_t count) { tokens_.resize(tokens_.size() - count); }
 
  private:
   EngineImpl* engine_;
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;
   std::vector<TokenId> tokens_;
+  int64_t written_ = 0;  // the most tokens that the rings have held
 };
 
 }  // namespace dsv4

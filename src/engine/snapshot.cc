@@ -16,7 +16,7 @@ namespace dsv4 {
 namespace {
 
 constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int64_t kMaxFingerprint = 4096, kMaxTokens = int64_t{1} << 28, kMaxNote = int64_t{256} << 20;
 
 // The head of a file. Behind it: fingerprint, tokens, note, the head's checksum; then the fixed block, the pages, their
@@ -27,10 +27,11 @@ struct Head {
   uint32_t token_bytes;
   int64_t num_tokens, fingerprint_bytes, note_bytes;
   int64_t fixed_bytes, page_bytes, num_pages;
+  int64_t num_written;  // tokens that the rings have held: num_tokens, and some behind them that were taken back
 
   int64_t text_bytes() const { return fingerprint_bytes + num_tokens * static_cast<int64_t>(sizeof(TokenId)) + note_bytes; }
 };
-static_assert(sizeof(Head) == 64);
+static_assert(sizeof(Head) == 72);
 constexpr int64_t kHeadBytes = sizeof(Head);
 
 uint32_t Checksum(const void* data, int64_t bytes, uint32_t so_far = 0) {
@@ -69,6 +70,7 @@ class ImageImpl : public SnapshotImage {
   }
 
   int64_t num_pages() const { return head_.num_pages; }
+  int64_t num_written() const { return head_.num_written; }
   int64_t body_size() const { return head_.fixed_bytes + head_.num_pages * head_.page_bytes; }
   uint8_t* body() const { return body_.get(); }
   uint8_t* page(int64_t i) const { return body_.get() + head_.fixed_bytes + i * head_.page_bytes; }
@@ -136,7 +138,7 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
                               "]; use another folder for each model and setting"));
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
-  if (h.num_tokens < 1 || h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes ||
+  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes ||
       h.page_bytes != layout.page_bytes || h.num_pages != pages) {
     return Damaged(path, "its sizes do not fit its model");
   }
@@ -166,7 +168,7 @@ Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   try {
     std::vector<TokenId> tokens = tokens_;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens.size())));
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens)));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }
@@ -178,7 +180,7 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   try {
     std::vector<TokenId> tokens = from->tokens();
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(static_cast<int64_t>(tokens.size())));
-    return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches), std::move(tokens)));
+    return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a session");
   }
@@ -195,7 +197,7 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
   Head h{.magic = {}, .version = kVersion, .token_bytes = sizeof(TokenId), .num_tokens = static_cast<int64_t>(tokens_.size()),
          .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()), .note_bytes = static_cast<int64_t>(note.size()),
          .fixed_bytes = layout.fixed_bytes, .page_bytes = layout.page_bytes,
-         .num_pages = static_cast<int64_t>(cache.pages().size())};
+         .num_pages = static_cast<int64_t>(cache.pages().size()), .num_written = written_};
   std::memcpy(h.magic, kMagic.data(), sizeof(h.magic));
   try {
     std::string head(reinterpret_cast<const char*>(&h), sizeof(h));
@@ -257,7 +259,7 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
         device.Upload(cache.pages()[static_cast<size_t>(i)], from->page(i), layout.page_bytes);
       }
     }
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens)));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }

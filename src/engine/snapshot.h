@@ -14,8 +14,9 @@ namespace dsv4 {
 
 class SnapshotImpl : public KvSnapshot {
  public:
-  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens)
-      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)) {}
+  SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens,
+               int64_t written)
+      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)), written_(written) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   int64_t memory_bytes() const override { return caches_->memory_bytes(); }
@@ -23,12 +24,14 @@ class SnapshotImpl : public KvSnapshot {
   Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note) const override;
 
   RankCaches& caches() const { return *caches_; }
+  int64_t written() const { return written_; }
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }
 
  private:
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;      // of tokens_; nobody writes to them
   std::vector<TokenId> tokens_;
+  int64_t written_;  // SessionImpl's
 };
 
 }  // namespace dsv4

@@ -17,9 +17,11 @@ int64_t Take(int64_t& offset, int64_t bytes) {
   return at;
 }
 
-CompressorLayout MakeCompressor(const LayerRule& rule, int64_t dim, const RowFormat& row, KvLayout& layout) {
+CompressorLayout MakeCompressor(const LayerRule& rule, int64_t dim, const RowFormat& row, int64_t spare,
+                                KvLayout& layout) {
   DSV4_CHECK(kPageTokens % rule.ratio == 0, "ratio ", rule.ratio);
   CompressorLayout c{.ratio = rule.ratio, .overlap = rule.overlap, .dim = dim};
+  c.num_slots = c.inputs() + spare;
   c.rows_per_page = kPageTokens / rule.ratio;
   c.row = row;
   c.state_offset = Take(layout.fixed_bytes, c.state_floats() * 4);
@@ -40,9 +42,10 @@ KvLayout MakeKvLayout(const KvSpec& spec) {
     DSV4_CHECK(rule != nullptr, "ratio ", ratio);
     LayerLayout layer;
     layer.window_row = row;
-    layer.window_offset = Take(layout.fixed_bytes, spec.window * row.row_bytes());
-    if (ratio != 0) layer.main = MakeCompressor(*rule, spec.head_dim, row, layout);
-    if (rule->indexed) layer.index = MakeCompressor(*rule, spec.index_head_dim, key, layout);
+    layer.window_slots = spec.window + spec.spare_slots;
+    layer.window_offset = Take(layout.fixed_bytes, layer.window_slots * row.row_bytes());
+    if (ratio != 0) layer.main = MakeCompressor(*rule, spec.head_dim, row, spec.spare_slots, layout);
+    if (rule->indexed) layer.index = MakeCompressor(*rule, spec.index_head_dim, key, spec.spare_slots, layout);
     layout.layers.push_back(layer);
   }
   return layout;

@@ -11,6 +11,9 @@
 
 namespace dsv4 {
 
+// What rings hold beyond what a token reads, so that as many tokens may be taken back (docs/speculation.md).
+inline constexpr int64_t kSpareSlots = 8;
+
 struct KvSpec {
   std::vector<int64_t> compress_ratios;  // by layer, of kLayerRules (layer_kind.h)
   int64_t window = 0;                    // W
@@ -19,25 +22,28 @@ struct KvSpec {
   int64_t index_head_dim = 0;            // Di
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
+  int64_t spare_slots = kSpareSlots;     // of every ring
 };
 
-// A compressor's state: the last coff*m tokens' projections, slot = position % (coff*m): f32 [coff*m, 2, coff*d],
-// values first, then gate scores (slot bias included).
+// A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2, coff*d],
+// values first, then gate scores (slot bias included). A row pools the last coff*m of them.
 struct CompressorLayout {
   int64_t ratio = 0;         // m; 0: no compressor
   int64_t overlap = 0;       // coff
   int64_t dim = 0;           // d
+  int64_t num_slots = 0;     // of the ring; at least inputs()
   int64_t state_offset = 0;  // in the fixed block
   int64_t rows_offset = 0;   // of the emitted rows, in each page
   int64_t rows_per_page = 0;
   RowFormat row;
 
-  int64_t num_slots() const { return overlap * ratio; }
-  int64_t state_floats() const { return num_slots() * 2 * overlap * dim; }
+  int64_t inputs() const { return overlap * ratio; }  // tokens that a row pools
+  int64_t state_floats() const { return num_slots * 2 * overlap * dim; }
 };
 
 struct LayerLayout {
-  int64_t window_offset = 0;   // ring of W rows in the fixed block, slot = position % W
+  int64_t window_offset = 0;   // ring of rows in the fixed block, slot = position % window_slots
+  int64_t window_slots = 0;    // at least W
   RowFormat window_row;
   CompressorLayout main;       // rows that attention reads
   CompressorLayout index;      // keys that the indexer reads (CSA only)
@@ -45,7 +51,7 @@ struct LayerLayout {
 
 struct KvLayout {
   std::vector<LayerLayout> layers;
-  int64_t window = 0;
+  int64_t window = 0;          // W
   int64_t page_tokens = 0;
   int64_t fixed_bytes = 0;
   int64_t page_bytes = 0;      // 0 when no layer compresses
@@ -64,7 +70,7 @@ struct SequenceView {
 // The KV state of one layer for every sequence of a step.
 struct CacheView {
   const LayerLayout* layer = nullptr;
-  int64_t window = 0;
+  int64_t window = 0;                       // W: a token reads the last W rows, its own included
   const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
   const int32_t* sequence_of = nullptr;     // [T]: sequence of each row of the step
@@ -73,7 +79,7 @@ struct CacheView {
 
   const SequenceView& sequence(int64_t row) const { return sequences[sequence_of[row]]; }
   RowArray window_rows(const SequenceView& s) const {
-    return {s.fixed + layer->window_offset, window, layer->window_row};
+    return {s.fixed + layer->window_offset, layer->window_slots, layer->window_row};
   }
 };
 
@@ -88,7 +94,7 @@ inline RowSlot EmittedRow(const CompressorLayout& c, const SequenceView& s, int6
 
 // State row of the token at `position`: values f32 [coff*d], then gate scores f32 [coff*d].
 inline float* StateRow(const CompressorLayout& c, const SequenceView& s, int64_t position) {
-  return reinterpret_cast<float*>(s.fixed + c.state_offset) + position % c.num_slots() * 2 * c.overlap * c.dim;
+  return reinterpret_cast<float*>(s.fixed + c.state_offset) + position % c.num_slots * 2 * c.overlap * c.dim;
 }
 
 }  // namespace dsv4

@@ -42,6 +42,11 @@ Status RankCaches::Reserve(int64_t num_tokens) {
   return {};
 }
 
+Status RankCaches::Truncate(int64_t num_tokens) {
+  for (const auto& cache : caches_) DSV4_RETURN_IF_ERROR(cache->Truncate(num_tokens));
+  return {};
+}
+
 void RankCaches::Reset() {
   for (const auto& cache : caches_) cache->Reset();
 }

@@ -21,6 +21,7 @@ class RankCaches {
   // keep them for the next try.
   Result<std::unique_ptr<RankCaches>> Fork(int64_t num_tokens);
   Status Reserve(int64_t num_tokens);
+  Status Truncate(int64_t num_tokens);
   void Reset();
 
   int count() const { return static_cast<int>(caches_.size()); }

@@ -83,9 +83,9 @@ __device__ __forceinline__ RowPointer RowAt(uint8_t* base, int64_t capacity, con
   return {base + row * f.data_bytes, base + capacity * f.data_bytes + row * f.scale_bytes};
 }
 
-// Slot of the token at `position` in the window ring of `window` rows.
-__device__ __forceinline__ RowPointer WindowRow(const LayerLayout& layer, int64_t window, const SequenceView& s, int64_t position) {
-  return RowAt(s.fixed + layer.window_offset, window, layer.window_row, position % window);
+// Slot of the token at `position` in the window ring.
+__device__ __forceinline__ RowPointer WindowRow(const LayerLayout& layer, const SequenceView& s, int64_t position) {
+  return RowAt(s.fixed + layer.window_offset, layer.window_slots, layer.window_row, position % layer.window_slots);
 }
 
 // Row `row` among those that compressor `c` has emitted. rows_per_page fits in 32 bits, and so does row.
@@ -97,7 +97,7 @@ __device__ __forceinline__ RowPointer EmittedRowAt(const CompressorLayout& c, co
 
 __device__ __forceinline__ float* StateRowAt(const CompressorLayout& c, const SequenceView& s, int64_t position) {
   return reinterpret_cast<float*>(s.fixed + c.state_offset) +
-         position % (c.overlap * c.ratio) * 2 * c.overlap * c.dim;
+         position % c.num_slots * 2 * c.overlap * c.dim;
 }
 
 // ---- whole rows ----

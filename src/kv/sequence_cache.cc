@@ -108,6 +108,28 @@ Status SequenceCache::Reserve(int64_t num_tokens) {
   return {};
 }
 
+Status SequenceCache::Truncate(int64_t num_tokens) {
+  const KvLayout& layout = memory_->layout;
+  if (layout.page_bytes == 0) return {};
+  const auto kept = static_cast<size_t>(CeilDiv(num_tokens, layout.page_tokens));
+  DSV4_CHECK(kept <= pages_.size());
+  const bool partly = num_tokens % layout.page_tokens != 0;
+  if (partly && memory_->pages.IsShared(pages_[kept - 1])) {
+    uint8_t* own = memory_->pages.Allocate();
+    if (own == nullptr) return ResourceExhausted("no memory for a page of a sequence that is cut; close other sessions");
+    memory_->pages.device().CopyWithin(own, pages_[kept - 1], layout.page_bytes);
+    memory_->pages.Free(pages_[kept - 1]);
+    pages_[kept - 1] = own;
+    num_in_table_ = std::min(num_in_table_, kept - 1);
+  }
+  for (size_t i = kept; i < pages_.size(); ++i) memory_->pages.Free(pages_[i]);
+  pages_.resize(kept);
+  num_forked_ = std::min(num_forked_, num_tokens / layout.page_tokens);
+  num_in_table_ = std::min(num_in_table_, kept);
+  if (!UpdatePageTable()) return ResourceExhausted("no memory for a page table; close other sessions");
+  return {};
+}
+
 bool SequenceCache::UpdatePageTable() {
   if (OnHost() || num_in_table_ == pages_.size()) return true;
   Device& device = memory_->pages.device();

@@ -69,6 +69,10 @@ class SequenceCache {
   // Pages for positions [0, num_tokens). On an error (no memory) what was there stays.
   Status Reserve(int64_t num_tokens);
 
+  // Forgets the rows behind `num_tokens` tokens. A page that others own too and that would be written again becomes the
+  // cache's own. On an error (no memory) what was there stays.
+  Status Truncate(int64_t num_tokens);
+
   // Forgets everything: pages go back to the pool. Rings and states need no clearing: nothing reads a slot that the
   // sequence has not written (ops count positions from 0).
   void Reset();

@@ -30,10 +30,10 @@ class LongSequence {
     cache_ = std::move(*cache);
     const SequenceView seq = cache_->View(kStart, 0, kTail);
     for (const LayerLayout& layer : model.kv_layout.layers) {
-      FillRows({seq.fixed + layer.window_offset, model.kv_layout.window, layer.window_row});
+      FillRows({seq.fixed + layer.window_offset, layer.window_slots, layer.window_row});
       for (const CompressorLayout* c : {&layer.main, &layer.index}) {
         if (c->ratio == 0) continue;
-        for (int64_t p = kStart - c->num_slots(); p < kStart; ++p) {
+        for (int64_t p = kStart - c->num_slots; p < kStart; ++p) {
           const std::vector<float> state = random_.Normals(2 * c->overlap * c->dim);
           std::memcpy(StateRow(*c, seq, p), state.data(), state.size() * sizeof(float));
         }

@@ -43,15 +43,15 @@ struct World {
   std::string valid;
 };
 
-// The head is 64 bytes; numbers of tokens, fingerprint and note bytes at 16, 24 and 32; its checksum behind them.
+// The head is 72 bytes; numbers of tokens, fingerprint and note bytes at 16, 24 and 32; its checksum behind them.
 void FixHead(std::string* file) {
-  if (file->size() < 64) return;
+  if (file->size() < 72) return;
   int64_t sizes[3];
   std::memcpy(sizes, file->data() + 16, sizeof(sizes));
   for (const int64_t n : sizes) {
     if (n < 0 || n > static_cast<int64_t>(file->size())) return;
   }
-  const int64_t end = 64 + 4 * sizes[0] + sizes[1] + sizes[2];
+  const int64_t end = 72 + 4 * sizes[0] + sizes[1] + sizes[2];
   if (end + 4 > static_cast<int64_t>(file->size())) return;
   const auto sum = static_cast<uint32_t>(
       crc32_z(0, reinterpret_cast<const Bytef*>(file->data()), static_cast<size_t>(end)));

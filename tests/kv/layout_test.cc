@@ -49,7 +49,7 @@ TEST(KvLayout, RegionsAreAlignedAndNeverOverlap) {
     const KvLayout layout = MakeKvLayout(spec);
     std::vector<Region> fixed, page;
     for (const LayerLayout& layer : layout.layers) {
-      fixed.push_back({layer.window_offset, layer.window_offset + layout.window * layer.window_row.row_bytes()});
+      fixed.push_back({layer.window_offset, layer.window_offset + layer.window_slots * layer.window_row.row_bytes()});
       for (const CompressorLayout* c : {&layer.main, &layer.index}) {
         if (c->ratio == 0) continue;
         fixed.push_back({c->state_offset, c->state_offset + c->state_floats() * 4});
@@ -78,16 +78,20 @@ TEST(KvLayout, LayerKindsHaveTheirCompressors) {
   EXPECT_EQ(MakeKvLayout(FullKvSpec({0, 0})).page_bytes, 0);
 }
 
-// docs/model.md.
+// docs/model.md: what a row pools, and what may be taken back.
 TEST(KvLayout, StateBytesOfTheReleasedModels) {
-  const KvLayout layout = MakeKvLayout(FullKvSpec({4, 128}));
+  KvSpec spec = FullKvSpec({4, 128});
+  spec.spare_slots = 0;
+  const KvLayout layout = MakeKvLayout(spec);
   EXPECT_EQ(layout.layers[0].main.state_floats() * 4, 65536);
   EXPECT_EQ(layout.layers[0].index.state_floats() * 4, 16384);
   EXPECT_EQ(layout.layers[1].main.state_floats() * 4, 524288);
 
-  const auto state_bytes = [](const std::vector<int64_t>& ratios) {
+  const auto state_bytes = [](const std::vector<int64_t>& ratios, int64_t spare_slots) {
+    KvSpec of_model = FullKvSpec(ratios);
+    of_model.spare_slots = spare_slots;
     int64_t bytes = 0;
-    for (const LayerLayout& l : MakeKvLayout(FullKvSpec(ratios)).layers) {
+    for (const LayerLayout& l : MakeKvLayout(of_model).layers) {
       bytes += 4 * (l.main.state_floats() + l.index.state_floats());
     }
     return bytes;
@@ -99,8 +103,10 @@ TEST(KvLayout, StateBytesOfTheReleasedModels) {
   pro.push_back(4);
   EXPECT_EQ(flash.size(), 43u);
   EXPECT_EQ(pro.size(), 61u);
-  EXPECT_EQ(state_bytes(flash), 12206080);
-  EXPECT_EQ(state_bytes(pro), 18710528);
+  EXPECT_EQ(state_bytes(flash, 0), 12206080);
+  EXPECT_EQ(state_bytes(pro, 0), 18710528);
+  EXPECT_EQ(state_bytes(flash, kSpareSlots), 14581760);
+  EXPECT_EQ(state_bytes(pro, kSpareSlots), 22183936);
 }
 
 TEST(KvLayoutDeathTest, RefusesRatiosThatDoNotDivideAPage) {
@@ -128,7 +134,7 @@ TEST(CacheView, EverySlotHoldsItsOwnNumbers) {
       for (size_t l = 0; l < cache.layout().layers.size(); ++l) {
         const CacheView view = cache.View(l);
         for (const SequenceView& seq : cache.sequences()) {
-          for (int64_t i = 0; i < view.window; ++i) visit(view.window_rows(seq), i);
+          for (int64_t i = 0; i < view.layer->window_slots; ++i) visit(view.window_rows(seq), i);
           for (const CompressorLayout* c : {&view.layer->main, &view.layer->index}) {
             if (c->ratio == 0) continue;
             for (int64_t w = 0; w < (seq.end - seq.begin) / c->ratio; ++w) {
@@ -136,9 +142,9 @@ TEST(CacheView, EverySlotHoldsItsOwnNumbers) {
               EXPECT_EQ(slot.index, w % c->rows_per_page);
               visit(slot.rows, slot.index);
             }
-            for (int64_t p = 0; p < c->num_slots(); ++p) {
+            for (int64_t p = 0; p < c->num_slots; ++p) {
               const std::vector<float> x = random.Normals(2 * c->overlap * c->dim);
-              float* state = StateRow(*c, seq, p + 5 * c->num_slots());
+              float* state = StateRow(*c, seq, p + 5 * c->num_slots);
               if (writing)
                 std::copy(x.begin(), x.end(), state);
               else

@@ -83,7 +83,7 @@ void ReadBack(const CacheFixture& cache, const CompressorLayout& layout, int64_t
     slot.rows.Read(slot.index, out.rows.data() + out.rows.size() - layout.dim);
   }
   const int64_t width = 2 * layout.overlap * layout.dim;
-  for (int64_t p = std::max(first_position, end - layout.num_slots()); p < end; ++p) {
+  for (int64_t p = std::max(first_position, end - layout.num_slots); p < end; ++p) {
     const float* row = StateRow(layout, seq, p);
     out.state.insert(out.state.end(), row, row + width);
   }

@@ -58,7 +58,7 @@ DSV4_DEVICE_TEST(QPrepare, NormsRoundsAndAppends) {
     for (size_t s = 0; s < 2; ++s) {  // the ring holds what kv now holds
       const SequenceView& seq = cache.sequences()[s];
       std::vector<float> row(static_cast<size_t>(dh));
-      cache.View(0).window_rows(seq).Read(seq.start % spec.window, row.data());
+      cache.View(0).window_rows(seq).Read(seq.start % cache.layout().layers[0].window_slots, row.data());
       EXPECT_TRUE(BitEqual(row, kv.row(seq.begin))) << c.name;
     }
   }
@@ -93,7 +93,7 @@ void ExpectTheRingHolds(const CacheFixture& cache, GuardBuffer<float>& kv) {
   for (const SequenceView& seq : cache.sequences()) {
     if (seq.begin == seq.end) continue;
     std::vector<float> row(static_cast<size_t>(view.layer->window_row.dim));
-    view.window_rows(seq).Read(seq.start % view.window, row.data());
+    view.window_rows(seq).Read(seq.start % view.layer->window_slots, row.data());
     EXPECT_TRUE(BitEqual(row, kv.row(seq.begin))) << seq.begin;
   }
 }

@@ -121,7 +121,7 @@ TEST(SparseAttention, ATokenAloneGivesTheSameBits) {
         GuardBuffer<float> out({1, step.heads, step.spec.head_dim});
         run(TwoThreads(), in.OneArgs(step, i, alone.one, out.tensor()));
         EXPECT_TRUE(BitEqual(out.span(), all.row(i))) << "ratio " << ratio << " token " << i;
-        copy.View(0).window_rows(to).Write((250 + i) % step.spec.window, in.kv.row(i).data());
+        copy.View(0).window_rows(to).Write((250 + i) % copy.View(0).layer->window_slots, in.kv.row(i).data());
       }
     });
   }
@@ -172,7 +172,8 @@ TEST(CudaSparseAttention, PromptsBeyondScratch) {
       cache.FillRandom(random);
       AttentionInputs in(random, step, cache);
       GuardBuffer<float> out(in.q.tensor().shape), all(in.q.tensor().shape);
-      const int64_t own = in.t + static_cast<int64_t>(step.sequences.size()) * step.spec.window;
+      const auto sequences = static_cast<int64_t>(step.sequences.size());
+      const int64_t own = in.t + sequences * (step.spec.window + step.spec.spare_slots);
       const int64_t room = 1024 + std::min<int64_t>(2 * in.t, Mirror().ctx().gpu.multiprocessors) * 2 * 64 * 512 * 2;
       SparseAttentionOnGpu(prompt, in.Args(step, cache.View(0), all.tensor()));
       for (const int64_t rows : {own + (ratio == 0 ? 0 : 1), own - 1, int64_t{0}}) {

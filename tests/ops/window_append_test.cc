@@ -59,14 +59,14 @@ DSV4_DEVICE_TEST(WindowAppend, TheRingHoldsTheLastRowsOfEverySequence) {
         const SequenceView& seq = cache.sequences()[s];
         const int64_t end = seq.start + seq.end - seq.begin;
         const RowArray ring = cache.View(layer).window_rows(seq);
-        for (int64_t p = std::max(seq.start, end - 128); p < end; ++p) {
+        for (int64_t p = std::max(seq.start, end - l.window_slots); p < end; ++p) {
           std::vector<float> want = TokenRow(l.window_row.dim, s, p), got(want.size());
           RoundRow(l.window_row, want.data());
-          ring.Read(p % 128, got.data());
+          ring.Read(p % l.window_slots, got.data());
           ASSERT_TRUE(BitEqual(got, want)) << c.name << ", sequence " << s << ", position " << p;
           // Back to what it was, so that the comparison below covers everything else.
-          std::memset(ring.data(p % 128), 0xFF, static_cast<size_t>(l.window_row.data_bytes));
-          std::memset(ring.scale(p % 128), 0xFF, static_cast<size_t>(l.window_row.scale_bytes));
+          std::memset(ring.data(p % l.window_slots), 0xFF, static_cast<size_t>(l.window_row.data_bytes));
+          std::memset(ring.scale(p % l.window_slots), 0xFF, static_cast<size_t>(l.window_row.scale_bytes));
         }
         EXPECT_EQ(FixedBytes(cache, s), before[s]) << c.name << ", sequence " << s;
       }

@@ -95,6 +95,7 @@ class FakeSession : public Session {
   Status Append(std::span<const TokenId>, LogitRows, std::vector<float>*, const ProgressFn&) override {
     return Unsupported("not here");
   }
+  Status Truncate(int64_t) override { return Unsupported("not here"); }
   void Reset() override {
     bytes_ -= memory_bytes() - kFakeFixedBytes;
     ids.clear();

@@ -96,9 +96,9 @@ class CacheFixture {
   void FillRandom(Random& random, float scale = 1) {
     for (const LayerLayout& layer : layout_.layers) {
       for (const SequenceView& seq : sequences_) {
-        const RowArray ring{seq.fixed + layer.window_offset, layout_.window, layer.window_row};
+        const RowArray ring{seq.fixed + layer.window_offset, layer.window_slots, layer.window_row};
         for (int64_t p = std::max<int64_t>(0, seq.start - layout_.window); p < seq.start; ++p) {
-          ring.Write(p % layout_.window, random.Normals(layer.window_row.dim, scale).data());
+          ring.Write(p % layer.window_slots, random.Normals(layer.window_row.dim, scale).data());
         }
         for (const CompressorLayout* c : {&layer.main, &layer.index}) {
           if (c->ratio == 0) continue;
@@ -108,7 +108,7 @@ class CacheFixture {
             slot.rows.Write(slot.index, random.Normals(c->dim, scale).data());
           }
           const int64_t width = 2 * c->overlap * c->dim;
-          for (int64_t p = std::max<int64_t>(0, seq.start - c->num_slots()); p < seq.start; ++p) {
+          for (int64_t p = std::max<int64_t>(0, seq.start - c->inputs()); p < seq.start; ++p) {
             const std::vector<float> state = random.Normals(width, scale);
             std::memcpy(StateRow(*c, seq, p), state.data(), state.size() * sizeof(float));
           }

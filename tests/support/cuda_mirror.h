@@ -93,7 +93,7 @@ class Mirror {
   CacheView Cache(const CacheView& host, int64_t page_tokens = 256) {
     CacheView view = host;
     const LayerLayout& l = *host.layer;
-    int64_t fixed = l.window_offset + host.window * l.window_row.row_bytes(), page = 0;
+    int64_t fixed = l.window_offset + l.window_slots * l.window_row.row_bytes(), page = 0;
     for (const CompressorLayout* c : {&l.main, &l.index}) {
       if (c->ratio == 0) continue;
       fixed = std::max(fixed, c->state_offset + c->state_floats() * 4);

@@ -28,7 +28,7 @@ struct Params {
 
 // Floats of shared memory: the pooled row, then maximum, sum and weighted sum of every group of slots.
 inline int64_t SharedFloats(const CompressorLayout& c) {
-  return c.dim * (1 + 3 * ((c.num_slots() + kGroup - 1) / kGroup));
+  return c.dim * (1 + 3 * ((c.inputs() + kGroup - 1) / kGroup));
 }
 
 // Cosine and sine of pair threadIdx.x of the row that ends at `position`. Slow: in double precision.
@@ -122,8 +122,8 @@ struct StateSlots {
 
   __device__ __forceinline__ StateSlots(const CompressorLayout& c, const SequenceView& seq, int64_t position)
       : base(reinterpret_cast<const float*>(seq.fixed + c.state_offset)),
-        first(static_cast<int>((position + 1) % (c.overlap * c.ratio))),
-        slots(static_cast<int>(c.overlap * c.ratio)),
+        first(static_cast<int>((position + 1 - c.overlap * c.ratio + c.num_slots) % c.num_slots)),
+        slots(static_cast<int>(c.num_slots)),
         stride(static_cast<int>(2 * c.overlap * c.dim)) {}
   __device__ __forceinline__ const float* operator[](int slot) const {
     const int at = first + slot;

@@ -7,7 +7,7 @@
 //     e[i] = sum_slots softmax_slots(gate) * value
 //   row = Rope(RmsNorm(e; norm), position m*w), `hadamard` then rotates it (index keys in FP4), and the row format
 //   rounds it. Sums run over slots in order of position, so a row's bits do not depend on how the prompt was cut.
-// Afterwards the last coff*m tokens' (value, gate) rows are kept in the state.
+// Afterwards the last num_slots tokens' (value, gate) rows are kept in the state.
 #pragma once
 
 #include "kv/layout.h"

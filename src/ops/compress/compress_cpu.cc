@@ -52,7 +52,7 @@ void Pool(const CompressArgs& a, const SequenceView& seq, int64_t position, floa
 void CompressCpu(const ExecContext& ctx, const CompressArgs& a) {
   const CompressorLayout& c = *a.layout;
   const int64_t num_tokens = a.cache.num_tokens, width = c.overlap * c.dim;
-  DSV4_CHECK(c.num_slots() <= kMaxSlots, "slots ", c.num_slots());
+  DSV4_CHECK(c.inputs() <= kMaxSlots, "slots ", c.inputs());
   ParallelFor(ctx.pool, num_tokens, /*grain=*/std::max<int64_t>(1, 16384 / width),
               [&](int64_t begin, int64_t end, int) {
                 for (int64_t t = begin; t < end; ++t) {

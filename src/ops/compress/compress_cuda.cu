@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kPromptThreads) CompressKeepKernel(const __gri
   WaitForPrevious();
   const int64_t t = blockIdx.x, position = a.positions[t], width = a.c.overlap * a.c.dim;
   const SequenceView& seq = a.sequences[a.sequence_of[t]];
-  const bool keep = t >= seq.end - a.c.overlap * a.c.ratio;
+  const bool keep = t >= seq.end - a.c.num_slots;
   float* state = gpu::StateRowAt(a.c, seq, position);
   const float* bias = a.slot_bias + position % a.c.ratio * width;
   for (int64_t i = threadIdx.x; i < width; i += kPromptThreads) {

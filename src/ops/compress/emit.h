@@ -45,12 +45,12 @@ inline SlotRows RowsAt(const CompressArgs& a, const SequenceView& seq, int64_t p
   return {row, row + width};
 }
 
-// Keeps the last coff*m tokens' rows of every sequence.
+// Keeps the last num_slots tokens' rows of every sequence.
 inline void KeepState(const CompressArgs& a) {
   const int64_t width = a.layout->overlap * a.layout->dim;
   for (int64_t s = 0; s < a.cache.num_sequences; ++s) {
     const SequenceView& seq = a.cache.sequences[s];
-    const int64_t kept = a.layout->num_slots();
+    const int64_t kept = a.layout->num_slots;
     for (int64_t t = seq.end - seq.begin > kept ? seq.end - kept : seq.begin; t < seq.end; ++t) {
       float* row = StateRow(*a.layout, seq, seq.start + t - seq.begin);
       for (int64_t i = 0; i < width; ++i) row[i] = a.values.f32()[t * width + i];

@@ -47,7 +47,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
     } else if (behind == prepare.num_compress && warp == 0) {
       PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
       gpu::RowPointer to = {nullptr, nullptr};
-      if (prepare.append) to = gpu::WindowRow(prepare.layer, prepare.window, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
+      if (prepare.append) to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
       WaitForPrevious();
       Task<kHead / 64>(prepare, 0, lane, prepare.dh, prepare.di, prepare.pairs, to);
     }

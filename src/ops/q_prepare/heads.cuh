@@ -26,7 +26,6 @@ struct Params {
   RowFormat row;
   bool append;
   LayerLayout layer;
-  int64_t window;
   const SequenceView* sequences;
   const int32_t* sequence_of;
   const int64_t* positions;
@@ -250,7 +249,7 @@ inline Params MakeParams(const QPrepareArgs& a) {
     p.row = p.layer.window_row;
     DSV4_CHECK(p.row.kind != RowFormat::Kind::kFp8 || p.row.rope_dim % 2 == 0);
   }
-  if (a.append) p.window = a.cache.window, p.sequences = a.cache.sequences, p.sequence_of = a.cache.sequence_of, p.positions = a.cache.positions;
+  if (a.append) p.sequences = a.cache.sequences, p.sequence_of = a.cache.sequence_of, p.positions = a.cache.positions;
   return p;
 }
 

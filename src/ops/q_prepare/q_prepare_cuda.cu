@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(c
   const int lane = threadIdx.x % 32;
   gpu::RowPointer to = {nullptr, nullptr};
   if (task < a.num_kv) PrefetchWeights(a.kv_norm, a.dh, lane);
-  if (task < a.num_kv && a.append) to = gpu::WindowRow(a.layer, a.window, a.sequences[a.sequence_of[task]], a.positions[task]);
+  if (task < a.num_kv && a.append) to = gpu::WindowRow(a.layer, a.sequences[a.sequence_of[task]], a.positions[task]);
   WaitForPrevious();
   Task<Parts>(a, task, lane, a.dh, a.di, a.pairs, to);
 }

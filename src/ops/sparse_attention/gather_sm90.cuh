@@ -72,6 +72,7 @@ struct RowList {
   const int32_t* picks;
   const uint8_t* own;  // the row of window entry 0, were it in this step
   int first, num_window, num_own, size;
+  int first_slot;  // of window entry 0 in the ring
   int num_old;  // compressed rows that were there before this step
 
   __device__ __forceinline__ RowList(const Params& a, int64_t t) {
@@ -81,6 +82,7 @@ struct RowList {
     pages = seq->pages;
     picks = a.v.topk_idxs != nullptr ? a.v.topk_idxs + t * a.v.num_picks : nullptr;
     first = max(0, position - window + 1);
+    first_slot = static_cast<int>(static_cast<uint32_t>(first) % static_cast<uint32_t>(a.v.layer.window_slots));
     num_window = position - first + 1;
     const int start = static_cast<int>(seq->start);
     num_own = min(num_window, position + 1 - start);
@@ -199,8 +201,9 @@ __device__ __forceinline__ Source Locate(const Params& a, const RowList& list, i
     return {list.own + static_cast<int64_t>(i) * (f16 ? 2 * kDim : 4 * kDim) + part * (f16 ? 32 : 64), nullptr, f16 ? kF16Row : kF32Row};
   }
   const bool window = i < list.num_window;
-  const uint32_t capacity = window ? static_cast<uint32_t>(a.v.window) : 1u << a.page_shift;
-  const uint32_t slot = static_cast<uint32_t>(window ? list.first + i : row) & (capacity - 1);
+  const uint32_t capacity = window ? static_cast<uint32_t>(a.v.layer.window_slots) : 1u << a.page_shift;
+  uint32_t slot = window ? static_cast<uint32_t>(list.first_slot + i) : static_cast<uint32_t>(row) & (capacity - 1);
+  if (slot >= capacity) slot -= capacity;
   const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
   if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim + part * 32, nullptr, kBf16Row};
   return {base + slot * kFp8RowBytes + part * 16, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};

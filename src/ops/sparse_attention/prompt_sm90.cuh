@@ -80,7 +80,7 @@ __device__ __forceinline__ Channels CompressedRow(const Params& a, const Sequenc
 // Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that holds none.
 __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, int sequence, uint32_t to, int lane) {
   const SequenceView& seq = p.a.v.sequences[sequence];
-  const int window = static_cast<int>(p.a.v.window), ring = p.num_own + sequence * window, compressed = p.table[1 + sequence];
+  const int slots = static_cast<int>(p.a.v.layer.window_slots), ring = p.num_own + sequence * slots, compressed = p.table[1 + sequence];
 #pragma unroll 1
   for (int r = 0; r < kGatherRows; ++r) {
     const int of = __shfl_sync(0xFFFFFFFFu, row, r);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
     } else if (of >= compressed && p.a.ratio_shift >= 0) {
       c = CompressedRow(p.a, seq, of - compressed, lane);
     } else if (of >= 0) {
-      c = CachedRow(p.a, seq.fixed + p.a.v.layer.window_offset, static_cast<uint32_t>(window), static_cast<uint32_t>(of - ring), lane);
+      c = CachedRow(p.a, seq.fixed + p.a.v.layer.window_offset, static_cast<uint32_t>(slots), static_cast<uint32_t>(of - ring), lane);
     }
     const uint32_t at = (to + static_cast<uint32_t>(lane / 4 * kBlockBytes + lane % 4 * 32)) ^ static_cast<uint32_t>(r * 128 + r * 16);
     StoreShared16(at, c.x.x, c.x.y, c.x.z, c.x.w);
@@ -99,7 +99,8 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
 }
 
 struct PromptList {
-  int num_window, first_own, first, size;  // entries from first_own on are rows of the step itself
+  int num_window, first_own, size;         // entries from first_own on are rows of the step itself
+  int first_slot;                          // of window entry 0 in the ring
   int own, ring, compressed;               // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
   int sequence;
   const int32_t* picks;
@@ -111,11 +112,12 @@ struct PromptList {
     const SequenceView* seq = a.v.sequences + s;
     const int position = static_cast<int>(a.v.positions[t]), window = static_cast<int>(a.v.window);
     const int start = static_cast<int>(seq->start);
-    first = max(0, position - window + 1);
+    const int slots = static_cast<int>(a.v.layer.window_slots), first = max(0, position - window + 1);
+    first_slot = static_cast<int>(static_cast<uint32_t>(first) % static_cast<uint32_t>(slots));
     num_window = position - first + 1;
     first_own = num_window - min(num_window, position + 1 - start);
     own = static_cast<int>(seq->begin) + first - start;
-    ring = p.num_own + s * window;
+    ring = p.num_own + s * slots;
     size = num_window;
     picks = nullptr;
     if (a.ratio_shift >= 0) {
@@ -132,10 +134,12 @@ struct PromptList {
     if (i < num_window) return 0;
     return picks != nullptr ? __ldg(picks + i) : i - num_window;
   }
-  __device__ __forceinline__ int Row(int i, int pick, int window) const {
+  __device__ __forceinline__ int Row(int i, int pick, int slots) const {
     if (pick < 0) return -1;
     if (i >= num_window) return compressed + pick;
-    return i >= first_own ? own + i : ring + ((first + i) & (window - 1));
+    if (i >= first_own) return own + i;
+    const int slot = first_slot + i;
+    return ring + (slot >= slots ? slot - slots : slot);
   }
 };
 
@@ -275,7 +279,7 @@ template <bool kDecoded>
 __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
   const Params& a = p.a;
-  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, window = static_cast<int>(a.v.window), step = static_cast<int>(gridDim.x);
+  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, slots = static_cast<int>(a.v.layer.window_slots), step = static_cast<int>(gridDim.x);
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
   const uint32_t full = base + S::kBarriers;  // the empty ones lie 32 bytes further
   const uint32_t to_warp = base + static_cast<uint32_t>(S::kTiles + warp * kGatherRows * 128);
@@ -287,7 +291,7 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
   for (int w = static_cast<int>(blockIdx.x), item = 0; w < p.num_items; w += step, ++item) {
     const int num_tiles = list.num_tiles(), next = w + step;
     int i = warp * kGatherRows + lane % 8 + lane / 8 % 2 * kHalf;  // lanes 0 .. 7 and 8 .. 15: a row of each half
-    int row = list.Row(i, list.Pick(i), window);
+    int row = list.Row(i, list.Pick(i), slots);
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; ++tile, ++count) {
       const uint32_t buffer = static_cast<uint32_t>(count) & 1;
@@ -322,7 +326,7 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
         }
       }
       i += kTile;
-      row = list.Row(i, pick, window);
+      row = list.Row(i, pick, slots);
       if (tile == 0 && next < p.num_items) {
         if (tid < a.v.num_picks / 32) Prefetch(a.v.topk_idxs + token_of(next) * a.v.num_picks + tid * 32);
         if (a.cos_sin != nullptr && tid < kPairs / 16) Prefetch(a.cos_sin + token_of(next) * kPairs + tid * 16);

@@ -38,7 +38,7 @@ class AttendedRows {
   Place Locate(int64_t i) const {
     if (i >= num_window_) return {nullptr, -1, picks_ ? picks_[i - num_window_] : i - num_window_};
     const int64_t position = first_ + i;
-    if (position < seq_.start) return {nullptr, position % a_.cache.window, -1};
+    if (position < seq_.start) return {nullptr, position % a_.cache.layer->window_slots, -1};
     return {a_.kv.f32() + (seq_.begin + position - seq_.start) * a_.kv.dim(1), -1, -1};
   }
   RowSlot Slot(const Place& place) const {

@@ -27,6 +27,7 @@ class SharedRows {
  public:
   void Decode(const ExecContext& ctx, const SparseAttentionArgs& a, int64_t stride) {
     const CacheView& cache = a.cache;
+    const int64_t slots = cache.layer->window_slots;
     first_.assign(static_cast<size_t>(cache.num_sequences), -1);
     jobs_.clear();
     int64_t total = 0;
@@ -36,17 +37,17 @@ class SharedRows {
       const int64_t ratio = cache.layer->main.ratio;
       const int64_t visible = ratio == 0 ? 0 : (seq.start + tokens) / ratio;
       const bool sparse = a.topk_idxs && visible > tokens * a.topk_idxs.dim(1);
-      if (tokens < kMinTokensToShare || sparse || total + cache.window + visible > kMaxShared) continue;
+      if (tokens < kMinTokensToShare || sparse || total + slots + visible > kMaxShared) continue;
       first_[static_cast<size_t>(s)] = total;
       for (int64_t p = std::max<int64_t>(0, seq.start - cache.window + 1); p < seq.start; ++p) {
-        jobs_.push_back({{cache.window_rows(seq), p % cache.window}, total + p % cache.window});
+        jobs_.push_back({{cache.window_rows(seq), p % slots}, total + p % slots});
       }
       for (int64_t w = 0; w < visible; ++w) {
-        jobs_.push_back({EmittedRow(cache.layer->main, seq, w), total + cache.window + w});
+        jobs_.push_back({EmittedRow(cache.layer->main, seq, w), total + slots + w});
       }
-      total += cache.window + visible;
+      total += slots + visible;
     }
-    window_ = cache.window;
+    slots_ = slots;
     stride_ = stride;
     if (jobs_.empty()) return;
     rows_.resize(std::max(rows_.size(), static_cast<size_t>(total * stride)));
@@ -67,7 +68,7 @@ class SharedRows {
     const int64_t first = first_[static_cast<size_t>(sequence)];
     if (first < 0) return nullptr;
     return rows_.data() +
-           (first + (place.ring_slot >= 0 ? place.ring_slot : window_ + place.compressed)) * stride_;
+           (first + (place.ring_slot >= 0 ? place.ring_slot : slots_ + place.compressed)) * stride_;
   }
 
  private:
@@ -78,7 +79,7 @@ class SharedRows {
   std::vector<int64_t> first_;  // by sequence; -1: none
   std::vector<Job> jobs_;
   std::vector<float> rows_;
-  int64_t window_ = 0, stride_ = 0;
+  int64_t slots_ = 0, stride_ = 0;
 };
 
 // Working memory of one thread.

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
         const float* own = kv + (list.begin + position - list.start) * dh;
         for (int c = lane; c < dh; c += 32) to[c] = own[c];
       } else if (i < list.num_window) {
-        const gpu::RowPointer from = gpu::WindowRow(v.layer, v.window, *list.seq, position);
+        const gpu::RowPointer from = gpu::WindowRow(v.layer, *list.seq, position);
         gpu::DecodeRowWarp(v.layer.window_row, from.data, from.scale, to, lane);
       } else {
         const int w = i - list.num_window;

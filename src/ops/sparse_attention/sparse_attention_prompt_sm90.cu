@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
   AllowNext();
   WaitForPrevious();
   const int warps = static_cast<int>(gridDim.x) * 8, self = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;
-  const int window = static_cast<int>(a.v.window);
+  const int slots = static_cast<int>(a.v.layer.window_slots);
   const auto num_compressed = [&](const SequenceView& s) {
     return a.ratio_shift >= 0 && s.end > s.begin ? static_cast<int64_t>(s.start + s.end - s.begin) >> a.ratio_shift : int64_t{0};
   };
-  const int64_t first_compressed = num_own + static_cast<int64_t>(num_sequences) * window;
+  const int64_t first_compressed = num_own + static_cast<int64_t>(num_sequences) * slots;
   int64_t total = first_compressed;
   for (int s = 0; s < num_sequences; ++s) {
     if (blockIdx.x == 0 && threadIdx.x == 0) table[1 + s] = static_cast<int>(total);
@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(256) DecodeRowsKernel(const __grid_constant__ 
   for (int s = 0; s < num_sequences; ++s) {
     const SequenceView& seq = a.v.sequences[s];
     if (seq.end == seq.begin) continue;
-    const int64_t ring = num_own + static_cast<int64_t>(s) * window;
-    const int in_ring = static_cast<int>(min(seq.start, a.v.window));
+    const int64_t ring = num_own + static_cast<int64_t>(s) * slots;
+    const int in_ring = static_cast<int>(min(seq.start, a.v.layer.window_slots));
     for (int r = first_of(ring); r < in_ring; r += warps) {
-      CachedRow(a, seq.fixed + a.v.layer.window_offset, static_cast<uint32_t>(window), static_cast<uint32_t>(r), lane).Store(rows + (ring + r) * kDim, lane);
+      CachedRow(a, seq.fixed + a.v.layer.window_offset, static_cast<uint32_t>(slots), static_cast<uint32_t>(r), lane).Store(rows + (ring + r) * kDim, lane);
     }
     const int64_t n = num_compressed(seq);
     for (int64_t r = first_of(offset); r < n; r += warps) {

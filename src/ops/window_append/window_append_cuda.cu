@@ -8,16 +8,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a token of the step; those that later tokens of their sequence push out of the window do nothing.
+// One block a token of the step; those whose slots later tokens of their sequence take do nothing.
 __global__ void __launch_bounds__(kThreads)
-    WindowAppendKernel(const float* kv, LayerLayout layer, int64_t window, const SequenceView* sequences,
-                       const int32_t* sequence_of, const int64_t* positions) {
+    WindowAppendKernel(const float* kv, LayerLayout layer, const SequenceView* sequences, const int32_t* sequence_of,
+                       const int64_t* positions) {
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x;
   const SequenceView& s = sequences[sequence_of[t]];
-  if (t < s.end - window) return;
-  const gpu::RowPointer to = gpu::WindowRow(layer, window, s, positions[t]);
+  if (t < s.end - layer.window_slots) return;
+  const gpu::RowPointer to = gpu::WindowRow(layer, s, positions[t]);
   gpu::EncodeRowWarp(layer.window_row, kv + t * layer.window_row.dim, to.data, to.scale, threadIdx.x % 32, threadIdx.x / 32,
                      kThreads / 32);
 }
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a) {
   Launch(ctx, WindowAppendKernel, dim3(static_cast<unsigned>(a.cache.num_tokens)), dim3(kThreads), 0, a.kv.f32(),
-         *a.cache.layer, a.cache.window, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
+         *a.cache.layer, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
 }
 
 }  // namespace dsv4

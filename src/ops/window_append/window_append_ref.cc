@@ -9,8 +9,9 @@ void WindowAppendRef(const ExecContext&, const WindowAppendArgs& a) {
   for (int64_t s = 0; s < a.cache.num_sequences; ++s) {
     const SequenceView& seq = a.cache.sequences[s];
     const RowArray ring = a.cache.window_rows(seq);
-    for (int64_t t = std::max(seq.begin, seq.end - a.cache.window); t < seq.end; ++t) {
-      ring.Write((seq.start + t - seq.begin) % a.cache.window, a.kv.f32() + t * dh);
+    const int64_t slots = a.cache.layer->window_slots;
+    for (int64_t t = std::max(seq.begin, seq.end - slots); t < seq.end; ++t) {
+      ring.Write((seq.start + t - seq.begin) % slots, a.kv.f32() + t * dh);
     }
   }
 }
