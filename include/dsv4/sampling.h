@@ -24,7 +24,9 @@ struct SamplingParams {
   float presence_penalty = 0.0f;   // [-2, 2]: subtracted once for a token in the output
   float frequency_penalty = 0.0f;  // [-2, 2]: subtracted for each time it occurs in the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
-  std::optional<uint64_t> seed = {};  // same seed, parameters and logits: same tokens, on any machine and thread count
+  // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n is depends on
+  // (logits, parameters, tokens before it, seed, n) alone (docs/numerics.md, 4).
+  std::optional<uint64_t> seed = {};
   int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
 };
 
@@ -38,6 +40,7 @@ struct TokenLogprob {
 
 struct SampledToken {
   TokenId id = -1;
+  bool drafted = false;           // Engine::Decode: from the step of the token before it, by a draft that was accepted
   float logprob = 0;              // when top_logprobs >= 0
   std::vector<TokenLogprob> top;  // most likely first; ties: the lower id first
 };

@@ -13,7 +13,7 @@ namespace dsv4 {
 namespace {
 
 // Raised by changes of a row's bits that ProbeDigest does not see.
-constexpr int kNumericsVersion = 1;
+constexpr int kNumericsVersion = 2;
 
 }  // namespace
 

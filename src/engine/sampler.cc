@@ -1,7 +1,8 @@
 // Sampler: see dsv4/sampling.h for what each parameter means and in which order they work.
 //
-// Every sum is float64 in a fixed order and every random number is a function of (seed, number of the output token),
-// so a choice depends on nothing but the logits, the parameters and the tokens before it.
+// Chances are whole numbers, so that sums of them are exact, and every random number is a function of (seed, number of the output
+// token, token): a choice depends on nothing but the logits, the parameters and the tokens before it. Masses, cuts and the draw are
+// those of ops/sample, bit for bit.
 #include "dsv4/sampling.h"
 
 #include <algorithm>
@@ -18,13 +19,14 @@
 #include "base/str.h"
 #include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
+#include "base/sample_math.h"
 
 namespace dsv4 {
 
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr size_t kBlock = 256;  // tokens whose weights are summed together in a draw
+constexpr size_t kBlock = 256;  // tokens whose weights are summed together
 
 Status FieldError(const char* field, auto value, const char* accepted) {
   return InvalidArgument(StrCat(field, " is ", value, "; accepted: ", accepted));
@@ -73,6 +75,12 @@ void Softmax(std::span<const float> logits, float largest, double temperature, s
     std::memcpy(weights.data() + i, &two, sizeof(two));
   }
   for (; i < logits.size(); ++i) weights[i] = internal::ExpNonPositive(Exponent(logits[i], largest, inverse));
+}
+
+// What the weights are as whole numbers.
+void Masses(const std::vector<double>& weights, std::vector<uint64_t>& masses) {
+  masses.resize(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) masses[i] = sample::MassOfWeight(weights[i]);
 }
 
 // The sum of one block of weights, in four lanes.
@@ -127,42 +135,19 @@ void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& 
   std::sort(ids.begin(), ids.end(), before);
 }
 
-// An index i with probability weights[i] / sum: where the u-th part of the weights, laid end to end, falls.
-TokenId Draw(const std::vector<double>& weights, double u, std::vector<double>& blocks) {
-  blocks.clear();
-  blocks.reserve(weights.size() / kBlock + 1);
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    blocks.push_back(SumBlock(weights, begin));
-    sum += blocks.back();
+// Who wins the race of sample_math.h; a token without mass does not run. ids: of what the masses belong to; empty: 0, 1, ..
+TokenId Race(std::span<const uint64_t> masses, std::span<const TokenId> ids, uint64_t draw) {
+  double least = std::numeric_limits<double>::infinity();
+  TokenId winner = -1;
+  for (size_t i = 0; i < masses.size(); ++i) {
+    if (masses[i] == 0) continue;
+    const TokenId id = ids.empty() ? static_cast<TokenId>(i) : ids[i];
+    const double u = sample::UniformOfRace(draw, id), mass = static_cast<double>(masses[i]);
+    if ((1 - u) * (1 - 1e-12) > least * mass) continue;  // -ln u >= 1 - u: too late without a logarithm
+    const double time = sample::RaceTime(u, masses[i]);
+    if (time < least || (time == least && id < winner)) least = time, winner = id;
   }
-  const double target = u * sum;
-  double passed = 0;
-  TokenId last = -1;  // the last with any weight: where rounding leaves the target just past the end
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b] == 0) continue;
-    const size_t begin = b * kBlock;
-    const size_t end = std::min(begin + kBlock, weights.size());
-    if (passed + blocks[b] <= target) {
-      passed += blocks[b];
-      for (size_t i = end; i-- > begin;) {
-        if (weights[i] > 0) {
-          last = static_cast<TokenId>(i);
-          break;
-        }
-      }
-      continue;
-    }
-    double inside = 0;
-    for (size_t i = begin; i < end; ++i) {
-      if (weights[i] == 0) continue;
-      inside += weights[i];
-      last = static_cast<TokenId>(i);
-      if (passed + inside > target) return last;
-    }
-    return last;
-  }
-  return last;
+  return winner;
 }
 
 }  // namespace
@@ -261,40 +246,44 @@ TokenId SamplerImpl::FirstEqual(float value) const {
 }
 
 TokenId SamplerImpl::DrawOne(float largest) {
-  const double u = RandomUniform(seed_, num_outputs_);
-  if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, u);
+  const uint64_t draw = RandomBits(seed_, num_outputs_);
+  if (params_.top_k > 0 && params_.top_k < vocab_size_) return DrawOfTopK(largest, draw);
   Softmax(adjusted_, largest, params_.temperature, weights_);
+  Masses(weights_, masses_);
   if (params_.top_p < 1.0f) CutTopP(largest);
   CutMinP();
-  return Draw(weights_, u, blocks_);
+  return Race(masses_, {}, draw);
 }
 
-TokenId SamplerImpl::DrawOfTopK(float largest, double u) {
+TokenId SamplerImpl::DrawOfTopK(float largest, uint64_t draw) {
   std::vector<TokenId>& kept = ids_;
   MostLikely(adjusted_, params_.top_k, kept);
   kept_logits_.clear();
   for (const TokenId id : kept) kept_logits_.push_back(adjusted_[id]);
   Softmax(kept_logits_, largest, params_.temperature, weights_);
+  Masses(weights_, masses_);
   if (params_.top_p < 1.0f) {
-    const double wanted = static_cast<double>(params_.top_p) * Sum(weights_);
-    double passed = 0;
-    for (double& weight : weights_) {
-      const double before = passed;
-      passed += weight;
-      if (before >= wanted) weight = 0.0;
+    const double wanted = sample::WantedMass(params_.top_p, std::accumulate(masses_.begin(), masses_.end(), uint64_t{0}));
+    uint64_t passed = 0;
+    for (uint64_t& mass : masses_) {
+      const uint64_t before = passed;
+      passed += mass;
+      if (sample::ReachesTopP(before, wanted)) mass = 0;
     }
   }
   CutMinP();
-  return kept[Draw(weights_, u, blocks_)];
+  return Race(masses_, kept, draw);
 }
 
 void SamplerImpl::CutMinP() {
   if (params_.min_p <= 0) return;
   const double limit = params_.min_p;  // the most likely token has weight 1
-  for (double& weight : weights_) weight = weight < limit ? 0.0 : weight;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] < limit) masses_[i] = 0;
+  }
 }
 
-// Sets the weights of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
+// Sets the masses of what top_p drops to 0, without a sort of the vocabulary: tokens are binned by their distance
 // from the largest logit, and only the bin in which the sum reaches top_p is sorted.
 void SamplerImpl::CutTopP(float largest) {
   constexpr int kBins = 1024;
@@ -305,12 +294,12 @@ void SamplerImpl::CutTopP(float largest) {
     return distance < kBins - 1 ? static_cast<int>(distance)
                                 : kBins - 1;  // never decreases as the logit falls
   };
-  std::array<double, kBins> bins{};
-  for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += weights_[i];
-  const double wanted = static_cast<double>(params_.top_p) * std::accumulate(bins.begin(), bins.end(), 0.0);
-  double passed = 0;
+  std::array<uint64_t, kBins> bins{};
+  for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += masses_[i];
+  const double wanted = sample::WantedMass(params_.top_p, std::accumulate(bins.begin(), bins.end(), uint64_t{0}));
+  uint64_t passed = 0;
   int last_bin = 0;
-  while (last_bin < kBins - 1 && passed + bins[last_bin] < wanted) passed += bins[last_bin++];
+  while (last_bin < kBins - 1 && !sample::ReachesTopP(passed + bins[last_bin], wanted)) passed += bins[last_bin++];
 
   std::vector<TokenId>& ids = ids_;
   ids.clear();
@@ -318,13 +307,13 @@ void SamplerImpl::CutTopP(float largest) {
   for (size_t i = 0; i < adjusted_.size(); ++i) {
     const int bin = bin_of(adjusted_[i]);
     if (bin == last_bin) ids.push_back(static_cast<TokenId>(i));
-    if (bin > last_bin) weights_[i] = 0.0;
+    if (bin > last_bin) masses_[i] = 0;
   }
   std::sort(ids.begin(), ids.end(), MoreLikely(adjusted_));
   for (const TokenId id : ids) {
-    const double weight = weights_[id];
-    if (passed >= wanted) weights_[id] = 0.0;
-    passed += weight;
+    const uint64_t mass = masses_[id];
+    if (sample::ReachesTopP(passed, wanted)) masses_[id] = 0;
+    passed += mass;
   }
 }
 

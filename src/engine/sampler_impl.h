@@ -39,7 +39,7 @@ class SamplerImpl : public Sampler {
   void Adjust(std::span<const float> logits, std::span<const uint32_t> allowed);
   TokenId FirstEqual(float value) const;
   TokenId DrawOne(float largest);
-  TokenId DrawOfTopK(float largest, double u);
+  TokenId DrawOfTopK(float largest, uint64_t draw);
   void CutMinP();
   void CutTopP(float largest);
   void AddLogprobs(std::span<const float> logits, float largest, SampledToken& out);
@@ -54,7 +54,7 @@ class SamplerImpl : public Sampler {
   std::vector<float> adjusted_;     // [V]
   std::vector<float> kept_logits_;  // [top_k]
   std::vector<double> weights_;     // [V] or [top_k]
-  std::vector<double> blocks_;      // sums of weights_
+  std::vector<uint64_t> masses_;    // of weights_
   std::vector<TokenId> ids_;        // of what is sorted
 };
 

@@ -8,7 +8,7 @@
 #include "dsv4/sampling.h"
 #include "engine/sampler_math.h"
 #include "ops/sample/sample.h"
-#include "ops/sample/sample_math.h"
+#include "base/sample_math.h"
 #include "support/sample_fixture.h"
 
 namespace dsv4::test {
@@ -22,6 +22,22 @@ TEST(SampleOp, ItsExponentialIsTheSamplers) {
   }
   EXPECT_EQ(sample::ExpNonPositive(0), 1.0);
   EXPECT_EQ(sample::ExpNonPositive(-std::numeric_limits<double>::infinity()), 0.0);
+}
+
+TEST(SampleOp, ItsLogarithmIsExactToTheLastBits) {
+  EXPECT_EQ(sample::NegativeLog(1.0), 0.0);
+  for (int e = 0; e >= -53; --e) {
+    for (const double m : {1.0, 0.75, 0.70710678118654757, 0.70710678118654746, 0.5000001, 0.99999999999999989}) {
+      const double x = std::ldexp(m, e);
+      if (x < 0x1p-53 || x == 1.0) continue;
+      EXPECT_NEAR(sample::NegativeLog(x) / -std::log(x), 1.0, 4e-15) << x;
+    }
+  }
+  Random random(3);
+  for (int i = 0; i < 100000; ++i) {
+    const double x = i % 2 ? random.Uniform(0x1p-53, 1) : 1 - random.Uniform(0x1p-52, 0.01);
+    ASSERT_NEAR(sample::NegativeLog(x) / -std::log(x), 1.0, 4e-15) << x;
+  }
 }
 
 TEST(SampleOp, ChoosesWhatTheSamplerChooses) {

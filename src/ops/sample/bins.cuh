@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/cluster.cuh"
-#include "ops/sample/sample_math.h"
+#include "base/sample_math.h"
 
 namespace dsv4::sample {
 
@@ -19,14 +19,13 @@ struct Histogram {
   uint4 groups[kCluster][32];  // from each block: mass and count of each of its groups
 };
 
-// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, at which the mass reaches
-// `wanted`, or at which the mass exceeds `amount`.
-enum class Mark { kNone, kCount, kTopP, kDraw };
+// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, or at which the mass reaches
+// `wanted`.
+enum class Mark { kNone, kCount, kTopP };
 
 __device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount,
                                         double wanted) {
-  if (mark == Mark::kTopP) return ReachesTopP(mass, wanted);
-  return mark == Mark::kCount ? number >= amount : mass > amount;
+  return mark == Mark::kTopP ? ReachesTopP(mass, wanted) : number >= amount;
 }
 
 // Of a few tokens at once; a bin below 0 is none.

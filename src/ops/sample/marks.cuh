@@ -125,13 +125,11 @@ __device__ __forceinline__ Candidates ShareCandidates(const Row& row, const Sear
   return {num_own, __reduce_max_sync(0xFFFFFFFFu, of_lane)};
 }
 
-// The block's candidates that are kept are marked in s.keep; the one that is drawn is given to `choose`.
-template <typename Choose>
-__device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, const Candidates& c,
-                                               const Choose& choose) {
+// The block's candidates that are kept are marked in s.keep.
+__device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, const Candidates& c) {
   Shared& s = row.s;
   for (int i = row.warp; i < c.own; i += kWarps) {
-    const uint64_t own_rank = First(s.own[i]), own_mass = Second(s.own[i]);
+    const uint64_t own_rank = First(s.own[i]);
     uint32_t number = 0;
     uint64_t in_front_mass = 0;
 #pragma unroll 1
@@ -146,18 +144,12 @@ __device__ __forceinline__ void TakeCandidates(const Row& row, const Search& q, 
     }
     const uint64_t without = q.before + WarpAdd(number), mass_without = q.mass_before + WarpAdd(in_front_mass);
     if (row.lane != 0 || Reached(q.mark, without, mass_without, q.amount, q.wanted)) continue;
-    if (q.mark != Mark::kDraw) {
-      atomicOr(&s.keep[s.own_token[i] / 32], 1u << (s.own_token[i] % 32));
-    } else if (Reached(q.mark, without + 1, mass_without + own_mass, q.amount, q.wanted)) {
-      choose(IdOf(own_rank));
-    }
+    atomicOr(&s.keep[s.own_token[i] / 32], 1u << (s.own_token[i] % 32));
   }
 }
 
 // False where the row's tokens with a bin do not reach the mark: all are in front of it.
-template <typename Choose>
-__device__ __forceinline__ bool FindMark(const Row& row, Search& q, Parities& parity, bool counts,
-                                         const Choose& choose) {
+__device__ __forceinline__ bool FindMark(const Row& row, Search& q, Parities& parity, bool counts) {
   Shared& s = row.s;
 #pragma unroll 1
   for (int level = 0;; ++level) {  // by distance, then by the digits of the rank
@@ -174,44 +166,78 @@ __device__ __forceinline__ bool FindMark(const Row& row, Search& q, Parities& pa
     SplitAt(row, q, found, level);
     const Candidates candidates = ShareCandidates(row, q, parity);
     if (candidates.most > kMaxCandidates) continue;  // logits that are all alike
-    TakeCandidates(row, q, candidates, choose);
+    TakeCandidates(row, q, candidates);
     return true;
   }
 }
 
 // Takes away what min_p forbids.
-__device__ __forceinline__ void ApplyMinP(Row& row, uint32_t& kept) {
-  row.own = 0;
+__device__ __forceinline__ void ApplyMinP(const Row& row, uint32_t& kept) {
   for (int j = 0; j < kOwn; ++j) {
     if (row.mass[j] == 0 || (kept >> j & 1) == 0) continue;
-    if (IsBelowMinP(row.mass[j], Exponent(row.logit[j], row.largest, row.inverse), row.p.min_p))
-      kept &= ~(1u << j);
-    else
-      row.own += row.mass[j];
+    if (IsBelowMinP(row.mass[j], Exponent(row.logit[j], row.largest, row.inverse), row.p.min_p)) kept &= ~(1u << j);
   }
 }
 
-// The mass that is kept: of the row, and in front of the thread's tokens.
-struct Sums {
-  uint64_t own_begin;  // in the block
-  uint64_t of_blocks;  // of the block of the lane's number
-  uint64_t total;
-};
-__device__ __forceinline__ Sums SumKept(const Row& row, Parities& parity) {
+// The row's mass that is kept.
+__device__ __forceinline__ uint64_t SumKept(const Row& row, Parities& parity) {
   Shared& s = row.s;
   const uint64_t of_warp = WarpAdd(row.own);
   if (row.lane == 0) s.warp_sum[row.warp] = of_warp;
   __syncthreads();
-  const uint64_t of_warps = row.lane < kWarps ? s.warp_sum[row.lane] : 0;
   if (row.warp == 0) {
-    const uint64_t of_block = WarpAdd(of_warps);
+    const uint64_t of_block = WarpAdd(row.lane < kWarps ? s.warp_sum[row.lane] : 0);
     if (row.lane < kCluster) Send(&s.sums[row.rank], Message(of_block, 0), s.at_sums, row.lane);
   }
-  const uint64_t own_begin = WarpAdd(row.lane < row.warp ? of_warps : 0) + WarpPrefix(row.own) - row.own;
   s.at_sums.Wait(parity.sums);
   parity.sums ^= 1;
-  const uint64_t of_blocks = row.lane < kCluster ? First(s.sums[row.lane]) : 0;
-  return {own_begin, of_blocks, WarpAdd(of_blocks)};
+  return WarpAdd(row.lane < kCluster ? First(s.sums[row.lane]) : 0);
+}
+
+// Of some tokens, the one that is first; times are not negative, so that their bits are in their order.
+struct Runner {
+  uint64_t time;
+  uint32_t id;
+
+  __device__ __forceinline__ void Meet(uint64_t other_time, uint32_t other_id) {
+    if (other_time < time || (other_time == time && other_id < id)) time = other_time, id = other_id;
+  }
+  __device__ __forceinline__ void OfWarp() {
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) {
+      const uint64_t other_time = __shfl_xor_sync(0xFFFFFFFFu, time, o);
+      const uint32_t other_id = __shfl_xor_sync(0xFFFFFFFFu, id, o);
+      Meet(other_time, other_id);
+    }
+  }
+};
+
+// The kept token of the row that wins the draw, for every thread of the cluster.
+__device__ __forceinline__ int32_t Race(const Row& row, uint32_t kept, uint64_t draw, const Parities& parity) {
+  constexpr uint64_t kNever = ~uint64_t{0};
+  Shared& s = row.s;
+  Runner best{kNever, ~0u};
+  for (; kept != 0; kept &= kept - 1) {
+    const int j = __ffs(static_cast<int>(kept)) - 1;
+    if (row.mass[j] == 0) continue;
+    const auto id = static_cast<uint32_t>(row.first + j);
+    best.Meet(Bits(RaceTime(UniformOfRace(draw, static_cast<int32_t>(id)), row.mass[j])), id);
+  }
+  best.OfWarp();
+  __syncthreads();  // warp_largest has been read
+  if (row.lane == 0) s.warp_largest[row.warp] = Message(best.time, best.id);
+  __syncthreads();
+  if (row.warp == 0) {
+    const uint4 of_warp = s.warp_largest[row.lane % kWarps];
+    best = {First(of_warp), static_cast<uint32_t>(Second(of_warp))};
+    best.OfWarp();
+    if (row.lane < kCluster) Send(&s.sums[row.rank], Message(best.time, best.id), s.at_sums, row.lane);
+  }
+  s.at_sums.Wait(parity.sums);
+  const uint4 of_block = s.sums[row.lane % kCluster];
+  best = {First(of_block), static_cast<uint32_t>(Second(of_block))};
+  best.OfWarp();
+  return static_cast<int32_t>(best.id);
 }
 
 }  // namespace dsv4::sample

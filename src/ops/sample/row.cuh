@@ -6,7 +6,7 @@
 #include "device/launch.cuh"
 #include "ops/sample/bins.cuh"
 #include "ops/sample/sample.h"
-#include "ops/sample/sample_math.h"
+#include "base/sample_math.h"
 
 namespace dsv4::sample {
 

@@ -5,10 +5,10 @@
 //   top_k     keeps the k first tokens in order of (adjusted, falling; id, rising)
 //   top_p     of these, in that order, keeps a token while the mass before it is below top_p * the kept mass
 //   min_p     of these, keeps what has weight >= min_p
-//   draw      the first token at which the sum of kept masses exceeds u * their sum; in order of ids, with top_k in order of
-//             likelihood. u = RandomUniform(seed, num_outputs).
-// Masses are whole numbers: their sums are exact in any order, so every implementation chooses the same token. The CPU's
-// sampler sums the weights in float64; it differs where u falls within about 1e-11 of a token's edge.
+//   draw      the kept token with the least -ln(u[i]) / mass[i], the lowest id of equals: a race that each token wins with
+//             probability mass / sum of masses. u[i] = ((RandomBits(RandomBits(seed, num_outputs), i) >> 11) + 1) 2^-53.
+// Masses are whole numbers: their sums are exact in any order, and times are a fixed sequence of float64 operations, so every
+// implementation, the sampler of engine/sampler.cc included, chooses the same token.
 // Temperature 0 takes the largest adjusted logit, the lowest id of equals.
 #pragma once
 

@@ -32,8 +32,9 @@ struct Choice {
 };
 
 // Keeps what the cuts keep, then draws.
-__device__ __forceinline__ void Draw(Row& row, uint64_t random, bool is_top_k, bool is_top_p, const Choice& choose) {
-  uint64_t amount = static_cast<uint64_t>(row.p.top_k), kept_mass = 0;  // 0: all of the row's
+__device__ __forceinline__ void Draw(Row& row, uint64_t draw, bool is_top_k, bool is_top_p, const Choice& choose) {
+  const auto amount = static_cast<uint64_t>(row.p.top_k);
+  uint64_t kept_mass = 0;  // 0: all of the row's
   uint32_t kept = (1u << kOwn) - 1;
   Parities parity;
   Mark mark = is_top_k ? Mark::kCount : is_top_p ? Mark::kTopP : Mark::kNone;
@@ -42,9 +43,7 @@ __device__ __forceinline__ void Draw(Row& row, uint64_t random, bool is_top_k, b
     if (mark != Mark::kNone) {
       Search q{.mark = mark, .amount = amount, .in_bin = row.near,
                .wanted = kept_mass == 0 ? -1.0 : WantedMass(row.p.top_p, kept_mass)};
-      const bool found = FindMark(row, q, parity, is_top_k, choose);
-      if (mark == Mark::kDraw) return;
-      if (found) {
+      if (FindMark(row, q, parity, is_top_k)) {
         __syncthreads();
         kept &= q.in_front | (q.in_bin & row.s.keep[row.thread / 2] >> (row.thread % 2 * kOwn));
         if (row.thread == 0) row.s.num_own = 0;
@@ -53,35 +52,14 @@ __device__ __forceinline__ void Draw(Row& row, uint64_t random, bool is_top_k, b
           row.own += row.mass[__ffs(static_cast<int>(bits)) - 1];
       }
     }
-
-    // What is left.
-    const bool is_last = mark != Mark::kCount || !is_top_p;
-    if (is_last && row.p.min_p > 0) ApplyMinP(row, kept);
-    const Sums sums = SumKept(row, parity);
-    if (!is_last) {
-      if (row.thread == 0) row.s.at_sums.Expect(sizeof row.s.sums);
-      kept_mass = sums.total;
-      mark = Mark::kTopP;
-      continue;
-    }
-    const uint64_t target = Target(random, sums.total);
-    if (is_top_k) {
-      amount = target;
-      mark = Mark::kDraw;
-      continue;
-    }
-    uint64_t passed = WarpAdd(row.lane < row.rank ? sums.of_blocks : 0) + sums.own_begin;
-    if (passed > target || passed + row.own <= target) return;
-    for (; kept != 0; kept &= kept - 1) {
-      const int j = __ffs(static_cast<int>(kept)) - 1;
-      passed += row.mass[j];
-      if (passed > target) {
-        choose(row.first + j);
-        return;
-      }
-    }
-    return;
+    if (mark != Mark::kCount || !is_top_p) break;
+    kept_mass = SumKept(row, parity);
+    if (row.thread == 0) row.s.at_sums.Expect(sizeof row.s.sums);
+    mark = Mark::kTopP;
   }
+  if (row.p.min_p > 0) ApplyMinP(row, kept);
+  const int32_t id = Race(row, kept, draw, parity);
+  if (row.rank == 0 && row.thread == 0) choose(id);
 }
 
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
@@ -107,7 +85,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
   Adjust(row);
   Largest largest = SendLargest(row, raw_key);
   const bool is_top_k = p.top_k > 0 && p.top_k < v, is_top_p = p.top_p < 1.0f, cuts = is_top_k || is_top_p;
-  const uint64_t random = RandomBits(p.seed, p.num_outputs);
+  const uint64_t draw = RandomBits(p.seed, p.num_outputs);
   row.inverse = 1.0 / static_cast<double>(p.temperature);
   row.bin_scale = static_cast<float>(fmin(static_cast<double>(kBinsPerUnit) * row.inverse, 1e30));
   LargestOfRow(row, largest);
@@ -129,7 +107,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     __syncthreads();
     SendGroups(s.distances, s.at_distances, rank);
   }
-  Draw(row, random, is_top_k, is_top_p, choose);
+  Draw(row, draw, is_top_k, is_top_p, choose);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "ops/sample/sample.h"
-#include "ops/sample/sample_math.h"
+#include "base/sample_math.h"
 
 namespace dsv4 {
 
@@ -65,18 +65,16 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   }
   if (row.min_p > 0)
     std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
-  if (!is_top_k) {
-    std::sort(tokens.begin(), tokens.end(),
-              [](const Token& a, const Token& b) { return sample::IdOf(a.rank) < sample::IdOf(b.rank); });
-  }
-  uint64_t total = 0, passed = 0;
-  for (const Token& t : tokens) total += t.mass;
-  const uint64_t target = sample::Target(RandomBits(row.seed, row.num_outputs), total);
+  const uint64_t draw = RandomBits(row.seed, row.num_outputs);
+  double least = std::numeric_limits<double>::infinity();
+  int32_t chosen = kSampleNan;  // the largest has mass
   for (const Token& t : tokens) {
-    passed += t.mass;
-    if (passed > target) return sample::IdOf(t.rank);
+    if (t.mass == 0) continue;
+    const int32_t id = sample::IdOf(t.rank);
+    const double time = sample::RaceTime(sample::UniformOfRace(draw, id), t.mass);
+    if (time < least || (time == least && id < chosen)) least = time, chosen = id;
   }
-  return kSampleNan;  // not reached: the largest has mass
+  return chosen;
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// The arithmetic of sample.h, the same bits on the CPU and on a GPU: float64 additions and multiplications that no compiler
+// The arithmetic of sampling (ops/sample/sample.h), the same bits on the CPU and on a GPU: float64 operations that no compiler
 // fuses, as engine/sampler_math.h does them.
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
+
+#include "base/random.h"
 
 #ifdef __CUDACC__
 #define DSV4_SAMPLE_FN __host__ __device__ __forceinline__
@@ -19,24 +20,19 @@ inline constexpr double kMassUnit = 0x1p46;
 #ifdef __CUDA_ARCH__
 DSV4_SAMPLE_FN double Add(double a, double b) { return __dadd_rn(a, b); }
 DSV4_SAMPLE_FN double Multiply(double a, double b) { return __dmul_rn(a, b); }
-DSV4_SAMPLE_FN double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+DSV4_SAMPLE_FN double Divide(double a, double b) { return __ddiv_rn(a, b); }
 DSV4_SAMPLE_FN uint64_t Bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
 DSV4_SAMPLE_FN double FromBits(uint64_t x) { return __longlong_as_double(static_cast<long long>(x)); }
 DSV4_SAMPLE_FN uint32_t Bits(float x) { return __float_as_uint(x); }
 DSV4_SAMPLE_FN float FromBits(uint32_t x) { return __uint_as_float(x); }
-DSV4_SAMPLE_FN uint64_t MultiplyHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 #else
 DSV4_SAMPLE_FN double Add(double a, double b) { return a + b; }
 DSV4_SAMPLE_FN double Multiply(double a, double b) { return a * b; }
-DSV4_SAMPLE_FN double Fma(double a, double b, double c) { return std::fma(a, b, c); }
+DSV4_SAMPLE_FN double Divide(double a, double b) { return a / b; }
 DSV4_SAMPLE_FN uint64_t Bits(double x) { return std::bit_cast<uint64_t>(x); }
 DSV4_SAMPLE_FN double FromBits(uint64_t x) { return std::bit_cast<double>(x); }
 DSV4_SAMPLE_FN uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 DSV4_SAMPLE_FN float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
-DSV4_SAMPLE_FN uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>((static_cast<Wide>(a) * b) >> 64);
-}
 #endif
 
 // e^x for x <= 0, as internal::ExpNonPositive of engine/sampler_math.h.
@@ -68,26 +64,45 @@ DSV4_SAMPLE_FN double Exponent(float logit, float largest, double inverse_temper
   return Multiply(Add(static_cast<double>(logit), -static_cast<double>(largest)), inverse_temperature);
 }
 
-// round(2^46 e^exponent), exponent <= 0: e^x with a relative error below 4e-15, fused as both sides do it exactly.
+// round(2^46 weight), weight = ExpNonPositive(exponent) in [0, 1].
+DSV4_SAMPLE_FN uint64_t MassOfWeight(double weight) {
+  return Bits(Add(Multiply(weight, kMassUnit), 0x1p52)) & 0xFFFFFFFFFFFFFu;  // rounds to a whole number
+}
 DSV4_SAMPLE_FN uint64_t Mass(double exponent) {
   if (!(exponent > -33.0)) return 0;  // 2^46 e^-33 < 1/2
-  const double shifted = Fma(exponent, 1.4426950408889634, 0x1.8p52);
-  const double n = Add(shifted, -0x1.8p52);
-  const double r = Fma(n, -1.90821492927058770002e-10, Fma(n, -6.93147180369123816490e-01, exponent));
-  double p = 1.0 / 39916800;
-  p = Fma(p, r, 1.0 / 3628800);
-  p = Fma(p, r, 1.0 / 362880);
-  p = Fma(p, r, 1.0 / 40320);
-  p = Fma(p, r, 1.0 / 5040);
-  p = Fma(p, r, 1.0 / 720);
-  p = Fma(p, r, 1.0 / 120);
-  p = Fma(p, r, 1.0 / 24);
-  p = Fma(p, r, 1.0 / 6);
-  p = Fma(p, r, 0.5);
-  p = Fma(p, r, 1.0);
-  p = Fma(p, r, 1.0);
-  const double scaled = Fma(p, FromBits((Bits(shifted) + 1023 + 46) << 52), 0x1p52);  // rounds to a whole number
-  return Bits(scaled) & 0xFFFFFFFFFFFFFu;
+  return MassOfWeight(ExpNonPositive(exponent));
+}
+
+// -ln(x) for x in [2^-53, 1], relative error below 1e-15: x = m 2^e with m in [sqrt(1/2), sqrt(2)), and the series of
+// ln m = 2 artanh s, s = (m - 1) / (m + 1), to s^21.
+DSV4_SAMPLE_FN double NegativeLog(double x) {
+  constexpr uint64_t kRootOfHalf = 0x3FE6A09E667F3BCDu;
+  const int64_t e = static_cast<int64_t>(Bits(x) - kRootOfHalf) >> 52;
+  const double m = FromBits(Bits(x) - (static_cast<uint64_t>(e) << 52)), n = static_cast<double>(e);
+  const double s = Divide(Add(m, -1.0), Add(m, 1.0)), z = Multiply(s, s);
+  double p = 1.0 / 21;
+  p = Add(Multiply(p, z), 1.0 / 19);
+  p = Add(Multiply(p, z), 1.0 / 17);
+  p = Add(Multiply(p, z), 1.0 / 15);
+  p = Add(Multiply(p, z), 1.0 / 13);
+  p = Add(Multiply(p, z), 1.0 / 11);
+  p = Add(Multiply(p, z), 1.0 / 9);
+  p = Add(Multiply(p, z), 1.0 / 7);
+  p = Add(Multiply(p, z), 1.0 / 5);
+  p = Add(Multiply(p, z), 1.0 / 3);
+  p = Add(Multiply(p, z), 1.0);
+  const double of_m = Multiply(Multiply(2.0, s), p);
+  return -Add(Multiply(n, 6.93147180369123816490e-01), Add(Multiply(n, 1.90821492927058770002e-10), of_m));
+}
+
+// The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it does with
+// probability mass / sum of masses. E follows from the draw's number and the token's id alone: where two distributions are alike,
+// so are their draws of one number.
+DSV4_SAMPLE_FN double UniformOfRace(uint64_t draw, int32_t id) {  // in (0, 1]
+  return Multiply(static_cast<double>((RandomBits(draw, static_cast<uint64_t>(id)) >> 11) + 1), 0x1p-53);
+}
+DSV4_SAMPLE_FN double RaceTime(double uniform, uint64_t mass) {
+  return Divide(NegativeLog(uniform), static_cast<double>(mass));
 }
 
 // Larger for what comes first: the larger logit, then the lower id. Zeros of either sign are equal.
@@ -125,11 +140,6 @@ DSV4_SAMPLE_FN bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
   if (m > limit + 2) return false;
   if (m < limit - 2) return true;
   return ExpNonPositive(exponent) < static_cast<double>(min_p);
-}
-
-// u * total with u = (bits >> 11) 2^-53, rounded down: what a whole number must exceed to exceed u * total.
-DSV4_SAMPLE_FN uint64_t Target(uint64_t random_bits, uint64_t total) {
-  return MultiplyHigh(random_bits >> 11 << 11, total);
 }
 
 // Whether a token with `before` in front of it is past the cut.
