@@ -45,7 +45,7 @@ void AddGenerate(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<GenerateOptions>();
   CLI::App* c = AddCommand(app, "generate", "Continue a prompt",
                            "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0", o);
-  AddModelFlags(c, &o->model);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "-p,--prompt", "TEXT", "the prompt (else --prompt-file, --token-ids, or stdin when piped)",
           [o](const std::string& text) { o->prompt = text; });
   AddPath(c, "--prompt-file", &o->prompt_file, "a file with the prompt (-: stdin)");
@@ -58,6 +58,7 @@ void AddGenerate(CLI::App* app, Command* chosen) {
              "with --json: log-probabilities of each token and of the N most likely ones");
   AddPath(c, "--output-ids", &o->output_ids_file, "write the token ids of the output to this file");
   c->add_flag("--ignore-eos", o->ignore_eos, "go on after EOS");
+  AddPath(c, "--draft-log", &o->draft_log_file, "write what was drafted and what was right, a JSON line a step");
   c->add_flag("--no-bos", o->no_bos,
               "do not put BOS before the prompt (text prompts get one unless they start with it)");
   c->add_flag("--json", o->json, "print one JSON object at the end instead of streaming text");
@@ -86,7 +87,7 @@ void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
   CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
                            "dsv4 chat --thinking", o);
-  AddModelFlags(c, &o->model);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
   AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
   AddDialect(c, &o->dialect);
@@ -130,7 +131,7 @@ void AddPerplexity(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<PerplexityOptions>();
   CLI::App* c = AddCommand(app, "perplexity", "How well the model predicts a text",
                            "dsv4 perplexity -f book.txt --ctx 1024", o);
-  AddModelFlags(c, &o->model, /*with_context=*/false);
+  AddModelFlags(c, &o->model, ModelFlags::kWithoutContext);
   AddPath(c, "-f,--file", &o->text_file, "the text (-: stdin)");
   AddPath(c, "--token-ids", &o->token_ids_file, "its token ids instead, taken as they are");
   AddInteger(c, "--ctx", &o->window, 2, kMaxInt64,
@@ -234,7 +235,7 @@ void AddBench(CLI::App* app, Command* chosen) {
                            "dsv4 bench --device cuda --synthetic flash --layers 20\n  dsv4 bench --device cpu "
                            "--synthetic flash --layers 2 --threads 2",
                            o);
-  AddModelFlags(c, &o->model);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
   AddCounts(c, "--prompts", &o->prompts, 1 << 20,
             "prompt lengths of the prefill part (default: cpu 512,2048, cuda 512,2048,8192)");
@@ -302,7 +303,7 @@ void AddServe(CLI::App* app, Command* chosen) {
   ServerOptions* s = &o->server;
   CLI::App* c = AddCommand(app, "serve", "Serve OpenAI- and Anthropic-compatible HTTP",
                            "dsv4 serve --port 8000 --api-key-file keys.txt", o);
-  AddModelFlags(c, &o->model);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
   AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
           [=](const std::string& text) { s->host = text; });

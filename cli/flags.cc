@@ -84,7 +84,24 @@ void AddModelDir(CLI::App* app, std::string* dir) {
           });
 }
 
-void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
+namespace {
+
+void AddDraftFlags(CLI::App* app, ModelOptions* o) {
+  std::vector<std::pair<std::string, Speculate>> choices;
+  for (size_t i = 0; i < std::size(kSpeculateNames); ++i) {
+    choices.emplace_back(kSpeculateNames[i], static_cast<Speculate>(i));
+  }
+  AddChoice<Speculate>(app, "--speculate", &o->speculate, choices,
+                       "who drafts tokens that are verified together; the text is always the same (default off)");
+  AddInteger(app, "--draft-tokens", &o->draft_tokens, 1, kMaxDraftTokens,
+             "tokens of a draft at most (default: what suits the drafter)");
+  AddNumber(app, "--draft-threshold", &o->draft_threshold,
+            "end drafts in front of the first token less likely than this, 0 to 1 (default: by measured times)");
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   AddModelDir(app, &o->model_dir);
   AddText(app, "--device", "NAME",
           "where to run: cpu, cuda (the first GPU), cuda:N (default cpu); several ranks: cuda:0,1, cuda:0-3, cuda:0*2, "
@@ -108,7 +125,7 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
                      "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
-  if (with_context) {
+  if (flags != ModelFlags::kWithoutContext) {
     AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
                "context limit in tokens (default: the model's own)");
   }
@@ -149,6 +166,7 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context) {
                 "of several ranks: compare what they have computed after every call (slow)");
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
+  if (flags == ModelFlags::kGenerate) AddDraftFlags(app, o);
 }
 
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {

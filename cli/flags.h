@@ -86,7 +86,9 @@ void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vecto
                const std::string& help);
 
 void AddModelDir(CLI::App* app, std::string* dir);
-void AddModelFlags(CLI::App* app, ModelOptions* o, bool with_context = true);
+// What a command does with the model: it generates, and drafts; it has contexts of its own; or neither.
+enum class ModelFlags { kPlain, kGenerate, kWithoutContext };
+void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags = ModelFlags::kPlain);
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops);
 
 }  // namespace dsv4::cli

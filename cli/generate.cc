@@ -50,6 +50,7 @@ struct Generation {
   std::vector<TokenId> ids;
   std::vector<SampledToken> sampled;  // with --logprobs
   std::string text;
+  std::string draft_log;          // with --draft-log
   std::string finish_reason = "length";  // "stop", "length" or "interrupted"
   Clock::time_point start;
   Clock::time_point prompt_done;
@@ -144,7 +145,14 @@ Generation Generate(const GenerateOptions& options, Engine& engine, Session& ses
   } else if (options.max_tokens != 0 && accept(Must(sampler.Sample(logits)))) {
     const int64_t left = options.max_tokens < 0 ? std::numeric_limits<int64_t>::max()
                                                 : options.max_tokens - static_cast<int64_t>(out.ids.size());
-    const DecodeItem item{.session = &session, .sampler = &sampler, .first = out.ids.back(), .max_tokens = left};
+    DecodeItem item{.session = &session, .sampler = &sampler, .first = out.ids.back(), .max_tokens = left};
+    if (!options.draft_log_file.empty()) {
+      item.on_verification = [&out](const Verification& v) {
+        const Json line = {{"p", v.position}, {"proposed", std::vector<TokenId>(v.proposed.begin(), v.proposed.end())},
+                           {"accepted", v.accepted}};
+        out.draft_log += line.dump() + "\n";
+      };
+    }
     Must(engine.Decode({&item, 1}, [&](size_t, const SampledToken& token) { return accept(token); }));
   }
   out.end = Clock::now();
@@ -180,6 +188,7 @@ int RunGenerate(const GenerateOptions& options) {
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
   if (!options.output_ids_file.empty()) CheckWritable(options.output_ids_file);
+  if (!options.draft_log_file.empty()) CheckWritable(options.draft_log_file);
 
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
@@ -216,7 +225,8 @@ int RunGenerate(const GenerateOptions& options) {
   const auto output_tokens = static_cast<int64_t>(g.ids.size());
   const double prompt_s = Seconds(g.start, g.prompt_done);
   const double decode_s = Seconds(g.prompt_done, g.end);
-  // The first token comes with the prompt's logits; the others took a step each.
+  const DraftCounts drafts = engine->draft_counts();
+  // The first token comes with the prompt's logits; the others took a step each, or came with drafts.
   const int64_t steps = std::max<int64_t>(output_tokens - 1, 0);
 
   if (options.json) {
@@ -226,6 +236,9 @@ int RunGenerate(const GenerateOptions& options) {
               {"prompt_tokens", prompt_tokens},
               {"completion_tokens", output_tokens},
               {"seed", sampler->seed()}};
+    if (drafts.verifications > 0) {
+      j["drafts"] = {{"steps", drafts.steps}, {"proposed", drafts.drafted}, {"accepted", drafts.accepted}};
+    }
     if (options.sampling.top_logprobs >= 0) j["logprobs"] = LogprobsToJson(g.sampled, tokenizer.get());
     j["timings"] = {{"load_s", load_s},
                     {"prompt_s", prompt_s},
@@ -239,11 +252,17 @@ int RunGenerate(const GenerateOptions& options) {
   if (!options.output_ids_file.empty()) {
     WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   }
+  if (!options.draft_log_file.empty()) WriteOutput(options.draft_log_file, g.draft_log);
   std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) +
                         " tokens, " + Rate(prompt_tokens, prompt_s) + " | generated " +
                         FormatCount(output_tokens) + " tokens, " + Rate(steps, decode_s) +
                         " | first token after " + FormatFixed(1000 * Seconds(g.start, g.first_token), 0) +
                         " ms";
+  if (drafts.verifications > 0) {
+    const double a_step = static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(drafts.steps, 1));
+    summary += " | drafts " + FormatCount(drafts.accepted) + " of " + FormatCount(drafts.drafted) + " accepted, " +
+               FormatFixed(a_step, 2) + " tokens a step";
+  }
   if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(sampler->seed());
   PrintError(summary + "\n");
   return kExitDone;

@@ -35,6 +35,7 @@ struct GenerateOptions {
   int64_t max_tokens = 256;  // -1: until EOS or the end of the context
   StopOptions stops;
   std::string output_ids_file;
+  std::string draft_log_file;
   bool ignore_eos = false;
   bool no_bos = false;
   bool json = false;

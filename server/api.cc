@@ -197,6 +197,7 @@ void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params
   }
   params->stops = ReadStops(fields, "stop");
   params->include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
+  params->speculate = fields.Bool("speculate").value_or(true);
   params->ignore_eos = fields.Bool("ignore_eos").value_or(false);
   params->min_tokens = fields.Integer("min_tokens", 0).value_or(0);
   params->skip_special = fields.Bool("skip_special_tokens").value_or(true);
@@ -272,11 +273,13 @@ void CheckModel(const Api& api, const Fields& fields) {
 }
 
 Json UsageToJson(const TokenCounts& c) {
+  Json details = {{"reasoning_tokens", c.reasoning}};
+  if (c.drafted > 0) details["accepted_prediction_tokens"] = c.drafted;
   return {{"prompt_tokens", c.prompt},
           {"completion_tokens", c.completion},
           {"total_tokens", c.prompt + c.completion},
           {"prompt_tokens_details", {{"cached_tokens", c.cached}}},
-          {"completion_tokens_details", {{"reasoning_tokens", c.reasoning}}},
+          {"completion_tokens_details", std::move(details)},
           {"prompt_cache_hit_tokens", c.cached},
           {"prompt_cache_miss_tokens", c.prompt - c.cached}};
 }
@@ -291,6 +294,7 @@ TokenCounts UsageSum::Total(int sequences_per_prompt) const {
   for (size_t i = 0; i < counts_.size(); ++i) {
     total.completion += counts_[i].completion;
     total.reasoning += counts_[i].reasoning;
+    total.drafted += counts_[i].drafted;
     if (i % static_cast<size_t>(sequences_per_prompt) != 0) continue;
     total.prompt += counts_[i].prompt;
     total.cached += counts_[i].cached;

@@ -27,6 +27,7 @@ struct GenerationParams {
   int64_t max_tokens = 0;  // at most; 0: the prompt is only read
   int64_t min_tokens = 0;  // EOS and stop ids are not chosen before
   bool ignore_eos = false;
+  bool speculate = true;  // false: no drafts, whatever the server does
   std::vector<TokenId> stop_ids;
   std::vector<std::string> stops;
   bool include_stop = false;  // the stop string is part of the text
@@ -63,6 +64,7 @@ struct TokenCounts {
   int64_t cached = 0;      // of the prompt: taken from a kept session
   int64_t completion = 0;  // chosen tokens, EOS and reasoning included
   int64_t reasoning = 0;
+  int64_t drafted = 0;     // of the completion: came by drafts that were accepted
 };
 
 // What one step brought one sequence.

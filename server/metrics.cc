@@ -112,6 +112,7 @@ void Metrics::AddStep(const Step& step) {
   for (const double s : step.token_gaps_s) token_gap_.Add(s);
   if (step.decode_s > 0) decode_step_.Add(step.decode_s);
   gaps_over_bound_ += static_cast<uint64_t>(step.gaps_over_bound);
+  if (step.drafts.steps > 0) drafts_ = step.drafts;
 }
 
 void Metrics::AddRequest(const Request& r) {
@@ -176,6 +177,19 @@ std::string Metrics::Render(const Gauges& g) const {
            static_cast<double>(prefix_queries_));
   page.One("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there.",
            static_cast<double>(prefix_hits_));
+  page.One("vllm:spec_decode_num_drafts_total", "counter", "Drafts that were verified.", static_cast<double>(drafts_.verifications));
+  page.One("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens of them.", static_cast<double>(drafts_.drafted));
+  page.One("vllm:spec_decode_num_accepted_tokens_total", "counter", "Tokens of them that were right.",
+           static_cast<double>(drafts_.accepted));
+  page.Head("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "The same by place in the draft.");
+  for (size_t i = 0; i < drafts_.accepted_at.size(); ++i) {
+    page.Value("vllm:spec_decode_num_accepted_tokens_per_pos_total", ",position=\"" + std::to_string(i) + "\"",
+               static_cast<double>(drafts_.accepted_at[i]));
+  }
+  page.One("dsv4:decode_steps_total", "counter", "Steps of decoding, with drafts or without.", static_cast<double>(drafts_.steps));
+  page.Head("dsv4:spec_decode_seconds_total", "counter", "Time of drafting, and of steps that hold drafts.");
+  page.Value("dsv4:spec_decode_seconds_total", ",phase=\"draft\"", drafts_.draft_s);
+  page.Value("dsv4:spec_decode_seconds_total", ",phase=\"verify\"", drafts_.verify_s);
   page.Counts("vllm:request_success_total", "Finished sequences by reason.", "finished_reason", success_);
   first_token_.Render("vllm:time_to_first_token_seconds", "Arrival to first token.", model_label_, &page.out);
   token_gap_.Render("vllm:inter_token_latency_seconds", "Time between tokens of a sequence.", model_label_,

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/speculation.h"
+
 namespace dsv4::server {
 
 class Histogram {
@@ -42,6 +44,8 @@ class Metrics {
   // One step of the engine.
   struct Step {
     int64_t prompt_tokens = 0, generated_tokens = 0;
+    int64_t drafted_tokens = 0;  // of the generated ones: came with the one before
+    DraftCounts drafts = {};     // so far; none: nothing new
     std::vector<double> first_token_s, token_gaps_s;
     double decode_s = 0;  // of a step without prompts
     int64_t gaps_over_bound = 0;
@@ -70,6 +74,7 @@ class Metrics {
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0,
            evictions_ = 0, gaps_over_bound_ = 0;
+  DraftCounts drafts_;
   std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
   Histogram first_token_, token_gap_, decode_step_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,

@@ -66,7 +66,7 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
   if (batch.empty() || interrupted_) return false;
   int64_t bytes = engine_.kv_bytes();
   for (const SequencePtr& s : running_) {
-    if (s->session != nullptr && s->take > 0) bytes += Growth(*s, kDecodeTokens);
+    if (s->session != nullptr && s->take > 0) bytes += Growth(*s, kDecodeTokens + kMaxDraftTokens);
     if (s->take == 0 && !s->job->paused && !s->ended && !s->waits_for_mask) return false;
   }
   return bytes <= options_.kv_budget_bytes &&
@@ -76,7 +76,7 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
 void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   std::vector<DecodeItem> items;
   for (Sequence* s : batch) {
-    DecodeItem item{.session = s->session.get(), .sampler = &SamplerOf(*s), .first = s->ids.back()};
+    DecodeItem item{.session = s->session.get(), .sampler = &SamplerOf(*s), .first = s->ids.back(), .speculate = s->params.speculate};
     if (IsHeld(*s)) item.allowed = [this, s] { return Allowed(*s); };
     item.max_tokens = std::min(kDecodeTokens, s->params.max_tokens - s->out.counts.completion);
     item.stop_ids = s->params.stop_ids;
@@ -96,7 +96,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   };
   step_begin_ns_ = NowNs();
   const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
-    if (step_metrics_.generated_tokens > 0 && i <= last) {  // the next round of tokens has begun
+    if (step_metrics_.generated_tokens > 0 && !token.drafted && i <= last) {  // the next round of tokens has begun
       end_step();
       step_begin_ns_ = NowNs();
       wait_until = Clock::now() + kRoundWait;
@@ -105,6 +105,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
     Sequence& s = *batch[i];
     const size_t length = s.ids.size();
     const bool reasoned = s.writer.in_reasoning();
+    if (token.drafted) ++s.out.counts.drafted, ++step_metrics_.drafted_tokens;
     AcceptToken(s, {.id = token.id, .logprob = token.logprob, .top = token.top});
     // A place that became free is for those that wait.
     over = over || interrupted_ || (s.ended && !waiting_.empty()) ||
@@ -132,7 +133,8 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
 
 void Scheduler::AfterGeneratingStep() {
   if (step_metrics_.generated_tokens == 0) return;
-  TakeTime(step_metrics_.generated_tokens, 0);
+  step_metrics_.drafts = engine_.draft_counts();
+  TakeTime(step_metrics_.generated_tokens - step_metrics_.drafted_tokens, 0);
 }
 
 void Scheduler::AfterStep(std::span<Sequence* const> batch) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/speculation.h"
 #include "dsv4/status.h"
 #include "dsv4/types.h"
 
@@ -83,6 +84,10 @@ struct EngineOptions {
   AmxUse amx = AmxUse::kOff;       // CPU
   bool tight_experts = true;       // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result
                                    // depends on it (docs/formats.md, 3.1)
+  Speculate speculate = Speculate::kOff;
+  int64_t draft_tokens = 0;        // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
+  float draft_threshold = -1;      // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0:
+                                   // drafts are as long as measured times of steps make worth while
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
   std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty
@@ -144,6 +149,8 @@ struct DecodeItem {
   int64_t max_tokens = 0;             // draws at most; at least 1
   std::vector<TokenId> stop_ids = {}; // a draw of one of these ends the item
   AllowedFn allowed = {};             // empty: always all
+  bool speculate = true;              // false: no drafts
+  std::function<void(const Verification&)> on_verification = {};  // called behind the tokens of a step that held drafts; may be empty
 };
 // Called with every draw, in order within an item. Return false to end that item.
 using TokenFn = std::function<bool(size_t item, const SampledToken& token)>;
@@ -194,8 +201,10 @@ class Engine {
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
-  // Draws are those of Step, as decode rows, and Sampler::Sample in turn. Errors as of Step and Sample; sessions keep what was appended.
+  // Draws are those of Step, as decode rows, and Sampler::Sample in turn, with drafts (EngineOptions::speculate) and without. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
+
+  virtual DraftCounts draft_counts() const { return {}; }
 
   // OK until the engine can run no more steps (a GPU has failed, its ranks have lost each other): then every call that needs
   // the device returns this, until Restart.

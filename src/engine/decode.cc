@@ -7,6 +7,7 @@
 #include "engine/check_ranks.h"
 #include "engine/decode_loop.h"
 #include "engine/engine_impl.h"
+#include "engine/host_decode_loop.h"
 #include "engine/sampler_impl.h"
 #include "ops/sample/sample.h"
 
@@ -33,32 +34,7 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
 
 Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) {
   const PoolUse use(&pool());  // also while a token is drawn
-  struct Waiting {
-    size_t item;
-    TokenId next;
-    int64_t drawn = 0;
-    std::vector<float> logits = {};
-  };
-  std::vector<Waiting> live;
-  for (size_t i = 0; i < items.size(); ++i) live.push_back({.item = i, .next = items[i].first});
-  std::vector<StepItem> step;
-  while (!live.empty()) {
-    step.clear();
-    for (Waiting& l : live) {
-      step.push_back({.session = items[l.item].session, .tokens = {&l.next, 1}, .rows = LogitRows::kLast, .logits = &l.logits});
-    }
-    DSV4_RETURN_IF_ERROR(Step(step));
-    for (Waiting& l : live) {
-      const DecodeItem& item = items[l.item];
-      const std::span<const uint32_t> allowed = item.allowed ? item.allowed() : std::span<const uint32_t>();
-      DSV4_ASSIGN_OR_RETURN(const SampledToken token, item.sampler->Sample(l.logits, allowed));
-      l.next = token.id;
-      const bool stop = std::find(item.stop_ids.begin(), item.stop_ids.end(), token.id) != item.stop_ids.end();
-      if (!on_token(l.item, token) || stop || ++l.drawn >= item.max_tokens) l.next = -1;
-    }
-    std::erase_if(live, [](const Waiting& l) { return l.next < 0; });
-  }
-  return {};
+  return HostDecodeLoop(*this, drafting_, items, on_token).Run();
 }
 
 Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token) {

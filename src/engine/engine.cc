@@ -43,7 +43,7 @@ std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::
 
 EngineImpl::EngineImpl(const Loaded& loaded, const EngineOptions& options)
     : options_(WithoutCalls(options)), info_(loaded.info), kv_layout_(loaded.models.front()->kv_layout()),
-      prefill_chunk_(PrefillChunk(options)), places_(loaded.places) {}
+      prefill_chunk_(PrefillChunk(options)), places_(loaded.places), drafting_(options) {}
 
 EngineImpl::~EngineImpl() { CloseDevices({}); }
 

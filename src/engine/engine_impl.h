@@ -12,6 +12,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
+#include "engine/drafting.h"
 #include "engine/options.h"
 #include "engine/rank_decode_steps.h"
 #include "engine/ranks.h"
@@ -66,6 +67,7 @@ class EngineImpl : public Engine {
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
   double StepBytes(int64_t batch, int64_t context) const override { return ranks_ != nullptr ? ranks_->StepBytes(batch, context) : 0; }
   Result<double> MeasureReadRate() override;
+  DraftCounts draft_counts() const override { return drafting_.counts; }
   Status health() const override { return ranks_ != nullptr ? ranks_->status() : closed_; }
   Status Restart() override;
 
@@ -74,6 +76,7 @@ class EngineImpl : public Engine {
   Ranks& ranks() const { return *ranks_; }
   ThreadPool& pool() const { return ranks_->leader_pool(); }
   Runner& runner() const { return ranks_->leader(); }
+  Drafting& drafting() { return drafting_; }
 
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);
@@ -110,6 +113,7 @@ class EngineImpl : public Engine {
   const RankPlaces places_;
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<RankDecodeSteps> decode_steps_;
+  Drafting drafting_;
   dsv4::Step step_;
   std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
   std::vector<RankCaches*> step_caches_;  // of step_'s sequences

@@ -51,6 +51,14 @@ Status CheckEngineOptions(const EngineOptions& o) {
   if (o.exchange_timeout_s < 0 || o.exchange_timeout_s > kMaxExchangeTimeout) {
     return InvalidArgument(StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
   }
+  if (o.speculate == Speculate::kMtp || o.speculate == Speculate::kDspark) {
+    return Unsupported(StrCat("--speculate ", kSpeculateNames[static_cast<size_t>(o.speculate)],
+                              ": this program cannot run draft modules of checkpoints; use --speculate lookup"));
+  }
+  if (o.draft_tokens < 0 || o.draft_tokens > kMaxDraftTokens) {
+    return InvalidArgument(StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
+  }
+  if (!(o.draft_threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.draft_threshold, ": from 0 to 1"));
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
 }

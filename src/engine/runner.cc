@@ -1,6 +1,7 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engine/options.h"
@@ -32,6 +33,11 @@ void Runner::SetRanks(const RankView& view) {
 
 bool Runner::UsesTiles(int64_t num_tokens) const {
   return amx_ == AmxUse::kAlways || (amx_ == AmxUse::kPrefill && num_tokens >= kTileTokens);
+}
+
+int64_t Runner::RowsAlike(int64_t rows) const {
+  if (on_host()) return amx_ == AmxUse::kPrefill && rows < kTileTokens ? kTileTokens - 1 : std::numeric_limits<int64_t>::max();
+  return std::max(rows, kMaxDecodeRows);
 }
 
 void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {

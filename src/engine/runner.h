@@ -30,6 +30,8 @@ class Runner {
   bool on_host() const { return device_.kind() == DeviceKind::kCpu; }
   int64_t max_rows() const { return memory_ ? memory_->max_rows() : 0; }  // of logits, that there is room for
   bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
+  // Decode rows up to which a step's rows have the bits that they have in one of `rows` rows.
+  int64_t RowsAlike(int64_t rows) const;
 
   // Room for steps of so many tokens with so many rows of logits. Logits and recordings of before are gone where there was
   // none. Throws std::bad_alloc; the next Reserve starts from nothing then.

@@ -32,6 +32,27 @@ class Generate(CliTestCase):
         self.assertEqual(len(texts), 1)
         self.assertNotEqual(texts, {self.generate("--seed", "4")})
 
+    def test_drafts_change_nothing(self):
+        log = self.tmp / "drafts.jsonl"
+        args = ["generate", *self.model, "-p", "one two three four. " * 6, "-n", "40", "--ignore-eos"]
+        proposed = 0
+        repeats = ["--logit-bias", "42=30"]  # random weights say nothing twice by themselves
+        for sampling in [["--temperature", "0", *repeats], ["--seed", "5", *repeats], ["--seed", "6", "--repeat-penalty", "1.1"]]:
+            text = self.ok(*args, *sampling)
+            self.assertEqual(self.ok(*args, *sampling, "--speculate", "lookup"), text)
+            self.assertEqual(self.ok(*args, *sampling, "--speculate", "auto", "--draft-threshold", "0", "--draft-tokens", "4",
+                                     "--draft-log", log), text)
+            for line in log.read_text().splitlines():
+                step = json.loads(line)
+                self.assertEqual(set(step), {"p", "proposed", "accepted"})
+                self.assertTrue(0 <= step["accepted"] <= len(step["proposed"]) <= 4)
+                proposed += len(step["proposed"])
+        self.assertGreater(proposed, 0)
+        self.fails(1, "--speculate mtp", "generate", *self.model, "-p", "x", "--speculate", "mtp")
+        self.fails(2, "--speculate", "generate", *self.model, "-p", "x", "--speculate", "maybe")
+        self.fails(2, "--draft-tokens", "generate", *self.model, "-p", "x", "--draft-tokens", "8")
+        self.fails(1, "draft threshold", "generate", *self.model, "-p", "x", "--draft-threshold", "1.5")
+
     def test_prompt_sources_agree(self):
         text = self.generate("--temperature", "0")
         path = self.file("prompt.txt", "In the beginning")

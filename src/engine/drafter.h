@@ -1,0 +1,45 @@
+// Who guesses what comes behind a sequence's next token (docs/speculation.md). A guess may be anything: what is emitted does not
+// depend on it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/status.h"
+#include "dsv4/types.h"
+#include "engine/sampler_impl.h"
+#include "engine/session.h"
+
+namespace dsv4 {
+
+struct Draft {
+  // Of the sequence: what has been processed, and the token behind that.
+  const SessionImpl* session = nullptr;
+  const SamplerImpl* sampler = nullptr;  // null: not ours
+  TokenId next = -1;
+  int64_t most = 0;  // tokens wanted; 0: none
+
+  std::vector<TokenId> tokens;      // out: `most` at most
+  std::vector<float> confidence;    // out, of each of them: probability that it is accepted when those before it are
+  int64_t match = 0;                // the drafter's own: what its guess rests on
+
+  void Shorten(size_t to) {
+    tokens.resize(std::min(tokens.size(), to));
+    confidence.resize(std::min(confidence.size(), to));
+  }
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  virtual int64_t max_tokens() const = 0;  // of a draft, unless the caller asks for a number
+  // Fills the drafts, which come without tokens.
+  virtual Status Propose(std::span<Draft> drafts) = 0;
+  // How many tokens of a draft of Propose's, which may have been cut since, were accepted.
+  virtual void Observe(const Draft& /*draft*/, int64_t /*accepted*/) {}
+};
+
+}  // namespace dsv4

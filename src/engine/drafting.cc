@@ -1,0 +1,13 @@
+#include "engine/drafting.h"
+
+#include "engine/lookup_drafter.h"
+
+namespace dsv4 {
+
+Drafting::Drafting(const EngineOptions& options) : policy(options.draft_threshold) {
+  if (options.speculate == Speculate::kOff) return;
+  drafter = std::make_unique<LookupDrafter>();
+  max_tokens = options.draft_tokens > 0 ? options.draft_tokens : drafter->max_tokens();
+}
+
+}  // namespace dsv4

@@ -1,0 +1,184 @@
+// Decoding with drafts against decoding without: what must not differ, and drafters that know, or do not know, what comes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dsv4/sampling.h"
+#include "engine/engine_impl.h"
+#include "engine/lookup_drafter.h"
+#include "support/random.h"
+#include "support/sessions.h"
+#include "support/visible_state.h"
+
+namespace dsv4::test {
+
+// One sequence of a batch.
+struct DraftWanted {
+  int64_t prompt = 0;  // tokens
+  SamplingParams sampling = {};
+  int64_t max_tokens = 0;
+  std::vector<TokenId> stop_ids = {};
+  int64_t ends_after = 1 << 20;  // draws, by on_token
+  bool masked = false;           // a third of the ids at each draw, another one each time
+  bool speculate = true;
+};
+
+// What came out of one sequence.
+struct DraftOutcome {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenId>> top;
+  std::vector<TokenId> session;  // its tokens in the end
+  std::vector<size_t> lengths;   // of the session at every draw
+  std::vector<uint8_t> state;    // that a next token could read
+  std::vector<float> next_row;   // logits of one token more
+  int64_t drafted = 0;           // tokens that came with the one before
+
+  bool operator==(const DraftOutcome& o) const {
+    return ids == o.ids && logprobs == o.logprobs && top == o.top && session == o.session && lengths == o.lengths &&
+           state == o.state && next_row == o.next_row;
+  }
+};
+
+enum class Guess { kRight, kWrong, kHalf, kRandom };
+
+// Knows what the sequences will say.
+class Oracle : public Drafter {
+ public:
+  Oracle(Guess guess, const std::vector<DraftOutcome>& known, int64_t vocab) : guess_(guess), known_(known), vocab_(vocab) {}
+
+  void Watch(const Session* session, size_t sequence, size_t begin) { watched_[session] = {sequence, begin}; }
+  int64_t max_tokens() const override { return kMaxDraftTokens; }
+  Status Propose(std::span<Draft> drafts) override {
+    for (Draft& d : drafts) {
+      if (d.most == 0) continue;
+      const auto [sequence, begin] = watched_.at(d.session);
+      const std::vector<TokenId>& ids = known_[sequence].ids;
+      for (int64_t i = 0; i < d.most; ++i) {
+        const size_t at = d.session->tokens().size() - begin + static_cast<size_t>(i);
+        const TokenId right = at < ids.size() ? ids[at] : 0;
+        const bool is_right = guess_ == Guess::kRight || (guess_ == Guess::kHalf && random_.Chance(0.5));
+        const auto v = static_cast<TokenId>(vocab_);
+        d.tokens.push_back(guess_ == Guess::kRandom ? static_cast<TokenId>(random_.Index(vocab_))
+                                                    : is_right ? right : (right + 1) % v);
+        d.confidence.push_back(0.5f);
+      }
+    }
+    return {};
+  }
+  void Observe(const Draft& draft, int64_t accepted) override {
+    ++verifications;
+    proposed += static_cast<int64_t>(draft.tokens.size());
+    all_accepted += accepted;
+  }
+
+  int64_t verifications = 0, proposed = 0, all_accepted = 0;
+
+ private:
+  const Guess guess_;
+  const std::vector<DraftOutcome>& known_;
+  const int64_t vocab_;
+  Random random_{77};
+  std::map<const Session*, std::pair<size_t, size_t>> watched_;  // its number, and its tokens without those that are drawn
+};
+
+// Runs batches of one engine.
+class DraftedDecode {
+ public:
+  explicit DraftedDecode(Engine& engine) : engine_(dynamic_cast<EngineImpl&>(engine)) {}
+
+  // Drafts of up to `most` tokens, all of which are verified; null: none.
+  std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter, int64_t most) {
+    const int64_t v = engine_.info().vocab_size;
+    Drafting& drafting = engine_.drafting();
+    drafting.drafter = std::move(drafter);
+    drafting.max_tokens = most;
+    auto* oracle = dynamic_cast<Oracle*>(drafting.drafter.get());
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<std::unique_ptr<Sampler>> samplers;
+    std::vector<std::vector<uint32_t>> masks(wanted.size());
+    std::vector<DecodeItem> items;
+    std::vector<DraftOutcome> out(wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const DraftWanted& w = wanted[i];
+      // A text that repeats itself here and there, so that lookup finds something.
+      std::vector<TokenId> prompt = SomeTokens(w.prompt, i + 1, std::min<int64_t>(v, 40));
+      sessions.push_back(std::move(engine_.NewSession()).value());
+      EXPECT_TRUE(sessions.back()->Append(prompt, LogitRows::kNone, nullptr).ok());
+      samplers.push_back(std::move(Sampler::Create(w.sampling, v)).value());
+      samplers.back()->AddPrompt(prompt);
+      if (oracle != nullptr) oracle->Watch(sessions.back().get(), i, prompt.size());
+      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = prompt[0],
+                       .max_tokens = w.max_tokens, .stop_ids = w.stop_ids, .speculate = w.speculate});
+      if (w.masked) {
+        items.back().allowed = [&masks, &out, v, i]() -> std::span<const uint32_t> {
+          masks[i].assign(static_cast<size_t>((v + 31) / 32), 0);
+          for (int64_t id = static_cast<int64_t>(out[i].ids.size() % 3); id < v; id += 3) masks[i][static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+          return masks[i];
+        };
+      }
+    }
+    const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
+      DraftOutcome& o = out[i];
+      o.ids.push_back(token.id);
+      o.logprobs.push_back(token.logprob);
+      o.top.emplace_back();
+      for (const TokenLogprob& other : token.top) o.top.back().push_back(other.id);
+      o.lengths.push_back(sessions[i]->tokens().size());
+      o.drafted += token.drafted ? 1 : 0;
+      return static_cast<int64_t>(o.ids.size()) < wanted[i].ends_after;
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      auto& session = static_cast<SessionImpl&>(*sessions[i]);
+      out[i].session = session.tokens();
+      out[i].state = VisibleState(session.memory().layout(), session.cache(), static_cast<int64_t>(session.tokens().size()));
+      if (static_cast<int64_t>(session.tokens().size()) < engine_.info().max_context) {
+        EXPECT_TRUE(sessions[i]->Append({&out[i].ids.back(), 1}, LogitRows::kLast, &out[i].next_row).ok());
+      }
+    }
+    return out;
+  }
+
+  // What differs from a run without drafts, as text; "" where nothing does.
+  std::string Differences(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain, std::unique_ptr<Drafter> drafter,
+                          int64_t most) {
+    const std::vector<DraftOutcome> got = Run(wanted, std::move(drafter), most);
+    std::string text;
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (got[i] == plain[i]) continue;
+      text += "sequence " + std::to_string(i) + (got[i].ids != plain[i].ids ? ": ids" : got[i].state != plain[i].state ? ": state" : ": other") + "; ";
+    }
+    return text;
+  }
+
+  EngineImpl& engine() { return engine_; }
+
+ private:
+  EngineImpl& engine_;
+};
+
+// Every option of the sampler; sequence i of a batch gets the i-th.
+inline std::vector<DraftWanted> EveryOption(uint64_t seed) {
+  std::vector<DraftWanted> all = {
+      {.prompt = 5, .sampling = {.temperature = 0}, .max_tokens = 23},
+      {.prompt = 120, .sampling = {.temperature = 0.7f, .top_logprobs = 3}, .max_tokens = 24},
+      {.prompt = 17, .sampling = {.temperature = 1.0f, .top_k = 40, .logit_bias = {{5, 3.0f}, {9, -100.0f}}}, .max_tokens = 19},
+      {.prompt = 125, .sampling = {.temperature = 1.0f, .top_p = 0.8f}, .max_tokens = 17},
+      {.prompt = 40, .sampling = {.temperature = 1.0f, .min_p = 0.05f}, .max_tokens = 24},
+      {.prompt = 61, .sampling = {.temperature = 0.8f, .repeat_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f},
+       .max_tokens = 22},
+      {.prompt = 3, .sampling = {.temperature = 0, .repeat_penalty = 1.1f, .frequency_penalty = 0.3f, .top_logprobs = 0}, .max_tokens = 9},
+      {.prompt = 130, .sampling = {.temperature = 0.9f, .top_k = 8, .top_p = 0.9f, .min_p = 0.01f}, .max_tokens = 24, .masked = true},
+      {.prompt = 250, .sampling = {.temperature = 0.6f}, .max_tokens = 24, .ends_after = 6},
+      {.prompt = 33, .sampling = {.temperature = 1.0f}, .max_tokens = 20, .speculate = false},
+  };
+  for (size_t i = 0; i < all.size(); ++i) all[i].sampling.seed = 1000 * seed + i;
+  return all;
+}
+
+}  // namespace dsv4::test
