@@ -1,6 +1,7 @@
 #include "ops/registry.h"
 
 #include "ops/advance/advance.h"
+#include "ops/block_rows/block_rows.h"
 #include "ops/compress/compress.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
@@ -15,6 +16,7 @@
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/previous_rows/previous_rows.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
@@ -25,6 +27,9 @@
 #include "ops/router/router.h"
 #include "ops/sample/sample.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/step_before/step_before.h"
+#include "ops/stream_add/stream_add.h"
+#include "ops/stream_mean/stream_mean.h"
 #include "ops/sum_ranks/sum_ranks.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/window_append/window_append.h"
@@ -34,6 +39,7 @@ namespace dsv4 {
 std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
   return {
       DescribeAdvance(ctx),
+      DescribeBlockRows(ctx),
       DescribeCompress(ctx),
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
@@ -48,6 +54,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeIndexTopk(ctx),
       DescribeLinear(ctx),
       DescribePackWeight(ctx),
+      DescribePreviousRows(ctx),
       DescribeQPrepare(ctx),
       DescribeRmsNorm(ctx),
       DescribeRope(ctx),
@@ -58,6 +65,9 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeRouter(ctx),
       DescribeSample(ctx),
       DescribeSparseAttention(ctx),
+      DescribeStepBefore(ctx),
+      DescribeStreamAdd(ctx),
+      DescribeStreamMean(ctx),
       DescribeSumRanks(ctx),
       DescribeSwiglu(ctx),
       DescribeWindowAppend(ctx),

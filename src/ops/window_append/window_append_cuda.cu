@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a token of the step; those whose slots later tokens of their sequence take do nothing.
+// One block a token of the step; those whose slots later tokens of their sequence take, and those
+// that their sequence leaves out, do nothing.
 __global__ void __launch_bounds__(kThreads)
     WindowAppendKernel(const float* kv, LayerLayout layer, const SequenceView* sequences, const int32_t* sequence_of,
                        const int64_t* positions) {
@@ -16,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPrevious();
   const int64_t t = blockIdx.x;
   const SequenceView& s = sequences[sequence_of[t]];
-  if (t < s.end - layer.window_slots) return;
+  if (t < s.begin || t >= s.end || t < s.end - layer.window_slots) return;
   const gpu::RowPointer to = gpu::WindowRow(layer, s, positions[t]);
   gpu::EncodeRowWarp(layer.window_row, kv + t * layer.window_row.dim, to.data, to.scale, threadIdx.x % 32, threadIdx.x / 32,
                      kThreads / 32);

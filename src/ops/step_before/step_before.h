@@ -1,0 +1,22 @@
+// The step whose rows are one position earlier, for layers that read a token beside the position before it:
+//   positions_before[t] = max(0, positions[t] - 1)
+//   before[s] = sequences[s] with start - 1; where that starts at 0, its first row belongs to no position: begin + 1
+#pragma once
+
+#include "kv/layout.h"
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct StepBeforeArgs {
+  Tensor positions;                         // i64 [T]
+  const SequenceView* sequences = nullptr;  // [S]
+  int64_t num_sequences = 0;
+  Tensor positions_before;                  // i64 [T], out
+  SequenceView* before = nullptr;           // [S], out
+};
+void StepBefore(const ExecContext& ctx, const StepBeforeArgs& args);
+OpImplementations DescribeStepBefore(const ExecContext& ctx);
+
+}  // namespace dsv4
