@@ -48,6 +48,10 @@ KvLayout MakeKvLayout(const KvSpec& spec) {
     if (rule->indexed) layer.index = MakeCompressor(*rule, spec.index_head_dim, key, spec.spare_slots, layout);
     layout.layers.push_back(layer);
   }
+  if (spec.hidden_width > 0) {
+    layout.hidden_slots = kSpareSlots;
+    layout.hidden_offset = Take(layout.fixed_bytes, kSpareSlots * spec.hidden_width * 4);
+  }
   return layout;
 }
 

@@ -23,6 +23,7 @@ struct KvSpec {
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
   int64_t spare_slots = kSpareSlots;     // of every ring
+  int64_t hidden_width = 0;              // of the values that a draft module keeps of the last positions; 0: none
 };
 
 // A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2, coff*d],
@@ -52,6 +53,8 @@ struct LayerLayout {
 struct KvLayout {
   std::vector<LayerLayout> layers;
   int64_t window = 0;          // W
+  int64_t hidden_offset = 0;   // ring of f32 [hidden_slots, KvSpec::hidden_width] in the fixed block, slot = position %
+  int64_t hidden_slots = 0;    // hidden_slots
   int64_t page_tokens = 0;
   int64_t fixed_bytes = 0;
   int64_t page_bytes = 0;      // 0 when no layer compresses

@@ -227,15 +227,27 @@ AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks)
 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
                const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
-               const Tensor& y) {
+               const Tensor& y, bool append) {
   const Call c = Place(ctx, plan, w, s, rope, cache, b);
+  DSV4_CHECK(append || (!c.one_each() && !c.compresses()));
   const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
   Project(ctx, c, x);
   if (any && !plan.expands) Expand(ctx, c);
   Prepare(ctx, c);
   if (any) Attend(ctx, c, b);
-  if (!c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
+  if (append && !c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
   if (any) ProjectOut(ctx, c, c.Own(y));
+}
+
+void KeyRows(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
+             const Activation& x, const AttentionBuffers& b, const Tensor& kv) {
+  QuantLinear(ctx, s.activation, x, {{w.kv_proj, plan.kv_proj, kv}}, b.rounded);
+}
+
+void AppendRows(const ExecContext& ctx, const AttentionWeights& w, const AttentionSettings& s,
+                const RopeAnglesView& rope, const CacheView& cache, const Tensor& kv) {
+  QPrepare(ctx, {.kv = kv, .kv_norm = w.kv_norm, .cos_sin = rope.cos_sin, .norm_eps = s.norm_eps, .cache = cache});
+  WindowAppend(ctx, {.kv = kv, .cache = cache});
 }
 
 }  // namespace dsv4

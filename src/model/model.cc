@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include "base/check.h"
 #include "model/deepseek_v4/open.h"
 
 namespace dsv4 {
@@ -12,6 +13,10 @@ Tensor ViewOf(const std::vector<T>& v, DType dtype) {
 }
 
 }  // namespace
+
+void LoadedModel::Draft(const ExecContext&, const StepView&, int64_t, StepMemory&, const Tensor&, const Tensor&) const {
+  DSV4_CHECK(false, "the model has no draft module");
+}
 
 StepView HostView(const Step& step) {
   return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),

@@ -26,6 +26,13 @@
 
 namespace dsv4 {
 
+// A draft module that is bound.
+struct DraftFacts {
+  DraftModule module = DraftModule::kNone;
+  int64_t most = 0;  // drafts of a sequence in a step
+  int64_t rows = 1;  // of a sequence in a pass of LoadedModel::Draft
+};
+
 // What the engine needs to know of a model's config, in letters of docs/glossary.md.
 struct ModelFacts {
   int64_t vocab_size = 0;     // V
@@ -37,9 +44,7 @@ struct ModelFacts {
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass
   int64_t weight_bytes = 0;                 // in the files
   KvSpec kv;  // the rings of a draft module included
-  DraftModule draft = DraftModule::kNone;  // that is bound
-  int64_t most_drafts = 0;                 // of a sequence in a step
-  int64_t draft_rows = 1;                  // of a sequence in a pass of LoadedModel::Draft
+  DraftFacts draft;
 };
 
 // What rounds activations and KV rows.
@@ -83,6 +88,7 @@ class StepMemory {
   virtual int64_t max_tokens() const = 0;
   virtual int64_t max_rows() const = 0;              // of logits
   virtual Tensor Logits(int64_t num_rows) const = 0;  // f32 [R, V]: where Forward's logits may go
+  virtual Tensor Confidence(int64_t /*num_rows*/) const { return {}; }  // f32 [R]: the same of Draft; with a module
 };
 
 // Weights in a device's memory (or in mapped files, on the host), ready to run. One rank's.
@@ -104,6 +110,18 @@ class LoadedModel {
   // `memory` comes from MakeStepMemory of this model.
   virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory,
                        const Tensor& logits) const = 0;
+
+  virtual DraftFacts draft() const { return {}; }
+
+  // What a draft module says of the token behind each sequence's next one. The step is one of decode rows, one a
+  // sequence, as if for Forward: place 0 has the sequence's new token, at the position behind what Forward has
+  // processed (1 at least); place j the token that was drafted at place j - 1, one position on. Places come in order,
+  // 0 to DraftFacts::most - 1, for the same sequences, with no Forward between. logits f32 [S, V]; confidence
+  // f32 [S]: DSpark's logit that the draft will be right if those before it are; others leave it. Nothing that
+  // Forward reads is touched; sequences' rows lie in their caches, written by Forward, so there is nothing to commit.
+  // S * DraftFacts::rows is within the memory's tokens and rows, and at most 512. Only with a draft module.
+  virtual void Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory,
+                     const Tensor& logits, const Tensor& confidence) const;
 
   // Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts".
   virtual std::string ExchangeName(int64_t site) const = 0;

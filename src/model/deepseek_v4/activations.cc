@@ -38,6 +38,29 @@ struct Placed {
 }  // namespace
 
 template <typename Place>
+void Activations::ForEachOfDraft(const Config& c, int64_t t, int64_t r, Place& place) {
+  const int64_t d = c.hidden_size, rows = std::min(t, kDraftRows), rank = c.draft.markov_rank;
+  const auto targets = static_cast<int64_t>(c.draft.targets.size());
+  const DType f32 = DType::kF32, i32 = DType::kI32, i64 = DType::kI64;
+  place(draft.positions, i64, Shape{t});
+  place(draft.confidence, f32, Shape{r});
+  place(draft.sequences, DType::kU8, Shape{t * static_cast<int64_t>(sizeof(SequenceView))});
+  if (c.draft.is_mtp()) {
+    place(draft.rounded, FloatBytes(rows * c.hc_mult, d));
+    place(draft.streams, f32, Shape{rows, c.hc_mult, d});
+    return;
+  }
+  place(draft.rounded, FloatBytes(rows, std::max(targets * d, d + rank)));
+  place(draft.main_hidden, f32, Shape{t, targets * d});
+  for (Tensor* ids : {&draft.tokens, &draft.sequence_of, &draft.by_place}) place(*ids, i32, Shape{t});
+  place(draft.last, i64, Shape{t});
+  place(draft.hidden, f32, Shape{r, d});
+  place(draft.base, f32, Shape{r, c.vocab_size});
+  place(draft.markov, f32, Shape{r, rank});
+  place(draft.joined, f32, Shape{r, d + rank});
+}
+
+template <typename Place>
 void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   const int64_t d = c.hidden_size, h = c.hc_mult, heads_width = c.num_heads * c.head_dim;
   const int64_t o_width = c.o_groups * c.o_lora_rank, a = c.experts_per_token, f = c.moe_intermediate;
@@ -77,6 +100,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(moe.hidden, f32, Shape{t * (1 + a), 2 * f});
   place(moe.outputs, f32, Shape{t * (1 + a), d});
 
+  if (c.draft.stages > 0) ForEachOfDraft(c, t, r, place);
   place(out_streams, f32, Shape{r, h, d});
   place(out, f32, Shape{r, d});
   place(rounded_out, FloatBytes(r, d));

@@ -14,6 +14,26 @@
 
 namespace dsv4::deepseek_v4 {
 
+// Rows that a draft module takes through its own projections at once, and of one of its passes.
+inline constexpr int64_t kDraftRows = 512;
+
+// Of a draft module; empty without one.
+struct DraftBuffers {
+  Room rounded;         // a linear's rounded input, of at most kDraftRows rows of the model
+  Tensor positions;     // i64 [T]
+  Tensor sequences;     // SequenceView [T]
+  Tensor confidence;    // f32 [R]
+  Tensor streams;       // f32 [min(T, kDraftRows), H, D]: MTP's input
+  // DSpark:
+  Tensor main_hidden;   // f32 [T, targets * D]
+  Tensor tokens, sequence_of, by_place;  // i32 [T]: of the blocks
+  Tensor last;          // i64 [T]: position of a block's last row
+  Tensor hidden;        // f32 [R, D]: what the blocks' rows are, place by place
+  Tensor base;          // f32 [R, V]: their logits
+  Tensor markov;        // f32 [R, rank]: of the token before
+  Tensor joined;        // f32 [R, D + rank]: both
+};
+
 class Activations : public StepMemory {
  public:
   // Bytes that Activations(config, max_tokens, max_rows) takes.
@@ -26,6 +46,9 @@ class Activations : public StepMemory {
   int64_t max_tokens() const override { return max_tokens_; }
   int64_t max_rows() const override { return max_rows_; }
   Tensor Logits(int64_t num_rows) const override { return logits.Head(num_rows); }
+  Tensor Confidence(int64_t num_rows) const override {
+    return draft.confidence ? draft.confidence.Head(num_rows) : Tensor{};
+  }
 
   Tensor streams;              // f32 [T, H, D]
   Tensor x;                    // f32 [T, D]: a sublayer's input
@@ -36,6 +59,7 @@ class Activations : public StepMemory {
   Tensor compress_cos_sin;     // f32 [T, Dr/2, 2]
   AttentionBuffers attention;
   MoeBuffers moe;
+  DraftBuffers draft;
   Tensor out_streams;          // f32 [R, H, D]
   Tensor out;                  // f32 [R, D]
   Room rounded_out;            // D columns, R rows
@@ -46,6 +70,8 @@ class Activations : public StepMemory {
   struct Measure {};
   explicit Activations(Measure) {}
   // Calls place(tensor, dtype, shape) or place(room, bytes) for every buffer.
+  template <typename Place>
+  void ForEachOfDraft(const Config& config, int64_t max_tokens, int64_t max_rows, Place& place);
   template <typename Place>
   void ForEach(const Config& config, int64_t max_tokens, int64_t max_rows, Place& place);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/str.h"
+#include "model/deepseek_v4/draft.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "ops/pack_weight/pack_weight.h"
 
@@ -45,6 +46,11 @@ std::unique_ptr<StepMemory> BoundModel::MakeStepMemory(int64_t max_tokens, int64
 
 void BoundModel::Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const {
   deepseek_v4::Forward(ctx, model_, step, static_cast<Activations&>(memory), logits);
+}
+
+void BoundModel::Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory,
+                       const Tensor& logits, const Tensor& confidence) const {
+  deepseek_v4::Draft(ctx, model_, step, place, static_cast<Activations&>(memory), logits, confidence);
 }
 
 std::string BoundModel::Describe() const {

@@ -20,6 +20,12 @@ class BoundModel : public LoadedModel {
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
   void Plan(const ExecContext& ctx) override { PlanModel(ctx, &model_); }
   void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const override;
+  DraftFacts draft() const override {
+    const DraftConfig& draft = model_.config.draft;
+    return {draft.module, draft.most(), draft.rows()};
+  }
+  void Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory, const Tensor& logits,
+             const Tensor& confidence) const override;
   std::string ExchangeName(int64_t site) const override { return deepseek_v4::ExchangeName(model_.config, site); }
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;

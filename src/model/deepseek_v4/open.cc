@@ -43,7 +43,7 @@ ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport
   return {.vocab_size = c.vocab_size, .hidden_size = c.hidden_size, .num_layers = c.num_layers,
           .max_positions = c.max_positions, .bos_token_id = c.bos_token_id, .eos_token_ids = c.eos_token_ids,
           .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes),
-          .draft = c.draft.module, .most_drafts = c.draft.most(), .draft_rows = c.draft.rows()};
+          .draft = {c.draft.module, c.draft.most(), c.draft.rows()}};
 }
 
 // What both kinds of sources know from the config.

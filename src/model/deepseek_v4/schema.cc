@@ -155,9 +155,9 @@ constexpr WeightRow kStageRows[] = {
      [](Sizes s) { return Shape{s.D}; }, [](Owner w) -> Field { return w.model->draft.norm; }},
     {"markov_head.markov_w1.weight", "markov_head.markov_w1.weight", kEmbedding, kWhole, kLastDspark,
      [](Sizes s) { return Shape{s.V, s.rank}; }, [](Owner w) -> Field { return w.model->draft.markov_in; }},
-    {"markov_head.markov_w2.weight", "markov_head.markov_w2.weight", kMix, kWhole, kLastDspark,
+    {"markov_head.markov_w2", "markov_head.markov_w2", kSmall, kWhole, kLastDspark,
      [](Sizes s) { return Shape{s.V, s.rank}; }, [](Owner w) -> Field { return w.model->draft.markov_out; }},
-    {"confidence_head.proj.weight", "confidence_head.proj.weight", kMix, kWhole, kLastDspark,
+    {"confidence_head.proj", "confidence_head.proj", kSmall, kWhole, kLastDspark,
      [](Sizes s) { return Shape{1, s.D + s.rank}; }, [](Owner w) -> Field { return w.model->draft.confidence; }},
 };
 

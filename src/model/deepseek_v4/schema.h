@@ -16,11 +16,11 @@ namespace dsv4::deepseek_v4 {
 // What a tensor is, and for matrices what decides their format.
 enum class WeightKind : uint8_t {
   kEmbedding,   // matrix, F32 or BF16 only; devices keep its rows
-  kMix,         // the same: mHC, and the small heads of draft modules
+  kMix,         // the same: mHC
   kDense,       // matrix of any weight format: `X.weight` and its scales
   kExpert,      // the same: a routed expert's
   kCompressor,  // the same: BF16 in released checkpoints
-  kSmall,       // the same: router and index weights, BF16 in released checkpoints
+  kSmall,       // the same: router and index weights, small heads of draft modules; BF16 in released checkpoints
   kVector,      // F32 or BF16 in files, f32 here
   kIds,         // I64 or I32 in files, i32 here: expert ids
   kLayers,      // no tensor: one layer after the other stands here (kLayerWeights)

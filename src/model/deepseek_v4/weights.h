@@ -34,8 +34,8 @@ struct DraftWeights {
   HcHeadWeights hc_head;
   Tensor norm;              // f32 [D]
   QuantTensor markov_in;    // [V, rank] bf16 | f32    DSpark, official: markov_w1
-  QuantTensor markov_out;   // [V, rank] bf16 | f32    DSpark, official: markov_w2
-  QuantTensor confidence;   // [1, D + rank] bf16 | f32  DSpark
+  QuantTensor markov_out;   // [V, rank]               DSpark, official: markov_w2
+  QuantTensor confidence;   // [1, D + rank]           DSpark
 };
 
 struct Weights {

@@ -1,0 +1,114 @@
+#include "model/deepseek_v4/decoder_layer.h"
+
+#include <algorithm>
+
+#include "layers/linear.h"
+#include "ops/gather_ranks/gather_ranks.h"
+#include "ops/gather_shares/gather_shares.h"
+#include "ops/hc_bridge/hc_bridge.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/stream_mean/stream_mean.h"
+#include "ops/sum_ranks/sum_ranks.h"
+
+namespace dsv4::deepseek_v4 {
+
+namespace {
+
+// A sublayer's output where every rank has a part of it: the sum, or everybody's rows.
+void JoinParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
+  if (y.form == Form::kRankParts) {
+    SumRanks(ctx, {.y = y.x, .site = *site});
+    *site += SumExchanges(ctx, y.x.num_elements());
+  } else if (y.form == Form::kRankRows) {
+    GatherShares(ctx, {.y = y.x, .site = *site});
+    *site += ShareExchanges(ctx, y.x);
+  }
+}
+
+}  // namespace
+
+Frame FrameOf(const Tensor& streams, Activations& a) {
+  const int64_t t = streams.dim(0);
+  return {.streams = streams, .x = a.x.Head(t), .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t)};
+}
+
+Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
+                    const Activation& pending, const Frame& f, Form form, const Room& room, int64_t* site) {
+  const bool sums = pending.form == Form::kPartsForBridge || pending.form == Form::kSlotsForBridge;
+  uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(f.x.dim(0), f.x.dim(1)) : nullptr;
+  HcBridge(ctx, {.streams = f.streams,
+                 .y = pending.x,
+                 .fn = w.fn,
+                 .base = w.base,
+                 .scale = w.scale,
+                 .iters = c.hc_sinkhorn_iters,
+                 .eps = c.hc_eps,
+                 .norm_eps = c.rms_norm_eps,
+                 .norm = norm,
+                 .x = f.x,
+                 .post = f.post,
+                 .comb = f.comb,
+                 .sums_ranks = sums,
+                 .site = *site,
+                 .x_blocks = blocks});
+  if (sums) *site += 1;
+  return {form, f.x, blocks};
+}
+
+void KeepMean(const ExecContext& ctx, const Config& c, int64_t l, const Frame& f) {
+  if (!f.main_hidden) return;
+  const auto& targets = c.draft.targets;
+  const auto at = std::find(targets.begin(), targets.end(), l);
+  if (at == targets.end()) return;
+  StreamMean(ctx, {.streams = f.streams, .out = f.main_hidden, .first = (at - targets.begin()) * c.hidden_size});
+}
+
+AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {
+  return {.num_heads = c.num_heads,
+          .head_dim = c.head_dim,
+          .o_groups = c.o_groups,
+          .index_heads = c.index_heads,
+          .index_head_dim = c.index_head_dim,
+          .norm_eps = c.rms_norm_eps,
+          .activation = modes.activation,
+          .index_dtype = modes.index};
+}
+
+Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, const LayerPlan& plan,
+                        const LayerRows& rows, const Frame& f, const Activation& pending, int64_t* site,
+                        Activations& a) {
+  const Config& c = model.config;
+  const LayerWeights& w = model.weights.layers[static_cast<size_t>(l)];
+  CacheView cache = rows.cache;
+  cache.layer = &model.kv_layout.layers[static_cast<size_t>(l)];
+  const MoeSettings moe{
+      .scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
+
+  const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded,
+                                site);
+  KeepMean(ctx, c, l - 1, f);
+  AttentionWeights all;
+  const LayerShape taken = ShapeFor(plan.attention, ShapeOfLayer(model, l), &all);
+  Attention(ctx, plan.attention, *taken.attention, taken.settings, rows.rope, cache, x, a.attention, f.y, rows.append);
+  const Activation heads{plan.attention.out, f.y, nullptr};
+  JoinParts(ctx, heads, site);
+  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded, site);
+  const Activation experts = Moe(ctx, plan.moe, w.moe, moe, rows.tokens, x2, a.moe, f.y);
+  JoinParts(ctx, experts, site);
+  return experts;
+}
+
+void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const Tensor& logits,
+              int64_t* site, Activations& a) {
+  const Config& c = model.config;
+  const int64_t r = x.dim(0);
+  const Tensor normed = a.out.Head(r), columns = c.num_ranks > 1 ? a.rank_logits.Head(r) : logits;
+  RmsNorm(ctx, {.x = x, .weight = norm, .y = normed, .eps = c.rms_norm_eps});
+  const ActivationDtype mode = model.modes.activation;
+  const QuantTensor& head = model.weights.head;
+  QuantLinear(ctx, mode, normed, {{head, InputOf(ctx, mode, head), columns}}, a.rounded_out);
+  GatherRanks(ctx, {.x = columns, .y = logits, .site = *site});
+  *site += RankExchanges(ctx, columns.num_elements());
+}
+
+}  // namespace dsv4::deepseek_v4
