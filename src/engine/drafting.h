@@ -11,9 +11,13 @@
 
 namespace dsv4 {
 
+class Ranks;
+
 struct Drafting {
   // What the options ask for, where no module of a model is needed.
   explicit Drafting(const EngineOptions& options);
+  // The model's module instead, if it has one and the options ask for it. `ranks` outlives its use.
+  void UseModule(const EngineOptions& options, Ranks& ranks, int64_t vocab_size);
 
   std::unique_ptr<Drafter> drafter;  // null: no drafts
   int64_t max_tokens = 0;            // of a draft

@@ -54,6 +54,7 @@ Status EngineImpl::Start(Loaded loaded) {
   memory_->fingerprint = fingerprint_;
   ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_);
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
+  drafting_.UseModule(options_, *ranks_, info_.vocab_size);
   try {
     if (!runner().on_host()) ranks_->Reserve(1, 1);
     return {};

@@ -102,8 +102,8 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
   Device& device = *devices.front();
   const auto count = static_cast<int>(devices.size());
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModel(options.model_dir, ModesOf(options), device, DraftModule::kNone,
-                                  options.tight_experts));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source,
+                        OpenModel(options.model_dir, ModesOf(options), device, DraftModuleOf(options), options.tight_experts));
   DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
 
   ModelDescription d;

@@ -51,9 +51,10 @@ Status CheckEngineOptions(const EngineOptions& o) {
   if (o.exchange_timeout_s < 0 || o.exchange_timeout_s > kMaxExchangeTimeout) {
     return InvalidArgument(StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
   }
-  if (o.speculate == Speculate::kMtp || o.speculate == Speculate::kDspark) {
+  const bool module = o.speculate == Speculate::kMtp || o.speculate == Speculate::kDspark;
+  if (module && !o.synthetic.shape.empty()) {
     return Unsupported(StrCat("--speculate ", kSpeculateNames[static_cast<size_t>(o.speculate)],
-                              ": this program cannot run draft modules of checkpoints; use --speculate lookup"));
+                              ": a synthetic model has no draft module; use --speculate lookup or off"));
   }
   if (o.draft_tokens < 0 || o.draft_tokens > kMaxDraftTokens) {
     return InvalidArgument(StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
@@ -135,8 +136,19 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
                           .rank_name = in_order ? "GPU" : "rank"});
 }
 
+DraftModule DraftModuleOf(const EngineOptions& o) {
+  switch (o.speculate) {
+    case Speculate::kOff:
+    case Speculate::kLookup: return DraftModule::kNone;
+    case Speculate::kMtp: return DraftModule::kMtp;
+    case Speculate::kDspark: return DraftModule::kDspark;
+    case Speculate::kAuto: return DraftModule::kAny;
+  }
+  return DraftModule::kNone;
+}
+
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {
-  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device, DraftModule::kNone, o.tight_experts);
+  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts);
   if (!o.model_dir.empty()) {
     return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
                                   ") were named; use one"));

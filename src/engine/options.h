@@ -54,6 +54,9 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& options, con
 // A device for each rank that options.device names.
 Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& options);
 
+// The draft module that they ask for.
+DraftModule DraftModuleOf(const EngineOptions& options);
+
 // The model that the options name, read and checked, nothing loaded.
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& options, const Device& device);
 

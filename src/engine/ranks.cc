@@ -75,6 +75,24 @@ Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const
   });
 }
 
+Status Ranks::Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,
+                    std::vector<float>* confidence) {
+  if (count() == 1) {
+    leader().Draft(step, place);
+  } else {
+    DSV4_RETURN_IF_ERROR(GiveViews(step, caches));
+    DSV4_RETURN_IF_ERROR(Run([&](int r) {
+      runner(r).Draft(StepOf(r, step), place);
+      return runner(r).device().Synchronize();
+    }));
+  }
+  const int64_t rows = step.num_tokens(), vocab = leader().Logits(rows).dim(1);
+  logits->resize(static_cast<size_t>(rows * vocab));
+  confidence->resize(static_cast<size_t>(rows));
+  leader().DownloadDraft(logits->data(), confidence->data(), rows);
+  return leader().device().Synchronize();
+}
+
 double Ranks::StepBytes(int64_t batch, int64_t context) const {
   double bytes = 0;
   for (const Rank& rank : ranks_) bytes += rank.runner->model().StepBytes(batch, context);

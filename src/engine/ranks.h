@@ -44,6 +44,11 @@ class Ranks {
   // caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status() tells.
   Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches);
 
+  // A pass of the model's draft module on every rank, of one row a sequence (LoadedModel::Draft): its logits [S, V] and
+  // confidences [S]. Reserve has made room.
+  Status Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,
+               std::vector<float>* confidence);
+
   // The parts of Forward, for steps that the ranks repeat. Gives the ranks their views of a step's sequences; nothing is queued on
   // any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
   Status GiveViews(const Step& step, std::span<RankCaches* const> caches);

@@ -92,6 +92,18 @@ void Runner::Prepare(const Step& step, Regime rows) {
   recordings_.Prepare(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
 }
 
+void Runner::Draft(const Step& step, int64_t place) {
+  CountPass();
+  const StepView view = Place(step, Regime::kDecode);
+  const int64_t rows = step.num_tokens();
+  model_->Draft(ctx_, view, place, *memory_, memory_->Logits(rows), memory_->Confidence(rows));
+}
+
+void Runner::DownloadDraft(float* logits, float* confidence, int64_t rows) {
+  DownloadLogits(logits, 0, rows);
+  device_.Download(confidence, memory_->Confidence(rows).data, rows * 4);
+}
+
 void Runner::DownloadLogits(float* dst, int64_t first_row, int64_t num_rows) {
   const Tensor logits = memory_->Logits(memory_->max_rows());
   const int64_t width = logits.dim(1);

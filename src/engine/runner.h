@@ -49,6 +49,10 @@ class Runner {
   bool RecordsNext(const Step& step, Regime rows) const;
   void Prepare(const Step& step, Regime rows);
 
+  // A pass of the model's draft module (LoadedModel::Draft); Reserve has made room. Then what it said, of `rows` sequences.
+  void Draft(const Step& step, int64_t place);
+  void DownloadDraft(float* logits, float* confidence, int64_t rows);
+
   // Rows of the last pass's logits, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
 

@@ -1,0 +1,94 @@
+#include "engine/model_drafter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "engine/options.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kMtpTokens = 2;  // it is trained for one
+constexpr float kFirstGuess = 0.7f, kShareOfNew = 1.0f / 32;
+
+float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_size)
+    : ranks_(ranks), facts_(facts), vocab_size_(vocab_size), most_(std::min(facts.most, kMaxDraftTokens)),
+      default_tokens_(facts.module == DraftModule::kMtp ? std::min(kMtpTokens, most_) : most_) {
+  accepted_.fill(kFirstGuess);
+}
+
+Status ModelDrafter::Propose(std::span<Draft> drafts) {
+  std::vector<Draft*> wanted;
+  for (Draft& draft : drafts) {
+    if (draft.most > 0 && draft.session != nullptr && !draft.session->tokens().empty()) wanted.push_back(&draft);
+  }
+  const auto at_once = static_cast<size_t>(std::max<int64_t>(1, kLeastStepRows / facts_.rows));
+  try {
+    for (size_t i = 0; i < wanted.size(); i += at_once)
+      DSV4_RETURN_IF_ERROR(ProposeSome(std::span(wanted).subspan(i, std::min(at_once, wanted.size() - i))));
+  } catch (const std::bad_alloc&) {  // then there are fewer drafts
+  }
+  return {};
+}
+
+Status ModelDrafter::ProposeSome(std::span<Draft* const> drafts) {
+  rows_.clear(), caches_.clear();
+  int64_t places = 0;
+  for (Draft* draft : drafts) {
+    const SamplerImpl greedy({.temperature = 0}, vocab_size_, 0);
+    const SamplerImpl& sampler = draft->sampler != nullptr ? *draft->sampler : greedy;
+    rows_.push_back({.draft = draft, .sampler = sampler, .last = draft->next});
+    caches_.push_back(&draft->session->caches());
+    places = std::max(places, std::min(draft->most, most_));
+  }
+  const auto rows = static_cast<int64_t>(rows_.size()) * facts_.rows;
+  ranks_.Reserve(rows, rows);
+  for (int64_t place = 0; place < places; ++place) DSV4_RETURN_IF_ERROR(DraftPlace(place));
+  return {};
+}
+
+Status ModelDrafter::DraftPlace(int64_t place) {
+  step_.Clear();
+  for (const Row& row : rows_) {
+    const auto s = static_cast<int64_t>(step_.tokens.size());
+    const int64_t position = static_cast<int64_t>(row.draft->session->tokens().size()) + place;
+    step_.tokens.push_back(row.last);
+    step_.positions.push_back(position);
+    step_.sequence_of.push_back(static_cast<int32_t>(s));
+    step_.sequences.push_back(row.draft->session->cache().View(position, s, s + 1));
+  }
+  DSV4_RETURN_IF_ERROR(ranks_.Draft(step_, place, caches_, &logits_, &confidence_));
+  const auto v = static_cast<size_t>(vocab_size_);
+  for (size_t s = 0; s < rows_.size(); ++s)
+    Take(rows_[s], place, std::span(logits_).subspan(s * v, v), confidence_[s]);
+  return {};
+}
+
+void ModelDrafter::Take(Row& row, int64_t place, std::span<const float> logits, float confidence) {
+  if (row.ended || place >= std::min(row.draft->most, most_)) return;
+  const Result<SampledToken> token = row.sampler.Sample(logits, {});
+  if (!token.ok()) {
+    row.ended = true;
+    return;
+  }
+  row.last = token->id;
+  row.draft->tokens.push_back(token->id);
+  row.draft->confidence.push_back(facts_.module == DraftModule::kDspark ? Sigmoid(confidence)
+                                                                  : accepted_[static_cast<size_t>(place)]);
+}
+
+void ModelDrafter::Observe(const Draft& draft, int64_t accepted) {
+  const auto proposed = static_cast<int64_t>(draft.tokens.size());
+  for (int64_t i = 0; i < std::min(accepted + 1, proposed); ++i) {
+    float& share = accepted_[static_cast<size_t>(i)];
+    share += kShareOfNew * ((i < accepted ? 1.0f : 0.0f) - share);
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,49 @@
+// Drafts by the checkpoint's own module (model/model.h): a pass of it for each place of a draft, drawn from as the row that will
+// verify the token will be drawn from.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/speculation.h"
+#include "engine/drafter.h"
+#include "engine/ranks.h"
+
+namespace dsv4 {
+
+class ModelDrafter : public Drafter {
+ public:
+  // `ranks` outlives it; facts.module is one.
+  ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_size);
+
+  int64_t max_tokens() const override { return default_tokens_; }
+  Status Propose(std::span<Draft> drafts) override;
+  void Observe(const Draft& draft, int64_t accepted) override;
+
+ private:
+  // A sequence of a pass.
+  struct Row {
+    Draft* draft;
+    SamplerImpl sampler;  // at the draft's place
+    TokenId last;         // what the next pass reads
+    bool ended = false;   // nothing can be drawn from here on
+  };
+
+  Status ProposeSome(std::span<Draft* const> drafts);
+  Status DraftPlace(int64_t place);
+  // The token of a row of logits, and how likely it is to be accepted.
+  void Take(Row& row, int64_t place, std::span<const float> logits, float confidence);
+
+  Ranks& ranks_;
+  const DraftFacts facts_;
+  const int64_t vocab_size_, most_, default_tokens_;
+  std::array<float, kMaxDraftTokens + 1> accepted_;  // of MTP, by place: running share of drafts that were accepted there
+  std::vector<Row> rows_;
+  std::vector<RankCaches*> caches_;
+  Step step_;
+  std::vector<float> logits_, confidence_;
+};
+
+}  // namespace dsv4
