@@ -10,7 +10,8 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kMtpTokens = 2;  // it is trained for one
+constexpr int64_t kMostRows = 128;  // of a pass of the module
+constexpr int64_t kMtpTokens = 2;   // it is trained for one
 constexpr float kFirstGuess = 0.7f, kShareOfNew = 1.0f / 32;
 
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
@@ -28,7 +29,7 @@ Status ModelDrafter::Propose(std::span<Draft> drafts) {
   for (Draft& draft : drafts) {
     if (draft.most > 0 && draft.session != nullptr && !draft.session->tokens().empty()) wanted.push_back(&draft);
   }
-  const auto at_once = static_cast<size_t>(std::max<int64_t>(1, kLeastStepRows / facts_.rows));
+  const auto at_once = static_cast<size_t>(std::max<int64_t>(1, kMostRows / facts_.rows));
   try {
     for (size_t i = 0; i < wanted.size(); i += at_once)
       DSV4_RETURN_IF_ERROR(ProposeSome(std::span(wanted).subspan(i, std::min(at_once, wanted.size() - i))));

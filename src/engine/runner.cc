@@ -93,7 +93,7 @@ void Runner::Prepare(const Step& step, Regime rows) {
 }
 
 void Runner::Draft(const Step& step, int64_t place) {
-  CountPass();
+  if (!BeginPass()) return;
   const StepView view = Place(step, Regime::kDecode);
   const int64_t rows = step.num_tokens();
   model_->Draft(ctx_, view, place, *memory_, memory_->Logits(rows), memory_->Confidence(rows));
