@@ -39,7 +39,7 @@ TEST(Inspect, DescribesConfigFormatsPlanAndOps) {
   EXPECT_EQ(d->info.weight_bytes, bytes);
   EXPECT_EQ(d->plan.weight_bytes, bytes);
   EXPECT_DOUBLE_EQ(d->plan.kv_bytes_per_1k_tokens, 1000 * ((256 + 256) / 4.0 + 256 / 128.0));
-  EXPECT_EQ(d->plan.kv_fixed_bytes, 3 * 128 * 256 + (8 * 2 * 256 + 8 * 2 * 128 + 128 * 2 * 128) * 4);
+  EXPECT_EQ(d->plan.kv_fixed_bytes, 3 * 136 * 256 + (16 * 2 * 256 + 16 * 2 * 128 + 136 * 2 * 128) * 4);
   EXPECT_GT(d->plan.activation_bytes, 0);
   EXPECT_GT(d->plan.available_bytes, 0);
   EXPECT_EQ(d->plan.max_context_that_fits, 1048576);

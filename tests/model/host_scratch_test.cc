@@ -13,7 +13,7 @@ TEST(HostScratch, OfTheReleasedModel) {
   c.compress_ratios = {0, 4, 128};
   EXPECT_EQ(HostScratchBytes(c, 1048576, 16), int64_t{16} * (8 << 20) + (32 << 20));
   c.compress_ratios = {0};
-  EXPECT_EQ(HostScratchBytes(c, 1048576, 16), 128 * 512 * 4);
+  EXPECT_EQ(HostScratchBytes(c, 1048576, 16), (128 + 8) * 512 * 4);
 }
 
 }  // namespace
