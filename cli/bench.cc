@@ -299,6 +299,7 @@ int RunBench(const BenchOptions& options) {
   for (const int64_t context : plan.contexts) {
     for (const int64_t batch : plan.batches) bench.Decode(batch, context);
   }
+  WriteCountedExperts(*engine, options.count_experts_file);
   return kExitDone;
 }
 

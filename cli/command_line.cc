@@ -57,6 +57,7 @@ void AddGenerate(CLI::App* app, Command* chosen) {
   AddInteger(c, "--logprobs", &o->sampling.top_logprobs, 0, 1000,
              "with --json: log-probabilities of each token and of the N most likely ones");
   AddPath(c, "--output-ids", &o->output_ids_file, "write the token ids of the output to this file");
+  AddCountExperts(c, &o->model, &o->count_experts_file);
   c->add_flag("--ignore-eos", o->ignore_eos, "go on after EOS");
   AddPath(c, "--draft-log", &o->draft_log_file, "write what was drafted and what was right, a JSON line a step");
   c->add_flag("--no-bos", o->no_bos,
@@ -204,29 +205,13 @@ void AddInspect(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes",
                            "dsv4 inspect -m models/nano --plan", o);
   AddModelFlags(c, &o->model);
+  AddSyntheticFlags(c, &o->model);
   c->add_flag("--plan", o->plan, "show the memory plan and the implementation of each op");
   c->add_flag("--json", o->json, "print everything as JSON");
-  c->final_callback([=] { *chosen = [o] { return RunInspect(*o); }; });
-}
-
-void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
-  AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape,
-                         {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
-                         "random weights of a released shape instead of a checkpoint");
-  AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024,
-             "with --synthetic: the first N layers (default: all)");
-  c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
-              "with --synthetic: attention, shared expert, head in FP8, compressors in BF16 (default: all NVFP4)");
-  using E = SyntheticExperts;
-  AddChoice<E>(c, "--synthetic-experts", &model->synthetic.experts,
-               {{"nvfp4", E::kNvfp4}, {"cast", E::kNvfp4Cast}, {"mxfp4", E::kMxfp4}},
-               "with --synthetic: routed experts in NVFP4, NVFP4 as cast from MXFP4, or MXFP4 (default nvfp4)");
-}
-
-void CheckSynthetic(const ModelOptions& model) {
-  const SyntheticModel& s = model.synthetic;
-  if (s.shape.empty() && (s.num_layers != 0 || s.fp8_dense || s.experts != SyntheticExperts::kNvfp4))
-    throw UsageError("--layers, --fp8-dense and --synthetic-experts describe synthetic weights; add --synthetic flash");
+  c->final_callback([=] {
+    CheckSynthetic(o->model);
+    *chosen = [o] { return RunInspect(*o); };
+  });
 }
 
 void AddBench(CLI::App* app, Command* chosen) {
@@ -273,6 +258,7 @@ void AddBench(CLI::App* app, Command* chosen) {
               o->shapes.push_back(shape);
             }
           });
+  AddCountExperts(c, &o->model, &o->count_experts_file);
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
   c->add_flag("--first-token", o->first_token,
@@ -305,6 +291,7 @@ void AddServe(CLI::App* app, Command* chosen) {
                            "dsv4 serve --port 8000 --api-key-file keys.txt", o);
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
+  AddCountExperts(c, &o->model, &o->count_experts_file);
   AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
           [=](const std::string& text) { s->host = text; });
   AddInteger(c, "--port", &s->port, 0, 65535, "port to listen on (default 8000; 0: any free one)");

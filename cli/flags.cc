@@ -129,6 +129,12 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
     AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
                "context limit in tokens (default: the model's own)");
   }
+  AddBytes(app, "--gpu-memory", &o->gpu_memory,
+           "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
+  AddBytes(app, "--kv-room", &o->kv_room,
+           "what experts leave free for KV where not all fit a GPU (default 2GiB, or one sequence of --ctx)");
+  AddPath(app, "--expert-counts", &o->expert_counts,
+          "a file of --count-experts: experts that it seldom counts leave the GPU first");
   AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
                      {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
                      "how KV rows are kept (default fp8, as trained)");
@@ -167,6 +173,41 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
   if (flags == ModelFlags::kGenerate) AddDraftFlags(app, o);
+}
+
+void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
+  AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape,
+                         {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
+                         "random weights of a released shape instead of a checkpoint");
+  AddInteger(c, "--layers", &model->synthetic.num_layers, 1, 1024,
+             "with --synthetic: the first N layers (default: all)");
+  c->add_flag("--fp8-dense", model->synthetic.fp8_dense,
+              "with --synthetic: attention, shared expert, head in FP8, compressors in BF16 (default: all NVFP4)");
+  using E = SyntheticExperts;
+  AddChoice<E>(c, "--synthetic-experts", &model->synthetic.experts,
+               {{"nvfp4", E::kNvfp4}, {"cast", E::kNvfp4Cast}, {"mxfp4", E::kMxfp4}},
+               "with --synthetic: routed experts in NVFP4, NVFP4 as cast from MXFP4, or MXFP4 (default nvfp4)");
+  AddChoice<bool>(c, "--routing", &model->synthetic.skewed_routing, {{"uniform", false}, {"zipf", true}},
+                  "with --synthetic: how often experts are chosen, all about alike or few of them most of the time "
+                  "(default uniform)");
+}
+
+void CheckSynthetic(const ModelOptions& model) {
+  const SyntheticModel& s = model.synthetic;
+  const bool of_experts = s.experts != SyntheticExperts::kNvfp4 || s.skewed_routing;
+  if (s.shape.empty() && (s.num_layers != 0 || s.fp8_dense || of_experts)) {
+    throw UsageError("--layers, --fp8-dense, --synthetic-experts and --routing describe synthetic weights; "
+                     "add --synthetic flash");
+  }
+}
+
+void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path) {
+  AddText(app, "--count-experts", "F", "write how often each expert was chosen to this file, for --expert-counts",
+          [=](const std::string& text) {
+            if (text.empty()) throw UsageError("--count-experts needs a file name");
+            *path = text;
+            o->count_experts = true;
+          });
 }
 
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {

@@ -89,6 +89,9 @@ void AddModelDir(CLI::App* app, std::string* dir);
 // What a command does with the model: it generates, and drafts; it has contexts of its own; or neither.
 enum class ModelFlags { kPlain, kGenerate, kWithoutContext };
 void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags = ModelFlags::kPlain);
+void AddSyntheticFlags(CLI::App* app, ModelOptions* model);
+void CheckSynthetic(const ModelOptions& model);  // its flags come with --synthetic
+void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path);
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops);
 
 }  // namespace dsv4::cli

@@ -187,8 +187,9 @@ int RunGenerate(const GenerateOptions& options) {
   }
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
-  if (!options.output_ids_file.empty()) CheckWritable(options.output_ids_file);
-  if (!options.draft_log_file.empty()) CheckWritable(options.draft_log_file);
+  for (const std::string& file : {options.output_ids_file, options.draft_log_file, options.count_experts_file}) {
+    if (!file.empty()) CheckWritable(file);
+  }
 
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
@@ -248,6 +249,7 @@ int RunGenerate(const GenerateOptions& options) {
                     {"decode_tokens_per_s", decode_s > 0 ? static_cast<double>(steps) / decode_s : 0.0}};
     Print(j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
+  WriteCountedExperts(*engine, options.count_experts_file);
   if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
   if (!options.output_ids_file.empty()) {
     WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");

@@ -48,7 +48,21 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"max_context_that_fits", p.max_context_that_fits},
                {"exchange_bytes", p.exchange_bytes},
                {"ranks", p.ranks},
-               {"devices", p.devices}};
+               {"devices", p.devices},
+               {"experts", p.experts},
+               {"experts_on_host", p.experts_on_host},
+               {"host_expert_bytes", p.host_expert_bytes},
+               {"host_bytes_per_token", p.host_bytes_per_token},
+               {"host_available_bytes", p.host_available_bytes}};
+  j["cards"] = Json::array();
+  for (const CardPlan& c : d.cards) {
+    j["cards"].push_back({{"gigabytes", c.gigabytes},
+                          {"count", c.count},
+                          {"fits", c.fits},
+                          {"resident", c.resident},
+                          {"host_bytes", c.host_bytes},
+                          {"tokens_per_s_extrapolated", c.tokens_per_s}});
+  }
   j["ops"] = Json::array();
   for (const OpChoice& op : d.ops) {
     j["ops"].push_back({{"op", op.op}, {"chosen", op.chosen}, {"candidates", op.candidates}});
@@ -94,6 +108,18 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
   return out;
 }
 
+// A row for each size, a column for each number of GPUs.
+std::string Cards(const ModelDescription& d) {
+  std::vector<std::vector<std::string>> rows = {{"memory of a GPU", "GPUs", "experts resident", "in host memory",
+                                                 "tok/s, extrapolated"}};
+  for (const CardPlan& c : d.cards) {
+    rows.push_back({FormatCount(c.gigabytes) + " GB", FormatCount(c.count),
+                    c.fits ? FormatFixed(100 * c.resident, 1) + " %" : "the rest does not fit",
+                    c.fits ? FormatBytes(c.host_bytes) : "-", c.fits ? FormatFixed(c.tokens_per_s, 0) : "-"});
+  }
+  return "\nother GPUs (docs/offload.md)\n" + Table(rows, {false, true, true, true, true});
+}
+
 std::string Plan(const ModelDescription& d) {
   const MemoryPlan& p = d.plan;
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
@@ -121,7 +147,18 @@ std::string Plan(const ModelDescription& d) {
                             p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
                            {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
                           {false, true});
-  out += "\nops\n";
+  if (!p.experts_on_host.empty()) {
+    int64_t on_host = 0;
+    for (const int64_t count : p.experts_on_host) on_host += count;
+    out += "\nexperts in host memory\n" +
+           Table({{"of all " + FormatCount(p.experts), FormatCount(on_host)},
+                  {"bytes", FormatBytes(p.host_expert_bytes)},
+                  {"a token is expected to read, over one link",
+                   FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))},
+                  {"host memory that is free", FormatBytes(p.host_available_bytes)}},
+                 {false, true});
+  }
+  out += Cards(d) + "\nops\n";
   std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};
   for (const OpChoice& op : d.ops) {
     rows.push_back({op.op, op.chosen, FormatList(op.candidates)});
@@ -136,12 +173,15 @@ std::string Plan(const ModelDescription& d) {
 
 int RunInspect(const InspectOptions& options) {
   EngineOptions model = options.model;
-  model.model_dir = FindModelDir(model.model_dir);
+  CheckGpuMemory(model);
+  const bool synthetic = !model.synthetic.shape.empty();
+  if (!synthetic) model.model_dir = FindModelDir(model.model_dir);
+  const std::string name = synthetic ? "synthetic " + model.synthetic.shape : model.model_dir;
   const ModelDescription description = Must(Inspect(model));
   if (options.json) {
-    Print(ToJson(description, model.model_dir).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    Print(ToJson(description, name).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
-    Print(Summary(description, model.model_dir) + (options.plan ? Plan(description) : ""));
+    Print(Summary(description, name) + (options.plan ? Plan(description) : ""));
   }
   return kExitDone;
 }

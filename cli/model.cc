@@ -1,9 +1,11 @@
 #include "model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "dsv4/experts.h"
 #include "dsv4/inspect.h"
 #include "dsv4/json_text.h"
 #include "errors.h"
@@ -64,13 +66,39 @@ std::string PlanLine(const MemoryPlan& p) {
   return line + "\n";
 }
 
+// Where experts stay in host memory, and what that costs.
+std::string HostExpertsLine(const MemoryPlan& p) {
+  const auto [least, most] = std::minmax_element(p.experts_on_host.begin(), p.experts_on_host.end());
+  int64_t on_host = 0, layers = 0;
+  for (const int64_t n : p.experts_on_host) on_host += n, layers += n > 0 ? 1 : 0;
+  return FormatCount(on_host) + " of " + FormatCount(p.experts) + " experts stay in host memory (" +
+         FormatBytes(p.host_expert_bytes) + "; " + FormatCount(layers) + " of " +
+         FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " + FormatCount(*least) + " to " +
+         FormatCount(*most) + " of a layer): a token is expected to read " +
+         FormatBytes(static_cast<int64_t>(p.host_bytes_per_token)) + " of them over the link, about " +
+         FormatFixed(1e3 * p.host_bytes_per_token / kHostLinkRate, 2) + " ms at " +
+         FormatFixed(kHostLinkRate / 1e9, 0) + " GB/s\n";
+}
+
 }  // namespace
 
+void CheckGpuMemory(const EngineOptions& options) {
+  if (IsCpu(options.device) && options.gpu_memory > 0)
+    throw UsageError("--gpu-memory is the memory of a GPU; add --device cuda, or leave it out");
+}
+
+void WriteCountedExperts(Engine& engine, const std::string& path) {
+  if (!path.empty()) Must(WriteExpertCounts(path, Must(engine.expert_use()).counts));
+}
+
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan) {
+  CheckGpuMemory(options);
   options.progress = progress.Callback();
-  if (tell_plan || (!IsCpu(options.device) && StderrIsTerminal())) {
-    options.on_plan = [](const MemoryPlan& plan) { PrintError(PlanLine(plan)); };
-  }
+  const bool tells = tell_plan || (!IsCpu(options.device) && StderrIsTerminal());
+  options.on_plan = [tells](const MemoryPlan& plan) {
+    if (tells) PrintError(PlanLine(plan));
+    if (!plan.experts_on_host.empty()) PrintError(HostExpertsLine(plan));
+  };
   auto engine = Must(Engine::Load(options));
   progress.Clear();
   return engine;

@@ -24,6 +24,12 @@ bool HasTokenizer(const std::string& model_dir);
 // GPU when stderr is a terminal.
 std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan = false);
 
+// Throws where --gpu-memory was given with a CPU.
+void CheckGpuMemory(const EngineOptions& options);
+
+// What --count-experts asks for; an empty path: nothing.
+void WriteCountedExperts(Engine& engine, const std::string& path);
+
 // Throws for the first id outside the vocabulary; `where` names their source.
 void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::string& where);
 

@@ -36,6 +36,7 @@ struct GenerateOptions {
   StopOptions stops;
   std::string output_ids_file;
   std::string draft_log_file;
+  std::string count_experts_file;
   bool ignore_eos = false;
   bool no_bos = false;
   bool json = false;
@@ -108,6 +109,7 @@ struct BenchOptions {
   std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
   bool errors = false;      // instead: how far prompts of these lengths are from float32 inputs (GPU)
   bool first_token = false;  // the time to the first token by phases instead
+  std::string count_experts_file;
   std::string disk;     // write the synthetic weights into this folder instead of measuring
   bool json = false;
 };
@@ -117,6 +119,7 @@ struct ServeOptions {
   ServerOptions server;
   std::optional<ChatDialect> dialect;
   std::string api_key_file;
+  std::string count_experts_file;
   int64_t max_body = int64_t{32} << 20;
   int64_t max_body_total = 0;  // 0: 256 MiB, or one body where that is more
   int64_t min_rate = int64_t{4} << 10;

@@ -52,6 +52,8 @@ int RunServe(const ServeOptions& options) {
   if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server.api_keys);
   const int64_t body_total =
       options.max_body_total > 0 ? options.max_body_total : std::max(int64_t{256} << 20, options.max_body);
+  if (!options.count_experts_file.empty()) CheckWritable(options.count_experts_file);
+  server.count_experts_file = options.count_experts_file;
   server.max_body_bytes = static_cast<size_t>(options.max_body);
   server.max_body_total = static_cast<size_t>(body_total);
   server.min_rate = static_cast<size_t>(options.min_rate);
@@ -78,6 +80,7 @@ int RunServe(const ServeOptions& options) {
 
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
   server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;
+  if (model.kv_room == 0) model.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);

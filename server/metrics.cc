@@ -153,6 +153,11 @@ void Metrics::AddRejection(const char* reason) {
   ++rejections_[reason];
 }
 
+void Metrics::SetExperts(const ExpertUse& use) {
+  const std::lock_guard lock(mutex_);
+  experts_ = use;
+}
+
 void Metrics::AddHttp(const std::string& route, int status) {
   const std::lock_guard lock(mutex_);
   ++http_[{route, status}];
@@ -223,6 +228,18 @@ std::string Metrics::Render(const Gauges& g) const {
   page.Value("dsv4:prefix_cuts", ",place=\"disk\"", static_cast<double>(g.cuts_on_disk));
   page.One("dsv4:prefix_evictions_total", "counter", "Cuts that made room in memory.", static_cast<double>(evictions_));
   page.Counts("dsv4:kv_disk_total", "Files of KV by what happened to them.", "event", kv_disk_);
+  if (experts_.counted) {
+    page.Head("dsv4:experts", "gauge", "Routed experts of all layers by the memory that holds them.");
+    page.Value("dsv4:experts", ",place=\"device\"", static_cast<double>(experts_.experts - experts_.on_host));
+    page.Value("dsv4:experts", ",place=\"host\"", static_cast<double>(experts_.on_host));
+    page.One("dsv4:expert_host_bytes", "gauge", "Bytes of experts in host memory.",
+             static_cast<double>(experts_.host_bytes));
+    page.One("dsv4:expert_choices_total", "counter", "Experts that tokens chose.", static_cast<double>(experts_.chosen));
+    page.One("dsv4:expert_hits_total", "counter", "Of them, those in the device's memory.",
+             static_cast<double>(experts_.chosen_resident));
+    page.One("dsv4:expert_fetched_bytes_total", "counter",
+             "Bytes of experts in host memory that passes needed, once a pass.", experts_.fetched_bytes);
+  }
   page.One("dsv4:connections", "gauge", "Open connections.", static_cast<double>(g.connections));
   page.One("dsv4:body_bytes", "gauge", "Bytes held for the bodies of requests.", static_cast<double>(g.body_bytes));
   page.One("dsv4:log_lines_dropped_total", "counter", "Lines of the log that nobody read in time.",

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/experts.h"
 #include "dsv4/speculation.h"
 
 namespace dsv4::server {
@@ -65,6 +66,7 @@ class Metrics {
   void AddEviction();
   void AddKvDisk(const char* event);  // written, restored, removed, refused, foreign, failed
   void AddRejection(const char* reason);
+  void SetExperts(const ExpertUse& use);
   void AddHttp(const std::string& route, int status);
 
   std::string Render(const Gauges& gauges) const;
@@ -77,6 +79,7 @@ class Metrics {
   DraftCounts drafts_;
   std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
+  ExpertUse experts_;
   Histogram first_token_, token_gap_, decode_step_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
       request_generated_;
 };

@@ -45,6 +45,7 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       metrics_(metrics),
       post_(std::move(post)),
       cache_(engine, tokenizer, metrics, WithWake(options.prefix_cache)),
+      expert_watch_(engine, metrics, options.count_experts_file),
       dsml_marker_(tokenizer.FindToken(kDsmlMarker)) {
   step_begin_ = Clock::now();
   admission_limit_ = options_.max_running;
@@ -166,7 +167,10 @@ void Scheduler::Run() {
     Deliver();
     Retire();
   };
-  const auto step = [this] {
+  const auto warn = [this](const Status& status) {
+    if (!status.ok() && options_.on_warning) options_.on_warning(status.message());
+  };
+  const auto step = [this, &warn] {
     DropEnded();
     cache_.Poll();
     Admit();
@@ -180,6 +184,7 @@ void Scheduler::Run() {
     }
     Deliver();
     Retire();
+    warn(expert_watch_.Look(/*idle=*/running_.empty()));
   };
   bool out_of_memory = false;
   while (WaitForWork()) {
@@ -198,6 +203,7 @@ void Scheduler::Run() {
   const auto begin = Clock::now();
   cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; });
   kv_bytes_ = engine_.kv_bytes();
+  warn(expert_watch_.Finish());
 }
 
 bool Scheduler::WaitForWork() {

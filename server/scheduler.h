@@ -17,6 +17,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/tokenizer.h"
+#include "expert_watch.h"
 #include "generation.h"
 #include "metrics.h"
 #include "prefix_cache.h"
@@ -35,6 +36,7 @@ struct SchedulerOptions {
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
+  std::string count_experts_file = {};  // (ExpertWatch); empty: none
   bool restart_device = true;       // after its failure it is opened anew; else on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
@@ -121,6 +123,7 @@ class Scheduler {
   Metrics& metrics_;
   const std::function<void(std::function<void()>)> post_;
   PrefixCache cache_;
+  ExpertWatch expert_watch_;
   const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
 
   // Guarded by mutex_.

@@ -136,6 +136,7 @@ class Server {
                          .disk_bytes = options_.kv_disk_bytes,
                          .in_content = options_.special_tokens_in_content,
                          .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
+        .count_experts_file = options_.count_experts_file,
         .restart_device = options_.restart_device,
         .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); },
         .on_device = [this](const char* event, const std::string& what) { log_.Line(event, {{"what", what}}); },

@@ -21,6 +21,7 @@
 
 namespace dsv4 {
 
+struct ExpertUse;  // experts.h
 class KvSnapshot;
 struct MemoryPlan;  // inspect.h
 class Sampler;
@@ -49,6 +50,7 @@ struct SyntheticModel {
   bool fp8_dense = false;      // attention, shared expert and head in FP8, compressors in BF16; else NVFP4 throughout
   uint64_t seed = 1;           // same seed, same weights, on every device
   SyntheticExperts experts = SyntheticExperts::kNvfp4;
+  bool skewed_routing = false; // some experts are chosen far more often, as in trained models; else about alike
 };
 
 // Rows that decode a token each, in one pass of a GPU: up to here a row's bits do not depend on their number.
@@ -88,6 +90,12 @@ struct EngineOptions {
   int64_t draft_tokens = 0;        // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
   float draft_threshold = -1;      // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0:
                                    // drafts are as long as measured times of steps make worth while
+  int64_t gpu_memory = 0;          // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to
+                                   // the plan, for tests
+  int64_t kv_room = 0;             // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a
+                                   // sixteenth of smaller GPUs), or one sequence of max_context where that is more
+  std::string expert_counts = {};  // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
+  bool count_experts = false;      // Engine::expert_use has counts; they are taken anyway where experts are on the host
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
   std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty
@@ -215,6 +223,9 @@ class Engine {
   // is lost: they must be gone (kInvalidArgument). Errors as of Load, and kDataLoss where the files hold another model by now:
   // health() says so from then on, and Restart may be called again.
   virtual Status Restart() { return Unsupported("this engine cannot be restarted"); }
+
+  // Which experts were chosen since the engine was loaded, and what of them was read from the host.
+  virtual Result<ExpertUse> expert_use() = 0;
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least: weights (of the experts that
   // uniform routing is expected to name), KV rows and index keys.

@@ -35,7 +35,15 @@ struct MemoryPlan {
   int ranks = 1;                  // that share this memory; the numbers above are of all of them
   int devices = 1;                // that have such a plan each
   int64_t exchange_bytes = 0;     // on a GPU: what other ranks write into
+  int64_t experts = 0;            // of all layers
+  std::vector<int64_t> experts_on_host = {};  // by layer, in the host's memory (docs/offload.md); empty: none
+  int64_t host_expert_bytes = 0;  // that they take there, of all devices together
+  double host_bytes_per_token = 0;  // that a token is expected to read there through one device's link
+  int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown)
 };
+
+// Bytes a second at which kernels read host memory over PCIe 5 x16, few of their blocks at a time (docs/offload.md).
+inline constexpr double kHostLinkRate = 42e9;
 
 struct OpChoice {
   std::string op;
@@ -51,6 +59,16 @@ struct PlannedOp {
   std::string runs;    // kernels, numbers of an input, format, what is one launch: "TileLinearKernel, 2 x BF16; NVFP4"
 };
 
+// What GPUs with so much memory would hold, with no other program on them: computed from sizes, nothing is measured.
+struct CardPlan {
+  int64_t gigabytes = 0;        // of each, in 10^9 bytes
+  int count = 1;                // a rank each
+  bool fits = false;            // all but the routed experts does
+  double resident = 0;          // share of the experts' bytes that the GPUs hold
+  int64_t host_bytes = 0;       // the rest, in the host's memory; of all ranks
+  double tokens_per_s = 0;      // of one sequence, experts chosen alike: extrapolated (docs/offload.md); 0: it does not fit
+};
+
 struct ModelDescription {
   ModelInfo info;
   std::vector<std::pair<std::string, std::string>> config;  // field, value
@@ -59,6 +77,7 @@ struct ModelDescription {
   MemoryPlan plan;
   std::vector<OpChoice> ops;       // every op of the library
   std::vector<PlannedOp> forward;  // the forward pass on this device
+  std::vector<CardPlan> cards;     // for common sizes of GPUs
 };
 
 // Reads and checks config and tensor headers as Engine::Load does (same errors).

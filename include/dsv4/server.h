@@ -44,6 +44,7 @@ struct ServerOptions {
   int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none
   std::string kv_disk;          // folder for KV that leaves memory; "": none
   int64_t kv_disk_bytes = int64_t{32} << 30;
+  std::string count_experts_file;  // counts of experts, once a minute and at the end (dsv4/experts.h); "": none
 
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_body_total = size_t{256} << 20;  // of all requests, each until its reply has been taken

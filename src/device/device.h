@@ -43,14 +43,21 @@ class Device {
   // Host memory that copies run fastest from.
   virtual void* AllocateStaging(int64_t bytes) = 0;
   virtual void FreeStaging(void* p) = 0;
+  // Host memory that kernels of this device read where it lies, by the same address: over the link, on a GPU. At least
+  // 256-byte aligned; null when there is no room. FreeHost waits for queued work.
+  virtual void* AllocateHost(int64_t bytes) { return AllocateStaging(bytes); }
+  virtual void FreeHost(void* p) { FreeStaging(p); }
+  // From now on the device behaves as if it had no more than `bytes` of memory in all, what others hold included.
+  virtual void LimitMemory(int64_t bytes) { (void)bytes; }
 
   // `src` (host) may be reused as soon as Upload returns, unless it is staging memory: then once the copy has run.
   virtual void Upload(void* dst, const void* src, int64_t bytes) = 0;
-  // Returns when `dst` (host) holds the bytes.
+  // Returns when `dst` (host) holds the bytes. `src`: the device's memory, or AllocateHost's.
   virtual void Download(void* dst, const void* src, int64_t bytes) = 0;
   // The same without waiting; `dst` is staging memory, valid after Synchronize or an event.
   virtual void DownloadLater(void* dst, const void* src, int64_t bytes) = 0;
-  virtual void CopyWithin(void* dst, const void* src, int64_t bytes) = 0;  // both in the device's memory
+  // Both in memory that the device's kernels read: its own, or AllocateHost's.
+  virtual void CopyWithin(void* dst, const void* src, int64_t bytes) = 0;
   // The first `bytes` of each of `rows` rows that lie `stride` apart, one behind the other; both in the device's memory.
   virtual void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) = 0;
   virtual void Clear(void* dst, int64_t bytes) = 0;
@@ -79,15 +86,16 @@ class Device {
 // GPUs that this build has kernels for, "sm_90a sm_100a"; empty: none.
 std::string CompiledGpuArchitectures();
 
-// Memory of a device that frees itself.
-class DeviceBuffer {
+// Memory of a device, or of the host for it, that frees itself.
+template <void* (Device::*kAllocate)(int64_t), void (Device::*kFree)(void*)>
+class OwnedMemory {
  public:
-  DeviceBuffer() = default;
-  ~DeviceBuffer() { Reset(); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  DeviceBuffer(DeviceBuffer&& o) noexcept { *this = std::move(o); }
-  DeviceBuffer& operator=(DeviceBuffer&& o) noexcept {
+  OwnedMemory() = default;
+  ~OwnedMemory() { Reset(); }
+  OwnedMemory(const OwnedMemory&) = delete;
+  OwnedMemory& operator=(const OwnedMemory&) = delete;
+  OwnedMemory(OwnedMemory&& o) noexcept { *this = std::move(o); }
+  OwnedMemory& operator=(OwnedMemory&& o) noexcept {
     if (this != &o) {
       Reset();
       device_ = o.device_, data_ = o.data_, bytes_ = o.bytes_;
@@ -99,14 +107,14 @@ class DeviceBuffer {
   // False when there is no room; the buffer is then empty.
   [[nodiscard]] bool Allocate(Device& device, int64_t bytes) {
     Reset();
-    data_ = device.Allocate(bytes);
+    data_ = (device.*kAllocate)(bytes);
     if (data_ == nullptr) return false;
     device_ = &device;
     bytes_ = bytes;
     return true;
   }
   void Reset() {
-    if (data_ != nullptr) device_->Free(data_);
+    if (data_ != nullptr) (device_->*kFree)(data_);
     data_ = nullptr;
     bytes_ = 0;
   }
@@ -118,5 +126,7 @@ class DeviceBuffer {
   void* data_ = nullptr;
   int64_t bytes_ = 0;
 };
+using DeviceBuffer = OwnedMemory<&Device::Allocate, &Device::Free>;
+using HostBuffer = OwnedMemory<&Device::AllocateHost, &Device::FreeHost>;
 
 }  // namespace dsv4

@@ -72,6 +72,14 @@ int64_t EngineImpl::free_bytes() const {
   return places_.num_devices() * least;
 }
 
+Result<ExpertUse> EngineImpl::expert_use() {
+  DSV4_ASSIGN_OR_RETURN(ExpertUse use, runner().model().UseOfExperts(runner().device()));
+  const int copies = runner().on_host() ? 1 : ranks_->count();  // each rank has its slices of the same experts there
+  use.host_bytes *= copies;
+  use.fetched_bytes *= copies;
+  return use;
+}
+
 Result<double> EngineImpl::MeasureReadRate() {
   DSV4_RETURN_IF_ERROR(health());
   const PoolUse use(&pool());

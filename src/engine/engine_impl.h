@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
+#include "dsv4/experts.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "engine/drafting.h"
@@ -63,6 +64,7 @@ class EngineImpl : public Engine {
   Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override;
   int64_t kv_bytes() const override { return memory_ != nullptr ? memory_->bytes_in_use() : 0; }
   int64_t free_bytes() const override;
+  Result<ExpertUse> expert_use() override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
   double StepBytes(int64_t batch, int64_t context) const override { return ranks_ != nullptr ? ranks_->StepBytes(batch, context) : 0; }

@@ -5,7 +5,9 @@
 
 #include "base/str.h"
 #include "dsv4/inspect.h"
+#include "engine/card_plan.h"
 #include "engine/engine_impl.h"
+#include "engine/host_experts.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
 #include "model/model.h"
@@ -44,6 +46,7 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 // On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be there.
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const RankPlaces& places, const MemoryPlan& plan) {
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
+  DSV4_RETURN_IF_ERROR(CheckHost(plan, device.kind()));
   const ModelFacts& facts = source.facts();
   const int64_t page_bytes = plan.ranks * MakeKvLayout(facts.kv).page_bytes;
   if (Fits(plan, page_bytes)) return {};
@@ -66,7 +69,8 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   out.times.map = options.synthetic.shape.empty() ? mapping.Seconds() : 0;
   DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
   out.places = PlacesOf(options, out.devices);
-  const MemoryPlan plan = PlanMemory(options, *source, device, out.places);
+  MemoryPlan plan = PlanMemory(options, *source, device, out.places);
+  DSV4_RETURN_IF_ERROR(PlaceExperts(options, *source, device, out.places, &plan));
   if (options.on_plan) options.on_plan(plan);
   DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, out.places, plan));
   DSV4_ASSIGN_OR_RETURN(out.exchange, OpenExchange(options, out.places, out.devices, LargestExchange(options, source->facts(), count)));
@@ -77,6 +81,8 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   for (const auto& rank : out.devices) of_ranks.push_back(rank.get());
   out.info = InfoOf(source->facts(), options, count);
   DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, plan.available_bytes, progress, &out.times));
+  if ((options.count_experts || plan.host_expert_bytes > 0) && !out.models.front()->CountExperts(device))
+    return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
   return out;
 }
 
@@ -102,8 +108,7 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices, OpenDevices(options));
   Device& device = *devices.front();
   const auto count = static_cast<int>(devices.size());
-  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source,
-                        OpenModel(options.model_dir, ModesOf(options), device, DraftModuleOf(options), options.tight_experts));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelOf(options, device));
   DSV4_RETURN_IF_ERROR(source->CheckRanks(count));
 
   ModelDescription d;
@@ -111,7 +116,10 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   d.config = source->DescribeConfig();
   d.formats = source->formats();
   d.files = source->files();
-  d.plan = PlanMemory(options, *source, device, PlacesOf(options, devices));
+  const RankPlaces places = PlacesOf(options, devices);
+  d.cards = PlanCards(options, *source);  // before experts are placed for this device
+  d.plan = PlanMemory(options, *source, device, places);
+  DSV4_RETURN_IF_ERROR(PlaceExperts(options, *source, device, places, &d.plan));
   ExecContext ctx = device.Context(nullptr, options.reference_ops);
   ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});

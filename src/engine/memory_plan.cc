@@ -21,13 +21,18 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
          DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers, places);
 }
 
-// For loading, then for a step.
+// On a CPU, for the model.
+int64_t HostBytesFree(const EngineOptions& options) {
+  const int64_t available = AvailableMemory();
+  return options.gpu_memory > 0 && (available == 0 || options.gpu_memory < available) ? options.gpu_memory : available;
+}
+
+}  // namespace
+
 int64_t NeededBytes(const MemoryPlan& p, int64_t page_bytes) {
   const int64_t running = p.activation_bytes + p.kv_fixed_bytes + page_bytes;
   return p.weight_bytes + p.widened_bytes + p.scratch_bytes + p.exchange_bytes + std::max(running, p.loading_bytes);
 }
-
-}  // namespace
 
 KvBytes KvFootprint(const KvSpec& spec) {
   const KvLayout layout = MakeKvLayout(spec);
@@ -75,13 +80,13 @@ int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, i
   return std::max(LeastStepTokens(options, limit) * facts.hidden_size, MostStepRows(options) * facts.vocab_size / count);
 }
 
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places) {
-  const bool on_host = device.kind() == DeviceKind::kCpu;
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device, const RankPlaces& places) {
+  const bool on_host = device.kind == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
   const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
   const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
-  const ModelSizes sizes = model.Sizes(device, places.count);
+  const ModelSizes sizes = model.Sizes(device.kind, places.count);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
   const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count, places.transport);
   MemoryPlan plan = MakeMemoryPlan({
@@ -89,15 +94,20 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .weight_bytes = weights,
       .widened_bytes = sizes.widened,
       .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count) : RunningBytes(model, chunk, rows, places)),
-      .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count)) : ranks * device.scratch_bytes(),
+      .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count)) : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,
-      .available_bytes = on_host ? AvailableMemory() : places.free_bytes,
+      .available_bytes = on_host ? HostBytesFree(options) : places.free_bytes,
       .max_context = limit,
       .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
       .kv_copies = places.sharing,
   });
   plan.host_staging_bytes = sizes.host_staging;
-  plan.device = device.name();
+  plan.experts = facts.num_layers * facts.num_experts;
+  plan.experts_on_host = sizes.experts_on_host;
+  plan.host_expert_bytes = (on_host ? 1 : places.count) * sizes.host_experts;
+  plan.host_bytes_per_token = (on_host ? 1 : ranks) * sizes.host_bytes_per_token;
+  plan.host_available_bytes = AvailableMemory();
+  plan.device = device.name;
   plan.ranks = places.sharing;
   plan.devices = places.num_devices();
   return plan;

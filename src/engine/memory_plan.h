@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "device/device.h"
+#include "device/planned_device.h"
 #include "dsv4/engine.h"
 #include "dsv4/inspect.h"
 #include "dsv4/status.h"
@@ -44,9 +44,14 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places);
 // Values of the largest exchange between ranks that steps of these options may need.
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count);
 
-// For `model`, with these options, on `device` as it is now: of the ranks that share it, together. Of several GPUs `device` is any.
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places);
+// For `model`, with these options, on `device`: of the ranks that share it, together. Of several GPUs `device` is any.
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device, const RankPlaces& places);
+inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places) {
+  return PlanMemory(options, model, PlannedDevice::Of(device), places);
+}
 
+// Of the device's memory, for loading, then for a step, with `page_bytes` of KV.
+int64_t NeededBytes(const MemoryPlan& plan, int64_t page_bytes);
 // Whether loading fits, and then a step of a prefill chunk for one sequence of one page, `page_bytes` of KV.
 bool Fits(const MemoryPlan& plan, int64_t page_bytes);
 // Where not: kResourceExhausted, with all numbers and `remedy`.

@@ -60,6 +60,12 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument(StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
   }
   if (!(o.draft_threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.draft_threshold, ": from 0 to 1"));
+  if (o.gpu_memory < 0 || o.kv_room < 0) {
+    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, " and room for KV ", o.kv_room, " are bytes, or 0"));
+  }
+  if (o.gpu_memory > 0 && NamesCpu(o.device) && o.synthetic.shape.empty()) {
+    return InvalidArgument("a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
+  }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
 }
@@ -104,6 +110,7 @@ Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o)
   std::vector<std::unique_ptr<Device>> devices;
   for (const std::string& name : names) {
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
+    if (o.gpu_memory > 0) device->LimitMemory(o.gpu_memory);
     devices.push_back(std::move(device));
   }
   return devices;

@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "device/exec_context.h"
 #include "dsv4/engine.h"
+#include "dsv4/experts.h"
 #include "dsv4/inspect.h"
 #include "dsv4/measure.h"
 #include "dsv4/status.h"
@@ -38,6 +39,8 @@ struct ModelFacts {
   int64_t vocab_size = 0;     // V
   int64_t hidden_size = 0;    // D
   int64_t num_layers = 0;     // L
+  int64_t num_experts = 0;    // E
+  int64_t experts_per_token = 0;  // A
   int64_t max_positions = 0;  // of a sequence
   TokenId bos_token_id = -1;  // -1: none
   std::vector<TokenId> eos_token_ids;
@@ -133,6 +136,12 @@ class LoadedModel {
   // the device's memory, all of which that weight owns, and its global scale.
   virtual void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const = 0;
 
+  // From now on passes count the experts that they choose, in the memory of `device`, which outlives the model. False:
+  // no room for it.
+  [[nodiscard]] virtual bool CountExperts(Device& device) = 0;
+  // What they have counted, of this rank: once the device's queued work is done.
+  virtual Result<ExpertUse> UseOfExperts(Device& device) const = 0;
+
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least.
   virtual double StepBytes(int64_t batch, int64_t context) const = 0;
 
@@ -146,6 +155,11 @@ struct ModelSizes {
   int64_t widened = 0;       // small vectors kept as f32, on a CPU
   int64_t loading = 0;       // beside the weights while they load
   int64_t host_staging = 0;  // pinned memory of the host while they load
+  int64_t host_experts = 0;  // of the host, for experts that the device reads there; as they run
+  std::vector<int64_t> experts_on_host;  // by layer; empty: none
+  std::vector<int64_t> expert_bytes;     // of one expert, by layer
+  double decode_bytes = 0;               // of weights, that a decode step of one sequence reads, wherever they are
+  double host_bytes_per_token = 0;       // that a token's experts are expected to have there
 };
 
 // A model that can be loaded: a checkpoint whose config and tensor headers are read and checked, or a synthetic one.
@@ -162,7 +176,11 @@ class ModelSource {
   virtual Status CheckRanks(int count) const = 0;
 
   // Of all `count` ranks together on a CPU, of each on GPUs.
-  virtual ModelSizes Sizes(const Device& device, int count) const = 0;
+  virtual ModelSizes Sizes(DeviceKind device, int count) const = 0;
+  // Keeps routed experts in the host's memory, where kernels read them (docs/offload.md): the least chosen by
+  // `counts` [L, E] (empty: as many of every layer), until Sizes' weights are `bytes` less or all experts are there.
+  // Before Load; a second call starts over. Of files on a CPU none are moved: they are the host's already.
+  virtual void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) = 0;
   // Of one of `count` ranks.
   virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const = 0;
   // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.

@@ -3,6 +3,7 @@
 #include "ops/advance/advance.h"
 #include "ops/block_rows/block_rows.h"
 #include "ops/compress/compress.h"
+#include "ops/count_experts/count_experts.h"
 #include "ops/embed/embed.h"
 #include "ops/experts/experts.h"
 #include "ops/fill_weight/fill_weight.h"
@@ -41,6 +42,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeAdvance(ctx),
       DescribeBlockRows(ctx),
       DescribeCompress(ctx),
+      DescribeCountExperts(ctx),
       DescribeEmbed(ctx),
       DescribeExperts(ctx),
       DescribeFillWeight(ctx),

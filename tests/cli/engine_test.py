@@ -127,6 +127,41 @@ class Engine(CliTestCase):
         self.assertEqual(cut["tokens"], 4 + 4 + 4 + 1)
         self.assertEqual(cut, json.loads(self.ok(*args, "--ctx", "5", "--no-bos", "--prefill-chunk", "2")))
 
+    def test_counts_of_experts_are_written_and_read(self):
+        counts = self.tmp / "counts.json"
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "4", "--ignore-eos", "--temperature", "0"]
+        text = self.ok(*args, "--count-experts", counts)
+        j = json.loads(counts.read_text())
+        config = json.loads((GOLDEN / "config.json").read_text())
+        self.assertEqual(len(j["chosen"]), config["num_hidden_layers"])
+        tokens = 17 + 3  # the last one drawn is not computed
+        for layer in j["chosen"]:
+            self.assertEqual(len(layer), config["n_routed_experts"])
+            self.assertEqual(sum(layer), tokens * config["num_experts_per_tok"])
+        self.assertEqual(self.ok(*args, "--expert-counts", counts), text)
+        j["chosen"].pop()
+        counts.write_text(json.dumps(j))
+        self.fails(1, [str(counts), "experts in"], *args, "--expert-counts", counts)
+        self.fails(1, [str(self.tmp / "none")], *args, "--expert-counts", self.tmp / "none")
+        self.fails(1, ["cannot write"], *args, "--count-experts", self.tmp / "no/such/file")
+
+    def test_inspect_tells_of_other_gpus(self):
+        j = json.loads(self.ok("inspect", "--synthetic", "flash", "--json"))
+        cards = {(c["gigabytes"], c["count"]): c for c in j["cards"]}
+        self.assertEqual(set(cards), {(g, n) for g in (24, 32, 48, 80, 96, 141, 192) for n in (1, 2, 4, 8)})
+        for c in cards.values():
+            self.assertTrue(c["fits"])
+            self.assertEqual(c["host_bytes"] == 0, c["resident"] == 1)
+        for n in (1, 2, 4, 8):  # more memory holds more
+            shares = [cards[g, n]["resident"] for g in (24, 32, 48, 80, 96, 141, 192)]
+            self.assertEqual(shares, sorted(shares))
+        one = cards[141, 1]
+        self.assertTrue(0.75 < one["resident"] < 0.9, one)  # 156 GB of experts
+        self.assertGreater(cards[192, 1]["tokens_per_s_extrapolated"], 2 * one["tokens_per_s_extrapolated"])
+        text = self.ok("inspect", "--synthetic", "flash", "--plan").decode()
+        self.assertIn("other GPUs", text)
+        self.assertIn("extrapolated", text)
+
     def test_inspect(self):
         out = self.ok("inspect", *self.model, "--plan").decode()
         for word in ["layers", "NVFP4", "KV per 1,000 tokens", "longest context", "forward pass", "sparse_attention"]:

@@ -91,6 +91,12 @@ class Usage(CliTestCase):
         self.fails(2, "-f", "perplexity")
         self.fails(2, "--encoding", "encode", "--encoding", "v5")
 
+    def test_the_memory_of_a_gpu_is_no_matter_of_the_cpu(self):
+        for command in (["generate", "-p", "x"], ["inspect"], ["bench", "--synthetic", "nano"]):
+            self.fails(2, ["--gpu-memory", "--device cuda"], *command, "--gpu-memory", "4GiB")
+        self.fails(2, ["--gpu-memory", "'much'"], "generate", "-p", "x", "--gpu-memory", "much")
+        self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
+
     def test_a_synthetic_checkpoint_is_written_inspected_and_never_overwritten(self):
         self.fails(2, ["--disk", "--synthetic"], "bench", "--disk", "x")
         with tempfile.TemporaryDirectory() as temp:

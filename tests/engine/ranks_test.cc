@@ -187,6 +187,8 @@ class ExchangingModel : public LoadedModel {
   std::string ExchangeName(int64_t site) const override { return "place " + std::to_string(site); }
   std::string Describe() const override { return ""; }
   void VisitBytes(const std::function<void(const void*, int64_t, float)>&) const override {}
+  bool CountExperts(Device&) override { return false; }
+  Result<ExpertUse> UseOfExperts(Device&) const override { return ExpertUse{}; }
   double StepBytes(int64_t, int64_t) const override { return 0; }
   std::vector<LinearShape> LinearShapes() const override { return {}; }
 

@@ -40,9 +40,18 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
   for (const TestFormat format :
        {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
     Load({format, format});
+    const std::vector<int64_t> expert_bytes = UploadedExpertBytes(host_);
     for (const bool from_files : {true, false}) {
+      // Without counts the last experts of every layer.
+      const int64_t on_host = from_files ? test::TinyConfig().num_experts * expert_bytes[0] : 0;
+      const ExpertPlacement placement =
+          ExpertPlacement::Coldest(expert_bytes, test::TinyConfig().num_experts, on_host, {});
+      const PlacedBytes bytes = UploadedBytes(host_, placement), whole = UploadedBytes(host_, {});
+      EXPECT_EQ(bytes.host, on_host);
+      EXPECT_EQ(bytes.device + bytes.host, whole.device);
       LoadTimes times;
-      auto uploaded = UploadWeights(*device_, pool_, host_, from_files ? source_.get() : nullptr, {}, &times);
+      const TensorSource* const files = from_files ? source_.get() : nullptr;
+      auto uploaded = UploadWeights(*device_, pool_, host_, placement, files, {}, &times);
       ASSERT_TRUE(uploaded.ok()) << uploaded.status().message();
       EXPECT_EQ(times.bytes > 0, from_files);
       std::vector<const QuantTensor*> got;
@@ -85,7 +94,7 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
 TEST_F(Upload, CancellingStops) {
   Load({TestFormat::kNvfp4, TestFormat::kNvfp4});
   const auto uploaded = UploadWeights(
-      *device_, pool_, host_, source_.get(), [](int64_t, int64_t) { return false; }, nullptr);
+      *device_, pool_, host_, {}, source_.get(), [](int64_t, int64_t) { return false; }, nullptr);
   EXPECT_EQ(uploaded.status().code(), StatusCode::kCancelled);
 }
 

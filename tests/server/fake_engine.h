@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dsv4/engine.h"
+#include "dsv4/experts.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
@@ -174,6 +175,7 @@ class FakeEngine : public Engine {
     broken = !restart_status.ok();
     return restart_status;
   }
+  Result<ExpertUse> expert_use() override { return use; }
   Status Step(std::span<const StepItem> items) override {
     if (before_step) before_step();
     DSV4_RETURN_IF_ERROR(health());
@@ -254,6 +256,7 @@ class FakeEngine : public Engine {
   std::atomic<bool> broken = false;   // every step fails, until Restart
   Status restart_status;
   std::function<void()> before_restart;
+  ExpertUse use;
   std::function<void()> before_step;  // set before the first step
   std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead
   std::function<void()> before_io;    // of a snapshot's file; set before the first session

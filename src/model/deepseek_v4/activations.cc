@@ -93,7 +93,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
 
   place(moe.rounded, std::max(FloatBytes(t, std::max(d, f)), BlockBytes(t, d) + BlockBytes(t, f)));
   place(moe.router_logits, f32, Shape{t, c.num_experts});
-  place(moe.expert_ids, DType::kI32, Shape{t, 1 + a});
+  place(expert_ids, DType::kI32, Shape{c.num_layers + (c.draft.stages > 0 ? 1 : 0), t, 1 + a});
   place(moe.routing_weights, f32, Shape{t, 1 + a});
   place(moe.shared_gate, f32, Shape{t, f});
   place(moe.shared_up, f32, Shape{t, f});
@@ -123,6 +123,13 @@ Activations::Activations(const Config& config, int64_t max_tokens, int64_t max_r
   if (!memory_.Allocate(*device, Bytes(config, max_tokens, max_rows))) throw std::bad_alloc();
   Placed placed{memory_.data()};
   ForEach(config, max_tokens, max_rows, placed);
+  UseLayer(0);
+}
+
+void Activations::UseLayer(int64_t layer) {
+  layer = std::min(layer, expert_ids.dim(0) - 1);
+  const int64_t rows = expert_ids.dim(1), slots = expert_ids.dim(2);
+  moe.expert_ids = {expert_ids.i32() + layer * rows * slots, DType::kI32, {rows, slots}};
 }
 
 }  // namespace dsv4::deepseek_v4

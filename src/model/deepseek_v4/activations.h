@@ -50,6 +50,9 @@ class Activations : public StepMemory {
     return draft.confidence ? draft.confidence.Head(num_rows) : Tensor{};
   }
 
+  // Before a layer runs: gives moe its part of what every layer has.
+  void UseLayer(int64_t layer);
+
   Tensor streams;              // f32 [T, H, D]
   Tensor x;                    // f32 [T, D]: a sublayer's input
   Tensor y;                    // f32 [T, D]: a sublayer's output
@@ -60,6 +63,8 @@ class Activations : public StepMemory {
   AttentionBuffers attention;
   MoeBuffers moe;
   DraftBuffers draft;
+  Tensor expert_ids;           // i32 [L, T, 1 + A]: moe's of every layer, kept until the pass ends; stages of a draft
+                               // module have one more together
   Tensor out_streams;          // f32 [R, H, D]
   Tensor out;                  // f32 [R, D]
   Room rounded_out;            // D columns, R rows

@@ -84,6 +84,7 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   const MoeSettings moe{
       .scaling_factor = c.routed_scaling_factor, .limit = c.swiglu_limit, .activation = model.modes.activation};
 
+  a.UseLayer(l);
   const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded,
                                 site);
   KeepMean(ctx, c, l - 1, f);

@@ -6,6 +6,7 @@
 #include "model/deepseek_v4/decoder_layer.h"
 #include "model/deepseek_v4/draft.h"
 #include "model/deepseek_v4/rope.h"
+#include "ops/count_experts/count_experts.h"
 #include "ops/embed/embed.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/hc_head/hc_head.h"
@@ -53,6 +54,25 @@ void StepLogits(const ExecContext& ctx, const Model& model, const StepView& step
   HcHead(ctx, {.streams = out_streams, .fn = w.fn, .base = w.base, .scale = w.scale, .eps = c.hc_eps,
                .norm_eps = c.rms_norm_eps, .out = out});
   LogitsOf(ctx, model, out, model.weights.norm, logits, site, a);
+}
+
+// Layers whose choices lie alike count together.
+void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, int64_t num_tokens,
+                 const Activations& a) {
+  if (!model.expert_chosen) return;
+  const int64_t num_layers = model.config.num_layers, e = model.config.num_experts, slots = a.expert_ids.dim(2);
+  const auto slots_of = [&](int64_t l) {
+    return slots - (model.plans[static_cast<size_t>(l)][step_class].moe.shared_is_routed ? 0 : 1);
+  };
+  for (int64_t first = 0, end = 0; first < num_layers; first = end) {
+    while (end < num_layers && slots_of(end) == slots_of(first)) ++end;
+    const int64_t stride = a.expert_ids.dim(1) * slots;
+    CountExperts(ctx, {.experts = a.expert_ids.i32() + first * stride,
+                       .layer_stride = stride,
+                       .num_ids = num_tokens * slots_of(first),
+                       .chosen = {model.expert_chosen.i64() + first * e, DType::kI64, {end - first, e}},
+                       .passes = {model.expert_passes.i64() + first * e, DType::kI64, {end - first, e}}});
+  }
 }
 
 }  // namespace
@@ -128,6 +148,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
       observer(l, f.streams);
     }
   }
+  CountChosen(ctx, model, step_class, step.num_tokens(), a);
 
   const bool wants_logits = step.logit_rows.dim(0) > 0, drafts = c.draft.stages > 0;
   if (pending && (wants_logits || drafts)) write_output();

@@ -22,6 +22,7 @@ struct Model {
   NumericsModes modes;
   KvLayout kv_layout;
   std::vector<LayerPlans> plans;  // by layer
+  Tensor expert_chosen, expert_passes;  // i64 [L, E], in the device's memory (ops/count_experts); empty: nobody counts
 };
 
 // `weights` get their RoPE frequencies here, in the host's memory, unless they have them. Planned for a CPU.

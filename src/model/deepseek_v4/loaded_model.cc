@@ -80,6 +80,42 @@ void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float
       });
 }
 
+bool BoundModel::CountExperts(Device& device) {
+  const int64_t l = model_.config.num_layers, e = model_.config.num_experts, bytes = 8 * l * e;
+  if (!counters_.Allocate(device, 2 * bytes)) return false;
+  device.Clear(counters_.data(), 2 * bytes);
+  model_.expert_chosen = {counters_.data(), DType::kI64, {l, e}};
+  model_.expert_passes = {counters_.data() + bytes, DType::kI64, {l, e}};
+  return true;
+}
+
+Result<ExpertUse> BoundModel::UseOfExperts(Device& device) const {
+  const int64_t num_layers = model_.config.num_layers, num_experts = model_.config.num_experts;
+  const auto n = static_cast<size_t>(num_layers * num_experts);
+  ExpertUse use{.experts = num_layers * num_experts, .counted = static_cast<bool>(model_.expert_chosen)};
+  std::vector<uint64_t> counters(2 * n);
+  if (use.counted) {
+    device.Download(counters.data(), counters_.data(), counters_.bytes());
+    DSV4_RETURN_IF_ERROR(device.Synchronize());
+    use.counts = {num_layers, num_experts, {counters.begin(), counters.begin() + static_cast<std::ptrdiff_t>(n)}};
+  }
+  for (int64_t l = 0; l < num_layers; ++l) {
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const auto at = static_cast<size_t>(l * num_experts + e);
+      const int64_t bytes = expert_bytes_[static_cast<size_t>(l)];
+      use.chosen += counters[at];
+      if (!placement_.OnHost(l, e)) {
+        use.chosen_resident += counters[at];
+        continue;
+      }
+      ++use.on_host;
+      use.host_bytes += bytes;
+      use.fetched_bytes += static_cast<double>(counters[n + at]) * static_cast<double>(bytes);
+    }
+  }
+  return use;
+}
+
 double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
   double all = 0, experts = 0;

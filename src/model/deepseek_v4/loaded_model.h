@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "device/device.h"
+#include "model/deepseek_v4/expert_placement.h"
 #include "model/deepseek_v4/forward.h"
 #include "model/model.h"
 
@@ -14,7 +16,9 @@ namespace dsv4::deepseek_v4 {
 
 class BoundModel : public LoadedModel {
  public:
-  explicit BoundModel(Model model) : model_(std::move(model)) {}
+  // expert_bytes: of one expert of every layer.
+  BoundModel(Model model, ExpertPlacement placement, std::vector<int64_t> expert_bytes)
+      : model_(std::move(model)), placement_(std::move(placement)), expert_bytes_(std::move(expert_bytes)) {}
 
   const KvLayout& kv_layout() const override { return model_.kv_layout; }
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
@@ -29,11 +33,16 @@ class BoundModel : public LoadedModel {
   std::string ExchangeName(int64_t site) const override { return deepseek_v4::ExchangeName(model_.config, site); }
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;
+  bool CountExperts(Device& device) override;
+  Result<ExpertUse> UseOfExperts(Device& device) const override;
   double StepBytes(int64_t batch, int64_t context) const override;
   std::vector<LinearShape> LinearShapes() const override;
 
  private:
   Model model_;
+  const ExpertPlacement placement_;
+  const std::vector<int64_t> expert_bytes_;
+  DeviceBuffer counters_;  // model_.expert_chosen, then model_.expert_passes
 };
 
 }  // namespace dsv4::deepseek_v4

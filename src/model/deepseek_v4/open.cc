@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/describe_plan.h"
 #include "model/deepseek_v4/draft_config.h"
+#include "model/deepseek_v4/expert_placement.h"
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
@@ -25,6 +27,7 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
+using Models = std::vector<std::unique_ptr<LoadedModel>>;
 using LoadProgress = std::function<bool(int64_t, int64_t)>;
 
 struct Stopwatch {
@@ -41,6 +44,7 @@ std::string Joined(const std::vector<T>& values) {
 
 ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport& report) {
   return {.vocab_size = c.vocab_size, .hidden_size = c.hidden_size, .num_layers = c.num_layers,
+          .num_experts = c.num_experts, .experts_per_token = c.experts_per_token,
           .max_positions = c.max_positions, .bos_token_id = c.bos_token_id, .eos_token_ids = c.eos_token_ids,
           .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes),
           .draft = {c.draft.module, c.draft.most(), c.draft.rows()}};
@@ -59,11 +63,48 @@ class Source : public ModelSource {
   int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const override {
     return Activations::Bytes(ShardConfig(config_, {.count = count}), max_tokens, max_rows);
   }
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
+    counts_.assign(counts.begin(), counts.end());
+    placement_ = ExpertPlacement::Coldest(ExpertBytes(device, count), config_.num_experts, bytes, counts_);
+  }
   int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
     return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
   }
 
  protected:
+  // Of one expert of every layer, of each rank on GPUs.
+  virtual std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const = 0;
+  // With what Sizes says of experts.
+  ModelSizes WithExperts(ModelSizes sizes, const QuantTensor& embed, DeviceKind device, int count) const {
+    sizes.expert_bytes = ExpertBytes(device, count);
+    const int64_t experts = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
+    sizes.decode_bytes = static_cast<double>(sizes.weights + sizes.host_experts - FileBytes(embed) -
+                                             (config_.num_experts - config_.experts_per_token) * experts);
+    sizes.experts_on_host = placement_.CountByLayer();
+    sizes.host_bytes_per_token = HostBytesOfToken(placement_, sizes.expert_bytes, config_.num_experts,
+                                                  config_.experts_per_token, counts_);
+    return sizes;
+  }
+  std::unique_ptr<LoadedModel> Bound(Model model, DeviceKind device, int count) const {
+    return std::make_unique<BoundModel>(std::move(model), placement_, ExpertBytes(device, count));
+  }
+  Models OneModel(Model model, DeviceKind device) const {
+    Models models;
+    models.push_back(Bound(std::move(model), device, 1));
+    return models;
+  }
+  // One model for each of `count` ranks of weights in the host's memory.
+  Result<Models> MakeRankModels(const Weights& whole, int count, ThreadPool& pool) const {
+    Models models;
+    for (int rank = 0; rank < count; ++rank) {
+      const Sharding sharding{.rank = rank, .count = count};
+      DSV4_ASSIGN_OR_RETURN(Weights weights, ShardWeights(whole, sharding, &pool));
+      models.push_back(
+          Bound(MakeModel(ShardConfig(config_, sharding), std::move(weights), modes_), DeviceKind::kCpu, count));
+    }
+    return models;
+  }
+
   std::vector<PlannedOp> DescribeRank(const ExecContext& ctx, const Weights& whole, int count) const {
     return deepseek_v4::DescribePlan(
         ctx, MakeModel(ShardConfig(config_, {.count = count}), ShardShapes(whole, count), modes_));
@@ -72,30 +113,12 @@ class Source : public ModelSource {
   const Config config_;
   const NumericsModes modes_;
   const BindReport report_;
+  ExpertPlacement placement_;
 
  private:
   const ModelFacts facts_;
+  std::vector<uint64_t> counts_;  // that the placement follows
 };
-
-using Models = std::vector<std::unique_ptr<LoadedModel>>;
-
-// One model for each of `count` ranks of weights in the host's memory.
-Result<Models> MakeRankModels(const Config& config, const Weights& whole, const NumericsModes& modes, int count,
-                              ThreadPool& pool) {
-  Models models;
-  for (int rank = 0; rank < count; ++rank) {
-    const Sharding sharding{.rank = rank, .count = count};
-    DSV4_ASSIGN_OR_RETURN(Weights weights, ShardWeights(whole, sharding, &pool));
-    models.push_back(std::make_unique<BoundModel>(MakeModel(ShardConfig(config, sharding), std::move(weights), modes)));
-  }
-  return models;
-}
-
-Models OneModel(Model model) {
-  Models models;
-  models.push_back(std::make_unique<BoundModel>(std::move(model)));
-  return models;
-}
 
 std::vector<std::pair<std::string, std::string>> Source::DescribeConfig() const {
   const Config& c = config_;
@@ -153,24 +176,32 @@ class Checkpoint : public Source {
 
   std::vector<std::string> files() const override { return files_->files(); }
   Status CheckRanks(int count) const override { return CheckSharding(config_, model_.weights, count); }
-  ModelSizes Sizes(const Device& device, int count) const override {
-    const int64_t copies = count * ShardCopyBytes(model_.weights, count);
-    if (device.kind() == DeviceKind::kCpu)
+  ModelSizes Sizes(DeviceKind device, int count) const override {
+    if (device == DeviceKind::kCpu) {
+      const int64_t copies = count * ShardCopyBytes(model_.weights, count);
       return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
-    return {.weights = DeviceWeightBytes(ShardShapes(model_.weights, count)), .loading = UploadStagingBytes(),
-            .host_staging = UploadStagingBytes()};
+    }
+    const Weights slices = ShardShapes(model_.weights, count);
+    const PlacedBytes weights = UploadedBytes(slices, placement_), staging = UploadStagingBytes(slices, placement_);
+    return WithExperts({.weights = weights.device, .loading = staging.device, .host_staging = staging.host,
+                        .host_experts = weights.host},
+                       slices.embed, device, count);
+  }
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
+    if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, counts);
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     return DescribeRank(ctx, model_.weights, count);
   }
   Result<Models> Load(std::span<Device* const> devices, ThreadPool& pool, int64_t available_bytes,
                       const LoadProgress& progress, LoadTimes* times) override {
-    Model model = std::move(model_);
+    Model model = model_;
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
       if (devices.size() > 1) return UploadRanks(devices, pool, model, progress, times);
-      DSV4_ASSIGN_OR_RETURN(model.weights, UploadWeights(device, pool, model.weights, files_.get(), progress, times));
-      return OneModel(std::move(model));
+      DSV4_ASSIGN_OR_RETURN(
+          model.weights, UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
+      return OneModel(std::move(model), device.kind());
     }
     const Stopwatch reading;
     if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
@@ -179,12 +210,16 @@ class Checkpoint : public Source {
     }
     if (devices.size() == 1) {
       times->read = reading.Seconds();
-      return OneModel(std::move(model));
+      return OneModel(std::move(model), device.kind());
     }
-    Result<Models> models = MakeRankModels(model.config, model.weights, model.modes, static_cast<int>(devices.size()),
-                                           pool);
+    Result<Models> models = MakeRankModels(model.weights, static_cast<int>(devices.size()), pool);
     times->read = reading.Seconds();
     return models;
+  }
+
+ protected:
+  std::vector<int64_t> ExpertBytes(DeviceKind, int count) const override {
+    return UploadedExpertBytes(ShardShapes(model_.weights, count));
   }
 
  private:
@@ -197,9 +232,10 @@ class Checkpoint : public Source {
       Device& device = *devices[static_cast<size_t>(rank)];
       DSV4_ASSIGN_OR_RETURN(const Weights slices, ShardWeights(whole.weights, sharding, &pool));
       device.Bind();
-      DSV4_ASSIGN_OR_RETURN(Weights weights, UploadWeights(device, pool, slices, files_.get(), progress, times));
+      DSV4_ASSIGN_OR_RETURN(Weights weights,
+                            UploadWeights(device, pool, slices, placement_, files_.get(), progress, times));
       models.push_back(
-          std::make_unique<BoundModel>(MakeModel(ShardConfig(whole.config, sharding), std::move(weights), modes_)));
+          Bound(MakeModel(ShardConfig(whole.config, sharding), std::move(weights), modes_), device.kind(), count));
     }
     return models;
   }
@@ -216,10 +252,14 @@ class Synthetic : public Source {
 
   std::vector<std::string> files() const override { return {}; }
   // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
-  ModelSizes Sizes(const Device& device, int count) const override {
-    const bool on_host = device.kind() == DeviceKind::kCpu;
-    const int64_t bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count);
-    return {.weights = bytes, .widened = on_host && count > 1 ? bytes / 2 : 0};
+  ModelSizes Sizes(DeviceKind device, int count) const override {
+    const bool on_host = device == DeviceKind::kCpu;
+    const PlacedBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count,
+                                                  placement_);
+    return WithExperts({.weights = bytes.device,
+                        .widened = on_host && count > 1 ? (bytes.device + bytes.host) / 2 : 0,
+                        .host_experts = bytes.host},
+                       SyntheticShapes(config_, model_).embed, device, count);
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     Weights shapes = SyntheticShapes(config_, model_);
@@ -233,14 +273,20 @@ class Synthetic : public Source {
     if (count > 1) DSV4_RETURN_IF_ERROR(CheckSharding(config_, SyntheticShapes(config_, model_), count));
     if (count > 1 && devices.front()->kind() != DeviceKind::kCpu) return MakeRanks(devices, pool, progress, times);
     DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, tight_experts_,
-                                                            {}, progress));
+                                                            placement_, {}, progress));
     if (count == 1) {
       times->read = making.Seconds();
-      return OneModel(MakeModel(config_, std::move(weights), modes_));
+      return OneModel(MakeModel(config_, std::move(weights), modes_), devices.front()->kind());
     }
-    Result<Models> models = MakeRankModels(config_, weights, modes_, count, pool);
+    Result<Models> models = MakeRankModels(weights, count, pool);
     times->read = making.Seconds();
     return models;
+  }
+
+ protected:
+  // Of several ranks on a CPU the whole is made.
+  std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const override {
+    return SyntheticExpertBytes(device, config_, model_, tight_experts_, device == DeviceKind::kCpu ? 1 : count);
   }
 
  private:
@@ -259,7 +305,7 @@ class Synthetic : public Source {
           if (rank == 0 && progress && !progress(done, total)) stopped = true;
           return !stopped;
         };
-        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_,
+        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_, placement_,
                                     {.rank = rank, .count = count}, mine);
       });
     }
@@ -269,8 +315,8 @@ class Synthetic : public Source {
       Result<Weights>& weights = made[static_cast<size_t>(rank)];
       if (!weights.ok())
         return Status(weights.status().code(), StrCat("rank ", rank, ": ", weights.status().message()));
-      models.push_back(std::make_unique<BoundModel>(
-          MakeModel(ShardConfig(config_, {.rank = rank, .count = count}), std::move(*weights), modes_)));
+      Model model = MakeModel(ShardConfig(config_, {.rank = rank, .count = count}), std::move(*weights), modes_);
+      models.push_back(Bound(std::move(model), devices.front()->kind(), count));
     }
     times->read = making.Seconds();
     return models;
@@ -301,7 +347,7 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
                                                    const Device& device, bool tight_experts) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
-  const int64_t bytes = SyntheticWeightBytes(device, config, model, tight_experts);
+  const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, 1, {}).device;
   return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes, tight_experts));
 }
 

@@ -99,10 +99,13 @@ Result<Config> SyntheticConfig(const SyntheticModel& model) {
 
 namespace {
 
-bool Packs(const Device& device, const QuantTensor& m, bool keep_rows) {
-  return device.kind() != DeviceKind::kCpu && !keep_rows && m.format != WeightFormat::kF32;
+bool Packs(DeviceKind device, const QuantTensor& m, bool keep_rows) {
+  return device != DeviceKind::kCpu && !keep_rows && m.format != WeightFormat::kF32;
 }
 
+int64_t RowsBytes(const QuantTensor& m) {
+  return AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
+}
 // What of tight formats becomes tight tiles; the rest is kept as its rows say.
 QuantTensor Kept(const QuantTensor& m, bool tight) {
   QuantTensor kept = m;
@@ -110,22 +113,30 @@ QuantTensor Kept(const QuantTensor& m, bool tight) {
   return kept;
 }
 
+int64_t MadeBytes(DeviceKind device, const QuantTensor& m, bool keep_rows, bool tight) {
+  if (!m) return 0;
+  const QuantTensor kept = Kept(m, tight);
+  return Packs(device, m, keep_rows) ? AlignedBytes(PackedCodeBytes(kept)) + AlignedBytes(PackedScaleBytes(kept))
+                                     : RowsBytes(kept);
+}
+
 struct DeviceSizes {
-  int64_t total = 0;    // of the weights
+  PlacedBytes total;    // of the weights
   int64_t staging = 0;  // of the largest matrix, before it is packed
   int64_t columns = 0;  // of the largest slice of columns
+  int64_t packed = 0;   // of the largest matrix that is packed for the host
+
+  PlacedBytes with_buffers() const { return {total.device + staging + columns + packed, total.host}; }
 };
 
-DeviceSizes MeasureSizes(const Device& device, const Weights& whole, bool tight, int count) {
+DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, int count,
+                         const ExpertPlacement& placement) {
   DeviceSizes sizes;
-  const auto rows_bytes = [](const QuantTensor& m) {
-    return AlignedBytes(m.rows * m.row_bytes()) + AlignedBytes(FileScaleBytes(m));
-  };
   VisitNamedWeights(
       whole,
       [&](const WeightRef& ref, const QuantTensor& m) {
         if (!m || !Packs(device, m, KeepsRows(ref.row->kind))) return;
-        sizes.staging = std::max(sizes.staging, rows_bytes(m));
+        sizes.staging = std::max(sizes.staging, RowsBytes(m));
         if (count > 1 && SliceOf(ref.row->cut) == Slice::kColumns) {
           sizes.columns = std::max(sizes.columns,
                                    AlignedBytes(CodeSliceBytes(m, count)) + AlignedBytes(ScaleSliceBytes(m, count)));
@@ -133,17 +144,16 @@ DeviceSizes MeasureSizes(const Device& device, const Weights& whole, bool tight,
       },
       [](const WeightRef&, const Tensor&) {});
   const Weights slices = ShardShapes(whole, count);
-  VisitWeights(
+  VisitNamedWeights(
       slices,
-      [&](const QuantTensor& m, bool keep_rows) {
-        if (!m) return;
-        const bool packs = Packs(device, m, keep_rows);
-        const QuantTensor kept = Kept(m, tight);
-        sizes.total +=
-            packs ? AlignedBytes(PackedCodeBytes(kept)) + AlignedBytes(PackedScaleBytes(kept)) : rows_bytes(kept);
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        const int64_t bytes = MadeBytes(device, m, KeepsRows(ref.row->kind), tight);
+        const bool on_host = placement.OnHost(ref);
+        (on_host ? sizes.total.host : sizes.total.device) += bytes;
+        if (on_host && device != DeviceKind::kCpu) sizes.packed = std::max(sizes.packed, bytes);
       },
-      [&](const Tensor& t) { sizes.total += t ? AlignedBytes(t.num_bytes()) : 0; });
-  for (const LayerWeights& layer : whole.layers) sizes.total += AlignedBytes(ExpertTableBytes(layer.moe));
+      [&](const WeightRef&, const Tensor& t) { sizes.total.device += t ? AlignedBytes(t.num_bytes()) : 0; });
+  for (const LayerWeights& layer : whole.layers) sizes.total.device += AlignedBytes(ExpertTableBytes(layer.moe));
   return sizes;
 }
 
@@ -151,34 +161,37 @@ DeviceSizes MeasureSizes(const Device& device, const Weights& whole, bool tight,
 class SyntheticMaker {
  public:
   SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                 bool tight, const Sharding& sharding, Weights* w)
+                 bool tight, const ExpertPlacement& placement, const Sharding& sharding, Weights* w)
       : device_(device),
         ctx_(device.Context(&pool, false)),
         config_(config),
         model_(model),
         tight_(tight),
+        placement_(placement),
         sharding_(sharding),
         w_(*w),
-        sizes_(MeasureSizes(device, *w, tight, sharding.count)),
+        sizes_(MeasureSizes(device.kind(), *w, tight, sharding.count, placement)),
         arena_(std::make_shared<WeightArena>()) {}
 
   Status Prepare() {
     if (arena_->Allocate(device_, sizes_.total) && staging_.Allocate(device_, sizes_.staging) &&
-        columns_.Allocate(device_, sizes_.columns))
+        columns_.Allocate(device_, sizes_.columns) && packed_.Allocate(device_, sizes_.packed))
       return {};
-    return ResourceExhausted(StrCat("synthetic weights take ", sizes_.total + sizes_.staging + sizes_.columns,
-                                    " bytes of memory on ", device_.name(), "; use fewer layers (--layers)"));
+    const PlacedBytes bytes = sizes_.with_buffers();
+    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device, " bytes of memory on ", device_.name(),
+                                    bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
+                                    "; use fewer layers (--layers)"));
   }
 
   int64_t done() const { return arena_->taken(); }
-  int64_t total() const { return sizes_.total; }
+  int64_t total() const { return sizes_.total.device + sizes_.total.host; }
   std::shared_ptr<const void> storage() const { return arena_; }
 
   void Make(const WeightRef& ref, QuantTensor& m, uint64_t number) {
-    const bool packs = Packs(device_, m, KeepsRows(ref.row->kind));
+    const bool packs = Packs(device_.kind(), m, KeepsRows(ref.row->kind)), on_host = placement_.OnHost(ref);
     const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
-    uint8_t* codes = packs ? staging_.data() : arena_->Take(code_bytes);
-    uint8_t* scales = packs ? codes + AlignedBytes(code_bytes) : arena_->Take(scale_bytes);
+    uint8_t* codes = packs ? staging_.data() : arena_->Take(code_bytes, on_host);
+    uint8_t* scales = packs ? codes + AlignedBytes(code_bytes) : arena_->Take(scale_bytes, on_host);
     const float std = SyntheticStd(m, ref.row->kind);
     m.codes = codes;
     m.block_scale = scale_bytes > 0 ? scales : nullptr;
@@ -190,8 +203,8 @@ class SyntheticMaker {
                       .std = std});
     m = Kept(m, tight_ && packs);
     if (!packs) return;
-    if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Packed(m);
-    m = Packed(SliceOfRank(m, SliceOf(ref.row->cut)));
+    if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Pack(m, /*on_host=*/false);
+    m = Pack(SliceOfRank(m, SliceOf(ref.row->cut)), on_host);
   }
 
   void Make(const WeightRef& ref, Tensor& t, uint64_t number) {
@@ -208,8 +221,8 @@ class SyntheticMaker {
       device_.Upload(data, mine.data, mine.num_bytes());
       t = {data, mine.dtype, mine.shape};
     };
-    if (t.dtype == DType::kI32) return upload(SyntheticHashTable(config_, seed).data());
-    std::vector<float> values = SyntheticVector(t.num_elements(), seed);
+    if (t.dtype == DType::kI32) return upload(SyntheticHashTable(config_, model_, seed).data());
+    std::vector<float> values = SyntheticVector(*ref.row, config_, model_, t.num_elements(), seed);
     if (&t == &w_.plain_frequencies) values = PlainRopeFrequencies(config_);
     if (&t == &w_.compress_frequencies) values = CompressRopeFrequencies(config_);
     upload(values.data());
@@ -226,11 +239,22 @@ class SyntheticMaker {
   }
 
  private:
-  QuantTensor Packed(const QuantTensor& m) {
-    const PackWeightArgs args{.w = m, .codes = arena_->Take(PackedCodeBytes(m)),
-                              .block_scale = PackedScaleBytes(m) > 0 ? arena_->Take(PackedScaleBytes(m)) : nullptr};
+  // Into the arena: of what goes to the host by way of packed_.
+  QuantTensor Pack(const QuantTensor& m, bool on_host) {
+    const int64_t code_bytes = PackedCodeBytes(m), scale_bytes = PackedScaleBytes(m);
+    const PackWeightArgs to{.w = m, .codes = arena_->Take(code_bytes, on_host),
+                            .block_scale = scale_bytes > 0 ? arena_->Take(scale_bytes, on_host) : nullptr};
+    PackWeightArgs args = to;
+    if (on_host) {
+      args.codes = packed_.data();
+      if (scale_bytes > 0) args.block_scale = packed_.data() + AlignedBytes(code_bytes);
+    }
     PackWeight(ctx_, args);
-    return PackedView(args);
+    if (on_host) {
+      device_.CopyWithin(to.codes, args.codes, code_bytes);
+      if (scale_bytes > 0) device_.CopyWithin(to.block_scale, args.block_scale, scale_bytes);
+    }
+    return PackedView(to);
   }
 
   QuantTensor SliceOfRank(const QuantTensor& m, Slice cut) {
@@ -248,27 +272,33 @@ class SyntheticMaker {
   const Config& config_;
   const SyntheticModel& model_;
   const bool tight_;
+  const ExpertPlacement& placement_;
   const Sharding sharding_;
   Weights& w_;
   const DeviceSizes sizes_;
   std::shared_ptr<WeightArena> arena_;
-  DeviceBuffer staging_, columns_;
+  DeviceBuffer staging_, columns_, packed_;
 };
 
 }  // namespace
 
-int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, bool tight,
-                             int count) {
-  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), tight, count);
-  return sizes.total + sizes.staging + sizes.columns;
+PlacedBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
+                                 int count, const ExpertPlacement& placement) {
+  return MeasureSizes(device, SyntheticShapes(config, model), tight, count, placement).with_buffers();
+}
+
+std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
+                                          bool tight, int count) {
+  return BytesOfExperts(ShardShapes(SyntheticShapes(config, model), count),
+                        [&](const QuantTensor& m) { return MadeBytes(device, m, /*keep_rows=*/false, tight); });
 }
 
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 bool tight, const Sharding& sharding,
+                                 bool tight, const ExpertPlacement& placement, const Sharding& sharding,
                                  const std::function<bool(int64_t, int64_t)>& progress) {
   device.Bind();
   Weights w = SyntheticShapes(config, model);
-  SyntheticMaker maker(device, pool, config, model, tight, sharding, &w);
+  SyntheticMaker maker(device, pool, config, model, tight, placement, sharding, &w);
   DSV4_RETURN_IF_ERROR(maker.Prepare());
   uint64_t number = 0;
   bool stopped = false;

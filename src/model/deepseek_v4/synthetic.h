@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
 #include "dsv4/status.h"
 #include "model/deepseek_v4/config.h"
+#include "model/deepseek_v4/expert_placement.h"
 #include "model/deepseek_v4/shard.h"
+#include "model/deepseek_v4/weight_arena.h"
 #include "model/deepseek_v4/weights.h"
 
 namespace dsv4::deepseek_v4 {
@@ -18,16 +21,19 @@ namespace dsv4::deepseek_v4 {
 // The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model.
 Result<Config> SyntheticConfig(const SyntheticModel& model);
 
-// Bytes that SyntheticWeights takes of the device's memory at most, while it makes them included; of each of `count`
-// ranks. tight: experts in tight tiles where they can be (EngineOptions::tight_experts).
-int64_t SyntheticWeightBytes(const Device& device, const Config& config, const SyntheticModel& model, bool tight,
-                             int count = 1);
+// Bytes that SyntheticWeights takes at most, while it makes them included; of each of `count` ranks.
+// tight: experts in tight tiles where they can be (EngineOptions::tight_experts).
+PlacedBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
+                                 int count, const ExpertPlacement& placement);
+// Of one expert of every layer.
+std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
+                                          bool tight, int count);
 
 // Weights in the layout that the device's kernels want, generated there (ops/fill_weight/fill_weight.h): every matrix
 // with variance 1 / K, so that activations keep their size through the layers; router and mHC mixes in BF16 and F32.
 // `config` is the whole model's; of several ranks (on GPUs) it is the slices of the same values that are kept.
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                                 bool tight, const Sharding& sharding,
+                                 bool tight, const ExpertPlacement& placement, const Sharding& sharding,
                                  const std::function<bool(int64_t done, int64_t total)>& progress);
 
 }  // namespace dsv4::deepseek_v4

@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 struct Item {
   QuantTensor matrix;
   Tensor vector;  // of the two, the one that exists
+  const WeightRow* row = nullptr;
   uint64_t seed = 0;
   float std = 1;
   TensorEntry codes, block_scale, global_scale;  // those without a name do not exist
@@ -64,11 +65,12 @@ Item MatrixItem(const std::string& name, const QuantTensor& m) {
   return item;
 }
 
-Item VectorItem(const std::string& name, const Tensor& t) {
-  Item item{.matrix = {}, .vector = t};
+Item VectorItem(const WeightRef& ref, const Tensor& t) {
+  Item item{.matrix = {}, .vector = t, .row = ref.row};
   std::vector<int64_t> shape;
   for (int i = 0; i < t.shape.rank(); ++i) shape.push_back(t.shape[i]);
-  item.codes = {name, t.dtype == DType::kI32 ? DType::kI64 : DType::kF32, shape};  // hash tables: I64, as published
+  const DType dtype = t.dtype == DType::kI32 ? DType::kI64 : DType::kF32;  // hash tables: I64, as published
+  item.codes = {ref.Name(), dtype, shape};
   return item;
 }
 
@@ -94,7 +96,7 @@ std::vector<Shard> PlanShards(const Config& config, const SyntheticModel& model,
       },
       [&](const WeightRef& ref, const Tensor& t) {
         if (!t) return;
-        if (ref.in_files()) add(VectorItem(ref.Name(), t));
+        if (ref.in_files()) add(VectorItem(ref, t));
         ++number;
       });
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -183,15 +185,16 @@ std::string ConfigJson(const Config& c, const SyntheticModel& model) {
             {"tie_word_embeddings", false},
             {"torch_dtype", "bfloat16"}};
   j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense},
-                    {"experts", static_cast<int>(model.experts)}, {"seed", model.seed}};
+                    {"experts", static_cast<int>(model.experts)},
+                    {"skewed_routing", model.skewed_routing}, {"seed", model.seed}};
   return j.dump(2) + "\n";
 }
 
 // Fills items, on the device or where they are to lie.
 class Filler {
  public:
-  Filler(Device& device, ThreadPool& pool, const Config& config)
-      : device_(device), config_(config), ctx_(device.Context(&pool, false)) {}
+  Filler(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model)
+      : device_(device), config_(config), model_(model), ctx_(device.Context(&pool, false)) {}
 
   // Memory for the largest item, where the device cannot write to the map.
   Status Prepare(const std::vector<Shard>& shards) {
@@ -233,11 +236,11 @@ class Filler {
  private:
   void FillVector(const Item& item, uint8_t* out) const {
     if (item.vector.dtype == DType::kF32) {
-      std::memcpy(out, SyntheticVector(item.vector.num_elements(), item.seed).data(),
+      std::memcpy(out, SyntheticVector(*item.row, config_, model_, item.vector.num_elements(), item.seed).data(),
                   static_cast<size_t>(item.codes.num_bytes()));
       return;
     }
-    for (const int64_t expert : SyntheticHashTable(config_, item.seed)) {
+    for (const int64_t expert : SyntheticHashTable(config_, model_, item.seed)) {
       std::memcpy(out, &expert, 8);
       out += 8;
     }
@@ -245,6 +248,7 @@ class Filler {
 
   Device& device_;
   const Config& config_;
+  const SyntheticModel& model_;
   ExecContext ctx_;
   DeviceBuffer buffer_;
 };
@@ -277,7 +281,7 @@ Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& mo
     return ResourceExhausted(StrCat("the checkpoint takes ", on_disk, " bytes and the disk of '", parent, "' has ",
                                     free, " free; use fewer layers (--layers) or another disk"));
   }
-  Filler filler(device, pool, config);
+  Filler filler(device, pool, config, model);
   DSV4_RETURN_IF_ERROR(filler.Prepare(shards));
   if (::mkdir(path.c_str(), 0777) != 0) {
     return InvalidArgument(StrCat("cannot make the folder '", path.string(), "': ", std::strerror(errno)));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "base/random.h"
 #include "model/deepseek_v4/visit_weights.h"
@@ -38,6 +40,16 @@ QuantTensor Matrix(WeightFormat f, const Shape& shape) {
   return m;
 }
 
+// The router's score that a logit of a normal distribution exceeds with this probability.
+double ScoreExceededBy(double probability) {
+  double low = -12, high = 12;
+  for (int i = 0; i < 60; ++i) {
+    const double z = (low + high) / 2;
+    (std::erfc(z / std::sqrt(2.0)) / 2 > probability ? low : high) = z;
+  }
+  return std::sqrt(std::log1p(std::exp(low)));
+}
+
 }  // namespace
 
 Weights SyntheticShapes(const Config& config, const SyntheticModel& model) {
@@ -56,20 +68,45 @@ float SyntheticStd(const QuantTensor& m, WeightKind kind) {
   return kind == WeightKind::kEmbedding ? 1.0f : 1.0f / std::sqrt(static_cast<float>(m.cols));
 }
 
-std::vector<float> SyntheticVector(int64_t count, uint64_t seed) {
+std::vector<double> SkewedShares(const Config& c, uint64_t seed) {
+  constexpr double kFalls = 0.9, kMost = 0.95;
+  const auto n = static_cast<size_t>(c.num_experts);
+  std::vector<double> shares(n);
+  double sum = 0;
+  for (size_t r = 0; r < n; ++r) sum += shares[r] = std::pow(static_cast<double>(r + 1), -kFalls);
+  for (double& share : shares) share = std::min(kMost, share / sum * static_cast<double>(c.experts_per_token));
+  for (size_t r = n - 1; r > 0; --r) std::swap(shares[r], shares[RandomBits(seed, r) % (r + 1)]);
+  return shares;
+}
+
+std::vector<float> SyntheticVector(const WeightRow& row, const Config& config, const SyntheticModel& model,
+                                   int64_t count, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(count));
+  if (model.skewed_routing && row.presence == WeightPresence::kLearned) {
+    const std::vector<double> shares = SkewedShares(config, seed);
+    for (size_t e = 0; e < values.size(); ++e) values[e] = static_cast<float>(1 - ScoreExceededBy(shares[e]));
+    return values;
+  }
   for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f + 0.1f * FillValue(seed, i);
   return values;
 }
 
-std::vector<int32_t> SyntheticHashTable(const Config& c, uint64_t seed) {
+std::vector<int32_t> SyntheticHashTable(const Config& c, const SyntheticModel& model, uint64_t seed) {
+  std::vector<double> below;  // sums of shares, to draw by
+  if (model.skewed_routing) below = SkewedShares(c, seed);
+  std::partial_sum(below.begin(), below.end(), below.begin());
   std::vector<int32_t> table;
   table.reserve(static_cast<size_t>(c.vocab_size * c.experts_per_token));
   uint64_t counter = 0;
+  const auto draw = [&] {
+    if (below.empty()) return static_cast<int32_t>(RandomBits(seed, counter++) % static_cast<uint64_t>(c.num_experts));
+    const double at = RandomUniform(seed, counter++) * below.back();
+    return static_cast<int32_t>(std::upper_bound(below.begin(), below.end() - 1, at) - below.begin());
+  };
   for (int64_t v = 0; v < c.vocab_size; ++v) {
     const auto row = static_cast<int64_t>(table.size());
     while (static_cast<int64_t>(table.size()) - row < c.experts_per_token) {
-      const auto e = static_cast<int32_t>(RandomBits(seed, counter++) % static_cast<uint64_t>(c.num_experts));
+      const int32_t e = draw();
       if (std::find(table.begin() + row, table.end(), e) == table.end()) table.push_back(e);
     }
   }

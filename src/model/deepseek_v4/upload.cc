@@ -28,6 +28,21 @@ int64_t CodeBytes(const QuantTensor& m, bool keep_rows) {
 }
 int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, keep_rows) ? 0 : PackedScaleBytes(m); }
 
+// In an arena; 0 where there is none.
+int64_t UploadedMatrixBytes(const QuantTensor& m, bool keep_rows) {
+  return m ? AlignedBytes(CodeBytes(m, keep_rows)) + AlignedBytes(ScaleBytes(m, keep_rows)) : 0;
+}
+int64_t LargestOnHost(const Weights& weights, const ExpertPlacement& placement) {
+  int64_t bytes = 0;
+  VisitNamedWeights(
+      weights,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (placement.OnHost(ref)) bytes = std::max(bytes, UploadedMatrixBytes(m, /*keep_rows=*/false));
+      },
+      [](const WeightRef&, const Tensor&) {});
+  return bytes;
+}
+
 // Files to the device in batches: reader threads fill pinned memory of the host, one copy takes a batch to the device,
 // kernels there move its parts to their places or pack them. Reading never waits for the device unless it is slower.
 class Uploader {
@@ -41,10 +56,11 @@ class Uploader {
     if (host_ != nullptr) device_.FreeStaging(host_);
   }
 
-  Status Prepare() {
+  // packed_bytes: of the largest matrix that goes to the host.
+  Status Prepare(int64_t packed_bytes) {
     constexpr int64_t kBytes = kBatches * kBatchBytes;
     host_ = device_.AllocateStaging(kBytes + ParallelReader::kBlock);
-    if (host_ == nullptr || !on_device_.Allocate(device_, kBytes)) {
+    if (host_ == nullptr || !on_device_.Allocate(device_, kBytes) || !packed_.Allocate(device_, packed_bytes)) {
       return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
                                       " bytes pinned on the host and as many on ", device_.name(),
                                       "; free some memory"));
@@ -70,8 +86,8 @@ class Uploader {
     return {};
   }
 
-  // A matrix as tiles at `codes` and `scales`, a slice of rows at a time.
-  Status Pack(const QuantTensor& m, uint8_t* codes, uint8_t* scales) {
+  // A matrix as tiles at `codes` and `scales`, a slice of rows at a time; on_host: those are the host's.
+  Status Pack(const QuantTensor& m, uint8_t* codes, uint8_t* scales, bool on_host) {
     const WeightFormatInfo& f = InfoOf(m.format);
     if (f.grid() && m.scale_row_offset % kTileRows16 != 0) {
       return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
@@ -98,9 +114,9 @@ class Uploader {
       slice.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
       if (scale_bytes > 0) slice.block_scale = Stage(scale_source, scale_bytes);
       const int64_t row_tiles = r / kTileRows16;
-      current().packs.push_back(
-          {.w = slice, .codes = codes + row_tiles * CeilDiv(m.cols, kTileCols64) * TileBytes(m.format),
-           .block_scale = scales == nullptr ? nullptr : scales + row_tiles * CeilDiv(m.cols, kFp8BlockSize) * 4});
+      AddPack({.w = slice, .codes = codes + row_tiles * CeilDiv(m.cols, kTileCols64) * TileBytes(m.format),
+               .block_scale = scales == nullptr ? nullptr : scales + row_tiles * CeilDiv(m.cols, kFp8BlockSize) * 4},
+              on_host);
     }
     return {};
   }
@@ -119,8 +135,12 @@ class Uploader {
 
   struct DeviceCopy {
     uint8_t* dst;
-    const uint8_t* src;  // in the batch's device memory
+    const uint8_t* src;
     int64_t bytes;
+  };
+  struct Packing {
+    PackWeightArgs args;
+    std::vector<DeviceCopy> copies;  // what follows: of tiles for the host, which are packed in packed_
   };
   // What travels together: host staging, the same bytes on the device, and what is done with them there.
   struct Batch {
@@ -129,11 +149,24 @@ class Uploader {
     int64_t used = 0;
     int64_t bytes = 0;
     int64_t mark = 0;
-    std::vector<DeviceCopy> copies;
-    std::vector<PackWeightArgs> packs;
+    std::vector<DeviceCopy> copies;  // out of the batch's device memory
+    std::vector<Packing> packs;
   };
 
   Batch& current() { return batches_[number_ % kBatches]; }
+
+  void AddPack(PackWeightArgs args, bool on_host) {
+    Packing p{args, {}};
+    if (on_host) {
+      uint8_t* const codes = packed_.data();
+      uint8_t* const scales = codes + AlignedBytes(PackedCodeBytes(args.w));
+      p.copies.push_back({args.codes, codes, PackedCodeBytes(args.w)});
+      if (args.block_scale != nullptr) p.copies.push_back({args.block_scale, scales, PackedScaleBytes(args.w)});
+      p.args.codes = codes;
+      p.args.block_scale = args.block_scale == nullptr ? nullptr : scales;
+    }
+    current().packs.push_back(std::move(p));
+  }
 
   // Room for parts of these sizes, wherever in a block they begin.
   Status Room(int64_t bytes, int64_t more = 0) {
@@ -180,7 +213,10 @@ class Uploader {
     DSV4_RETURN_IF_ERROR(reader_.Wait(retired_));
     device_.Upload(b.device, b.host, b.used);
     for (const DeviceCopy& c : b.copies) device_.CopyWithin(c.dst, c.src, c.bytes);
-    for (const PackWeightArgs& p : b.packs) PackWeight(ctx_, p);
+    for (const Packing& p : b.packs) {
+      PackWeight(ctx_, p.args);
+      for (const DeviceCopy& c : p.copies) device_.CopyWithin(c.dst, c.src, c.bytes);
+    }
     b.mark = device_.Mark();
     ++retired_;
     done_ += b.bytes;
@@ -193,32 +229,39 @@ class Uploader {
   const std::function<bool(int64_t, int64_t)>& progress_;
   int64_t total_, done_ = 0;
   void* host_ = nullptr;
-  DeviceBuffer on_device_;
+  DeviceBuffer on_device_, packed_;
   Batch batches_[kBatches];
   int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the device
 };
 
 }  // namespace
 
-int64_t DeviceWeightBytes(const Weights& weights) {
-  int64_t bytes = 0;
-  VisitWeights(
+PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement) {
+  PlacedBytes bytes;
+  VisitNamedWeights(
       weights,
-      [&](const QuantTensor& m, bool keep_rows) {
-        if (m) bytes += AlignedBytes(CodeBytes(m, keep_rows)) + AlignedBytes(ScaleBytes(m, keep_rows));
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        (placement.OnHost(ref) ? bytes.host : bytes.device) += UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
       },
-      [&](const Tensor& t) {
-        if (t) bytes += AlignedBytes(t.num_bytes());
+      [&](const WeightRef&, const Tensor& t) {
+        if (t) bytes.device += AlignedBytes(t.num_bytes());
       });
   for (const LayerWeights& layer : weights.layers) {
-    bytes += AlignedBytes(ExpertTableBytes(layer.moe));
+    bytes.device += AlignedBytes(ExpertTableBytes(layer.moe));
   }
   return bytes;
 }
 
-int64_t UploadStagingBytes() { return kBatches * kBatchBytes; }
+std::vector<int64_t> UploadedExpertBytes(const Weights& weights) {
+  return BytesOfExperts(weights, [](const QuantTensor& m) { return UploadedMatrixBytes(m, /*keep_rows=*/false); });
+}
 
-Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const TensorSource* source,
+PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& placement) {
+  return {.device = kBatches * kBatchBytes + LargestOnHost(weights, placement), .host = kBatches * kBatchBytes};
+}
+
+Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
+                              const TensorSource* source,
                               const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
   auto seconds = [last = std::chrono::steady_clock::now()](auto now) mutable {
     return std::chrono::duration<double>(now - std::exchange(last, now)).count();
@@ -233,31 +276,34 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
       [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
 
   auto arena = std::make_shared<WeightArena>();
-  const int64_t bytes = DeviceWeightBytes(host);
+  const PlacedBytes bytes = UploadedBytes(host, placement);
   if (!arena->Allocate(device, bytes)) {
-    return ResourceExhausted(StrCat("the weights take ", bytes, " bytes of GPU memory, of which ", device.free_bytes(),
-                                    " are free; close other programs on the GPU or use --device cpu"));
+    return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of GPU memory, of which ",
+                                    device.free_bytes(), " are free",
+                                    bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
+                                    "; close other programs or use --device cpu"));
   }
   ParallelReader reader(source != nullptr ? source->maps() : std::vector<std::shared_ptr<const MappedFile>>{});
   Uploader up(device, pool, reader, progress, total);
-  DSV4_RETURN_IF_ERROR(up.Prepare());
+  DSV4_RETURN_IF_ERROR(up.Prepare(LargestOnHost(host, placement)));
   const double allocate = seconds(std::chrono::steady_clock::now());
   Status status;
-  VisitWeights(
+  VisitNamedWeights(
       w,
-      [&](QuantTensor& m, bool keep_rows) {
+      [&](const WeightRef& ref, QuantTensor& m) {
         if (!m || !status.ok()) return;
-        uint8_t* codes = arena->Take(CodeBytes(m, keep_rows));
+        const bool keep_rows = KeepsRows(ref.row->kind), on_host = placement.OnHost(ref);
+        uint8_t* codes = arena->Take(CodeBytes(m, keep_rows), on_host);
         if (KeepsRows(m, keep_rows)) {
           status = up.Copy(codes, m.codes, m.rows * m.row_bytes());
           m.codes = codes;
           return;
         }
-        uint8_t* scales = ScaleBytes(m, keep_rows) > 0 ? arena->Take(ScaleBytes(m, keep_rows)) : nullptr;
-        status = up.Pack(m, codes, scales);
+        uint8_t* scales = ScaleBytes(m, keep_rows) > 0 ? arena->Take(ScaleBytes(m, keep_rows), on_host) : nullptr;
+        status = up.Pack(m, codes, scales, on_host);
         m = PackedView({.w = m, .codes = codes, .block_scale = scales});
       },
-      [&](Tensor& t) {
+      [&](const WeightRef&, Tensor& t) {
         if (!t || !status.ok()) return;
         uint8_t* data = arena->Take(t.num_bytes());
         status = up.Copy(data, static_cast<const uint8_t*>(t.data), t.num_bytes());

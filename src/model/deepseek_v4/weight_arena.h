@@ -1,4 +1,4 @@
-// Memory for all weights on a device, and the sizes that fill it: what uploading and making weights share.
+// Memory for all weights of a device, and the sizes that fill it: what uploading and making weights share.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,27 @@ inline std::vector<ExpertWeights> ExpertTable(const MoeWeights& moe) {
   return table;
 }
 
+struct PlacedBytes {
+  int64_t device = 0, host = 0;  // host: memory of the host that the device's kernels read
+};
+
 class WeightArena {
  public:
-  [[nodiscard]] bool Allocate(Device& device, int64_t bytes) { return memory_.Allocate(device, bytes); }
-  uint8_t* Take(int64_t bytes) {
-    uint8_t* p = memory_.data() + taken_;
-    taken_ += AlignedBytes(bytes);
+  [[nodiscard]] bool Allocate(Device& device, const PlacedBytes& bytes) {
+    return device_.Allocate(device, bytes.device) && (bytes.host == 0 || host_.Allocate(device, bytes.host));
+  }
+  uint8_t* Take(int64_t bytes, bool on_host = false) {
+    int64_t& taken = on_host ? host_taken_ : device_taken_;
+    uint8_t* p = (on_host ? host_.data() : device_.data()) + taken;
+    taken += AlignedBytes(bytes);
     return p;
   }
-  int64_t taken() const { return taken_; }
+  int64_t taken() const { return device_taken_ + host_taken_; }
 
  private:
-  DeviceBuffer memory_;
-  int64_t taken_ = 0;
+  DeviceBuffer device_;
+  HostBuffer host_;
+  int64_t device_taken_ = 0, host_taken_ = 0;
 };
 
 }  // namespace dsv4::deepseek_v4

@@ -1,0 +1,32 @@
+// How often routed experts are chosen: what decides which of them a GPU keeps (docs/offload.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsv4/status.h"
+
+namespace dsv4 {
+
+struct ExpertCounts {
+  int64_t num_layers = 0, num_experts = 0;  // L, E
+  std::vector<uint64_t> chosen;             // [L, E]: tokens that had the expert
+};
+
+// A file of them, JSON. Reading errors name the file: kNotFound, kDataLoss.
+Result<ExpertCounts> ReadExpertCounts(const std::string& path);
+// Replaces the file as a whole.
+Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
+
+// Since an engine was loaded; of several ranks, as rank 0 has counted.
+struct ExpertUse {
+  int64_t experts = 0, on_host = 0;  // of all layers
+  int64_t host_bytes = 0;            // that those on the host take, of all devices together
+  bool counted = false;              // the following are known (EngineOptions::count_experts, or some are on the host)
+  ExpertCounts counts;
+  uint64_t chosen = 0, chosen_resident = 0;  // sums over tokens and layers; the second: not on the host
+  double fetched_bytes = 0;          // of all devices: every expert on the host that a pass needed, once a pass
+};
+
+}  // namespace dsv4

@@ -1,0 +1,72 @@
+#include "engine/host_experts.h"
+
+#include <algorithm>
+
+#include "base/str.h"
+#include "dsv4/experts.h"
+#include "engine/memory_plan.h"
+#include "kv/layout.h"
+#include "tensor/quant_tensor.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
+constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a program takes beside pinned memory
+constexpr int kMostRounds = 4;                  // moving experts takes a buffer on the device, too
+
+// Empty where no file was named.
+Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const ModelFacts& facts) {
+  if (options.expert_counts.empty()) return std::vector<uint64_t>();
+  DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(options.expert_counts));
+  if (counts.num_layers != facts.num_layers || counts.num_experts != facts.num_experts) {
+    return InvalidArgument(StrCat(options.expert_counts, " counts ", counts.num_experts, " experts in ",
+                                  counts.num_layers, " layers; the model has ", facts.num_experts, " in ",
+                                  facts.num_layers, "; count this model's with --count-experts"));
+  }
+  return std::move(counts.chosen);
+}
+
+}  // namespace
+
+int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
+  const KvLayout kv = MakeKvLayout(facts.kv);
+  if (options.kv_room > 0) return std::max(options.kv_room, kv.page_bytes);
+  const int64_t pages = options.max_context > 0 ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens) : 0;
+  return std::max({kv.page_bytes, pages * kv.page_bytes, std::min(kUsualKvRoom, available_bytes / 16)});
+}
+
+Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
+                    MemoryPlan* plan) {
+  const ModelFacts& facts = source.facts();
+  // Read in any case: a file that is not this model's is a mistake, whether or not it is needed.
+  DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options, facts));
+  const bool on_host = device.kind() == DeviceKind::kCpu;
+  if (on_host && options.gpu_memory == 0) return {};  // all of its memory is the host's
+  const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
+  const int64_t room = std::max(page, plan->ranks * KvRoom(options, facts, plan->available_bytes / plan->ranks));
+  if (Fits(*plan, options.kv_room > 0 ? room : page)) return {};
+  // Ranks that share a GPU move their slices of an expert all at once.
+  const int64_t shares = on_host ? 1 : plan->ranks;
+  int64_t bytes = 0;
+  for (int round = 0; round < kMostRounds && !Fits(*plan, room); ++round) {
+    bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
+    source.KeepExpertsOnHost(device.kind(), places.count, bytes, counts);
+    *plan = PlanMemory(options, source, device, places);
+  }
+  return {};
+}
+
+Status CheckHost(const MemoryPlan& p, DeviceKind device) {
+  if (p.host_expert_bytes == 0 || p.host_available_bytes == 0) return {};
+  // On a CPU it is all the same memory.
+  const int64_t needed = p.host_expert_bytes + p.devices * p.host_staging_bytes + kProgramBytes +
+                         (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
+  if (needed <= p.host_available_bytes) return {};
+  return ResourceExhausted(StrCat("experts that do not fit ", p.device, " take ", p.host_expert_bytes,
+                                  " bytes of the host's memory, with buffers and the program ", needed, "; ",
+                                  p.host_available_bytes, " are available; close other programs, use more GPUs or leave less free for KV (--kv-room)"));
+}
+
+}  // namespace dsv4

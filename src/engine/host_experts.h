@@ -1,0 +1,28 @@
+// Experts that a device does not hold: what is decided before a model loads (docs/offload.md).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "device/device.h"
+#include "dsv4/engine.h"
+#include "dsv4/inspect.h"
+#include "dsv4/status.h"
+#include "engine/options.h"
+#include "model/model.h"
+
+namespace dsv4 {
+
+// Bytes of KV that a rank's experts leave free of the `available_bytes` that it has: a page at least.
+int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes);
+
+// Where the model does not fit with one page of KV (with options.kv_room, where that was asked for), keeps experts in the
+// host's memory, so that it does with KvRoom beside it; plans anew. kInvalidArgument, kDataLoss, kNotFound: the file of
+// counts. On a CPU only under a limit (options.gpu_memory). Whether it fits then CheckPlan and CheckHost say.
+Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
+                    MemoryPlan* plan);
+
+// kResourceExhausted: the host has no room for the experts that are to lie there, with the numbers.
+Status CheckHost(const MemoryPlan& plan, DeviceKind device);
+
+}  // namespace dsv4

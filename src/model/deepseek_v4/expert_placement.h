@@ -1,0 +1,49 @@
+// Which routed experts lie in the host's memory, where the device does not hold them all (docs/offload.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/deepseek_v4/schema.h"
+
+namespace dsv4::deepseek_v4 {
+
+// By default all are on the device; those of draft modules always are. It is the same for every rank: each keeps its
+// slices of an expert in one place.
+class ExpertPlacement {
+ public:
+  bool any() const { return !on_host_.empty(); }
+  bool OnHost(int64_t layer, int64_t expert) const {
+    return any() && on_host_[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
+  }
+  bool OnHost(const WeightRef& ref) const { return ref.expert >= 0 && ref.stage < 0 && OnHost(ref.layer, ref.expert); }
+  std::vector<int64_t> CountByLayer() const;  // on the host; empty: none anywhere
+
+  // Moves experts to the host until they are at least `bytes`, or all: the least chosen for their size first, those of
+  // equal rank from the last one of every layer on, so that layers have as many. expert_bytes[l]: of one expert of
+  // layer l, of which there are `num_experts`. counts: how often each was chosen [L, E]; empty: they all count alike.
+  static ExpertPlacement Coldest(std::span<const int64_t> expert_bytes, int64_t num_experts, int64_t bytes,
+                                 std::span<const uint64_t> counts);
+
+ private:
+  std::vector<std::vector<bool>> on_host_;  // by layer and expert
+};
+
+// Bytes that one token is expected to read from the host: of `chosen` experts a layer those that lie there, by their
+// share of `counts` (empty, or a layer without any: by their number).
+double HostBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
+                        int64_t chosen, std::span<const uint64_t> counts);
+
+// bytes_of(matrix), summed over an expert's matrices: of one expert of every layer of the model.
+template <typename BytesOf>
+std::vector<int64_t> BytesOfExperts(const Weights& weights, const BytesOf& bytes_of) {
+  std::vector<int64_t> bytes;
+  for (int64_t l = 0; l < weights.num_layers(); ++l) {
+    const ExpertWeights& e = weights.layers[static_cast<size_t>(l)].moe.experts.front();
+    bytes.push_back(bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down));
+  }
+  return bytes;
+}
+
+}  // namespace dsv4::deepseek_v4

@@ -1,0 +1,22 @@
+// Counts which experts a pass has chosen, for some layers at once:
+//   chosen[l, e] += tokens t and slots a with experts[l, t, a] = e;  passes[l, e] += 1 where there are any
+// Numbers outside [0, E) (the shared expert's) do not count.
+#pragma once
+
+#include "ops/registry.h"
+#include "tensor/tensor.h"
+
+namespace dsv4 {
+
+struct CountExpertsArgs {
+  const int32_t* experts = nullptr;  // [L, T, A]: a layer's T * A lie together
+  int64_t layer_stride = 0;          // numbers from one layer's first to the next one's
+  int64_t num_ids = 0;               // T * A
+  Tensor chosen;                     // i64 [L, E], in place
+  Tensor passes;                     // i64 [L, E], in place
+};
+inline constexpr int64_t kMaxCountedOnGpu = 1024;  // E
+void CountExperts(const ExecContext& ctx, const CountExpertsArgs& args);
+OpImplementations DescribeCountExperts(const ExecContext& ctx);
+
+}  // namespace dsv4
