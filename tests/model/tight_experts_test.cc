@@ -70,7 +70,7 @@ TEST_F(TightExperts, ArriveInTilesOf528Bytes) {
     test::Named(tensors, "layers.1.ffn.experts.3.w2.scale").bytes[5] = static_cast<char>(0x82);
   });
   const std::unique_ptr<Device> device = std::move(Device::Open("cpu")).value();
-  const Weights got = std::move(UploadWeights(*device, pool_, host_, source_.get(), {}, nullptr)).value();
+  const Weights got = std::move(UploadWeights(*device, pool_, host_, {}, source_.get(), {}, nullptr)).value();
   for (size_t l = 0; l < 3; ++l) {
     for (size_t e = 0; e < host_.layers[l].moe.experts.size(); ++e) {
       const ExpertWeights &in = host_.layers[l].moe.experts[e], &out = got.layers[l].moe.experts[e];
