@@ -122,7 +122,7 @@ class Server {
       if (error) return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
       DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
     }
-    const SchedulerOptions scheduler_options{
+    SchedulerOptions scheduler_options{
         .max_running = options_.max_running,
         .max_waiting = options_.max_waiting,
         .prefill_chunk = options_.prefill_chunk,
@@ -136,11 +136,11 @@ class Server {
                          .disk_bytes = options_.kv_disk_bytes,
                          .in_content = options_.special_tokens_in_content,
                          .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
-        .count_experts_file = options_.count_experts_file,
         .restart_device = options_.restart_device,
         .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); },
         .on_device = [this](const char* event, const std::string& what) { log_.Line(event, {{"what", what}}); },
         .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
+    scheduler_options.count_experts_file = options_.count_experts_file;
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
     std::vector<TokenId> ends = engine_.info().eos_token_ids;
