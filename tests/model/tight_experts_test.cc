@@ -118,7 +118,7 @@ TEST(TightSynthetic, FlashTakes4125BitsAWeight) {
     };
     EXPECT_EQ(bytes(tight), int64_t{43} * 256 * 3 * 4096 * 2048 / 1024 * 528);  // 142.84e9
     EXPECT_EQ(bytes(wide), int64_t{43} * 256 * 3 * 4096 * 2048 / 1024 * 576);   // 155.82e9
-    EXPECT_EQ(DeviceWeightBytes(wide) - DeviceWeightBytes(tight), bytes(wide) - bytes(tight));
+    EXPECT_EQ(UploadedBytes(wide, {}).device - UploadedBytes(tight, {}).device, bytes(wide) - bytes(tight));
   }
 }
 
