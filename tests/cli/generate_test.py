@@ -48,7 +48,7 @@ class Generate(CliTestCase):
                 self.assertTrue(0 <= step["accepted"] <= len(step["proposed"]) <= 4)
                 proposed += len(step["proposed"])
         self.assertGreater(proposed, 0)
-        self.fails(1, "--speculate mtp", "generate", *self.model, "-p", "x", "--speculate", "mtp")
+        self.fails(1, "has no MTP module", "generate", *self.model, "-p", "x", "--speculate", "mtp")
         self.fails(2, "--speculate", "generate", *self.model, "-p", "x", "--speculate", "maybe")
         self.fails(2, "--draft-tokens", "generate", *self.model, "-p", "x", "--draft-tokens", "8")
         self.fails(1, "draft threshold", "generate", *self.model, "-p", "x", "--draft-threshold", "1.5")

@@ -25,10 +25,10 @@ KvSpec Released(bool pro, KvDtype kv, IndexDtype index) {
 TEST(Plan, KvBytesOfTheReleasedModels) {
   const KvBytes flash = KvFootprint(Released(false, KvDtype::kFp8, IndexDtype::kFp4));
   EXPECT_DOUBLE_EQ(flash.per_token, 3514.25);
-  EXPECT_EQ(flash.fixed, 43 * 128 * 584 + 12206080);
+  EXPECT_EQ(flash.fixed, 43 * 136 * 584 + 14581760);
   const KvBytes pro = KvFootprint(Released(true, KvDtype::kFp8, IndexDtype::kFp4));
   EXPECT_NEAR(pro.per_token, 5031.44, 0.005);
-  EXPECT_EQ(pro.fixed, 61 * 128 * 584 + 18710528);
+  EXPECT_EQ(pro.fixed, 61 * 136 * 584 + 22183936);
   EXPECT_DOUBLE_EQ(KvFootprint(Released(false, KvDtype::kBf16, IndexDtype::kBf16)).per_token, 6880);
   EXPECT_DOUBLE_EQ(KvFootprint(Released(true, KvDtype::kBf16, IndexDtype::kBf16)).per_token, 9848);
   EXPECT_DOUBLE_EQ(KvFootprint(Released(false, KvDtype::kF32, IndexDtype::kF32)).per_token, 2 * 6880);

@@ -10,7 +10,7 @@ void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a);
 namespace {
 
 constexpr Candidate<GatherSharesArgs> kGatherSharesCandidates[] = {
-    DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel, copies")
+    DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel")
     {"ref", SupportsCpu, GatherSharesRef},
 };
 
