@@ -113,5 +113,9 @@ class HostileTestCase(ServerTestCase):
         self.assertEqual(self.server.get("/health").status, 200)
         self.assertLess(time.time() - begin, 5 * SLOWNESS)
         self.assertEqual(self.honest(), self.answer)
-        if not SANITIZED:
-            self.assertLess(self.resident() - self.before, self.GROWTH_MIB)
+        if SANITIZED:
+            return
+        end = time.time() + 20 * SLOWNESS  # what is being given up is given back
+        while self.resident() - self.before >= self.GROWTH_MIB and time.time() < end:
+            time.sleep(0.2)
+        self.assertLess(self.resident() - self.before, self.GROWTH_MIB)
