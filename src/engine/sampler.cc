@@ -56,12 +56,6 @@ float Largest(std::span<const float> values, bool* has_nan) {
   return largest;
 }
 
-// ln(weight) of a logit relative to the largest one; infinite logits share everything among themselves.
-double Exponent(float logit, float largest, double inverse_temperature) {
-  if (logit == largest) return 0.0;
-  return (static_cast<double>(logit) - static_cast<double>(largest)) * inverse_temperature;
-}
-
 // weights[i] = exp((logits[i] - largest) / temperature): the largest logit has weight 1.
 void Softmax(std::span<const float> logits, float largest, double temperature, std::vector<double>& weights) {
   weights.resize(logits.size());
@@ -74,7 +68,7 @@ void Softmax(std::span<const float> logits, float largest, double temperature, s
     const internal::Double2 two = internal::ExpNonPositive(logit == top ? internal::Double2{} : exponent);
     std::memcpy(weights.data() + i, &two, sizeof(two));
   }
-  for (; i < logits.size(); ++i) weights[i] = internal::ExpNonPositive(Exponent(logits[i], largest, inverse));
+  for (; i < logits.size(); ++i) weights[i] = sample::ExpNonPositive(sample::Exponent(logits[i], largest, inverse));
 }
 
 // What the weights are as whole numbers.
@@ -290,7 +284,7 @@ void SamplerImpl::CutTopP(float largest) {
   constexpr double kBinsPerUnit = 32;
   const double inverse = 1.0 / params_.temperature;
   const auto bin_of = [&](float logit) {
-    const double distance = -Exponent(logit, largest, inverse) * kBinsPerUnit;
+    const double distance = -sample::Exponent(logit, largest, inverse) * kBinsPerUnit;
     return distance < kBins - 1 ? static_cast<int>(distance)
                                 : kBins - 1;  // never decreases as the logit falls
   };
@@ -321,7 +315,7 @@ void SamplerImpl::AddLogprobs(std::span<const float> logits, float largest, Samp
   Softmax(logits, largest, /*temperature=*/1.0, weights_);
   const double log_sum = std::log(Sum(weights_));
   const auto logprob = [&](TokenId id) {
-    return static_cast<float>(Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
+    return static_cast<float>(sample::Exponent(logits[id], largest, /*inverse_temperature=*/1.0) - log_sum);
   };
   out.logprob = logprob(out.id);
   MostLikely(logits, params_.top_logprobs, ids_);

@@ -1,4 +1,4 @@
-// exp for the sampler. libm's exp rounds differently from one C library and one CPU to the next (it picks FMA code at
+// exp for the sampler, two at a time. libm's exp rounds differently from one C library and one CPU to the next (it picks FMA code at
 // run time), which can move a draw to the neighbouring token. This one is a fixed sequence of IEEE additions and
 // multiplications: the same bits everywhere.
 #pragma once
@@ -12,19 +12,18 @@ namespace dsv4::internal {
 typedef double Double2 __attribute__((vector_size(16)));
 typedef uint64_t Bits2 __attribute__((vector_size(16)));
 
-// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is the smallest normal double, about).
-// T: double with uint64_t, or Double2 with Bits2; the same bits.
-template <typename T, typename Bits>
-inline T ExpNonPositiveOf(T x) {
+// e^x for x <= 0, relative error below 2e-15; exactly 0 below -708 (e^-708 is the smallest normal double, about). The bits of
+// sample::ExpNonPositive (base/sample_math.h).
+inline Double2 ExpNonPositive(Double2 x) {
   constexpr double kLog2E = 1.4426950408889634;
   constexpr double kLn2High = 6.93147180369123816490e-01;  // 32 significant bits: n * kLn2High is exact
   constexpr double kLn2Low = 1.90821492927058770002e-10;
   constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
-  const T clamped = x < -708.0 ? T{} - 708.0 : x;
-  const T shifted = clamped * kLog2E + kRound;
-  const T n = shifted - kRound;
-  const T r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
-  T p = T{} + 1.0 / 479001600;                              // Taylor to r^12: the next term is below 2e-16
+  const Double2 clamped = x < -708.0 ? Double2{} - 708.0 : x;
+  const Double2 shifted = clamped * kLog2E + kRound;
+  const Double2 n = shifted - kRound;
+  const Double2 r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
+  Double2 p = Double2{} + 1.0 / 479001600;  // Taylor to r^12: the next term is below 2e-16
   p = p * r + 1.0 / 39916800;
   p = p * r + 1.0 / 3628800;
   p = p * r + 1.0 / 362880;
@@ -37,10 +36,8 @@ inline T ExpNonPositiveOf(T x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  const Bits exponent = (std::bit_cast<Bits>(shifted) + 1023) << 52;
-  return x < -708.0 ? T{} : p * std::bit_cast<T>(exponent);
+  const Bits2 exponent = (std::bit_cast<Bits2>(shifted) + 1023) << 52;
+  return x < -708.0 ? Double2{} : p * std::bit_cast<Double2>(exponent);
 }
-inline double ExpNonPositive(double x) { return ExpNonPositiveOf<double, uint64_t>(x); }
-inline Double2 ExpNonPositive(Double2 x) { return ExpNonPositiveOf<Double2, Bits2>(x); }
 
 }  // namespace dsv4::internal

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "dsv4/sampling.h"
+#include "base/sample_math.h"
 #include "engine/sampler_math.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,8 +91,8 @@ TEST(SamplerMath, TwoAtATimeHaveTheSameBits) {
   for (double x = 0; x > -720; x -= 0.37) {
     for (const double other : {x - 0.11, 3 * x, x * x * -1e-3}) {
       const internal::Double2 two = internal::ExpNonPositive(internal::Double2{x, other});
-      EXPECT_EQ(two[0], internal::ExpNonPositive(x));
-      EXPECT_EQ(two[1], internal::ExpNonPositive(other));
+      EXPECT_EQ(two[0], sample::ExpNonPositive(x));
+      EXPECT_EQ(two[1], sample::ExpNonPositive(other));
     }
   }
 }
@@ -99,12 +100,12 @@ TEST(SamplerMath, TwoAtATimeHaveTheSameBits) {
 TEST(SamplerExp, MatchesLibm) {
   for (double x = 0; x >= -700; x -= 0.0137) {
     const double expected = std::exp(x);
-    ASSERT_NEAR(internal::ExpNonPositive(x) / expected, 1.0, 2e-15) << x;
+    ASSERT_NEAR(sample::ExpNonPositive(x) / expected, 1.0, 2e-15) << x;
   }
-  EXPECT_EQ(internal::ExpNonPositive(0.0), 1.0);
-  EXPECT_EQ(internal::ExpNonPositive(-0.0), 1.0);
-  EXPECT_EQ(internal::ExpNonPositive(-709.0), 0.0);
-  EXPECT_EQ(internal::ExpNonPositive(-std::numeric_limits<double>::infinity()), 0.0);
+  EXPECT_EQ(sample::ExpNonPositive(0.0), 1.0);
+  EXPECT_EQ(sample::ExpNonPositive(-0.0), 1.0);
+  EXPECT_EQ(sample::ExpNonPositive(-709.0), 0.0);
+  EXPECT_EQ(sample::ExpNonPositive(-std::numeric_limits<double>::infinity()), 0.0);
 }
 
 TEST(Sampler, GreedyTakesTheLargest) {
