@@ -5,8 +5,6 @@
 // as its proof needs, an empty array has a flag, too.
 #pragma once
 
-#include <algorithm>
-
 #include "device/exchange.cuh"
 
 namespace dsv4 {
@@ -23,11 +21,6 @@ struct BulkShares {
     return shares;
   }
   __host__ __device__ int64_t size(int r) const { return begin[r + 1] - begin[r]; }
-  int64_t Longest(int count) const {
-    int64_t longest = 0;
-    for (int r = 0; r < count; ++r) longest = std::max(longest, size(r));
-    return longest;
-  }
 };
 
 // Elements [begin, begin + size) of it: what one exchange carries of a share.
@@ -95,14 +88,12 @@ __global__ void __launch_bounds__(kBulkThreads) ScatterSumKernel(ExchangeMemory 
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
-  for (int64_t item = blockIdx.x;; item += gridDim.x) {
+  int64_t longest = 1;  // shares differ by a chunk at most
+#pragma unroll
+  for (int p = 0; p < Count; ++p) longest = max(longest, ChunksOf(PieceOf(shares, p, done, m.bulk_floats)));
+  for (int64_t item = blockIdx.x; item < longest * (Count - 1); item += gridDim.x) {
     const int peer = (rank + 1 + static_cast<int>(item % (Count - 1))) % Count;
     const int64_t chunk = item / (Count - 1);
-    // Shares differ by a chunk at most, so the longest one ends the loop for all.
-    int64_t longest = 1;
-#pragma unroll
-    for (int p = 0; p < Count; ++p) longest = max(longest, ChunksOf(PieceOf(shares, p, done, m.bulk_floats)));
-    if (chunk >= longest) break;
     const BulkPiece piece = PieceOf(shares, peer, done, m.bulk_floats);
     if (chunk < ChunksOf(piece)) SendChunk(m, rank, peer, Count, tag, y + piece.begin, piece.size, chunk);
   }
@@ -158,22 +149,15 @@ __global__ void __launch_bounds__(kBulkThreads) GatherSharesKernel(ExchangeMemor
   }
 }
 
-// `site` and the numbers behind it: BulkExchanges(memory, the longest share).
-template <int Count>
-void GatherSharesInBulk(const ExecContext& ctx, float* y, const BulkShares& shares, int64_t site) {
-  const RankView& ranks = *ctx.ranks;
-  for (int64_t k = 0; k < BulkExchanges(ranks.memory, shares.Longest(Count)); ++k) {
-    Launch(ctx, GatherSharesKernel<Count>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory, ranks.rank, y,
-           shares, k * ranks.memory.bulk_floats, site + k);
-  }
-}
+// Kernels' one signature: they differ in what they do with a piece.
+using BulkKernel = void (*)(ExchangeMemory, int, float*, BulkShares, int64_t done, int64_t site);
 
-template <int Count>
-void ScatterSumInBulk(const ExecContext& ctx, float* y, const BulkShares& shares, int64_t site) {
+// A launch for each of `pieces`, BulkExchanges(memory, the longest share): exchanges `site` and those behind it.
+inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, float* y, const BulkShares& shares, int64_t site, int64_t pieces) {
   const RankView& ranks = *ctx.ranks;
-  for (int64_t k = 0; k < BulkExchanges(ranks.memory, shares.Longest(Count)); ++k) {
-    Launch(ctx, ScatterSumKernel<Count>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory, ranks.rank, y,
-           shares, k * ranks.memory.bulk_floats, site + k);
+  for (int64_t k = 0; k < pieces; ++k) {
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory, ranks.rank, y, shares,
+           k * ranks.memory.bulk_floats, site + k);
   }
 }
 

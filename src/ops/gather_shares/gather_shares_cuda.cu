@@ -31,12 +31,10 @@ void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
   const int count = ctx.ranks->count;
   DSV4_CHECK(width % 4 == 0, width, " columns");
   const BulkShares shares = BulkShares::Of(rows, count, kShareRows, width);
-  if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, a.y.f32(), shares, a.site, ShareExchanges(ctx, a.y));
-  switch (count) {
-    case 2: return GatherSharesInBulk<2>(ctx, a.y.f32(), shares, a.site);
-    case 4: return GatherSharesInBulk<4>(ctx, a.y.f32(), shares, a.site);
-    default: return GatherSharesInBulk<8>(ctx, a.y.f32(), shares, a.site);
-  }
+  const int64_t pieces = ShareExchanges(ctx, a.y);
+  if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, a.y.f32(), shares, a.site, pieces);
+  const BulkKernel kernel = count == 2 ? GatherSharesKernel<2> : count == 4 ? GatherSharesKernel<4> : GatherSharesKernel<8>;
+  ExchangeInBulk(ctx, kernel, a.y.f32(), shares, a.site, pieces);
 }
 
 }  // namespace dsv4

@@ -28,8 +28,9 @@ void Sum(const ExecContext& ctx, const SumRanksArgs& a) {
   const int64_t n = a.y.num_elements();
   if (!SumsInBulk(ctx, n)) return SumPieces<Count>(ctx, a);
   const BulkShares shares = BulkShares::Of(n, Count, kBulkChunk, 1);
-  ScatterSumInBulk<Count>(ctx, a.y.f32(), shares, a.site);
-  GatherSharesInBulk<Count>(ctx, a.y.f32(), shares, a.site + SumExchanges(ctx, n) / 2);
+  const int64_t pieces = SumExchanges(ctx, n) / 2;
+  ExchangeInBulk(ctx, ScatterSumKernel<Count>, a.y.f32(), shares, a.site, pieces);
+  ExchangeInBulk(ctx, GatherSharesKernel<Count>, a.y.f32(), shares, a.site + pieces, pieces);
 }
 
 }  // namespace
