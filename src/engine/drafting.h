@@ -19,6 +19,8 @@ struct Drafting {
   // The model's module instead, if it has one and the options ask for it. `ranks` outlives its use.
   void UseModule(const EngineOptions& options, Ranks& ranks, int64_t vocab_size);
 
+  void Use(std::unique_ptr<Drafter> with, const EngineOptions& options);
+
   std::unique_ptr<Drafter> drafter;  // null: no drafts
   int64_t max_tokens = 0;            // of a draft
   DraftPolicy policy;

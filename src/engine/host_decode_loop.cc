@@ -1,20 +1,12 @@
 #include "engine/host_decode_loop.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/stopwatch.h"
 #include "engine/engine_impl.h"
 #include "engine/sampler_impl.h"
 
 namespace dsv4 {
-
-namespace {
-
-double SecondsOfLoop(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-}  // namespace
 
 HostDecodeLoop::HostDecodeLoop(EngineImpl& engine, Drafting& drafting, std::span<const DecodeItem> items,
                                const TokenFn& on_token)
@@ -56,10 +48,10 @@ Status HostDecodeLoop::Propose() {
     any = any || d.most > 0;
   }
   if (!any) return {};
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch drafting;
   DSV4_RETURN_IF_ERROR(drafting_.drafter->Propose(drafts_));
   drafting_.policy.Cut(drafts_, engine_.runner().RowsAlike(static_cast<int64_t>(live_.size())));
-  drafting_.counts.draft_s += SecondsOfLoop(begin);
+  drafting_.counts.draft_s += drafting.Seconds();
   return {};
 }
 
@@ -84,9 +76,9 @@ Status HostDecodeLoop::StepOnce() {
     rows += static_cast<int64_t>(l.tokens.size());
     step_.push_back({.session = items_[l.item].session, .tokens = l.tokens, .rows = LogitRows::kAll, .logits = &l.logits});
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch stepping;
   DSV4_RETURN_IF_ERROR(engine_.Step(step_));
-  const double seconds = SecondsOfLoop(begin);
+  const double seconds = stepping.Seconds();
   drafting_.policy.AddStep(rows, seconds);
   ++drafting_.counts.steps;
   if (rows > static_cast<int64_t>(live_.size())) drafting_.counts.verify_s += seconds;

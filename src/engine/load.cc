@@ -1,8 +1,8 @@
 // Engine::Load, Inspect and WriteSyntheticCheckpoint: from options to a model in memory.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "base/str.h"
 #include "dsv4/inspect.h"
 #include "engine/card_plan.h"
@@ -16,11 +16,6 @@
 namespace dsv4 {
 
 namespace {
-
-struct Stopwatch {
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
-};
 
 ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int count) {
   const int64_t limit = options.max_context > 0 ? options.max_context : facts.max_positions;

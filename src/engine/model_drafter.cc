@@ -42,9 +42,10 @@ Status ModelDrafter::ProposeSome(std::span<Draft* const> drafts) {
   rows_.clear(), caches_.clear();
   int64_t places = 0;
   for (Draft* draft : drafts) {
-    const SamplerImpl greedy({.temperature = 0}, vocab_size_, 0);
-    const SamplerImpl& sampler = draft->sampler != nullptr ? *draft->sampler : greedy;
-    rows_.push_back({.draft = draft, .sampler = sampler, .last = draft->next});
+    rows_.push_back({.draft = draft,
+                     .sampler = draft->sampler != nullptr ? *draft->sampler
+                                                          : SamplerImpl({.temperature = 0}, vocab_size_, 0),
+                     .last = draft->next});
     caches_.push_back(&draft->session->caches());
     places = std::max(places, std::min(draft->most, most_));
   }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/stopwatch.h"
 #include "base/str.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
@@ -29,11 +29,6 @@ namespace {
 
 using Models = std::vector<std::unique_ptr<LoadedModel>>;
 using LoadProgress = std::function<bool(int64_t, int64_t)>;
-
-struct Stopwatch {
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
-};
 
 template <typename T>
 std::string Joined(const std::vector<T>& values) {
