@@ -12,6 +12,7 @@
 #include "support/agreement.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
+#include "support/fixture_agreement.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -53,14 +54,9 @@ TEST_P(CudaRanks, LogitsAgreeWithTheReference) {
   const auto [fixture, device] = GetParam();
   DSV4_GPUS_OR_SKIP(device);
   DSV4_FIXTURE_OR_SKIP(dir, fixture);
-  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "logits");
   const auto engine = LoadOrFail(RankOptions(dir, device));
   ASSERT_NE(engine, nullptr);
-  const int64_t v = engine->info().vocab_size;
-  const std::vector<float> logits = AllLogits(*engine, ids.i32);
-  ExpectAgreement("whole prompt", Compare(logits, reference.f32, v), 0.01, 0.98);
-  EXPECT_EQ(AllLogits(*engine, ids.i32), logits) << "two runs differ";
-  ExpectAgreement("decode from 130", Compare(AllLogits(*engine, ids.i32, 130), reference.f32, v), 0.01, 0.98);
+  ExpectFixtureAgrees(*engine, dir);
   EXPECT_TRUE(engine->health().ok()) << engine->health().message();
 }
 
@@ -100,14 +96,7 @@ TEST_P(CudaRanksOn, SnapshotsGoOnWithTheSameBits) {
   DSV4_GPUS_OR_SKIP(GetParam());
   const auto engine = LoadOrFail(NanoOnRanks(GetParam()));
   ASSERT_NE(engine, nullptr);
-  const std::vector<TokenId> ids = SomeTokens(300, 7, 4096), more = SomeTokens(20, 8, 4096);
-  const auto session = std::move(engine->NewSession()).value();
-  ASSERT_TRUE(session->Append(ids, LogitRows::kNone, nullptr).ok());
-  const auto snapshot = std::move(session->Snapshot()).value();
-  std::vector<float> want, got;
-  ASSERT_TRUE(session->Append(more, LogitRows::kAll, &want).ok());
-  ASSERT_TRUE(std::move(engine->NewSession(*snapshot)).value()->Append(more, LogitRows::kAll, &got).ok());
-  EXPECT_EQ(got, want);
+  ExpectSnapshotGoesOn(*engine);
 }
 
 // Made on two ranks it is the model that one rank makes.

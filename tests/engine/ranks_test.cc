@@ -94,23 +94,17 @@ TEST(EngineRanks, GreedyTextIsOneRanks) {
 TEST(EngineRanks, SnapshotsAndTheirFilesGoOnWithTheSameBits) {
   const auto engine = LoadOrFail(NanoOn("cpu*2"));
   ASSERT_NE(engine, nullptr);
-  const std::vector<TokenId> ids = SomeTokens(300, 7, 4096), more = SomeTokens(20, 8, 4096);
-  const auto session = std::move(engine->NewSession()).value();
-  ASSERT_TRUE(session->Append(ids, LogitRows::kNone, nullptr).ok());
-  const auto snapshot = std::move(session->Snapshot()).value();
-  std::vector<float> want, got;
-  ASSERT_TRUE(session->Append(more, LogitRows::kAll, &want).ok());
-  ASSERT_TRUE(std::move(engine->NewSession(*snapshot)).value()->Append(more, LogitRows::kAll, &got).ok());
-  EXPECT_EQ(got, want);
+  const Continuation c = ExpectSnapshotGoesOn(*engine);
 
   const TempDir dir;
   const std::string path = dir / "cut";
-  ASSERT_TRUE(snapshot->Save(path).ok());
+  ASSERT_TRUE(c.snapshot->Save(path).ok());
   const auto other = LoadOrFail(NanoOn("cpu*2"));
   const auto loaded = other->LoadSnapshot(path);
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  ASSERT_TRUE(std::move(other->NewSession(**loaded)).value()->Append(more, LogitRows::kAll, &got).ok());
-  EXPECT_EQ(got, want);
+  std::vector<float> got;
+  ASSERT_TRUE(std::move(other->NewSession(**loaded)).value()->Append(c.more, LogitRows::kAll, &got).ok());
+  EXPECT_EQ(got, c.logits);
 
   // The sums' bits depend on the number of ranks, so another number refuses the file.
   const auto one = LoadOrFail(NanoOn("cpu"));

@@ -1,6 +1,8 @@
 // Token ids and logits for tests that compare one way of running a model with another.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "support/fixture.h"
@@ -15,6 +17,25 @@ inline std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) 
     ids.push_back(static_cast<TokenId>((seed >> 33) % static_cast<uint64_t>(vocab)));
   }
   return ids;
+}
+
+// A snapshot, and what a session that goes on behind it with `more` gives: logits of every token.
+struct Continuation {
+  std::shared_ptr<const KvSnapshot> snapshot;
+  std::vector<TokenId> more = SomeTokens(20, 8, 4096);
+  std::vector<float> logits;
+};
+// One that begins from the snapshot gives the same bits. Of models with 4,096 ids or more.
+inline Continuation ExpectSnapshotGoesOn(Engine& engine) {
+  Continuation c;
+  const auto session = std::move(engine.NewSession()).value();
+  EXPECT_TRUE(session->Append(SomeTokens(300, 7, 4096), LogitRows::kNone, nullptr).ok());
+  c.snapshot = std::move(session->Snapshot()).value();
+  std::vector<float> got;
+  EXPECT_TRUE(session->Append(c.more, LogitRows::kAll, &c.logits).ok());
+  EXPECT_TRUE(std::move(engine.NewSession(*c.snapshot)).value()->Append(c.more, LogitRows::kAll, &got).ok());
+  EXPECT_EQ(got, c.logits);
+  return c;
 }
 
 // Logits of 150 ids, the same in every call; empty where the model does not load.
