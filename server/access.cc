@@ -32,7 +32,8 @@ std::string_view WithoutPort(std::string_view host) {
   const size_t end = bracketed ? host.find(']') : std::min(host.find(':'), host.size());
   if (end == std::string_view::npos) return host;
   const std::string_view rest = host.substr(bracketed ? end + 1 : end);
-  const bool sound = rest.empty() || (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) == std::string_view::npos);
+  const bool sound = rest.empty() ||
+                     (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) == std::string_view::npos);
   return !sound ? host : bracketed ? host.substr(1, end - 1) : host.substr(0, end);
 }
 
@@ -55,8 +56,8 @@ std::optional<ApiError> Access::Check(const HttpRequest& head, Clock::time_point
   return CheckKey(head, now);
 }
 
-// A page can have its own host's name lead to this machine (DNS rebinding), and is then of the same origin as the server.
-// What sends no Host is no browser.
+// A page can have its own host's name lead to this machine (DNS rebinding), and is then of the same origin as the
+// server. What sends no Host is no browser.
 bool Access::HostMayBeNamed(std::string_view host) const {
   if (!options_.check_host || host.empty()) return true;
   const std::string name = LowerAscii(WithoutPort(host));

@@ -247,13 +247,13 @@ void RefuseLength(ErrorForm form, int64_t tokens, int64_t limit, const std::stri
   throw ApiError(400,
                  form == ErrorForm::kAnthropic
                      ? "prompt is too long: " + n + " tokens > " + most + " maximum"
-                     : "This model's maximum context length is " + most + " tokens. However, your " + param + " resulted in " + n +
-                           " tokens. Please reduce the length of the " + param + ".",
+                     : "This model's maximum context length is " + most + " tokens. However, your " + param +
+                           " resulted in " + n + " tokens. Please reduce the length of the " + param + ".",
                  param, "context_length_exceeded");
 }
 
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form, const std::string& param,
-                 GenerationParams* params) {
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
+                 const std::string& param, GenerationParams* params) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t context = api.model.max_context;
   const int64_t limit = api.options.max_prompt_tokens > 0 ? std::min(api.options.max_prompt_tokens, context) : context;
@@ -384,15 +384,18 @@ std::string CustomInput(const std::string& arguments) {
 
 void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params) {
   const Json* inner = choice.Object("allowed_tools");
-  const Json* list = inner == nullptr ? choice.Array("tools") : Fields(*inner, "tool_choice.allowed_tools").Array("tools");
+  const Json* list = inner == nullptr ? choice.Array("tools")
+                                      : Fields(*inner, "tool_choice.allowed_tools").Array("tools");
   const std::string mode = inner == nullptr ? choice.Text("mode").value_or("auto")
                                             : Fields(*inner, "tool_choice.allowed_tools").Text("mode").value_or("auto");
-  if (mode != "auto" && mode != "required") Refuse("tool_choice", "tool_choice.allowed_tools.mode must be auto or required");
+  if (mode != "auto" && mode != "required")
+    Refuse("tool_choice", "tool_choice.allowed_tools.mode must be auto or required");
   std::vector<std::string> allowed;
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
     const Json* function = tool.Object("function");
-    const std::string name = function == nullptr ? tool.Text("name").value_or("") : Fields(*function, "function").Text("name").value_or("");
+    const std::string name = function == nullptr ? tool.Text("name").value_or("")
+                                                 : Fields(*function, "function").Text("name").value_or("");
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
     }

@@ -38,7 +38,8 @@ struct Api {
   std::vector<std::string> tenants = {};   // of each API key
   CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
   int64_t created;                  // seconds since 1970
-  std::function<void(const std::string& id, const std::string& what)> on_failure = {};  // of a request, for the log; any thread
+  // of a request, for the log; any thread
+  std::function<void(const std::string& id, const std::string& what)> on_failure = {};
 };
 
 // The error as the route's clients expect it, made and sent.
@@ -65,10 +66,10 @@ ReplyOptions ReadReplyOptions(const Fields& fields);
 // One sequence for each of `n` choices, each with a seed of its own.
 void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
-// max_tokens where the request names none or more than the context holds: what is left. Throws ApiError 400 for a prompt that
-// is too long, which `param` gave, in the form's words.
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form, const std::string& param,
-                 GenerationParams* params);
+// max_tokens where the request names none or more than the context holds: what is left. Throws ApiError 400 for a
+// prompt that is too long, which `param` gave, in the form's words.
+void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
+                 const std::string& param, GenerationParams* params);
 void CheckModel(const Api& api, const Fields& fields);
 
 // OpenAI's usage object, with DeepSeek's flat cache counts.
@@ -112,8 +113,8 @@ struct ChatInput {
 Json CustomParameters();
 std::string CustomInput(const std::string& arguments);  // of a call; what is no such object as it is
 
-// tool_choice of the type "allowed_tools": {mode, tools}, in which chats name a function one level deeper than responses.
-// Calls must be, or may only be, of the tools that it names, which are among `names`. Throws ApiError 400.
+// tool_choice of the type "allowed_tools": {mode, tools}, in which chats name a function one level deeper than
+// responses. Calls must be, or may only be, of the tools that it names, which are among `names`. Throws ApiError 400.
 void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& names, GenerationParams* params);
 
 struct ChatPrompt {

@@ -129,8 +129,10 @@ class ChatReply : public Reply {
         case OutputDelta::Kind::kToolCallBegin:
           choice.in_custom = IsCustom(d.text);
           choice.custom_arguments.clear();
-          calls.push_back({{"index", d.index}, {"id", NewId("call_")}, {"type", choice.in_custom ? "custom" : "function"}});
-          calls.back()[choice.in_custom ? "custom" : "function"] = {{"name", d.text}, {choice.in_custom ? "input" : "arguments", ""}};
+          calls.push_back(
+              {{"index", d.index}, {"id", NewId("call_")}, {"type", choice.in_custom ? "custom" : "function"}});
+          calls.back()[choice.in_custom ? "custom" : "function"] = {{"name", d.text},
+                                                                    {choice.in_custom ? "input" : "arguments", ""}};
           break;
         case OutputDelta::Kind::kToolCallArguments:
           if (choice.in_custom) {  // the input is in there, escaped
@@ -144,7 +146,8 @@ class ChatReply : public Reply {
           break;
         case OutputDelta::Kind::kToolCallEnd:
           if (!choice.in_custom) break;
-          if (calls.empty() || calls.back()["index"] != d.index) calls.push_back({{"index", d.index}, {"custom", {{"input", ""}}}});
+          if (calls.empty() || calls.back()["index"] != d.index)
+            calls.push_back({{"index", d.index}, {"custom", {{"input", ""}}}});
           calls.back()["custom"]["input"] = CustomInput(choice.custom_arguments);
           break;
       }
@@ -486,7 +489,8 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, ErrorForm::kOpenAi, "messages", &params);
+  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, ErrorForm::kOpenAi, "messages",
+              &params);
 
   const auto job = std::make_shared<Job>();
   AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);

@@ -187,7 +187,9 @@ struct Prompt {
 class PromptReader {
  public:
   PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields)
-      : api_(api), tenant_(TenantOf(api, exchange->request())), add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
+      : api_(api),
+        tenant_(TenantOf(api, exchange->request())),
+        add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
 
   // A text, ids, or a list of either.
   std::vector<Prompt> Read(const Json* prompt) const {
@@ -199,7 +201,8 @@ class PromptReader {
     if (one) {
       prompts.push_back(ReadOne(*prompt, "prompt"));
     } else {
-      for (const Json& item : *prompt) prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
+      for (const Json& item : *prompt)
+        prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
     }
     if (prompts.empty()) Refuse("prompt", "prompt is an empty list");
     return prompts;
@@ -217,7 +220,8 @@ class PromptReader {
     const TokenId bos = api_.model.bos_token_id;
     const std::string_view spelling = api_.tokenizer.TokenBytes(bos);
     const bool add = add_special_ && !spelling.empty() && !text.starts_with(spelling);
-    auto rendered = std::make_shared<const RenderedPrompt>(RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
+    auto rendered = std::make_shared<const RenderedPrompt>(
+        RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
     return {.ids = api_.scheduler.EncodePrompt(tenant_, *rendered), .text = rendered};
   }
 
@@ -270,7 +274,8 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   for (Prompt& prompt : prompts) {
     if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, params.skip_special));
     LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt", &params);
-    AddSequences(job.get(), {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
+    AddSequences(job.get(),
+                 {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
                  options.n);
   }
   const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),

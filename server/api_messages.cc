@@ -250,7 +250,8 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
     if (content->is_string()) {
       input->messages.push_back({{"role", role}, {"content", *content}});
     } else if (content->is_array()) {
-      input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path) : ReadUser(*content, path, &only_notes));
+      input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path)
+                                                    : ReadUser(*content, path, &only_notes));
       if (role == "system") input->messages.back()["role"] = "system";
     } else {
       Refuse(path + ".content", path + ".content must be a string or an array of blocks");

@@ -20,7 +20,8 @@ constexpr uintmax_t kMaxSmallFile = uintmax_t{16} << 20;
 // Of a model's folder; "" where there is none of a sound size. A pipe would be waited for.
 std::string ReadSmallFile(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kMaxSmallFile) return "";
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kMaxSmallFile)
+    return "";
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }

@@ -329,7 +329,8 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   } catch (const ApiError& error) {
     if (!stream || error.code.empty()) throw;
     // Agents look for a failed response, not for a status.
-    return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names))->FailAtOnce(error);
+    return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names))
+        ->FailAtOnce(error);
   }
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});

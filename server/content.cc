@@ -14,7 +14,8 @@ constexpr size_t kMaxName = 100;  // bytes of a type, title or address in a note
 std::string Named(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, kMaxName)) out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80 && text.size() > kMaxName) out.pop_back();
+  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80 && text.size() > kMaxName)
+    out.pop_back();
   return out;
 }
 
@@ -30,12 +31,14 @@ const Json* Inner(const Json& object, const char* name) {
 }
 
 bool IsTextType(std::string_view media_type) {
-  return media_type.starts_with("text/") || media_type.starts_with("application/json") || media_type.starts_with("application/xml");
+  return media_type.starts_with("text/") || media_type.starts_with("application/json") ||
+         media_type.starts_with("application/xml");
 }
 
 // "data:text/plain;base64,..." or bare base64 of a file that is named like a text.
 std::string TextOfFile(const std::string& data, std::string_view name) {
-  constexpr std::array<std::string_view, 8> kSuffixes = {".txt", ".md", ".json", ".csv", ".xml", ".html", ".yaml", ".log"};
+  constexpr std::array<std::string_view, 8> kSuffixes = {".txt", ".md",   ".json", ".csv",
+                                                         ".xml", ".html", ".yaml", ".log"};
   const size_t comma = data.starts_with("data:") ? data.find(',') : std::string::npos;
   bool is_text = comma != std::string::npos && IsTextType(std::string_view(data).substr(5));
   for (const std::string_view suffix : kSuffixes) is_text = is_text || name.ends_with(suffix);
@@ -43,7 +46,8 @@ std::string TextOfFile(const std::string& data, std::string_view name) {
 }
 
 PartText WithTitle(const std::string& title, std::string text, std::string_view kind) {
-  if (text.empty()) return {LeftOut(title.empty() ? std::string(kind) : std::string(kind) + " \"" + Named(title) + "\""), true};
+  if (text.empty())
+    return {LeftOut(title.empty() ? std::string(kind) : std::string(kind) + " \"" + Named(title) + "\""), true};
   return {title.empty() ? std::move(text) : title + "\n\n" + text, false};
 }
 
@@ -76,7 +80,8 @@ PartText ReadSearchResults(const Json& part, const std::string& path) {
   for (size_t i = 0; content != nullptr && content->is_array() && i < content->size(); ++i) {
     const Json& item = (*content)[i];
     const std::string title = Member(item, "title"), url = Member(item, "url");
-    if (Member(item, "type") == "text") text += "\n" + ReadPart(item, path + ".content[" + std::to_string(i) + "]").text;
+    if (Member(item, "type") == "text")
+      text += "\n" + ReadPart(item, path + ".content[" + std::to_string(i) + "]").text;
     if (!title.empty() || !url.empty()) text += "\n" + Named(title) + " " + Named(url);
   }
   const std::string head = Member(part, "title") + (Member(part, "source").empty() ? "" : " " + Member(part, "source"));
@@ -92,7 +97,8 @@ PartText ReadPart(const Json& part, const std::string& path) {
   if (part.is_string()) return {part.get<std::string>(), false};
   const std::string type = Fields(part, path).Text("type").value_or("");
   if (type.empty()) Refuse(path + ".type", path + ".type is missing");
-  constexpr std::array<std::string_view, 5> kTexts = {"text", "input_text", "output_text", "reasoning_text", "summary_text"};
+  constexpr std::array<std::string_view, 5> kTexts = {"text", "input_text", "output_text", "reasoning_text",
+                                                      "summary_text"};
   for (const std::string_view name : kTexts) {
     if (type != name) continue;
     auto text = Fields(part, path).Text("text");

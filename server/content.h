@@ -1,6 +1,6 @@
-// Parts of messages as text, in any API's form. An agent sends its whole history with every request: what this model cannot
-// read in there (images, documents, blocks of other services) becomes a short note, never an error that would come again and
-// again.
+// Parts of messages as text, in any API's form. An agent sends its whole history with every request: what this model
+// cannot read in there (images, documents, blocks of other services) becomes a short note, never an error that would
+// come again and again.
 #pragma once
 
 #include <string>

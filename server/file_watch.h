@@ -1,5 +1,5 @@
-// Looks now and then whether files that the process has mapped, a model's weights, have been written to. A thread of its
-// own, as a disk may let it wait.
+// Looks now and then whether files that the process has mapped, a model's weights, have been written to. A thread of
+// its own, as a disk may let it wait.
 #pragma once
 
 #include <atomic>

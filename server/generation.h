@@ -81,8 +81,8 @@ struct StepOutput {
   TokenCounts counts;                 // so far
 };
 
-// Provenance of a prompt's ids: how a text is split into tokens is learnt from prompts that the server encoded itself, and
-// from what the model wrote behind them. Ids that a client sends may spell any text in any way.
+// Provenance of a prompt's ids: how a text is split into tokens is learnt from prompts that the server encoded itself,
+// and from what the model wrote behind them. Ids that a client sends may spell any text in any way.
 struct SequenceSpec {
   std::shared_ptr<const std::vector<TokenId>> prompt;
   GenerationParams params;

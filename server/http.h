@@ -1,16 +1,18 @@
 // HTTP/1.1 over TCP: one I/O thread, any number of connections. Knows nothing of models.
 //
-//   auto http = HttpServer::Listen({.host = "127.0.0.1", .port = 8000}, gate, [](ExchangePtr e) { e->Respond(200, ...); }, done);
+//   auto http = HttpServer::Listen({.host = "127.0.0.1", .port = 8000}, gate, [](ExchangePtr e) { e->Respond(200, ...);
+//   }, done);
 //   (*http)->Run();   // until Stop()
 //
-// The gate sees a request's header and decides before any of its body is read or asked for. A request holds no more than
-// the limits of HttpOptions, and the bodies of all requests together no more than max_body_total; one request of a
-// connection is served at a time, and the next when the reply has been taken: what a client sends meanwhile is not read.
+// The gate sees a request's header and decides before any of its body is read or asked for. A request holds no more
+// than the limits of HttpOptions, and the bodies of all requests together no more than max_body_total; one request of a
+// connection is served at a time, and the next when the reply has been taken: what a client sends meanwhile is not
+// read.
 //
 // Every Exchange must get a reply: Respond, or StartStream, Write ..., FinishStream. One that is dropped without is
-// answered with 500. A client that leaves is noticed at once, also while nothing is being written, or within a second where
-// more requests wait behind one, or where those fill the sockets when its reply is written. So is one that only half-closes
-// its connection, which cannot be told apart.
+// answered with 500. A client that leaves is noticed at once, also while nothing is being written, or within a second
+// where more requests wait behind one, or where those fill the sockets when its reply is written. So is one that only
+// half-closes its connection, which cannot be told apart.
 #pragma once
 
 #include <chrono>
@@ -38,7 +40,8 @@ struct HttpOptions {
   int port = 8000;                         // 0: any free one
   size_t max_header_bytes = 32 << 10;      // also of a chunk's extension and of a trailer
   size_t max_header_lines = 128;
-  size_t max_framing_bytes = 64 << 10;     // sizes of chunks, extensions and trailer, beside eight bytes for each of the body
+  // sizes of chunks, extensions and trailer, beside eight bytes for each of the body
+  size_t max_framing_bytes = 64 << 10;
   size_t max_body_total = 256 << 20;       // of all bodies, each until its reply has been taken
   size_t max_connections = 1024;
   size_t num_reserved = 16;                // connections beyond them, whose requests the gate sees as `reserved`
@@ -89,8 +92,8 @@ class Exchange {
   // The body has been read: its memory is free from now on, also while the reply is being made.
   virtual void DropBody() = 0;
 
-  // There is no memory to answer with: the client gets a 503 that needs none, or the end of its stream. It may come only
-  // when the exchange is let go.
+  // There is no memory to answer with: the client gets a 503 that needs none, or the end of its stream. It may come
+  // only when the exchange is let go.
   virtual void OutOfMemory() noexcept = 0;
 
   virtual void Respond(int status, std::string_view content_type, std::string body,
@@ -128,7 +131,8 @@ class HttpServer {
   using DoneFn = std::function<void(const HttpRequest&, const HttpDone&)>;  // on the I/O thread
 
   // Errors: kInvalidArgument (no such host), kResourceExhausted (the port is taken).
-  static Result<std::unique_ptr<HttpServer>> Listen(const HttpOptions& options, Gate gate, Handler handler, DoneFn done);
+  static Result<std::unique_ptr<HttpServer>> Listen(const HttpOptions& options, Gate gate, Handler handler,
+                                                    DoneFn done);
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;
@@ -147,8 +151,8 @@ class HttpServer {
   // runs. Once in a process.
   virtual void OnSignal(std::function<void(int)> call) = 0;
 
-  // Connections close when they are idle and after the reply they are busy with. New ones are taken, so that the gate can
-  // say why nothing else is. On the I/O thread.
+  // Connections close when they are idle and after the reply they are busy with. New ones are taken, so that the gate
+  // can say why nothing else is. On the I/O thread.
   virtual void Drain() = 0;
 
   // On the I/O thread.

@@ -1,5 +1,5 @@
-// How a connection reads: framing, which is Beast's parser's, limits, time-outs. Asio callbacks rather than coroutines: GCC 12
-// destroys some temporaries of co_await expressions twice.
+// How a connection reads: framing, which is Beast's parser's, limits, time-outs. Asio callbacks rather than coroutines:
+// GCC 12 destroys some temporaries of co_await expressions twice.
 #include "http_connection.h"
 
 #include <poll.h>
@@ -12,7 +12,8 @@ namespace dsv4::server::http_internal {
 
 namespace {
 
-constexpr size_t kMaxPipelined = 64 << 10;  // bytes behind a request that is being answered; more are left in the socket
+// bytes behind a request that is being answered; more are left in the socket
+constexpr size_t kMaxPipelined = 64 << 10;
 
 bool IsUsableId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
@@ -143,7 +144,8 @@ bool Connection::ParseSome() {
   }
   if (in_body) {
     arrival_.Count(used, body.size() - body_before);
-    // What a parser still waits for here is the end of a chunk's line or of the trailer; behind them is another request.
+    // What a parser still waits for here is the end of a chunk's line or of the trailer; behind them is another
+    // request.
     if ((!parser_->is_done() && in_.size() > shared_.options.max_header_bytes) ||
         arrival_.FramingIsTooLarge(shared_.options.max_framing_bytes)) {
       Fail(431, "the chunks' sizes, extensions and trailer are too large");

@@ -143,7 +143,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
 
   // The request that is arriving.
-  std::string in_;  // bytes that the parser has not taken; bounded by what it waits for, and where it has to wait by Read
+  // bytes that the parser has not taken; bounded by what it waits for, and where it has to wait by Read
+  std::string in_;
   std::optional<Parser> parser_;
   Arrival arrival_;
   HttpRequest head_;
@@ -169,7 +170,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string out_, writing_;
   size_t written_ = 0;
   bool flushing_ = false;
-  // In this order: the last reply is being written and input is dropped; all is written and the client's end awaited; over.
+  // In this order: the last reply is being written and input is dropped; all is written and the client's end awaited;
+  // over.
   bool close_after_write_ = false, lingering_ = false, closed_ = false;
   Clock::time_point last_activity_, last_progress_, linger_end_;
   Clock::time_point write_window_;  // since then `window_written_` bytes were taken, while others waited

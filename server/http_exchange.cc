@@ -81,7 +81,8 @@ void ExchangeImpl::StartStream(int status, std::string_view type, HeaderList hea
   });
 }
 
-// Nearly all calls are writes by the I/O thread: they need no turn in its queue, where none of this exchange's waits there.
+// Nearly all calls are writes by the I/O thread: they need no turn in its queue, where none of this exchange's waits
+// there.
 void ExchangeImpl::Write(std::string bytes) {
   if (IsNext()) return connection_->Guard([&] { connection_->Write(serial_, bytes); });
   Do([serial = serial_, bytes = std::move(bytes)](Connection& c) { c.Write(serial, bytes); });

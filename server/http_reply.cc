@@ -132,7 +132,8 @@ void Connection::Abandoned(uint64_t serial, bool out_of_memory) {
   Guard([&] {
     Respond(
         serial, 500, "application/json",
-        R"({"error":{"message":"the request was dropped inside the server","type":"internal_error","param":null,"code":null}})",
+        R"({"error":{"message":"the request was dropped inside the server","type":"internal_error",)"
+        R"("param":null,"code":null}})",
         {});
   });
 }

@@ -54,7 +54,8 @@ std::optional<size_t> FindKey(const std::vector<std::string>& keys, const HttpRe
 std::vector<std::string> TenantsOf(const std::vector<std::string>& keys, bool share) {
   const bool several = std::set<std::string>(keys.begin(), keys.end()).size() > 1;
   std::vector<std::string> tenants;
-  for (const std::string& key : keys) tenants.push_back(several && !share ? Sha256Hex("dsv4 tenant " + key, kTenantDigits) : "");
+  for (const std::string& key : keys)
+    tenants.push_back(several && !share ? Sha256Hex("dsv4 tenant " + key, kTenantDigits) : "");
   return tenants;
 }
 

@@ -30,7 +30,8 @@ Result<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& folder) 
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return std::unique_ptr<FolderLock>(new FolderLock(fd));
   const int error = errno;
   ::close(fd);
-  if (error != EWOULDBLOCK) return InvalidArgument("--kv-disk: '" + path + "' cannot be locked: " + std::strerror(error));
+  if (error != EWOULDBLOCK)
+    return InvalidArgument("--kv-disk: '" + path + "' cannot be locked: " + std::strerror(error));
   return InvalidArgument("--kv-disk: another server uses the folder '" + folder + "'; give each server one of its own");
 }
 

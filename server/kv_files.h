@@ -1,4 +1,5 @@
-// The folder of KV snapshots: who uses it, and the thread that writes, reads and removes files of KV snapshots, so that no stream waits for a disk.
+// The folder of KV snapshots: who uses it, and the thread that writes, reads and removes files of KV snapshots, so that
+// no stream waits for a disk.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +17,8 @@
 
 namespace dsv4::server {
 
-// Holds a folder for one server: two would not know of each other's files and exceed the limit together. Until it is destroyed
-// or the process ends.
+// Holds a folder for one server: two would not know of each other's files and exceed the limit together. Until it is
+// destroyed or the process ends.
 class FolderLock {
  public:
   // Errors: kInvalidArgument (another server has the folder, or it cannot be written).
@@ -38,8 +39,8 @@ class KvFiles {
     std::shared_ptr<const SnapshotImage> image;  // what was written; what was read, where that went well
   };
 
-  // `engine`'s fingerprint has been asked for. Images that wait to be written take at most `max_bytes` of memory, or are one.
-  // `on_done` is called by the thread whenever TakeDone has something new.
+  // `engine`'s fingerprint has been asked for. Images that wait to be written take at most `max_bytes` of memory, or
+  // are one. `on_done` is called by the thread whenever TakeDone has something new.
   KvFiles(Engine& engine, int64_t max_bytes, std::function<void()> on_done);
   ~KvFiles();  // what is queued is dropped, the file that is being written is finished
 

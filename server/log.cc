@@ -41,7 +41,9 @@ bool IsPlain(std::string_view value) {
                                        [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '='; });
 }
 
-std::string AsciiText(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace); }
+std::string AsciiText(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
 
 }  // namespace
 

@@ -182,8 +182,10 @@ std::string Metrics::Render(const Gauges& g) const {
            static_cast<double>(prefix_queries_));
   page.One("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there.",
            static_cast<double>(prefix_hits_));
-  page.One("vllm:spec_decode_num_drafts_total", "counter", "Drafts that were verified.", static_cast<double>(drafts_.verifications));
-  page.One("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens of them.", static_cast<double>(drafts_.drafted));
+  page.One("vllm:spec_decode_num_drafts_total", "counter", "Drafts that were verified.",
+           static_cast<double>(drafts_.verifications));
+  page.One("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens of them.",
+           static_cast<double>(drafts_.drafted));
   page.One("vllm:spec_decode_num_accepted_tokens_total", "counter", "Tokens of them that were right.",
            static_cast<double>(drafts_.accepted));
   page.Head("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "The same by place in the draft.");
@@ -191,7 +193,8 @@ std::string Metrics::Render(const Gauges& g) const {
     page.Value("vllm:spec_decode_num_accepted_tokens_per_pos_total", ",position=\"" + std::to_string(i) + "\"",
                static_cast<double>(drafts_.accepted_at[i]));
   }
-  page.One("dsv4:decode_steps_total", "counter", "Steps of decoding, with drafts or without.", static_cast<double>(drafts_.steps));
+  page.One("dsv4:decode_steps_total", "counter", "Steps of decoding, with drafts or without.",
+           static_cast<double>(drafts_.steps));
   page.Head("dsv4:spec_decode_seconds_total", "counter", "Time of drafting, and of steps that hold drafts.");
   page.Value("dsv4:spec_decode_seconds_total", ",phase=\"draft\"", drafts_.draft_s);
   page.Value("dsv4:spec_decode_seconds_total", ",phase=\"verify\"", drafts_.verify_s);
@@ -211,11 +214,13 @@ std::string Metrics::Render(const Gauges& g) const {
                             model_label_, &page.out);
   decode_step_.Render("dsv4:decode_step_seconds", "Steps without prompts.", model_label_, &page.out);
   page.One("dsv4:max_gap_seconds", "gauge", "The bound of the time between two tokens (0: none).", g.max_gap_s);
-  page.One("dsv4:gaps_over_bound_total", "counter", "Times between two tokens beyond it.", static_cast<double>(gaps_over_bound_));
+  page.One("dsv4:gaps_over_bound_total", "counter", "Times between two tokens beyond it.",
+           static_cast<double>(gaps_over_bound_));
   page.One("dsv4:admission_limit", "gauge", "Sequences that may run within it, by the measured times.",
            static_cast<double>(g.admission_limit));
   page.Counts("dsv4:prefix_hit_total", "Sequences that go on from the prefix cache, by place.", "place", hits_);
-  page.Counts("dsv4:prefix_miss_total", "Sequences that found nothing in the prefix cache, by reason.", "reason", misses_);
+  page.Counts("dsv4:prefix_miss_total", "Sequences that found nothing in the prefix cache, by reason.", "reason",
+              misses_);
   page.Counts("dsv4:rejected_total", "Requests refused before they were queued, by reason.", "reason",
               rejections_);
   page.Head("dsv4:kv_bytes", "gauge", "Bytes of KV by use.");
@@ -234,7 +239,8 @@ std::string Metrics::Render(const Gauges& g) const {
     page.Value("dsv4:experts", ",place=\"host\"", static_cast<double>(experts_.on_host));
     page.One("dsv4:expert_host_bytes", "gauge", "Bytes of experts in host memory.",
              static_cast<double>(experts_.host_bytes));
-    page.One("dsv4:expert_choices_total", "counter", "Experts that tokens chose.", static_cast<double>(experts_.chosen));
+    page.One("dsv4:expert_choices_total", "counter", "Experts that tokens chose.",
+             static_cast<double>(experts_.chosen));
     page.One("dsv4:expert_hits_total", "counter", "Of them, those in the device's memory.",
              static_cast<double>(experts_.chosen_resident));
     page.One("dsv4:expert_fetched_bytes_total", "counter",

@@ -82,7 +82,8 @@ std::optional<RenderedPrompt> OutputWriter::Rendered() const {
   if (!before.ok() || !all.ok()) return std::nullopt;
   RenderedPrompt reply{.text = all->text.substr(before->size()), .given = {}};
   for (const TextRange& range : all->given) {
-    if (range.begin >= before->size()) reply.given.push_back({range.begin - before->size(), range.end - before->size()});
+    if (range.begin >= before->size())
+      reply.given.push_back({range.begin - before->size(), range.end - before->size()});
   }
   return reply;
 }
@@ -161,8 +162,9 @@ std::span<const uint32_t> ChoiceConstraint::Allowed() {
   for (TokenId id = 0; id < static_cast<TokenId>(vocab); ++id) {
     if (tokenizer_->IsAdded(id)) continue;
     const std::string_view bytes = tokenizer_->TokenBytes(id);
-    const bool possible = !bytes.empty() && std::any_of(rest_.begin(), rest_.end(),
-                                                        [&](const std::string& rest) { return rest.starts_with(bytes); });
+    const bool possible = !bytes.empty() && std::any_of(rest_.begin(), rest_.end(), [&](const std::string& rest) {
+      return rest.starts_with(bytes);
+    });
     if (possible) allowed_[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   }
   return allowed_;

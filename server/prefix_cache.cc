@@ -61,7 +61,8 @@ bool TakeNumber(std::string_view* in, size_t* n) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics, const PrefixCacheOptions& options)
+PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& metrics,
+                         const PrefixCacheOptions& options)
     : engine_(engine), tokenizer_(tokenizer), metrics_(metrics), options_(options) {
   if (!options_.enabled || options_.disk.empty()) return;
   if (const auto fingerprint = engine_.SnapshotFingerprint(); !fingerprint.ok()) {
@@ -85,8 +86,8 @@ const PrefixCache::Trees* PrefixCache::FindTrees(const std::string& tenant) cons
   return at == trees_.end() ? nullptr : &at->second;
 }
 
-const PrefixCache::Node* PrefixCache::Deepest(const std::string& tenant, std::span<const TokenId> prompt, size_t* common,
-                                              bool in_memory_only) const {
+const PrefixCache::Node* PrefixCache::Deepest(const std::string& tenant, std::span<const TokenId> prompt,
+                                              size_t* common, bool in_memory_only) const {
   *common = 0;
   const Trees* trees = FindTrees(tenant);
   if (trees == nullptr) return nullptr;
@@ -96,7 +97,8 @@ const PrefixCache::Node* PrefixCache::Deepest(const std::string& tenant, std::sp
     deepest = &node;
     if (node.value.snapshot != nullptr) in_memory = &node;
   });
-  const bool worth_it = deepest != nullptr && deepest->depth >= (in_memory == nullptr ? 0 : in_memory->depth) + kWorthReading;
+  const bool worth_it = deepest != nullptr &&
+                        deepest->depth >= (in_memory == nullptr ? 0 : in_memory->depth) + kWorthReading;
   return worth_it && !in_memory_only ? deepest : in_memory;
 }
 
@@ -112,7 +114,8 @@ bool PrefixCache::Has(const std::string& tenant, std::span<const TokenId> tokens
   const Trees* trees = FindTrees(tenant);
   bool has = false;
   if (trees == nullptr) return has;
-  trees->cuts.Walk(tokens, [&](const Node& node) { has = node.depth == tokens.size() && node.value.snapshot != nullptr; });
+  trees->cuts.Walk(tokens,
+                   [&](const Node& node) { has = node.depth == tokens.size() && node.value.snapshot != nullptr; });
   return has;
 }
 
@@ -123,7 +126,8 @@ PrefixCache::Found PrefixCache::Find(const std::string& tenant, std::span<const 
   if (node == nullptr) {
     const Trees* trees = FindTrees(tenant);
     if (trees == nullptr || trees->cuts.root().children.empty()) return {.snapshot = nullptr, .what = "empty"};
-    if (Deepest(tenant, prompt, &common, /*in_memory_only=*/false) != nullptr) return {.snapshot = nullptr, .what = "no_memory"};
+    if (Deepest(tenant, prompt, &common, /*in_memory_only=*/false) != nullptr)
+      return {.snapshot = nullptr, .what = "no_memory"};
     return {.snapshot = nullptr, .what = common >= kRelated ? "diverged" : "unrelated"};
   }
   const std::lock_guard lock(mutex_);
@@ -205,8 +209,8 @@ void PrefixCache::Touch(Node* node) {
   }
 }
 
-void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
-                      const Texts& texts) {
+void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot,
+                      std::span<const TokenId> ids, const Texts& texts) {
   if (!options_.enabled) return;
   const std::vector<TokenId>& tokens = snapshot->tokens();
   const std::span<const TokenId> more = ids.subspan(tokens.size());
@@ -262,7 +266,8 @@ std::vector<TokenId> PrefixCache::EncodePrompt(const std::string& tenant, const 
   for (const TextRange& range : options.literal) {
     if (range.begin >= known) literal.push_back({range.begin - known, range.end - known});
   }
-  const std::vector<TokenId> rest = tokenizer_.Encode(std::string_view(prompt.text).substr(known), {.literal = literal});
+  const std::vector<TokenId> rest = tokenizer_.Encode(std::string_view(prompt.text).substr(known),
+                                                      {.literal = literal});
   ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
 }
@@ -316,7 +321,8 @@ void PrefixCache::DropFile(Node* node, bool remove) {
 
 // Texts are kept as long as there are cuts at or behind their node.
 void PrefixCache::PruneNode(Node* node) {
-  for (Node* n = node; n->parent != nullptr && !Holds(n->value) && n->children.size() == (n == node ? 0u : 1u); n = n->parent) {
+  for (Node* n = node; n->parent != nullptr && !Holds(n->value) && n->children.size() == (n == node ? 0u : 1u);
+       n = n->parent) {
     for (TextNode* text : std::exchange(n->value.texts, {})) {
       text->value = {};
       TextTree::Prune(text, [](const TextNode& t) { return t.value.cut != nullptr; });

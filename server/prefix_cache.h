@@ -1,8 +1,8 @@
-// KV snapshots of what was read and written lately ("cuts"), in a tree over token ids: a prompt goes on from the deepest
-// cut on its way instead of from token 0. Exact: a cut has the very tokens that the prompt begins with.
+// KV snapshots of what was read and written lately ("cuts"), in a tree over token ids: a prompt goes on from the
+// deepest cut on its way instead of from token 0. Exact: a cut has the very tokens that the prompt begins with.
 //
-// Each tenant (of several API keys one each; "" where all share) has a tree of its own: nobody's tokens, and no time that
-// they save, reach another. Memory and disk are common.
+// Each tenant (of several API keys one each; "" where all share) has a tree of its own: nobody's tokens, and no time
+// that they save, reach another. Memory and disk are common.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ class PrefixCache {
   };
   Known Look(const std::string& tenant, std::span<const TokenId> prompt) const;
 
-  // Brings the cut that Look names from disk into memory: a read was begun, or one is under way (Look again after the next
-  // Poll that takes something), or Find has all that there will be.
+  // Brings the cut that Look names from disk into memory: a read was begun, or one is under way (Look again after the
+  // next Poll that takes something), or Find has all that there will be.
   enum class Fetched { kBegun, kUnderWay, kHere };
   Fetched Fetch(const std::string& tenant, std::span<const TokenId> prompt);
 
@@ -75,21 +75,24 @@ class PrefixCache {
 
   // Keeps a snapshot. `ids` are its tokens and those that were chosen but not read yet (at most a few).
   struct Texts {
-    bool of_ids = false;            // the server encoded the prompt and the model wrote the rest: they say how it is split
-    RenderedPrompt rendered = {};   // how the encoder writes the same conversation, where that may differ from what the model
+    // the server encoded the prompt and the model wrote the rest: they say how it is split
+    bool of_ids = false;
+    // how the encoder writes the same conversation, where that may differ from what the model
+    RenderedPrompt rendered = {};
                                     // wrote (white space around calls, the form of their arguments); "": none
   };
   void Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
            const Texts& texts);
 
   // The ids of a prompt. Where it repeats a kept conversation's text, added tokens in the same places, up to one (which
-  // cannot be merged with text before it), these are that conversation's ids, whatever way the model split its words; so
-  // its reply is found again.
+  // cannot be merged with text before it), these are that conversation's ids, whatever way the model split its words;
+  // so its reply is found again.
   std::vector<TokenId> EncodePrompt(const std::string& tenant, const RenderedPrompt& prompt) const;
 
   // Frees the cut that is worth least: the oldest of those that later cuts of their conversation have replaced and that
-  // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the way, so
-  // leaves go before what they share). With a disk, the latter are queued to be written there. False: there is none.
+  // nobody ever came back to, else the one that was not used for the longest time (a use counts for all cuts on the
+  // way, so leaves go before what they share). With a disk, the latter are queued to be written there. False: there is
+  // none.
   bool Evict();
 
   // Forgets what is in memory without writing it: the device that holds it has failed. What is on disk stays.
@@ -142,7 +145,8 @@ class PrefixCache {
   static bool Replaced(const Node& node);
   Trees& TreesOf(const std::string& tenant);
   const Trees* FindTrees(const std::string& tenant) const;
-  const Node* Deepest(const std::string& tenant, std::span<const TokenId> prompt, size_t* common, bool in_memory_only) const;
+  const Node* Deepest(const std::string& tenant, std::span<const TokenId> prompt, size_t* common,
+                      bool in_memory_only) const;
   Node* NodeOfFile(const std::string& path);
   bool Restore(Node* node, const SnapshotImage& image);
   void Touch(Node* node);

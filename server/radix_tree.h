@@ -97,7 +97,8 @@ class RadixTree {
  private:
   static size_t Common(std::span<const Symbol> a, std::span<const Symbol> b) {
     const size_t limit = std::min(a.size(), b.size());
-    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(limit), b.begin()).first - a.begin());
+    return static_cast<size_t>(
+        std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(limit), b.begin()).first - a.begin());
   }
 
   // A new node `at` symbols down the edge to `place`.

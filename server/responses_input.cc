@@ -35,7 +35,8 @@ std::string ShellOutput(const Json* output) {
     all += TextOr(in, "stdout", "") + TextOr(in, "stderr", "");
     if (const Json* outcome = in.Get("outcome"); outcome != nullptr && outcome->is_object()) {
       const auto code = outcome->find("exit_code");
-      all += code == outcome->end() ? "[" + TextOr(Fields(*outcome, "outcome"), "type", "ended") + "]" : "[exit code " + Dump(*code) + "]";
+      all += code == outcome->end() ? "[" + TextOr(Fields(*outcome, "outcome"), "type", "ended") + "]"
+                                    : "[exit code " + Dump(*code) + "]";
     }
   }
   return all;
@@ -134,7 +135,8 @@ class InputReader {
       if (!name) Refuse(path + ".name", path + ".name is missing");
       if (const auto space = item.Text("namespace")) *name = *space + "__" + *name;
       const bool custom = type == "custom_tool_call";
-      AddCall(*name, CallId(item), custom ? Dump({{"input", TextOr(item, "input", "")}}) : TextOr(item, "arguments", "{}"));
+      AddCall(*name, CallId(item),
+              custom ? Dump({{"input", TextOr(item, "input", "")}}) : TextOr(item, "arguments", "{}"));
     } else if (type == "local_shell_call" || type == "shell_call") {
       AddCall(type == "shell_call" ? "shell" : "local_shell", CallId(item), TextOr(item, "action", "{}"));
     } else if (type == "apply_patch_call") {

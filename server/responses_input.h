@@ -5,8 +5,8 @@
 
 namespace dsv4::server {
 
-// `instructions` and `input`. Calls and outputs of tools that others run are calls and results like any; what an item does not
-// hold as text becomes a short note. Throws ApiError 400.
+// `instructions` and `input`. Calls and outputs of tools that others run are calls and results like any; what an item
+// does not hold as text becomes a short note. Throws ApiError 400.
 Json ReadResponsesInput(const Fields& fields);
 
 }  // namespace dsv4::server

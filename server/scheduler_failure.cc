@@ -4,8 +4,8 @@
 
 namespace dsv4::server {
 
-// Every sequence ends with the true error, snapshots in memory go, those on disk stay. Then the device is opened anew and
-// the model loaded again, while requests are refused; or whoever runs the server hears that there is none any more.
+// Every sequence ends with the true error, snapshots in memory go, those on disk stay. Then the device is opened anew
+// and the model loaded again, while requests are refused; or whoever runs the server hears that there is none any more.
 void Scheduler::OnDeviceFailure(const Status& failure) {
   device_failed_ = true;
   if (options_.on_device) options_.on_device("device-failed", failure.message());

@@ -10,11 +10,13 @@ namespace dsv4::server {
 namespace {
 
 constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
-// Of a step's logits, where prompts need every row: with the last rows of other prompts what an engine has room for on a GPU.
+// Of a step's logits, where prompts need every row: with the last rows of other prompts what an engine has room for on
+// a GPU.
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20, kMaxAllRows = 112;
 constexpr std::chrono::milliseconds kMaskWait{2};        // of a step, for grammars; then their sequences are left out
 constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
-constexpr int kMaxReadsOfSequence = 4;                             // for one sequence: files may be damaged, cuts may go before they are used
+// for one sequence: files may be damaged, cuts may go before they are used
+constexpr int kMaxReadsOfSequence = 4;
 constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
 
 }  // namespace
@@ -91,7 +93,8 @@ void Scheduler::KeepReply(Sequence& s) {
   RenderedPrompt all;
   if (auto reply = complete && s.spec.text != nullptr ? s.writer.Rendered() : std::nullopt) {
     all = *s.spec.text;
-    for (const TextRange& range : reply->given) all.given.push_back({all.text.size() + range.begin, all.text.size() + range.end});
+    for (const TextRange& range : reply->given)
+      all.given.push_back({all.text.size() + range.begin, all.text.size() + range.end});
     all.text += reply->text;
   }
   KeepSnapshot(s, s.ids.size(), std::move(all));
@@ -130,7 +133,8 @@ void Scheduler::Admit() {
   for (const SequencePtr& s : running_) plan(*s);
   for (const SequencePtr& s : waiting_) s->waits_for_disk = false;
   // As many as generate within the bound.
-  admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running) : options_.max_running;
+  admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running)
+                                            : options_.max_running;
   for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < admission_limit_;) {
     Sequence& s = **at;
     const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
@@ -140,7 +144,8 @@ void Scheduler::Admit() {
       continue;
     }
     const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
-    if (!running_.empty() && planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
+    if (!running_.empty() &&
+        planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
       break;
     if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
       const auto fetched = cache_.Fetch(s.job->tenant, s.ids);
@@ -151,12 +156,14 @@ void Scheduler::Admit() {
         continue;
       }
     }
-    PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids) : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
+    PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids)
+                                     : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
     const auto open = [&] {
       return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
     };
     auto session = open();
-    while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) session = open();
+    while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict())
+      session = open();
     if (!session.ok()) {
       if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) break;
       End(s, FinishReason::kError, session.status());

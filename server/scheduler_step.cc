@@ -76,7 +76,10 @@ bool Scheduler::CanDecodeOn(std::span<Sequence* const> batch) const {
 void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
   std::vector<DecodeItem> items;
   for (Sequence* s : batch) {
-    DecodeItem item{.session = s->session.get(), .sampler = &SamplerOf(*s), .first = s->ids.back(), .speculate = s->params.speculate};
+    DecodeItem item{.session = s->session.get(),
+                    .sampler = &SamplerOf(*s),
+                    .first = s->ids.back(),
+                    .speculate = s->params.speculate};
     if (IsHeld(*s)) item.allowed = [this, s] { return Allowed(*s); };
     item.max_tokens = std::min(kDecodeTokens, s->params.max_tokens - s->out.counts.completion);
     item.stop_ids = s->params.stop_ids;
@@ -165,7 +168,8 @@ void Scheduler::TakeTime(int64_t generating, int64_t prompt_tokens) {
   step_times_.Add(generating, prompt_tokens, seconds);
   if (prompt_tokens == 0) step_metrics_.decode_s = seconds;
   if (options_.max_gap_s > 0) {
-    for (const double gap : step_metrics_.token_gaps_s) step_metrics_.gaps_over_bound += gap > options_.max_gap_s ? 1 : 0;
+    for (const double gap : step_metrics_.token_gaps_s)
+      step_metrics_.gaps_over_bound += gap > options_.max_gap_s ? 1 : 0;
     // What no choice of prompts can change.
     if (prompt_tokens == 0 && step_times_.Expect(generating, 0) > options_.max_gap_s && now > next_warning_) {
       next_warning_ = now + kWarnAgain;

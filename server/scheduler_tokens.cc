@@ -110,8 +110,8 @@ void Scheduler::BeginCall(Sequence& s) {
   s.matcher = mask_workers_->Begin(s.params.call_grammar, std::string("<").append(kDsmlMarker));
 }
 
-// Whether it is known which tokens may follow what `s` has, waiting for a worker until `until`. Ends a sequence whose grammar
-// takes too much work.
+// Whether it is known which tokens may follow what `s` has, waiting for a worker until `until`. Ends a sequence whose
+// grammar takes too much work.
 bool Scheduler::KnowsAllowed(Sequence& s, Clock::time_point until) {
   if (s.matcher == nullptr) return true;
   switch (s.matcher->WaitUntil(until)) {

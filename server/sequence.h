@@ -33,8 +33,8 @@ struct Scheduler::Sequence {
 
   size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
   size_t num_unread() const { return ids.size() - num_read(); }
-  // Tokens that the engine computes as a prompt's rows: all of the prompt but its last one. That one and what was chosen are decode
-  // rows, however the prompt is cut into steps and whatever is asked about it.
+  // Tokens that the engine computes as a prompt's rows: all of the prompt but its last one. That one and what was
+  // chosen are decode rows, however the prompt is cut into steps and whatever is asked about it.
   size_t prompt_end() const { return prompt_size - 1; }
   // Log-probabilities of its prompt are still asked for: every row of it must be computed.
   bool needs_prompt_rows() const { return params.prompt_logprobs >= 0 && prompt_rows_done < prompt_size; }
@@ -71,7 +71,8 @@ struct Scheduler::Sequence {
 
   std::vector<float> logits;
   size_t take = 0;  // tokens of this step
-  size_t computes = 0;  // of the tokens in front of prompt_end(): those that came from no cache (StepItem::prompt_tokens)
+  // of the tokens in front of prompt_end(): those that came from no cache (StepItem::prompt_tokens)
+  size_t computes = 0;
   bool ended = false;
   StepOutput out;
   Clock::time_point admitted, first_token, last_token;

@@ -119,7 +119,8 @@ class Server {
     if (!options_.kv_disk.empty()) {
       std::error_code error;
       std::filesystem::create_directories(options_.kv_disk, error);
-      if (error) return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
+      if (error)
+        return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
       DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
     }
     SchedulerOptions scheduler_options{
@@ -170,7 +171,8 @@ class Server {
     }
     http_->OnSignal([this](int signal) { OnSignal(signal); });
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
-      log_.Line("model-changed", {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
+      log_.Line("model-changed",
+                {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
     });
     Announce();
     http_->Run();
@@ -199,8 +201,9 @@ class Server {
                         {"encoder", std::string(ChatDialectName(options_.dialect))},
                         {"thinking", options_.default_thinking ? "on" : "off"}});
     if (info.vocab_size > tokenizer_.vocab_size()) {
-      log_.Line("warning", {{"what", "the model's vocabulary has " + std::to_string(info.vocab_size) + " ids, the tokenizer " +
-                                         std::to_string(tokenizer_.vocab_size()) + ": ids beyond them have no text"}});
+      log_.Line("warning",
+                {{"what", "the model's vocabulary has " + std::to_string(info.vocab_size) + " ids, the tokenizer " +
+                              std::to_string(tokenizer_.vocab_size()) + ": ids beyond them have no text"}});
     }
     if (options_.api_keys.empty() && !http_->is_loopback()) {
       log_.Line("warning", {{"what", "no API key is asked for, and " + options_.host +
@@ -221,9 +224,10 @@ class Server {
                          {"max_gap_ms", Number(options_.max_gap_s * 1000, 0)},
                          {"api_keys", std::to_string(options_.api_keys.size())}});
     if (options_.wide_steps) {
-      log_.Line("note", {{"what", "steps of more than " + std::to_string(kMaxDecodeRows) + " sequences take other kernels: the last bits of a "
-                                  "token's probabilities then depend on how many run; --max-concurrent " + std::to_string(kMaxDecodeRows) +
-                                  " keeps them apart"}});
+      log_.Line("note", {{"what", "steps of more than " + std::to_string(kMaxDecodeRows) +
+                                      " sequences take other kernels: the last bits of a "
+                                      "token's probabilities then depend on how many run; --max-concurrent " +
+                                      std::to_string(kMaxDecodeRows) + " keeps them apart"}});
     }
     const bool v6 = options_.host.find(':') != std::string::npos;
     log_.Line("listening", {{"url", "http://" + (v6 ? "[" + options_.host + "]" : options_.host) + ":" +
@@ -237,7 +241,8 @@ class Server {
     const ErrorForm form = head.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
     std::string allow;
     const std::optional<ApiError> error = WhyRefused(head, &allow);
-    if (!error) return {.refusal = {}, .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody};
+    if (!error)
+      return {.refusal = {}, .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody};
     HttpReply reply = ErrorReply(form, *error, head.id);
     if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
     return {.refusal = std::move(reply)};
@@ -319,7 +324,11 @@ class Server {
     if (path != "/health" && path != "/health/live" && path != "/health/ready") {
       return RespondError(exchange, ErrorForm::kOpenAi, ApiError(404, "there is no " + path + " here"));
     }
-    const char* status = stuck ? "stuck" : failed ? "device failed" : changed ? "model changed" : draining_ ? "draining" : "ok";
+    const char* status = stuck       ? "stuck"
+                         : failed    ? "device failed"
+                         : changed   ? "model changed"
+                         : draining_ ? "draining"
+                                     : "ok";
     exchange.Respond(good ? 200 : 503, "application/json",
                      Dump({{"status", status}, {"live", live}, {"ready", ready}}));
   }

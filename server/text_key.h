@@ -1,5 +1,6 @@
-// A text in the form in which it says which tokens it was made of: its bytes, but an added token is a symbol of its own, which
-// no spelling of that token equals. Two texts with the same key have the same added tokens in the same places.
+// A text in the form in which it says which tokens it was made of: its bytes, but an added token is a symbol of its
+// own, which no spelling of that token equals. Two texts with the same key have the same added tokens in the same
+// places.
 #pragma once
 
 #include <optional>

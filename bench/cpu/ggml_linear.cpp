@@ -1,6 +1,8 @@
-// Times llama.cpp's CPU kernels (ggml) for matrix products of one weight type: as many matrices in turn as no cache holds.
+// Times llama.cpp's CPU kernels (ggml) for matrix products of one weight type: as many matrices in turn as no cache
+// holds.
 //   ggml_linear THREADS K N T NVFP4|MXFP4|BF16|Q8_0      one JSON line, the fields of `dsv4 bench --linears`
-// Not part of the build: compile it beside ggml's sources (llama.cpp, or the sdist of llama-cpp-python) and link ggml and ggml-cpu.
+// Not part of the build: compile it beside ggml's sources (llama.cpp, or the sdist of llama-cpp-python) and link ggml
+// and ggml-cpu.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,10 +20,17 @@ int main(int argc, char** argv) {
   const int threads = atoi(argv[1]);
   const int64_t k = atoll(argv[2]), n = atoll(argv[3]), t = atoll(argv[4]);
   const std::string name = argv[5];
-  const ggml_type type = name == "NVFP4" ? GGML_TYPE_NVFP4 : name == "MXFP4" ? GGML_TYPE_MXFP4 : name == "BF16" ? GGML_TYPE_BF16 : name == "Q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+  const ggml_type type = name == "NVFP4"   ? GGML_TYPE_NVFP4
+                         : name == "MXFP4" ? GGML_TYPE_MXFP4
+                         : name == "BF16"  ? GGML_TYPE_BF16
+                         : name == "Q8_0"  ? GGML_TYPE_Q8_0
+                                           : GGML_TYPE_F32;
   const size_t bytes = ggml_row_size(type, k) * n;
   const int copies = std::max<int>(1, (256u << 20) / bytes);
-  ggml_init_params params{.mem_size = bytes * copies + (size_t)copies * 4096 + k * t * 4 + n * t * 4 * copies + (64u << 20), .mem_buffer = nullptr, .no_alloc = false};
+  ggml_init_params params{
+      .mem_size = bytes * copies + (size_t)copies * 4096 + k * t * 4 + n * t * 4 * copies + (64u << 20),
+      .mem_buffer = nullptr,
+      .no_alloc = false};
   ggml_context* ctx = ggml_init(params);
   std::vector<float> row(k * n);
   unsigned s = 1;
@@ -58,6 +67,8 @@ int main(int argc, char** argv) {
   }
   std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
   const double m = times[times.size() / 2];
-  printf("{\"peer\": \"llama.cpp\", \"format\": \"%s\", \"rows\": %ld, \"cols\": %ld, \"tokens\": %ld, \"threads\": %d, \"us\": %.1f, \"gb_per_s\": %.2f, \"gflops\": %.1f}\n",
-         name.c_str(), (long)n, (long)k, (long)t, threads, m * 1e6, bytes / m / 1e9, 2.0 * k * n * t / m / 1e9);
+  printf(
+      "{\"peer\": \"llama.cpp\", \"format\": \"%s\", \"rows\": %ld, \"cols\": %ld, \"tokens\": %ld, \"threads\": %d, "
+      "\"us\": %.1f, \"gb_per_s\": %.2f, \"gflops\": %.1f}\n",
+      name.c_str(), (long)n, (long)k, (long)t, threads, m * 1e6, bytes / m / 1e9, 2.0 * k * n * t / m / 1e9);
 }

@@ -67,7 +67,8 @@ struct Setup {
     fixed_memory = static_cast<uint8_t*>(gpu.Allocate(copies * batch * fixed));
     DSV4_BENCH_CHECK(
         cudaMemsetAsync(fixed_memory, 0, static_cast<size_t>(copies * batch * fixed), StreamOf(gpu.ctx())));
-    FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(fixed_memory, copies * batch, fixed, l.window_offset, static_cast<int>(l.window_slots));
+    FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(fixed_memory, copies * batch, fixed, l.window_offset,
+                                                          static_cast<int>(l.window_slots));
     if (pages > 0) {
       page_memory = static_cast<uint8_t*>(gpu.Allocate(copies * batch * pages * layout.page_bytes));
       FillRowsKernel<<<1024, 256, 0, StreamOf(gpu.ctx())>>>(page_memory, copies * batch * pages, layout.page_bytes,

@@ -1,11 +1,11 @@
-// The exchange between GPUs alone: what a sum costs by form, size and number of blocks, in a running kernel and in graphs
-// that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble; what a rank
-// that never comes does; what the host may do meanwhile.
+// The exchange between GPUs alone: what a sum costs by form, size and number of blocks, in a running kernel and in
+// graphs that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble;
+// what a rank that never comes does; what the host may do meanwhile.
 //
 //   exchange_bench [--seconds 100] [--gpus N]
 //
-// Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds ran
-// out. One JSON object a line. On fewer than two GPUs it says so and ends.
+// Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds
+// ran out. One JSON object a line. On fewer than two GPUs it says so and ends.
 #include <cstring>
 
 #include "bench/cuda/ranks.cuh"
@@ -24,15 +24,21 @@ enum class Form { kWords, kWideWords, kFlags };
 constexpr const char* kFormNames[] = {"words", "b128", "flags"};
 
 __device__ __forceinline__ void StoreWide(uint64_t* p, uint64_t low, uint64_t high) {
-  asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(p), "l"(low), "l"(high) : "memory");
+  asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(p), "l"(low),
+               "l"(high)
+               : "memory");
 }
 __device__ __forceinline__ void LoadWide(const uint64_t* p, uint64_t& low, uint64_t& high) {
-  asm volatile("{ .reg .b128 q; ld.relaxed.sys.global.b128 q, [%2]; mov.b128 {%0, %1}, q; }" : "=l"(low), "=l"(high) : "l"(p) : "memory");
+  asm volatile("{ .reg .b128 q; ld.relaxed.sys.global.b128 q, [%2]; mov.b128 {%0, %1}, q; }"
+               : "=l"(low), "=l"(high)
+               : "l"(p)
+               : "memory");
 }
 
 // Six values as two words of three and a tag.
 template <int Count>
-__device__ __forceinline__ void RoundWide(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
+__device__ __forceinline__ void RoundWide(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane,
+                                          float (&v)[6]) {
   const auto pack = [&](int first, uint64_t& low, uint64_t& high) {
     low = __float_as_uint(v[first]) | static_cast<uint64_t>(__float_as_uint(v[first + 1])) << 32;
     high = __float_as_uint(v[first + 2]) | static_cast<uint64_t>(tag) << 32;
@@ -79,7 +85,8 @@ __device__ __forceinline__ void RoundWide(const ExchangeMemory& m, int rank, uin
 }
 
 template <int Count>
-__device__ __forceinline__ void RoundWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
+__device__ __forceinline__ void RoundWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane,
+                                           float (&v)[6]) {
   const float own[4] = {v[0], v[1], v[2], v[3]};
   PushWords<Count>(m, rank, tag, 4 * lane, own);
   float all[Count][4];
@@ -95,9 +102,14 @@ __device__ __forceinline__ void RoundWords(const ExchangeMemory& m, int rank, ui
 
 // Plain stores, then a flag a block; flags lie behind the values of their sender.
 template <int Count>
-__device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane, float (&v)[6]) {
-  const auto values = [&](int owner, int sender) { return reinterpret_cast<float*>(m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, 0)); };
-  const auto flag = [&](int owner, int sender) { return m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, m.elements / 2) + blockIdx.x; };
+__device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t lane,
+                                           float (&v)[6]) {
+  const auto values = [&](int owner, int sender) {
+    return reinterpret_cast<float*>(m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, 0));
+  };
+  const auto flag = [&](int owner, int sender) {
+    return m.words[static_cast<size_t>(owner)] + WordAt<Count>(m, tag, sender, m.elements / 2) + blockIdx.x;
+  };
 #pragma unroll
   for (int k = 1; k < Count; ++k) {
     reinterpret_cast<float4*>(values((rank + k) % Count, rank))[lane] = make_float4(v[0], v[1], v[2], v[3]);
@@ -106,7 +118,8 @@ __device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, ui
   if (threadIdx.x > 0 && threadIdx.x < Count) {
     const int peer = (rank + static_cast<int>(threadIdx.x)) % Count;
     __threadfence_system();
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag(peer, rank)), "l"(static_cast<uint64_t>(tag)) : "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag(peer, rank)), "l"(static_cast<uint64_t>(tag))
+                 : "memory");
     PollLimit limit;
     for (;;) {
       uint64_t got;
@@ -121,7 +134,9 @@ __device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, ui
   __syncthreads();
   float4 all[Count];
 #pragma unroll
-  for (int p = 0; p < Count; ++p) all[p] = p == rank ? make_float4(v[0], v[1], v[2], v[3]) : __ldcg(reinterpret_cast<const float4*>(values(rank, p)) + lane);
+  for (int p = 0; p < Count; ++p)
+    all[p] = p == rank ? make_float4(v[0], v[1], v[2], v[3])
+                       : __ldcg(reinterpret_cast<const float4*>(values(rank, p)) + lane);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float part[Count];
@@ -131,10 +146,11 @@ __device__ __forceinline__ void RoundFlags(const ExchangeMemory& m, int rank, ui
   }
 }
 
-// `barrier`: the block waits for all its threads in front of each push, as behind a reduction. `delay_ns`: rank 1 pushes so
-// much later, which the others should see once, not more.
+// `barrier`: the block waits for all its threads in front of each push, as behind a reduction. `delay_ns`: rank 1
+// pushes so much later, which the others should see once, not more.
 template <int Count, Form F, int MaxThreads>
-__global__ void __launch_bounds__(MaxThreads) RoundsKernel(ExchangeMemory m, int rank, int rounds, bool barrier, uint64_t delay_ns, float* y) {
+__global__ void __launch_bounds__(MaxThreads)
+    RoundsKernel(ExchangeMemory m, int rank, int rounds, bool barrier, uint64_t delay_ns, float* y) {
   const int64_t lane = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   float v[6];
   for (int c = 0; c < 6; ++c) v[c] = static_cast<float>(rank + c);
@@ -168,8 +184,8 @@ void MeasureRounds(Ranks& ranks, int64_t bytes, int threads, bool barrier, uint6
       DSV4_BENCH_CHECK(cudaEventCreate(&end));
       DSV4_BENCH_CHECK(cudaEventRecord(begin, ranks.stream(r)));
       const auto kernel = threads > 256 ? RoundsKernel<Count, F, 1024> : RoundsKernel<Count, F, 256>;
-      kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, ranks.stream(r)>>>(ranks.exchange().view(r).memory, r, rounds, barrier,
-                                                                                                     delay_ns, ranks.y(r));
+      kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, ranks.stream(r)>>>(
+          ranks.exchange().view(r).memory, r, rounds, barrier, delay_ns, ranks.y(r));
       DSV4_BENCH_CHECK(cudaGetLastError());
       DSV4_BENCH_CHECK(cudaEventRecord(end, ranks.stream(r)));
       DSV4_BENCH_CHECK(cudaEventSynchronize(end));
@@ -184,12 +200,20 @@ void MeasureRounds(Ranks& ranks, int64_t bytes, int threads, bool barrier, uint6
   std::vector<float> y(static_cast<size_t>(lanes * 4));
   for (int r = 0; r < Count; ++r) {
     DSV4_BENCH_CHECK(cudaMemcpy(y.data(), ranks.y(r), y.size() * 4, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < y.size(); ++i) wrong += y[i] != static_cast<float>(Count - 1) / 2 + static_cast<float>(i % 4);
+    for (size_t i = 0; i < y.size(); ++i)
+      wrong += y[i] != static_cast<float>(Count - 1) / 2 + static_cast<float>(i % 4);
   }
   if (wrong != 0) something_wrong = true;
   Line line("exchange_rounds");
-  line.Add("gpus", Count).Add("form", kFormNames[static_cast<int>(F)]).Add("kbytes", bytes / 1024).Add("blocks", blocks).Add("threads", threads);
-  line.Add("barrier", barrier ? 1 : 0).Add("delay_ns", static_cast<int64_t>(delay_ns)).Add("us_a_round", best * 1000 / rounds).Add("wrong_values", wrong);
+  line.Add("gpus", Count)
+      .Add("form", kFormNames[static_cast<int>(F)])
+      .Add("kbytes", bytes / 1024)
+      .Add("blocks", blocks)
+      .Add("threads", threads);
+  line.Add("barrier", barrier ? 1 : 0)
+      .Add("delay_ns", static_cast<int64_t>(delay_ns))
+      .Add("us_a_round", best * 1000 / rounds)
+      .Add("wrong_values", wrong);
   const std::string trouble = ranks.Trouble();
   if (!trouble.empty()) line.Add("error", trouble);
   line.Print();
@@ -205,14 +229,16 @@ void MeasureAllRounds(Ranks& ranks) {
     }
   }
   for (const int threads : {64, 256}) MeasureRounds<Count, Form::kWords>(ranks, 16 * 1024, threads, true, 0);
-  for (const uint64_t delay : {500, 1000, 2000, 5000}) MeasureRounds<Count, Form::kWords>(ranks, 16 * 1024, 64, false, delay);
+  for (const uint64_t delay : {500, 1000, 2000, 5000})
+    MeasureRounds<Count, Form::kWords>(ranks, 16 * 1024, 64, false, delay);
 }
 
 // ---- A million exchanges with ranks that stumble. ----
 
 // What rank r brings to exchange s in column i: whole numbers, so that every sum is exact and known.
 __host__ __device__ __forceinline__ float Brings(int rank, uint32_t s, int64_t i) {
-  return static_cast<float>((s * 2654435761u >> 8) % 4096 + static_cast<uint32_t>(i % 1024) * 8 + static_cast<uint32_t>(rank) + 1);
+  return static_cast<float>((s * 2654435761u >> 8) % 4096 + static_cast<uint32_t>(i % 1024) * 8 +
+                            static_cast<uint32_t>(rank) + 1);
 }
 template <int Count>
 __device__ __forceinline__ float Wanted(uint32_t s, int64_t i) {
@@ -229,7 +255,8 @@ __device__ __forceinline__ void Stumble(uint64_t seed) {
 }
 
 template <int Count>
-__global__ void __launch_bounds__(256) StumbleKernel(ExchangeMemory m, int rank, uint32_t rounds, uint64_t seed, unsigned* bad) {
+__global__ void __launch_bounds__(256)
+    StumbleKernel(ExchangeMemory m, int rank, uint32_t rounds, uint64_t seed, unsigned* bad) {
   const int64_t lane = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   unsigned wrong = 0;
   for (uint32_t s = 0; s < rounds; ++s) {
@@ -254,14 +281,19 @@ void StressRounds(Ranks& ranks, uint32_t rounds) {
     ranks.Rewind();
     const auto begun = std::chrono::steady_clock::now();
     ranks.Run([&](int r) {
-      StumbleKernel<Count><<<static_cast<unsigned>(blocks), 64, 0, ranks.stream(r)>>>(ranks.exchange().view(r).memory, r, rounds, 12345, ranks.bad(r));
+      StumbleKernel<Count><<<static_cast<unsigned>(blocks), 64, 0, ranks.stream(r)>>>(ranks.exchange().view(r).memory,
+                                                                                      r, rounds, 12345, ranks.bad(r));
       DSV4_BENCH_CHECK(cudaGetLastError());
       DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
     });
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     const int64_t wrong = ranks.TakeBad();
     Line line("exchange_stress");
-    line.Add("gpus", Count).Add("blocks", blocks).Add("exchanges", static_cast<int64_t>(rounds)).Add("wrong_values", wrong).Add("seconds", s);
+    line.Add("gpus", Count)
+        .Add("blocks", blocks)
+        .Add("exchanges", static_cast<int64_t>(rounds))
+        .Add("wrong_values", wrong)
+        .Add("seconds", s);
     const std::string trouble = ranks.Trouble();
     if (!trouble.empty()) line.Add("error", trouble);
     if (wrong != 0) something_wrong = true;
@@ -314,7 +346,9 @@ void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, Step
     } else {
       SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {rows, kWidth}}, .site = site});
     }
-    if (kind == StepKind::kChecked) Launch(ctx, CheckKernel<Count>, blocks, dim3(256), 0, m, site, n, static_cast<const float*>(ranks.y(r)), ranks.bad(r));
+    if (kind == StepKind::kChecked)
+      Launch(ctx, CheckKernel<Count>, blocks, dim3(256), 0, m, site, n, static_cast<const float*>(ranks.y(r)),
+             ranks.bad(r));
   }
   if (kind != StepKind::kAlone) AdvanceExchanges(ctx, kSites);
 }
@@ -357,7 +391,10 @@ void MeasureGraphs(Ranks& ranks) {
       const double alone = StepMs<Count>(ranks, tokens, StepKind::kAlone, 0, overlap, 100);
       const double sum = StepMs<Count>(ranks, tokens, StepKind::kSum, 0, overlap, 100);
       Line line("exchange_graph");
-      line.Add("gpus", Count).Add("tokens", tokens).Add("overlap", overlap ? 1 : 0).Add("us_a_sum", sum * 1000 / kSites);
+      line.Add("gpus", Count)
+          .Add("tokens", tokens)
+          .Add("overlap", overlap ? 1 : 0)
+          .Add("us_a_sum", sum * 1000 / kSites);
       line.Add("us_alone", alone * 1000 / kSites).Add("us_more", (sum - alone) * 1000 / kSites);
       const std::string trouble = ranks.Trouble();
       if (!trouble.empty()) line.Add("error", trouble);
@@ -374,7 +411,10 @@ void StressGraphs(Ranks& ranks) {
       const double ms = StepMs<Count>(ranks, tokens, StepKind::kChecked, 777, overlap, steps);
       const int64_t wrong = ranks.TakeBad();
       Line line("exchange_graph_stress");
-      line.Add("gpus", Count).Add("tokens", tokens).Add("overlap", overlap ? 1 : 0).Add("exchanges", int64_t{steps + 3} * kSites);
+      line.Add("gpus", Count)
+          .Add("tokens", tokens)
+          .Add("overlap", overlap ? 1 : 0)
+          .Add("exchanges", int64_t{steps + 3} * kSites);
       line.Add("wrong_values", wrong).Add("ms_a_step", ms);
       const std::string trouble = ranks.Trouble();
       if (!trouble.empty()) line.Add("error", trouble);
@@ -394,7 +434,8 @@ void MeasureDeadRank(int count) {
     if (r == 1) return;
     const auto begun = std::chrono::steady_clock::now();
     const ExecContext ctx = ranks.context(r);
-    for (int site = 0; site < kSites; ++site) SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {1, kWidth}}, .site = site});
+    for (int site = 0; site < kSites; ++site)
+      SumRanksCuda(ctx, {.y = {ranks.y(r), DType::kF32, {1, kWidth}}, .site = site});
     DSV4_BENCH_CHECK(cudaStreamSynchronize(ranks.stream(r)));
     const std::lock_guard lock(mutex);
     seconds = std::max(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
@@ -402,7 +443,13 @@ void MeasureDeadRank(int count) {
   const Status status = ranks.exchange().status();
   const bool right = !status.ok() && status.message().find("GPU 1 sent nothing to GPU ") == 0 && seconds < 2;
   if (!right) something_wrong = true;
-  Line("exchange_dead").Add("gpus", count).Add("timeout_s", 0.5).Add("seconds", seconds).Add("right", right ? 1 : 0).Add("message", status.message()).Print();
+  Line("exchange_dead")
+      .Add("gpus", count)
+      .Add("timeout_s", 0.5)
+      .Add("seconds", seconds)
+      .Add("right", right ? 1 : 0)
+      .Add("message", status.message())
+      .Print();
 }
 
 void MeasureHostCalls(int count) {
@@ -425,10 +472,16 @@ void MeasureHostCalls(int count) {
       measured = 1;
       const double free_ms = ms_of([&] { DSV4_BENCH_CHECK(cudaFree(device)); });
       cudaFreeHost(host);
-      Line("exchange_host_calls").Add("gpus", count).Add("malloc_ms", malloc_ms).Add("malloc_pinned_ms", pinned_ms).Add("free_ms", free_ms).Print();
+      Line("exchange_host_calls")
+          .Add("gpus", count)
+          .Add("malloc_ms", malloc_ms)
+          .Add("malloc_pinned_ms", pinned_ms)
+          .Add("free_ms", free_ms)
+          .Print();
     } else if (r == 1) {
       const auto begun = std::chrono::steady_clock::now();
-      while (measured == 0 && std::chrono::steady_clock::now() - begun < std::chrono::seconds(3)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (measured == 0 && std::chrono::steady_clock::now() - begun < std::chrono::seconds(3))
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       std::this_thread::sleep_for(std::chrono::milliseconds(200));  // cudaFree on GPU 0 waits by now, if it waits
       sum();
     }

@@ -1,7 +1,7 @@
-// The routed experts at the shapes of Flash and Pro, NVFP4 or another format, uniform random routing that differs from launch to launch.
-// limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down), launched the same
-// way; limit_plain_us: the same without programmatic launch, so that no byte is requested before the launch in front
-// has ended (which experts to read is known only then).
+// The routed experts at the shapes of Flash and Pro, NVFP4 or another format, uniform random routing that differs from
+// launch to launch. limit_us: a pure read of the bytes of the distinct experts as two launches (up and gate, down),
+// launched the same way; limit_plain_us: the same without programmatic launch, so that no byte is requested before the
+// launch in front has ended (which experts to read is known only then).
 #include <cstring>
 
 #include "bench/cuda/harness.cuh"

@@ -1,6 +1,6 @@
-// What the GPU benchmarks share: a device, rotating buffers (so that L2 never holds what a launch reads), graph replays,
-// medians, realistic weights made on the device, and the limit: a kernel that only reads the same bytes, launched the same
-// way in the same run. A benchmark is a program of its own that prints one JSON line per case:
+// What the GPU benchmarks share: a device, rotating buffers (so that L2 never holds what a launch reads), graph
+// replays, medians, realistic weights made on the device, and the limit: a kernel that only reads the same bytes,
+// launched the same way in the same run. A benchmark is a program of its own that prints one JSON line per case:
 //
 //   bench::Gpu gpu;                                                  // prints a line about the machine
 //   bench::Weights w(gpu, WeightFormat::kNvfp4, n, k);               // copies that fill more than L2 five times over
@@ -105,13 +105,15 @@ __device__ __forceinline__ uint64_t Mix(uint64_t x) {  // splitmix64
 
 __device__ __forceinline__ float Normal(uint64_t seed, uint64_t i) {
   const uint64_t bits = Mix(seed * 0x100000001B3ull + i);
-  const float u = (static_cast<float>(bits & 0xFFFFFFu) + 0.5f) * 0x1p-24f, v = static_cast<float>((bits >> 24) & 0xFFFFFFu) * 0x1p-24f;
+  const float u = (static_cast<float>(bits & 0xFFFFFFu) + 0.5f) * 0x1p-24f,
+              v = static_cast<float>((bits >> 24) & 0xFFFFFFu) * 0x1p-24f;
   return sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
 }
 
 __global__ void FillNormalKernel(float* p, int64_t n, uint64_t seed, float scale) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) p[i] = scale * Normal(seed, static_cast<uint64_t>(i));
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride)
+    p[i] = scale * Normal(seed, static_cast<uint64_t>(i));
 }
 
 // Normal weights as a quantiser would store them (kRows): FP4 per block with the block's largest value on 6 and scales
@@ -144,7 +146,8 @@ __global__ void FillWeightKernel(WeightFormat format, uint8_t* codes, uint8_t* s
           uint32_t pair = 0;
           for (int j = 0; j < 2; ++j) {
             const float a = fabsf(v[i + j]) / scale;
-            const uint32_t code = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5.0f);
+            const uint32_t code = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) +
+                                  (a > 5.0f);
             pair |= (code | (v[i + j] < 0 ? 8u : 0u)) << (4 * j);
           }
           codes[(b * 32 + i) / 2] = static_cast<uint8_t>(pair);
@@ -170,7 +173,12 @@ class Gpu {
     int driver = 0, clock = 0;
     cudaDriverGetVersion(&driver);
     cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, 0);
-    Line("machine").Add("gpu", p.name).Add("sms", p.multiProcessorCount).Add("max_sm_mhz", clock / 1000).Add("cuda_driver", driver).Print();
+    Line("machine")
+        .Add("gpu", p.name)
+        .Add("sms", p.multiProcessorCount)
+        .Add("max_sm_mhz", clock / 1000)
+        .Add("cuda_driver", driver)
+        .Print();
   }
 
   ExecContext& ctx() { return ctx_; }
@@ -182,7 +190,8 @@ class Gpu {
   }
   void Synchronize() { DSV4_BENCH_CHECK(cudaStreamSynchronize(stream_)); }
 
-  // work(ctx, i) queues launch number i of `launches`, which form one graph; microseconds per launch, median of replays.
+  // work(ctx, i) queues launch number i of `launches`, which form one graph; microseconds per launch, median of
+  // replays.
   double MedianUs(int launches, const std::function<void(const ExecContext&, int)>& work, int replays = 15) {
     DSV4_BENCH_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < launches; ++i) work(ctx_, i);
@@ -213,7 +222,9 @@ class Gpu {
   }
 
   // How often `bytes` must be rotated; at most 512 launches a graph.
-  static int Copies(int64_t bytes) { return static_cast<int>(std::clamp<int64_t>(kRotateBytes / std::max<int64_t>(bytes, 1) + 1, 3, 512)); }
+  static int Copies(int64_t bytes) {
+    return static_cast<int>(std::clamp<int64_t>(kRotateBytes / std::max<int64_t>(bytes, 1) + 1, 3, 512));
+  }
 
   // The fastest pure read of `bytes` cold bytes as one launch among many, with the context's launch attributes.
   double ReadLimitUs(int64_t bytes) {
@@ -296,7 +307,8 @@ class Weights {
     const PackWeightArgs args{.w = w, .codes = data_, .block_scale = data_ + (code_bytes_ + 255) / 256 * 256};
     PackWeightCuda(gpu.ctx(), args);
     for (int i = 1; i < copies_; ++i) {
-      DSV4_BENCH_CHECK(cudaMemcpyAsync(data_ + i * slot_, data_, static_cast<size_t>(slot_), cudaMemcpyDeviceToDevice, StreamOf(gpu.ctx())));
+      DSV4_BENCH_CHECK(cudaMemcpyAsync(data_ + i * slot_, data_, static_cast<size_t>(slot_), cudaMemcpyDeviceToDevice,
+                                       StreamOf(gpu.ctx())));
     }
     gpu.Synchronize();
     cudaFree(codes);

@@ -1,9 +1,9 @@
-// Matrix products of prefill, as ops (activations' conversion, sorting and combining included): TFLOP/s at the shapes of
-// Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by events; the
-// L2 is as the run before left it (activations and sums of 8192 tokens do not fit). cublas_compare.py prints the same
-// products by cuBLAS in BF16.
-// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on (ops/activation_blocks.cuh,
-// ops/query_blocks.h).
+// Matrix products of prefill, as ops (activations' conversion, sorting and combining included): TFLOP/s at the shapes
+// of Flash and Pro. One JSON line a case. Weights and activations are random, never zeros. Single runs, timed by
+// events; the L2 is as the run before left it (activations and sums of 8192 tokens do not fit). cublas_compare.py
+// prints the same products by cuBLAS in BF16.
+// "from" and "to": activations as float32, converted inside the time, or as the engine hands them on
+// (ops/activation_blocks.cuh, ops/query_blocks.h).
 //   prefill_bench [linear|experts] [format] [parts of an input: 1, or 2] [runs of a case]
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -50,7 +50,8 @@ __global__ void FillTiles(uint8_t* p, int64_t n, int format, int tile, uint32_t 
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
     const uint32_t h = Hash(static_cast<uint64_t>(i), seed);
     uint8_t v = static_cast<uint8_t>(h);
-    if (tile == 576 && i % 576 >= 512) v = format == static_cast<int>(WeightFormat::kNvfp4) ? 0x98 + h % 24 : 126 + h % 2;
+    if (tile == 576 && i % 576 >= 512)
+      v = format == static_cast<int>(WeightFormat::kNvfp4) ? 0x98 + h % 24 : 126 + h % 2;
     if (tile == 1024 && (v & 0x7F) == 0x7F) v ^= 1;
     if (tile == 2048 && i % 2 == 1) v = static_cast<uint8_t>((h & 0x80) | 0x3F);
     p[i] = v;
@@ -66,7 +67,8 @@ __global__ void FillScales(float* p, int64_t n, uint32_t seed) {
 __global__ void FillHalves(__half* p, int64_t n, uint32_t seed) {
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += gridDim.x * int64_t{256}) {
     const uint32_t h = Hash(static_cast<uint64_t>(i), seed);
-    p[i] = __float2half((static_cast<float>((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) / 147.8f);
+    p[i] = __float2half((static_cast<float>((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) /
+                        147.8f);
   }
 }
 
@@ -81,12 +83,14 @@ struct Buffer {
   }
 };
 
-QuantTensor RandomWeight(std::vector<Buffer>& buffers, cudaStream_t stream, WeightFormat format, int64_t n, int64_t k, uint32_t seed) {
+QuantTensor RandomWeight(std::vector<Buffer>& buffers, cudaStream_t stream, WeightFormat format, int64_t n, int64_t k,
+                         uint32_t seed) {
   QuantTensor w{.format = format, .rows = n, .cols = k, .scale_dtype = DType::kF32, .layout = WeightLayout::kTiles};
   const int64_t bytes = PackedCodeBytes(w), scale_bytes = PackedScaleBytes(w);
   buffers.emplace_back(bytes + scale_bytes + 256);
   uint8_t* codes = static_cast<uint8_t*>(buffers.back().p);
-  FillTiles<<<1024, 256, 0, stream>>>(codes, bytes, static_cast<int>(format), static_cast<int>(TileBytes(format)), seed);
+  FillTiles<<<1024, 256, 0, stream>>>(codes, bytes, static_cast<int>(format), static_cast<int>(TileBytes(format)),
+                                      seed);
   w.codes = codes;
   if (scale_bytes > 0) {
     uint8_t* scales = codes + CeilDiv(bytes, 256) * 256;
@@ -139,15 +143,20 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   ctx.regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt;
   const cudaStream_t stream = StreamOf(ctx);
   std::vector<Buffer> buffers;
-  const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1), y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
-  LinearArgs a{.x = x, .parts = {{RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), y}}, .groups = c.groups};
+  const Tensor x = RandomTensor(buffers, stream, {tokens, c.groups * c.k}, 1, 1),
+               y = RandomTensor(buffers, stream, {tokens, c.groups * c.n}, 1, 2);
+  LinearArgs a{
+      .x = x, .parts = {{RandomWeight(buffers, stream, format, c.groups * c.n, c.k, 3), y}}, .groups = c.groups};
   if (!ctx.gpu.IsHopper()) return;
   const double flop = 2.0 * static_cast<double>(tokens * c.groups * c.n * c.k);
   const auto print_of = [&](const char* from, const char* to, const std::function<void()>& work) {
     const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 15, work);
-    std::printf("{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
-                parts, c.name, std::string(NameOf(format)).c_str(), from, to, static_cast<long long>(tokens), static_cast<long long>(c.groups), static_cast<long long>(c.n),
-                static_cast<long long>(c.k), us.median, us.best, flop / us.median * 1e-6);
+    std::printf(
+        "{\"bench\":\"linear_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"from\":\"%s\",\"to\":\"%s\","
+        "\"T\":%lld,\"G\":%lld,\"N\":%lld,\"K\":%lld,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
+        parts, c.name, std::string(NameOf(format)).c_str(), from, to, static_cast<long long>(tokens),
+        static_cast<long long>(c.groups), static_cast<long long>(c.n), static_cast<long long>(c.k), us.median, us.best,
+        flop / us.median * 1e-6);
     std::fflush(stdout);
   };
   const auto print = [&](const char* from, const char* to) { print_of(from, to, [&] { WgmmaLinear(ctx, a); }); };
@@ -159,9 +168,11 @@ void BenchLinear(WeightFormat format, const LinearCase& c, int64_t tokens) {
   a.x_blocks = static_cast<const uint8_t*>(buffers.back().p);
   print("blocks", "f32");
   if (std::strstr(c.name, "q_b") != nullptr) {
-    const Tensor squares = RandomTensor(buffers, stream, {tokens, c.n / 64}, 1, 6), cos_sin = RandomTensor(buffers, stream, {tokens, 32, 2}, 1, 7);
+    const Tensor squares = RandomTensor(buffers, stream, {tokens, c.n / 64}, 1, 6),
+                 cos_sin = RandomTensor(buffers, stream, {tokens, 32, 2}, 1, 7);
     LinearArgs as_queries{.x = x, .parts = a.parts};
-    as_queries.parts[0].queries = {.blocks = static_cast<uint8_t*>(y.data), .squares = squares.f32(), .head_dim = 512, .cos_sin = cos_sin};
+    as_queries.parts[0].queries = {
+        .blocks = static_cast<uint8_t*>(y.data), .squares = squares.f32(), .head_dim = 512, .cos_sin = cos_sin};
     print_of("f32", "queries", [&] { WgmmaLinear(ctx, as_queries); });
     as_queries.x_blocks = a.x_blocks;
     print_of("blocks", "queries", [&] { WgmmaLinear(ctx, as_queries); });
@@ -184,7 +195,8 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
   std::vector<ExpertMatrices> matrices;
   for (int64_t e = 0; e < c.experts; ++e) {
     const auto seed = static_cast<uint32_t>(100 + 10 * e);
-    matrices.push_back({RandomWeight(buffers, stream, format, c.f, c.d, seed), RandomWeight(buffers, stream, format, c.f, c.d, seed + 2),
+    matrices.push_back({RandomWeight(buffers, stream, format, c.f, c.d, seed),
+                        RandomWeight(buffers, stream, format, c.f, c.d, seed + 2),
                         RandomWeight(buffers, stream, format, c.d, c.f, seed + 4)});
   }
   buffers.emplace_back(static_cast<int64_t>(matrices.size() * sizeof(ExpertMatrices)));
@@ -198,25 +210,35 @@ void BenchExperts(WeightFormat format, const ExpertsCase& c, int64_t tokens) {
     const size_t first = ids.size();
     while (static_cast<int64_t>(ids.size() - first) < c.picked) {
       const auto id = static_cast<int32_t>(RandomBits(7, draw++) % static_cast<uint64_t>(c.experts));
-      if (std::find(ids.begin() + static_cast<int64_t>(first), ids.end(), id) == ids.end()) ids.push_back(id), ++counts[static_cast<size_t>(id)];
+      if (std::find(ids.begin() + static_cast<int64_t>(first), ids.end(), id) == ids.end())
+        ids.push_back(id), ++counts[static_cast<size_t>(id)];
     }
   }
   buffers.emplace_back(static_cast<int64_t>(ids.size() * 4));
   const Tensor experts{buffers.back().p, DType::kI32, {tokens, c.picked}};
   device->Upload(buffers.back().p, ids.data(), static_cast<int64_t>(ids.size() * 4));
   const Tensor y = RandomTensor(buffers, stream, {tokens, c.d}, 1, 2);
-  const ExpertsArgs a{.x = RandomTensor(buffers, stream, {tokens, c.d}, 1, 1), .experts = experts,
+  const ExpertsArgs a{.x = RandomTensor(buffers, stream, {tokens, c.d}, 1, 1),
+                      .experts = experts,
                       .weights = RandomTensor(buffers, stream, {tokens, c.picked}, 1, 3),
-                      .matrices = {device_matrices, matrices.size()}, .first = matrices[0], .limit = 10,
+                      .matrices = {device_matrices, matrices.size()},
+                      .first = matrices[0],
+                      .limit = 10,
                       .hidden = RandomTensor(buffers, stream, {tokens * c.picked, 2 * c.f}, 1, 4),
-                      .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5), .rounded_x = {}, .shared = y, .y = y};
+                      .outputs = RandomTensor(buffers, stream, {tokens * c.picked, c.d}, 1, 5),
+                      .rounded_x = {},
+                      .shared = y,
+                      .y = y};
   if (!ctx.gpu.IsHopper()) return;
   const Times us = Measure(stream, asked_runs > 0 ? asked_runs : 9, [&] { ExpertsPrefillSm90(ctx, a); });
   const double flop = 6.0 * static_cast<double>(tokens * c.picked * c.d * c.f);
-  std::printf("{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
-              parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens), static_cast<long long>(c.experts), static_cast<long long>(c.picked),
-              static_cast<long long>(c.d), static_cast<long long>(c.f), *std::min_element(counts.begin(), counts.end()),
-              *std::max_element(counts.begin(), counts.end()), us.median, us.best, flop / us.median * 1e-6);
+  std::printf(
+      "{\"bench\":\"experts_prefill\",\"parts\":%d,\"case\":\"%s\",\"format\":\"%s\",\"T\":%lld,\"E\":%lld,\"A\":%lld,"
+      "\"D\":%lld,\"F\":%lld,\"fewest\":%d,\"most\":%d,\"us\":%.1f,\"best_us\":%.1f,\"tflops\":%.1f}\n",
+      parts, c.name, std::string(NameOf(format)).c_str(), static_cast<long long>(tokens),
+      static_cast<long long>(c.experts), static_cast<long long>(c.picked), static_cast<long long>(c.d),
+      static_cast<long long>(c.f), *std::min_element(counts.begin(), counts.end()),
+      *std::max_element(counts.begin(), counts.end()), us.median, us.best, flop / us.median * 1e-6);
   std::fflush(stdout);
 }
 
@@ -230,10 +252,15 @@ int Main(int argc, char** argv) {
   if (argc > 3) parts = std::atoi(argv[3]);
   if (argc > 4) asked_runs = std::atoi(argv[4]);
   const auto wanted = [&](WeightFormat f) { return only.empty() || NameOf(f) == only; };
-  const WeightFormat formats[] = {WeightFormat::kNvfp4, WeightFormat::kFp8Block, WeightFormat::kMxfp4, WeightFormat::kBf16};
-  const LinearCase flash[] = {{"q_b", 1, 32768, 1024}, {"o_b", 1, 4096, 8192},   {"o_a", 8, 1024, 4096}, {"in_proj", 1, 1536, 4096},
-                              {"in_proj_csa", 1, 4160, 4096}, {"in_proj_hca", 1, 2560, 4096}, {"shared_up", 1, 2048, 4096}, {"shared_gate_up", 1, 4096, 4096}, {"shared_down", 1, 4096, 2048}};
-  const LinearCase pro[] = {{"pro_q_b", 1, 65536, 1536}, {"pro_o_b", 1, 7168, 16384}, {"pro_o_a", 16, 1024, 4096}, {"pro_in_proj", 1, 2048, 7168},
+  const WeightFormat formats[] = {WeightFormat::kNvfp4, WeightFormat::kFp8Block, WeightFormat::kMxfp4,
+                                  WeightFormat::kBf16};
+  const LinearCase flash[] = {{"q_b", 1, 32768, 1024},        {"o_b", 1, 4096, 8192},
+                              {"o_a", 8, 1024, 4096},         {"in_proj", 1, 1536, 4096},
+                              {"in_proj_csa", 1, 4160, 4096}, {"in_proj_hca", 1, 2560, 4096},
+                              {"shared_up", 1, 2048, 4096},   {"shared_gate_up", 1, 4096, 4096},
+                              {"shared_down", 1, 4096, 2048}};
+  const LinearCase pro[] = {{"pro_q_b", 1, 65536, 1536},      {"pro_o_b", 1, 7168, 16384},
+                            {"pro_o_a", 16, 1024, 4096},      {"pro_in_proj", 1, 2048, 7168},
                             {"pro_shared_up", 1, 3072, 7168}, {"pro_shared_down", 1, 7168, 3072}};
   for (const WeightFormat f : formats) {
     if (!wanted(f)) continue;

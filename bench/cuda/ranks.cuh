@@ -1,5 +1,5 @@
-// What benchmarks of several GPUs share: a GPU, a stream and a thread a rank with the exchange between them, and an end that
-// comes whatever hangs.
+// What benchmarks of several GPUs share: a GPU, a stream and a thread a rank with the exchange between them, and an end
+// that comes whatever hangs.
 #pragma once
 
 #include <atomic>
@@ -66,14 +66,21 @@ class Ranks {
       DSV4_BENCH_CHECK(cudaDeviceSynchronize());
     }
     const auto begun = std::chrono::steady_clock::now();
-    auto exchange = OpenGpuExchange(gpus_, ExchangeTransport::kWords, {.timeout_s = timeout_s, .elements = kElements, .rank_name = "GPU"});
+    auto exchange = OpenGpuExchange(gpus_, ExchangeTransport::kWords,
+                                    {.timeout_s = timeout_s, .elements = kElements, .rank_name = "GPU"});
     if (!exchange.ok()) {
       Line("exchange").Add("gpus", count).Add("error", exchange.status().message()).Print();
       std::exit(1);
     }
     exchange_ = std::move(*exchange);
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
-    Line("exchange_open").Add("gpus", count).Add("ms_with_probe", ms).Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes({.elements = kElements, .bulk = kBulkChunk}, count, ExchangeTransport::kWords)) / 1e6).Print();
+    Line("exchange_open")
+        .Add("gpus", count)
+        .Add("ms_with_probe", ms)
+        .Add("mbytes_a_gpu", static_cast<double>(ExchangeBytes({.elements = kElements, .bulk = kBulkChunk}, count,
+                                                               ExchangeTransport::kWords)) /
+                                 1e6)
+        .Print();
   }
   ~Ranks() {
     exchange_.reset();

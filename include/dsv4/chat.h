@@ -99,16 +99,16 @@ Result<ChatRequest> ParseChatRequest(std::string_view json);
 // that are valid JSON but no object, a field where its role cannot have it), naming the message.
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);
 
-// A prompt that tells what of it came with the request: contents, reasoning, calls, schemas. The rest is the encoder's own,
-// and only there does the format need its special tokens.
+// A prompt that tells what of it came with the request: contents, reasoning, calls, schemas. The rest is the encoder's
+// own, and only there does the format need its special tokens.
 struct RenderedPrompt {
   std::string text;
   std::vector<TextRange> given;  // in order; each in UTF-8 as it was given
 };
 Result<RenderedPrompt> RenderPromptWithPlaces(const ChatRequest& request, ChatDialect dialect);
 
-// What spellings of special tokens in the given parts of a prompt are: special tokens, as in the official encoder, whose ids
-// this keeps; or ordinary text, so that no content can end a turn, open one or forge a call.
+// What spellings of special tokens in the given parts of a prompt are: special tokens, as in the official encoder,
+// whose ids this keeps; or ordinary text, so that no content can end a turn, open one or forge a call.
 enum class SpecialTokensInContent { kOfficial, kText };
 EncodeOptions EncodeOptionsOf(const RenderedPrompt& prompt, SpecialTokensInContent in_content);
 

@@ -5,7 +5,8 @@
 //   std::vector<float> logits;
 //   (*session)->Append(prompt_ids, dsv4::LogitRows::kLast, &logits);
 //
-// Threads: an Engine, its Sessions and their snapshots are used by one thread at a time; the engine runs its own workers inside a call.
+// Threads: an Engine, its Sessions and their snapshots are used by one thread at a time; the engine runs its own
+// workers inside a call.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ class Session;
 class SnapshotImage;
 struct SnapshotInfo;
 
-// Reported while weights load, while a long prompt is processed and while a checkpoint is written. Return false to stop:
-// the call then ends with StatusCode::kCancelled.
+// Reported while weights load, while a long prompt is processed and while a checkpoint is written. Return false to
+// stop: the call then ends with StatusCode::kCancelled.
 struct Progress {
   enum class Phase { kLoading, kPrefill, kWriting } phase;
   int64_t done;   // bytes (kLoading, kWriting) or tokens (kPrefill)
@@ -39,8 +40,8 @@ struct Progress {
 };
 using ProgressFn = std::function<bool(const Progress&)>;
 
-// What the scales of synthetic experts are. kNvfp4: any E4M3 numbers, as a quantiser chooses them. The others: up to nine powers of
-// two, as in the released checkpoints: MXFP4 itself, or NVFP4 that was cast from it.
+// What the scales of synthetic experts are. kNvfp4: any E4M3 numbers, as a quantiser chooses them. The others: up to
+// nine powers of two, as in the released checkpoints: MXFP4 itself, or NVFP4 that was cast from it.
 enum class SyntheticExperts : uint8_t { kNvfp4, kNvfp4Cast, kMxfp4 };
 
 // Random weights of a released shape, for measurements; nothing can be said about the text they write.
@@ -59,15 +60,18 @@ inline constexpr int64_t kMaxDecodeRows = 128;
 // Whether the CPU's threads keep to one core each. kAuto: on machines with several memory nodes (NUMA).
 enum class Pinning : uint8_t { kAuto, kOn, kOff };
 
-// Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/numerics.md, 3.1). kByLength: as decode
-// rows have them in a prompt of up to 128 tokens, two up to 1,024, else one. The others hold for prompts of every length: then a row
-// does not depend on the length of its prompt either, nor on whether it came from a cache.
+// Numbers that stand for an input of a matrix product in the rows of a prompt, on a GPU (docs/numerics.md, 3.1).
+// kByLength: as decode rows have them in a prompt of up to 128 tokens, two up to 1,024, else one. The others hold for
+// prompts of every length: then a row does not depend on the length of its prompt either, nor on whether it came from a
+// cache.
 enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
-  std::string device = "cpu";      // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/multigpu.md): "cuda:0,1", "cuda:0-3", "cuda:0*2", "cpu*2"
+  // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/multigpu.md): "cuda:0,1", "cuda:0-3", "cuda:0*2",
+  // "cpu*2"
+  std::string device = "cpu";
   int num_threads = 0;             // 0: one per core that this process may use
   Pinning pinning = Pinning::kAuto;  // kOn: refused when there are more threads than cores
   KvDtype kv_dtype = KvDtype::kFp8;
@@ -76,29 +80,38 @@ struct EngineOptions {
   int64_t prefill_chunk = 0;       // tokens of a prompt that go through the model at once; 0: what suits the device
                                    // (CPU 512, GPU 4096). Results do not depend on it
   int64_t max_context = 0;         // 0: the model's own limit
-  bool batch_invariant = false;    // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
+  // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
+  bool batch_invariant = false;
   PromptInputs prompt_inputs = PromptInputs::kByLength;
-  int64_t max_decode_rows = kMaxDecodeRows;  // GPU: of one pass; more take several. A larger number is faster than several passes, and
+  // GPU: of one pass; more take several. A larger number is faster than several passes, and
+  int64_t max_decode_rows = kMaxDecodeRows;
                                    // the bits of a row then depend on whether its pass has more than kMaxDecodeRows
-  bool exchange_by_events = false;    // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
+  // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
+  bool exchange_by_events = false;
   float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
   bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
   AmxUse amx = AmxUse::kOff;       // CPU
-  bool tight_experts = true;       // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result
+  // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result
+  bool tight_experts = true;
                                    // depends on it (docs/formats.md, 3.1)
   Speculate speculate = Speculate::kOff;
   int64_t draft_tokens = 0;        // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
-  float draft_threshold = -1;      // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0:
+  // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0:
+  float draft_threshold = -1;
                                    // drafts are as long as measured times of steps make worth while
-  int64_t gpu_memory = 0;          // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to
+  // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to
+  int64_t gpu_memory = 0;
                                    // the plan, for tests
-  int64_t kv_room = 0;             // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a
+  // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a
+  int64_t kv_room = 0;
                                    // sixteenth of smaller GPUs), or one sequence of max_context where that is more
-  std::string expert_counts = {};  // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
+  // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
+  std::string expert_counts = {};
   bool count_experts = false;      // Engine::expert_use has counts; they are taken anyway where experts are on the host
   bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};        // may be empty
-  std::function<void(const MemoryPlan&)> on_plan = {};  // called once, before memory for the model is taken; may be empty
+  // called once, before memory for the model is taken; may be empty
+  std::function<void(const MemoryPlan&)> on_plan = {};
 };
 
 // Where the time of Engine::Load went, in seconds, one after the other.
@@ -133,20 +146,22 @@ enum class LogitRows : uint8_t {
   kAll,   // after every token: [tokens, V]
 };
 
-// On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed in one of three
-// ways, by how many of its tokens the request computes in all (up to 128, as decode rows are; up to 1,024; more: docs/numerics.md,
+// On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed
+// in one of three ways, by how many of its tokens the request computes in all (up to 128, as decode rows are; up to
+// 1,024; more: docs/numerics.md,
 // 3.1). Whoever cuts a prompt into several steps names that number in each of them; then the cuts change no bit.
 struct StepItem {
   Session* session;
   std::span<const TokenId> tokens;   // at least one
   LogitRows rows = LogitRows::kLast;
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
-  int64_t prompt_tokens = 0;  // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the
+  // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the
+  int64_t prompt_tokens = 0;
                               // request computes so many tokens, those of this and of its other steps
 };
 
-// Asked before each draw of an item: which tokens may be drawn, as Sampler::Sample takes it (a bit each; empty: all). Good until
-// the item's next draw.
+// Asked before each draw of an item: which tokens may be drawn, as Sampler::Sample takes it (a bit each; empty: all).
+// Good until the item's next draw.
 using AllowedFn = std::function<std::span<const uint32_t>()>;
 
 // One sequence of Decode.
@@ -158,7 +173,8 @@ struct DecodeItem {
   std::vector<TokenId> stop_ids = {}; // a draw of one of these ends the item
   AllowedFn allowed = {};             // empty: always all
   bool speculate = true;              // false: no drafts
-  std::function<void(const Verification&)> on_verification = {};  // called behind the tokens of a step that held drafts; may be empty
+  // called behind the tokens of a step that held drafts; may be empty
+  std::function<void(const Verification&)> on_verification = {};
 };
 // Called with every draw, in order within an item. Return false to end that item.
 using TokenFn = std::function<bool(size_t item, const SampledToken& token)>;
@@ -176,13 +192,13 @@ class Engine {
   // An empty timeline. Its memory grows with use.
   virtual Result<std::unique_ptr<Session>> NewSession() = 0;
 
-  // A timeline that goes on from a snapshot of this engine (snapshot.h), which stays as it is. What follows has the bits
-  // that it would have had in the session that the snapshot was taken of. Errors: kInvalidArgument (a snapshot of
+  // A timeline that goes on from a snapshot of this engine (snapshot.h), which stays as it is. What follows has the
+  // bits that it would have had in the session that the snapshot was taken of. Errors: kInvalidArgument (a snapshot of
   // another engine), kResourceExhausted.
   virtual Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) = 0;
 
-  // One line that files of this engine's snapshots carry: what computes their bits (weights, sizes, numerics, device and the
-  // outcome of a few tokens). Another line, other bits. Computed when first asked for.
+  // One line that files of this engine's snapshots carry: what computes their bits (weights, sizes, numerics, device
+  // and the outcome of a few tokens). Another line, other bits. Computed when first asked for.
   virtual Result<std::string> SnapshotFingerprint() = 0;
 
   // A snapshot that KvSnapshot::Save has written. Errors, with one line that names the file: kNotFound, kDataLoss (cut
@@ -204,24 +220,26 @@ class Engine {
   virtual int64_t free_bytes() const = 0;
 
   // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get
-  // alone, bit for bit (on a GPU with max_decode_rows above kMaxDecodeRows: of the same number of decode rows a pass). A session may
-  // appear once. kInvalidArgument: an item with more tokens than its prompt_tokens. On an error no session has changed.
+  // alone, bit for bit (on a GPU with max_decode_rows above kMaxDecodeRows: of the same number of decode rows a pass).
+  // A session may appear once. kInvalidArgument: an item with more tokens than its prompt_tokens. On an error no
+  // session has changed.
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
-  // Draws are those of Step, as decode rows, and Sampler::Sample in turn, with drafts (EngineOptions::speculate) and without. Errors as of Step and Sample; sessions keep what was appended.
+  // Draws are those of Step, as decode rows, and Sampler::Sample in turn, with drafts (EngineOptions::speculate) and
+  // without. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
 
   virtual DraftCounts draft_counts() const { return {}; }
 
-  // OK until the engine can run no more steps (a GPU has failed, its ranks have lost each other): then every call that needs
-  // the device returns this, until Restart.
+  // OK until the engine can run no more steps (a GPU has failed, its ranks have lost each other): then every call that
+  // needs the device returns this, until Restart.
   virtual Status health() const { return {}; }
 
-  // Closes the device, opens it anew and loads the model again, as it does not recover by itself. The engine, its info and its
-  // snapshots' fingerprint stay what they are. Sessions and snapshots, but not their images and files, lie in the memory that
-  // is lost: they must be gone (kInvalidArgument). Errors as of Load, and kDataLoss where the files hold another model by now:
-  // health() says so from then on, and Restart may be called again.
+  // Closes the device, opens it anew and loads the model again, as it does not recover by itself. The engine, its info
+  // and its snapshots' fingerprint stay what they are. Sessions and snapshots, but not their images and files, lie in
+  // the memory that is lost: they must be gone (kInvalidArgument). Errors as of Load, and kDataLoss where the files
+  // hold another model by now: health() says so from then on, and Restart may be called again.
   virtual Status Restart() { return Unsupported("this engine cannot be restarted"); }
 
   // Which experts were chosen since the engine was loaded, and what of them was read from the host.
@@ -235,10 +253,10 @@ class Engine {
   virtual Result<double> MeasureReadRate() = 0;
 };
 
-// Writes the weights of options.synthetic, the same values, as a checkpoint into the new folder `dir`: safetensors shards of
-// at most 5 GB with their index, NVFP4 in ModelOpt's layout, config.json; no tokenizer. options.device makes the values.
-// Errors: kInvalidArgument (`dir` exists), kResourceExhausted (the disk lacks room, known before anything is written),
-// kCancelled; nothing is left behind then.
+// Writes the weights of options.synthetic, the same values, as a checkpoint into the new folder `dir`: safetensors
+// shards of at most 5 GB with their index, NVFP4 in ModelOpt's layout, config.json; no tokenizer. options.device makes
+// the values. Errors: kInvalidArgument (`dir` exists), kResourceExhausted (the disk lacks room, known before anything
+// is written), kCancelled; nothing is left behind then.
 Status WriteSyntheticCheckpoint(const EngineOptions& options, const std::string& dir);
 
 }  // namespace dsv4

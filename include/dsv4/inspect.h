@@ -66,7 +66,8 @@ struct CardPlan {
   bool fits = false;            // all but the routed experts does
   double resident = 0;          // share of the experts' bytes that the GPUs hold
   int64_t host_bytes = 0;       // the rest, in the host's memory; of all ranks
-  double tokens_per_s = 0;      // of one sequence, experts chosen alike: extrapolated (docs/offload.md); 0: it does not fit
+  // of one sequence, experts chosen alike: extrapolated (docs/offload.md); 0: it does not fit
+  double tokens_per_s = 0;
 };
 
 struct ModelDescription {

@@ -1,5 +1,5 @@
-// For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only; elsewhere
-// every call ends with kUnsupported, but for Engine::MeasureReadRate.
+// For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only;
+// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate.
 #pragma once
 
 #include <cstdint>
@@ -43,17 +43,19 @@ struct LinearShape {
 // Of the engine's model, each once, in order of their first use.
 Result<std::vector<LinearShape>> LinearShapes(Engine& engine);
 
-// One linear of random weights in `format` ("NVFP4", "MXFP4", "FP8", "BF16"), as many of them in turn as no cache holds, for about
-// `budget` seconds: the median time of a call, with the engine's integer inputs and AMX tiles where its options have them.
-// Matrices of more than 256 MiB lose rows.
+// One linear of random weights in `format` ("NVFP4", "MXFP4", "FP8", "BF16"), as many of them in turn as no cache
+// holds, for about `budget` seconds: the median time of a call, with the engine's integer inputs and AMX tiles where
+// its options have them. Matrices of more than 256 MiB lose rows.
 struct LinearTime {
   int64_t rows = 0;
   double seconds = 0, bytes = 0, products = 0;
 };
-Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape, int64_t num_tokens, double budget);
+Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
+                                 int64_t num_tokens, double budget);
 
-// Appends tokens without computing them: their cached rows are copies of those of the session's first page of 256 tokens, which
-// must be there. For measurements at contexts that would take hours to fill; the text that follows means nothing.
+// Appends tokens without computing them: their cached rows are copies of those of the session's first page of 256
+// tokens, which must be there. For measurements at contexts that would take hours to fill; the text that follows means
+// nothing.
 Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 
 }  // namespace dsv4

@@ -20,12 +20,13 @@ struct SamplingParams {
   int64_t top_k = 0;         // keep the k most likely; 0: all
   float top_p = 1.0f;        // (0, 1]: keep the smallest set whose probabilities sum to at least top_p
   float min_p = 0.0f;        // [0, 1]: drop what is less likely than min_p times the most likely
-  float repeat_penalty = 1.0f;  // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
+  // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
+  float repeat_penalty = 1.0f;
   float presence_penalty = 0.0f;   // [-2, 2]: subtracted once for a token in the output
   float frequency_penalty = 0.0f;  // [-2, 2]: subtracted for each time it occurs in the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
-  // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n is depends on
-  // (logits, parameters, tokens before it, seed, n) alone (docs/numerics.md, 4).
+  // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n
+  // is depends on (logits, parameters, tokens before it, seed, n) alone (docs/numerics.md, 4).
   std::optional<uint64_t> seed = {};
   int top_logprobs = -1;  // -1: no log-probabilities; n >= 0: the chosen token's and the n most likely tokens'
 };
@@ -56,10 +57,10 @@ class Sampler {
   // Tokens of the prompt: they count for repeat_penalty only. Ids outside the vocabulary have no effect.
   virtual void AddPrompt(std::span<const TokenId> tokens) = 0;
 
-  // Chooses the next token from logits [V] and counts it as output. `allowed`, where it is not empty, has a bit for each token
-  // (bit id % 32 of word id / 32): what has none is banned, as by logit_bias. Errors, after which nothing has been counted:
-  // kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when every token that the logits allow is
-  // banned, or when there are not V logits.
+  // Chooses the next token from logits [V] and counts it as output. `allowed`, where it is not empty, has a bit for
+  // each token (bit id % 32 of word id / 32): what has none is banned, as by logit_bias. Errors, after which nothing
+  // has been counted: kInternal when the logits hold NaN, or nothing but -inf; kInvalidArgument when every token that
+  // the logits allow is banned, or when there are not V logits.
   virtual Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint32_t> allowed) = 0;
   Result<SampledToken> Sample(std::span<const float> logits) { return Sample(logits, {}); }
 

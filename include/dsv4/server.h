@@ -22,8 +22,8 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  // empty: none is asked for
   bool share_cache = false;           // of several keys: all use one prefix cache instead of one each
   std::string cors_origin;            // "": no CORS headers
-  // Names beside localhost, 127.0.0.0/8, ::1 and `host` that requests may call this server by. With none, and a host that
-  // others reach, any name will do.
+  // Names beside localhost, 127.0.0.0/8, ::1 and `host` that requests may call this server by. With none, and a host
+  // that others reach, any name will do.
   std::vector<std::string> allowed_hosts;
   double key_guesses = 5;  // wrong keys a second from one address; 0: any
 
@@ -35,7 +35,8 @@ struct ServerOptions {
   bool strict_model = false;                          // a request for another model name gets 404
 
   int64_t max_running = 64;     // sequences in the batch
-  bool wide_steps = false;      // the engine decodes more than kMaxDecodeRows of them in a pass (engine.h): said at the start
+  // the engine decodes more than kMaxDecodeRows of them in a pass (engine.h): said at the start
+  bool wide_steps = false;
   int64_t max_waiting = 256;    // sequences in the queue; more get 429
   int64_t prefill_chunk = 512;  // prompt tokens of one step
   double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound
@@ -50,7 +51,8 @@ struct ServerOptions {
   size_t max_body_total = size_t{256} << 20;  // of all requests, each until its reply has been taken
   size_t max_connections = 1024;              // and 16 more for /health
   double header_timeout_s = 30;               // for the header of a request, from its first byte
-  double body_timeout_s = 30, write_timeout_s = 60;  // in which bodies, and readers of replies that wait, must keep min_rate
+  // in which bodies, and readers of replies that wait, must keep min_rate
+  double body_timeout_s = 30, write_timeout_s = 60;
   size_t min_rate = size_t{4} << 10;          // bytes a second; 0: any progress will do
   int64_t max_prompt_tokens = 0;    // 0: the context
   double request_timeout_s = 3600;  // 0: none
@@ -62,8 +64,8 @@ struct ServerOptions {
 };
 
 // Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
-// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the port is taken), and of a
-// device that failed and was not to be opened anew, or could not be.
+// the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the
+// port is taken), and of a device that failed and was not to be opened anew, or could not be.
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
 
 }  // namespace dsv4

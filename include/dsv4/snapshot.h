@@ -26,16 +26,16 @@ struct SnapshotInfo {
   int64_t file_bytes = 0;
 };
 
-// A snapshot as the bytes of its file, in the host's memory: what can be written and read while the engine works. Immutable;
-// any thread.
+// A snapshot as the bytes of its file, in the host's memory: what can be written and read while the engine works.
+// Immutable; any thread.
 class SnapshotImage {
  public:
   virtual ~SnapshotImage() = default;
 
   virtual const SnapshotInfo& info() const = 0;
 
-  // To a file that Engine::LoadSnapshot reads: with checksums, in a temporary file first, which is renamed when it is on the
-  // disk, so that `path` never holds half of it. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
+  // To a file that Engine::LoadSnapshot reads: with checksums, in a temporary file first, which is renamed when it is
+  // on the disk, so that `path` never holds half of it. Errors: kInvalidArgument, kNotFound, kResourceExhausted.
   virtual Status Write(const std::string& path) const = 0;
 };
 
@@ -50,8 +50,8 @@ class KvSnapshot {
   virtual int64_t memory_bytes() const = 0;
   virtual int64_t own_bytes() const = 0;
 
-  // A copy in the form of its file. `note` is the caller's. Errors: kResourceExhausted; kInvalidArgument, when its engine is
-  // gone and Engine::SnapshotFingerprint was never asked for.
+  // A copy in the form of its file. `note` is the caller's. Errors: kResourceExhausted; kInvalidArgument, when its
+  // engine is gone and Engine::SnapshotFingerprint was never asked for.
   virtual Result<std::shared_ptr<const SnapshotImage>> MakeImage(std::string_view note = {}) const = 0;
 
   // MakeImage and Write.

@@ -1,4 +1,5 @@
-// Drafts: tokens that are guessed, then verified together in one step (docs/speculation.md). With or without them, the same tokens come out.
+// Drafts: tokens that are guessed, then verified together in one step (docs/speculation.md). With or without them, the
+// same tokens come out.
 #pragma once
 
 #include <array>
@@ -11,8 +12,8 @@
 
 namespace dsv4 {
 
-// Who drafts. kLookup: copies from the sequence itself. kMtp, kDspark: the checkpoint's own module. kAuto: the module that is there,
-// else lookup.
+// Who drafts. kLookup: copies from the sequence itself. kMtp, kDspark: the checkpoint's own module. kAuto: the module
+// that is there, else lookup.
 enum class Speculate : uint8_t { kOff, kLookup, kMtp, kDspark, kAuto };
 inline constexpr std::string_view kSpeculateNames[] = {"off", "lookup", "mtp", "dspark", "auto"};
 

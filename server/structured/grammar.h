@@ -1,8 +1,8 @@
 // Grammars of structured output: which tokens may come next. The formats that Compile takes are XGrammar's "structural
 // tags" (JSON objects with a "type"); server/structured/output_form.h writes them.
 //
-// Whoever writes a grammar chooses how much work it makes. Every call counts its steps and ends when it takes too many, too
-// long, or is no longer wanted.
+// Whoever writes a grammar chooses how much work it makes. Every call counts its steps and ends when it takes too many,
+// too long, or is no longer wanted.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
-  // The tokens that may come next, a bit each (bit id % 32 of word id / 32), EOS among them where the text may end; empty: all.
-  // Good until the next call.
+  // The tokens that may come next, a bit each (bit id % 32 of word id / 32), EOS among them where the text may end;
+  // empty: all. Good until the next call.
   virtual std::span<const uint32_t> Allowed() = 0;
 
   // The token or text that comes next. False: the grammar does not allow it, and nothing has changed.
@@ -47,8 +47,8 @@ class GrammarMatcher {
   // The text so far is a whole one; more may be allowed.
   virtual bool complete() const = 0;
 
-  // Not OK: a call took too much (kInvalidArgument, which names the limit) or was not wanted (kCancelled), and the matcher is
-  // of no further use.
+  // Not OK: a call took too much (kInvalidArgument, which names the limit) or was not wanted (kCancelled), and the
+  // matcher is of no further use.
   virtual const Status& status() const = 0;
 };
 
@@ -61,14 +61,14 @@ class Grammar {
 
 class GrammarCompiler {
  public:
-  // Null: this build has no grammars. `vocab_size` is the model's, perhaps larger than the tokenizer's. Added tokens are
-  // never allowed, but for the marker of tool calls. Cheap: the vocabulary is read at the first Compile.
+  // Null: this build has no grammars. `vocab_size` is the model's, perhaps larger than the tokenizer's. Added tokens
+  // are never allowed, but for the marker of tool calls. Cheap: the vocabulary is read at the first Compile.
   static std::unique_ptr<GrammarCompiler> Create(const Tokenizer& tokenizer, int64_t vocab_size,
                                                  std::vector<TokenId> eos_ids, const GrammarLimits& limits = {});
   virtual ~GrammarCompiler() = default;
 
-  // `format`: JSON text of one format. Any thread. Errors: kInvalidArgument, in the library's words or naming the limit;
-  // kCancelled.
+  // `format`: JSON text of one format. Any thread. Errors: kInvalidArgument, in the library's words or naming the
+  // limit; kCancelled.
   virtual Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled = nullptr) = 0;
 
   // What Compile has made of this text, while it stays in a cache; else null. Does not wait.

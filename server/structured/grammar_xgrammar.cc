@@ -44,7 +44,8 @@ using Counter = std::shared_ptr<std::atomic<int64_t>>;
 
 class XgMatcher : public GrammarMatcher {
  public:
-  XgMatcher(const xgrammar::CompiledGrammar& grammar, const GrammarLimits& limits, Counter states_of_all, CancelFlag cancelled)
+  XgMatcher(const xgrammar::CompiledGrammar& grammar, const GrammarLimits& limits, Counter states_of_all,
+            CancelFlag cancelled)
       : limits_(limits),
         cancelled_(std::move(cancelled)),
         states_of_all_(std::move(states_of_all)),
@@ -73,7 +74,8 @@ class XgMatcher : public GrammarMatcher {
     return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptToken(id); }, /*keeps_states=*/true);
   }
   bool AcceptText(std::string_view text) override {
-    return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptString(std::string(text)); }, /*keeps_states=*/true);
+    return Work([&] { return !matcher_->IsTerminated() && matcher_->AcceptString(std::string(text)); },
+                /*keeps_states=*/true);
   }
   bool complete() const override { return status_.ok() && (matcher_->IsTerminated() || matcher_->IsCompleted()); }
   const Status& status() const override { return status_; }
@@ -87,7 +89,8 @@ class XgMatcher : public GrammarMatcher {
     try {
       result = call();
     } catch (const OutOfWork& out) {
-      status_ = Status(out.code, std::string("the grammar of the output is too much work for one token: ") + out.what());
+      status_ = Status(out.code,
+                       std::string("the grammar of the output is too much work for one token: ") + out.what());
     } catch (const std::bad_alloc&) {
       status_ = ResourceExhausted("no memory for the grammar of the output");
     } catch (const std::exception&) {  // the library's word for "not allowed"
@@ -100,9 +103,11 @@ class XgMatcher : public GrammarMatcher {
     states_ += states;
     *states_of_all_ += states;
     if (states_ > limits_.states) {
-      status_ = InvalidArgument("the grammar of the output has led to more than " + std::to_string(limits_.states) + " states, the most that are kept");
+      status_ = InvalidArgument("the grammar of the output has led to more than " + std::to_string(limits_.states) +
+                                " states, the most that are kept");
     } else if (*states_of_all_ > limits_.states_of_all) {
-      status_ = ResourceExhausted("the grammars of all outputs have led to more than " + std::to_string(limits_.states_of_all) +
+      status_ = ResourceExhausted("the grammars of all outputs have led to more than " +
+                                  std::to_string(limits_.states_of_all) +
                                   " states, the most that are kept; try again later");
     }
   }

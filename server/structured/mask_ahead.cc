@@ -74,7 +74,8 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::v
   }
   for (const TokenId id : more) {
     if (matcher->Accept(id)) continue;
-    return fail(matcher->status().ok() ? Internal("the grammar of the output does not allow its next token") : matcher->status());
+    return fail(matcher->status().ok() ? Internal("the grammar of the output does not allow its next token")
+                                       : matcher->status());
   }
   const std::span<const uint32_t> words = matcher->Allowed();
   if (!matcher->status().ok()) return fail(matcher->status());
@@ -121,7 +122,8 @@ void MaskAhead::Accept(TokenId id) {
 
 MaskAhead::State MaskAhead::WaitUntil(Clock::time_point until) {
   std::unique_lock lock(place_->mutex);
-  if (place_->state == State::kBusy) place_->changed.wait_until(lock, until, [this] { return place_->state != State::kBusy; });
+  if (place_->state == State::kBusy)
+    place_->changed.wait_until(lock, until, [this] { return place_->state != State::kBusy; });
   return place_->state;
 }
 
@@ -145,7 +147,8 @@ Status MaskAhead::status() const {
   return place_->status;
 }
 
-MaskWorkers::MaskWorkers(int num_threads, OnReady on_ready) : queue_(std::make_shared<Queue>()), on_ready_(std::move(on_ready)) {
+MaskWorkers::MaskWorkers(int num_threads, OnReady on_ready)
+    : queue_(std::make_shared<Queue>()), on_ready_(std::move(on_ready)) {
   queue_->most_heavy = std::max(num_threads - 1, 1);
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
 }

@@ -1,5 +1,5 @@
-// Masks worked out ahead of the engine's thread: while the model computes a step, a worker takes the last token into the
-// sequence's grammar and finds out which may follow. Where that takes long only that sequence waits.
+// Masks worked out ahead of the engine's thread: while the model computes a step, a worker takes the last token into
+// the sequence's grammar and finds out which may follow. Where that takes long only that sequence waits.
 #pragma once
 
 #include <chrono>

@@ -79,7 +79,8 @@ std::string FormatText(const Json& format, const std::string& param) {
 template <typename MakeFormat>
 GrammarPlan PlanCalls(const MakeFormat& make, const std::string& param) {
   GrammarPlan plan{.formats = {FormatText(make(true), param)}, .param = param};
-  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0]) plan.formats.push_back(std::move(lenient));
+  if (std::string lenient = FormatText(make(false), param); lenient != plan.formats[0])
+    plan.formats.push_back(std::move(lenient));
   return plan;
 }
 
@@ -199,7 +200,8 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
       }
       required.push_back(tool);
     }
-    return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); }, "tools");
+    return PlanCalls([&](bool all) { return CallsFormat(std::string("\n\n") + kCallsBegin, required, parallel, all); },
+                     "tools");
   }
   const bool may_call = params->calls_allowed && !tools.empty();
   const bool some = tools.size() < all_tools.size();

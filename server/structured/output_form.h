@@ -30,12 +30,13 @@ struct GrammarPlan {
   bool of_calls = false;             // of calls that the model begins by itself, not of the content
 };
 
-// What the form, the required calls of `params` and strict tools ask for. Throws ApiError 400 where that cannot be done.
-// `tools`: in OpenAI's form.
+// What the form, the required calls of `params` and strict tools ask for. Throws ApiError 400 where that cannot be
+// done. `tools`: in OpenAI's form.
 GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& tools, GenerationParams* params);
 
-// Compiles the grammar into all of the job's sequences and calls `run`: at once where it is known already, else on a thread
-// for such work, which ends it when the client leaves. What goes wrong there is answered in the route's form. Throws ApiError.
+// Compiles the grammar into all of the job's sequences and calls `run`: at once where it is known already, else on a
+// thread for such work, which ends it when the client leaves. What goes wrong there is answered in the route's form.
+// Throws ApiError.
 void RunWithGrammar(const Api& api, const ExchangePtr& exchange, ErrorForm form, GrammarPlan plan,
                     const std::shared_ptr<Job>& job, std::function<void()> run);
 

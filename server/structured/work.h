@@ -1,5 +1,5 @@
-// How much work XGrammar may do in one call. Its loops call xgrammar::CountWork (scripts/fetch_xgrammar puts that there), which
-// ends the call with an exception when the thread's budget is used up.
+// How much work XGrammar may do in one call. Its loops call xgrammar::CountWork (scripts/fetch_xgrammar puts that
+// there), which ends the call with an exception when the thread's budget is used up.
 #pragma once
 
 #include <atomic>

@@ -46,10 +46,12 @@ void WorkBudget::Check() {
   next_check_ = steps_ + kCheckEvery;
   if (cancelled_ != nullptr && *cancelled_) throw OutOfWork(StatusCode::kCancelled, "it is no longer wanted");
   if (steps_ > max_steps_) {
-    throw OutOfWork(StatusCode::kInvalidArgument, "it takes more than " + std::to_string(max_steps_) + " steps of work, the most that is done");
+    throw OutOfWork(StatusCode::kInvalidArgument,
+                    "it takes more than " + std::to_string(max_steps_) + " steps of work, the most that is done");
   }
   if (std::chrono::steady_clock::now() > end_) {
-    throw OutOfWork(StatusCode::kInvalidArgument, "it takes longer than " + Decimal(seconds_) + " s, the most that it may");
+    throw OutOfWork(StatusCode::kInvalidArgument,
+                    "it takes longer than " + Decimal(seconds_) + " s, the most that it may");
   }
 }
 

@@ -13,8 +13,8 @@ inline std::string EnvCpuIsa() {
   return value != nullptr ? value : "";
 }
 
-// DSV4_FAIL_DEVICE_AFTER=PASSES or PASSES:RANK: passes of the model after which the devices of all ranks, or of one, fail as if
-// they were broken, each time that they have been opened: to see what a server does then.
+// DSV4_FAIL_DEVICE_AFTER=PASSES or PASSES:RANK: passes of the model after which the devices of all ranks, or of one,
+// fail as if they were broken, each time that they have been opened: to see what a server does then.
 struct DeviceFault {
   int64_t passes = 0;  // 0: never
   int rank = -1;       // -1: all

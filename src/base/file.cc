@@ -22,7 +22,8 @@ Status ErrnoStatus(const std::string& path, const char* doing) {
   const int error = errno;
   const std::string message = StrCat("cannot ", doing, " '", path, "': ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return NotFound(message);
-  if (error == ENOMEM || error == ENOSPC || error == EDQUOT || error == EFBIG || error == EMFILE) return ResourceExhausted(message);
+  if (error == ENOMEM || error == ENOSPC || error == EDQUOT || error == EFBIG || error == EMFILE)
+    return ResourceExhausted(message);
   return InvalidArgument(message);
 }
 
@@ -51,7 +52,8 @@ Result<size_t> ReadMore(const std::string& path, int fd, char* buffer, size_t si
   pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
   for (;;) {
     const int ready = ::poll(&wait, 1, kPipeWaitMs);
-    if (ready == 0) return InvalidArgument(StrCat("'", path, "' is a pipe that gave nothing for ", kPipeWaitMs / 1000, " s"));
+    if (ready == 0)
+      return InvalidArgument(StrCat("'", path, "' is a pipe that gave nothing for ", kPipeWaitMs / 1000, " s"));
     const ssize_t n = ready > 0 ? ::read(fd, buffer, size) : -1;
     if (n >= 0) return static_cast<size_t>(n);
     if (errno != EINTR && errno != EAGAIN) return ErrnoStatus(path, "read");
@@ -122,7 +124,8 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
   if (::fstat(d.fd, &st) != 0) return ErrnoStatus(path, "read");
   void* data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, d.fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(path, "map");
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const uint8_t*>(data), size, FileStamp::Of(st)));
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(path, static_cast<const uint8_t*>(data), size, FileStamp::Of(st)));
 }
 
 Result<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
@@ -138,7 +141,8 @@ InputFile::~InputFile() { ::close(fd_); }
 
 Status InputFile::Read(int64_t begin, int64_t bytes, void* to) const {
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pread(fd_, static_cast<uint8_t*>(to) + done, static_cast<size_t>(bytes - done), static_cast<off_t>(begin + done));
+    const ssize_t n = ::pread(fd_, static_cast<uint8_t*>(to) + done, static_cast<size_t>(bytes - done),
+                              static_cast<off_t>(begin + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(path_, "read");
     if (n == 0) return DataLoss(StrCat("'", path_, "' has become shorter while it was read"));

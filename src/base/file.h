@@ -17,7 +17,8 @@ namespace dsv4 {
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Writes the pieces, one behind the other, to a temporary file in the same folder and renames it, so that readers see
-// all or nothing. A path that is there already must be a regular file: a rename would replace a device, a pipe or a link.
+// all or nothing. A path that is there already must be a regular file: a rename would replace a device, a pipe or a
+// link.
 Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
 inline Status WriteFile(const std::string& path, std::string_view bytes) { return WriteFile(path, {&bytes, 1}); }
 
@@ -55,8 +56,8 @@ class MappedFile {
   FileStamp stamp_;
 };
 
-// A new file of known size, written through a shared map: no copy, and the kernel writes back while it is filled. Its room
-// on the disk is taken when it is created, so filling cannot run out of it.
+// A new file of known size, written through a shared map: no copy, and the kernel writes back while it is filled. Its
+// room on the disk is taken when it is created, so filling cannot run out of it.
 class NewMappedFile {
  public:
   // kInvalidArgument when `path` is there already; kResourceExhausted when the disk is full.

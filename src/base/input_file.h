@@ -1,4 +1,5 @@
-// A file that is read where its bytes are wanted. Others may write to it, or cut it off, meanwhile: then a read is an error.
+// A file that is read where its bytes are wanted. Others may write to it, or cut it off, meanwhile: then a read is an
+// error.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The arithmetic of sampling (ops/sample/sample.h), the same bits on the CPU and on a GPU: float64 operations that no compiler
-// fuses. engine/sampler_math.h has the exponential of two at a time.
+// The arithmetic of sampling (ops/sample/sample.h), the same bits on the CPU and on a GPU: float64 operations that no
+// compiler fuses. engine/sampler_math.h has the exponential of two at a time.
 #pragma once
 
 #include <bit>
@@ -95,9 +95,9 @@ DSV4_SAMPLE_FN double NegativeLog(double x) {
   return -Add(Multiply(n, 6.93147180369123816490e-01), Add(Multiply(n, 1.90821492927058770002e-10), of_m));
 }
 
-// The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it does with
-// probability mass / sum of masses. E follows from the draw's number and the token's id alone: where two distributions are alike,
-// so are their draws of one number.
+// The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it
+// does with probability mass / sum of masses. E follows from the draw's number and the token's id alone: where two
+// distributions are alike, so are their draws of one number.
 DSV4_SAMPLE_FN double UniformOfRace(uint64_t draw, int32_t id) {  // in (0, 1]
   return Multiply(static_cast<double>((RandomBits(draw, static_cast<uint64_t>(id)) >> 11) + 1), 0x1p-53);
 }

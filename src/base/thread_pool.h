@@ -74,8 +74,9 @@ class ThreadPool {
 // How many cores this process may run on.
 int NumUsableCores();
 
-// Stands for many jobs in a row, such as a step: while it lives, workers that have nothing to do poll for milliseconds before they
-// sleep (waking one costs more than most ops of a decode step take), and the calling thread stays on the first core of a pinned pool.
+// Stands for many jobs in a row, such as a step: while it lives, workers that have nothing to do poll for milliseconds
+// before they sleep (waking one costs more than most ops of a decode step take), and the calling thread stays on the
+// first core of a pinned pool.
 class PoolUse {
  public:
   explicit PoolUse(ThreadPool* pool);  // null: nothing

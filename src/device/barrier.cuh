@@ -1,5 +1,5 @@
-// mbarriers, the barrier of a cluster and bulk copies, as thin wrappers over PTX (PTX ISA 9.0: "mbarrier", "barrier.cluster",
-// "cp.async.bulk", "elect.sync"). Barriers are addresses of shared memory. sm_90 and later.
+// mbarriers, the barrier of a cluster and bulk copies, as thin wrappers over PTX (PTX ISA 9.0: "mbarrier",
+// "barrier.cluster", "cp.async.bulk", "elect.sync"). Barriers are addresses of shared memory. sm_90 and later.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ __device__ __forceinline__ bool ElectLane() {
 
 // ---- mbarriers ----
 
-// By one thread; behind BarrierInitFence visible to bulk copies, and to the cluster behind ClusterArriveRelaxed and ClusterWait.
+// By one thread; behind BarrierInitFence visible to bulk copies, and to the cluster behind ClusterArriveRelaxed and
+// ClusterWait.
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -87,8 +88,8 @@ __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// With a policy of L2: what is read once a step leaves it before what is read again (activations, tables, code). The values are
-// what createpolicy.fractional makes.
+// With a policy of L2: what is read once a step leaves it before what is read again (activations, tables, code). The
+// values are what createpolicy.fractional makes.
 constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
 __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                          uint64_t policy) {

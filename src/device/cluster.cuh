@@ -1,7 +1,7 @@
-// Messages between the blocks of a cluster, without barriers of the whole cluster: a message is a store into another block's
-// shared memory that counts its bytes down on an mbarrier there (st.async); who waits for it reads local memory. A block must
-// not end before every message to it has come, nor send into memory that its owner may still be reading: exchanges in which
-// every block waits for every other, one after the other, give both.
+// Messages between the blocks of a cluster, without barriers of the whole cluster: a message is a store into another
+// block's shared memory that counts its bytes down on an mbarrier there (st.async); who waits for it reads local
+// memory. A block must not end before every message to it has come, nor send into memory that its owner may still be
+// reading: exchanges in which every block waits for every other, one after the other, give both.
 #pragma once
 
 #include <cuda_runtime.h>

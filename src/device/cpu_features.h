@@ -26,8 +26,8 @@ bool CpuHasAvx512();
 // VNNI (8-bit integer dot products) besides: the "avx512vnni" kernels. The same.
 bool CpuHasAvx512Vnni();
 
-// AMX tiles of BF16 and AVX-512 BF16 besides, and the operating system's leave to use them, which this asks for: the "amx"
-// kernels. The same.
+// AMX tiles of BF16 and AVX-512 BF16 besides, and the operating system's leave to use them, which this asks for: the
+// "amx" kernels. The same.
 bool CpuHasAmx();
 
 // "avx2 fma f16c avx512f ...": those of the machine that are known to this build, for --version.

@@ -107,7 +107,10 @@ class CudaRecording : public Recording {
 class CudaDevice : public Device {
  public:
   CudaDevice(int index, const cudaDeviceProp& properties, cudaStream_t stream)
-      : index_(index), name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")), gpu_(DescribeGpu()), stream_(stream) {
+      : index_(index),
+        name_(StrCat(properties.name, ", ", properties.multiProcessorCount, " SMs")),
+        gpu_(DescribeGpu()),
+        stream_(stream) {
     AddUser(index_);
   }
   ~CudaDevice() override {
@@ -193,7 +196,9 @@ class CudaDevice : public Device {
     const OnGpu on(index_);
     const auto width = static_cast<size_t>(bytes);
     if (rows * bytes == 0) return;
-    Ok(cudaMemcpy2DAsync(dst, width, src, static_cast<size_t>(stride), width, static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream_), "copy");
+    Ok(cudaMemcpy2DAsync(dst, width, src, static_cast<size_t>(stride), width, static_cast<size_t>(rows),
+                         cudaMemcpyDeviceToDevice, stream_),
+       "copy");
   }
   void Clear(void* dst, int64_t bytes) override {
     const OnGpu on(index_);
@@ -261,7 +266,8 @@ class CudaDevice : public Device {
     float best = 1e30f;
     for (int run = 0; run < 5; ++run) {
       cudaEventRecord(start, stream_);
-      ReadKernel<<<gpu_.multiprocessors * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16, static_cast<uint32_t*>(buffer));
+      ReadKernel<<<gpu_.multiprocessors * 8, 512, 0, stream_>>>(static_cast<const uint4*>(buffer), bytes / 16,
+                                                                static_cast<uint32_t*>(buffer));
       cudaEventRecord(end, stream_);
       Ok(cudaEventSynchronize(end), "read rate");
       float ms = 0;
@@ -334,12 +340,14 @@ void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes
   const std::lock_guard lock(limits_mutex);
   size_t& limit = shared_limits[{CurrentDevice(), kernel}];
   if (limit >= bytes) return;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(bytes));
   if (error != cudaSuccess) return NoteCudaError(ctx, error, "shared memory of a kernel");
   limit = bytes;
 }
 
-int MaxActiveClusters(const ExecContext& ctx, const void* kernel, int blocks, int grid, int threads, size_t shared_bytes) {
+int MaxActiveClusters(const ExecContext& ctx, const void* kernel, int blocks, int grid, int threads,
+                      size_t shared_bytes) {
   if (shared_bytes > 48 * 1024) EnsureSharedMemory(ctx, kernel, shared_bytes);
   const std::lock_guard lock(limits_mutex);
   const auto [entry, asks] = active_clusters.try_emplace({CurrentDevice(), kernel, blocks}, 0);
@@ -375,7 +383,9 @@ GpuInfo DescribeGpu() {
   constexpr size_t kWholeMultiprocessor = 120 * 1024;  // more than half of its shared memory
   if (gpu.arch < 90 || gpu.shared_bytes < static_cast<int64_t>(kWholeMultiprocessor)) return gpu;
   for (const int blocks : {16, 8}) {
-    if (gpu.cluster_blocks == 0 && MaxActiveClusters({}, reinterpret_cast<const void*>(ProbeKernel), blocks, blocks, 1024, kWholeMultiprocessor) > 0) gpu.cluster_blocks = blocks;
+    if (gpu.cluster_blocks == 0 && MaxActiveClusters({}, reinterpret_cast<const void*>(ProbeKernel), blocks, blocks,
+                                                     1024, kWholeMultiprocessor) > 0)
+      gpu.cluster_blocks = blocks;
   }
   return gpu;
 }
@@ -418,8 +428,10 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
   }
   if (properties.sharedMemPerBlockOptin < kSharedMemoryOfABlock) {
     cudaStreamDestroy(stream);
-    return Unsupported(StrCat("device '", name, "' (", properties.name, ") has ", properties.sharedMemPerBlockOptin / 1024,
-                              " KiB of shared memory for a block; the kernels take up to ", kSharedMemoryOfABlock / 1024, "; use --device cpu"));
+    return Unsupported(StrCat("device '", name, "' (", properties.name, ") has ",
+                              properties.sharedMemPerBlockOptin / 1024,
+                              " KiB of shared memory for a block; the kernels take up to ",
+                              kSharedMemoryOfABlock / 1024, "; use --device cpu"));
   }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, properties, stream));
 }

@@ -28,7 +28,8 @@ __device__ uint64_t ProbePattern(int from, int to, int64_t i) {
 enum ProbeResult : int32_t { kProbeOk = 0, kProbeNothing = 1, kProbeWrong = 2 };
 
 // Block p of rank r: writes patterns into p's memory, says so by a flag behind them, and reads what p wrote here.
-__global__ void ProbeLinks(ExchangeMemory m, int rank, int64_t count, int64_t num_words, int64_t flags_at, int32_t* result) {
+__global__ void ProbeLinks(ExchangeMemory m, int rank, int64_t count, int64_t num_words, int64_t flags_at,
+                           int32_t* result) {
   const int peer = static_cast<int>(blockIdx.x);
   if (peer == rank) {
     if (threadIdx.x == 0) result[peer] = kProbeOk;
@@ -53,7 +54,8 @@ __global__ void ProbeLinks(ExchangeMemory m, int rank, int64_t count, int64_t nu
   }
   __syncthreads();
   bool wrong = false;
-  for (int64_t i = 2 * static_cast<int64_t>(threadIdx.x); i < num_words && found == kProbeOk; i += 2 * static_cast<int64_t>(blockDim.x)) {
+  for (int64_t i = 2 * static_cast<int64_t>(threadIdx.x); i < num_words && found == kProbeOk;
+       i += 2 * static_cast<int64_t>(blockDim.x)) {
     uint64_t a, b;
     LoadWords(mine + peer * m.elements + i, a, b);
     wrong = wrong || a != ProbePattern(peer, rank, i) || b != ProbePattern(peer, rank, i + 1);
@@ -74,7 +76,9 @@ class GpuExchange : public Exchange {
       : Exchange(static_cast<int>(gpus.size()), std::move(options)), ranks_(gpus.size()) {
     transport_ = transport;
     room_ = {.elements = std::max<int64_t>(4, (this->options().elements + 3) / 4 * 4),
-             .bulk = transport == ExchangeTransport::kWords ? std::max<int64_t>(1, BulkChunks(this->options().bulk)) * kBulkChunk : 0};
+             .bulk = transport == ExchangeTransport::kWords
+                         ? std::max<int64_t>(1, BulkChunks(this->options().bulk)) * kBulkChunk
+                         : 0};
     for (size_t r = 0; r < gpus.size(); ++r) ranks_[r].gpu = gpus[r];
   }
   ~GpuExchange() override {
@@ -90,7 +94,8 @@ class GpuExchange : public Exchange {
   }
 
   Status Open() {
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaHostAlloc(&report_, kHostBytes, cudaHostAllocMapped | cudaHostAllocPortable), 0, "pinned memory"));
+    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaHostAlloc(&report_, kHostBytes, cudaHostAllocMapped | cudaHostAllocPortable),
+                                      0, "pinned memory"));
     std::fill_n(report_, kHostBytes / 8, uint64_t{0});
     for (Rank& r : ranks_) DSV4_RETURN_IF_ERROR(Allocate(r));
     DSV4_RETURN_IF_ERROR(Rewind());
@@ -125,7 +130,8 @@ class GpuExchange : public Exchange {
     }
     if (first >= 0) {
       const volatile uint64_t* late = report + first * kReportWords;
-      Fail(StatusOf({.rank = first, .peer = static_cast<int>(late[1]), .site = static_cast<int64_t>(late[2]), .tag = late[3]}));
+      Fail(StatusOf(
+          {.rank = first, .peer = static_cast<int>(late[1]), .site = static_cast<int64_t>(late[2]), .tag = late[3]}));
     }
     return Exchange::status();
   }
@@ -134,8 +140,11 @@ class GpuExchange : public Exchange {
     for (Rank& r : ranks_) {
       const OnGpu on(r.gpu.index);
       const ExchangeState state{.timeout_ns = static_cast<uint64_t>(std::max(0.0, options().timeout_s) * 1e9)};
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)), r.gpu.index, "exchange memory"));
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index, "exchange memory"));
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)),
+                                        r.gpu.index, "exchange memory"));
+      DSV4_RETURN_IF_ERROR(
+          StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index,
+                       "exchange memory"));
     }
     for (Rank& r : ranks_) {
       const OnGpu on(r.gpu.index);
@@ -150,7 +159,9 @@ class GpuExchange : public Exchange {
     const Rank& first = ranks_.front();
     const OnGpu on(first.gpu.index);
     uint32_t base = 0;
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemcpyAsync(&base, &first.state->base, sizeof base, cudaMemcpyDeviceToHost, Stream(first)), first.gpu.index, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(
+        StatusOfCuda(cudaMemcpyAsync(&base, &first.state->base, sizeof base, cudaMemcpyDeviceToHost, Stream(first)),
+                     first.gpu.index, "exchange memory"));
     DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(first)), first.gpu.index, "exchange memory"));
     return base >> 31 != 0 ? Rewind() : Status{};
   }
@@ -212,8 +223,9 @@ class GpuExchange : public Exchange {
       int can = 0;
       if (cudaDeviceCanAccessPeer(&can, peer.gpu.index, gpu) != cudaSuccess || can == 0) {
         cudaGetLastError();
-        return Unsupported(StrCat("GPU ", peer.gpu.index, " has no access to the memory of GPU ", gpu,
-                                  " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --exchange events"));
+        return Unsupported(StrCat(
+            "GPU ", peer.gpu.index, " has no access to the memory of GPU ", gpu,
+            " (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or --exchange events"));
       }
       cudaMemAccessDesc access = {};
       access.location.type = cudaMemLocationTypeDevice;
@@ -221,7 +233,8 @@ class GpuExchange : public Exchange {
       access.flags = cudaMemAccessFlagsProtReadWrite;
       DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemPoolSetAccess(r.pool, &access, 1), gpu, "access of the peers"));
     }
-    DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMallocFromPoolAsync(&r.memory, bytes, r.pool, Stream(r)), gpu, "exchange memory"));
+    DSV4_RETURN_IF_ERROR(
+        StatusOfCuda(cudaMallocFromPoolAsync(&r.memory, bytes, r.pool, Stream(r)), gpu, "exchange memory"));
     return StatusOfCuda(cudaStreamSynchronize(Stream(r)), gpu, "exchange memory");
   }
 
@@ -236,21 +249,28 @@ class GpuExchange : public Exchange {
     }
     for (size_t r = 0; r < ranks_.size() && status.ok(); ++r) {
       const OnGpu on(ranks_[r].gpu.index);
-      ProbeLinks<<<static_cast<unsigned>(count()), 512, 0, Stream(ranks_[r])>>>(views_[r].memory, static_cast<int>(r), count(), words,
-                                                                                 MemoryBytes() / 8 - kMaxRanks, results[r]);
+      ProbeLinks<<<static_cast<unsigned>(count()), 512, 0, Stream(ranks_[r])>>>(
+          views_[r].memory, static_cast<int>(r), count(), words, MemoryBytes() / 8 - kMaxRanks, results[r]);
       status = StatusOfCuda(cudaGetLastError(), ranks_[r].gpu.index, "probe of the links");
     }
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const OnGpu on(ranks_[r].gpu.index);
       std::vector<int32_t> found(kMaxRanks, kProbeOk);
-      const Status here = StatusOfCuda(cudaStreamSynchronize(Stream(ranks_[r])), ranks_[r].gpu.index, "probe of the links");
+      const Status here = StatusOfCuda(cudaStreamSynchronize(Stream(ranks_[r])), ranks_[r].gpu.index,
+                                       "probe of the links");
       if (status.ok()) status = here;
-      if (status.ok()) status = StatusOfCuda(cudaMemcpy(found.data(), results[r], static_cast<size_t>(count()) * 4, cudaMemcpyDeviceToHost), ranks_[r].gpu.index, "probe");
+      if (status.ok())
+        status = StatusOfCuda(
+            cudaMemcpy(found.data(), results[r], static_cast<size_t>(count()) * 4, cudaMemcpyDeviceToHost),
+            ranks_[r].gpu.index, "probe");
       if (results[r] != nullptr) cudaFree(results[r]);
       for (size_t p = 0; p < ranks_.size() && status.ok(); ++p) {
         if (found[p] == kProbeOk) continue;
-        status = Unsupported(StrCat("GPU ", ranks_[r].gpu.index, found[p] == kProbeNothing ? " got nothing" : " got wrong data", " from GPU ", ranks_[p].gpu.index,
-                                    " though the driver grants access (PCIe access control, an IOMMU or a virtual machine in the way); use one GPU, or "
+        status = Unsupported(StrCat("GPU ", ranks_[r].gpu.index,
+                                    found[p] == kProbeNothing ? " got nothing" : " got wrong data", " from GPU ",
+                                    ranks_[p].gpu.index,
+                                    " though the driver grants access (PCIe access control, an IOMMU or a virtual "
+                                    "machine in the way); use one GPU, or "
                                     "--exchange events"));
       }
     }
@@ -273,7 +293,8 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> g
   DSV4_CHECK(transport != ExchangeTransport::kHost);
   for (size_t a = 0; a < gpus.size() && transport == ExchangeTransport::kWords; ++a) {
     for (size_t b = 0; b < a; ++b) {
-      if (gpus[a].index == gpus[b].index) return InvalidArgument(StrCat("GPU ", gpus[a].index, " stands for two ranks: those exchange by events only"));
+      if (gpus[a].index == gpus[b].index)
+        return InvalidArgument(StrCat("GPU ", gpus[a].index, " stands for two ranks: those exchange by events only"));
     }
   }
   auto exchange = std::make_unique<GpuExchange>(gpus, transport, options);

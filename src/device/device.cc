@@ -41,7 +41,8 @@ class CpuDevice : public Device {
   void DownloadLater(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void CopyWithin(void* dst, const void* src, int64_t bytes) override { Copy(dst, src, bytes); }
   void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) override {
-    for (int64_t r = 0; r < rows; ++r) Copy(static_cast<uint8_t*>(dst) + r * bytes, static_cast<const uint8_t*>(src) + r * stride, bytes);
+    for (int64_t r = 0; r < rows; ++r)
+      Copy(static_cast<uint8_t*>(dst) + r * bytes, static_cast<const uint8_t*>(src) + r * stride, bytes);
   }
   void Clear(void* dst, int64_t bytes) override { std::memset(dst, 0, static_cast<size_t>(bytes)); }
   Status Synchronize() override { return faults_.status(); }

@@ -31,8 +31,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
   virtual int index() const { return 0; }        // among the GPUs of the machine
-  // Every thread that is to queue kernels (ops) on a device other than the first, or after it has used another, calls this before
-  // it does. The calls below need no such thing.
+  // Every thread that is to queue kernels (ops) on a device other than the first, or after it has used another, calls
+  // this before it does. The calls below need no such thing.
   virtual void Bind() const {}
   virtual int64_t free_bytes() const = 0;        // 0: unknown
   virtual int64_t scratch_bytes() const = 0;     // that the first Context() will take for ops
@@ -58,7 +58,8 @@ class Device {
   virtual void DownloadLater(void* dst, const void* src, int64_t bytes) = 0;
   // Both in memory that the device's kernels read: its own, or AllocateHost's.
   virtual void CopyWithin(void* dst, const void* src, int64_t bytes) = 0;
-  // The first `bytes` of each of `rows` rows that lie `stride` apart, one behind the other; both in the device's memory.
+  // The first `bytes` of each of `rows` rows that lie `stride` apart, one behind the other; both in the device's
+  // memory.
   virtual void CopyColumns(void* dst, const void* src, int64_t rows, int64_t bytes, int64_t stride) = 0;
   virtual void Clear(void* dst, int64_t bytes) = 0;
 

@@ -15,8 +15,8 @@ namespace dsv4 {
 //   "cuda:0,1", "cuda:0-3"       a GPU each
 //   "cuda:0*2"                   two ranks that share a GPU
 //
-// kInvalidArgument, with what is wrong and what to write instead: another form, a GPU named twice, a number of ranks that
-// is not 1, 2, 4 or 8. Whether the devices exist, Device::Open says.
+// kInvalidArgument, with what is wrong and what to write instead: another form, a GPU named twice, a number of ranks
+// that is not 1, 2, 4 or 8. Whether the devices exist, Device::Open says.
 Result<std::vector<std::string>> RankDevices(const std::string& name);
 
 // Whether such a name means the CPU, be it one rank or several.

@@ -22,10 +22,12 @@ ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport trans
   return room;
 }
 
-// Two buffers with a row of words (kEvents: of values) a sender; two with an array a sender; a flag a sender for the probe.
+// Two buffers with a row of words (kEvents: of values) a sender; two with an array a sender; a flag a sender for the
+// probe.
 int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport) {
   if (transport == ExchangeTransport::kHost) return 0;
-  return 2 * count * (room.elements * (transport == ExchangeTransport::kWords ? 8 : 4) + BulkRowBytes(room.bulk)) + kMaxRanks * 8;
+  return 2 * count * (room.elements * (transport == ExchangeTransport::kWords ? 8 : 4) + BulkRowBytes(room.bulk)) +
+         kMaxRanks * 8;
 }
 
 Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {
@@ -104,8 +106,9 @@ bool Exchange::Arrive(std::unique_lock<std::mutex>& lock, int rank, int64_t site
   }
   for (int p = 0; p < count_; ++p) {
     if (sites[static_cast<size_t>(p)] == site) continue;
-    failure_ = Internal(StrCat(options_.rank_name, " ", rank, " is at ", SiteName(site), ", ", options_.rank_name, " ", p, " at ",
-                               SiteName(sites[static_cast<size_t>(p)]), ": they were given different work; please report this"));
+    failure_ = Internal(StrCat(options_.rank_name, " ", rank, " is at ", SiteName(site), ", ", options_.rank_name, " ",
+                               p, " at ", SiteName(sites[static_cast<size_t>(p)]),
+                               ": they were given different work; please report this"));
     all_here_.notify_all();
     return false;
   }

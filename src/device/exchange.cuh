@@ -1,9 +1,11 @@
 // The exchange's words, as kernels push and poll them; and the two collectives' common kernel.
 //
-// A word is 64 bits: a float32 below, a tag above. It is written and read by one access, so it is never torn, and no order
-// between words is needed: no fence, no flag. tag = state->base + site + 1 never repeats (Exchange::Rewind), buffer tag & 1:
+// A word is 64 bits: a float32 below, a tag above. It is written and read by one access, so it is never torn, and no
+// order between words is needed: no fence, no flag. tag = state->base + site + 1 never repeats (Exchange::Rewind),
+// buffer tag & 1:
 //
-//   A buffer is free when it is written again. Rank r pushes exchange k + 2 after it has polled all words of k + 1; peer p
+//   A buffer is free when it is written again. Rank r pushes exchange k + 2 after it has polled all words of k + 1;
+//   peer p
 //   pushed those behind its own poll of k in stream order. So p has read buffer k & 1 before r writes it.
 //   Nobody waits for ever. On every rank the push of k stands before the poll of k, and a kernel's blocks are resident
 //   together (at most one a multiprocessor) and push all that is theirs before they poll.
@@ -91,7 +93,8 @@ __device__ __forceinline__ int64_t WordAt(const ExchangeMemory& m, uint32_t tag,
 
 // Four values from `element` (a multiple of 4) on, to every peer.
 template <int Count>
-__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element, const float (&v)[4]) {
+__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element,
+                                          const float (&v)[4]) {
   const int64_t at = WordAt<Count>(m, tag, rank, element);
 #pragma unroll
   for (int k = 1; k < Count; ++k) {
@@ -101,11 +104,11 @@ __device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uin
   }
 }
 
-// Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for say
-// so with `wanted`, and they, too, stay until the warp has what it wants.
+// Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for
+// say so with `wanted`, and they, too, stay until the warp has what it wants.
 template <int Count>
-__device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site, int64_t element, bool wanted,
-                                          float (&v)[Count][4]) {
+__device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site,
+                                          int64_t element, bool wanted, float (&v)[Count][4]) {
   const uint64_t* mine = m.words[static_cast<size_t>(rank)];
   PollLimit limit;
   for (;;) {
@@ -150,7 +153,8 @@ inline constexpr int kExchangeThreads = 256;
 
 // All ranks' elements of x [n]; take(i, part) gets element i of each.
 template <int Count, typename Take>
-__global__ void __launch_bounds__(kExchangeThreads) ExchangeKernel(ExchangeMemory m, int rank, const float* x, int64_t n, int64_t site, Take take) {
+__global__ void __launch_bounds__(kExchangeThreads)
+    ExchangeKernel(ExchangeMemory m, int rank, const float* x, int64_t n, int64_t site, Take take) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
@@ -182,7 +186,8 @@ __global__ void __launch_bounds__(kExchangeThreads) ExchangeKernel(ExchangeMemor
 
 // The same where the parts have come by copies, slots [Count][elements], and streams have been ordered by events.
 template <int Count, typename Take>
-__global__ void __launch_bounds__(kExchangeThreads) ArrivedKernel(const float* slots, int64_t elements, int rank, const float* x, int64_t n, Take take) {
+__global__ void __launch_bounds__(kExchangeThreads)
+    ArrivedKernel(const float* slots, int64_t elements, int rank, const float* x, int64_t n, Take take) {
   AllowNext();
   WaitForPrevious();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -193,8 +198,8 @@ __global__ void __launch_bounds__(kExchangeThreads) ArrivedKernel(const float* s
   take(i, part);
 }
 
-// kEvents: copies x [n] into every other rank's memory, waits until all ranks have queued theirs, and orders the stream behind
-// them. Null: the exchange has failed; else where the parts lie.
+// kEvents: copies x [n] into every other rank's memory, waits until all ranks have queued theirs, and orders the stream
+// behind them. Null: the exchange has failed; else where the parts lie.
 const float* CopyToRanks(const ExecContext& ctx, const float* x, int64_t n, int64_t site);
 
 template <int Count, typename Take>
@@ -203,15 +208,15 @@ void ExchangeOnGpu(const ExecContext& ctx, const float* x, int64_t n, int64_t si
   if (ranks.transport == ExchangeTransport::kEvents) {
     const float* slots = CopyToRanks(ctx, x, n, site);
     if (slots == nullptr) return;
-    Launch(ctx, ArrivedKernel<Count, Take>, dim3(static_cast<unsigned>((n + kExchangeThreads - 1) / kExchangeThreads)), dim3(kExchangeThreads), 0,
-           slots, ranks.memory.elements, ranks.rank, x, n, take);
+    Launch(ctx, ArrivedKernel<Count, Take>, dim3(static_cast<unsigned>((n + kExchangeThreads - 1) / kExchangeThreads)),
+           dim3(kExchangeThreads), 0, slots, ranks.memory.elements, ranks.rank, x, n, take);
     return;
   }
   // Small blocks poll better; never more than a block a multiprocessor (see above).
   const int64_t lanes = (n + 3) / 4, sms = ctx.gpu.multiprocessors, threads = lanes <= 64 * sms ? 64 : kExchangeThreads;
   const int64_t blocks = (lanes + threads - 1) / threads;
-  Launch(ctx, ExchangeKernel<Count, Take>, dim3(static_cast<unsigned>(blocks < sms ? blocks : sms)), dim3(static_cast<unsigned>(threads)), 0,
-         ranks.memory, ranks.rank, x, n, site, take);
+  Launch(ctx, ExchangeKernel<Count, Take>, dim3(static_cast<unsigned>(blocks < sms ? blocks : sms)),
+         dim3(static_cast<unsigned>(threads)), 0, ranks.memory, ranks.rank, x, n, site, take);
 }
 
 }  // namespace dsv4

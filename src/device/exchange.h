@@ -2,13 +2,15 @@
 // sum. Ops see a RankView through ExecContext::ranks; nobody else knows which way the bytes go:
 //
 //   kHost    threads of one process on the CPU: a rank shows its array, waits for the others, reads theirs
-//   kEvents  GPUs, ordered by the hosts: every stream waits for an event of every other. Nothing polls, so several ranks
+//   kEvents  GPUs, ordered by the hosts: every stream waits for an event of every other. Nothing polls, so several
+//   ranks
 //            may share one GPU, and profilers and sanitizers work
-//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls; those of many rows as
+//   kWords   GPUs with peer access: values travel as (float32, tag) words that the receiver polls; those of many rows
+//   as
 //            arrays with a flag for each of their chunks. No barrier, no host
 //
-// A rank that waits too long writes down what it waited for and goes on; from then on nobody waits, so that a step drains
-// instead of hanging, and status() says which rank did not come. An exchange that has failed stays failed.
+// A rank that waits too long writes down what it waited for and goes on; from then on nobody waits, so that a step
+// drains instead of hanging, and status() says which rank did not come. An exchange that has failed stays failed.
 #pragma once
 
 #include <array>
@@ -35,8 +37,8 @@ enum class ExchangeTransport : uint8_t { kHost, kEvents, kWords };
 
 struct ExchangeOptions {
   double timeout_s = 10;  // that a rank waits for another; 0: for ever
-  // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger payloads go in
-  // pieces.
+  // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger
+  // payloads go in pieces.
   int64_t elements = 0, bulk = 0;
   std::string rank_name = "rank";                    // "GPU" makes "GPU 1 sent nothing to GPU 0"
   std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
@@ -56,9 +58,10 @@ struct ExchangeState {
   uint64_t timeout_ns = 0;  // 0: for ever
 };
 
-// Where kernels find the exchange memory; passed to them by value. words[r] lies in rank r's memory and is written by all
-// ranks: [2][count][elements] of 8 bytes, buffer (tag & 1), one row a sender (kEvents: float32 [2][count][elements]).
-// bulk[r], too: [2][count] arrays of `bulk_floats`, each with a flag (the tag, 8 bytes) for every kBulkChunk of them behind it.
+// Where kernels find the exchange memory; passed to them by value. words[r] lies in rank r's memory and is written by
+// all ranks: [2][count][elements] of 8 bytes, buffer (tag & 1), one row a sender (kEvents: float32
+// [2][count][elements]). bulk[r], too: [2][count] arrays of `bulk_floats`, each with a flag (the tag, 8 bytes) for
+// every kBulkChunk of them behind it.
 struct ExchangeMemory {
   std::array<uint64_t*, kMaxRanks> words = {};
   std::array<uint8_t*, kMaxRanks> bulk = {};
@@ -98,9 +101,9 @@ class Exchange {
   void set_site_name(std::function<std::string(int64_t)> name) { options_.site_name = std::move(name); }
   const RankView& view(int rank) const { return views_[static_cast<size_t>(rank)]; }
 
-  // A rendezvous: shows `data` to the other ranks and waits until all have come to the same site. Between Meet and Leave
-  // a rank may read what the others show, and write what they agreed on. False: the exchange has failed, and nothing of
-  // another rank may be touched.
+  // A rendezvous: shows `data` to the other ranks and waits until all have come to the same site. Between Meet and
+  // Leave a rank may read what the others show, and write what they agreed on. False: the exchange has failed, and
+  // nothing of another rank may be touched.
   [[nodiscard]] bool Meet(int rank, int64_t site, void* data);
   void* shown(int rank) const { return shown_[static_cast<size_t>(rank)]; }
   // Waits until all ranks have done with what was shown.
@@ -108,8 +111,8 @@ class Exchange {
 
   // The first failure stays. Wakes whoever waits.
   virtual void Fail(Status status);
-  // A rank cannot go on (its memory ran out, its step threw): says so to the others, who stop waiting for it. `in_pass`: the
-  // status names the exchange behind which that was, where the host orders exchanges.
+  // A rank cannot go on (its memory ran out, its step threw): says so to the others, who stop waiting for it.
+  // `in_pass`: the status names the exchange behind which that was, where the host orders exchanges.
   void FailRank(int rank, const Status& why, bool in_pass = false);
 
   // OK until the exchange fails.
@@ -146,8 +149,9 @@ struct ExchangeGpu {
   void* stream = nullptr;  // cudaStream_t of the rank
 };
 
-// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold. With kWords
-// those of more than a decode step's rows travel as arrays: a rank's share of them at once, or pieces of what 256 MB hold.
+// Room for a rank's values that sums of up to `largest` of them need: all at once, or pieces of what some 100 MB hold.
+// With kWords those of more than a decode step's rows travel as arrays: a rank's share of them at once, or pieces of
+// what 256 MB hold.
 struct ExchangeRoom {
   int64_t elements = 0, bulk = 0;  // as in ExchangeOptions
 };
@@ -155,13 +159,14 @@ ExchangeRoom RoomForExchange(int64_t largest, int count, ExchangeTransport trans
 // Of each GPU's memory, a rank.
 int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport transport);
 
-// Exchange memory on every GPU, mapped into all of them, nothing else. With kWords each pair's links are probed with data
-// in both directions first: an error names the pair. Streams are idle when it returns. kWords asks for different GPUs.
+// Exchange memory on every GPU, mapped into all of them, nothing else. With kWords each pair's links are probed with
+// data in both directions first: an error names the pair. Streams are idle when it returns. kWords asks for different
+// GPUs.
 Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,
                                                   const ExchangeOptions& options);
 
-// Behind the last exchange of a pass that had `count` of them (all pieces counted): the next pass begins with site 0 again.
-// Only kWords has something to do: work that is recorded once needs tags that rise.
+// Behind the last exchange of a pass that had `count` of them (all pieces counted): the next pass begins with site 0
+// again. Only kWords has something to do: work that is recorded once needs tags that rise.
 void AdvanceExchanges(const ExecContext& ctx, int64_t count);
 
 // Whether `count` ranks can add in a tree.
@@ -184,7 +189,8 @@ constexpr int64_t LongestShare(int64_t n, int count, int64_t grain) {
   }
   return longest;
 }
-// Exchanges that arrays of at most `longest` values take: pieces, where they are longer than the memory for them. Also for none.
+// Exchanges that arrays of at most `longest` values take: pieces, where they are longer than the memory for them. Also
+// for none.
 constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t longest) {
   const int64_t pieces = (longest + m.bulk_floats - 1) / m.bulk_floats;
   return pieces < 1 ? 1 : pieces;

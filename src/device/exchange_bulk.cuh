@@ -1,8 +1,8 @@
 // What travels as arrays: many rows at once, where a tag beside every value would double the bytes.
 //
-// The sender stores a chunk into the receiver's memory, then a fence, then the chunk's flag, the tag; the receiver polls the flag,
-// then reads the chunk. Tag, buffers and why nobody waits for ever are exchange.cuh's; so that a poll stands behind every push,
-// as its proof needs, an empty array has a flag, too.
+// The sender stores a chunk into the receiver's memory, then a fence, then the chunk's flag, the tag; the receiver
+// polls the flag, then reads the chunk. Tag, buffers and why nobody waits for ever are exchange.cuh's; so that a poll
+// stands behind every push, as its proof needs, an empty array has a flag, too.
 #pragma once
 
 #include "device/exchange.cuh"
@@ -36,15 +36,16 @@ __device__ __forceinline__ int64_t ChunksOf(const BulkPiece& piece) {
 }
 
 __device__ __forceinline__ uint8_t* BulkRow(const ExchangeMemory& m, int owner, uint32_t tag, int count, int sender) {
-  return m.bulk[static_cast<size_t>(owner)] + (static_cast<int64_t>(tag & 1) * count + sender) * BulkRowBytes(m.bulk_floats);
+  return m.bulk[static_cast<size_t>(owner)] +
+         (static_cast<int64_t>(tag & 1) * count + sender) * BulkRowBytes(m.bulk_floats);
 }
 __device__ __forceinline__ uint64_t* BulkFlag(const ExchangeMemory& m, uint8_t* row, int64_t chunk) {
   return reinterpret_cast<uint64_t*>(row + m.bulk_floats * 4) + chunk;
 }
 
 // The block sends chunk `chunk` of x, a piece of `size` floats, to `peer`.
-__device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag, const float* x, int64_t size,
-                                          int64_t chunk) {
+__device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag,
+                                          const float* x, int64_t size, int64_t chunk) {
   uint8_t* row = BulkRow(m, peer, tag, count, rank);
   float* to = reinterpret_cast<float*>(row);
   const int64_t end = min(size, (chunk + 1) * kBulkChunk);
@@ -62,12 +63,14 @@ __device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(BulkFlag(m, row, chunk)), "l"(static_cast<uint64_t>(tag)) : "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(BulkFlag(m, row, chunk)), "l"(static_cast<uint64_t>(tag))
+                 : "memory");
   }
 }
 
 // Waits until `sender`'s chunk is there; by one thread.
-__device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag, int64_t site, int64_t chunk) {
+__device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, int sender, int count, uint32_t tag,
+                                           int64_t site, int64_t chunk) {
   const uint64_t* flag = BulkFlag(m, BulkRow(m, rank, tag, count, sender), chunk);
   PollLimit limit;
   for (;;) {
@@ -81,10 +84,11 @@ __device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, in
   }
 }
 
-// Every rank's y has a part of each element: y's elements of this rank's share become the sums, in RankTree's order; the others
-// stay parts.
+// Every rank's y has a part of each element: y's elements of this rank's share become the sums, in RankTree's order;
+// the others stay parts.
 template <int Count>
-__global__ void __launch_bounds__(kBulkThreads) ScatterSumKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
+__global__ void __launch_bounds__(kBulkThreads)
+    ScatterSumKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
@@ -99,14 +103,16 @@ __global__ void __launch_bounds__(kBulkThreads) ScatterSumKernel(ExchangeMemory 
   }
   const BulkPiece mine = PieceOf(shares, rank, done, m.bulk_floats);
   for (int64_t chunk = blockIdx.x; chunk < ChunksOf(mine); chunk += gridDim.x) {
-    if (threadIdx.x < Count && static_cast<int>(threadIdx.x) != rank) AwaitChunk(m, rank, static_cast<int>(threadIdx.x), Count, tag, site, chunk);
+    if (threadIdx.x < Count && static_cast<int>(threadIdx.x) != rank)
+      AwaitChunk(m, rank, static_cast<int>(threadIdx.x), Count, tag, site, chunk);
     __syncthreads();
     const int64_t end = min(mine.size, (chunk + 1) * kBulkChunk);
     for (int64_t i = chunk * kBulkChunk + static_cast<int>(threadIdx.x) * 4; i < end; i += kBulkThreads * 4) {
       float4 part[Count];
 #pragma unroll
       for (int p = 0; p < Count; ++p) {
-        part[p] = __ldcg(reinterpret_cast<const float4*>(p == rank ? y + mine.begin + i : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + i));
+        part[p] = __ldcg(reinterpret_cast<const float4*>(
+            p == rank ? y + mine.begin + i : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + i));
       }
       float4 sum;
       const auto tree = [&](float float4::*c) {
@@ -124,7 +130,8 @@ __global__ void __launch_bounds__(kBulkThreads) ScatterSumKernel(ExchangeMemory 
 
 // Every rank has made its share of y; afterwards it has all of it.
 template <int Count>
-__global__ void __launch_bounds__(kBulkThreads) GatherSharesKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
+__global__ void __launch_bounds__(kBulkThreads)
+    GatherSharesKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
@@ -153,11 +160,12 @@ __global__ void __launch_bounds__(kBulkThreads) GatherSharesKernel(ExchangeMemor
 using BulkKernel = void (*)(ExchangeMemory, int, float*, BulkShares, int64_t done, int64_t site);
 
 // A launch for each of `pieces`, BulkExchanges(memory, the longest share): exchanges `site` and those behind it.
-inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, float* y, const BulkShares& shares, int64_t site, int64_t pieces) {
+inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, float* y, const BulkShares& shares, int64_t site,
+                           int64_t pieces) {
   const RankView& ranks = *ctx.ranks;
   for (int64_t k = 0; k < pieces; ++k) {
-    Launch(ctx, kernel, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory, ranks.rank, y, shares,
-           k * ranks.memory.bulk_floats, site + k);
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory,
+           ranks.rank, y, shares, k * ranks.memory.bulk_floats, site + k);
   }
 }
 

@@ -13,9 +13,9 @@ struct RankView;
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
-// Which kernels the rows of a pass take on a GPU. A row's bits depend on the regime and on the row, never on how many rows a pass has: an
-// op chooses by the regime, or by numbers that move its schedule only. The engine says what rows are of which regime
-// (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes have the same kernels.
+// Which kernels the rows of a pass take on a GPU. A row's bits depend on the regime and on the row, never on how many
+// rows a pass has: an op chooses by the regime, or by numbers that move its schedule only. The engine says what rows
+// are of which regime (engine/regimes.h, docs/decisions/0008-regimes.md). On a CPU all regimes have the same kernels.
 enum class Regime : uint8_t {
   kDecode,      // made for up to 128 rows: inputs of matrix products are two BF16 numbers each
   kPrompt,      // made for hundreds of rows: two FP16 numbers
@@ -28,8 +28,8 @@ struct Scratch {
   int64_t bytes = 0;
 };
 
-// What a GPU is, as far as kernels are chosen by it. Nothing is asked of the machine here: a plan can be made for a GPU that is
-// described but not there.
+// What a GPU is, as far as kernels are chosen by it. Nothing is asked of the machine here: a plan can be made for a GPU
+// that is described but not there.
 struct GpuInfo {
   int arch = 0;              // 10 x compute capability: 90 is 9.0 (Hopper); 0: not a GPU
   int multiprocessors = 0;

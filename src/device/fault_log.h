@@ -25,7 +25,8 @@ class FaultLog {
   Status status() const {
     const std::lock_guard lock(mutex_);
     if (first_.empty()) return {};
-    return Internal(StrCat("the ", device_, " failed (", first_, "), and what was in its memory is lost; report this with the command if "
+    return Internal(StrCat("the ", device_, " failed (", first_,
+                           "), and what was in its memory is lost; report this with the command if "
                            "it comes back"));
   }
 

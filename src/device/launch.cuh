@@ -54,13 +54,14 @@ __device__ __forceinline__ void AllowNext() {
 // Of a block, with what its kernel declares: compute capabilities 9.0 and 10.x have it, 12.x has 99 KiB.
 inline constexpr size_t kSharedMemoryOfABlock = 227 * 1024;
 
-// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and GPU: the limit is the
-// process's, whichever Device launches.
+// Raises the kernel's limit of dynamic shared memory where it needs more than 48 KiB. Once per kernel and GPU: the
+// limit is the process's, whichever Device launches.
 void EnsureSharedMemory(const ExecContext& ctx, const void* kernel, size_t bytes);
 
 // In clusters of `cluster` blocks, neighbours along x.
 template <typename... Params, typename... Args>
-void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block,
+                    size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared_bytes > 48 * 1024) EnsureSharedMemory(ctx, reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchAttribute attributes[2];
@@ -83,7 +84,8 @@ void LaunchClusters(const ExecContext& ctx, void (*kernel)(Params...), int clust
 }
 
 template <typename... Params, typename... Args>
-void Launch(const ExecContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+void Launch(const ExecContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            Args&&... args) {
   LaunchClusters(ctx, kernel, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 

@@ -1,5 +1,5 @@
-// Where the time of a step goes, op by op: measurements hang a trace into the ExecContext. On the CPU only, where an op is done
-// when it returns.
+// Where the time of a step goes, op by op: measurements hang a trace into the ExecContext. On the CPU only, where an op
+// is done when it returns.
 #pragma once
 
 #include <chrono>

@@ -11,8 +11,8 @@ namespace dsv4 {
 
 namespace {
 
-// Nominal rates, in bytes a second, of a card of this size: its memory, and reads of host memory by kernels (measured on
-// one H200 behind PCIe 5; half behind PCIe 4).
+// Nominal rates, in bytes a second, of a card of this size: its memory, and reads of host memory by kernels (measured
+// on one H200 behind PCIe 5; half behind PCIe 4).
 struct Card {
   int64_t gigabytes;
   double memory_rate, link_rate;
@@ -28,7 +28,8 @@ constexpr Card kCards[] = {
 };
 constexpr int64_t kDriverBytes = 700'000'000;  // that a GPU's driver and a program's kernels keep
 constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes longer among ranks: two H200
-constexpr double kOfNominal = 0.43;            // decode of one sequence on an H200: bytes read a second, of the nominal rate
+// decode of one sequence on an H200: bytes read a second, of the nominal rate
+constexpr double kOfNominal = 0.43;
 
 CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const Card& card, int count) {
   const int64_t memory = card.gigabytes * 1'000'000'000 - kDriverBytes;

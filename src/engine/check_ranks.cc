@@ -29,10 +29,12 @@ Status CheckRanks(Ranks& ranks, const SequenceMemory& memory, std::span<RankCach
   for (const RankCaches* sequence : caches) {
     const std::vector<uint8_t> want = RowsOfRank(*memory.devices[0], memory.layout(), sequence->of(0));
     for (int r = 1; r < ranks.count(); ++r) {
-      const std::vector<uint8_t> got = RowsOfRank(*memory.devices[static_cast<size_t>(r)], memory.layout(), sequence->of(r));
+      const std::vector<uint8_t> got = RowsOfRank(*memory.devices[static_cast<size_t>(r)], memory.layout(),
+                                                  sequence->of(r));
       const auto differs = std::mismatch(want.begin(), want.end(), got.begin());
       if (differs.first == want.end()) continue;
-      ranks.Fail(r, Internal(StrCat("its KV rows differ from rank 0's from byte ", differs.first - want.begin(), " on; please report this")));
+      ranks.Fail(r, Internal(StrCat("its KV rows differ from rank 0's from byte ", differs.first - want.begin(),
+                                    " on; please report this")));
       return ranks.status();
     }
   }

@@ -44,7 +44,8 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
       return InvalidArgument("a decode item's session is missing or belongs to another engine");
     }
     for (size_t other = 0; other < i; ++other) {
-      if (items[other].session == items[i].session) return InvalidArgument("a session appears twice among the decode items");
+      if (items[other].session == items[i].session)
+        return InvalidArgument("a session appears twice among the decode items");
     }
   }
   try {

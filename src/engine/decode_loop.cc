@@ -25,7 +25,8 @@ int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(sessi
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token)
+DecodeLoop::DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items,
+                       const TokenFn& on_token)
     : steps_(steps), info_(info), items_(items), on_token_(on_token) {
   for (size_t i = 0; i < items.size(); ++i) {
     live_.push_back({.item = i, .session = static_cast<SessionImpl*>(items[i].session),
@@ -52,7 +53,8 @@ Status DecodeLoop::SetUp() {
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(*l.session), {&l.next, 1}));
     const int64_t start = LengthOf(*l.session);
     // The token behind the sequence and the one behind that.
-    DSV4_RETURN_IF_ERROR(ReserveKv(steps_.ranks().recordings(), [&] { return l.session->caches().Reserve(start + 2); }));
+    DSV4_RETURN_IF_ERROR(
+        ReserveKv(steps_.ranks().recordings(), [&] { return l.session->caches().Reserve(start + 2); }));
     l.session->ReserveTokens(2);
     step_.tokens.push_back(l.next);
     step_.positions.push_back(start);
@@ -98,7 +100,8 @@ Status DecodeLoop::Take(Live& l, int32_t drawn) {
   l.session->Commit({&l.next, 1});
   const SampledToken token{.id = drawn};
   if (token.id == kSampleBanned) return InvalidArgument(kBannedAll);
-  if (token.id < 0) return Internal("sampler: the logits are NaN or all -inf; the model's weights or output are damaged");
+  if (token.id < 0)
+    return Internal("sampler: the logits are NaN or all -inf; the model's weights or output are damaged");
   l.sampler->Count(token.id);
   l.next = token.id;
   ++l.drawn;

@@ -15,9 +15,9 @@ namespace dsv4 {
 
 // Decodes several sequences until each has ended. One step is always queued behind the one whose tokens are awaited, so
 // the device never waits for the host. What such a step appends for a sequence that turns out to have ended is not
-// committed and does no harm: it overwrites the one window row and the one compressor slot that no later token reads, and
-// a row that is written again when its position is. Where some sequence asks which tokens it may draw, the model runs
-// ahead in the same way, and only the draw waits for the answer, which follows from the token before.
+// committed and does no harm: it overwrites the one window row and the one compressor slot that no later token reads,
+// and a row that is written again when its position is. Where some sequence asks which tokens it may draw, the model
+// runs ahead in the same way, and only the draw waits for the answer, which follows from the token before.
 class DecodeLoop {
  public:
   // All outlive the loop. Items are checked: sessions of this engine, each once, with samplers of ours.

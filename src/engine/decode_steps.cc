@@ -36,7 +36,8 @@ Status DecodeSteps::Allocate() {
 
 Status DecodeSteps::AllocateMasks() {
   const int64_t bytes = kMaxSequences * mask_words() * 4;
-  if (masks_.data() == nullptr && !masks_.Allocate(device(), bytes)) return ResourceExhausted("no memory for the tokens that are allowed");
+  if (masks_.data() == nullptr && !masks_.Allocate(device(), bytes))
+    return ResourceExhausted("no memory for the tokens that are allowed");
   if (staged_masks_ == nullptr) staged_masks_ = static_cast<uint32_t*>(device().AllocateStaging(bytes));
   return staged_masks_ != nullptr ? Status{} : ResourceExhausted("no memory for the tokens that are allowed");
 }
@@ -82,7 +83,8 @@ Status DecodeSteps::PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow*
     counts[static_cast<size_t>(v + id)] = static_cast<uint16_t>(std::min<int64_t>(sampler.output_count(id), 65535));
   }
   DeviceBuffer& buffer = counts_[i];
-  if (buffer.data() == nullptr && !buffer.Allocate(device(), 4 * v)) return ResourceExhausted("no memory for the counts of penalties");
+  if (buffer.data() == nullptr && !buffer.Allocate(device(), 4 * v))
+    return ResourceExhausted("no memory for the counts of penalties");
   device().Upload(buffer.data(), counts.data(), 4 * v);
   row->prompt_count = reinterpret_cast<const uint16_t*>(buffer.data());
   row->output_count = reinterpret_cast<uint16_t*>(buffer.data()) + v;
@@ -96,7 +98,8 @@ Status DecodeSteps::PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* r
   std::vector<float> values;
   for (const auto& [id, bias] : wanted) ids.push_back(id), values.push_back(bias);
   DeviceBuffer& buffer = bias_[i];
-  if (buffer.bytes() < 8 * n && !buffer.Allocate(device(), 8 * n)) return ResourceExhausted("no memory for the logit bias");
+  if (buffer.bytes() < 8 * n && !buffer.Allocate(device(), 8 * n))
+    return ResourceExhausted("no memory for the logit bias");
   device().Upload(buffer.data(), ids.data(), 4 * n);
   device().Upload(buffer.data() + 4 * n, values.data(), 4 * n);
   row->num_bias = static_cast<int32_t>(n);
@@ -106,7 +109,8 @@ Status DecodeSteps::PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* r
 }
 
 void DecodeSteps::DrawAll() {
-  Sample(runner_.context(), {.logits = logits_, .rows = reinterpret_cast<SampleRow*>(rows_.data()), .tokens = sampled_});
+  Sample(runner_.context(),
+         {.logits = logits_, .rows = reinterpret_cast<SampleRow*>(rows_.data()), .tokens = sampled_});
   Advance(runner_.context(), {.sampled = sampled_, .tokens = view_.tokens, .positions = view_.positions,
                               .sequences = const_cast<SequenceView*>(view_.sequences)});
 }

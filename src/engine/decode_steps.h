@@ -1,5 +1,5 @@
-// Decode steps of one rank, queued one ahead of the tokens that are awaited: the model, the draw of every sequence's next
-// token, and that token's way into the next step's input, all on the device.
+// Decode steps of one rank, queued one ahead of the tokens that are awaited: the model, the draw of every sequence's
+// next token, and that token's way into the next step's input, all on the device.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ class DecodeSteps {
   DecodeSteps(Runner& runner, int64_t vocab_size) : runner_(runner), vocab_size_(vocab_size) {}
   ~DecodeSteps();
 
-  // Sets up steps of the sequences of `step`, one token each, of which step 0 takes step's own; `step` outlives them. The
-  // runner has room. Errors: kResourceExhausted, the device's.
+  // Sets up steps of the sequences of `step`, one token each, of which step 0 takes step's own; `step` outlives them.
+  // The runner has room. Errors: kResourceExhausted, the device's.
   Status Begin(const Step& step, std::span<const Draw> draws);
 
   // Queues step k, k = 0, 1, ... With masks its draw waits for QueueDraw.
@@ -73,7 +73,8 @@ class DecodeSteps {
   int64_t num_masks_ = 0;
 
   DeviceBuffer rows_, tokens_, masks_;
-  std::array<DeviceBuffer, kMaxSequences> counts_, bias_;  // of a sequence, where its sampler asks; kept for the next one
+  // of a sequence, where its sampler asks; kept for the next one
+  std::array<DeviceBuffer, kMaxSequences> counts_, bias_;
   std::array<int32_t*, 2> arrived_ = {};                   // tokens of the last two steps, on the host
   std::array<int64_t, 2> marks_ = {};
   uint32_t* staged_masks_ = nullptr;

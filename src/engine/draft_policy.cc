@@ -45,11 +45,13 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
   std::vector<Place> places;
   for (size_t d = 0; d < drafts.size(); ++d) {
     float survival = 1;
-    for (const float confidence : drafts[d].confidence) places.push_back({survival *= std::clamp(confidence, 0.0f, 1.0f), d});
+    for (const float confidence : drafts[d].confidence)
+      places.push_back({survival *= std::clamp(confidence, 0.0f, 1.0f), d});
   }
   if (places.empty()) return;
   // Likeliest first; a draft's places stay in order.
-  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.survival > b.survival; });
+  std::stable_sort(places.begin(), places.end(),
+                   [](const Place& a, const Place& b) { return a.survival > b.survival; });
   if (static_cast<int64_t>(places.size()) > room) places.resize(static_cast<size_t>(room));
   std::vector<float> survivals;
   for (const Place& p : places) survivals.push_back(p.survival);
@@ -66,7 +68,8 @@ void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows) {
   if (threshold_ < 0) return CutByTimes(drafts, room);
   int64_t left = room;
   for (Draft& d : drafts) {
-    const auto unlikely = std::find_if(d.confidence.begin(), d.confidence.end(), [this](float c) { return c < threshold_; });
+    const auto unlikely = std::find_if(d.confidence.begin(), d.confidence.end(),
+                                       [this](float c) { return c < threshold_; });
     d.Shorten(static_cast<size_t>(std::min<int64_t>(unlikely - d.confidence.begin(), left)));
     left -= static_cast<int64_t>(d.tokens.size());
   }

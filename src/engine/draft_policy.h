@@ -11,7 +11,8 @@ namespace dsv4 {
 
 class DraftPolicy {
  public:
-  static constexpr int64_t kTryAgain = 32;  // of what is not worth while, so many times not, one token of one draft once
+  // of what is not worth while, so many times not, one token of one draft once
+  static constexpr int64_t kTryAgain = 32;
 
   // `threshold` as EngineOptions::draft_threshold.
   explicit DraftPolicy(float threshold) : threshold_(threshold) {}
@@ -21,8 +22,8 @@ class DraftPolicy {
   // What one would take, from those that were; 0: none was.
   double Expect(int64_t rows) const;
 
-  // Cuts the drafts of a step in which every sequence has a row besides, `max_rows` in all: to those tokens that make the most of
-  // the expected number of tokens a second. With a threshold each draft on its own.
+  // Cuts the drafts of a step in which every sequence has a row besides, `max_rows` in all: to those tokens that make
+  // the most of the expected number of tokens a second. With a threshold each draft on its own.
   void Cut(std::span<Draft> drafts, int64_t max_rows);
 
  private:

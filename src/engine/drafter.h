@@ -1,5 +1,5 @@
-// Who guesses what comes behind a sequence's next token (docs/speculation.md). A guess may be anything: what is emitted does not
-// depend on it.
+// Who guesses what comes behind a sequence's next token (docs/speculation.md). A guess may be anything: what is emitted
+// does not depend on it.
 #pragma once
 
 #include <algorithm>

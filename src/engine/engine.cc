@@ -25,8 +25,9 @@ Status NoMemoryForStep() {
   return ResourceExhausted("no memory for this step; use a smaller prefill chunk or fewer sequences");
 }
 
-std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models, std::unique_ptr<Exchange> exchange,
-                                 const RankPlaces& places, const ModelInfo& info, const EngineOptions& options) {
+std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models,
+                                 std::unique_ptr<Exchange> exchange, const RankPlaces& places, const ModelInfo& info,
+                                 const EngineOptions& options) {
   const DeviceFault fault = EnvFailDeviceAfter();
   std::vector<Ranks::Rank> ranks;
   for (size_t r = 0; r < models.size(); ++r) {
@@ -110,7 +111,8 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
       return InvalidArgument("a step item asks for logits but gives no place for them");
     }
     if (item.prompt_tokens != 0 && item.prompt_tokens < static_cast<int64_t>(item.tokens.size())) {
-      return InvalidArgument(StrCat("a step item has ", item.tokens.size(), " tokens of a prompt of ", item.prompt_tokens,
+      return InvalidArgument(StrCat("a step item has ", item.tokens.size(), " tokens of a prompt of ",
+                                    item.prompt_tokens,
                                     "; name all tokens that the request computes, or 0 for decode rows"));
     }
     parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr,
@@ -156,7 +158,9 @@ Status EngineImpl::Run() {
       DSV4_RETURN_IF_ERROR(ReserveKv(ranks_->recordings(), [&] { return part.session->caches().Reserve(length); }));
       part.session->ReserveTokens(part.tokens.size());
       total += n;
-      rows[static_cast<size_t>(part.regime)] += part.rows == LogitRows::kAll ? n : part.rows == LogitRows::kLast ? 1 : 0;
+      rows[static_cast<size_t>(part.regime)] += part.rows == LogitRows::kAll    ? n
+                                                : part.rows == LogitRows::kLast ? 1
+                                                                                : 0;
     }
     const int64_t most_rows = std::min(*std::max_element(rows.begin(), rows.end()), MostStepRows(options_));
     ranks_->Reserve(std::min(total, most), std::min(most_rows, most));
@@ -189,12 +193,13 @@ Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
   step_caches_.clear();
-  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, for it and for its logits; the
-  // rest goes to them in order.
+  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, for it and for its
+  // logits; the rest goes to them in order.
   const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
   const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
   int64_t room = runner().regimes().MaxRows(regime, budget), row_room = MostStepRows(options_);
-  int64_t waiting = std::count_if(parts.begin(), parts.end(), [regime](const Part& part) { return part.regime == regime; });
+  int64_t waiting = std::count_if(parts.begin(), parts.end(),
+                                  [regime](const Part& part) { return part.regime == regime; });
   for (Part& part : parts) {
     part.taken = part.num_rows = 0;
     if (part.regime != regime || room == 0) continue;

@@ -67,7 +67,9 @@ class EngineImpl : public Engine {
   Result<ExpertUse> expert_use() override;
   Status Step(std::span<const StepItem> items) override;
   Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) override;
-  double StepBytes(int64_t batch, int64_t context) const override { return ranks_ != nullptr ? ranks_->StepBytes(batch, context) : 0; }
+  double StepBytes(int64_t batch, int64_t context) const override {
+    return ranks_ != nullptr ? ranks_->StepBytes(batch, context) : 0;
+  }
   Result<double> MeasureReadRate() override;
   DraftCounts draft_counts() const override { return drafting_.counts; }
   Status health() const override { return ranks_ != nullptr ? ranks_->status() : closed_; }
@@ -105,7 +107,8 @@ class EngineImpl : public Engine {
   Result<uint64_t> ProbeDigest();
 
   const EngineOptions options_;             // without what is called while loading
-  std::shared_ptr<SequenceMemory> memory_;  // outlives what is in the device's memory. Null, as ranks_: there is no device
+  // outlives what is in the device's memory. Null, as ranks_: there is no device
+  std::shared_ptr<SequenceMemory> memory_;
   Status closed_;                           // why there is none
   ModelInfo info_;
   KvLayout kv_layout_;

@@ -44,20 +44,24 @@ Result<std::string> EngineImpl::MakeFingerprint() {
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
   DSV4_ASSIGN_OR_RETURN(const uint64_t weights, DigestOfRanks(*ranks_));
   const std::string ranks = ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "";
-  return StrCat("numerics ", kNumericsVersion, "; ", runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(),
-                "; ", runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_), ranks);
+  return StrCat("numerics ", kNumericsVersion, "; ",
+                runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(), "; ",
+                runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_),
+                ranks);
 }
 
-// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics in all
-// likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
+// The logits' bits after a prompt and after two tokens more: another program that computes them has the same numerics
+// in all likelihood, whatever its version. On the CPU bits do not depend on lengths, and few tokens do.
 Result<uint64_t> EngineImpl::ProbeDigest() {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, NewSession());
   const int64_t length = std::min<int64_t>(runner().on_host() ? 9 : 300, info_.max_context - 2);
   std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
+  for (int64_t i = 0; i < std::max<int64_t>(length, 1); ++i)
+    tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
   uint64_t digest = kDigestBegin;
   std::vector<float> logits;
-  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; ++step) {
+  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context;
+       ++step) {
     DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));
     AddToDigest(&digest, logits.data(), static_cast<int64_t>(logits.size() * sizeof(float)));
     tokens = {static_cast<TokenId>((step + 5) % info_.vocab_size)};

@@ -74,7 +74,8 @@ Status HostDecodeLoop::StepOnce() {
     l.tokens.assign(1, l.next);
     l.tokens.insert(l.tokens.end(), drafts_[i].tokens.begin(), drafts_[i].tokens.end());
     rows += static_cast<int64_t>(l.tokens.size());
-    step_.push_back({.session = items_[l.item].session, .tokens = l.tokens, .rows = LogitRows::kAll, .logits = &l.logits});
+    step_.push_back(
+        {.session = items_[l.item].session, .tokens = l.tokens, .rows = LogitRows::kAll, .logits = &l.logits});
   }
   const Stopwatch stepping;
   DSV4_RETURN_IF_ERROR(engine_.Step(step_));
@@ -83,7 +84,8 @@ Status HostDecodeLoop::StepOnce() {
   ++drafting_.counts.steps;
   if (rows > static_cast<int64_t>(live_.size())) drafting_.counts.verify_s += seconds;
   // Until it is drawn, a drafted token is none.
-  for (size_t i = 0; i < live_.size(); ++i) static_cast<SessionImpl*>(step_[i].session)->TakeBack(drafts_[i].tokens.size());
+  for (size_t i = 0; i < live_.size(); ++i)
+    static_cast<SessionImpl*>(step_[i].session)->TakeBack(drafts_[i].tokens.size());
   return {};
 }
 
@@ -96,7 +98,8 @@ Status HostDecodeLoop::Draw(Live& l, Draft& draft) {
   size_t row = 0;
   for (;; ++row) {
     const std::span<const uint32_t> allowed = item.allowed ? item.allowed() : std::span<const uint32_t>();
-    DSV4_ASSIGN_OR_RETURN(SampledToken token, item.sampler->Sample(std::span(l.logits).subspan(row * vocab, vocab), allowed));
+    DSV4_ASSIGN_OR_RETURN(SampledToken token,
+                          item.sampler->Sample(std::span(l.logits).subspan(row * vocab, vocab), allowed));
     token.drafted = row > 0;
     l.next = token.id;
     const bool stop = std::find(item.stop_ids.begin(), item.stop_ids.end(), token.id) != item.stop_ids.end();
@@ -122,7 +125,8 @@ void HostDecodeLoop::Count(const Draft& draft, int64_t position, int64_t accepte
     if (static_cast<int64_t>(i) < accepted) ++c.accepted_at[i];
   }
   drafting_.drafter->Observe(draft, accepted);
-  if (item.on_verification) item.on_verification({.position = position, .proposed = draft.tokens, .accepted = accepted});
+  if (item.on_verification)
+    item.on_verification({.position = position, .proposed = draft.tokens, .accepted = accepted});
 }
 
 }  // namespace dsv4

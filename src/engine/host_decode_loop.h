@@ -13,9 +13,10 @@
 
 namespace dsv4 {
 
-// A step verifies a draft: it computes the rows of a sequence's next token and of its drafted ones, and every row's token is drawn as
-// the step that had it alone would, with the same random number and the same counts. While draw and draft agree the next row's token
-// is drawn; the rows behind are taken back. So what is emitted does not depend on the drafts.
+// A step verifies a draft: it computes the rows of a sequence's next token and of its drafted ones, and every row's
+// token is drawn as the step that had it alone would, with the same random number and the same counts. While draw and
+// draft agree the next row's token is drawn; the rows behind are taken back. So what is emitted does not depend on the
+// drafts.
 class HostDecodeLoop {
  public:
   // All outlive the loop. Items' sessions are of `engine`, each once, wherever they are sessions at all.

@@ -33,7 +33,9 @@ Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const Mode
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
   const KvLayout kv = MakeKvLayout(facts.kv);
   if (options.kv_room > 0) return std::max(options.kv_room, kv.page_bytes);
-  const int64_t pages = options.max_context > 0 ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens) : 0;
+  const int64_t pages = options.max_context > 0
+                            ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens)
+                            : 0;
   return std::max({kv.page_bytes, pages * kv.page_bytes, std::min(kUsualKvRoom, available_bytes / 16)});
 }
 
@@ -64,9 +66,10 @@ Status CheckHost(const MemoryPlan& p, DeviceKind device) {
   const int64_t needed = p.host_expert_bytes + p.devices * p.host_staging_bytes + kProgramBytes +
                          (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
   if (needed <= p.host_available_bytes) return {};
-  return ResourceExhausted(StrCat("experts that do not fit ", p.device, " take ", p.host_expert_bytes,
-                                  " bytes of the host's memory, with buffers and the program ", needed, "; ",
-                                  p.host_available_bytes, " are available; close other programs, use more GPUs or leave less free for KV (--kv-room)"));
+  return ResourceExhausted(
+      StrCat("experts that do not fit ", p.device, " take ", p.host_expert_bytes,
+             " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
+             " are available; close other programs, use more GPUs or leave less free for KV (--kv-room)"));
 }
 
 }  // namespace dsv4

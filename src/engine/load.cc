@@ -28,18 +28,23 @@ ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int coun
 }
 
 // What to do where the model does not fit: of a synthetic one, take as many layers as do.
-std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers, int64_t page_bytes) {
-  if (options.synthetic.shape.empty()) return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
+std::string Remedy(EngineOptions options, const Device& device, const RankPlaces& places, int64_t num_layers,
+                   int64_t page_bytes) {
+  if (options.synthetic.shape.empty())
+    return "use a smaller --prefill-chunk, close other programs, or use --device cpu";
   int64_t& layers = options.synthetic.num_layers;
   for (layers = num_layers - 1; layers > 0; --layers) {
     const auto source = OpenModelOf(options, device);
-    if (source.ok() && Fits(PlanMemory(options, **source, device, places), page_bytes)) return StrCat("use --layers ", layers);
+    if (source.ok() && Fits(PlanMemory(options, **source, device, places), page_bytes))
+      return StrCat("use --layers ", layers);
   }
   return "use a smaller --prefill-chunk or close other programs";
 }
 
-// On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be there.
-Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device, const RankPlaces& places, const MemoryPlan& plan) {
+// On a CPU files that do not fit are read as their pages are needed; memory of a GPU, or for made weights, must be
+// there.
+Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
+                 const RankPlaces& places, const MemoryPlan& plan) {
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
   DSV4_RETURN_IF_ERROR(CheckHost(plan, device.kind()));
   const ModelFacts& facts = source.facts();
@@ -68,7 +73,8 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(PlaceExperts(options, *source, device, out.places, &plan));
   if (options.on_plan) options.on_plan(plan);
   DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, out.places, plan));
-  DSV4_ASSIGN_OR_RETURN(out.exchange, OpenExchange(options, out.places, out.devices, LargestExchange(options, source->facts(), count)));
+  DSV4_ASSIGN_OR_RETURN(
+      out.exchange, OpenExchange(options, out.places, out.devices, LargestExchange(options, source->facts(), count)));
   const auto progress = [&options](int64_t done, int64_t total) {
     return !options.progress || options.progress({Progress::Phase::kLoading, done, total});
   };
@@ -117,7 +123,8 @@ Result<ModelDescription> Inspect(const EngineOptions& options) {
   DSV4_RETURN_IF_ERROR(PlaceExperts(options, *source, device, places, &d.plan));
   ExecContext ctx = device.Context(nullptr, options.reference_ops);
   ctx.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
-  for (OpImplementations& op : ListOps(ctx)) d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
+  for (OpImplementations& op : ListOps(ctx))
+    d.ops.push_back({std::move(op.op), std::move(op.chosen), std::move(op.candidates)});
   const RankView ranks{.count = count, .transport = PlacesOf(options, devices).transport};
   if (count > 1) ctx.ranks = &ranks;
   d.forward = source->DescribePlan(ctx, count);

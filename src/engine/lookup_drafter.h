@@ -10,9 +10,9 @@
 
 namespace dsv4 {
 
-// The draft behind tokens t[0..N-1] = `tokens`, `next`. For every end e in 1..N-1, L(e) tokens in front of e equal those in front of
-// N, `longest` at most. The largest L wins, of equals the largest e; below `shortest` there is no draft. Token j is t[e+j], where t
-// goes on with the draft itself. Returns L, 0 where there is none.
+// The draft behind tokens t[0..N-1] = `tokens`, `next`. For every end e in 1..N-1, L(e) tokens in front of e equal
+// those in front of N, `longest` at most. The largest L wins, of equals the largest e; below `shortest` there is no
+// draft. Token j is t[e+j], where t goes on with the draft itself. Returns L, 0 where there is none.
 int64_t LookUp(std::span<const TokenId> tokens, TokenId next, int64_t longest, int64_t shortest, int64_t most,
                std::vector<TokenId>* draft);
 

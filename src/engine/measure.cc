@@ -68,7 +68,8 @@ Result<std::vector<LinearShape>> LinearShapes(Engine& engine) {
   return impl->runner().model().LinearShapes();
 }
 
-Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape, int64_t num_tokens, double budget) {
+Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, const LinearShape& shape,
+                                 int64_t num_tokens, double budget) {
   constexpr int64_t kAllBytes = int64_t{256} << 20;  // more than last-level caches hold
   DSV4_ASSIGN_OR_RETURN(EngineImpl* const impl, OnCpu(engine));
   const PoolUse use(&impl->pool());
@@ -85,10 +86,12 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   if (f->global_scale) w.global_scale = FillGlobalScale(1.0f);
   const int64_t most_rows = std::max<int64_t>(kAllBytes / w.row_bytes(), 1);
   if (shape.groups == 1 && w.rows > most_rows) w.rows = most_rows;
-  const int64_t code_bytes = CeilDiv(w.rows * w.row_bytes(), 256) * 256, each = code_bytes + CeilDiv(FileScaleBytes(w), 256) * 256;
+  const int64_t code_bytes = CeilDiv(w.rows * w.row_bytes(), 256) * 256,
+                each = code_bytes + CeilDiv(FileScaleBytes(w), 256) * 256;
   const int64_t copies = CeilDiv(kAllBytes, each);
   DeviceBuffer weights, x, y;
-  if (!weights.Allocate(impl->runner().device(), copies * each) || !x.Allocate(impl->runner().device(), num_tokens * shape.groups * w.cols * 4) ||
+  if (!weights.Allocate(impl->runner().device(), copies * each) ||
+      !x.Allocate(impl->runner().device(), num_tokens * shape.groups * w.cols * 4) ||
       !y.Allocate(impl->runner().device(), num_tokens * w.rows * 4)) {
     return ResourceExhausted("no memory for the weights of a measurement");
   }
@@ -102,7 +105,8 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   uint8_t* const scales = first.block_scale != nullptr ? weights.data() + code_bytes : nullptr;
   FillWeight(ctx, {.w = first, .codes = weights.data(), .block_scale = scales, .seed = 1});
   ParallelFor(ctx.pool, copies - 1, /*grain=*/1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin + 1; i <= end; ++i) std::memcpy(weights.data() + i * each, weights.data(), static_cast<size_t>(each));
+    for (int64_t i = begin + 1; i <= end; ++i)
+      std::memcpy(weights.data() + i * each, weights.data(), static_cast<size_t>(each));
   });
   auto* inputs = reinterpret_cast<float*>(x.data());
   const int64_t width = shape.groups * w.cols;
@@ -112,7 +116,10 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
   const auto start = Clock::now();
   for (int64_t i = 0; i < 3 || SecondsSince(start) < budget; ++i) {
     const auto call = Clock::now();
-    Linear(ctx, {.x = in, .parts = {{copy_at(i % copies), out}}, .groups = shape.groups, .activation = impl->activation_dtype()});
+    Linear(ctx, {.x = in,
+                 .parts = {{copy_at(i % copies), out}},
+                 .groups = shape.groups,
+                 .activation = impl->activation_dtype()});
     if (i > 0) times.push_back(SecondsSince(call));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
@@ -128,7 +135,8 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   const KvLayout& layout = impl->engine().runner().model().kv_layout();
   const auto done = static_cast<int64_t>(session.tokens().size());
   if (done < layout.page_tokens) {
-    return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens, " tokens; the session has ", done));
+    return InvalidArgument(StrCat("cached rows are copied from the first page of ", layout.page_tokens,
+                                  " tokens; the session has ", done));
   }
   DSV4_RETURN_IF_ERROR(impl->caches().Reserve(done + static_cast<int64_t>(tokens.size())));
   for (int r = 0; r < impl->caches().count(); ++r) {

@@ -76,25 +76,32 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places) {
 }
 
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
-  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
-  return std::max(LeastStepTokens(options, limit) * facts.hidden_size, MostStepRows(options) * facts.vocab_size / count);
+  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions)
+                                                : facts.max_positions;
+  return std::max(LeastStepTokens(options, limit) * facts.hidden_size,
+                  MostStepRows(options) * facts.vocab_size / count);
 }
 
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device, const RankPlaces& places) {
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device,
+                      const RankPlaces& places) {
   const bool on_host = device.kind == DeviceKind::kCpu;
   const ModelFacts& facts = model.facts();
-  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions) : facts.max_positions;
+  const int64_t limit = options.max_context > 0 ? std::min(options.max_context, facts.max_positions)
+                                                : facts.max_positions;
   const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device.kind, places.count);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
-  const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count, places.transport);
+  const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count,
+                                            places.transport);
   MemoryPlan plan = MakeMemoryPlan({
       .kv = facts.kv,
       .weight_bytes = weights,
       .widened_bytes = sizes.widened,
-      .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count) : RunningBytes(model, chunk, rows, places)),
-      .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count)) : ranks * device.scratch_bytes,
+      .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count)
+                                           : RunningBytes(model, chunk, rows, places)),
+      .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count))
+                               : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,
       .available_bytes = on_host ? HostBytesFree(options) : places.free_bytes,
       .max_context = limit,
@@ -121,9 +128,10 @@ Status CheckPlan(const MemoryPlan& p, int64_t page_bytes, std::string_view remed
   if (Fits(p, page_bytes)) return {};
   return ResourceExhausted(StrCat(
       "the model does not fit ", p.device, ": weights ", p.weight_bytes + p.widened_bytes, " bytes + scratch of ops ",
-      p.scratch_bytes, p.exchange_bytes > 0 ? StrCat(" + exchange between ranks ", p.exchange_bytes) : "", " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
-      ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ", p.available_bytes,
-      " are free; ", remedy));
+      p.scratch_bytes, p.exchange_bytes > 0 ? StrCat(" + exchange between ranks ", p.exchange_bytes) : "",
+      " + the larger of the loader's buffers, ", p.loading_bytes, ", and activations, ", p.activation_bytes,
+      ", with one sequence's state, ", p.kv_fixed_bytes + page_bytes, " = ", NeededBytes(p, page_bytes), " bytes, ",
+      p.available_bytes, " are free; ", remedy));
 }
 
 }  // namespace dsv4

@@ -45,8 +45,10 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places);
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count);
 
 // For `model`, with these options, on `device`: of the ranks that share it, together. Of several GPUs `device` is any.
-MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device, const RankPlaces& places);
-inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device, const RankPlaces& places) {
+MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const PlannedDevice& device,
+                      const RankPlaces& places);
+inline MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, const Device& device,
+                             const RankPlaces& places) {
   return PlanMemory(options, model, PlannedDevice::Of(device), places);
 }
 

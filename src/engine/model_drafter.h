@@ -1,5 +1,5 @@
-// Drafts by the checkpoint's own module (model/model.h): a pass of it for each place of a draft, drawn from as the row that will
-// verify the token will be drawn from.
+// Drafts by the checkpoint's own module (model/model.h): a pass of it for each place of a draft, drawn from as the row
+// that will verify the token will be drawn from.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ class ModelDrafter : public Drafter {
   Ranks& ranks_;
   const DraftFacts facts_;
   const int64_t vocab_size_, most_, default_tokens_;
-  std::array<float, kMaxDraftTokens + 1> accepted_;  // of MTP, by place: running share of drafts that were accepted there
+  // of MTP, by place: running share of drafts that were accepted there
+  std::array<float, kMaxDraftTokens + 1> accepted_;
   std::vector<Row> rows_;
   std::vector<RankCaches*> caches_;
   Step step_;

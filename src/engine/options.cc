@@ -25,11 +25,13 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
   }
   if (IsInteger(o.activation_dtype) && !NamesCpu(o.device)) {
-    return InvalidArgument("integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
+    return InvalidArgument(
+        "integer activations run on the CPU only; use --device cpu with --activation-dtype int8, int16 or int24");
   }
   if (o.amx != AmxUse::kOff && (!NamesCpu(o.device) || !CpuHasAmx())) {
-    return InvalidArgument(!NamesCpu(o.device) ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
-                                             : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
+    return InvalidArgument(!NamesCpu(o.device)
+                               ? "AMX tiles belong to CPUs; leave --amx out on a GPU"
+                               : "this CPU has no AMX tiles, or the system keeps them from programs; leave --amx out");
   }
   if (o.num_threads < 0 || o.num_threads > kMaxThreads) {
     return InvalidArgument(StrCat("threads ", o.num_threads, ": from 1 to ", kMaxThreads, ", or 0 for one per core"));
@@ -49,7 +51,8 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
   }
   if (o.exchange_timeout_s < 0 || o.exchange_timeout_s > kMaxExchangeTimeout) {
-    return InvalidArgument(StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
+    return InvalidArgument(
+        StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
   }
   const bool module = o.speculate == Speculate::kMtp || o.speculate == Speculate::kDspark;
   if (module && !o.synthetic.shape.empty()) {
@@ -57,14 +60,16 @@ Status CheckEngineOptions(const EngineOptions& o) {
                               ": a synthetic model has no draft module; use --speculate lookup or off"));
   }
   if (o.draft_tokens < 0 || o.draft_tokens > kMaxDraftTokens) {
-    return InvalidArgument(StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
+    return InvalidArgument(
+        StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
   }
   if (!(o.draft_threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.draft_threshold, ": from 0 to 1"));
   if (o.gpu_memory < 0 || o.kv_room < 0) {
     return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, " and room for KV ", o.kv_room, " are bytes, or 0"));
   }
   if (o.gpu_memory > 0 && NamesCpu(o.device) && o.synthetic.shape.empty()) {
-    return InvalidArgument("a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
+    return InvalidArgument(
+        "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
   }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
@@ -72,7 +77,9 @@ Status CheckEngineOptions(const EngineOptions& o) {
 
 int64_t PrefillChunk(const EngineOptions& options) {
   const bool on_host = NamesCpu(options.device);
-  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk : on_host ? kHostPrefillChunk : kDevicePrefillChunk;
+  const int64_t chunk = options.prefill_chunk > 0 ? options.prefill_chunk
+                        : on_host                 ? kHostPrefillChunk
+                                                  : kDevicePrefillChunk;
   if (on_host) return chunk;
   return std::min(chunk, kMaxTokensOnGpu);
 }
@@ -90,8 +97,13 @@ NumericsModes ModesOf(const EngineOptions& o) {
 
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
-                static_cast<int>(o.activation_dtype), NamesOneCpu(o.device) ? std::string() : o.batch_invariant ? std::string(", batch-invariant") : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
-                o.amx == AmxUse::kPrefill ? ", tiles in prefill" : o.amx == AmxUse::kAlways ? ", tiles" : "",
+                static_cast<int>(o.activation_dtype),
+                NamesOneCpu(o.device) ? std::string()
+                : o.batch_invariant   ? std::string(", batch-invariant")
+                                      : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
+                o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
+                : o.amx == AmxUse::kAlways ? ", tiles"
+                                           : "",
                 o.reference_ops ? ", reference ops" : "");
 }
 
@@ -101,7 +113,8 @@ std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
   const int threads = o.num_threads > 0 ? o.num_threads : num_cores;
   if (count > 1) return std::make_unique<ThreadPool>(std::max(1, threads / count));
   const bool wanted = o.pinning == Pinning::kOn || (o.pinning == Pinning::kAuto && NumNodes(cores) > 1);
-  if (!NamesCpu(o.device) || !wanted || threads > num_cores || threads == 0) return std::make_unique<ThreadPool>(o.num_threads);
+  if (!NamesCpu(o.device) || !wanted || threads > num_cores || threads == 0)
+    return std::make_unique<ThreadPool>(o.num_threads);
   return std::make_unique<ThreadPool>(PlaceThreads(cores, threads));
 }
 
@@ -121,16 +134,19 @@ RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Devi
   const Device& first = *devices.front();
   const bool shares = p.count > 1 && devices[1]->index() == first.index();
   if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
-  if (first.kind() != DeviceKind::kCpu) p.transport = shares || o.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
+  if (first.kind() != DeviceKind::kCpu)
+    p.transport = shares || o.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
   for (const auto& device : devices) p.free_bytes = std::min(p.free_bytes, device->free_bytes());
   return p;
 }
 
-// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep one.
+// Ranks on the CPU wait for each other as long as it takes: a thread that ends early says so, and nothing else can keep
+// one.
 Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const RankPlaces& places,
                                                std::span<const std::unique_ptr<Device>> devices, int64_t largest) {
   if (places.count == 1) return std::unique_ptr<Exchange>();
-  if (places.transport == ExchangeTransport::kHost) return std::make_unique<Exchange>(places.count, ExchangeOptions{.timeout_s = 0});
+  if (places.transport == ExchangeTransport::kHost)
+    return std::make_unique<Exchange>(places.count, ExchangeOptions{.timeout_s = 0});
   std::vector<ExchangeGpu> gpus;
   bool in_order = true;  // then a rank is called by its GPU
   for (const auto& device : devices) {

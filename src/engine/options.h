@@ -20,8 +20,8 @@ namespace dsv4 {
 Status CheckEngineOptions(const EngineOptions& options);
 
 int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suits the device
-// What the buffers of steps are made for on a GPU, however small the first step is: some blocks of eight rows at least, so that
-// what attention keeps as FP16 numbers has room in chunks of any size (layers/attention.cc).
+// What the buffers of steps are made for on a GPU, however small the first step is: some blocks of eight rows at least,
+// so that what attention keeps as FP16 numbers has room in chunks of any size (layers/attention.cc).
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context);
 // The same for rows of logits, on a CPU too. No pass has more, whatever its sequences ask for.
 int64_t MostStepRows(const EngineOptions& options);
@@ -31,8 +31,8 @@ NumericsModes ModesOf(const EngineOptions& options);
 // Everything among the options that may change a row's bits: part of the fingerprint of snapshots.
 std::string DescribeModes(const EngineOptions& options);
 
-// One of `count` ranks' threads. One rank's are pinned where that was asked for, or where threads that wander would find
-// their rows on another node.
+// One of `count` ranks' threads. One rank's are pinned where that was asked for, or where threads that wander would
+// find their rows on another node.
 std::unique_ptr<ThreadPool> MakePool(const EngineOptions& options, int count = 1);
 
 // What the ranks' devices are to each other.
@@ -46,8 +46,8 @@ struct RankPlaces {
 };
 RankPlaces PlacesOf(const EngineOptions& options, std::span<const std::unique_ptr<Device>> devices);
 
-// The ranks' exchange, with room for sums of `largest` values at once where that is not too much; null for one rank. GPUs' links
-// are probed.
+// The ranks' exchange, with room for sums of `largest` values at once where that is not too much; null for one rank.
+// GPUs' links are probed.
 Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& options, const RankPlaces& places,
                                                std::span<const std::unique_ptr<Device>> devices, int64_t largest);
 

@@ -11,7 +11,8 @@ RankDecodeSteps::RankDecodeSteps(Ranks& ranks, int64_t vocab_size) : ranks_(rank
   for (int r = 0; r < ranks.count(); ++r) steps_.push_back(std::make_unique<DecodeSteps>(ranks.runner(r), vocab_size));
 }
 
-Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> caches, std::span<const DecodeSteps::Draw> draws) {
+Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> caches,
+                              std::span<const DecodeSteps::Draw> draws) {
   DSV4_RETURN_IF_ERROR(ranks_.GiveViews(step, caches));
   return ranks_.Run([&](int r) { return steps_[static_cast<size_t>(r)]->Begin(ranks_.StepOf(r, step), draws); });
 }
@@ -19,10 +20,12 @@ Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> cac
 Status RankDecodeSteps::QueueModel(int64_t k) {
   const auto records = [](const auto& steps) { return steps->ModelRecordsNext(); };
   if (ranks_.count() > 1 && std::any_of(steps_.begin(), steps_.end(), records)) {
-    DSV4_RETURN_IF_ERROR(ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->PrepareModel(), Status{}; }));
+    DSV4_RETURN_IF_ERROR(
+        ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->PrepareModel(), Status{}; }));
   }
   // A device that is known to have failed sends nothing: the others hear of it at once.
-  return ranks_.Run([this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), ranks_.runner(r).device().status(); });
+  return ranks_.Run(
+      [this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), ranks_.runner(r).device().status(); });
 }
 
 Status RankDecodeSteps::QueueDraw(int64_t k) {

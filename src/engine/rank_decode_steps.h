@@ -1,5 +1,5 @@
-// Decode steps on all ranks: each has the model's part, draws from the same logits, and goes on with the same token. With one
-// rank these are its steps and nothing else.
+// Decode steps on all ranks: each has the model's part, draws from the same logits, and goes on with the same token.
+// With one rank these are its steps and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,16 @@ class RankDecodeSteps {
 
   Ranks& ranks() const { return ranks_; }
 
-  // The calls of DecodeSteps on every rank, queued when they return. `step` holds the leader's views of the sequences of `caches`.
+  // The calls of DecodeSteps on every rank, queued when they return. `step` holds the leader's views of the sequences
+  // of `caches`.
   Status Begin(const Step& step, std::span<RankCaches* const> caches, std::span<const DecodeSteps::Draw> draws);
   Status QueueModel(int64_t k);
   bool masked() const { return leader().masked(); }
   std::span<uint32_t> MaskOf(size_t sequence) { return leader().MaskOf(sequence); }
   Status QueueDraw(int64_t k);
 
-  // Waits until every rank has step k's tokens, which are the same on all. An error of one rank, or of the exchange, is for good.
+  // Waits until every rank has step k's tokens, which are the same on all. An error of one rank, or of the exchange, is
+  // for good.
   Result<std::span<const int32_t>> Wait(int64_t k);
   // Of what is queued, whatever its errors.
   void Synchronize();

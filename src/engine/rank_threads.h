@@ -21,10 +21,11 @@ class RankThreads {
 
   int count() const { return static_cast<int>(statuses_.size()); }
 
-  // Calls job(rank) on every rank's thread at once and returns when all have ended: the first rank's error, if any. What a
-  // job throws is its status: std::bad_alloc kResourceExhausted, anything else kInternal. `failed` hears of a rank's error on
-  // its thread at once, while others may wait for that rank. Not reentrant.
-  Status Run(const std::function<Status(int rank)>& job, const std::function<void(int rank, const Status& why)>& failed = {});
+  // Calls job(rank) on every rank's thread at once and returns when all have ended: the first rank's error, if any.
+  // What a job throws is its status: std::bad_alloc kResourceExhausted, anything else kInternal. `failed` hears of a
+  // rank's error on its thread at once, while others may wait for that rank. Not reentrant.
+  Status Run(const std::function<Status(int rank)>& job,
+             const std::function<void(int rank, const Status& why)>& failed = {});
 
  private:
   void Work(int rank);

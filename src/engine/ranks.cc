@@ -8,7 +8,10 @@
 namespace dsv4 {
 
 Ranks::Ranks(std::vector<Rank> ranks, std::unique_ptr<Exchange> exchange)
-    : ranks_(std::move(ranks)), steps_(ranks_.size()), exchange_(std::move(exchange)), threads_(static_cast<int>(ranks_.size())) {
+    : ranks_(std::move(ranks)),
+      steps_(ranks_.size()),
+      exchange_(std::move(exchange)),
+      threads_(static_cast<int>(ranks_.size())) {
   for (const Rank& rank : ranks_) recordings_.push_back(&rank.runner->recordings());
   if (count() == 1) return;
   DSV4_CHECK(exchange_ != nullptr && exchange_->count() == count());
@@ -44,14 +47,16 @@ Status Ranks::GiveViews(const Step& step, std::span<RankCaches* const> caches) {
 }
 
 bool Ranks::RecordsNext(const Step& step, Regime rows) const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.runner->RecordsNext(step, rows); });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [&](const Rank& rank) { return rank.runner->RecordsNext(step, rows); });
 }
 
 Status Ranks::Run(const std::function<Status(int)>& job) {
   if (count() == 1) return job(0);
   const Status ran = threads_.Run(
       [&](int r) {
-        const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());  // the caller uses the leader's
+        // the caller uses the leader's
+        const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());
         runner(r).device().Bind();
         return job(r);
       },

@@ -1,5 +1,5 @@
-// All ranks of an engine. The leader - the caller's thread - decides what a step holds; every rank executes it on a thread of
-// its own. With one rank there is one runner and nothing else.
+// All ranks of an engine. The leader - the caller's thread - decides what a step holds; every rank executes it on a
+// thread of its own. With one rank there is one runner and nothing else.
 #pragma once
 
 #include <functional>
@@ -40,8 +40,9 @@ class Ranks {
   // Runner::Reserve on every rank. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // Queues the pass on every rank; with several it has run when this returns. `step` holds the leader's views of sequences,
-  // caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status() tells.
+  // Queues the pass on every rank; with several it has run when this returns. `step` holds the leader's views of
+  // sequences, caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status()
+  // tells.
   Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches);
 
   // A pass of the model's draft module on every rank, of one row a sequence (LoadedModel::Draft): its logits [S, V] and
@@ -49,8 +50,8 @@ class Ranks {
   Status Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,
                std::vector<float>* confidence);
 
-  // The parts of Forward, for steps that the ranks repeat. Gives the ranks their views of a step's sequences; nothing is queued on
-  // any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
+  // The parts of Forward, for steps that the ranks repeat. Gives the ranks their views of a step's sequences; nothing
+  // is queued on any rank. Then rank r's step, where `step` is the leader's; good until the next GiveViews.
   Status GiveViews(const Step& step, std::span<RankCaches* const> caches);
   const Step& StepOf(int rank, const Step& step) const { return rank == 0 ? step : steps_[static_cast<size_t>(rank)]; }
   // Whether a rank would record the pass first (Runner::RecordsNext): then all prepare before one of them launches it.

@@ -17,26 +17,26 @@ namespace dsv4 {
 // What a recording does: the model with its logits, the draw of tokens from them with the next step's input, or both.
 enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw };
 
-// A recorded step starts at once; one that is not recorded is queued kernel by kernel, which the device hides behind the
-// step before as soon as a step takes longer than its launches: from a few sequences on. So small steps are recorded when
-// they first run, others once they have proved to come back, the least used one goes when the share is full, and a step
-// whose recording the device has no memory for runs without. Bits are the same either way: the same kernels on the same
-// arrays.
+// A recorded step starts at once; one that is not recorded is queued kernel by kernel, which the device hides behind
+// the step before as soon as a step takes longer than its launches: from a few sequences on. So small steps are
+// recorded when they first run, others once they have proved to come back, the least used one goes when the share is
+// full, and a step whose recording the device has no memory for runs without. Bits are the same either way: the same
+// kernels on the same arrays.
 class Recordings {
  public:
   static constexpr int64_t kSmall = 8;      // sequences up to which a step is recorded at once
   static constexpr int64_t kRunsBefore = 16;  // of a larger one
 
-  // `max_bytes` of `device`'s memory; 0: nothing is recorded. What a recording takes is known only when it is there, so that of
-  // one more may be used.
+  // `max_bytes` of `device`'s memory; 0: nothing is recorded. What a recording takes is known only when it is there, so
+  // that of one more may be used.
   Recordings(Device& device, int64_t max_bytes) : device_(device), max_bytes_(max_bytes) {}
 
-  // Queues `work`, which is that of every other call with the same `kind` and `sequences` since Clear: the same kernels on
-  // the same addresses.
+  // Queues `work`, which is that of every other call with the same `kind` and `sequences` since Clear: the same kernels
+  // on the same addresses.
   void Run(StepWork kind, int64_t sequences, const std::function<void()>& work);
 
-  // Whether the next Run of that would record first; Prepare does that part of it. Recording may wait for a GPU, and for those
-  // that write its memory: ranks all do it before one of them launches what waits for others.
+  // Whether the next Run of that would record first; Prepare does that part of it. Recording may wait for a GPU, and
+  // for those that write its memory: ranks all do it before one of them launches what waits for others.
   bool RecordsNext(StepWork kind, int64_t sequences) const;
   void Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work);
 
@@ -67,13 +67,14 @@ class Recordings {
   int64_t count_ = 0, bytes_ = 0, clock_ = 0;
 };
 
-// `reserve` takes memory for KV of all ranks: a Status. Where there is none, the ranks' `recordings` go first, as they only make
-// steps faster. Nothing may be queued.
+// `reserve` takes memory for KV of all ranks: a Status. Where there is none, the ranks' `recordings` go first, as they
+// only make steps faster. Nothing may be queued.
 template <typename Reserve>
 Status ReserveKv(std::span<Recordings* const> recordings, Reserve reserve) {
   Status status = reserve();
   const auto none = [](const Recordings* r) { return r->count() == 0; };
-  if (status.code() != StatusCode::kResourceExhausted || std::all_of(recordings.begin(), recordings.end(), none)) return status;
+  if (status.code() != StatusCode::kResourceExhausted || std::all_of(recordings.begin(), recordings.end(), none))
+    return status;
   for (Recordings* r : recordings) r->GiveUp();
   return reserve();
 }

@@ -11,19 +11,22 @@ namespace dsv4 {
 
 // Tokens that a request computes, up to which its prompt's rows are treated as decode rows: one pass of them.
 inline constexpr int64_t kShortPrompt = kMaxDecodeRows;
-inline constexpr int64_t kMediumPrompt = 1024;  // up to here an input of its matrix products is two numbers (docs/numerics.md, 3.1)
+// up to here an input of its matrix products is two numbers (docs/numerics.md, 3.1)
+inline constexpr int64_t kMediumPrompt = 1024;
 
 // Of a prompt of which a request computes so many tokens in all.
 constexpr Regime RegimeOfPrompt(int64_t tokens) {
   return tokens <= kShortPrompt ? Regime::kDecode : tokens <= kMediumPrompt ? Regime::kPrompt : Regime::kLongPrompt;
 }
 
-// The engine's one place that knows numbers of rows. One CPU has one regime; ranks on CPUs cut prompts by tokens, and so tell them from
-// decode rows (layers/plan.h).
+// The engine's one place that knows numbers of rows. One CPU has one regime; ranks on CPUs cut prompts by tokens, and
+// so tell them from decode rows (layers/plan.h).
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_(NamesOneCpu(o.device) || o.batch_invariant), prompt_inputs_(o.prompt_inputs), max_decode_rows_(o.max_decode_rows) {}
+      : one_(NamesOneCpu(o.device) || o.batch_invariant),
+        prompt_inputs_(o.prompt_inputs),
+        max_decode_rows_(o.max_decode_rows) {}
 
   // Of an item's rows; `prompt_tokens` as in StepItem.
   Regime Of(int64_t prompt_tokens) const {

@@ -9,8 +9,9 @@ namespace dsv4 {
 namespace {
 
 bool SameModel(const ModelInfo& a, const ModelInfo& b) {
-  return a.vocab_size == b.vocab_size && a.num_layers == b.num_layers && a.hidden_size == b.hidden_size && a.max_context == b.max_context &&
-         a.weight_bytes == b.weight_bytes && a.kv_fixed_bytes == b.kv_fixed_bytes && a.kv_bytes_per_token == b.kv_bytes_per_token;
+  return a.vocab_size == b.vocab_size && a.num_layers == b.num_layers && a.hidden_size == b.hidden_size &&
+         a.max_context == b.max_context && a.weight_bytes == b.weight_bytes && a.kv_fixed_bytes == b.kv_fixed_bytes &&
+         a.kv_bytes_per_token == b.kv_bytes_per_token;
 }
 
 }  // namespace
@@ -35,12 +36,14 @@ Status EngineImpl::Restart() {
 
 Status EngineImpl::Reopen() {
   DSV4_ASSIGN_OR_RETURN(Loaded loaded, LoadModel(options_));
-  if (!SameModel(loaded.info, info_)) return DataLoss("the model's files hold another model by now; start the program again");
+  if (!SameModel(loaded.info, info_))
+    return DataLoss("the model's files hold another model by now; start the program again");
   DSV4_RETURN_IF_ERROR(Start(std::move(loaded)));
   if (fingerprint_.empty()) return {};
   DSV4_ASSIGN_OR_RETURN(const std::string now, MakeFingerprint());
   if (now == fingerprint_) return {};
-  return DataLoss(StrCat("the model's files hold another model by now, [", now, "] in place of [", fingerprint_, "]; start the program again"));
+  return DataLoss(StrCat("the model's files hold another model by now, [", now, "] in place of [", fingerprint_,
+                         "]; start the program again"));
 }
 
 }  // namespace dsv4

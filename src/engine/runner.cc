@@ -16,10 +16,16 @@ constexpr int64_t kTileTokens = 8;  // from here on AMX tiles are faster than AV
 
 Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> model, const EngineOptions& options,
                int64_t max_context, int64_t recording_bytes)
-    : device_(device), model_(std::move(model)), amx_(options.amx), regimes_(options),
+    : device_(device),
+      model_(std::move(model)),
+      amx_(options.amx),
+      regimes_(options),
       // Recordings name addresses: on a device the buffers have their largest size from the beginning.
-      least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)), least_rows_(on_host() ? 1 : MostStepRows(options)),
-      ctx_(device.Context(&pool, options.reference_ops)), step_buffers_(device), recordings_(device, recording_bytes) {
+      least_tokens_(on_host() ? 1 : LeastStepTokens(options, max_context)),
+      least_rows_(on_host() ? 1 : MostStepRows(options)),
+      ctx_(device.Context(&pool, options.reference_ops)),
+      step_buffers_(device),
+      recordings_(device, recording_bytes) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   device_.Bind();  // kernels are asked for their limits
   model_->Plan(ctx_);
@@ -36,7 +42,8 @@ bool Runner::UsesTiles(int64_t num_tokens) const {
 }
 
 int64_t Runner::RowsAlike(int64_t rows) const {
-  if (on_host()) return amx_ == AmxUse::kPrefill && rows < kTileTokens ? kTileTokens - 1 : std::numeric_limits<int64_t>::max();
+  if (on_host())
+    return amx_ == AmxUse::kPrefill && rows < kTileTokens ? kTileTokens - 1 : std::numeric_limits<int64_t>::max();
   return std::max(rows, kMaxDecodeRows);
 }
 

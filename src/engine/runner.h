@@ -33,8 +33,8 @@ class Runner {
   // Decode rows up to which a step's rows have the bits that they have in one of `rows` rows.
   int64_t RowsAlike(int64_t rows) const;
 
-  // Room for steps of so many tokens with so many rows of logits. Logits and recordings of before are gone where there was
-  // none. Throws std::bad_alloc; the next Reserve starts from nothing then.
+  // Room for steps of so many tokens with so many rows of logits. Logits and recordings of before are gone where there
+  // was none. Throws std::bad_alloc; the next Reserve starts from nothing then.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
   // The device fails when so many passes have begun, for tests (DSV4_FAIL_DEVICE_AFTER); 0: never.
@@ -42,22 +42,23 @@ class Runner {
   // A pass is about to be queued. False: the device has failed, and there is nothing to queue. Forward asks by itself.
   bool BeginPass();
 
-  // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each sequence, all
-  // with logits, runs from its recording. The calling thread is the device's from here on.
+  // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each
+  // sequence, all with logits, runs from its recording. The calling thread is the device's from here on.
   void Forward(const Step& step, Regime rows);
   // Whether Forward would record first; Prepare does that part of it (Recordings::Prepare).
   bool RecordsNext(const Step& step, Regime rows) const;
   void Prepare(const Step& step, Regime rows);
 
-  // A pass of the model's draft module (LoadedModel::Draft); Reserve has made room. Then what it said, of `rows` sequences.
+  // A pass of the model's draft module (LoadedModel::Draft); Reserve has made room. Then what it said, of `rows`
+  // sequences.
   void Draft(const Step& step, int64_t place);
   void DownloadDraft(float* logits, float* confidence, int64_t rows);
 
   // Rows of the last pass's logits, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
 
-  // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass. Returns
-  // its logits, f32 [R, V].
+  // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass.
+  // Returns its logits, f32 [R, V].
   StepView Place(const Step& step, Regime rows);
   Tensor Queue(const StepView& view);
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }

@@ -1,8 +1,8 @@
 // Sampler: see dsv4/sampling.h for what each parameter means and in which order they work.
 //
-// Chances are whole numbers, so that sums of them are exact, and every random number is a function of (seed, number of the output
-// token, token): a choice depends on nothing but the logits, the parameters and the tokens before it. Masses, cuts and the draw are
-// those of ops/sample, bit for bit.
+// Chances are whole numbers, so that sums of them are exact, and every random number is a function of (seed, number of
+// the output token, token): a choice depends on nothing but the logits, the parameters and the tokens before it.
+// Masses, cuts and the draw are those of ops/sample, bit for bit.
 #include "dsv4/sampling.h"
 
 #include <algorithm>
@@ -129,7 +129,8 @@ void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& 
   std::sort(ids.begin(), ids.end(), before);
 }
 
-// Who wins the race of sample_math.h; a token without mass does not run. ids: of what the masses belong to; empty: 0, 1, ..
+// Who wins the race of sample_math.h; a token without mass does not run. ids: of what the masses belong to; empty: 0,
+// 1, ..
 TokenId Race(std::span<const uint64_t> masses, std::span<const TokenId> ids, uint64_t draw) {
   double least = std::numeric_limits<double>::infinity();
   TokenId winner = -1;
@@ -157,7 +158,8 @@ Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits, std::spa
     return InvalidArgument(StrCat("sampler: ", logits.size(), " logits for a vocabulary of ", vocab_size_));
   }
   if (!allowed.empty() && static_cast<int64_t>(allowed.size()) * 32 < vocab_size_) {
-    return InvalidArgument(StrCat("sampler: ", allowed.size(), " words of allowed tokens for a vocabulary of ", vocab_size_));
+    return InvalidArgument(
+        StrCat("sampler: ", allowed.size(), " words of allowed tokens for a vocabulary of ", vocab_size_));
   }
   bool has_nan = false;
   const float largest = Largest(logits, &has_nan);
@@ -257,7 +259,8 @@ TokenId SamplerImpl::DrawOfTopK(float largest, uint64_t draw) {
   Softmax(kept_logits_, largest, params_.temperature, weights_);
   Masses(weights_, masses_);
   if (params_.top_p < 1.0f) {
-    const double wanted = sample::WantedMass(params_.top_p, std::accumulate(masses_.begin(), masses_.end(), uint64_t{0}));
+    const double wanted = sample::WantedMass(params_.top_p,
+                                             std::accumulate(masses_.begin(), masses_.end(), uint64_t{0}));
     uint64_t passed = 0;
     for (uint64_t& mass : masses_) {
       const uint64_t before = passed;

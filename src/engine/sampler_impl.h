@@ -9,7 +9,8 @@
 
 namespace dsv4 {
 
-inline constexpr char kBannedAll[] = "logit_bias, or what the output must be, bans every token that is left; allow at least one";
+inline constexpr char
+    kBannedAll[] = "logit_bias, or what the output must be, bans every token that is left; allow at least one";
 
 class SamplerImpl : public Sampler {
  public:

@@ -62,8 +62,9 @@ Status SessionImpl::Truncate(int64_t num_tokens) {
   if (num_tokens == 0) return Reset(), Status{};
   if (num_tokens == length) return {};
   if (written_ - num_tokens > kMaxTakenBack) {
-    return InvalidArgument(StrCat("cannot cut a session that has had ", written_, " tokens to ", num_tokens, ": it takes back ",
-                                  kMaxTakenBack, " at most; begin a new session, or take a snapshot earlier"));
+    return InvalidArgument(StrCat("cannot cut a session that has had ", written_, " tokens to ", num_tokens,
+                                  ": it takes back ", kMaxTakenBack,
+                                  " at most; begin a new session, or take a snapshot earlier"));
   }
   DSV4_RETURN_IF_ERROR(caches_->Truncate(num_tokens));
   tokens_.resize(static_cast<size_t>(num_tokens));

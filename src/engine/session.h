@@ -74,7 +74,8 @@ class SessionImpl : public Session {
   // Room for `more` tokens, so that Commit cannot fail; grows geometrically, as one token a step would otherwise copy
   // the whole list each time.
   void ReserveTokens(size_t more) {
-    if (tokens_.capacity() < tokens_.size() + more) tokens_.reserve(std::max(2 * tokens_.size(), tokens_.size() + more));
+    if (tokens_.capacity() < tokens_.size() + more)
+      tokens_.reserve(std::max(2 * tokens_.size(), tokens_.size() + more));
   }
   void Commit(std::span<const TokenId> tokens) {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());

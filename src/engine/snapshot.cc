@@ -29,7 +29,9 @@ struct Head {
   int64_t fixed_bytes, page_bytes, num_pages;
   int64_t num_written;  // tokens that the rings have held: num_tokens, and some behind them that were taken back
 
-  int64_t text_bytes() const { return fingerprint_bytes + num_tokens * static_cast<int64_t>(sizeof(TokenId)) + note_bytes; }
+  int64_t text_bytes() const {
+    return fingerprint_bytes + num_tokens * static_cast<int64_t>(sizeof(TokenId)) + note_bytes;
+  }
 };
 static_assert(sizeof(Head) == 72);
 constexpr int64_t kHeadBytes = sizeof(Head);
@@ -44,7 +46,8 @@ std::string_view Bytes(const auto& values) {
 
 std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const Head& h) {
   std::vector<uint32_t> sums = {Checksum(body, h.fixed_bytes)};
-  for (int64_t i = 0; i < h.num_pages; ++i) sums.push_back(Checksum(body + h.fixed_bytes + i * h.page_bytes, h.page_bytes));
+  for (int64_t i = 0; i < h.num_pages; ++i)
+    sums.push_back(Checksum(body + h.fixed_bytes + i * h.page_bytes, h.page_bytes));
   sums.push_back(Checksum(sums.data(), static_cast<int64_t>(sums.size() * 4)));
   return sums;
 }
@@ -118,8 +121,8 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
                               "; delete the file or use the program that wrote it"));
   }
   const auto within = [size](int64_t n, int64_t most) { return n >= 0 && n <= size && n <= most; };
-  if (!within(h.num_tokens, kMaxTokens) || !within(h.fingerprint_bytes, kMaxFingerprint) || !within(h.note_bytes, kMaxNote) ||
-      kHeadBytes + h.text_bytes() + 4 > size) {
+  if (!within(h.num_tokens, kMaxTokens) || !within(h.fingerprint_bytes, kMaxFingerprint) ||
+      !within(h.note_bytes, kMaxNote) || kHeadBytes + h.text_bytes() + 4 > size) {
     return Damaged(path, "cut off, or its head is damaged");
   }
   const int64_t text_end = kHeadBytes + h.text_bytes();
@@ -138,8 +141,8 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
                               "]; use another folder for each model and setting"));
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
-  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes ||
-      h.page_bytes != layout.page_bytes || h.num_pages != pages) {
+  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.token_bytes != sizeof(TokenId) ||
+      h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes || h.num_pages != pages) {
     return Damaged(path, "its sizes do not fit its model");
   }
   const int64_t body = h.fixed_bytes + h.num_pages * h.page_bytes, sums = (1 + h.num_pages) * 4;
@@ -150,11 +153,12 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   out.info.tokens.resize(static_cast<size_t>(h.num_tokens));
   std::memcpy(out.info.tokens.data(), at, out.info.tokens.size() * sizeof(TokenId));
   for (const TokenId id : out.info.tokens) {
-    if (id < 0 || id >= model.vocab_size) return Damaged(path, StrCat("holds token ", id, ", which the model does not have"));
+    if (id < 0 || id >= model.vocab_size)
+      return Damaged(path, StrCat("holds token ", id, ", which the model does not have"));
   }
   if (h.num_tokens > model.max_context) {
-    return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ", model.max_context,
-                                    "; raise it (--ctx) up to the model's own"));
+    return ResourceExhausted(StrCat("'", path, "': ", h.num_tokens, " tokens exceed the context limit of ",
+                                    model.max_context, "; raise it (--ctx) up to the model's own"));
   }
   out.info.note.assign(at + out.info.tokens.size() * sizeof(TokenId), static_cast<size_t>(h.note_bytes));
   out.info.file_bytes = size;
@@ -168,7 +172,8 @@ Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
   try {
     std::vector<TokenId> tokens = tokens_;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens.size())));
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_));
+    return std::shared_ptr<const KvSnapshot>(
+        std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }
@@ -180,7 +185,8 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
   try {
     std::vector<TokenId> tokens = from->tokens();
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(static_cast<int64_t>(tokens.size())));
-    return std::unique_ptr<Session>(new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written()));
+    return std::unique_ptr<Session>(
+        new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a session");
   }
@@ -188,25 +194,34 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
 
 Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string_view note) const {
   if (memory_->fingerprint.empty()) {
-    if (memory_->engine == nullptr) return InvalidArgument("the snapshot's engine is gone, and nobody has asked for its fingerprint");
+    if (memory_->engine == nullptr)
+      return InvalidArgument("the snapshot's engine is gone, and nobody has asked for its fingerprint");
     DSV4_RETURN_IF_ERROR(memory_->engine->SnapshotFingerprint().status());
   }
   const KvLayout& layout = memory_->layout();
   Device& device = memory_->device();
   const SequenceCache& cache = caches_->of(0);  // one rank's rows are every rank's
-  Head h{.magic = {}, .version = kVersion, .token_bytes = sizeof(TokenId), .num_tokens = static_cast<int64_t>(tokens_.size()),
-         .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()), .note_bytes = static_cast<int64_t>(note.size()),
-         .fixed_bytes = layout.fixed_bytes, .page_bytes = layout.page_bytes,
-         .num_pages = static_cast<int64_t>(cache.pages().size()), .num_written = written_};
+  Head h{.magic = {},
+         .version = kVersion,
+         .token_bytes = sizeof(TokenId),
+         .num_tokens = static_cast<int64_t>(tokens_.size()),
+         .fingerprint_bytes = static_cast<int64_t>(memory_->fingerprint.size()),
+         .note_bytes = static_cast<int64_t>(note.size()),
+         .fixed_bytes = layout.fixed_bytes,
+         .page_bytes = layout.page_bytes,
+         .num_pages = static_cast<int64_t>(cache.pages().size()),
+         .num_written = written_};
   std::memcpy(h.magic, kMagic.data(), sizeof(h.magic));
   try {
     std::string head(reinterpret_cast<const char*>(&h), sizeof(h));
     head.append(memory_->fingerprint).append(Bytes(tokens_)).append(note);
     const uint32_t head_sum = Checksum(head.data(), static_cast<int64_t>(head.size()));
     head.append(reinterpret_cast<const char*>(&head_sum), 4);
-    auto image = std::make_shared<ImageImpl>(h, std::move(head), SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
+    auto image = std::make_shared<ImageImpl>(h, std::move(head),
+                                             SnapshotInfo{.tokens = tokens_, .note = std::string(note)});
     device.Download(image->body(), cache.fixed(), layout.fixed_bytes);
-    for (int64_t i = 0; i < h.num_pages; ++i) device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
+    for (int64_t i = 0; i < h.num_pages; ++i)
+      device.Download(image->page(i), cache.pages()[static_cast<size_t>(i)], layout.page_bytes);
     DSV4_RETURN_IF_ERROR(device.Synchronize());  // of a device that has failed nothing is kept
     return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
@@ -234,7 +249,8 @@ Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std:
     DSV4_RETURN_IF_ERROR(opened.file->Read(body, image->body_size(), image->body()));
     const std::vector<uint32_t> sums = ChecksumsOf(image->body(), opened.head);
     std::vector<uint32_t> found(sums.size());
-    DSV4_RETURN_IF_ERROR(opened.file->Read(body + image->body_size(), static_cast<int64_t>(found.size() * 4), found.data()));
+    DSV4_RETURN_IF_ERROR(
+        opened.file->Read(body + image->body_size(), static_cast<int64_t>(found.size() * 4), found.data()));
     if (found != sums) return Damaged(path, "a checksum is wrong");
     return std::shared_ptr<const SnapshotImage>(std::move(image));
   } catch (const std::bad_alloc&) {
@@ -245,7 +261,8 @@ Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std:
 Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const SnapshotImage& image) {
   const auto* from = dynamic_cast<const ImageImpl*>(&image);
   DSV4_RETURN_IF_ERROR(health());
-  if (from == nullptr || from->fingerprint() != memory_->fingerprint) return InvalidArgument("the snapshot belongs to another engine");
+  if (from == nullptr || from->fingerprint() != memory_->fingerprint)
+    return InvalidArgument("the snapshot belongs to another engine");
   try {
     std::vector<TokenId> tokens = image.info().tokens;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, RankCaches::Create(memory_->kv_of_ranks));
@@ -259,7 +276,8 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
         device.Upload(cache.pages()[static_cast<size_t>(i)], from->page(i), layout.page_bytes);
       }
     }
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written()));
+    return std::shared_ptr<const KvSnapshot>(
+        std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }

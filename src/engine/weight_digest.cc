@@ -13,7 +13,8 @@ constexpr int64_t kBatch = 4096;  // samples that are under way together: a wait
 // Samples on their way from the device. Their digest is that of one after the other.
 class Samples {
  public:
-  explicit Samples(Device& device) : device_(device), staged_(static_cast<uint8_t*>(device.AllocateStaging(kBatch * kSampleBytes))) {}
+  explicit Samples(Device& device)
+      : device_(device), staged_(static_cast<uint8_t*>(device.AllocateStaging(kBatch * kSampleBytes))) {}
   ~Samples() {
     if (staged_ == nullptr) return;
     (void)device_.Synchronize();
@@ -27,7 +28,8 @@ class Samples {
     const int64_t n = std::min(bytes, kSampleBytes);
     for (const int64_t at : {(bytes - n) / 3, bytes - n}) {
       if (static_cast<int64_t>(sizes_.size()) == kBatch) Collect();
-      device_.DownloadLater(staged_ + static_cast<int64_t>(sizes_.size()) * kSampleBytes, static_cast<const uint8_t*>(data) + at, n);
+      device_.DownloadLater(staged_ + static_cast<int64_t>(sizes_.size()) * kSampleBytes,
+                            static_cast<const uint8_t*>(data) + at, n);
       sizes_.push_back(n);
     }
   }

@@ -13,8 +13,8 @@ namespace dsv4 {
 inline constexpr uint64_t kDigestBegin = 0xCBF29CE484222325u;
 void AddToDigest(uint64_t* digest, const void* data, int64_t bytes);
 
-// Of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256 bytes at two
-// places of each. A weight that differs elsewhere alone goes unnoticed. Errors: kResourceExhausted, the device's.
+// Of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256 bytes at
+// two places of each. A weight that differs elsewhere alone goes unnoticed. Errors: kResourceExhausted, the device's.
 Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device);
 
 }  // namespace dsv4

@@ -16,8 +16,8 @@
 
 namespace dsv4 {
 
-// One read. Direct reads move whole blocks: a slot takes SlotBytes() from a block-aligned address on, and the bytes that
-// were asked for begin PadBytes() into it.
+// One read. Direct reads move whole blocks: a slot takes SlotBytes() from a block-aligned address on, and the bytes
+// that were asked for begin PadBytes() into it.
 struct FilePart {
   int32_t file = 0;
   int64_t offset = 0, bytes = 0;
@@ -29,9 +29,12 @@ class ParallelReader {
   static constexpr int kThreads = 16;      // reads in flight; they wait for the disk, so more than cores
 
   static int64_t PadBytes(const FilePart& part) { return part.offset % kBlock; }
-  static int64_t SlotBytes(const FilePart& part) { return (PadBytes(part) + part.bytes + kBlock - 1) / kBlock * kBlock; }
+  static int64_t SlotBytes(const FilePart& part) {
+    return (PadBytes(part) + part.bytes + kBlock - 1) / kBlock * kBlock;
+  }
 
-  // Files that the file system does not read directly, and parts that the page cache holds already, are read through it.
+  // Files that the file system does not read directly, and parts that the page cache holds already, are read through
+  // it.
   explicit ParallelReader(std::vector<std::shared_ptr<const MappedFile>> files, int num_threads = kThreads);
   ~ParallelReader();
   ParallelReader(const ParallelReader&) = delete;

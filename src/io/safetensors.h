@@ -47,8 +47,8 @@ struct TensorEntry {
   int64_t num_bytes() const;
 };
 
-// What stands in front of the tensors' bytes: the header's length and the header, padded to 8 bytes. The bytes of `tensors`
-// follow in their order, without gaps.
+// What stands in front of the tensors' bytes: the header's length and the header, padded to 8 bytes. The bytes of
+// `tensors` follow in their order, without gaps.
 std::string SafetensorsPrologue(std::span<const TensorEntry> tensors);
 
 // One tensor to write; `bytes` is shape x dtype long.

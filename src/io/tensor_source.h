@@ -42,9 +42,10 @@ class TensorSource {
   // Asks for all bytes of `tensor` at once; worth it before reading a whole tensor of a scattered source.
   void WillRead(const FileTensor& tensor) const;
 
-  // Brings the files into memory (page cache) and into this process's page tables, with the threads of `pool` (may be null).
-  // Where they are spread over several memory nodes, each brings the rows that it will compute with: an equal share of every
-  // tensor, in order. `progress(done, total)` in bytes, on the calling thread; false stops, and so does this function, with false.
+  // Brings the files into memory (page cache) and into this process's page tables, with the threads of `pool` (may be
+  // null). Where they are spread over several memory nodes, each brings the rows that it will compute with: an equal
+  // share of every tensor, in order. `progress(done, total)` in bytes, on the calling thread; false stops, and so does
+  // this function, with false.
   bool Preload(ThreadPool* pool, const std::function<bool(int64_t, int64_t)>& progress) const;
 
  private:

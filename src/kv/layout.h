@@ -26,8 +26,8 @@ struct KvSpec {
   int64_t hidden_width = 0;              // of the values that a draft module keeps of the last positions; 0: none
 };
 
-// A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2, coff*d],
-// values first, then gate scores (slot bias included). A row pools the last coff*m of them.
+// A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2,
+// coff*d], values first, then gate scores (slot bias included). A row pools the last coff*m of them.
 struct CompressorLayout {
   int64_t ratio = 0;         // m; 0: no compressor
   int64_t overlap = 0;       // coff

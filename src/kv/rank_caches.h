@@ -1,5 +1,5 @@
-// One sequence's KV memory on every rank. All ranks compute all rows, with the same bits, so caches of ranks are alike: the
-// same pages are whole, shared, being filled; only their addresses differ.
+// One sequence's KV memory on every rank. All ranks compute all rows, with the same bits, so caches of ranks are alike:
+// the same pages are whole, shared, being filled; only their addresses differ.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class RankCaches {
   // memories[r] is rank r's; they are of one layout and outlive the caches.
   static Result<std::unique_ptr<RankCaches>> Create(std::span<KvMemory* const> memories);
 
-  // The calls of SequenceCache, on every rank. On an error nothing has changed, but that ranks which had room for more pages
-  // keep them for the next try.
+  // The calls of SequenceCache, on every rank. On an error nothing has changed, but that ranks which had room for more
+  // pages keep them for the next try.
   Result<std::unique_ptr<RankCaches>> Fork(int64_t num_tokens);
   Status Reserve(int64_t num_tokens);
   Status Truncate(int64_t num_tokens);

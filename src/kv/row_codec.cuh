@@ -43,7 +43,8 @@ __device__ __forceinline__ uint8_t F32ToE4m3(float x) {
 // Nearest, ties to the even code, beyond 6 saturates; a NaN becomes 6, as on the CPU.
 __device__ __forceinline__ uint8_t F32ToE2m1(float x) {
   const float a = fabsf(x);
-  const int code = !(a <= 0.25f) + !(a < 0.75f) + !(a <= 1.25f) + !(a < 1.75f) + !(a <= 2.5f) + !(a < 3.5f) + !(a <= 5.0f);
+  const int code = !(a <= 0.25f) + !(a < 0.75f) + !(a <= 1.25f) + !(a < 1.75f) + !(a <= 2.5f) + !(a < 3.5f) +
+                   !(a <= 5.0f);
   return static_cast<uint8_t>(code | static_cast<int>((__float_as_uint(x) >> 28) & 8u));
 }
 
@@ -61,7 +62,9 @@ __device__ __forceinline__ float Bf16ToF32(uint16_t bits) { return __uint_as_flo
 __device__ __forceinline__ float RoundToBf16(float x) { return Bf16ToF32(F32ToBf16(x)); }
 
 // Exponents of a block's power-of-two scale, given max |x| of the block.
-__device__ __forceinline__ int Fp8ScaleExponent(float largest) { return CeilLog2(__fdiv_rn(fmaxf(largest, 1e-4f), 448.0f)); }
+__device__ __forceinline__ int Fp8ScaleExponent(float largest) {
+  return CeilLog2(__fdiv_rn(fmaxf(largest, 1e-4f), 448.0f));
+}
 __device__ __forceinline__ int Fp4ScaleExponent(float largest) {
   return CeilLog2(__fdiv_rn(fmaxf(largest, 6.0f * 0x1p-126f), 6.0f));
 }
@@ -111,7 +114,8 @@ __device__ __forceinline__ void StoreU16(uint8_t* p, uint16_t v) {
 }
 
 // Channel i of a row.
-__device__ __forceinline__ float DecodeChannel(const RowFormat& f, const uint8_t* data, const uint8_t* scale, int64_t i) {
+__device__ __forceinline__ float DecodeChannel(const RowFormat& f, const uint8_t* data, const uint8_t* scale,
+                                               int64_t i) {
   switch (f.kind) {
     case RowFormat::Kind::kFp8: {
       const int64_t nope = f.dim - f.rope_dim;
@@ -119,7 +123,8 @@ __device__ __forceinline__ float DecodeChannel(const RowFormat& f, const uint8_t
       return Bf16ToF32(LoadU16(data + nope + 2 * (i - nope)));
     }
     case RowFormat::Kind::kFp4:
-      return E2m1ToF32(static_cast<uint32_t>(data[i / 2] >> (4 * (i & 1))) & 15u) * E8m0ToF32(scale[i / kIndexScaleBlock]);
+      return E2m1ToF32(static_cast<uint32_t>(data[i / 2] >> (4 * (i & 1))) & 15u) *
+             E8m0ToF32(scale[i / kIndexScaleBlock]);
     case RowFormat::Kind::kBf16: return Bf16ToF32(LoadU16(data + 2 * i));
     case RowFormat::Kind::kF32: return reinterpret_cast<const float*>(data)[i];
   }
@@ -144,8 +149,8 @@ __device__ __forceinline__ float LargestInBlock(const float* x, int64_t begin, i
 }  // namespace internal
 
 // x: f32 [dim], readable by the whole warp. Warps first = 0 .. step - 1 together encode a row.
-__device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale, int lane, int first = 0,
-                                     int step = 1) {
+__device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale, int lane,
+                                     int first = 0, int step = 1) {
   const int64_t stride = 32 * step, at = lane + 32 * first;
   switch (f.kind) {
     case RowFormat::Kind::kFp8: {
@@ -181,7 +186,8 @@ __device__ inline void EncodeRowWarp(const RowFormat& f, const float* x, uint8_t
   }
 }
 
-__device__ inline void DecodeRowWarp(const RowFormat& f, const uint8_t* data, const uint8_t* scale, float* x, int lane) {
+__device__ inline void DecodeRowWarp(const RowFormat& f, const uint8_t* data, const uint8_t* scale, float* x,
+                                     int lane) {
   for (int64_t i = lane; i < f.dim; i += 32) x[i] = DecodeChannel(f, data, scale, i);
 }
 

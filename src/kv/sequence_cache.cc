@@ -116,7 +116,8 @@ Status SequenceCache::Truncate(int64_t num_tokens) {
   const bool partly = num_tokens % layout.page_tokens != 0;
   if (partly && memory_->pages.IsShared(pages_[kept - 1])) {
     uint8_t* own = memory_->pages.Allocate();
-    if (own == nullptr) return ResourceExhausted("no memory for a page of a sequence that is cut; close other sessions");
+    if (own == nullptr)
+      return ResourceExhausted("no memory for a page of a sequence that is cut; close other sessions");
     memory_->pages.device().CopyWithin(own, pages_[kept - 1], layout.page_bytes);
     memory_->pages.Free(pages_[kept - 1]);
     pages_[kept - 1] = own;

@@ -96,7 +96,9 @@ class SequenceCache {
  private:
   SequenceCache(KvMemory& memory, uint8_t* fixed) : memory_(&memory), fixed_(fixed) {}
   bool OnHost() const { return memory_->pages.device().kind() == DeviceKind::kCpu; }
-  int64_t BytesOf(int64_t num_pages) const { return memory_->layout.fixed_bytes + num_pages * memory_->layout.page_bytes; }
+  int64_t BytesOf(int64_t num_pages) const {
+    return memory_->layout.fixed_bytes + num_pages * memory_->layout.page_bytes;
+  }
   bool UpdatePageTable();
 
   KvMemory* memory_;

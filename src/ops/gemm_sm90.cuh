@@ -1,9 +1,9 @@
 // Products of packed weights with many activations, for Hopper: D[weight rows, tokens] = W[rows, K] X[tokens, K]^T.
 //
 // A block multiplies 128 weight rows with up to 256 tokens. Two warps copy weight tiles (src/ops/pack_weight) and
-// activations into rings of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to wgmma
-// as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a row's bits do not
-// depend on the number of tokens.
+// activations into rings of shared memory; two warpgroups decode 64 rows each into registers, exactly, and feed them to
+// wgmma as its A operand while the next 64 columns are decoded. Sums are float32, over K in one fixed order: a row's
+// bits do not depend on the number of tokens.
 //
 // Registers: the multiplying warps take 232 by setmaxnreg, the copying ones 40. The compiler plans with that only while
 // the roles are the two branches of one if, copying warps without a part return first, and nothing stands behind the
@@ -12,9 +12,9 @@
 // NVFP4 and FP8 codes times a power of two are exact in FP16, so their activations are FP16, too: 10 fraction bits, and
 // +-65504 beyond. MXFP4's scales and BF16 weights have BF16's range: there activations are BF16.
 //
-// Activations lie in blocks (activation_blocks.cuh), so that any rows of one column block are one contiguous copy. In two
-// parts (the rest of the rounding is rounded, too) the column blocks of the second part lie behind those of the first,
-// c = 2 slab + part, and decoded weights multiply both.
+// Activations lie in blocks (activation_blocks.cuh), so that any rows of one column block are one contiguous copy. In
+// two parts (the rest of the rounding is rounded, too) the column blocks of the second part lie behind those of the
+// first, c = 2 slab + part, and decoded weights multiply both.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -49,15 +49,19 @@ constexpr int ChunkSlabs(WeightFormat f) { return TileBytes(f) <= 1024 ? 2 : 1; 
 constexpr int ChunkTileBytes(WeightFormat f) { return ChunkSlabs(f) * static_cast<int>(TileBytes(f)); }
 constexpr int ChunkBytes(WeightFormat f) { return kRowTiles * ChunkTileBytes(f); }
 
-// Tiles of few tokens: decoding is all the work, and a warp alone decodes at the pace at which one instruction's result is the next
-// one's input. Two blocks on a multiprocessor, twice as many warps, then take half the time.
+// Tiles of few tokens: decoding is all the work, and a warp alone decodes at the pace at which one instruction's result
+// is the next one's input. Two blocks on a multiprocessor, twice as many warps, then take half the time.
 constexpr bool IsSmall(int n) { return n <= 64; }
-constexpr int TokenStageBytes(int n, int parts) { return IsSmall(n) ? n * parts * 128 : kStages * kTokenBytes / TokenStages(n, parts); }
+constexpr int TokenStageBytes(int n, int parts) {
+  return IsSmall(n) ? n * parts * 128 : kStages * kTokenBytes / TokenStages(n, parts);
+}
 constexpr int StagingBytes(int n) { return IsSmall(n) ? n * 128 : kStagingBytes; }
 constexpr int GemmSharedBytes(WeightFormat f, int n, int parts) {
   return 1024 + TokenStages(n, parts) * TokenStageBytes(n, parts) + kStages * ChunkBytes(f) + StagingBytes(n) + 512;
 }
-constexpr int BlocksOfSm(WeightFormat f, int n, int parts) { return IsSmall(n) && GemmSharedBytes(f, n, parts) <= 113 * 1024 ? 2 : 1; }
+constexpr int BlocksOfSm(WeightFormat f, int n, int parts) {
+  return IsSmall(n) && GemmSharedBytes(f, n, parts) <= 113 * 1024 ? 2 : 1;
+}
 
 struct GemmShared {
   uint32_t tokens, weights, staging;
@@ -132,8 +136,8 @@ __device__ __forceinline__ void CopyWeights(const GemmShared& s, Ring<>& ring, c
 
 // One thread: the activations of one tile. Both parts share a stage: two parts are for tiles of up to 128 tokens.
 template <int kParts, int kStageBytes, uint32_t kCount>
-__device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ring, const uint8_t* tokens, uint32_t bytes,
-                                           int64_t stride, int num_slabs) {
+__device__ __forceinline__ void CopyTokens(const GemmShared& s, Ring<kCount>& ring, const uint8_t* tokens,
+                                           uint32_t bytes, int64_t stride, int num_slabs) {
   for (int slab = 0; slab < num_slabs; ++slab, ++ring.count) {
     const uint32_t full = s.token_full + 8 * ring.stage();
     BarrierWaitOrTrap(s.token_empty + 8 * ring.stage(), ring.parity() ^ 1);
@@ -168,7 +172,8 @@ struct Fp8Scales {
 __device__ __forceinline__ bool AllFold(const Fp8Scales& scales, int num_slabs, int barrier) {
   bool odd = false;
   for (int i = static_cast<int>(threadIdx.x % 32); i < (num_slabs + 1) / 2; i += 32) {
-    odd = odd || (scales.row[0] != nullptr && !(FoldsExactly(__ldg(scales.row[0] + i)) && FoldsExactly(__ldg(scales.row[1] + i))));
+    odd = odd || (scales.row[0] != nullptr &&
+                  !(FoldsExactly(__ldg(scales.row[0] + i)) && FoldsExactly(__ldg(scales.row[1] + i))));
   }
   return !NamedBarrierOr(barrier, 128, odd);
 }
@@ -182,9 +187,9 @@ __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
 
 // acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired, bool kRescale>
-__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
-                                              const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
-                                              float (&unit)[2]) {
+__device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
+                                              const WarpRows& rows, const Fp8Scales& scales, int num_slabs,
+                                              float (&acc)[kN / 2], float (&unit)[2]) {
   static_assert(kN * kParts <= kMaxTokens);
   constexpr bool kFp8 = HasScalesBeside(kFormat);
   constexpr int kChunk = ChunkSlabs(kFormat);
@@ -253,7 +258,8 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
     __syncwarp();
     if (lane == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % TokenStages(kN, kParts)));
   };
-  // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are free.
+  // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are
+  // free.
   const auto step = [&]<int kOdd>(int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
     const bool more = slab + 1 < num_slabs;
     multiply.template operator()<kOdd>(slab, now);
@@ -281,9 +287,9 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
 }
 
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired>
-__device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
-                                             const Fp8Scales& scales, int num_slabs, float (&acc)[kN / 2],
-                                             float (&unit)[2]) {
+__device__ __forceinline__ void MultiplyTile(const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
+                                             const WarpRows& rows, const Fp8Scales& scales, int num_slabs,
+                                             float (&acc)[kN / 2], float (&unit)[2]) {
   if constexpr (HasScalesBeside(kFormat)) {
     if (!AllFold(scales, num_slabs, 1 + static_cast<int>(threadIdx.x / 128))) {
       MultiplySlabs<kFormat, kN, kParts, kPaired, true>(s, at, rows, scales, num_slabs, acc, unit);
@@ -305,12 +311,12 @@ __device__ __forceinline__ void StoreIf(bool wanted, float* p, float v) {
                : "memory");
 }
 
-// A warp's 16 rows of the sums, times scale[0] (rows g) and scale[1] (rows g + 8), for tokens < num_tokens: row r of token i
-// goes to row(i)[r] where first_row <= r < end_row; row may be null. Neighbouring lanes swap halves first, so that one
-// store of the warp writes 64 contiguous bytes of 2 tokens, not 32 of 4.
+// A warp's 16 rows of the sums, times scale[0] (rows g) and scale[1] (rows g + 8), for tokens < num_tokens: row r of
+// token i goes to row(i)[r] where first_row <= r < end_row; row may be null. Neighbouring lanes swap halves first, so
+// that one store of the warp writes 64 contiguous bytes of 2 tokens, not 32 of 4.
 template <int kN, typename Row>
-__device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const float (&scale)[2], int num_tokens, int first_row,
-                                          int end_row, const Row& row) {
+__device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const float (&scale)[2], int num_tokens,
+                                          int first_row, int end_row, const Row& row) {
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   const bool odd = t % 2 != 0;
   const int r = g + (odd ? 8 : 0);
@@ -319,7 +325,8 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
   for (int j = 0; j < kN / 8; ++j) {
     const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]};
     const float high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
-    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
+    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1),
+                            __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // tokens 8 j + 4 (t / 2) + i: the even lane's two, then the odd lane's
       const int token = 8 * j + t / 2 * 4 + i;
@@ -330,9 +337,11 @@ __device__ __forceinline__ void StoreSums(const float (&acc)[kN / 2], const floa
   }
 }
 
-// The same for a tile that lies inside as a whole, in fewer instructions: token i's 16 rows of this warp go to y + i * stride.
+// The same for a tile that lies inside as a whole, in fewer instructions: token i's 16 rows of this warp go to y + i *
+// stride.
 template <int kN>
-__device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const float (&scale)[2], float* y, int stride) {
+__device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const float (&scale)[2], float* y,
+                                             int stride) {
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   const bool odd = t % 2 != 0;
   float* const to = y + g + (odd ? 8 : 0) + static_cast<int64_t>(t / 2 * 4) * stride;
@@ -340,7 +349,8 @@ __device__ __forceinline__ void StoreAllSums(const float (&acc)[kN / 2], const f
   for (int j = 0; j < kN / 8; ++j) {
     const float low[2] = {acc[4 * j] * scale[0], acc[4 * j + 1] * scale[0]};
     const float high[2] = {acc[4 * j + 2] * scale[1], acc[4 * j + 3] * scale[1]};
-    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
+    const float other[2] = {__shfl_xor_sync(~0u, odd ? low[0] : high[0], 1),
+                            __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float v = i < 2 ? (odd ? other[i] : low[i]) : (odd ? high[i - 2] : other[i - 2]);
@@ -356,9 +366,10 @@ __device__ __forceinline__ float InputRest(float x) {
   return fabsf(x) < 0x1p127f ? x - __bfloat162float(__float2bfloat16_rn(x)) : 0.0f;
 }
 
-// 16 activations of a row as they lie in a block: two chunks of 16 bytes. A step's two chunks are 32 bytes of memory, which one store writes
-// when neighbouring lanes have swapped: even lanes have the first chunks of their step and of the next, odd ones the second chunks
-// of the step before and of theirs. Halves of 32 bytes would each cost as much as the whole.
+// 16 activations of a row as they lie in a block: two chunks of 16 bytes. A step's two chunks are 32 bytes of memory,
+// which one store writes when neighbouring lanes have swapped: even lanes have the first chunks of their step and of
+// the next, odd ones the second chunks of the step before and of theirs. Halves of 32 bytes would each cost as much as
+// the whole.
 struct PackedBlockValues {
   uint4 v[2];
   __device__ __forceinline__ void Store(uint8_t* block, int r) const {
@@ -404,7 +415,8 @@ struct BlockValues {
       first[t] = odd ? got : low[t];
       second[t] = odd ? high[t] : got;
     }
-    return {{make_uint4(first[0], first[1], first[2], first[3]), make_uint4(second[0], second[1], second[2], second[3])}};
+    return {
+        {make_uint4(first[0], first[1], first[2], first[3]), make_uint4(second[0], second[1], second[2], second[3])}};
   }
   // As row r of `block`; by all lanes of the row.
   template <bool kHalf>

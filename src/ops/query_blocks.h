@@ -1,7 +1,8 @@
-// Queries of long prompts as attention on a GPU takes them, written by their own projection: FP16 numbers in blocks of 8 tokens
-// x 64 channels, 1,024 bytes. Block (c, r), of channels 64 c .. and tokens 8 r .., is number c * CeilDiv(T, 8) + r; token 8 r + i
-// has 128 bytes of it, in which the 16-byte chunk k lies at chunk k ^ i. RoPE has turned the tail of every head. The norm
-// of a head is left to attention: it multiplies scores, and what it needs is the sum of the head's squares.
+// Queries of long prompts as attention on a GPU takes them, written by their own projection: FP16 numbers in blocks of
+// 8 tokens x 64 channels, 1,024 bytes. Block (c, r), of channels 64 c .. and tokens 8 r .., is number c * CeilDiv(T, 8)
+// + r; token 8 r + i has 128 bytes of it, in which the 16-byte chunk k lies at chunk k ^ i. RoPE has turned the tail of
+// every head. The norm of a head is left to attention: it multiplies scores, and what it needs is the sum of the head's
+// squares.
 #pragma once
 
 #include <cmath>
@@ -21,14 +22,17 @@ struct QueryBlocks {
 };
 
 // Bytes of `blocks`, a multiple of 1,024.
-constexpr int64_t QueryBlocksBytes(int64_t num_tokens, int64_t channels) { return (num_tokens + 7) / 8 * 8 * channels * 2; }
+constexpr int64_t QueryBlocksBytes(int64_t num_tokens, int64_t channels) {
+  return (num_tokens + 7) / 8 * 8 * channels * 2;
+}
 
-// A head's norm takes any scale of the projection away, FP16's range does not: with NVFP4, whose largest weight can be 6 x 448 times
-// the global scale, `unit` makes sqrt(K) of these 2^7 to 2^8. Then inputs that are RMS-normalised, times a norm's weights of up to W,
-// give at most sqrt(K) 2^8 W. FP8's scales are not known to the host: 1.
+// A head's norm takes any scale of the projection away, FP16's range does not: with NVFP4, whose largest weight can be
+// 6 x 448 times the global scale, `unit` makes sqrt(K) of these 2^7 to 2^8. Then inputs that are RMS-normalised, times
+// a norm's weights of up to W, give at most sqrt(K) 2^8 W. FP8's scales are not known to the host: 1.
 inline float QueryUnit(const QuantTensor& w) {
   if (w.format != WeightFormat::kNvfp4) return 1;
-  const double largest = std::sqrt(static_cast<double>(w.cols)) * 6 * 448 * std::fabs(static_cast<double>(w.global_scale));
+  const double largest = std::sqrt(static_cast<double>(w.cols)) * 6 * 448 *
+                         std::fabs(static_cast<double>(w.global_scale));
   if (!(largest >= 0x1p-80 && largest <= 0x1p80)) return 1;
   int exponent = 0;
   std::frexp(largest, &exponent);

@@ -38,8 +38,8 @@ inline bool SupportsAmx(const ExecContext& ctx) {
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 
-// Functions named Gpu... and ...Implementation, and those that say what an op can do, are of the context, formats and shapes alone,
-// in every build: they hold for a GPU that is described as for one that is there.
+// Functions named Gpu... and ...Implementation, and those that say what an op can do, are of the context, formats and
+// shapes alone, in every build: they hold for a GPU that is described as for one that is there.
 
 // The last row of a table is the reference; it runs on the CPU.
 template <typename Args, size_t N>

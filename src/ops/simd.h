@@ -1,7 +1,7 @@
 // Float32 lanes, eight or (AVX-512) sixteen: the vector code of the *_cpu.cc kernels, written once and compiled per
-// instruction set. Everything lives in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build uses
-// std::experimental::simd (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the sum of
-// eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken; sixteen are first folded to eight.
+// instruction set. Everything lives in namespace DSV4_ISA. With AVX2 and AVX-512 Fma rounds once; the generic build
+// uses std::experimental::simd (SSE2, NEON) and Fma rounds twice. Within a build every function is deterministic: the
+// sum of eight lanes is ((0+1)+(2+3)) + ((4+5)+(6+7)) wherever it is taken; sixteen are first folded to eight.
 #pragma once
 
 #include <array>

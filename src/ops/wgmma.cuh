@@ -1,5 +1,5 @@
-// Hopper's warpgroup matrix instruction, named barriers and registers of warpgroups, as thin wrappers over PTX (PTX ISA 9.0,
-// section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). sm_90a only.
+// Hopper's warpgroup matrix instruction, named barriers and registers of warpgroups, as thin wrappers over PTX (PTX ISA
+// 9.0, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). sm_90a only.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +38,14 @@ __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Descriptor of a K-major operand in shared memory, rows of 64 BF16 with the 128-byte swizzle: the 16-byte chunk c of row
-// r lies at chunk c ^ (r % 8); eight rows are 1024 bytes, 1024-byte aligned. 16 columns further is + 2.
+// Descriptor of a K-major operand in shared memory, rows of 64 BF16 with the 128-byte swizzle: the 16-byte chunk c of
+// row r lies at chunk c ^ (r % 8); eight rows are 1024 bytes, 1024-byte aligned. 16 columns further is + 2.
 __device__ __forceinline__ uint64_t SwizzledRows(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 
-// d[64, kN] = a[64, 16] b[16, kN] + (add ? d : 0). Of each warp's 16 rows, lane L = 4 g + t holds a as mma.m16n8k16 does
-// and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i]. a and b are BF16, or FP16.
+// d[64, kN] = a[64, 16] b[16, kN] + (add ? d : 0). Of each warp's 16 rows, lane L = 4 g + t holds a as mma.m16n8k16
+// does and d[4 j + 2 r + i] = D[g + 8 r, 8 j + 2 t + i]. a and b are BF16, or FP16.
 template <int kN, bool kHalf = false>
 struct Wgmma;
 
@@ -77,16 +77,18 @@ struct Wgmma;
 #define DSV4_OUT7 DSV4_OUT6, DSV4_F16(96)
 #define DSV4_OUT8 DSV4_OUT7, DSV4_F16(112)
 
-#define DSV4_WGMMA_OF(HALF, TYPE, N, BLOCKS, A0, A1, A2, A3, B, ADD)                                                                \
-  template <>                                                                                                         \
-  struct Wgmma<N, HALF> {                                                                                                 \
-    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b, uint32_t add) {                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                                                 \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" DSV4_LIST##BLOCKS "}, "          \
-                   "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}"                                 \
-                   : DSV4_OUT##BLOCKS                                                                                 \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                    \
-    }                                                                                                                 \
+#define DSV4_WGMMA_OF(HALF, TYPE, N, BLOCKS, A0, A1, A2, A3, B, ADD)                                      \
+  template <>                                                                                             \
+  struct Wgmma<N, HALF> {                                                                                 \
+    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b, uint32_t add) {   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD                                              \
+                   ", 0;\n"                                                                               \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" DSV4_LIST##BLOCKS \
+                   "}, "                                                                                  \
+                   "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}"                    \
+                   : DSV4_OUT##BLOCKS                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                       \
+    }                                                                                                     \
   };
 #define DSV4_WGMMA(...)                      \
   DSV4_WGMMA_OF(false, "bf16", __VA_ARGS__) \

@@ -15,8 +15,8 @@ enum class WeightFormat : uint8_t {
   kFp8Block,  // codes: E4M3 [N, K]; block_scale [ceil(N/128), ceil(K/128)] E8M0 or F32
   kMxfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/32] E8M0
   kNvfp4,     // codes: E2M1 [N, K/2] bytes, low nibble = even k; block_scale [N, K/16] E4M3; global_scale
-  // The same rows, known to have powers of two as scales, one per 32 columns, of which the largest is at most 2^15 times
-  // the smallest (blocks of zeros aside): experts on a GPU, in smaller tiles. No file says so of itself.
+  // The same rows, known to have powers of two as scales, one per 32 columns, of which the largest is at most 2^15
+  // times the smallest (blocks of zeros aside): experts on a GPU, in smaller tiles. No file says so of itself.
   kMxfp4Tight,
   kNvfp4Tight,
 };
@@ -70,10 +70,14 @@ constexpr std::string_view NameOf(WeightFormat f) { return InfoOf(f).name; }
 // Tight or not, what lies in rows is the same.
 constexpr bool IsTight(WeightFormat f) { return f == WeightFormat::kMxfp4Tight || f == WeightFormat::kNvfp4Tight; }
 constexpr WeightFormat FormatOfRows(WeightFormat f) {
-  return f == WeightFormat::kMxfp4Tight ? WeightFormat::kMxfp4 : f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f;
+  return f == WeightFormat::kMxfp4Tight   ? WeightFormat::kMxfp4
+         : f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4
+                                          : f;
 }
 constexpr WeightFormat TightOf(WeightFormat f) {
-  return f == WeightFormat::kMxfp4 ? WeightFormat::kMxfp4Tight : f == WeightFormat::kNvfp4 ? WeightFormat::kNvfp4Tight : f;
+  return f == WeightFormat::kMxfp4   ? WeightFormat::kMxfp4Tight
+         : f == WeightFormat::kNvfp4 ? WeightFormat::kNvfp4Tight
+                                     : f;
 }
 
 }  // namespace dsv4

@@ -15,7 +15,8 @@ namespace dsv4::test {
 namespace {
 
 class CudaFixture : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, CudaFixture, testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
+INSTANTIATE_TEST_SUITE_P(All, CudaFixture,
+                         testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');

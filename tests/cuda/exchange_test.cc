@@ -85,16 +85,17 @@ float TreeOf(const std::vector<std::vector<float>>& parts, size_t i) {
   return v[0];
 }
 
-// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns and shares. Those
-// larger than the room travel as arrays where there is a link, in pieces too; an odd number of elements never does.
+// Sums of several shapes in a row, payloads larger than the room for them included, then gathered columns and shares.
+// Those larger than the room travel as arrays where there is a link, in pieces too; an odd number of elements never
+// does.
 void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
   auto devices = OpenGpus(count, one_gpu);
   if (devices.empty()) GTEST_SKIP() << "needs " << count << " GPUs";
   const int64_t room = 5000;
   GpuRanks ranks(std::move(devices), transport, room);
   Random random(static_cast<uint64_t>(count));
-  for (const Shape shape :
-       {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096}, Shape{7, 1001}, Shape{128, 256}, Shape{9, 4096}, Shape{300, 128}}) {
+  for (const Shape shape : {Shape{1, 4}, Shape{1, 4096}, Shape{3, 257}, Shape{2, 2500}, Shape{33, 512}, Shape{1, 4096},
+                            Shape{7, 1001}, Shape{128, 256}, Shape{9, 4096}, Shape{300, 128}}) {
     const int64_t n = shape.num_elements(), columns = shape[1];
     std::vector<std::vector<float>> parts;
     for (int r = 0; r < count; ++r) parts.push_back(random.Hostiles(n));

@@ -56,10 +56,12 @@ struct Layer {
             u += ups[e][static_cast<size_t>(j * d + c)] * row[static_cast<size_t>(c)];
           }
           g = std::min(g, limit);
-          h[static_cast<size_t>(j)] = InParts(static_cast<float>(g / (1 + std::exp(-g)) * std::clamp(u, -limit, limit) * weight), parts, half);
+          h[static_cast<size_t>(j)] = InParts(
+              static_cast<float>(g / (1 + std::exp(-g)) * std::clamp(u, -limit, limit) * weight), parts, half);
         }
         for (int64_t c = 0; c < d; ++c) {
-          for (int64_t j = 0; j < f; ++j) y[static_cast<size_t>(c)] += downs[e][static_cast<size_t>(c * f + j)] * h[static_cast<size_t>(j)];
+          for (int64_t j = 0; j < f; ++j)
+            y[static_cast<size_t>(c)] += downs[e][static_cast<size_t>(c * f + j)] * h[static_cast<size_t>(j)];
         }
       }
       want.insert(want.end(), y.begin(), y.end());
@@ -75,26 +77,35 @@ struct Layer {
 };
 
 // Output for the first `tokens`, from x as blocks if `blocks`. Empty: not supported here.
-std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false, bool blocks = false, bool wide = false) {
+std::vector<float> OnGpu(Layer& l, int parts, int64_t tokens, bool in_place = false, bool blocks = false,
+                         bool wide = false) {
   Mirror gpu;
   const auto rows = static_cast<size_t>(tokens), columns = static_cast<size_t>(l.d);
-  GuardBuffer<uint8_t> x_blocks({blocks ? static_cast<int64_t>(ActivationBlocksBytes(rows, columns)) : 0},
-                                blocks ? AsBlocks(l.x.span().first(rows * columns), rows, columns) : std::vector<uint8_t>{});
+  GuardBuffer<uint8_t> x_blocks(
+      {blocks ? static_cast<int64_t>(ActivationBlocksBytes(rows, columns)) : 0},
+      blocks ? AsBlocks(l.x.span().first(rows * columns), rows, columns) : std::vector<uint8_t>{});
   std::vector<ExpertMatrices> matrices;
   const auto weight = [&](const QuantFixture& fixture) {
     QuantTensor w = fixture.tensor();
     if (wide) w.format = FormatOfRows(w.format);
     return gpu.Weight(w);
   };
-  for (size_t e = 0; e < l.gate.size(); ++e) matrices.push_back({weight(l.gate[e]), weight(l.up[e]), weight(l.down[e])});
+  for (size_t e = 0; e < l.gate.size(); ++e)
+    matrices.push_back({weight(l.gate[e]), weight(l.up[e]), weight(l.down[e])});
   GuardBuffer<float> y({tokens, l.d});
   if (in_place) std::copy_n(l.shared.data(), tokens * l.d, y.data());
   const Tensor device_y = gpu.Out(y.tensor());
-  const ExpertsArgs a{.x = blocks ? gpu.Temp({tokens, l.d}) : gpu.In(l.x.tensor().Head(tokens)), .experts = gpu.In(l.experts.tensor().Head(tokens)),
-                      .weights = gpu.In(l.weights.tensor().Head(tokens)), .matrices = {gpu.Array(matrices), matrices.size()},
-                      .first = matrices[0], .limit = kLimit, .hidden = gpu.Temp({tokens * l.slots, 2 * l.f}),
-                      .outputs = gpu.Temp({tokens * l.slots, l.d}), .rounded_x = {},
-                      .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)), .y = device_y,
+  const ExpertsArgs a{.x = blocks ? gpu.Temp({tokens, l.d}) : gpu.In(l.x.tensor().Head(tokens)),
+                      .experts = gpu.In(l.experts.tensor().Head(tokens)),
+                      .weights = gpu.In(l.weights.tensor().Head(tokens)),
+                      .matrices = {gpu.Array(matrices), matrices.size()},
+                      .first = matrices[0],
+                      .limit = kLimit,
+                      .hidden = gpu.Temp({tokens * l.slots, 2 * l.f}),
+                      .outputs = gpu.Temp({tokens * l.slots, l.d}),
+                      .rounded_x = {},
+                      .shared = in_place ? device_y : gpu.In(l.shared.tensor().Head(tokens)),
+                      .y = device_y,
                       .x_blocks = blocks ? static_cast<const uint8_t*>(gpu.In(x_blocks.tensor()).data) : nullptr};
   if (!gpu.ctx().gpu.IsHopper()) return {};
   gpu.ctx().regime = parts == 2 ? Regime::kPrompt : Regime::kLongPrompt;
@@ -109,10 +120,11 @@ std::vector<QuantCase> PackedCases() {
   return cases;
 }
 
-// One part: float32 sums (a few 2^-22 of the magnitudes) now and then put an h on the other side of a rounding boundary of
-// BF16: 2^-8 of that h, for at most 2^-9 of them: 2^-12.5 of the output in RMS. Two parts: the sums themselves. A step of a
-// tensor core cuts its addends at 2^-23 of the largest, 2^-24 on average and of one sign: with K up to 416, 26 steps, a sum
-// is off by at most 26 * 2^-24 of the magnitudes' part that has been added, which is about the sum's own size in the end:
+// One part: float32 sums (a few 2^-22 of the magnitudes) now and then put an h on the other side of a rounding boundary
+// of BF16: 2^-8 of that h, for at most 2^-9 of them: 2^-12.5 of the output in RMS. Two parts: the sums themselves. A
+// step of a tensor core cuts its addends at 2^-23 of the largest, 2^-24 on average and of one sign: with K up to 416,
+// 26 steps, a sum is off by at most 26 * 2^-24 of the magnitudes' part that has been added, which is about the sum's
+// own size in the end:
 // 1.6e-6; three products and the fast exponential and quotient of SwiGLU (2^-21 each) make less than 5e-6 of it.
 double Rms(int parts) { return parts == 1 ? 2e-4 : 1e-5; }
 
@@ -154,8 +166,8 @@ TEST_P(CudaExpertsPrefill, MatchesExactProducts) {
     int64_t experts, d, f, tokens, slots;
   };
   for (const QuantCase& kind : PackedCases()) {
-    for (const Sizes& s : {Sizes{2, 32, 32, 1, 1}, Sizes{5, 96, 160, 70, 3}, Sizes{12, 416, 96, 130, 6}, Sizes{3, 160, 224, 300, 2},
-                           Sizes{40, 64, 96, 90, 6}, Sizes{4, 128, 64, 700, 3}}) {
+    for (const Sizes& s : {Sizes{2, 32, 32, 1, 1}, Sizes{5, 96, 160, 70, 3}, Sizes{12, 416, 96, 130, 6},
+                           Sizes{3, 160, 224, 300, 2}, Sizes{40, 64, 96, 90, 6}, Sizes{4, 128, 64, 700, 3}}) {
       Layer l(random, kind, s.experts, s.d, s.f, s.tokens, s.slots);
       const std::vector<float> got = OnGpu(l, parts, l.t);
       if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
@@ -195,7 +207,8 @@ TEST_P(CudaExpertsPrefill, EveryTileWidth) {
     EXPECT_TRUE(RelativeRmsWithin(all, want, Rms(parts))) << kind.name();
     for (const int64_t tokens : {1, 31, 33, 65, 100, 130, 163, 200, 225, 256, 257}) {
       const std::vector<float> head = OnGpu(l, parts, tokens);
-      EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * l.d)))) << kind.name() << " " << tokens;
+      EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * l.d))))
+          << kind.name() << " " << tokens;
     }
   }
 }

@@ -23,9 +23,16 @@ constexpr float kLimit = 3.0f;  // low, so that both clamps act
 
 // Random experts of shape [F, D] and a batch that chooses among them. `hot`: every token chooses expert 0.
 struct Layer {
-  Layer(Random& random, QuantCase kind, int64_t num_experts, int64_t d_, int64_t f_, int64_t t_, int64_t slots_, bool hot = false)
-      : d(d_), f(f_), t(t_), slots(slots_), x({t, d}, random.Normals(t * d, 0.2f)), experts({t, slots}),
-        weights({t, slots}, random.Uniforms(t * slots, 0, 1)), shared({t, d}, random.Normals(t * d)) {
+  Layer(Random& random, QuantCase kind, int64_t num_experts, int64_t d_, int64_t f_, int64_t t_, int64_t slots_,
+        bool hot = false)
+      : d(d_),
+        f(f_),
+        t(t_),
+        slots(slots_),
+        x({t, d}, random.Normals(t * d, 0.2f)),
+        experts({t, slots}),
+        weights({t, slots}, random.Uniforms(t * slots, 0, 1)),
+        shared({t, d}, random.Normals(t * d)) {
     for (int64_t e = 0; e < num_experts; ++e) {
       gate.emplace_back(random, kind, f, d);
       up.emplace_back(random, kind, f, d);
@@ -65,7 +72,8 @@ std::vector<float> Output(Layer& l, Mode mode, int64_t begin, int64_t end, bool 
   Mirror gpu;
   gpu.ctx().f32_inputs = mode.f32_inputs;
   std::vector<ExpertMatrices> matrices;
-  for (const ExpertMatrices& m : l.matrices) matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
+  for (const ExpertMatrices& m : l.matrices)
+    matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
   const Tensor out = gpu.Out(y.tensor());
   ExpertsCuda(gpu.ctx(), {.x = gpu.In(Rows(l.x.tensor(), begin, end)),
                           .experts = gpu.In(Rows(l.experts.tensor(), begin, end)),
@@ -86,17 +94,23 @@ std::vector<float> Output(Layer& l, Mode mode, int64_t begin, int64_t end, bool 
 
 std::vector<float> Reference(Layer& l, ActivationDtype activation) {
   GuardBuffer<float> hidden({l.t * l.slots, 2 * l.f}), outputs({l.t * l.slots, l.d}), y({l.t, l.d});
-  Experts({.reference_ops = true},
-          {.x = l.x.tensor(), .experts = l.experts.tensor(), .weights = l.weights.tensor(), .matrices = l.matrices, .limit = kLimit,
-           .activation = activation, .hidden = hidden.tensor(), .outputs = outputs.tensor(), .shared = l.shared.tensor(),
-           .y = y.tensor()});
+  Experts({.reference_ops = true}, {.x = l.x.tensor(),
+                                    .experts = l.experts.tensor(),
+                                    .weights = l.weights.tensor(),
+                                    .matrices = l.matrices,
+                                    .limit = kLimit,
+                                    .activation = activation,
+                                    .hidden = hidden.tensor(),
+                                    .outputs = outputs.tensor(),
+                                    .shared = l.shared.tensor(),
+                                    .y = y.tensor()});
   return y.values();
 }
 
-// As in tests/ops/experts_test.cc: the error of h = silu(min(g, L)) clamp(u) w from those of g and u, plus 12 roundings,
-// through the down projection, plus the down projection's own, plus one addition a slot. `input`: relative error of a
-// product's input, 2^-17 for two BF16 numbers. A tensor core adds with at least 24 bits but cuts instead of rounding: twice the
-// unit; its additions are those of 4 steps a tile, of a warp's tiles, of eight warps.
+// As in tests/ops/experts_test.cc: the error of h = silu(min(g, L)) clamp(u) w from those of g and u, plus 12
+// roundings, through the down projection, plus the down projection's own, plus one addition a slot. `input`: relative
+// error of a product's input, 2^-17 for two BF16 numbers. A tensor core adds with at least 24 bits but cuts instead of
+// rounding: twice the unit; its additions are those of 4 steps a tile, of a warp's tiles, of eight warps.
 std::vector<double> Bounds(Layer& l, const std::vector<float>& want, double input) {
   const auto gamma = [&](int64_t k) { return 2 * Gamma(CeilDiv(k, 16) + 24) + input; };
   std::vector<std::vector<double>> gate, up, down;
@@ -115,7 +129,8 @@ std::vector<double> Bounds(Layer& l, const std::vector<float>& want, double inpu
         double g = 0, u = 0, g_size = 0, u_size = 0;
         for (int64_t k = 0; k < l.d; ++k) {
           const double x = l.x[t * l.d + k];
-          const double gp = x * gate[e][static_cast<size_t>(i * l.d + k)], up_ = x * up[e][static_cast<size_t>(i * l.d + k)];
+          const double gp = x * gate[e][static_cast<size_t>(i * l.d + k)],
+                       up_ = x * up[e][static_cast<size_t>(i * l.d + k)];
           g += gp, u += up_, g_size += std::fabs(gp), u_size += std::fabs(up_);
         }
         g = std::min<double>(g, kLimit);
@@ -126,13 +141,15 @@ std::vector<double> Bounds(Layer& l, const std::vector<float>& want, double inpu
         const double dh = weight * (1.1 * dg * (std::fabs(u) + du) + std::fabs(silu) * du) +
                           Gamma(14 + static_cast<int64_t>(2 * std::fabs(g))) * h + 1e-9 * weight * error;
         for (int64_t c = 0; c < l.d; ++c) {
-          bound[static_cast<size_t>(c)] += std::fabs(down[e][static_cast<size_t>(c * l.f + i)]) * (1.01 * dh + gamma(l.f) * (h + dh));
+          bound[static_cast<size_t>(c)] += std::fabs(down[e][static_cast<size_t>(c * l.f + i)]) *
+                                           (1.01 * dh + gamma(l.f) * (h + dh));
         }
       }
     }
     for (int64_t c = 0; c < l.d; ++c) {
       bounds.push_back(bound[static_cast<size_t>(c)] +
-                       Gamma(l.slots + 1) * (std::fabs(l.shared[t * l.d + c]) + std::fabs(want[static_cast<size_t>(t * l.d + c)])));
+                       Gamma(l.slots + 1) *
+                           (std::fabs(l.shared[t * l.d + c]) + std::fabs(want[static_cast<size_t>(t * l.d + c)])));
     }
   }
   return bounds;
@@ -150,8 +167,12 @@ TEST_P(CudaExpertsFormats, MatchesReference) {
     int64_t experts, d, f, t, slots;
     bool hot = false;
   };
-  for (const Case c : {Case{1, 32, 32, 1, 1}, {4, 64, 96, 5, 2}, {16, whole ? 64 : 45, whole ? 32 : 29, 33, 3}, {8, 160, 224, 1, 6},
-                       {3, 96, 64, 41, 2, true}, {5, 1056, 544, 2, 3}}) {
+  for (const Case c : {Case{1, 32, 32, 1, 1},
+                       {4, 64, 96, 5, 2},
+                       {16, whole ? 64 : 45, whole ? 32 : 29, 33, 3},
+                       {8, 160, 224, 1, 6},
+                       {3, 96, 64, 41, 2, true},
+                       {5, 1056, 544, 2, 3}}) {
     Layer layer(random, GetParam(), c.experts, c.d, c.f, c.t, c.slots, c.hot);
     const std::vector<float> want = Reference(layer, ActivationDtype::kNative);
     const std::vector<float> got = Output(layer, {}, 0, c.t);
@@ -169,7 +190,8 @@ TEST_P(CudaExpertsFormats, Short) {
   for (const auto& [t, hot] : {std::pair{int64_t{1}, false}, {3, false}, {20, true}}) {
     Layer layer(random, GetParam(), 6, 192, 96, t, 3, hot);
     const std::vector<float> want = Reference(layer, ActivationDtype::kNative);
-    EXPECT_TRUE(WithinBounds(Output(layer, {}, 0, t), want, Bounds(layer, want, GetParam().format == WeightFormat::kF32 ? 0 : 0x1p-17)));
+    EXPECT_TRUE(WithinBounds(Output(layer, {}, 0, t), want,
+                             Bounds(layer, want, GetParam().format == WeightFormat::kF32 ? 0 : 0x1p-17)));
   }
 }
 
@@ -177,18 +199,20 @@ TEST_P(CudaExpertsFormats, TokensDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   Layer layer(random, GetParam(), 7, 256, 160, 40, 3, /*hot=*/true);
-  for (const Mode mode : {Mode{}, Mode{ActivationDtype::kNative, true}, Mode{ActivationDtype::kFp8}, Mode{ActivationDtype::kNvfp4}}) {
+  for (const Mode mode :
+       {Mode{}, Mode{ActivationDtype::kNative, true}, Mode{ActivationDtype::kFp8}, Mode{ActivationDtype::kNvfp4}}) {
     const std::vector<float> all = Output(layer, mode, 0, layer.t);
     EXPECT_TRUE(BitEqual(Output(layer, mode, 0, layer.t), all));
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {7, 9}, {39, 40}, {3, 20}}) {
-      const auto want = std::span(all).subspan(static_cast<size_t>(begin * layer.d), static_cast<size_t>((end - begin) * layer.d));
+      const auto want = std::span(all).subspan(static_cast<size_t>(begin * layer.d),
+                                               static_cast<size_t>((end - begin) * layer.d));
       EXPECT_TRUE(BitEqual(Output(layer, mode, begin, end), want)) << begin;
     }
   }
 }
 
-// Row pairs are dealt by what they cost: an expert with all tokens beside others with one each, more row pairs than blocks. Each is
-// done once: tokens have the bits that they have alone.
+// Row pairs are dealt by what they cost: an expert with all tokens beside others with one each, more row pairs than
+// blocks. Each is done once: tokens have the bits that they have alone.
 TEST(CudaExperts, ChunksOfManyCostsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(14);
@@ -203,7 +227,8 @@ TEST(CudaExperts, ChunksOfManyCostsShort) {
   }
 }
 
-// Its items come first then, and are asked for before the choice is known. One or two row pairs a block, or none in most.
+// Its items come first then, and are asked for before the choice is known. One or two row pairs a block, or none in
+// most.
 TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
   DSV4_GPU_OR_SKIP();
   Random random(12);
@@ -213,9 +238,11 @@ TEST_P(CudaExpertsFormats, AnExpertKnownBeforehandChangesNoBit) {
   for (const Shape& shape : {Shape{192, 96, 3}, Shape{256, 512, 7}, Shape{256, 2208, 3}, Shape{1088, 2048, 2}}) {
     const int32_t last = 7;
     Layer l(random, GetParam(), last + 1, shape.d, shape.f, 1, shape.slots);
-    if (int32_t* end = l.experts.data() + shape.slots, *at = std::find(l.experts.data(), end, last); at != end) *at = l.experts[0];
+    if (int32_t* end = l.experts.data() + shape.slots, *at = std::find(l.experts.data(), end, last); at != end)
+      *at = l.experts[0];
     l.experts[0] = last;
-    EXPECT_EQ(Output(l, {}, 0, 1, false, last), Output(l, {}, 0, 1)) << "D " << shape.d << " F " << shape.f << " slots " << shape.slots;
+    EXPECT_EQ(Output(l, {}, 0, 1, false, last), Output(l, {}, 0, 1))
+        << "D " << shape.d << " F " << shape.f << " slots " << shape.slots;
   }
 }
 
@@ -230,7 +257,8 @@ void OneTokenHasTheBitsOfMore(std::initializer_list<std::array<int64_t, 4>> shap
       for (const int64_t token : {0, 1}) {
         const auto want = std::span(both).subspan(static_cast<size_t>(token * d), static_cast<size_t>(d));
         for (const int32_t always : {-1, l.experts[token * slots]}) {
-          EXPECT_TRUE(BitEqual(Output(l, {}, token, token + 1, false, always), want)) << kind.name() << ", D " << d << " F " << f << " known " << always;
+          EXPECT_TRUE(BitEqual(Output(l, {}, token, token + 1, false, always), want))
+              << kind.name() << ", D " << d << " F " << f << " known " << always;
         }
       }
     }
@@ -249,11 +277,12 @@ struct TightShape {
   int64_t experts, d, f, t, slots;
   bool hot = false;
 };
-// One token by its own kernels and by the others; a few; chunks of two blocks of columns; K of less than a tile, rows that end within
-// one.
-constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},       {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7}, {8, 160, 224, 1, 6},
-                                       {4, 64, 96, 5, 2},       {6, 192, 96, 20, 3, true}, {3, 96, 64, 41, 2, true},
-                                       {16, 64, 32, 33, 3},     {5, 1056, 544, 2, 3},  {20, 128, 512, 24, 2, true}};
+// One token by its own kernels and by the others; a few; chunks of two blocks of columns; K of less than a tile, rows
+// that end within one.
+constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},          {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7},
+                                       {8, 160, 224, 1, 6},        {4, 64, 96, 5, 2},     {6, 192, 96, 20, 3, true},
+                                       {3, 96, 64, 41, 2, true},   {16, 64, 32, 33, 3},   {5, 1056, 544, 2, 3},
+                                       {20, 128, 512, 24, 2, true}};
 
 // Smaller tiles of the same numbers change no bit.
 TEST(CudaExperts, TightTilesGiveTheBitsOfWideOnes) {
@@ -266,7 +295,8 @@ TEST(CudaExperts, TightTilesGiveTheBitsOfWideOnes) {
         const std::vector<ExpertMatrices> tight = l.matrices;
         const std::vector<float> got = Output(l, mode, 0, l.t);
         l.matrices = WithWideTiles(tight);
-        EXPECT_TRUE(BitEqual(got, Output(l, mode, 0, l.t))) << kind.name() << " D " << c.d << " F " << c.f << " T " << c.t;
+        EXPECT_TRUE(BitEqual(got, Output(l, mode, 0, l.t)))
+            << kind.name() << " D " << c.d << " F " << c.f << " T " << c.t;
         l.matrices = tight;
       }
     }
@@ -315,8 +345,8 @@ TEST(CudaExperts, OneTokenShort) {
   OneTokenHasTheBitsOfMore({{3, 1024, 1024, 3}});
 }
 
-// A rounded input is RoundActivation's: with float32 products the op differs from the reference by float32 roundings and
-// where such a difference moves a hidden value across a rounding boundary: one step of its code in few places.
+// A rounded input is RoundActivation's: with float32 products the op differs from the reference by float32 roundings
+// and where such a difference moves a hidden value across a rounding boundary: one step of its code in few places.
 TEST_P(CudaExpertsFormats, RoundsActivations) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
@@ -340,8 +370,10 @@ TEST(CudaExperts, RoundsBitForBit) {
   Layer layer(random, {WeightFormat::kF32}, 1, n, n, 3, 1);
   // NVFP4 identity: code 1.0, scale 1.0.
   std::vector<uint8_t> codes(static_cast<size_t>(n * n / 2)), scales(static_cast<size_t>(n * n / 16), 0x38);
-  for (int64_t i = 0; i < n; ++i) codes[static_cast<size_t>(i * n / 2 + i / 2)] = static_cast<uint8_t>(2 << (i % 2 * 4));
-  const QuantTensor identity{.format = WeightFormat::kNvfp4, .rows = n, .cols = n, .codes = codes.data(), .block_scale = scales.data()};
+  for (int64_t i = 0; i < n; ++i)
+    codes[static_cast<size_t>(i * n / 2 + i / 2)] = static_cast<uint8_t>(2 << (i % 2 * 4));
+  const QuantTensor identity{
+      .format = WeightFormat::kNvfp4, .rows = n, .cols = n, .codes = codes.data(), .block_scale = scales.data()};
   layer.matrices[0] = {identity, identity, identity};
   for (float& v : layer.shared.span()) v = 0.0f;
   for (float& v : layer.weights.span()) v = 1.0f;
@@ -349,7 +381,8 @@ TEST(CudaExperts, RoundsBitForBit) {
     // h = silu(x) x of rounded x, from the same device functions: with f32 down it is shown unrounded.
     std::vector<float> eye(static_cast<size_t>(n * n));
     for (int64_t i = 0; i < n; ++i) eye[static_cast<size_t>(i * n + i)] = 1.0f;
-    layer.matrices[0].down = {.format = WeightFormat::kF32, .rows = n, .cols = n, .codes = reinterpret_cast<const uint8_t*>(eye.data())};
+    layer.matrices[0].down = {
+        .format = WeightFormat::kF32, .rows = n, .cols = n, .codes = reinterpret_cast<const uint8_t*>(eye.data())};
     std::vector<float> h = Output(layer, {mode, true}, 0, 3);
     layer.matrices[0].down = identity;
     const std::vector<float> got = Output(layer, {mode, true}, 0, 3);
@@ -359,7 +392,8 @@ TEST(CudaExperts, RoundsBitForBit) {
     std::vector<float> x = layer.x.values();
     const Tensor x_rows{x.data(), DType::kF32, {3, n}};
     RoundActivation({}, {.x = x_rows, .y = x_rows, .mode = mode});
-    layer.matrices[0].down = {.format = WeightFormat::kF32, .rows = n, .cols = n, .codes = reinterpret_cast<const uint8_t*>(eye.data())};
+    layer.matrices[0].down = {
+        .format = WeightFormat::kF32, .rows = n, .cols = n, .codes = reinterpret_cast<const uint8_t*>(eye.data())};
     GuardBuffer<float> kept({3, n}, layer.x.values());
     std::copy(x.begin(), x.end(), layer.x.data());
     const std::vector<float> from_rounded = Output(layer, {ActivationDtype::kNative, true}, 0, 3);
@@ -406,16 +440,19 @@ TEST(CudaExperts, Lesson3GlobalScaleOfEveryExpert) {
   for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(twice[i], 2 * once[i]);
 }
 
-// 0.5 is a subnormal on its way: row n of `down` has the code everywhere and scale byte n, a token one hidden value in a column
-// of its own; chunks of one, two and more tokens.
+// 0.5 is a subnormal on its way: row n of `down` has the code everywhere and scale byte n, a token one hidden value in
+// a column of its own; chunks of one, two and more tokens.
 TEST(CudaExperts, EveryNvfp4CodeAndScale) {
   DSV4_GPU_OR_SKIP();
   const int64_t d = 256, f = 16;
-  std::vector<uint8_t> eye(static_cast<size_t>(f * d / 2)), ones(static_cast<size_t>(f * d / 16), 0x38), codes(static_cast<size_t>(d * f / 2)), scales(256);
+  std::vector<uint8_t> eye(static_cast<size_t>(f * d / 2)), ones(static_cast<size_t>(f * d / 16), 0x38),
+      codes(static_cast<size_t>(d * f / 2)), scales(256);
   for (int64_t i = 0; i < f; ++i) eye[static_cast<size_t>(i * d / 2 + i / 2)] = static_cast<uint8_t>(2 << (i % 2 * 4));
   for (size_t n = 0; n < 256; ++n) scales[n] = static_cast<uint8_t>(n);
-  const QuantTensor identity{.format = WeightFormat::kNvfp4, .rows = f, .cols = d, .codes = eye.data(), .block_scale = ones.data()};
-  const QuantTensor down{.format = WeightFormat::kNvfp4, .rows = d, .cols = f, .codes = codes.data(), .block_scale = scales.data()};
+  const QuantTensor identity{
+      .format = WeightFormat::kNvfp4, .rows = f, .cols = d, .codes = eye.data(), .block_scale = ones.data()};
+  const QuantTensor down{
+      .format = WeightFormat::kNvfp4, .rows = d, .cols = f, .codes = codes.data(), .block_scale = scales.data()};
   Random random(13);
   Layer layer(random, {WeightFormat::kNvfp4}, 1, d, 16, 5, 1);
   layer.f = f;
@@ -444,7 +481,10 @@ TEST(CudaExperts, EveryNvfp4CodeAndScale) {
       for (const int64_t t : {int64_t{1}, int64_t{2}}) {
         const std::vector<float> some = Output(layer, {}, 0, t);
         EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin(),
-                               [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b)); }))
+                               [](float a, float b) {
+                                 return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
+                                        (std::isnan(a) && std::isnan(b));
+                               }))
             << t << " tokens";
       }
     }
@@ -469,7 +509,8 @@ TEST(CudaExperts, WithoutSharedItIsZeros) {
     GuardBuffer<float> y({t, layer.d});
     Mirror gpu;
     std::vector<ExpertMatrices> matrices;
-    for (const ExpertMatrices& m : layer.matrices) matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
+    for (const ExpertMatrices& m : layer.matrices)
+      matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
     ExpertsCuda(gpu.ctx(), {.x = gpu.In(layer.x.tensor()),
                             .experts = gpu.In(layer.experts.tensor()),
                             .weights = gpu.In(layer.weights.tensor()),

@@ -46,7 +46,8 @@ std::vector<float> LogitsOfRegimes(Engine& engine) {
 
 TEST(CudaHostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   DSV4_GPU_OR_SKIP();
-  for (const auto& [fp8_dense, device] : {std::pair(false, "cuda"), std::pair(true, "cuda"), std::pair(false, "cuda:0*2")}) {
+  for (const auto& [fp8_dense, device] :
+       {std::pair(false, "cuda"), std::pair(true, "cuda"), std::pair(false, "cuda:0*2")}) {
     EngineOptions options = FourFlashLayers(fp8_dense, device);
     MemoryPlan whole{};
     options.on_plan = [&](const MemoryPlan& plan) { whole = plan; };

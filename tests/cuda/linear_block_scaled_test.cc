@@ -1,4 +1,5 @@
-// The conversions around cuBLASLt's NVFP4 product. The product itself needs a Blackwell GPU and has never been executed.
+// The conversions around cuBLASLt's NVFP4 product. The product itself needs a Blackwell GPU and has never been
+// executed.
 #include "ops/linear/block_scaled/block_scaled.h"
 
 #include "ops/round_activation/round_activation.h"
@@ -21,10 +22,12 @@ TEST(CudaBlockScaled, UnpackedWeightsAreTheFilesCodesAndReorderedScales) {
     const QuantFixture fixture(random, {WeightFormat::kNvfp4}, rows, cols);
     const QuantTensor& w = fixture.tensor();
     const int64_t blocks = cols / kNvfp4BlockSize;
-    std::vector<uint8_t> codes(static_cast<size_t>(rows * cols / 2), 0xEE), scales(static_cast<size_t>(BlockScaleBytes(rows, blocks)), 0xEE);
+    std::vector<uint8_t> codes(static_cast<size_t>(rows * cols / 2), 0xEE),
+        scales(static_cast<size_t>(BlockScaleBytes(rows, blocks)), 0xEE);
     Mirror gpu;
     const QuantTensor tiles = gpu.Weight(w);
-    const BlockScaledOperand out{static_cast<uint8_t*>(gpu.Out(Bytes(codes)).data), static_cast<uint8_t*>(gpu.Out(Bytes(scales)).data)};
+    const BlockScaledOperand out{static_cast<uint8_t*>(gpu.Out(Bytes(codes)).data),
+                                 static_cast<uint8_t*>(gpu.Out(Bytes(scales)).data)};
     UnpackBlockScaled(gpu.ctx(), tiles, out);
     gpu.Finish();
     int64_t wrong = 0;
@@ -37,7 +40,8 @@ TEST(CudaBlockScaled, UnpackedWeightsAreTheFilesCodesAndReorderedScales) {
     EXPECT_EQ(wrong, 0);
     std::vector<uint8_t> want(scales.size(), 0);
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t b = 0; b < blocks; ++b) want[static_cast<size_t>(BlockScaleOffset(r, b, blocks))] = w.block_scale[r * blocks + b];
+      for (int64_t b = 0; b < blocks; ++b)
+        want[static_cast<size_t>(BlockScaleOffset(r, b, blocks))] = w.block_scale[r * blocks + b];
     }
     EXPECT_TRUE(scales == want) << rows << " x " << cols;
   }
@@ -56,15 +60,18 @@ TEST(CudaBlockScaled, QuantisedInputsAreThoseOfRoundActivation) {
     const int64_t blocks = k / kNvfp4BlockSize;
     GuardBuffer<float> x(Shape{t, k}, values), want(Shape{t, k}), row_scale(Shape{t});
     RoundActivation({.reference_ops = true}, {.x = x.tensor(), .y = want.tensor(), .mode = ActivationDtype::kNvfp4});
-    std::vector<uint8_t> codes(static_cast<size_t>(t * k / 2), 0xEE), scales(static_cast<size_t>(BlockScaleBytes(t, blocks)), 0xEE);
+    std::vector<uint8_t> codes(static_cast<size_t>(t * k / 2), 0xEE),
+        scales(static_cast<size_t>(BlockScaleBytes(t, blocks)), 0xEE);
     Mirror gpu;
-    const BlockScaledOperand out{static_cast<uint8_t*>(gpu.Out(Bytes(codes)).data), static_cast<uint8_t*>(gpu.Out(Bytes(scales)).data)};
+    const BlockScaledOperand out{static_cast<uint8_t*>(gpu.Out(Bytes(codes)).data),
+                                 static_cast<uint8_t*>(gpu.Out(Bytes(scales)).data)};
     QuantiseBlockScaled(gpu.ctx(), gpu.In(x.tensor()).f32(), t, k, out, gpu.Out(row_scale.tensor()).f32());
     gpu.Finish();
     int64_t wrong = 0;
     for (int64_t r = 0; r < t; ++r) {
       for (int64_t c = 0; c < k; ++c) {
-        const float scale = E4m3ToF32(scales[static_cast<size_t>(BlockScaleOffset(r, c / kNvfp4BlockSize, blocks))]) * row_scale.tensor().f32()[r];
+        const float scale = E4m3ToF32(scales[static_cast<size_t>(BlockScaleOffset(r, c / kNvfp4BlockSize, blocks))]) *
+                            row_scale.tensor().f32()[r];
         wrong += E2m1ToF32(GetNibble(codes.data() + r * k / 2, c)) * scale != want.tensor().f32()[r * k + c];
       }
     }
@@ -74,7 +81,8 @@ TEST(CudaBlockScaled, QuantisedInputsAreThoseOfRoundActivation) {
 
 TEST(CudaBlockScaled, OtherGpusKeepTheirPath) {
   DSV4_GPU_OR_SKIP();
-  if (Gpu()->name().find("H100") == std::string::npos && Gpu()->name().find("H200") == std::string::npos) GTEST_SKIP() << "not Hopper";
+  if (Gpu()->name().find("H100") == std::string::npos && Gpu()->name().find("H200") == std::string::npos)
+    GTEST_SKIP() << "not Hopper";
   Random random(3);
   const QuantFixture fixture(random, {WeightFormat::kNvfp4}, 128, 256);
   Mirror gpu;

@@ -19,8 +19,8 @@ namespace {
 
 constexpr float kEps = 1e-6f;
 
-std::vector<std::vector<float>> RunParts(const std::vector<QuantFixture>& weights, const Tensor& x, const Tensor& norm = {},
-                                           Regime regime = Regime::kDecode) {
+std::vector<std::vector<float>> RunParts(const std::vector<QuantFixture>& weights, const Tensor& x,
+                                         const Tensor& norm = {}, Regime regime = Regime::kDecode) {
   std::vector<std::unique_ptr<GuardBuffer<float>>> y;
   Mirror gpu;
   gpu.ctx().regime = regime;
@@ -44,7 +44,8 @@ struct Case {
 };
 
 std::vector<Case> Cases() {
-  const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16}, m{WeightFormat::kMxfp4}, w{WeightFormat::kF32};
+  const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16},
+      m{WeightFormat::kMxfp4}, w{WeightFormat::kF32};
   return {{64, {5, 16, 33}, {n, n, n}},
           {192, {7, 40, 16, 1, 90, 12, 3, 31}, {n, f, b, m, w, n, b, f}},
           {1024, {2048, 100}, {n, n}},
@@ -55,13 +56,15 @@ std::vector<Case> Cases() {
 std::vector<QuantFixture> Weights(Random& random, const Case& c, bool f32 = true) {
   std::vector<QuantFixture> weights;
   for (size_t i = 0; i < c.rows.size(); ++i) {
-    if (f32 || c.kinds[i].format != WeightFormat::kF32) weights.emplace_back(random, c.kinds[i], c.rows[i], c.k, QuantOptions{.unaligned = false});
+    if (f32 || c.kinds[i].format != WeightFormat::kF32)
+      weights.emplace_back(random, c.kinds[i], c.rows[i], c.k, QuantOptions{.unaligned = false});
   }
   return weights;
 }
 
 // Bounds as in linear_test.cc.
-void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor& x, const std::vector<std::vector<float>>& y) {
+void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor& x,
+                         const std::vector<std::vector<float>>& y) {
   const int64_t t = x.dim(0), width = x.dim(1);
   for (size_t i = 0; i < weights.size(); ++i) {
     const std::vector<double> w = weights[i].Decoded();
@@ -72,7 +75,8 @@ void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor&
         double sum = 0, magnitude = 0;
         for (int64_t k = 0; k < width; ++k) {
           const float in = x.f32()[token * width + k];
-          const double product = (f32 ? static_cast<double>(in) : InParts(in, 2)) * w[static_cast<size_t>(n * width + k)];
+          const double product = (f32 ? static_cast<double>(in) : InParts(in, 2)) *
+                                 w[static_cast<size_t>(n * width + k)];
           sum += product;
           magnitude += std::fabs(product);
         }
@@ -84,8 +88,8 @@ void ExpectExactProducts(const std::vector<QuantFixture>& weights, const Tensor&
   }
 }
 
-// With a norm every input is off by at most the rounding of its two parts (2^-17) and of its row's scale: a sum of K squares
-// made of 32 chains, a root and three products.
+// With a norm every input is off by at most the rounding of its two parts (2^-17) and of its row's scale: a sum of K
+// squares made of 32 chains, a root and three products.
 void ExpectNormedProducts(const std::vector<QuantFixture>& weights, const Tensor& x, const Tensor& norm,
                           const std::vector<std::vector<float>>& y) {
   const int64_t t = x.dim(0), width = x.dim(1);
@@ -105,7 +109,8 @@ void ExpectNormedProducts(const std::vector<QuantFixture>& weights, const Tensor
           magnitude += std::fabs(product);
         }
         want.push_back(sum);
-        bound.push_back((2 * Gamma(17 * CeilDiv(width, 16) + 140) + 0x1p-17 + Gamma(width / 32 + 20)) * magnitude + 0x1p-126);
+        bound.push_back((2 * Gamma(17 * CeilDiv(width, 16) + 140) + 0x1p-17 + Gamma(width / 32 + 20)) * magnitude +
+                        0x1p-126);
       }
     }
     EXPECT_TRUE(WithinBounds(y[i], want, bound)) << "K " << width << " T " << t << " part " << i;
@@ -143,7 +148,8 @@ TEST(CudaLinearParts, NormsRowsFirst) {
 
 // Tests that end soon under compute-sanitizer have names with Short: little work, each branch of a kernel once.
 
-const QuantCase kOneTokenKinds[] = {{WeightFormat::kNvfp4}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}};
+const QuantCase kOneTokenKinds[] = {
+    {WeightFormat::kNvfp4}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block, DType::kF32}, {WeightFormat::kBf16}};
 
 // One token, K cut into segments, of whole chunks and not; blocks with items of two matrices.
 TEST(CudaLinearParts, OneTokenSegmentsShort) {
@@ -159,8 +165,9 @@ TEST(CudaLinearParts, OneTokenSegmentsShort) {
   }
 }
 
-// One token, formats together: a block has tiles of one. Formats in any order, with one row or one tile beside many, as many as
-// there are blocks; K that ends inside a tile, whole chunks, a single tile. The same bits as of a token among others.
+// One token, formats together: a block has tiles of one. Formats in any order, with one row or one tile beside many, as
+// many as there are blocks; K that ends inside a tile, whole chunks, a single tile. The same bits as of a token among
+// others.
 TEST(CudaLinearParts, OneTokenFormatsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
@@ -202,17 +209,20 @@ TEST(CudaLinearParts, OneTokenWholeRowsShort) {
   }
 }
 
-// Many chunks a warp, so that slots are filled again, and many launches: a slot that is given back too early shows now and then.
+// Many chunks a warp, so that slots are filled again, and many launches: a slot that is given back too early shows now
+// and then.
 TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
   constexpr int kLaunches = 100;
   std::vector<Case> cases;
   for (const QuantCase& kind : kOneTokenKinds) {
-    for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}}) cases.push_back({k, {rows}, {kind}});
+    for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}})
+      cases.push_back({k, {rows}, {kind}});
   }
   const auto& [n, m, f, b] = kOneTokenKinds;
-  cases.insert(cases.end(), {{4096, {3000, 64}, {n, b}}, {7168, {100, 64, 33, 40}, {n, b, m, f}}, {5120, {200, 1500}, {f, b}}});
+  cases.insert(cases.end(),
+               {{4096, {3000, 64}, {n, b}}, {7168, {100, 64, 33, 40}, {n, b, m, f}}, {5120, {200, 1500}, {f, b}}});
   for (const Case& c : cases) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     const int64_t rows = std::accumulate(c.rows.begin(), c.rows.end(), int64_t{0});
@@ -223,7 +233,8 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
     for (const QuantFixture& w : weights) args.parts.Add({.w = gpu.Weight(w.tensor()), .y = {}});
     auto* to = static_cast<float*>(out.data);
     for (int launch = 0; launch < kLaunches; ++launch) {
-      for (size_t i = 0; i < weights.size(); to += c.rows[i++]) args.parts[static_cast<int>(i)].y = {to, DType::kF32, {1, c.rows[i]}};
+      for (size_t i = 0; i < weights.size(); to += c.rows[i++])
+        args.parts[static_cast<int>(i)].y = {to, DType::kF32, {1, c.rows[i]}};
       LinearCuda(gpu.ctx(), args);
     }
     gpu.Finish();
@@ -234,7 +245,8 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
       for (const int64_t count : c.rows) parts.emplace_back(from, from + count), from += count;
       ExpectExactProducts(weights, x.tensor(), parts);
     }
-    for (int i = 1; i < kLaunches; ++i) ASSERT_TRUE(BitEqual(y.row(i), first)) << c.kinds[0].name() << " K " << c.k << " N " << rows << " launch " << i;
+    for (int i = 1; i < kLaunches; ++i)
+      ASSERT_TRUE(BitEqual(y.row(i), first)) << c.kinds[0].name() << " K " << c.k << " N " << rows << " launch " << i;
   }
 }
 
@@ -242,7 +254,8 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
 TEST(CudaLinearParts, FewTokensShort) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
-  const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16}, m{WeightFormat::kMxfp4};
+  const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16},
+      m{WeightFormat::kMxfp4};
   for (const Case& c : {Case{192, {7, 40, 16, 20}, {n, f, b, m}}, {192, {40, 16}, {n, n}}, {4096, {33}, {n}}}) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));

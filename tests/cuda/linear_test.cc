@@ -16,9 +16,10 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& args);
 namespace dsv4::test {
 namespace {
 
-// What the kernels compute, in double: x as two BF16 numbers (`f32_inputs`: as it is) times the exact weights. Products of
-// BF16 numbers are exact in float32; a tensor core adds 16 of them and the accumulator with at worst one truncation
-// (2^-23 relative to the largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay within
+// What the kernels compute, in double: x as two BF16 numbers (`f32_inputs`: as it is) times the exact weights. Products
+// of BF16 numbers are exact in float32; a tensor core adds 16 of them and the accumulator with at worst one truncation
+// (2^-23 relative to the largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay
+// within
 // 2 gamma_(17 K/16 + 140) of the sum of magnitudes; F32 weights (FMA, K/32 + 5 additions) within less.
 struct Expected {
   std::vector<double> y, bound;
@@ -33,7 +34,8 @@ Expected Exact(const std::vector<float>& x, const QuantFixture& w, int64_t num_t
       double sum = 0, magnitude = 0;
       for (int64_t k = 0; k < k_dim; ++k) {
         const float in = x[static_cast<size_t>((t * groups + n / per_group) * k_dim + k)];
-        const double product = (rounds ? InParts(in, 2) : static_cast<double>(in)) * weights[static_cast<size_t>(n * k_dim + k)];
+        const double product = (rounds ? InParts(in, 2) : static_cast<double>(in)) *
+                               weights[static_cast<size_t>(n * k_dim + k)];
         sum += product;
         magnitude += std::fabs(product);
       }
@@ -44,8 +46,8 @@ Expected Exact(const std::vector<float>& x, const QuantFixture& w, int64_t num_t
   return e;
 }
 
-std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_tokens, int64_t groups, bool f32_inputs = false,
-                             Regime regime = Regime::kDecode) {
+std::vector<float> RunLinear(const QuantTensor& w, const Tensor& x, int64_t num_tokens, int64_t groups,
+                             bool f32_inputs = false, Regime regime = Regime::kDecode) {
   GuardBuffer<float> y({num_tokens, w.rows});
   Mirror gpu;
   gpu.ctx().f32_inputs = f32_inputs;
@@ -75,7 +77,8 @@ TEST_P(CudaLinearFormats, OneTokenGroupsShort) {
 TEST(CudaLinear, TrueShapes) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
-  for (const auto& [n, k, groups] : {std::tuple{int64_t{2048}, int64_t{4096}, int64_t{1}}, {4096, 2048, 1}, {4096, 1024, 4}, {256, 8192, 1}}) {
+  for (const auto& [n, k, groups] :
+       {std::tuple{int64_t{2048}, int64_t{4096}, int64_t{1}}, {4096, 2048, 1}, {4096, 1024, 4}, {256, 8192, 1}}) {
     for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kFp8Block}) {
       SCOPED_TRACE(StrCat("N ", n, " K ", k, " G ", groups));
       const QuantFixture w(random, {format}, n, k, {.unaligned = false});
@@ -84,13 +87,14 @@ TEST(CudaLinear, TrueShapes) {
       const Expected expected = Exact(x.values(), w, t, groups, true);
       const std::vector<float> y = RunLinear(w.tensor(), x.tensor(), t, groups);
       EXPECT_TRUE(WithinBounds(y, expected.y, expected.bound));
-      EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), {x.data(), DType::kF32, {1, groups * k}}, 1, groups), std::span(y).first(static_cast<size_t>(n))));
+      EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), {x.data(), DType::kF32, {1, groups * k}}, 1, groups),
+                           std::span(y).first(static_cast<size_t>(n))));
     }
   }
 }
 
-// Rings and inputs of 17 tokens are together what a block may have on Hopper, without what the kernel declares itself: then the
-// rings must be shorter.
+// Rings and inputs of 17 tokens are together what a block may have on Hopper, without what the kernel declares itself:
+// then the rings must be shorter.
 TEST(CudaLinear, InputsThatFillSharedMemory) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
@@ -100,7 +104,9 @@ TEST(CudaLinear, InputsThatFillSharedMemory) {
   const std::vector<float> all = RunLinear(w.tensor(), x.tensor(), t, 1);
   for (const auto& [first, size] : {std::pair<int64_t, int64_t>{0, 16}, {16, 1}}) {
     const Tensor part{x.data() + first * k, DType::kF32, {size, k}};
-    EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), part, size, 1), std::span(all).subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n)))) << first;
+    EXPECT_TRUE(BitEqual(RunLinear(w.tensor(), part, size, 1),
+                         std::span(all).subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n))))
+        << first;
   }
 }
 

@@ -27,16 +27,18 @@ struct Product {
   std::vector<double> bound;
 };
 
-// The product of exact weights with activations as one or two FP16 (NVFP4, FP8) or BF16 numbers, and what float32 sums may miss it by. A tensor core adds
-// the 16 products of a step to the running sum with all addends cut at the largest one's last bit or a few below it: at
-// most 17 * 2^-23 of the sum of magnitudes a step, far less on average; FP8 with odd scales adds two roundings per 128
-// columns. 2^-23 (K / 16 + 8) of the sum of magnitudes holds with a margin of several.
+// The product of exact weights with activations as one or two FP16 (NVFP4, FP8) or BF16 numbers, and what float32 sums
+// may miss it by. A tensor core adds the 16 products of a step to the running sum with all addends cut at the largest
+// one's last bit or a few below it: at most 17 * 2^-23 of the sum of magnitudes a step, far less on average; FP8 with
+// odd scales adds two roundings per 128 columns. 2^-23 (K / 16 + 8) of the sum of magnitudes holds with a margin of
+// several.
 Product Reference(const LinearArgs& a, const std::vector<double>& w, int numbers) {
   const WeightFormat format = a.parts.only().w.format;
   const int64_t tokens = a.x.dim(0), rows = a.parts.only().w.rows, k = a.parts.only().w.cols, n = rows / a.groups;
   Product p;
   std::vector<double> x(static_cast<size_t>(a.x.num_elements()));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = InParts(a.x.f32()[i], format == WeightFormat::kBf16 ? 2 : numbers, HalfInputs(format));
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = InParts(a.x.f32()[i], format == WeightFormat::kBf16 ? 2 : numbers, HalfInputs(format));
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t r = 0; r < rows; ++r) {
       const double* xs = x.data() + (t * a.groups + r / n) * k;
@@ -81,8 +83,8 @@ void Check(Random& random, QuantCase kind, Sizes s, QuantOptions options = {}) {
     const std::vector<float> got = OnGpu(a, numbers);
     if (got.empty()) GTEST_SKIP() << "not a Hopper GPU";
     const Product p = Reference(a, weights, numbers);
-    EXPECT_TRUE(WithinBounds(got, p.want, p.bound))
-        << kind.name() << " T " << s.tokens << " G " << s.groups << " N " << s.n << " K " << s.k << " numbers " << numbers;
+    EXPECT_TRUE(WithinBounds(got, p.want, p.bound)) << kind.name() << " T " << s.tokens << " G " << s.groups << " N "
+                                                    << s.n << " K " << s.k << " numbers " << numbers;
   }
 }
 
@@ -96,8 +98,9 @@ TEST(CudaLinearWgmma, MatchesExactProduct) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   for (const QuantCase& kind : PackedCases()) {
-    for (const Sizes& s : {Sizes{1, 1, 1, 1}, Sizes{65, 1, 64, 64}, Sizes{67, 1, 128, 128}, Sizes{100, 1, 130, 192},
-                           Sizes{257, 1, 48, 448}, Sizes{300, 1, 257, 97}, Sizes{96, 1, 129, 1040}, Sizes{64, 1, 40, 4096}}) {
+    for (const Sizes& s :
+         {Sizes{1, 1, 1, 1}, Sizes{65, 1, 64, 64}, Sizes{67, 1, 128, 128}, Sizes{100, 1, 130, 192},
+          Sizes{257, 1, 48, 448}, Sizes{300, 1, 257, 97}, Sizes{96, 1, 129, 1040}, Sizes{64, 1, 40, 4096}}) {
       Check(random, kind, s);
     }
   }
@@ -140,7 +143,8 @@ TEST(CudaLinearWgmma, EveryCodeDecodesExactly) {
     for (int64_t i = 0; i < n; ++i) {
       scales[static_cast<size_t>(i)] = static_cast<uint8_t>(nvfp4 && i >= 127 ? i + 1 : i);
     }
-    const QuantTensor w{.format = format, .rows = n, .cols = block, .codes = codes.data(), .block_scale = scales.data()};
+    const QuantTensor w{
+        .format = format, .rows = n, .cols = block, .codes = codes.data(), .block_scale = scales.data()};
     GuardBuffer<float> x({65, block});
     for (float& v : x.span()) v = 0;
     for (int64_t t = 0; t < block; ++t) x.span()[static_cast<size_t>(t * block + t)] = 1;
@@ -170,7 +174,8 @@ TEST(CudaLinearWgmma, SameBitsTwiceAndAtEveryTokenCount) {
       EXPECT_TRUE(BitEqual(OnGpu({.x = x.tensor(), .parts = {{w.tensor(), {}}}}, numbers), all));
       for (const int64_t tokens : {1, 65, 190, 513}) {
         const std::vector<float> head = OnGpu({.x = x.tensor().Head(tokens), .parts = {{w.tensor(), {}}}}, numbers);
-        EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * n)))) << kind.name() << " " << tokens << " " << numbers;
+        EXPECT_TRUE(BitEqual(head, std::span(all).first(static_cast<size_t>(tokens * n))))
+            << kind.name() << " " << tokens << " " << numbers;
       }
     }
   }
@@ -187,7 +192,8 @@ TEST(CudaLinearWgmma, TokensDoNotMix) {
       x.span()[69 * 128 + 3] = 1;
       const std::vector<float> clean = OnGpu({.x = x.tensor(), .parts = {{w.tensor(), {}}}}, numbers);
       if (clean.empty()) GTEST_SKIP() << "not a Hopper GPU";
-      for (const float special : {std::nanf(""), std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()}) {
+      for (const float special :
+           {std::nanf(""), std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()}) {
         x.span()[69 * 128 + 3] = special;
         const std::vector<float> got = OnGpu({.x = x.tensor(), .parts = {{w.tensor(), {}}}}, numbers);
         EXPECT_TRUE(BitEqual(std::span(got).first(69 * 64), std::span(clean).first(69 * 64))) << kind.name();

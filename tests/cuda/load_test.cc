@@ -30,9 +30,11 @@ TEST(CudaLoad, AWrittenModelIsTheOneInMemory) {
 // Tiles of 528 bytes where they can be: from files as in memory, and no bit differs from wider ones.
 TEST(CudaLoad, TightExpertsChangeNoBit) {
   DSV4_GPU_OR_SKIP();
-  for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4Cast}, {true, SyntheticExperts::kNvfp4Cast},
+  for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4Cast},
+                                           {true, SyntheticExperts::kNvfp4Cast},
                                            {true, SyntheticExperts::kMxfp4}}) {
-    EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts}};
+    EngineOptions made{.model_dir = "",
+                       .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts}};
     made.device = "cuda";
     int64_t tight_bytes = 0, wide_bytes = 0;
     made.on_plan = [&](const MemoryPlan& plan) { tight_bytes = plan.weight_bytes; };

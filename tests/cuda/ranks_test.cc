@@ -43,7 +43,9 @@ EngineOptions NanoOnRanks(const std::string& device) {
 
 class CudaRanks : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
 INSTANTIATE_TEST_SUITE_P(All, CudaRanks,
-                         testing::Combine(testing::Values("mini-bf16", "flash-nvfp4", "pro-official", "flash-all-nvfp4"), testing::Values(kOneGpu, kTwoGpus)),
+                         testing::Combine(testing::Values("mini-bf16", "flash-nvfp4", "pro-official",
+                                                          "flash-all-nvfp4"),
+                                          testing::Values(kOneGpu, kTwoGpus)),
                          [](const auto& instance) {
                            std::string name = std::get<0>(instance.param);
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -65,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus), 
   return instance.param == kOneGpu ? "OneGpu" : "TwoGpus";
 });
 
-// Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several sequences.
+// Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several
+// sequences.
 TEST_P(CudaRanksOn, DrawnTokensAreThoseOfTheLogits) {
   DSV4_GPUS_OR_SKIP(GetParam());
   const auto engine = LoadOrFail(NanoOnRanks(GetParam()));
@@ -79,12 +82,19 @@ TEST_P(CudaRanksOn, DrawnTokensAreThoseOfTheLogits) {
       std::vector<DecodeItem> items;
       for (int i = 0; i < sequences; ++i) {
         sessions.push_back(std::move(engine->NewSession()).value());
-        samplers.push_back(std::move(Sampler::Create({.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = 7, .top_logprobs = logprobs}, v)).value());
-        ASSERT_TRUE(sessions.back()->Append(SomeTokens(9 + 40 * i, static_cast<uint64_t>(i), v), LogitRows::kNone, nullptr).ok());
-        items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 17, .max_tokens = 40});
+        samplers.push_back(
+            std::move(
+                Sampler::Create({.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = 7, .top_logprobs = logprobs}, v))
+                .value());
+        ASSERT_TRUE(sessions.back()
+                        ->Append(SomeTokens(9 + 40 * i, static_cast<uint64_t>(i), v), LogitRows::kNone, nullptr)
+                        .ok());
+        items.push_back(
+            {.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 17, .max_tokens = 40});
       }
       texts.emplace_back(static_cast<size_t>(sequences));
-      const Status status = engine->Decode(items, [&](size_t i, const SampledToken& t) { return texts.back()[i].push_back(t.id), true; });
+      const Status status = engine->Decode(
+          items, [&](size_t i, const SampledToken& t) { return texts.back()[i].push_back(t.id), true; });
       ASSERT_TRUE(status.ok()) << status.message();
     }
     EXPECT_EQ(texts[0], texts[1]) << sequences;

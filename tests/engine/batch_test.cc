@@ -33,7 +33,8 @@ TEST(Batch, EightRaggedSequencesEqualEachAlone) {
     sessions.push_back(std::move(engine->NewSession()).value());
   }
   for (size_t i = 0; i < lengths.size(); ++i) {
-    items.push_back({.session = sessions[i].get(), .tokens = prompts[i], .rows = LogitRows::kAll, .logits = &logits[i]});
+    items.push_back(
+        {.session = sessions[i].get(), .tokens = prompts[i], .rows = LogitRows::kAll, .logits = &logits[i]});
   }
   ASSERT_TRUE(engine->Step(items).ok());
   // Then ten decode steps together, each sequence with its own next tokens.

@@ -20,15 +20,21 @@ struct Wanted {
 
 const std::vector<Wanted> kWanted = {
     {.prompt = 5, .sampling = {.temperature = 0}, .max_tokens = 7},
-    {.prompt = 250, .sampling = {.temperature = 0.8f, .top_p = 0.9f, .repeat_penalty = 1.2f, .presence_penalty = 0.5f}, .max_tokens = 12},
-    {.prompt = 17, .sampling = {.temperature = 1.0f, .top_k = 40, .logit_bias = {{5, 3.0f}, {9, -100.0f}}}, .max_tokens = 30, .ends_after = 4},
+    {.prompt = 250,
+     .sampling = {.temperature = 0.8f, .top_p = 0.9f, .repeat_penalty = 1.2f, .presence_penalty = 0.5f},
+     .max_tokens = 12},
+    {.prompt = 17,
+     .sampling = {.temperature = 1.0f, .top_k = 40, .logit_bias = {{5, 3.0f}, {9, -100.0f}}},
+     .max_tokens = 30,
+     .ends_after = 4},
     {.prompt = 40, .sampling = {.temperature = 0.7f}, .max_tokens = 9},
 };
 
 class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    engine_ = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = GetParam(), .num_threads = 1});
+    engine_ = LoadOrFail(
+        {.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = GetParam(), .num_threads = 1});
     ASSERT_NE(engine_, nullptr);
   }
   EngineImpl& impl() { return dynamic_cast<EngineImpl&>(*engine_); }
@@ -48,7 +54,10 @@ class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
       wanted[i].sampling.seed = 100 + i;
       samplers.push_back(std::move(Sampler::Create(wanted[i].sampling, v)).value());
       samplers.back()->AddPrompt(prompt);
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = prompt[0], .max_tokens = wanted[i].max_tokens});
+      items.push_back({.session = sessions.back().get(),
+                       .sampler = samplers.back().get(),
+                       .first = prompt[0],
+                       .max_tokens = wanted[i].max_tokens});
       if (wanted[i].masked) items.back().allowed = [&even] { return std::span<const uint32_t>(even); };
     }
     std::vector<std::vector<TokenId>> out(items.size());
@@ -61,7 +70,8 @@ class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
     return out;
   }
   std::vector<std::vector<TokenId>> OnHost(const std::vector<Wanted>& wanted) {
-    return Run(wanted, [this](std::span<const DecodeItem> items, const TokenFn& fn) { return engine_->Decode(items, fn); });
+    return Run(wanted,
+               [this](std::span<const DecodeItem> items, const TokenFn& fn) { return engine_->Decode(items, fn); });
   }
   std::vector<std::vector<TokenId>> InLoop(const std::vector<Wanted>& wanted) {
     RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);

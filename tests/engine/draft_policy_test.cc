@@ -37,7 +37,8 @@ TEST(DraftPolicy, TakesWhatMakesTheMostTokensASecond) {
   for (int round = 0; round < 300; ++round) {
     DraftPolicy policy(-1);
     double seconds = 1;
-    for (int64_t rows = 1; rows <= 16; ++rows) policy.AddStep(rows, seconds += random.Chance(0.5) ? 0 : random.Uniform(0, 0.6));
+    for (int64_t rows = 1; rows <= 16; ++rows)
+      policy.AddStep(rows, seconds += random.Chance(0.5) ? 0 : random.Uniform(0, 0.6));
     std::vector<std::vector<float>> confidences(1 + static_cast<size_t>(random.Index(3)));
     for (auto& c : confidences) {
       for (int64_t n = random.Index(4); n > 0; --n) c.push_back(static_cast<float>(random.Uniform(0, 1)));
@@ -59,7 +60,8 @@ TEST(DraftPolicy, TakesWhatMakesTheMostTokensASecond) {
   }
 }
 
-// A step of two rows takes 1.6 times one of one: drafts that are never right cost little, as they are hardly ever tried.
+// A step of two rows takes 1.6 times one of one: drafts that are never right cost little, as they are hardly ever
+// tried.
 TEST(DraftPolicy, LosesLittleWhereDraftsAreNeverRight) {
   DraftPolicy policy(-1);
   policy.AddStep(1, 1.0);

@@ -1,4 +1,5 @@
-// Decoding with drafts against decoding without: what must not differ, and drafters that know, or do not know, what comes.
+// Decoding with drafts against decoding without: what must not differ, and drafters that know, or do not know, what
+// comes.
 #pragma once
 
 #include <map>
@@ -49,7 +50,8 @@ enum class Guess { kRight, kWrong, kHalf, kRandom };
 // Knows what the sequences will say.
 class Oracle : public Drafter {
  public:
-  Oracle(Guess guess, const std::vector<DraftOutcome>& known, int64_t vocab) : guess_(guess), known_(known), vocab_(vocab) {}
+  Oracle(Guess guess, const std::vector<DraftOutcome>& known, int64_t vocab)
+      : guess_(guess), known_(known), vocab_(vocab) {}
 
   void Watch(const Session* session, size_t sequence, size_t begin) { watched_[session] = {sequence, begin}; }
   int64_t max_tokens() const override { return kMaxDraftTokens; }
@@ -83,7 +85,8 @@ class Oracle : public Drafter {
   const std::vector<DraftOutcome>& known_;
   const int64_t vocab_;
   Random random_{77};
-  std::map<const Session*, std::pair<size_t, size_t>> watched_;  // its number, and its tokens without those that are drawn
+  // its number, and its tokens without those that are drawn
+  std::map<const Session*, std::pair<size_t, size_t>> watched_;
 };
 
 // Runs batches of one engine.
@@ -92,7 +95,8 @@ class DraftedDecode {
   explicit DraftedDecode(Engine& engine) : engine_(dynamic_cast<EngineImpl&>(engine)) {}
 
   // Drafts of up to `most` tokens, all of which are verified; null: none.
-  std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter, int64_t most) {
+  std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter,
+                                int64_t most) {
     const int64_t v = engine_.info().vocab_size;
     Drafting& drafting = engine_.drafting();
     drafting.drafter = std::move(drafter);
@@ -117,7 +121,8 @@ class DraftedDecode {
       if (w.masked) {
         items.back().allowed = [&masks, &out, v, i]() -> std::span<const uint32_t> {
           masks[i].assign(static_cast<size_t>((v + 31) / 32), 0);
-          for (int64_t id = static_cast<int64_t>(out[i].ids.size() % 3); id < v; id += 3) masks[i][static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+          for (int64_t id = static_cast<int64_t>(out[i].ids.size() % 3); id < v; id += 3)
+            masks[i][static_cast<size_t>(id / 32)] |= 1u << (id % 32);
           return masks[i];
         };
       }
@@ -136,7 +141,8 @@ class DraftedDecode {
     for (size_t i = 0; i < wanted.size(); ++i) {
       auto& session = static_cast<SessionImpl&>(*sessions[i]);
       out[i].session = session.tokens();
-      out[i].state = VisibleState(session.memory().layout(), session.cache(), static_cast<int64_t>(session.tokens().size()));
+      out[i].state = VisibleState(session.memory().layout(), session.cache(),
+                                  static_cast<int64_t>(session.tokens().size()));
       if (static_cast<int64_t>(session.tokens().size()) < engine_.info().max_context) {
         EXPECT_TRUE(sessions[i]->Append({&out[i].ids.back(), 1}, LogitRows::kLast, &out[i].next_row).ok());
       }
@@ -145,13 +151,17 @@ class DraftedDecode {
   }
 
   // What differs from a run without drafts, as text; "" where nothing does.
-  std::string Differences(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain, std::unique_ptr<Drafter> drafter,
-                          int64_t most) {
+  std::string Differences(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
+                          std::unique_ptr<Drafter> drafter, int64_t most) {
     const std::vector<DraftOutcome> got = Run(wanted, std::move(drafter), most);
     std::string text;
     for (size_t i = 0; i < got.size(); ++i) {
       if (got[i] == plain[i]) continue;
-      text += "sequence " + std::to_string(i) + (got[i].ids != plain[i].ids ? ": ids" : got[i].state != plain[i].state ? ": state" : ": other") + "; ";
+      text += "sequence " + std::to_string(i) +
+              (got[i].ids != plain[i].ids       ? ": ids"
+               : got[i].state != plain[i].state ? ": state"
+                                                : ": other") +
+              "; ";
     }
     return text;
   }
@@ -167,13 +177,21 @@ inline std::vector<DraftWanted> EveryOption(uint64_t seed) {
   std::vector<DraftWanted> all = {
       {.prompt = 5, .sampling = {.temperature = 0}, .max_tokens = 23},
       {.prompt = 120, .sampling = {.temperature = 0.7f, .top_logprobs = 3}, .max_tokens = 24},
-      {.prompt = 17, .sampling = {.temperature = 1.0f, .top_k = 40, .logit_bias = {{5, 3.0f}, {9, -100.0f}}}, .max_tokens = 19},
+      {.prompt = 17,
+       .sampling = {.temperature = 1.0f, .top_k = 40, .logit_bias = {{5, 3.0f}, {9, -100.0f}}},
+       .max_tokens = 19},
       {.prompt = 125, .sampling = {.temperature = 1.0f, .top_p = 0.8f}, .max_tokens = 17},
       {.prompt = 40, .sampling = {.temperature = 1.0f, .min_p = 0.05f}, .max_tokens = 24},
-      {.prompt = 61, .sampling = {.temperature = 0.8f, .repeat_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f},
+      {.prompt = 61,
+       .sampling = {.temperature = 0.8f, .repeat_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f},
        .max_tokens = 22},
-      {.prompt = 3, .sampling = {.temperature = 0, .repeat_penalty = 1.1f, .frequency_penalty = 0.3f, .top_logprobs = 0}, .max_tokens = 9},
-      {.prompt = 130, .sampling = {.temperature = 0.9f, .top_k = 8, .top_p = 0.9f, .min_p = 0.01f}, .max_tokens = 24, .masked = true},
+      {.prompt = 3,
+       .sampling = {.temperature = 0, .repeat_penalty = 1.1f, .frequency_penalty = 0.3f, .top_logprobs = 0},
+       .max_tokens = 9},
+      {.prompt = 130,
+       .sampling = {.temperature = 0.9f, .top_k = 8, .top_p = 0.9f, .min_p = 0.01f},
+       .max_tokens = 24,
+       .masked = true},
       {.prompt = 250, .sampling = {.temperature = 0.6f}, .max_tokens = 24, .ends_after = 6},
       {.prompt = 33, .sampling = {.temperature = 1.0f}, .max_tokens = 20, .speculate = false},
   };

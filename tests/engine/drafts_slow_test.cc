@@ -12,8 +12,10 @@ struct DraftedModel {
 
 class ManyDrafts : public ::testing::TestWithParam<DraftedModel> {};
 INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
-                         testing::Values(DraftedModel{"flash-nvfp4", "cpu", 20}, DraftedModel{"pro-official-cut", "cpu", 4}, DraftedModel{"mini-bf16", "cpu", 4},
-                                         DraftedModel{"flash-all-nvfp4", "cpu", 4}, DraftedModel{"nano", "cpu", 3}, DraftedModel{"flash-nvfp4", "cpu*2", 3}),
+                         testing::Values(DraftedModel{"flash-nvfp4", "cpu", 20},
+                                         DraftedModel{"pro-official-cut", "cpu", 4},
+                                         DraftedModel{"mini-bf16", "cpu", 4}, DraftedModel{"flash-all-nvfp4", "cpu", 4},
+                                         DraftedModel{"nano", "cpu", 3}, DraftedModel{"flash-nvfp4", "cpu*2", 3}),
                          [](const auto& instance) {
                            std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
                            std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
@@ -23,7 +25,8 @@ INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
 // A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
 TEST_P(ManyDrafts, ChangeNothing) {
   const DraftedModel& model = GetParam();
-  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(model.fixture);
+  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
+                                                               : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
   const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 2, .draft_threshold = 0});
   ASSERT_NE(engine, nullptr);
@@ -51,7 +54,8 @@ TEST_P(ManyDrafts, ChangeNothing) {
 // With the policy, which follows the clock.
 TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
   const DraftedModel& model = GetParam();
-  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(model.fixture);
+  const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
+                                                               : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
   const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 2});
   ASSERT_NE(engine, nullptr);

@@ -42,7 +42,8 @@ TEST_P(DraftsTest, ChangeNothingOfABatch) {
 
 // One sequence: a draft of k tokens that are right makes k + 1 tokens a step, the last step's being what is left.
 TEST_P(DraftsTest, RightOnesMakeFewerSteps) {
-  const std::vector<DraftWanted> wanted = {{.prompt = 20, .sampling = {.temperature = 0.9f, .seed = 5}, .max_tokens = 24}};
+  const std::vector<DraftWanted> wanted = {
+      {.prompt = 20, .sampling = {.temperature = 0.9f, .seed = 5}, .max_tokens = 24}};
   const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
   for (const int64_t most : {1, 3, 7}) {
     const DraftCounts before = engine_->draft_counts();
@@ -78,11 +79,14 @@ TEST(Drafts, StopAtTheContextsEnd) {
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   for (const int64_t room : {1, 3, 9}) {  // tokens that the session still takes, the first one included
-    const std::vector<DraftWanted> wanted = {{.prompt = 64 - room, .sampling = {.temperature = 1.0f, .seed = 3}, .max_tokens = room},
-                                        {.prompt = 10, .sampling = {.temperature = 1.0f, .seed = 4}, .max_tokens = 12}};
+    const std::vector<DraftWanted> wanted = {
+        {.prompt = 64 - room, .sampling = {.temperature = 1.0f, .seed = 3}, .max_tokens = room},
+        {.prompt = 10, .sampling = {.temperature = 1.0f, .seed = 4}, .max_tokens = 12}};
     const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
     for (const Guess guess : kGuesses) {
-      EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size), 7), "") << room;
+      EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size), 7),
+                "")
+          << room;
     }
   }
 }
@@ -107,12 +111,14 @@ TEST_P(DraftsTest, AreReported) {
                         .on_verification = [&](const Verification& v) {
                           ++reports;
                           // The step's tokens are there: ids up to position + 2 + accepted.
-                          ASSERT_EQ(static_cast<int64_t>(ids.size()), std::min<int64_t>(v.position + 3 + v.accepted, 41));
+                          ASSERT_EQ(static_cast<int64_t>(ids.size()),
+                                    std::min<int64_t>(v.position + 3 + v.accepted, 41));
                           for (int64_t i = 0; i < v.accepted; ++i) {
                             EXPECT_EQ(v.proposed[static_cast<size_t>(i)], ids[static_cast<size_t>(v.position + 2 + i)]);
                           }
                         }};
-  ASSERT_TRUE(engine_->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return ids.push_back(t.id), true; }).ok());
+  ASSERT_TRUE(
+      engine_->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return ids.push_back(t.id), true; }).ok());
   EXPECT_GT(reports, 2);
 }
 

@@ -137,7 +137,8 @@ TEST(SyntheticModel, ThatDoesNotFitIsToldHowManyLayersDo) {
   EXPECT_EQ(all.substr(hint), use + std::to_string(layers));
   EXPECT_GE(layers, 1);
   EXPECT_LT(layers, 50);
-  EXPECT_NE(refusal(layers + 2).find("does not fit"), std::string::npos);  // other programs may just have ended: not + 1
+  // other programs may just have ended: not + 1
+  EXPECT_NE(refusal(layers + 2).find("does not fit"), std::string::npos);
 }
 
 }  // namespace

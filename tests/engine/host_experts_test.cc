@@ -33,7 +33,9 @@ EngineOptions SkewableNano(bool skewed = false) {
           .kv_room = int64_t{4} << 20};
 }
 
-int64_t SumOf(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
+int64_t SumOf(const std::vector<int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
 
 MemoryPlan PlanFor(const EngineOptions& options) {
   auto description = Inspect(options);
@@ -67,7 +69,8 @@ TEST(HostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   const TempDir temp;
   Random random(5);  // a random part: by counts that mean nothing
   ExpertCounts counts{.num_layers = kNanoLayers, .num_experts = kNanoExperts, .chosen = {}};
-  for (int64_t i = 0; i < kNanoLayers * kNanoExperts; ++i) counts.chosen.push_back(static_cast<uint64_t>(random.Index(1000)));
+  for (int64_t i = 0; i < kNanoLayers * kNanoExperts; ++i)
+    counts.chosen.push_back(static_cast<uint64_t>(random.Index(1000)));
   ASSERT_TRUE(WriteExpertCounts(temp / "counts", counts).ok());
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano();
@@ -77,7 +80,8 @@ TEST(HostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
     for (const double resident : {0.8, 0.2}) {
       EngineOptions less = options;
       less.gpu_memory = LimitFor(options, resident);
-      EXPECT_NEAR(static_cast<double>(SumOf(PlanFor(less).experts_on_host)), (1 - resident) * kNanoLayers * kNanoExperts, 1);
+      EXPECT_NEAR(static_cast<double>(SumOf(PlanFor(less).experts_on_host)),
+                  (1 - resident) * kNanoLayers * kNanoExperts, 1);
       const auto engine = LoadOrFail(less);
       ASSERT_NE(engine, nullptr);
       EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", " << resident;
@@ -105,7 +109,9 @@ TEST(HostExperts, ThePlanAddsUp) {
   const auto [least, most] = std::minmax_element(half.experts_on_host.begin(), half.experts_on_host.end());
   EXPECT_LE(*most - *least, 1);
   const int64_t bytes = half.host_expert_bytes / SumOf(half.experts_on_host);
-  EXPECT_NEAR(half.host_bytes_per_token, static_cast<double>(kNanoChosen) / kNanoExperts * static_cast<double>(SumOf(half.experts_on_host) * bytes), 1);
+  EXPECT_NEAR(
+      half.host_bytes_per_token,
+      static_cast<double>(kNanoChosen) / kNanoExperts * static_cast<double>(SumOf(half.experts_on_host) * bytes), 1);
 }
 
 TEST(HostExperts, RoomForKvIsKept) {

@@ -38,7 +38,9 @@ TEST(LookUp, IsItsDefinition) {
     int64_t best = 0, end = 0;
     for (int64_t e = 1; e < n; ++e) {
       int64_t length = 0;
-      while (length < std::min(longest, e) && t[static_cast<size_t>(e - 1 - length)] == t[static_cast<size_t>(n - 1 - length)]) ++length;
+      while (length < std::min(longest, e) &&
+             t[static_cast<size_t>(e - 1 - length)] == t[static_cast<size_t>(n - 1 - length)])
+        ++length;
       if (length >= best) best = length, end = e;
     }
     Ids with = t;

@@ -38,7 +38,8 @@ TEST(Measure, TracesEveryOpOfAStepAndChangesNoBit) {
   });
   ASSERT_TRUE(times.ok());
   EXPECT_EQ(logits, expected);
-  for (const char* op : {"embed", "hc_pre", "linear", "index_topk", "sparse_attention", "router", "experts", "hc_head"}) {
+  for (const char* op :
+       {"embed", "hc_pre", "linear", "index_topk", "sparse_attention", "router", "experts", "hc_head"}) {
     const auto has_op = [op](const OpTime& t) { return t.op == op && t.calls > 0 && t.seconds > 0; };
     EXPECT_TRUE(std::any_of(times->begin(), times->end(), has_op)) << op;
   }
@@ -77,7 +78,8 @@ TEST(Measure, LinearsTakeTheEnginesInputs) {
     if (integers) options.activation_dtype = ActivationDtype::kInt16;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
-    const auto times = TraceOps(*engine, [&] { return MeasureLinear(*engine, "NVFP4", {.rows = 256, .cols = 512}, 3, 0).status(); });
+    const auto times = TraceOps(
+        *engine, [&] { return MeasureLinear(*engine, "NVFP4", {.rows = 256, .cols = 512}, 3, 0).status(); });
     ASSERT_TRUE(times.ok());
     const auto is_linear = [](const OpTime& t) { return t.op == "linear"; };
     const auto linear = std::find_if(times->begin(), times->end(), is_linear);

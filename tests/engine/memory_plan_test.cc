@@ -75,11 +75,13 @@ TEST(Plan, WhatDoesNotFitIsRefusedWithTheNumbers) {
   plan.device = "a small GPU";
   const Status status = CheckPlan(plan, 512, "use less");
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  for (const std::string& part : {std::string("a small GPU"), std::to_string(needed), std::to_string(needed - 1), std::string("use less")}) {
+  for (const std::string& part :
+       {std::string("a small GPU"), std::to_string(needed), std::to_string(needed - 1), std::string("use less")}) {
     EXPECT_THAT(status.message(), ::testing::HasSubstr(part));
   }
   in.available_bytes = needed;
-  in.loading_bytes = 300 + KvFootprint(in.kv).fixed + 513;  // the loader's buffers are gone before there are activations
+  // the loader's buffers are gone before there are activations
+  in.loading_bytes = 300 + KvFootprint(in.kv).fixed + 513;
   EXPECT_FALSE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok());
   in.available_bytes = 0;
   EXPECT_TRUE(CheckPlan(MakeMemoryPlan(in), 512, "use less").ok()) << "unknown memory";

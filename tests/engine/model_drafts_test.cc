@@ -59,7 +59,8 @@ std::vector<Verified> Expected(const std::string& dir, const std::string& k, int
 }
 
 // `drafts` a step, or as many as are likelier than `threshold`.
-void ExpectAcceptedCounts(const std::string& dir, Speculate module, const std::string& k, int64_t drafts, float threshold) {
+void ExpectAcceptedCounts(const std::string& dir, Speculate module, const std::string& k, int64_t drafts,
+                          float threshold) {
   const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;
   const std::vector<TokenId> greedy = ReferenceArray(dir, "greedy_ids").i32;
   EngineOptions options = ExactOptions(dir);

@@ -31,7 +31,9 @@ struct Case {
   const char* device;
 };
 class EngineRanks : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, EngineRanks, testing::Values(Case{"mini-bf16", "cpu*2"}, Case{"flash-8-groups", "cpu*4"}, Case{"flash-8-groups", "cpu*8"}),
+INSTANTIATE_TEST_SUITE_P(All, EngineRanks,
+                         testing::Values(Case{"mini-bf16", "cpu*2"}, Case{"flash-8-groups", "cpu*4"},
+                                         Case{"flash-8-groups", "cpu*8"}),
                          [](const auto& instance) { return "case_" + std::to_string(instance.index); });
 
 TEST_P(EngineRanks, LogitsMatchTheReference) {
@@ -58,13 +60,17 @@ TEST(EngineRanks, BitsDoNotDependOnBatchesOrChunks) {
   chunked.prefill_chunk = 37;
   const auto in_chunks = LoadOrFail(chunked);
   ASSERT_TRUE(engine != nullptr && in_chunks != nullptr);
-  std::vector<std::vector<TokenId>> prompts = {SomeTokens(150, 1, 4096), SomeTokens(3, 2, 4096), SomeTokens(61, 3, 4096)};
+  std::vector<std::vector<TokenId>> prompts = {SomeTokens(150, 1, 4096), SomeTokens(3, 2, 4096),
+                                               SomeTokens(61, 3, 4096)};
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<std::vector<float>> together(prompts.size());
   std::vector<StepItem> items;
   for (size_t i = 0; i < prompts.size(); ++i) {
     sessions.push_back(std::move(engine->NewSession()).value());
-    items.push_back({.session = sessions[i].get(), .tokens = prompts[i], .rows = LogitRows::kAll, .logits = &together[i],
+    items.push_back({.session = sessions[i].get(),
+                     .tokens = prompts[i],
+                     .rows = LogitRows::kAll,
+                     .logits = &together[i],
                      .prompt_tokens = static_cast<int64_t>(prompts[i].size())});
   }
   ASSERT_TRUE(engine->Step(items).ok());
@@ -85,7 +91,9 @@ TEST(EngineRanks, GreedyTextIsOneRanks) {
     ASSERT_TRUE(session->Append(SomeTokens(9, 5, 4096), LogitRows::kNone, nullptr).ok());
     const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 17, .max_tokens = 12};
     texts.emplace_back();
-    ASSERT_TRUE(engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return texts.back().push_back(t.id), true; }).ok());
+    ASSERT_TRUE(
+        engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return texts.back().push_back(t.id), true; })
+            .ok());
   }
   EXPECT_EQ(texts[0].size(), 12u);
   EXPECT_EQ(texts[0], texts[1]);
@@ -169,7 +177,9 @@ class ExchangingModel : public LoadedModel {
  public:
   explicit ExchangingModel(std::function<void(int64_t site)> before) : before_(std::move(before)) {}
   const KvLayout& kv_layout() const override { return layout_; }
-  std::unique_ptr<StepMemory> MakeStepMemory(int64_t, int64_t, Device&) const override { return std::make_unique<NoMemory>(); }
+  std::unique_ptr<StepMemory> MakeStepMemory(int64_t, int64_t, Device&) const override {
+    return std::make_unique<NoMemory>();
+  }
   void Plan(const ExecContext&) override {}
   void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&) const override {
     float y[64] = {};
@@ -203,7 +213,8 @@ class FaultyRanks {
       auto runner = std::make_unique<Runner>(*devices_.back(), *pool, std::move(model), EngineOptions{}, 1024, 0);
       ranks.push_back({std::move(pool), std::move(runner)});
     }
-    ranks_ = std::make_unique<Ranks>(std::move(ranks), std::make_unique<Exchange>(4, ExchangeOptions{.timeout_s = timeout_s}));
+    ranks_ = std::make_unique<Ranks>(std::move(ranks),
+                                     std::make_unique<Exchange>(4, ExchangeOptions{.timeout_s = timeout_s}));
     ranks_->Reserve(1, 1);
   }
   Ranks& operator*() { return *ranks_; }

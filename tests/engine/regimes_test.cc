@@ -24,7 +24,8 @@ TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
 
 TEST(Regimes, OneRuleForPromptsOfEveryLength) {
   EngineOptions options = OnGpu();
-  for (const auto& [inputs, regime] : {std::pair{PromptInputs::kOne, Regime::kLongPrompt}, {PromptInputs::kTwo, Regime::kPrompt}}) {
+  for (const auto& [inputs, regime] :
+       {std::pair{PromptInputs::kOne, Regime::kLongPrompt}, {PromptInputs::kTwo, Regime::kPrompt}}) {
     options.prompt_inputs = inputs;
     const Regimes r(options);
     for (const int64_t tokens : {1, 128, 129, 1024, 1025}) EXPECT_EQ(r.Of(tokens), regime);

@@ -105,14 +105,16 @@ TEST_P(RestartOfFiles, AnotherModelIsRefused) {
   EXPECT_EQ(engine->kv_bytes(), 0);
   // The right files are back.
   std::filesystem::remove(dir / "model.safetensors");
-  std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/model.safetensors", dir / "model.safetensors");
+  std::filesystem::copy_file(std::string(DSV4_SOURCE_DIR) + "/models/nano/model.safetensors",
+                             dir / "model.safetensors");
   EXPECT_TRUE(engine->Restart().ok());
   EXPECT_TRUE(engine->NewSession().ok());
 }
 
 TEST(RestartOfRanks, AllAreOpenedAnewWhereOneFails) {
   ::setenv("DSV4_FAIL_DEVICE_AFTER", "2:1", 1);
-  auto engine = LoadOrFail({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cpu*2", .num_threads = 2});
+  auto engine = LoadOrFail(
+      {.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cpu*2", .num_threads = 2});
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> tokens = SomeTokens(8, 1, engine->info().vocab_size);
   std::vector<float> first, again;

@@ -361,8 +361,8 @@ TEST(Sampler, AFixedSeedGivesTheseTokensOnEveryMachine) {
   EXPECT_THAT(TokensOf({.seed = 7}, logits, 6), ::testing::ElementsAre(95553, 5997, 103341, 112614, 45784, 102371));
 }
 
-// Two distributions that are alike, drawn from with the same numbers: the race makes them agree about as often as any coupling can
-// (Daliri et al., arXiv 2408.07978: at least (1 - TV) / (1 + TV)), which is what drafts are accepted by.
+// Two distributions that are alike, drawn from with the same numbers: the race makes them agree about as often as any
+// coupling can (Daliri et al., arXiv 2408.07978: at least (1 - TV) / (1 + TV)), which is what drafts are accepted by.
 TEST(Sampler, SimilarDistributionsDrawTheSameToken) {
   constexpr int64_t kVocab = 2000;
   for (const double noise : {0.1, 0.3, 1.0}) {

@@ -1,4 +1,5 @@
-// KV snapshots: going on from one gives the bits of the session that it was taken of; saved ones too, or they are refused.
+// KV snapshots: going on from one gives the bits of the session that it was taken of; saved ones too, or they are
+// refused.
 
 #include <zlib.h>
 
@@ -44,7 +45,8 @@ class Snapshot : public ::testing::Test {
     return logits;
   }
   std::vector<float> RowsFrom(const std::vector<float>& all, size_t begin, size_t count) {
-    return {all.begin() + static_cast<ptrdiff_t>(begin * vocab_), all.begin() + static_cast<ptrdiff_t>((begin + count) * vocab_)};
+    return {all.begin() + static_cast<ptrdiff_t>(begin * vocab_),
+            all.begin() + static_cast<ptrdiff_t>((begin + count) * vocab_)};
   }
 
   EngineOptions options_;
@@ -57,8 +59,8 @@ TEST_F(Snapshot, EveryEdgeGoesOnWithTheSameBits) {
   const std::vector<float> all = AllLogits(*engine_, ids);
   // Around the first compressed rows (4, 128), the window (128), pages (256) and their multiples.
   auto session = std::move(engine_->NewSession()).value();
-  for (const size_t cut : {1, 2, 3, 4, 5, 7, 8, 9, 63, 127, 128, 129, 131, 132, 133, 200, 255, 256, 257, 259, 260, 261, 384, 385,
-                           511, 512, 513}) {
+  for (const size_t cut : {1,   2,   3,   4,   5,   7,   8,   9,   63,  127, 128, 129, 131, 132,
+                           133, 200, 255, 256, 257, 259, 260, 261, 384, 385, 511, 512, 513}) {
     // The session goes on behind each of its snapshots.
     const size_t done = session->tokens().size();
     std::vector<float> rows;
@@ -67,7 +69,8 @@ TEST_F(Snapshot, EveryEdgeGoesOnWithTheSameBits) {
     const auto snapshot = std::move(session->Snapshot()).value();
     EXPECT_EQ(snapshot->tokens(), std::vector<TokenId>(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(cut)));
     const size_t count = cut == 3 || cut == 129 || cut == 255 ? 140 : 9;
-    EXPECT_EQ(GoOn(*engine_, *snapshot, std::span(ids).subspan(cut, count)), RowsFrom(all, cut, count)) << "cut at " << cut;
+    EXPECT_EQ(GoOn(*engine_, *snapshot, std::span(ids).subspan(cut, count)), RowsFrom(all, cut, count))
+        << "cut at " << cut;
   }
 }
 
@@ -87,7 +90,9 @@ TEST_F(Snapshot, BranchesOfOneSnapshotDoNotMeet) {
     std::vector<StepItem> items;
     std::vector<std::vector<float>> logits(kBranches);
     for (size_t b = 0; b < kBranches; ++b) {
-      items.push_back({.session = sessions[b].get(), .tokens = std::span(tails[b]).subspan(at, 23), .rows = LogitRows::kAll,
+      items.push_back({.session = sessions[b].get(),
+                       .tokens = std::span(tails[b]).subspan(at, 23),
+                       .rows = LogitRows::kAll,
                        .logits = &logits[b]});
     }
     ASSERT_TRUE(engine_->Step(items).ok());
@@ -104,7 +109,8 @@ TEST_F(Snapshot, BranchesOfOneSnapshotDoNotMeet) {
   std::vector<TokenId> whole = head;
   whole.insert(whole.end(), tails[1].begin(), tails[1].end());
   whole.insert(whole.end(), more.begin(), more.end());
-  EXPECT_EQ(GoOn(*engine_, *deeper, more), RowsFrom(AllLogits(*engine_, whole), whole.size() - more.size(), more.size()));
+  EXPECT_EQ(GoOn(*engine_, *deeper, more),
+            RowsFrom(AllLogits(*engine_, whole), whole.size() - more.size(), more.size()));
 }
 
 TEST_F(Snapshot, SharedPagesCountOnce) {
@@ -210,8 +216,9 @@ TEST_F(SnapshotFile, ComesBackWithTheSameBits) {
 }
 
 TEST_F(SnapshotFile, CutOffFilesAreRefused) {
-  for (size_t size : {size_t{0}, size_t{1}, size_t{7}, size_t{8}, size_t{71}, size_t{72}, size_t{100}, size_t{72 + 4 * kCut},
-                      bytes_.size() / 2, bytes_.size() - 5, bytes_.size() - 4, bytes_.size() - 1}) {
+  for (size_t size :
+       {size_t{0}, size_t{1}, size_t{7}, size_t{8}, size_t{71}, size_t{72}, size_t{100}, size_t{72 + 4 * kCut},
+        bytes_.size() / 2, bytes_.size() - 5, bytes_.size() - 4, bytes_.size() - 1}) {
     Write(bytes_.substr(0, size));
     ExpectRefused(*engine_, StatusCode::kDataLoss, "cut off at " + std::to_string(size));
   }

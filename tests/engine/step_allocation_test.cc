@@ -45,7 +45,10 @@ TEST_F(StepAllocation, DecodeStepsAllocateNothing) {
         params.top_p = i % 2 == 0 ? 1.0f : 0.9f;
         params.top_k = i % 3 == 2 ? 40 : 0;
         samplers.push_back(std::move(Sampler::Create(params, engine_->info().vocab_size)).value());
-        items.push_back({.session = sessions_[static_cast<size_t>(i)].get(), .sampler = samplers.back().get(), .first = 5, .max_tokens = 48});
+        items.push_back({.session = sessions_[static_cast<size_t>(i)].get(),
+                         .sampler = samplers.back().get(),
+                         .first = 5,
+                         .max_tokens = 48});
       }
       constexpr int64_t kWarmSteps = 16;
       int64_t step = 0, before = 0, after = 0;
@@ -66,7 +69,8 @@ TEST_F(StepAllocation, StepsOfTheServerAllocateNothing) {
   std::vector<std::vector<float>> logits(sessions_.size());
   std::vector<TokenId> next(sessions_.size(), 7);
   std::vector<StepItem> items;
-  for (size_t i = 0; i < sessions_.size(); ++i) items.push_back({.session = sessions_[i].get(), .tokens = {&next[i], 1}, .logits = &logits[i]});
+  for (size_t i = 0; i < sessions_.size(); ++i)
+    items.push_back({.session = sessions_[i].get(), .tokens = {&next[i], 1}, .logits = &logits[i]});
   int64_t before = 0;
   for (int step = 0; step < 40; ++step) {
     if (step == 16) before = num_allocations.load();

@@ -16,14 +16,17 @@ TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
   for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4}, {true, SyntheticExperts::kNvfp4},
                                            {false, SyntheticExperts::kNvfp4Cast}, {true, SyntheticExperts::kMxfp4}}) {
     const TempDir temp;
-    EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts},
+    EngineOptions made{.model_dir = "",
+                       .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts},
                        .num_threads = 2};
     const std::string dir = temp / "model";
     const Status status = WriteSyntheticCheckpoint(made, dir);
     ASSERT_TRUE(status.ok()) << status.message();
-    const std::vector<float> from_disk = LogitsOfModel({.model_dir = dir, .num_threads = 2}), want = LogitsOfModel(made);
+    const std::vector<float> from_disk = LogitsOfModel({.model_dir = dir, .num_threads = 2}),
+                             want = LogitsOfModel(made);
     ASSERT_FALSE(want.empty());
-    EXPECT_EQ(from_disk, want) << "fp8_dense " << fp8_dense << " experts " << static_cast<int>(experts);  // bits: both are finite
+    // bits: both are finite
+    EXPECT_EQ(from_disk, want) << "fp8_dense " << fp8_dense << " experts " << static_cast<int>(experts);
     made.synthetic.seed = 43;
     EXPECT_NE(from_disk, LogitsOfModel(made));
   }

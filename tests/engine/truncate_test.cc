@@ -19,7 +19,8 @@ class Truncate : public ::testing::Test {
   }
   std::span<const TokenId> Ids(size_t begin, size_t end) const { return std::span(ids_).subspan(begin, end - begin); }
   std::vector<TokenId> Wrong(size_t begin, size_t end) const {
-    std::vector<TokenId> wrong(ids_.begin() + static_cast<ptrdiff_t>(begin), ids_.begin() + static_cast<ptrdiff_t>(end));
+    std::vector<TokenId> wrong(ids_.begin() + static_cast<ptrdiff_t>(begin),
+                               ids_.begin() + static_cast<ptrdiff_t>(end));
     for (TokenId& id : wrong) id = (id + 1) % static_cast<TokenId>(engine_->info().vocab_size);
     return wrong;
   }
@@ -42,7 +43,8 @@ TEST_F(Truncate, GoesOnAsIfTheTokensHadNeverBeenThere) {
     auto session = std::move(engine_->NewSession()).value();
     ASSERT_TRUE(session->Append(Ids(0, keep), LogitRows::kNone, nullptr).ok());
     ASSERT_TRUE(session->Append(Wrong(keep, keep + 5), LogitRows::kNone, nullptr).ok());
-    for (size_t i = 0; i < 3; ++i) ASSERT_TRUE(session->Append(Wrong(keep + 5 + i, keep + 6 + i), LogitRows::kNone, nullptr).ok());
+    for (size_t i = 0; i < 3; ++i)
+      ASSERT_TRUE(session->Append(Wrong(keep + 5 + i, keep + 6 + i), LogitRows::kNone, nullptr).ok());
     ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep + 2)).ok());  // in two pieces
     ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep)).ok());
     EXPECT_EQ(session->tokens().size(), keep);
@@ -58,7 +60,8 @@ TEST_F(Truncate, SnapshotsStayAsTheyAre) {
     const size_t keep = cut - 6;
     ASSERT_TRUE(session->Truncate(static_cast<int64_t>(keep)).ok());
     ASSERT_TRUE(session->Append(Wrong(keep, keep + 20), LogitRows::kNone, nullptr).ok());
-    ExpectGoesOn(*std::move(engine_->NewSession(*snapshot)).value(), cut + 30, "from a snapshot of " + std::to_string(cut));
+    ExpectGoesOn(*std::move(engine_->NewSession(*snapshot)).value(), cut + 30,
+                 "from a snapshot of " + std::to_string(cut));
     // A session from the snapshot may be cut as well.
     auto again = std::move(engine_->NewSession(*snapshot)).value();
     ASSERT_TRUE(again->Truncate(static_cast<int64_t>(cut - 8)).ok());

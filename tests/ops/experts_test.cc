@@ -143,7 +143,8 @@ TEST_P(ExpertsFormats, MatchesReference) {
        {Case{1, 32, 32, 1, 1}, {4, 64, 96, 5, 2}, {16, whole ? 64 : 45, whole ? 32 : 29, 33, 3}}) {
     Layer layer(random, GetParam(), c.experts, c.d, c.f, c.t, c.slots);
     const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, c.t);
-    const std::vector<double> plain_bounds = Bounds(layer, want, /*tiles=*/false), tile_bounds = Bounds(layer, want, /*tiles=*/true);
+    const std::vector<double> plain_bounds = Bounds(layer, want, /*tiles=*/false),
+                              tile_bounds = Bounds(layer, want, /*tiles=*/true);
     ForEachKernel(kExpertsKernels, [&](const auto run, bool tiles) {
       const std::vector<double>& bounds = tiles ? tile_bounds : plain_bounds;
       const std::vector<float> got = Output(run, TwoThreads(), layer, ActivationDtype::kNative, 0, c.t);
@@ -157,8 +158,8 @@ TEST_P(ExpertsFormats, MatchesReference) {
 TEST_P(ExpertsFormats, TokensDoNotDependOnTheirBatch) {
   Random random(2);
   Layer layer(random, GetParam(), 7, 256, 160, 23, 3);  // large enough that every thread gets a part (ops/grain.h)
-  for (const ActivationDtype activation :
-       {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+  for (const ActivationDtype activation : {ActivationDtype::kNative, ActivationDtype::kFp8, ActivationDtype::kNvfp4,
+                                           ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     ForEachKernel(kExpertsKernels, [&](const auto run) {
       const std::vector<float> all = Output(run, {}, layer, activation, 0, layer.t);
       for (const ExecContext& ctx : ThreadCounts()) {
@@ -186,7 +187,8 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
                             .cols = f,
                             .codes = reinterpret_cast<const uint8_t*>(identity.data())};
   const std::vector<Kernel<LinearArgs>> linears = DSV4_PRODUCT_KERNELS(LinearCpu);
-  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8, ActivationDtype::kInt16, ActivationDtype::kInt24}) {
+  for (const ActivationDtype mode : {ActivationDtype::kFp8, ActivationDtype::kNvfp4, ActivationDtype::kInt8,
+                                     ActivationDtype::kInt16, ActivationDtype::kInt24}) {
     const bool in_linear = IsInteger(mode);  // linear rounds its input itself
     size_t next = 0;
     ForEachKernel(kExpertsKernels, [&](const auto run) {
@@ -230,7 +232,8 @@ TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
   for (int32_t& e : layer.experts.span()) e = 1;
   const std::vector<float> want = Output(ReferenceExperts, {}, layer, ActivationDtype::kNative, 0, 2);
   ForEachKernel(kExpertsKernels, [&](const auto run) {
-    EXPECT_TRUE(WithinBounds(Output(run, {}, layer, ActivationDtype::kNative, 0, 2), want, Bounds(layer, want, /*tiles=*/false)));
+    EXPECT_TRUE(WithinBounds(Output(run, {}, layer, ActivationDtype::kNative, 0, 2), want,
+                             Bounds(layer, want, /*tiles=*/false)));
   });
 }
 

@@ -37,7 +37,9 @@ INSTANTIATE_TEST_SUITE_P(Modes, LinearIntegers,
                                            Mode{{WeightFormat::kNvfp4}, ActivationDtype::kInt16},
                                            Mode{{WeightFormat::kMxfp4}, ActivationDtype::kInt24},
                                            Mode{{WeightFormat::kNvfp4}, ActivationDtype::kInt24}),
-                         [](const auto& test) { return StrCat(test.param.kind.name(), "_", test.param.bytes(), "_bytes"); });
+                         [](const auto& test) {
+                           return StrCat(test.param.kind.name(), "_", test.param.bytes(), "_bytes");
+                         });
 
 struct IntegerExpected {
   std::vector<double> y, bound;
@@ -46,7 +48,8 @@ struct IntegerExpected {
 // The sums within blocks are exact. A block's passes through the product of two scales, a product and an addition for
 // each 128 columns, 4 additions of lanes and the global scale; n counts two roundings for each 128 columns (the generic
 // kernel), the last three, one for an integer of three bytes as float32 and one for the reference's product q * scale.
-IntegerExpected ExactIntegers(const Mode& mode, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens, int64_t groups) {
+IntegerExpected ExactIntegers(const Mode& mode, const std::vector<float>& x, const QuantFixture& w, int64_t num_tokens,
+                              int64_t groups) {
   const int64_t k_dim = w.tensor().cols, rows = w.tensor().rows, per_group = rows / groups;
   const std::vector<double> weights = w.Decoded();
   std::vector<double> rounded;
@@ -80,9 +83,21 @@ TEST_P(LinearIntegers, MatchesExactProductsOfRoundedInputs) {
     int64_t t, n, k, groups;
   };
   Random random(1);
-  for (const Case c : {Case{1, 1, 1, 1}, {1, 5, 32, 1}, {2, 3, 96, 1}, {3, 24, 128, 1}, {4, 33, 144, 1}, {5, 130, 256, 1},
-                       {6, 9, 400, 1}, {7, 6, 1040, 1}, {8, 17, 528, 1}, {9, 5, 272, 1}, {67, 19, 264, 1}, {200, 3, 48, 1},
-                       {1, 120, 80, 3}, {9, 60, 176, 4}, {1, 24, 4096, 1}}) {
+  for (const Case c : {Case{1, 1, 1, 1},
+                       {1, 5, 32, 1},
+                       {2, 3, 96, 1},
+                       {3, 24, 128, 1},
+                       {4, 33, 144, 1},
+                       {5, 130, 256, 1},
+                       {6, 9, 400, 1},
+                       {7, 6, 1040, 1},
+                       {8, 17, 528, 1},
+                       {9, 5, 272, 1},
+                       {67, 19, 264, 1},
+                       {200, 3, 48, 1},
+                       {1, 120, 80, 3},
+                       {9, 60, 176, 4},
+                       {1, 24, 4096, 1}}) {
     const int64_t k = CeilDiv(c.k, granule()) * granule();
     SCOPED_TRACE(StrCat("T ", c.t, " N ", c.n, " K ", k, " G ", c.groups));
     const QuantFixture w(random, kind(), c.n, k);
@@ -101,9 +116,9 @@ TEST_P(LinearIntegers, MatchesExactProductsOfRoundedInputs) {
   }
 }
 
-// Inputs of -127 .. 127 (or 32639) in blocks whose scale is 1 (of three bytes: 2^-8), weights with scales of 1, and sums
-// below 2^24: nothing is rounded anywhere, so every instruction set must give the integers themselves. The first rows and
-// tokens are the extremes: every product +-12 * 127 (32639).
+// Inputs of -127 .. 127 (or 32639) in blocks whose scale is 1 (of three bytes: 2^-8), weights with scales of 1, and
+// sums below 2^24: nothing is rounded anywhere, so every instruction set must give the integers themselves. The first
+// rows and tokens are the extremes: every product +-12 * 127 (32639).
 TEST_P(LinearIntegers, EveryInstructionSetAddsTheSameIntegers) {
   Random random(2);
   const int64_t num_tokens = 9, rows = 13, k_dim = activation() == ActivationDtype::kInt8 ? 256 + granule() : 64;
@@ -115,7 +130,8 @@ TEST_P(LinearIntegers, EveryInstructionSetAddsTheSameIntegers) {
     codes[static_cast<size_t>(k_dim / 2 + i)] = 0xFF;
   }
   std::fill(scales.begin(), scales.end(), kind().format == WeightFormat::kNvfp4 ? uint8_t{0x38} : uint8_t{127});
-  const QuantTensor w{.format = kind().format, .rows = rows, .cols = k_dim, .codes = codes.data(), .block_scale = scales.data()};
+  const QuantTensor w{
+      .format = kind().format, .rows = rows, .cols = k_dim, .codes = codes.data(), .block_scale = scales.data()};
   std::vector<float> x;
   for (int64_t i = 0; i < num_tokens * k_dim; ++i) {
     const int64_t t = i / k_dim, k = i % k_dim;
@@ -153,8 +169,11 @@ TEST_P(LinearIntegers, RowsDoNotDependOnTheirBatch) {
         for (const int64_t size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 66, 67}) {
           for (const int64_t first : {int64_t{0}, num_tokens - size}) {
             GuardBuffer<float> y({size, n});
-            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}}, .parts = {{w.tensor(), y.tensor()}}, .activation = activation()});
-            EXPECT_TRUE(BitEqual(y.span(), all.span().subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n))));
+            run(ctx, {.x = {x.data() + first * k, DType::kF32, {size, k}},
+                      .parts = {{w.tensor(), y.tensor()}},
+                      .activation = activation()});
+            EXPECT_TRUE(
+                BitEqual(y.span(), all.span().subspan(static_cast<size_t>(first * n), static_cast<size_t>(size * n))));
           }
         }
       }
@@ -194,7 +213,8 @@ TEST_P(LinearIntegers, EveryCodeAndScaleDecodesExactly) {
   for (size_t n = 0; n < 256; ++n) scales[n] = static_cast<uint8_t>(n);
   for (int64_t code = 0; code < 16; ++code) {
     std::fill(codes.begin(), codes.end(), static_cast<uint8_t>(code | (code << 4)));
-    const QuantTensor w{.format = format, .rows = 256, .cols = block, .codes = codes.data(), .block_scale = scales.data()};
+    const QuantTensor w{
+        .format = format, .rows = 256, .cols = block, .codes = codes.data(), .block_scale = scales.data()};
     for (const int64_t k : {int64_t{0}, block - 1}) {
       std::vector<float> one(static_cast<size_t>(block));
       const int most = LargestInteger(std::min(GetParam().bytes(), 2));

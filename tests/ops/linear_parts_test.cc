@@ -30,7 +30,8 @@ TEST(LinearParts, SameBitsAsOneByOne) {
         Linear(c.ctx, {.x = x.tensor(), .parts = {{weights[i].tensor(), want[i]->tensor()}}});
       }
       Linear(c.ctx, args);
-      for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(BitEqual(y[i]->span(), want[i]->span())) << c.name << ", part " << i;
+      for (size_t i = 0; i < weights.size(); ++i)
+        EXPECT_TRUE(BitEqual(y[i]->span(), want[i]->span())) << c.name << ", part " << i;
     }
   }
 }
@@ -54,7 +55,8 @@ TEST(LinearPartsDeathTest, RefusesWhatNoKernelTakes) {
   const LinearPart part{w.tensor(), y.tensor()}, other{w.tensor(), z.tensor()};
   EXPECT_DEATH(Linear({}, {.x = x.tensor(), .parts = {part, other}, .groups = 2}), "2 parts of 2 groups");
   EXPECT_DEATH(Linear({}, {.x = x.tensor(), .parts = {}, .groups = 2}), "parts.empty");
-  EXPECT_DEATH(LinearParts({part, part, part, part, part, part, part, part, part}), "more than 8 matrices of one input");
+  EXPECT_DEATH(LinearParts({part, part, part, part, part, part, part, part, part}),
+               "more than 8 matrices of one input");
 }
 
 }  // namespace

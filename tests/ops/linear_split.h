@@ -12,8 +12,8 @@
 namespace dsv4::test {
 
 // Few rows and many tokens: threads share out tokens, not rows.
-inline void ExpectSplitByTokenKeepsBits(const std::vector<Kernel<LinearArgs>>& kernels, const QuantCase& kind, ActivationDtype activation,
-                                        uint64_t seed) {
+inline void ExpectSplitByTokenKeepsBits(const std::vector<Kernel<LinearArgs>>& kernels, const QuantCase& kind,
+                                        ActivationDtype activation, uint64_t seed) {
   Random random(seed);
   const int64_t num_tokens = 300, n = 6, k = 64;
   const QuantFixture w(random, kind, n, k);

@@ -22,17 +22,18 @@ const std::vector<Kernel<LinearArgs>> kLinearKernels = DSV4_PRODUCT_KERNELS(Line
 
 // What bounds a result: |got - sum_k x w| <= gamma_n sum_k |x| |w|.
 enum class Sums {
-  // A product passes through at most n roundings: its own (generic kernel), 32 additions in a lane of its chunk, an addition (and
-  // for FP8 a multiplication) per chunk of 128 columns, 3 additions of lanes, the global scale; the reference rounds once.
+  // A product passes through at most n roundings: its own (generic kernel), 32 additions in a lane of its chunk, an
+  // addition (and for FP8 a multiplication) per chunk of 128 columns, 3 additions of lanes, the global scale; the
+  // reference rounds once.
   kLanes,
-  // AMX tiles: 16 additions in a step of 32 columns, the sum of two, an addition per step of a chunk and, as above, for each chunk;
-  // two for the three parts of an input; the global scale; the reference. Numbers below 2^-126 may be lost: each of three products
-  // and three sums a column, at most.
+  // AMX tiles: 16 additions in a step of 32 columns, the sum of two, an addition per step of a chunk and, as above, for
+  // each chunk; two for the three parts of an input; the global scale; the reference. Numbers below 2^-126 may be lost:
+  // each of three products and three sums a column, at most.
   kAmx,
-  // A GPU's tensor cores: x is two BF16 numbers (with `f32_inputs` as it is). Products of BF16 numbers are exact in float32; a tensor
-  // core adds 16 of them and the accumulator with at worst one truncation (2^-23 relative to the largest term) each, so K/16
-  // steps, the partial sums (at most 128 + 8) and the factors stay within 2 gamma_(17 K/16 + 140); F32 weights (FMA, K/32 + 5
-  // additions) within less.
+  // A GPU's tensor cores: x is two BF16 numbers (with `f32_inputs` as it is). Products of BF16 numbers are exact in
+  // float32; a tensor core adds 16 of them and the accumulator with at worst one truncation (2^-23 relative to the
+  // largest term) each, so K/16 steps, the partial sums (at most 128 + 8) and the factors stay within 2 gamma_(17 K/16
+  // + 140); F32 weights (FMA, K/32 + 5 additions) within less.
   kGpu,
   kGpuF32Inputs,
 };
@@ -66,7 +67,8 @@ Expected Exact(Sums sums, const std::vector<float>& x, const QuantFixture& w, in
       double sum = 0, magnitude = 0, largest = 1;
       for (int64_t k = 0; k < k_dim; ++k) {
         const float in = x[static_cast<size_t>((t * groups + n / per_group) * k_dim + k)];
-        const double product = (parts ? InParts(in, 2) : static_cast<double>(in)) * weights[static_cast<size_t>(n * k_dim + k)];
+        const double product = (parts ? InParts(in, 2) : static_cast<double>(in)) *
+                               weights[static_cast<size_t>(n * k_dim + k)];
         largest = std::max(largest, std::fabs(static_cast<double>(in)));
         sum += product;
         magnitude += std::fabs(product);
@@ -128,11 +130,27 @@ QuantOptions OptionsOn(On on, int64_t cpu_offset, int64_t gpu_offset) {
 struct LinearCase {
   int64_t t, n, k, groups;
 };
-const LinearCase kLinearCases[] = {{1, 1, 1, 1}, {1, 5, 7, 1}, {2, 3, 129, 1}, {3, 24, 64, 1}, {4, 33, 250, 1}, {5, 130, 96, 1},
-                                   {9, 130, 96, 1}, {8, 17, 520, 1}, {67, 19, 264, 1}, {33, 7, 40, 1}, {100, 7, 40, 1},
-                                   {200, 3, 31, 1}, {1, 120, 80, 3}, {9, 60, 33, 4}, {5, 64, 96, 8}, {1, 24, 1024, 1},
+const LinearCase kLinearCases[] = {{1, 1, 1, 1},
+                                   {1, 5, 7, 1},
+                                   {2, 3, 129, 1},
+                                   {3, 24, 64, 1},
+                                   {4, 33, 250, 1},
+                                   {5, 130, 96, 1},
+                                   {9, 130, 96, 1},
+                                   {8, 17, 520, 1},
+                                   {67, 19, 264, 1},
+                                   {33, 7, 40, 1},
+                                   {100, 7, 40, 1},
+                                   {200, 3, 31, 1},
+                                   {1, 120, 80, 3},
+                                   {9, 60, 33, 4},
+                                   {5, 64, 96, 8},
+                                   {1, 24, 1024, 1},
                                    // slices of K; groups of three rows; many multiprocessors
-                                   {16, 300, 1100, 1}, {7, 48, 1030, 16}, {2, 96, 2100, 3}, {1, 40, 4096, 1}};
+                                   {16, 300, 1100, 1},
+                                   {7, 48, 1030, 16},
+                                   {2, 96, 2100, 3},
+                                   {1, 40, 4096, 1}};
 const LinearCase kLinearCasesOfGpus[] = {{1, 520, 4100, 1}, {3, 700, 7168, 1}};
 
 void ExpectExactProducts(On on, const QuantCase& kind, const LinearCase& c) {
@@ -166,13 +184,14 @@ DSV4_DEVICE_TEST(Linear, MatchesExactProducts) {
   });
 }
 
-// On a GPU: whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups; chunks that are
-// whole and not.
+// On a GPU: whole rows in a warp, segments in a block, slices in a cluster (K 8192 from 3 tokens on), groups; chunks
+// that are whole and not.
 DSV4_DEVICE_TEST(Linear, RowsDoNotDependOnTheirBatch) {
   using Size = std::tuple<int64_t, int64_t, int64_t>;  // N, K, groups
-  const std::vector<Size> sizes =
-      on == On::kCpu ? std::vector<Size>{{37, 300, 1}, {37, 61, 1}, {66, 40, 3}}
-                     : std::vector<Size>{{37, 300, 1}, {600, 1100, 1}, {40, 8192, 1}, {66, 200, 3}, {192, 512, 3}, {70, 3584, 1}, {17000, 64, 1}};
+  const std::vector<Size> sizes = on == On::kCpu
+                                      ? std::vector<Size>{{37, 300, 1}, {37, 61, 1}, {66, 40, 3}}
+                                      : std::vector<Size>{{37, 300, 1},  {600, 1100, 1}, {40, 8192, 1}, {66, 200, 3},
+                                                          {192, 512, 3}, {70, 3584, 1},  {17000, 64, 1}};
   const int64_t num_tokens = 67;
   ForEachFormat([&](const QuantCase& kind) {
     Random random(2);
@@ -210,7 +229,8 @@ TEST_P(LinearFormats, ManyTokensAndFewRowsSplitByToken) {
 DSV4_DEVICE_TEST(Linear, InfinityAndNanStayInTheirRow) {
   ForEachFormat([&](const QuantCase& kind) {
     Random random(4);
-    const int64_t granule = ColumnGranule(kind.format), num_tokens = 9, n = 10, k = CeilDiv(int64_t{45}, granule) * granule;
+    const int64_t granule = ColumnGranule(kind.format), num_tokens = 9, n = 10,
+                  k = CeilDiv(int64_t{45}, granule) * granule;
     const QuantFixture w(random, kind, n, k, OptionsOn(on, 0, 0));
     GuardBuffer<float> x({num_tokens, k}, random.Normals(num_tokens * k)), want({num_tokens, n});
     x[3 * k + k - 1] = std::numeric_limits<float>::quiet_NaN();
@@ -255,7 +275,8 @@ DSV4_DEVICE_TEST(Linear, EveryFp8CodeDecodesExactly) {
   }
 }
 
-// On a GPU 0.5 is a subnormal on its way, NVFP4's sums carry a factor 2^-8, MXFP4's scales reach over all of BF16's range.
+// On a GPU 0.5 is a subnormal on its way, NVFP4's sums carry a factor 2^-8, MXFP4's scales reach over all of BF16's
+// range.
 DSV4_DEVICE_TEST(Linear, EveryFp4CodeAndScaleDecodesExactly) {
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
     const int64_t block = format == WeightFormat::kMxfp4 ? kMxfp4BlockSize : kNvfp4BlockSize;

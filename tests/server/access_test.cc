@@ -27,12 +27,13 @@ const Access::Clock::time_point kNow = Access::Clock::now();
 
 TEST(Access, OnThisMachineOnlyItsOwnNamesHold) {
   Access access({.check_host = true, .allowed_hosts = {"models.example", "::7"}});
-  for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]", "models.example:443",
-                           "Models.Example", "[::7]:1", "localhost.", ""}) {
+  for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]",
+                           "models.example:443", "Models.Example", "[::7]:1", "localhost.", ""}) {
     EXPECT_EQ(StatusOf(access.Check(From(host), kNow)), 200) << host;
   }
-  for (const char* host : {"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "128.0.0.1", "127.1", "0.0.0.0",
-                           "[::2]", "evil.example:80:80", "models.example.evil", "[::1].evil", "127.0.0.1:80@evil"}) {
+  for (const char* host :
+       {"evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "128.0.0.1", "127.1", "0.0.0.0",
+        "[::2]", "evil.example:80:80", "models.example.evil", "[::1].evil", "127.0.0.1:80@evil"}) {
     const auto error = access.Check(From(host, {{"origin", "http://" + std::string(host)}}), kNow);
     EXPECT_EQ(StatusOf(error), 403) << host;
   }
@@ -76,7 +77,8 @@ TEST(Access, AddressesAreCountedWithinABound) {
   EXPECT_EQ(refused, 80);
   // Beyond what is counted each, all others share a count.
   refused = 0;
-  for (int i = 0; i < 10000; ++i) refused += wrong("10." + std::to_string(i / 256) + "." + std::to_string(i % 256) + ".1") == 429 ? 1 : 0;
+  for (int i = 0; i < 10000; ++i)
+    refused += wrong("10." + std::to_string(i / 256) + "." + std::to_string(i % 256) + ".1") == 429 ? 1 : 0;
   EXPECT_GT(refused, 5000);
 }
 

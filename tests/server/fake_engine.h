@@ -28,11 +28,12 @@ constexpr int64_t kFakeFixedBytes = 1000, kFakeTokenBytes = 10;
 
 inline int64_t FakeBytes(size_t tokens) { return kFakeFixedBytes + kFakeTokenBytes * static_cast<int64_t>(tokens); }
 
-// A file: the engine's fingerprint, a note, tokens. `before_io`, where there is one, is called by the thread that reads or
-// writes.
+// A file: the engine's fingerprint, a note, tokens. `before_io`, where there is one, is called by the thread that reads
+// or writes.
 class FakeImage : public SnapshotImage {
  public:
-  FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io, std::string_view fingerprint, std::string_view note)
+  FakeImage(std::vector<TokenId> ids, const std::function<void()>& before_io, std::string_view fingerprint,
+            std::string_view note)
       : before_io_(before_io), fingerprint_(fingerprint) {
     info_.file_bytes = FakeBytes(ids.size());
     info_.note = note;
@@ -44,9 +45,11 @@ class FakeImage : public SnapshotImage {
     std::ofstream file(path, std::ios::binary);
     for (const std::string& text : {fingerprint_, info_.note}) {
       const auto size = static_cast<uint32_t>(text.size());
-      file.write(reinterpret_cast<const char*>(&size), sizeof(size)).write(text.data(), static_cast<std::streamsize>(text.size()));
+      file.write(reinterpret_cast<const char*>(&size), sizeof(size))
+          .write(text.data(), static_cast<std::streamsize>(text.size()));
     }
-    file.write(reinterpret_cast<const char*>(info_.tokens.data()), static_cast<std::streamsize>(4 * info_.tokens.size()));
+    file.write(reinterpret_cast<const char*>(info_.tokens.data()),
+               static_cast<std::streamsize>(4 * info_.tokens.size()));
     return file ? Status() : NotFound("'" + path + "' cannot be written");
   }
 
@@ -131,19 +134,23 @@ class FakeEngine : public Engine {
   const ModelInfo& info() const override { return info_; }
   const LoadTimes& load_times() const override { return load_times_; }
   Result<std::unique_ptr<Session>> NewSession() override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, std::vector<TokenId>(), before_io, fingerprint));
+    return std::unique_ptr<Session>(
+        std::make_unique<FakeSession>(live_sessions, bytes_, std::vector<TokenId>(), before_io, fingerprint));
   }
   Result<std::unique_ptr<Session>> NewSession(const KvSnapshot& snapshot) override {
-    return std::unique_ptr<Session>(std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens(), before_io, fingerprint));
+    return std::unique_ptr<Session>(
+        std::make_unique<FakeSession>(live_sessions, bytes_, snapshot.tokens(), before_io, fingerprint));
   }
   Result<std::string> SnapshotFingerprint() override { return fingerprint; }
   Result<std::shared_ptr<const SnapshotImage>> ReadSnapshot(const std::string& path) override {
     if (before_io) before_io();
     DSV4_ASSIGN_OR_RETURN(SnapshotInfo info, ReadSnapshotInfo(path));
-    return std::shared_ptr<const SnapshotImage>(std::make_shared<FakeImage>(std::move(info.tokens), before_io, fingerprint, info.note));
+    return std::shared_ptr<const SnapshotImage>(
+        std::make_shared<FakeImage>(std::move(info.tokens), before_io, fingerprint, info.note));
   }
   Result<std::shared_ptr<const KvSnapshot>> LoadSnapshot(const SnapshotImage& image) override {
-    return std::shared_ptr<const KvSnapshot>(std::make_shared<FakeSnapshot>(image.info().tokens, bytes_, before_io, fingerprint));
+    return std::shared_ptr<const KvSnapshot>(
+        std::make_shared<FakeSnapshot>(image.info().tokens, bytes_, before_io, fingerprint));
   }
   Result<SnapshotInfo> ReadSnapshotInfo(const std::string& path) override {
     std::ifstream file(path, std::ios::binary);
@@ -162,7 +169,9 @@ class FakeEngine : public Engine {
     }
     if (rest.empty() || rest.size() % 4 != 0) return damaged;
     if (texts[0] != fingerprint) return Unsupported("'" + path + "' is another model's");
-    SnapshotInfo info{.tokens = std::vector<TokenId>(rest.size() / 4), .note = texts[1], .file_bytes = static_cast<int64_t>(bytes.size())};
+    SnapshotInfo info{.tokens = std::vector<TokenId>(rest.size() / 4),
+                      .note = texts[1],
+                      .file_bytes = static_cast<int64_t>(bytes.size())};
     std::memcpy(info.tokens.data(), rest.data(), rest.size());
     return info;
   }
@@ -194,7 +203,8 @@ class FakeEngine : public Engine {
     for (const StepItem& item : items) {
       if (item.rows == LogitRows::kAll) all_rows.back() += static_cast<int64_t>(item.tokens.size());
     }
-    for (const StepItem& item : items) seen.push_back({item.session->tokens().size(), item.tokens.size(), item.prompt_tokens});
+    for (const StepItem& item : items)
+      seen.push_back({item.session->tokens().size(), item.tokens.size(), item.prompt_tokens});
     for (const StepItem& item : items) {
       static_cast<FakeSession*>(item.session)->Add(item.tokens);
       if (item.rows == LogitRows::kNone) continue;
@@ -204,7 +214,9 @@ class FakeEngine : public Engine {
       for (size_t r = 0; r < rows; ++r) {
         const TokenId token = item.tokens[item.tokens.size() - rows + r];
         const auto following = next ? next(*item.session) : token + 1 < info_.vocab_size ? token + 1 : 100;
-        (*item.logits)[r * vocab + static_cast<size_t>(following)] = token == kNanToken ? std::numeric_limits<float>::quiet_NaN() : 20.0f;
+        (*item.logits)[r * vocab + static_cast<size_t>(following)] = token == kNanToken
+                                                                         ? std::numeric_limits<float>::quiet_NaN()
+                                                                         : 20.0f;
       }
     }
     return {};
@@ -226,7 +238,9 @@ class FakeEngine : public Engine {
       DSV4_RETURN_IF_ERROR(Step(step));
       for (size_t i = 0; i < items.size(); ++i) {
         if (left[i] <= 0) continue;
-        DSV4_ASSIGN_OR_RETURN(const SampledToken token, items[i].sampler->Sample(logits[i], items[i].allowed ? items[i].allowed() : std::span<const uint32_t>()));
+        DSV4_ASSIGN_OR_RETURN(
+            const SampledToken token,
+            items[i].sampler->Sample(logits[i], items[i].allowed ? items[i].allowed() : std::span<const uint32_t>()));
         newest[i] = token.id;
         const auto& stops = items[i].stop_ids;
         const bool stop = std::find(stops.begin(), stops.end(), token.id) != stops.end();

@@ -104,7 +104,8 @@ class Http : public ::testing::Test {
   }
 
   HttpVerdict Admit(const HttpRequest& head) {
-    if (head.reserved && head.path != "/health") return {.refusal = HttpReply{.status = 503, .type = "", .body = "full"}};
+    if (head.reserved && head.path != "/health")
+      return {.refusal = HttpReply{.status = 503, .type = "", .body = "full"}};
     if (head.path == "/closed") return {.refusal = HttpReply{.status = 401, .type = "", .body = "no"}};
     return {.refusal = {}, .max_body_bytes = kMaxBody};
   }
@@ -281,7 +282,8 @@ TEST_F(Http, RequestsBehindOneWaitAndAreAnsweredInOrder) {
   std::thread sender([&] {  // 36 MB, which no socket holds
     for (int i = 0; i < kRequests; ++i) {
       const std::string body = std::to_string(i) + padding;
-      if (!client.Send("POST /echo HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body)) break;
+      if (!client.Send("POST /echo HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body))
+        break;
       ++num_sent;
     }
   });

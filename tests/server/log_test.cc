@@ -45,7 +45,13 @@ TEST_F(LogTest, NothingThatATerminalObeysComesOut) {
   for (const bool json : {false, true}) {
     {
       const Log log(json, ends_[1]);
-      log.Line("request", {{"path", "/\x1b[2J"}, {"c1", "\xc2\x9b" "31m"}, {"raw", "\x9b"}, {"del", "\x7f"}, {"line", "a\nb"}});
+      log.Line("request", {{"path", "/\x1b[2J"},
+                           {"c1",
+                            "\xc2\x9b"
+                            "31m"},
+                           {"raw", "\x9b"},
+                           {"del", "\x7f"},
+                           {"line", "a\nb"}});
     }
     std::string text = ReadAll();
     ASSERT_EQ(text.back(), '\n');

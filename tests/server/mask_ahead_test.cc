@@ -36,7 +36,9 @@ struct TokenCounter : Grammar {
     Status state;
   };
   static constexpr TokenId kSlow = 1, kHang = 2, kWrong = 3, kTooMuch = 4;
-  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override { return std::make_unique<Matcher>(*this, flag); }
+  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override {
+    return std::make_unique<Matcher>(*this, flag);
+  }
   std::atomic<bool> open = false;
   mutable std::atomic<int> hanging = 0;
 };

@@ -57,7 +57,8 @@ TEST(RadixTree, EqualsAMapOfItsKeys) {
     });
     size_t longest = 0;
     for (const auto& [k, node] : nodes) {
-      const auto same = static_cast<size_t>(std::mismatch(k.begin(), k.end(), probe.begin(), probe.end()).first - k.begin());
+      const auto same = static_cast<size_t>(std::mismatch(k.begin(), k.end(), probe.begin(), probe.end()).first -
+                                            k.begin());
       longest = std::max(longest, same);
       if (same == k.size()) expected.push_back(k);
     }
@@ -133,7 +134,8 @@ TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
     return out;
   };
   EXPECT_EQ(has(), "1111bcs");
-  const std::vector<std::string> expected = {"1011bcs", "0011bcs", "0011-cs", "0011-c-", "0011---", "0010---", "0000---"};
+  const std::vector<std::string> expected = {"1011bcs", "0011bcs", "0011-cs", "0011-c-",
+                                             "0011---", "0010---", "0000---"};
   for (const std::string& then : expected) {
     EXPECT_TRUE(cache_.Evict());
     EXPECT_EQ(has(), then);

@@ -9,7 +9,8 @@ namespace {
 
 class Storm : public SchedulerTest, public ::testing::WithParamInterface<bool> {};
 
-// Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered, right.
+// Prompts that share beginnings in all ways, several replies each, little memory, some cancelled: all are answered,
+// right.
 TEST_P(Storm, OfCommonBeginningsIsAnswered) {
   const dsv4::test::TempDir folder;
   PrefixCacheOptions cache{.interval = 50};
@@ -65,7 +66,8 @@ class SchedulerDisk : public SchedulerTest {
       ++num_io_;
       while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
-    Start({.kv_budget_bytes = kv_budget_bytes, .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
+    Start({.kv_budget_bytes = kv_budget_bytes,
+           .prefix_cache = {.disk = folder_.path(), .disk_bytes = int64_t{1} << 30, .disk_queue_bytes = queue_bytes}});
   }
   ~SchedulerDisk() override {
     open_ = true;
@@ -76,7 +78,8 @@ class SchedulerDisk : public SchedulerTest {
     ASSERT_GE(num_io_, number);
   }
   void WaitForSilence() {  // the thread has nothing to do
-    for (int i = 0; i < 10000 && scheduler_->SecondsStuck() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 10000 && scheduler_->SecondsStuck() > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(scheduler_->SecondsStuck(), 0);
   }
   void WaitForTokens(const std::shared_ptr<Client>& client, size_t more) {
@@ -119,7 +122,8 @@ TEST_F(SchedulerDisk, ADiskThatHangsShowsInHealth) {
   WaitForSilence();
   open_ = false;
   const auto stream = Submit({{2000}}, 1700);  // needs what several files would free; one of them may wait
-  for (int i = 0; i < 10000 && scheduler_->SecondsStuck() < 0.1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 10000 && scheduler_->SecondsStuck() < 0.1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_GE(scheduler_->SecondsStuck(), 0.1);
   open_ = true;
   Wait(stream);
@@ -164,7 +168,8 @@ TEST_F(SchedulerDisk, AFileThatIsDamagedIsReadAgainFromItsPrompt) {
   WaitIdle();
   scheduler_.reset();
   StartWithDisk();
-  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) std::filesystem::resize_file(entry.path(), 3);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    std::filesystem::resize_file(entry.path(), 3);
   const auto again = Submit({Counting(100, 300)}, 5);
   Wait(again);
   EXPECT_EQ(again->counts[0].cached, 0);
@@ -177,7 +182,8 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   Wait(Submit({Counting(100, 300)}, 5));
   WaitIdle();
   scheduler_.reset();
-  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);  // the prompt's cut, and the reply's
+  // the prompt's cut, and the reply's
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2);
   // As an older server wrote it: no note that says whose it is.
   (void)FakeImage(Counting(1000, 300), {}, engine_.fingerprint, "").Write(folder_.path() + "/old.dsv4kv");
   engine_.fingerprint = "with one expert changed";
@@ -194,7 +200,8 @@ TEST_F(SchedulerDisk, FilesOfAnotherModelOrWithoutAnOwnerAreNotUsedAndGoFirst) {
   WaitIdle();
   scheduler_.reset();
   // They count, and make room before anything else does.
-  Start({.kv_budget_bytes = 20000, .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
+  Start({.kv_budget_bytes = 20000,
+         .prefix_cache = {.disk = folder_.path(), .disk_bytes = 9000, .disk_queue_bytes = 1 << 20}});
   EXPECT_GE(Metric("dsv4:kv_disk_total", "event=\"removed\""), 2);
   EXPECT_GE(Metric("dsv4:prefix_cuts", "place=\"disk\""), 3);
 }
@@ -224,7 +231,8 @@ TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterAResta
   const Tokenizer& t = NanoTokenizer();
   const std::string text = "<｜User｜>Hello there, what is this? I would like to know, and to know it now.";
   Ids split = t.Encode("<｜User｜>");
-  for (const char c : text.substr(std::string("<｜User｜>").size())) split.push_back(*t.FindToken(std::string_view(&c, 1)));
+  for (const char c : text.substr(std::string("<｜User｜>").size()))
+    split.push_back(*t.FindToken(std::string_view(&c, 1)));
   ASSERT_NE(split, t.Encode(text));
   const TokenId user = split.front();
   engine_.next = [user](const Session&) { return user; };
@@ -232,7 +240,9 @@ TEST_F(SchedulerDisk, WhatAClientSentAsIdsTeachesNoSplitNeitherNowNorAfterAResta
   for (const bool encoded_here : {false, true}) {
     StartWithDisk();
     const auto client = Make({split}, 1);
-    if (encoded_here) client->job->sequences[0].text = std::make_shared<const RenderedPrompt>(RenderedPrompt{.text = text, .given = {}});
+    if (encoded_here)
+      client->job->sequences[0].text = std::make_shared<const RenderedPrompt>(
+          RenderedPrompt{.text = text, .given = {}});
     ASSERT_TRUE(scheduler_->Submit(client->job).ok());
     Wait(client);
     WaitIdle();

@@ -156,8 +156,8 @@ TEST_F(SchedulerTest, SequencesGiveWayAndComeBack) {
   EXPECT_GT(Metric("vllm:num_preemptions_total"), 0);
 }
 
-// What the engine is told of a row follows from the request: not from the pieces that a prompt is read in, what runs beside it, what
-// is asked about it, or whether it had to start over.
+// What the engine is told of a row follows from the request: not from the pieces that a prompt is read in, what runs
+// beside it, what is asked about it, or whether it had to start over.
 TEST_F(SchedulerTest, RowsAreTheSameKindHoweverAPromptIsRead) {
   constexpr size_t kPrompt = 300;
   GenerationParams logprobs;
@@ -175,7 +175,8 @@ TEST_F(SchedulerTest, RowsAreTheSameKindHoweverAPromptIsRead) {
         for (const FakeEngine::Rows& r : engine_.seen) {
           EXPECT_EQ(r.begin, read);
           read += r.count;
-          EXPECT_EQ(r.prompt_tokens, r.begin < kPrompt - 1 ? kPrompt - 1 : 0) << "from " << r.begin << " in chunks of " << chunk;
+          EXPECT_EQ(r.prompt_tokens, r.begin < kPrompt - 1 ? kPrompt - 1 : 0)
+              << "from " << r.begin << " in chunks of " << chunk;
           EXPECT_TRUE(r.begin >= kPrompt - 1 || read <= kPrompt - 1) << "the last token of a prompt is a decode row";
         }
       }
@@ -199,9 +200,12 @@ TEST_F(SchedulerTest, RowsFromTheCacheAreNotCounted) {
   EXPECT_EQ(engine_.seen[1].prompt_tokens, 0);
 }
 
-// Room for one and a half: the second starts over, its prompt with the number that it had, what it wrote as decode rows.
+// Room for one and a half: the second starts over, its prompt with the number that it had, what it wrote as decode
+// rows.
 TEST_F(SchedulerTest, ASequenceThatStartsOverHasTheSameRows) {
-  Start({.prefill_chunk = 64, .kv_budget_bytes = 2 * kFakeFixedBytes + 900 * kFakeTokenBytes, .prefix_cache = {.enabled = false}});
+  Start({.prefill_chunk = 64,
+         .kv_budget_bytes = 2 * kFakeFixedBytes + 900 * kFakeTokenBytes,
+         .prefix_cache = {.enabled = false}});
   const auto client = Submit({Counting(100, 150), Counting(1000, 150)}, 400);
   Wait(client);
   ASSERT_GT(Metric("vllm:num_preemptions_total"), 0);
@@ -361,7 +365,9 @@ TEST_F(SchedulerTest, AGrammarHoldsItsOwnSequenceOnly) {
 // A grammar whose masks come when the gate is open, until it has had too much.
 struct Slow : Grammar {
   struct Matcher : GrammarMatcher {
-    Matcher(const Slow& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) { ++grammar.live; }
+    Matcher(const Slow& its_grammar, CancelFlag flag) : grammar(its_grammar), cancelled(std::move(flag)) {
+      ++grammar.live;
+    }
     ~Matcher() override { --grammar.live; }
     std::span<const uint32_t> Allowed() override {
       ++grammar.asked;
@@ -377,7 +383,9 @@ struct Slow : Grammar {
     const CancelFlag cancelled;
     Status state;
   };
-  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override { return std::make_unique<Matcher>(*this, flag); }
+  std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override {
+    return std::make_unique<Matcher>(*this, flag);
+  }
   std::atomic<bool> open = false, broken = false;
   mutable std::atomic<int> asked = 0, live = 0;
 };

@@ -162,11 +162,13 @@ TEST_F(Structured, NoAddedTokenIsAllowedInText) {
 TEST_F(Structured, JsonBeginsWithoutBlanksAndFreeObjectsTakeAnything) {
   const auto grammar = Compile(AnyObjectFormat());
   ASSERT_NE(grammar, nullptr);
-  for (const char* text : {"{}", R"({"a": 1})", R"({"a": {"b": [1, "\u00e9", null]}, "c": -1.5e3})", "{\n  \"a\": true\n}"})
+  for (const char* text :
+       {"{}", R"({"a": 1})", R"({"a": {"b": [1, "\u00e9", null]}, "c": -1.5e3})", "{\n  \"a\": true\n}"})
     EXPECT_TRUE(Accepts(*grammar, text)) << text;
   for (const char* text : {" {}", "\n{}", "[]", "1", "{\"a\": 01}", "{\"a\": 1,}", "{a: 1}"})
     EXPECT_FALSE(Accepts(*grammar, text)) << text;
-  const auto bounded = Compile(JsonFormat(Json::parse(R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})")));
+  const auto bounded = Compile(
+      JsonFormat(Json::parse(R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})")));
   EXPECT_TRUE(Accepts(*bounded, R"({"a": "größ"})") == false && Accepts(*bounded, R"({"a": "grö"})"));
   for (const char* text : {"{\"a\": \"\x12\"}", "{\"a\": \"\n\"}", R"({"a": "\"})", R"({"a": """})"})
     EXPECT_FALSE(Accepts(*bounded, text)) << text;
@@ -176,7 +178,8 @@ TEST_F(Structured, JsonBeginsWithoutBlanksAndFreeObjectsTakeAnything) {
 }
 
 Json Tool(const std::string& name, Json parameters, bool strict = true) {
-  return {{"type", "function"}, {"function", {{"name", name}, {"strict", strict}, {"parameters", std::move(parameters)}}}};
+  return {{"type", "function"},
+          {"function", {{"name", name}, {"strict", strict}, {"parameters", std::move(parameters)}}}};
 }
 
 TEST_F(Structured, RandomCallsParseAndFollowTheirSchemas) {
@@ -240,7 +243,8 @@ TEST_F(Structured, ARegexWithoutABoundIsHeldToItsEnd) {
   ASSERT_NE(grammar, nullptr);
   for (const std::string text : {"123-ax", "000-abcabcx"}) EXPECT_TRUE(Accepts(*grammar, text)) << text;
   EXPECT_TRUE(Accepts(*grammar, "123-" + std::string(1000, 'b') + "x"));
-  for (const std::string text : {"12-ax", "123-x", "123-ab", "123-adx", "123-axx"}) EXPECT_FALSE(Accepts(*grammar, text)) << text;
+  for (const std::string text : {"12-ax", "123-x", "123-ab", "123-adx", "123-axx"})
+    EXPECT_FALSE(Accepts(*grammar, text)) << text;
 }
 
 TEST_F(Structured, WhatIsNoFormatIsAnError) {
@@ -281,14 +285,16 @@ class Bounded : public Structured {
  protected:
   void SetUp() override {
     compiler_ = nullptr;
-    own_ = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
-                                   {.compile_s = 1, .compile_steps = 2'000'000, .token_s = 1, .token_steps = 100'000, .states = 300'000});
+    own_ = GrammarCompiler::Create(
+        NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
+        {.compile_s = 1, .compile_steps = 2'000'000, .token_s = 1, .token_steps = 100'000, .states = 300'000});
     if (own_ == nullptr) GTEST_SKIP() << "this build has no XGrammar";
   }
   // Rules that each say the one below twice: 2^40 ways to read a text.
   static std::string Ambiguous() {
     std::string rules = "root ::= r0\n";
-    for (int i = 0; i < 40; ++i) rules += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " r" + std::to_string(i + 1) + " | \"a\"\n";
+    for (int i = 0; i < 40; ++i)
+      rules += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " r" + std::to_string(i + 1) + " | \"a\"\n";
     return Dump({{"type", "grammar"}, {"grammar", rules + "r40 ::= \"a\"\n"}});
   }
   std::unique_ptr<GrammarCompiler> own_;
@@ -298,10 +304,12 @@ TEST_F(Bounded, CompilingEndsAtALimit) {
   Json properties = Json::object();
   for (int i = 0; i < 10000; ++i) properties["p" + std::to_string(i)] = {{"type", "string"}};
   const std::string long_text(900'000, 'x');
-  const std::vector<Json> hostile = {JsonFormat({{"enum", Json::array({long_text})}}), JsonFormat({{"const", long_text}}),
-                                     {{"type", "or"}, {"elements", Json::array({{{"type", "const_string"}, {"value", long_text}}})}},
-                                     JsonFormat({{"type", "object"}, {"properties", properties}}),
-                                     JsonFormat({{"type", "string"}, {"pattern", "^[a-z]{1,20000}$"}})};
+  const std::vector<Json> hostile = {
+      JsonFormat({{"enum", Json::array({long_text})}}),
+      JsonFormat({{"const", long_text}}),
+      {{"type", "or"}, {"elements", Json::array({{{"type", "const_string"}, {"value", long_text}}})}},
+      JsonFormat({{"type", "object"}, {"properties", properties}}),
+      JsonFormat({{"type", "string"}, {"pattern", "^[a-z]{1,20000}$"}})};
   for (const Json& format : hostile) {
     const auto start = std::chrono::steady_clock::now();
     const auto grammar = own_->Compile(Dump(format));

@@ -40,11 +40,12 @@ __device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) 
   return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
 }
 
-// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot, channel)
-// read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in order: the same for every number of threads.
+// Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot,
+// channel) read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in
+// order: the same for every number of threads.
 template <int kThreads, typename Gate, typename Value>
-__device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float2 angle, float* pooled,
-                                        const Gate& gate_at, const Value& value_at) {
+__device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq, int64_t position, float2 angle,
+                                        float* pooled, const Gate& gate_at, const Value& value_at) {
   const CompressorLayout& c = a.c;
   const int m = static_cast<int>(c.ratio), d = static_cast<int>(c.dim), width = static_cast<int>(c.overlap) * d;
   const int slots = static_cast<int>(c.overlap) * m, groups = (slots + kGroup - 1) / kGroup;
@@ -101,7 +102,8 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   for (int i = threadIdx.x; i < plain; i += kThreads) pooled[i] = __fmul_rn(__fmul_rn(pooled[i], scale), a.norm[i]);
   if (static_cast<int>(threadIdx.x) < a.pairs) {
     const int at = plain + 2 * threadIdx.x;
-    const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]), odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
+    const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]),
+                odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
     pooled[at] = __fsub_rn(__fmul_rn(even, angle.x), __fmul_rn(odd, angle.y));
     pooled[at + 1] = __fadd_rn(__fmul_rn(even, angle.y), __fmul_rn(odd, angle.x));
   }
@@ -140,7 +142,8 @@ struct FirstToken {
   float bias[kAtOnce];
   float2 angle;  // where a row ends here
 
-  __device__ __forceinline__ FirstToken(const Params& a, int sequence) : seq(a.sequences[sequence]), position(0), bias{}, angle{} {
+  __device__ __forceinline__ FirstToken(const Params& a, int sequence)
+      : seq(a.sequences[sequence]), position(0), bias{}, angle{} {
     if (seq.begin >= seq.end) return;
     position = a.positions[seq.begin];
     const int64_t width = a.c.overlap * a.c.dim;
@@ -186,7 +189,8 @@ __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<k
     __syncthreads();
     const StateSlots kept(a.c, seq, position);
     EmitRow<kThreads>(
-        a, seq, position, is_first ? known.angle : AngleOfRow(a, position), pooled, [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
+        a, seq, position, is_first ? known.angle : AngleOfRow(a, position), pooled,
+        [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
   }
 }
 

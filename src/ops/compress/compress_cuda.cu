@@ -28,14 +28,16 @@ __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __gri
   if ((position + 1) % m != 0) return;
   const SequenceView& seq = a.sequences[a.sequence_of[t]];
   const StateSlots kept(a.c, seq, position);
-  const int old = static_cast<int>(max(int64_t{0}, seq.start - (position + 1 - a.c.overlap * m)));  // slots before this step
+  // slots before this step
+  const int old = static_cast<int>(max(int64_t{0}, seq.start - (position + 1 - a.c.overlap * m)));
   const int ratio = static_cast<int>(m);
   const int64_t before = (t + 1 - a.c.overlap * m) * width;
   EmitRow<kPromptThreads>(
       a, seq, position, AngleOfRow(a, position), pooled,
       [&](int slot, int i) {
         if (slot < old) return kept[slot][width + i];
-        return __fadd_rn(a.gates[before + slot * width + i], a.slot_bias[(slot < ratio ? slot : slot - ratio) * width + i]);
+        return __fadd_rn(a.gates[before + slot * width + i],
+                         a.slot_bias[(slot < ratio ? slot : slot - ratio) * width + i]);
       },
       [&](int slot, int i) { return slot < old ? kept[slot][i] : a.values[before + slot * width + i]; });
 }

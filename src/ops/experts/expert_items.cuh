@@ -1,5 +1,5 @@
-// What a launch of expert_gemm.cuh's kernel is told, and which items a block has: chunks of an expert's tokens, row pairs of its
-// matrices.
+// What a launch of expert_gemm.cuh's kernel is told, and which items a block has: chunks of an expert's tokens, row
+// pairs of its matrices.
 #pragma once
 
 #include "ops/experts/experts.h"
@@ -15,8 +15,9 @@ struct Chunk {
 // Tokens of a block of eight columns.
 __host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
 
-// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead. by_token:
-// also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured (bench/notes/experts.md).
+// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
+// by_token: also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured
+// (bench/notes/experts.md).
 inline constexpr int kLeastCost = 6;
 __host__ __device__ constexpr int ChunkCost(int count, int planes, bool by_token) {
   return count > BlockTokens(planes) ? 8 : by_token ? kLeastCost - 1 + count : kLeastCost;
@@ -128,7 +129,8 @@ __device__ __forceinline__ Cursor Locate(const GemmArgs& a, int num_chunks, int 
     size = min(step, end - low);
   }
   const Chunk c = chunks[low];
-  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes, a.by_token)), start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes, a.by_token)),
+                 start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
   Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
   if (cursor.row >= rows) cursor = {low + 1, 0};
   return cursor;

@@ -14,8 +14,8 @@ inline constexpr int64_t kTwoTeamItems = 16;
 template <WeightFormat F, int Planes, bool Up, bool Wide, int kTeams>
 void LaunchGemm(const ExecContext& ctx, const GemmArgs& a, int64_t items) {
   const int blocks = static_cast<int>(std::min<int64_t>(2 / kTeams * ctx.gpu.multiprocessors, CeilDiv(items, kTeams)));
-  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)), dim3(kTeamThreads * kTeams),
-         static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
+  Launch(ctx, ExpertGemmKernel<F, Planes, Up, Wide, kTeams>, dim3(static_cast<unsigned>(blocks)),
+         dim3(kTeamThreads * kTeams), static_cast<size_t>(GemmSharedBytes<F>(kTeams, a.x != nullptr, a.k)), a);
 }
 
 // One token; false where ExpertOneKernel does not take its shapes.
@@ -24,7 +24,8 @@ bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items
   if constexpr (InfoOf(F).packed()) {
     const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(items, 2)));
     if (!OneTokenFits(a, up, items, blocks)) return false;
-    const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true> : ExpertOneKernel<F, false>;
+    const auto kernel = a.k % (64 * kWarps * OneRing::kTiles) == 0 ? ExpertOneKernel<F, true>
+                                                                   : ExpertOneKernel<F, false>;
     Launch(ctx, kernel, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads), OneSharedBytes(a.k), a,
            MakeOneList(items, a.n / (up ? 16 : 32), blocks, up, up && a.always >= 0));
     return true;

@@ -1,9 +1,10 @@
-// Products of one token with its experts' FP4 tiles. Blocks, teams, row pairs, parts of K and the order of sums are those of
-// ExpertGemmKernel with two teams (so are the bits), without what only more tokens need: with one token the number of
-// instructions is what takes the time, and there a fifth (up) to a third (down) of them are not the products'.
+// Products of one token with its experts' FP4 tiles. Blocks, teams, row pairs, parts of K and the order of sums are
+// those of ExpertGemmKernel with two teams (so are the bits), without what only more tokens need: with one token the
+// number of instructions is what takes the time, and there a fifth (up) to a third (down) of them are not the
+// products'.
 //
-// A warp's part of x lies in shared memory as two BF16 planes; the lanes of the product's columns 0 and 4 read the first and
-// the second plane, the others zeros.
+// A warp's part of x lies in shared memory as two BF16 planes; the lanes of the product's columns 0 and 4 read the
+// first and the second plane, the others zeros.
 #pragma once
 
 #include "ops/experts/expert_gemm.cuh"
@@ -16,8 +17,9 @@ using OneRing = Ring<WeightFormat::kNvfp4>;   // of a team; MXFP4's is the same,
 inline constexpr int kOneTeamBytes = OneRing::kBytes + kOneItems * kOneSums * 4 + 256;
 inline constexpr int kOneMaxTiles = 14;  // of a row of tiles, a warp; an even number
 
-// What the host knows of the list of row pairs: each block has `each` of them, the first `more` one more. known: the first slot's
-// expert is known beforehand, and each block has its share of the rows. reciprocal: of `rows`, 2^32 / rows rounded up.
+// What the host knows of the list of row pairs: each block has `each` of them, the first `more` one more. known: the
+// first slot's expert is known beforehand, and each block has its share of the rows. reciprocal: of `rows`, 2^32 / rows
+// rounded up.
 struct OneList {
   int rows, each, more;
   bool up, known;
@@ -46,8 +48,8 @@ inline OneList MakeOneList(int64_t items, int rows, int blocks, bool up, bool kn
           .reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + rows - 1) / rows)};
 }
 
-// One kernel for both launches, up and down: the second one finds its code in the multiprocessor, where fetching it would have to
-// queue behind weights.
+// One kernel for both launches, up and down: the second one finds its code in the multiprocessor, where fetching it
+// would have to queue behind weights.
 // kWhole: all chunks are whole.
 template <WeightFormat F, bool kWhole>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const GemmArgs a, const OneList list) {
@@ -56,7 +58,9 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   if (!up) AllowNext();
   // Of a warp: tiles of K, bytes of one of x's planes.
   const int tiles = a.k / (64 * kWarps), plane = tiles * 128;
-  const auto tile_bytes = [](bool beside) { return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F)); };
+  const auto tile_bytes = [](bool beside) {
+    return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F));
+  };
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32,
             g = lane / 4, t = lane % 4;
@@ -144,7 +148,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     }
     if (ElectLane()) {
       const int count = kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles);
-      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1, count * ahead_bytes, a.policy);
+      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1,
+                    count * ahead_bytes, a.policy);
     }
     from0 += OneRing::kTiles * ahead_bytes, from1 += OneRing::kTiles * ahead_bytes;
     ahead_stage ^= 1;
@@ -269,7 +274,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
           for (int j = 0; j < 2; ++j) {
             const int offset = (first + j) * kTileBytes;
             raw[j][0] = LoadSharedTile<T>(codes + offset, scales + offset);
-            raw[j][1] = LoadSharedTile<T>(codes + offset + OneRing::kStreamBytes, scales + offset + OneRing::kStreamBytes);
+            raw[j][1] = LoadSharedTile<T>(codes + offset + OneRing::kStreamBytes,
+                                          scales + offset + OneRing::kStreamBytes);
           }
 #pragma unroll
           for (int j = 0; j < 2; ++j) MultiplyTiles<T, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);

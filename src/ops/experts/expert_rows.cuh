@@ -1,5 +1,6 @@
-// Input rows of the expert products: rounded as the activation mode says, then as BF16 planes that the tensor cores take.
-// The sum of two planes is within 2^-17 of the row; three (ExecContext::f32_inputs) have the row itself as their sum.
+// Input rows of the expert products: rounded as the activation mode says, then as BF16 planes that the tensor cores
+// take. The sum of two planes is within 2^-17 of the row; three (ExecContext::f32_inputs) have the row itself as their
+// sum.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -39,7 +39,8 @@ __device__ __forceinline__ Columns LoadColumns(const uint8_t* from) {
 // sum[stream][block] += the streams' tiles x the columns of that block; `Terms` of every column.
 template <WeightFormat F, int Blocks, int Terms, bool kByMul, int SumBlocks>
 __device__ __forceinline__ void MultiplyTiles(const LaneTile<F> (&raw)[2], const Columns (&columns)[Blocks][Terms],
-                                              float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2], int k_tile) {
+                                              float (&sum)[2][SumBlocks][4], const TileScales<F> (&scales)[2],
+                                              int k_tile) {
   uint32_t w[2][4][4];
 #pragma unroll
   for (int stream = 0; stream < 2; ++stream) DecodeTile<F, kByMul>(raw[stream], w[stream]);

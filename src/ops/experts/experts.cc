@@ -35,14 +35,19 @@ void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
 }
 
 ExpertsShape ShapeOf(const ExpertsArgs& a) {
-  return {.first = a.first, .num_experts = static_cast<int64_t>(a.matrices.size()), .slots = a.experts.dim(1), .activation = a.activation,
+  return {.first = a.first,
+          .num_experts = static_cast<int64_t>(a.matrices.size()),
+          .slots = a.experts.dim(1),
+          .activation = a.activation,
           .with_shared = !a.shared};
 }
 
 bool ExpertsTake(WeightFormat format, WeightFormat other) { return other == format || other == FormatBeside(format); }
 
-bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts) {
-  if (ctx.regime == Regime::kDecode || ctx.f32_inputs || !ctx.gpu.IsHopper() || num_experts > kMaxExpertsOnGpu) return false;
+bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                        int64_t num_experts) {
+  if (ctx.regime == Regime::kDecode || ctx.f32_inputs || !ctx.gpu.IsHopper() || num_experts > kMaxExpertsOnGpu)
+    return false;
   for (const QuantTensor* w : {&first.gate, &first.up, &first.down}) {
     if (w->format == WeightFormat::kF32 || (w->quantised() && activation != ActivationDtype::kNative)) return false;
   }
@@ -54,13 +59,15 @@ int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first) 
   return ctx.regime == Regime::kPrompt || bf16 ? 2 : 1;
 }
 
-std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts,
-                                  bool with_shared) {
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                                  int64_t num_experts, bool with_shared) {
   if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;
   if (!with_shared && ExpertsRunAsPrompt(ctx, first, activation, num_experts)) {
-    return StrCat("ExpertsKernel, ", GpuExpertsInputNumbers(ctx, first), " x ", IsHalf(first.gate.format) ? "FP16" : "BF16");
+    return StrCat("ExpertsKernel, ", GpuExpertsInputNumbers(ctx, first), " x ",
+                  IsHalf(first.gate.format) ? "FP16" : "BF16");
   }
-  if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32) return "F32UpKernel, F32DownKernel";
+  if (first.gate.format == WeightFormat::kF32 && first.down.format == WeightFormat::kF32)
+    return "F32UpKernel, F32DownKernel";
   return ctx.f32_inputs ? "ExpertGemmKernel, 3 x BF16" : "ExpertGemmKernel, 2 x BF16";
 }
 

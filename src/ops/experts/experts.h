@@ -29,14 +29,16 @@ struct ExpertsArgs {
   Tensor experts;    // i32 [T, A]
   Tensor weights;    // f32 [T, A]
   std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
-  ExpertMatrices first;  // on a device: the host's copy of matrices[0]; there all experts have its shapes and formats (ExpertsTake)
+  // on a device: the host's copy of matrices[0]; there all experts have its shapes and formats (ExpertsTake)
+  ExpertMatrices first;
   float limit = 0;
   ActivationDtype activation = ActivationDtype::kNative;
   Tensor hidden;     // f32 [T*A, 2F]: scratch; on a device 16-byte aligned
   Tensor outputs;    // f32 [T*A, D]: likewise
   Tensor rounded_x;  // f32 [T, D]: scratch; only when `activation` rounds
   Tensor shared;     // f32 [T, D]; may be y; on a device it may be empty: zeros
-  Tensor y;          // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
+  // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
+  Tensor y;
   int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
   // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that, unless
   // the rows are run in parts.
@@ -44,12 +46,14 @@ struct ExpertsArgs {
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
 
-// Whether kernels of decode rows take an expert of format `other` among those of `format`; those of prompts take one format.
+// Whether kernels of decode rows take an expert of format `other` among those of `format`; those of prompts take one
+// format.
 bool ExpertsTake(WeightFormat format, WeightFormat other);
 
 // Whether a GPU takes the kernels of prompts for experts like `first` that have no shared one among them: a function
 // of the regime and the weights, never of T.
-bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts);
+bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                        int64_t num_experts);
 int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first);  // that an input is then
 
 // What a call's need of ExecContext::scratch follows from, beside the number of rows.
@@ -68,7 +72,8 @@ int64_t ExpertsScratchBytes(const ExecContext& ctx, const ExpertsShape& shape, i
 int64_t ExpertsRowsAtOnce(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows);
 
 // What runs on this device, with the numbers that an input is; `with_shared`: the shared expert is one of them.
-std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation, int64_t num_experts, bool with_shared);
+std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                                  int64_t num_experts, bool with_shared);
 OpImplementations DescribeExperts(const ExecContext& ctx);
 OpWork WorkOf(const ExpertsArgs& args);
 

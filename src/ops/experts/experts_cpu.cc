@@ -98,7 +98,8 @@ void RoundRow(const ExpertsArgs& a, const float* x, float* y, int64_t n) {
 
 // Rows [first, last) of p.w times the inputs of group g.
 template <typename Product>
-void MultiplyGroup(Product p, const std::vector<float*>& y, const Group& g, int64_t y_offset, int64_t first, int64_t last) {
+void MultiplyGroup(Product p, const std::vector<float*>& y, const Group& g, int64_t y_offset, int64_t first,
+                   int64_t last) {
   p.y = y.data() + g.begin;
   p.y_offset = y_offset;
   p.num_tokens = g.end - g.begin;
@@ -177,7 +178,9 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
   }
 #ifdef DSV4_SIMD_AMX
   const auto num_groups = static_cast<int64_t>(s.groups.size());
-  const auto group_size = [&](int64_t i) { return s.groups[static_cast<size_t>(i)].end - s.groups[static_cast<size_t>(i)].begin; };
+  const auto group_size = [&](int64_t i) {
+    return s.groups[static_cast<size_t>(i)].end - s.groups[static_cast<size_t>(i)].begin;
+  };
   const auto place_of = [&](int64_t i, int64_t t) { return s.groups[static_cast<size_t>(i)].begin + t; };
   for (int rounded = 0; rounded < 2; ++rounded) {
     for (int order = 0; order < 2; ++order) {
@@ -243,9 +246,10 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
 #ifdef DSV4_SIMD_AMX
   for (int order = 0; order < 2; ++order) {
     if (!wanted_hidden.tiles[0][order]) continue;
-    s.hidden_tiles[order].Set(ctx.pool, num_groups, f, static_cast<ColumnOrder>(order), group_size, [&](int64_t i, int64_t t) {
-      return hidden + s.pairs[static_cast<size_t>(s.groups[static_cast<size_t>(i)].begin + t)] * 2 * f;
-    });
+    s.hidden_tiles[order].Set(
+        ctx.pool, num_groups, f, static_cast<ColumnOrder>(order), group_size, [&](int64_t i, int64_t t) {
+          return hidden + s.pairs[static_cast<size_t>(s.groups[static_cast<size_t>(i)].begin + t)] * 2 * f;
+        });
   }
 #endif
 
@@ -260,11 +264,13 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
                      }
 #endif
                      if (takes_integers(down)) {
-                       const IntegerProduct p{.w = &down, .activation = a.activation, .x = s.integer_hidden.rows() + g.begin};
+                       const IntegerProduct p{
+                           .w = &down, .activation = a.activation, .x = s.integer_hidden.rows() + g.begin};
                        MultiplyGroup(p, s.out_rows, g, first, first, last);
                      } else {
                        const InputRows& rows = s.hidden[OrderIndex(down)];
-                       MultiplyGroup(RowProduct{.w = &down, .x = rows.rows() + g.begin}, s.out_rows, g, first, first, last);
+                       MultiplyGroup(RowProduct{.w = &down, .x = rows.rows() + g.begin}, s.out_rows, g, first, first,
+                                     last);
                      }
                    });
 

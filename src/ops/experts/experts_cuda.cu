@@ -13,7 +13,8 @@ constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
 constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
-constexpr int64_t kStreamedTokens = 64;  // up to here weights are read once and need no place in L2; no sum depends on it
+// up to here weights are read once and need no place in L2; no sum depends on it
+constexpr int64_t kStreamedTokens = 64;
 
 int DivUp(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -36,20 +37,24 @@ __device__ __forceinline__ int BlockScan(int x) {
   return before + x;
 }
 
-// The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on it.
+// The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on
+// it.
 template <int Planes>
-__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token, int32_t* plan,
-                         Chunk* chunks, int32_t* pairs) {
+__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
+                         int32_t* plan, Chunk* chunks, int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
   const int e = threadIdx.x;
   count[e] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
+  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads)
+    atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
   __syncthreads();
   const int mine = count[e], begin = BlockScan(mine) - mine;
-  const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks), first_chunk = last_chunk - my_chunks;
+  const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks),
+            first_chunk = last_chunk - my_chunks;
   int my_cost = 0;
-  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes, by_token);
+  for (int i = 0; i < my_chunks; ++i)
+    my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes, by_token);
   const int last_cost = BlockScan(my_cost);
   int cost = last_cost - my_cost;
   next[e] = begin;
@@ -68,7 +73,8 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
 
 // Rows x [rows, stride] -> planes [Planes][rows, padded K].
 template <int Planes, int Threads>
-__device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDtype mode, uint16_t* planes, int64_t plane_elements) {
+__device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDtype mode, uint16_t* planes,
+                           int64_t plane_elements) {
   const int64_t padded = PaddedColumns(k);
   uint16_t* to = planes + row * padded;
   RoundedRow<Threads>(x, k, mode, [&](int64_t i, float value) {
@@ -85,10 +91,10 @@ __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDty
 
 // Block 0: the plan. Blocks 1 ..: a row of x each.
 template <int Planes>
-__global__ void __launch_bounds__(kPlanThreads) PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens,
-                                                           bool by_token, int32_t* plan, Chunk* chunks, int32_t* pairs, const float* x,
-                                                           int k, ActivationDtype mode, uint16_t* planes,
-                                                           int64_t plane_elements) {
+__global__ void __launch_bounds__(kPlanThreads)
+    PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token, int32_t* plan,
+               Chunk* chunks, int32_t* pairs, const float* x, int k, ActivationDtype mode, uint16_t* planes,
+               int64_t plane_elements) {
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
@@ -109,7 +115,8 @@ __global__ void __launch_bounds__(256) HiddenKernel(const float* hidden, int f, 
 }
 
 // y[t] = shared[t] + sum of the slots' outputs, in order.
-__global__ void __launch_bounds__(256) CombineKernel(const float* shared, const float* outputs, float* y, int d, int slots) {
+__global__ void __launch_bounds__(256)
+    CombineKernel(const float* shared, const float* outputs, float* y, int d, int slots) {
   AllowNext();
   WaitForPrevious();
   const int c = blockIdx.x * 256 + threadIdx.x;
@@ -152,7 +159,9 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
   const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
   if (row >= a.n) return;
   const float* h = hidden + int64_t{pair} * 2 * a.k;
-  const float* w = reinterpret_cast<const float*>(a.matrices[BoundedExpert(a.experts[pair], a.num_experts)].down.codes) + int64_t{row} * a.k;
+  const float* w = reinterpret_cast<const float*>(
+                       a.matrices[BoundedExpert(a.experts[pair], a.num_experts)].down.codes) +
+                   int64_t{row} * a.k;
   float sum = 0;
   for (int i = lane; i < a.k; i += 32) sum += h[i] * w[i];
   sum = WarpSum(sum);
@@ -184,9 +193,16 @@ void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
   DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
 
-  GemmArgs up = {.matrices = a.matrices.data(), .num_experts = static_cast<int>(num_experts), .experts = a.experts.i32(),
-                 .num_slots = static_cast<int>(slots), .x = a.x.f32(), .k = static_cast<int>(d), .n = static_cast<int>(f),
-                 .limit = a.limit, .weights = a.weights.f32(), .policy = t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
+  GemmArgs up = {.matrices = a.matrices.data(),
+                 .num_experts = static_cast<int>(num_experts),
+                 .experts = a.experts.i32(),
+                 .num_slots = static_cast<int>(slots),
+                 .x = a.x.f32(),
+                 .k = static_cast<int>(d),
+                 .n = static_cast<int>(f),
+                 .limit = a.limit,
+                 .weights = a.weights.f32(),
+                 .policy = t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
   GemmArgs down = up;
   down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
 
@@ -217,10 +233,14 @@ void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
     const int64_t x_elements = t * PaddedColumns(d);
     uint16_t* x_planes = reinterpret_cast<uint16_t*>(scratch + places.x_planes);
     Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
-           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens), by_token, plan, chunks, sorted, a.x.f32(),
-           static_cast<int>(d), round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
-    for (GemmArgs* args : {&up, &down}) args->plan = plan, args->by_token = by_token, args->chunks = chunks, args->pairs = sorted;
-    if (up_packed) up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements, up.row_is_token = true;
+           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens),
+           by_token, plan, chunks, sorted, a.x.f32(), static_cast<int>(d),
+           round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
+    for (GemmArgs* args : {&up, &down})
+      args->plan = plan, args->by_token = by_token, args->chunks = chunks, args->pairs = sorted;
+    if (up_packed)
+      up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements,
+      up.row_is_token = true;
     if (down_packed) down.experts = nullptr;
   }
 
@@ -232,20 +252,23 @@ void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   if (up_packed) {
     GemmOf<true>(ctx, up_format, wide, up, max_chunks);
   } else {
-    Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up, a.hidden.f32());
+    Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up,
+           a.hidden.f32());
   }
   if (hidden_f32 && down_packed) {
-    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0, a.hidden.f32(),
-           static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes, down.plane_elements);
+    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0,
+           a.hidden.f32(), static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes,
+           down.plane_elements);
   }
   if (down_packed) {
     GemmOf<false>(ctx, down_format, wide, down, max_chunks);
   } else {
-    Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, down, a.hidden.f32());
+    Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0,
+           down, a.hidden.f32());
   }
   if (!a.y) return;
-  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0, a.shared ? a.shared.f32() : nullptr,
-         a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
+  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0,
+         a.shared ? a.shared.f32() : nullptr, a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
 }
 
 }  // namespace

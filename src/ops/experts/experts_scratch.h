@@ -8,7 +8,8 @@ namespace dsv4::experts {
 
 inline constexpr int64_t kSortedPairs = 1024;  // of a block that sorts
 inline constexpr int64_t kWidestTile = 256;  // tokens of a tile of ExpertsKernel, where an input is one number
-inline constexpr int64_t kMaxF32Pairs = 65535;  // of F32UpKernel and F32DownKernel: the most blocks along a grid's second axis
+// of F32UpKernel and F32DownKernel: the most blocks along a grid's second axis
+inline constexpr int64_t kMaxF32Pairs = 65535;
 inline constexpr int64_t kChunkBytes = 16, kTileEntryBytes = 12, kTotalsBytes = 28;  // of the kernels' structs
 
 // Offsets of what has a place; `bytes`: of all together.

@@ -35,14 +35,17 @@ struct ExpertsParams {
 
 // h of 64 rows of gate and up: this thread's are gate row 16 warp + 8 half + g, tokens 8 j + 2 t + {0, 1}.
 template <WeightFormat kFormat, int kN, int kParts>
-__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
-                                       const WarpRows& rows, const ExpertTile& tile, int step) {
+__device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared& s,
+                                       Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
+                                       const ExpertTile& tile, int step) {
   const ExpertMatrices& m = p.matrices[tile.expert];
-  const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4,
+            t = lane % 4;
   const int row_tile = step * 4 + warp;
   Fp8Scales scales;
   if (HasScalesBeside(kFormat) && row_tile < p.row_tiles) {
-    scales.row[0] = reinterpret_cast<const float*>(m.gate.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
+    scales.row[0] = reinterpret_cast<const float*>(m.gate.block_scale) +
+                    static_cast<int64_t>(row_tile) * p.scale_stride;
     scales.row[1] = reinterpret_cast<const float*>(m.up.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
   }
   float weight[(kN + 31) / 32];  // of token 32 i + lane
@@ -91,17 +94,21 @@ __device__ __forceinline__ void UpTile(const ExpertsParams& p, const GemmShared&
 }
 
 template <WeightFormat kFormat, int kN, int kParts>
-__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
-                                         const WarpRows& rows, const ExpertTile& tile, int step) {
+__device__ __forceinline__ void DownTile(const ExpertsParams& p, const GemmShared& s,
+                                         Position<TokenStages(kN, kParts)>& at, const WarpRows& rows,
+                                         const ExpertTile& tile, int step) {
   const QuantTensor& w = p.matrices[tile.expert].down;
-  const int lane = static_cast<int>(threadIdx.x % 32), row_tile = step * kRowTiles + static_cast<int>(threadIdx.x / 32) - 4;
+  const int lane = static_cast<int>(threadIdx.x % 32),
+            row_tile = step * kRowTiles + static_cast<int>(threadIdx.x / 32) - 4;
   Fp8Scales scales;
   if (HasScalesBeside(kFormat) && row_tile < p.row_tiles) {
-    scales.row[0] = scales.row[1] = reinterpret_cast<const float*>(w.block_scale) + static_cast<int64_t>(row_tile) * p.scale_stride;
+    scales.row[0] = scales.row[1] = reinterpret_cast<const float*>(w.block_scale) +
+                                    static_cast<int64_t>(row_tile) * p.scale_stride;
   }
   int pair[(kN + 31) / 32];  // of token 32 i + lane
 #pragma unroll
-  for (int i = 0; i < (kN + 31) / 32; ++i) pair[i] = 32 * i + lane < tile.count ? p.sorted.pair[tile.row0 + 32 * i + lane] : -1;
+  for (int i = 0; i < (kN + 31) / 32; ++i)
+    pair[i] = 32 * i + lane < tile.count ? p.sorted.pair[tile.row0 + 32 * i + lane] : -1;
   float acc[kN / 2], unit[2];
   MultiplyTile<kFormat, kN, kParts, false>(s, at, rows, scales, p.slabs, acc, unit);
   const float scale = w.global_scale * FormatScale<kFormat>();
@@ -140,7 +147,8 @@ __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts))
         const ExpertMatrices& m = p.matrices[tiles[unit / p.row_steps].expert];
         const int row_tile = kUp ? unit % p.row_steps * 4 + lane % 4 : unit % p.row_steps * kRowTiles + lane;
         const uint8_t* codes = kUp ? (lane < 4 ? m.gate.codes : m.up.codes) : m.down.codes;
-        codes = row_tile < p.row_tiles ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
+        codes = row_tile < p.row_tiles ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat)
+                                       : nullptr;
         CopyWeights<kFormat>(s, ring, codes, p.slabs);
       }
       if (!p.first) WaitForPrevious();
@@ -148,8 +156,9 @@ __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts))
       Ring<TokenStages(kN, kParts)> ring;
       for (int unit = first_unit; unit < num_units; unit += stride) {
         const ExpertTile tile = tiles[unit / p.row_steps];
-        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128, static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
-                   int64_t{1024} * p.row_blocks8, p.slabs);
+        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, p.tokens + static_cast<int64_t>(tile.row0) * 128,
+                                                        static_cast<uint32_t>((tile.count + 7) / 8 * 1024),
+                                                        int64_t{1024} * p.row_blocks8, p.slabs);
       }
     }
   } else {
@@ -205,7 +214,8 @@ void LaunchClasses(const ExecContext& ctx, ExpertsParams p) {
   p.last_class = kLast;
   p.first = kFirst == (kParts == 1 ? 0 : 3);
   constexpr int kN = Width(kFirst);
-  Launch(ctx, ExpertsKernel<kFormat, kUp, kN, kParts>, dim3(static_cast<unsigned>(BlocksOfSm(kFormat, kN, kParts) * ctx.gpu.multiprocessors)), dim3(kGemmThreads),
+  Launch(ctx, ExpertsKernel<kFormat, kUp, kN, kParts>,
+         dim3(static_cast<unsigned>(BlocksOfSm(kFormat, kN, kParts) * ctx.gpu.multiprocessors)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
 }
 
@@ -239,11 +249,14 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
   const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
-  static_assert(kSortThreads >= kMaxExpertsOnGpu && kSortThreads == experts::kSortedPairs && kMaxTokens == experts::kWidestTile);
+  static_assert(kSortThreads >= kMaxExpertsOnGpu && kSortThreads == experts::kSortedPairs &&
+                kMaxTokens == experts::kWidestTile);
   static_assert(sizeof(Totals) == experts::kTotalsBytes && sizeof(ExpertTile) == experts::kTileEntryBytes);
   DSV4_CHECK(pairs < int64_t{1} << 30 && num_experts <= kSortThreads);
-  for (const QuantTensor* w : {&a.first.gate, &a.first.up, &a.first.down}) DSV4_CHECK(w->layout == WeightLayout::kTiles);
-  const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64), blocks = CeilDiv(pairs, kSortThreads);
+  for (const QuantTensor* w : {&a.first.gate, &a.first.up, &a.first.down})
+    DSV4_CHECK(w->layout == WeightLayout::kTiles);
+  const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64),
+                blocks = CeilDiv(pairs, kSortThreads);
   const experts::SortedScratch places = experts::SortedScratchOf(ctx, ShapeOf(a), tokens);
   DSV4_CHECK(places.bytes <= ctx.scratch.bytes && Aligned16(a.outputs.data) && Aligned16(a.hidden.data));
   const int64_t most_rows = places.most_rows;
@@ -262,18 +275,20 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const dim3 sort_grid(static_cast<unsigned>(blocks)), sort_block(kSortThreads);
   Launch(ctx, CountKernel, sort_grid, sort_block, 0, experts, sorted, num_pairs, e);
   Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts);
-  Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(), sorted,
-         num_pairs, e);
+  Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(),
+         sorted, num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
   if (a.x_blocks != nullptr && IsHalf(a.first.gate.format) && parts == 1) {
     DSV4_CHECK(d % 64 == 0);
     const int64_t warps = CeilDiv(tokens, 8) * CeilDiv(d_slabs, kSpreadSlabs);
-    Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x, static_cast<int>(tokens),
-           static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
+    Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x,
+           static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
   } else {
-    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
-    Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(), sorted, x, static_cast<int>(tokens),
-           static_cast<int>(picked), static_cast<int>(d), static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
+    const dim3 grid(static_cast<unsigned>(
+        std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
+    Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(),
+           sorted, x, static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d),
+           static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   }
   ExpertsParams p = {};
   p.matrices = a.matrices.data();
@@ -298,8 +313,8 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
   LaunchProduct<false>(ctx, a.first.down.format, p, parts);
 
-  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, a.outputs.f32(), a.shared.f32(), a.y.f32(),
-         static_cast<int>(picked), static_cast<int>(d),
+  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, a.outputs.f32(), a.shared.f32(),
+         a.y.f32(), static_cast<int>(picked), static_cast<int>(d),
          d % 4 == 0 && Aligned16(a.outputs.data) && Aligned16(a.shared.data) && Aligned16(a.y.data));
 }
 

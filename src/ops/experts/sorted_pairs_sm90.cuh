@@ -1,4 +1,5 @@
-// Pairs of a token and an expert in the order of their experts, and activations in that order: kernels of experts_sm90.cu.
+// Pairs of a token and an expert in the order of their experts, and activations in that order: kernels of
+// experts_sm90.cu.
 #pragma once
 
 #include "device/launch.cuh"
@@ -10,8 +11,9 @@ namespace {
 
 constexpr int kSortThreads = 1024;  // also the pairs of a sorting block, and the most experts
 
-// Up to 256 sorted rows of one expert, 128 with activations in two parts. Tiles are in classes by the width of the instruction that they need, wide ones
-// first; each class has its own kernel (one with all widths is too much for the compiler's register allocation).
+// Up to 256 sorted rows of one expert, 128 with activations in two parts. Tiles are in classes by the width of the
+// instruction that they need, wide ones first; each class has its own kernel (one with all widths is too much for the
+// compiler's register allocation).
 struct ExpertTile {
   int expert, row0, count;  // row0: a multiple of 8
 };
@@ -40,7 +42,8 @@ __device__ __forceinline__ int ExpertOf(const int* experts, int pair, int num_ex
   return min(max(experts[pair], 0), num_experts - 1);
 }
 
-__global__ void __launch_bounds__(kSortThreads) CountKernel(const int* experts, Sorted s, int num_pairs, int num_experts) {
+__global__ void __launch_bounds__(kSortThreads)
+    CountKernel(const int* experts, Sorted s, int num_pairs, int num_experts) {
   __shared__ int count[kSortThreads];
   const int i = static_cast<int>(threadIdx.x), pair = static_cast<int>(blockIdx.x) * kSortThreads + i;
   AllowNext();
@@ -85,7 +88,8 @@ __device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
 }
 
 // One block, one thread an expert.
-__global__ void __launch_bounds__(kSortThreads) PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens) {
+__global__ void __launch_bounds__(kSortThreads)
+    PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens) {
   __shared__ int warp_sums[32];
   AllowNext();
   WaitForPrevious();
@@ -147,7 +151,8 @@ __global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts
 }
 
 // Rows of no pair become zeros; warps first, first + stride, ... take 32 rows each.
-__device__ __forceinline__ void ClearEmptyRows(const Sorted& s, uint8_t* out, int64_t first, int64_t stride, int columns, int row_blocks8) {
+__device__ __forceinline__ void ClearEmptyRows(const Sorted& s, uint8_t* out, int64_t first, int64_t stride,
+                                               int columns, int row_blocks8) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int64_t i = first; i * 32 < s.totals->rows; i += stride) {
     const int mine = static_cast<int>(i) * 32 + lane;
@@ -165,12 +170,13 @@ __device__ __forceinline__ void ClearEmptyRows(const Sorted& s, uint8_t* out, in
 // x as blocks of activations in sorted order: every x is read once and written to the rows of its token's pairs. A warp
 // takes 8 tokens x 64 columns.
 template <bool kHalf>
-__global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked, int d,
-                                                    int slabs, int parts, int row_blocks8, bool aligned) {
+__global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, uint8_t* out, int num_tokens, int picked,
+                                                    int d, int slabs, int parts, int row_blocks8, bool aligned) {
   AllowNext();
   WaitForPrevious();
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, stride = static_cast<int64_t>(gridDim.x) * 8;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32,
+                stride = static_cast<int64_t>(gridDim.x) * 8;
   const int64_t count = static_cast<int64_t>((num_tokens + 7) / 8) * slabs;
   for (int64_t i = first; i < count; i += stride) {
     const int slab = static_cast<int>(i % slabs), token = static_cast<int>(i / slabs) * 8 + lane / 4;
@@ -189,14 +195,17 @@ __global__ void __launch_bounds__(256) SpreadKernel(const float* x, Sorted s, ui
   ClearEmptyRows(s, out, first, stride, slabs * parts, row_blocks8);
 }
 
-// The same from x as FP16 in blocks: a token's 128 bytes of a block go to the rows of its pairs, 16 bytes a lane, from the swizzle of one
-// row to that of another. A warp takes a block row of 8 tokens and kSpreadSlabs columns of blocks.
+// The same from x as FP16 in blocks: a token's 128 bytes of a block go to the rows of its pairs, 16 bytes a lane, from
+// the swizzle of one row to that of another. A warp takes a block row of 8 tokens and kSpreadSlabs columns of blocks.
 constexpr int kSpreadSlabs = 4;
-__global__ void __launch_bounds__(256) SpreadBlocksKernel(const uint8_t* x, Sorted s, uint8_t* out, int num_tokens, int picked, int slabs, int row_blocks8) {
+__global__ void __launch_bounds__(256) SpreadBlocksKernel(const uint8_t* x, Sorted s, uint8_t* out, int num_tokens,
+                                                          int picked, int slabs, int row_blocks8) {
   AllowNext();
   WaitForPrevious();
-  const int lane = static_cast<int>(threadIdx.x % 32), token_blocks8 = (num_tokens + 7) / 8, groups = (slabs + kSpreadSlabs - 1) / kSpreadSlabs;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, stride = static_cast<int64_t>(gridDim.x) * 8;
+  const int lane = static_cast<int>(threadIdx.x % 32), token_blocks8 = (num_tokens + 7) / 8,
+            groups = (slabs + kSpreadSlabs - 1) / kSpreadSlabs;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32,
+                stride = static_cast<int64_t>(gridDim.x) * 8;
   const int64_t count = static_cast<int64_t>(token_blocks8) * groups;
   for (int64_t i = first; i < count; i += stride) {
     const int block8 = static_cast<int>(i / groups), slab0 = static_cast<int>(i % groups) * kSpreadSlabs;

@@ -1,9 +1,11 @@
 // Random weights, the same on every device: for measurements at full size, where no checkpoint can be had.
-//   value[n, k] = std * g(seed, n * K + k), g: the sum of the 8 bytes of RandomBits, centred and scaled to unit variance
+//   value[n, k] = std * g(seed, n * K + k), g: the sum of the 8 bytes of RandomBits, centred and scaled to unit
+//   variance
 //   (near a Gaussian; |g| <= 4.9), then rounded to the tensor's format as a quantiser would:
 //   NVFP4   global scale std * 4.9 / (6 * 448); block scale E4M3(max|block| / 6 / global), code E2M1(value / scale)
 //   MXFP4   block scale 2^ceil(log2(max|block| / 6)), code E2M1(value / scale)
-//   tight   as MXFP4, both halves of 32 columns alike in NVFP4, with std * 1.32288 * 2^-j instead of std in each block, j from
+//   tight   as MXFP4, both halves of 32 columns alike in NVFP4, with std * 1.32288 * 2^-j instead of std in each block,
+//   j from
 //           0 to 6 with probability 2^-(j+1): the same variance, and block scales of up to nine powers of two, as the
 //           released Flash has; values too small for the least of them round to smaller codes
 //   FP8     scale 2^ceil(log2(4.9 std / 448)) (E8M0 or F32), code E4M3(value / scale)

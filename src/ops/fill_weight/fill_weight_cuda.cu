@@ -24,7 +24,9 @@ template <int Block>
 __device__ void FillFp4(const Fill& f, int64_t n, int64_t k) {
   const bool tight = IsTight(f.format);
   const int64_t first = n * f.cols + k;
-  const float std = tight ? __fmul_rn(__fmul_rn(f.std, kFillSpread), gpu::Exp2Int(-FillShift(f.seed, static_cast<uint64_t>(first / Block)))) : f.std;
+  const float std = tight ? __fmul_rn(__fmul_rn(f.std, kFillSpread),
+                                      gpu::Exp2Int(-FillShift(f.seed, static_cast<uint64_t>(first / Block))))
+                          : f.std;
   float x[Block], largest = 0;
 #pragma unroll
   for (int i = 0; i < Block; ++i) {
@@ -49,7 +51,8 @@ __device__ void FillFp4(const Fill& f, int64_t n, int64_t k) {
   uint8_t* out = f.codes + n * (f.cols / 2) + k / 2;
 #pragma unroll
   for (int i = 0; i < Block; i += 2) {
-    out[i / 2] = static_cast<uint8_t>(gpu::F32ToE2m1(__fdiv_rn(x[i], unit)) | gpu::F32ToE2m1(__fdiv_rn(x[i + 1], unit)) << 4);
+    out[i / 2] = static_cast<uint8_t>(gpu::F32ToE2m1(__fdiv_rn(x[i], unit)) | gpu::F32ToE2m1(__fdiv_rn(x[i + 1], unit))
+                                                                                  << 4);
   }
 }
 
@@ -104,7 +107,8 @@ void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a) {
   const int64_t run = a.w.format == WeightFormat::kMxfp4 || IsTight(a.w.format) ? kMxfp4BlockSize : kRun;
   const int64_t runs_per_row = CeilDiv(a.w.cols, run);
   const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kThreads);
-  const auto grid = static_cast<unsigned>(blocks < ctx.gpu.multiprocessors * 16 ? blocks : ctx.gpu.multiprocessors * 16);
+  const auto grid = static_cast<unsigned>(blocks < ctx.gpu.multiprocessors * 16 ? blocks
+                                                                                : ctx.gpu.multiprocessors * 16);
   Launch(ctx, FillKernel, dim3(grid), dim3(kThreads), 0, f, runs_per_row, run);
 }
 

@@ -23,7 +23,8 @@ template <int Count>
 void GatherPieces(const ExecContext& ctx, const GatherRanksArgs& a) {
   const int64_t n = a.x.num_elements(), width = n / a.x.dim(0), room = ctx.ranks->memory.elements;
   for (int64_t done = 0, site = a.site; done < n; done += room, ++site) {
-    ExchangeOnGpu<Count>(ctx, a.x.f32() + done, std::min(room, n - done), site, StoreColumns<Count>{a.y.f32(), done, width});
+    ExchangeOnGpu<Count>(ctx, a.x.f32() + done, std::min(room, n - done), site,
+                         StoreColumns<Count>{a.y.f32(), done, width});
   }
 }
 
@@ -32,7 +33,8 @@ void GatherPieces(const ExecContext& ctx, const GatherRanksArgs& a) {
 void GatherRanksCuda(const ExecContext& ctx, const GatherRanksArgs& a) {
   switch (ctx.ranks != nullptr ? ctx.ranks->count : 1) {
     case 1:
-      if (cudaMemcpyAsync(a.y.f32(), a.x.f32(), static_cast<size_t>(a.x.num_bytes()), cudaMemcpyDeviceToDevice, StreamOf(ctx)) != cudaSuccess) {
+      if (cudaMemcpyAsync(a.y.f32(), a.x.f32(), static_cast<size_t>(a.x.num_bytes()), cudaMemcpyDeviceToDevice,
+                          StreamOf(ctx)) != cudaSuccess) {
         NoteCudaError(ctx, cudaGetLastError(), "copy of one rank's columns");
       }
       return;

@@ -1,5 +1,5 @@
-// y [T, D], of which rank r has made the rows ShareOf(T, r, count, kShareRows); afterwards every rank has all of them. Exact.
-// One rank: nothing to do. When the exchange has failed, y is unspecified and nobody waits.
+// y [T, D], of which rank r has made the rows ShareOf(T, r, count, kShareRows); afterwards every rank has all of them.
+// Exact. One rank: nothing to do. When the exchange has failed, y is unspecified and nobody waits.
 #pragma once
 
 #include "device/exchange.h"
@@ -19,7 +19,8 @@ OpImplementations DescribeGatherShares(const ExecContext& ctx);
 
 // Rows of T that this context's rank makes; all of them where there is one.
 inline RankShare RowsOfRank(const ExecContext& ctx, int64_t num_rows) {
-  return ctx.ranks == nullptr ? RankShare{0, num_rows} : ShareOf(num_rows, ctx.ranks->rank, ctx.ranks->count, kShareRows);
+  return ctx.ranks == nullptr ? RankShare{0, num_rows}
+                              : ShareOf(num_rows, ctx.ranks->rank, ctx.ranks->count, kShareRows);
 }
 
 inline int64_t ShareExchanges(const ExecContext& ctx, const Tensor& y) {

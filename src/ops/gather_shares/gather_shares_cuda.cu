@@ -17,8 +17,9 @@ void CopyShares(const ExecContext& ctx, float* y, const BulkShares& shares, int6
     if (slots == nullptr) return;
     for (int p = 0; p < ranks.count; ++p) {
       if (p == ranks.rank || size(p) == 0) continue;
-      const cudaError_t error = cudaMemcpyAsync(y + shares.begin[p] + k * room, slots + p * room, static_cast<size_t>(size(p)) * 4,
-                                                cudaMemcpyDeviceToDevice, StreamOf(ctx));
+      const cudaError_t error = cudaMemcpyAsync(y + shares.begin[p] + k * room, slots + p * room,
+                                                static_cast<size_t>(size(p)) * 4, cudaMemcpyDeviceToDevice,
+                                                StreamOf(ctx));
       if (error != cudaSuccess) NoteCudaError(ctx, error, "copy of another rank's rows");
     }
   }
@@ -33,7 +34,9 @@ void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
   const BulkShares shares = BulkShares::Of(rows, count, kShareRows, width);
   const int64_t pieces = ShareExchanges(ctx, a.y);
   if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, a.y.f32(), shares, a.site, pieces);
-  const BulkKernel kernel = count == 2 ? GatherSharesKernel<2> : count == 4 ? GatherSharesKernel<4> : GatherSharesKernel<8>;
+  const BulkKernel kernel = count == 2   ? GatherSharesKernel<2>
+                            : count == 4 ? GatherSharesKernel<4>
+                                         : GatherSharesKernel<8>;
   ExchangeInBulk(ctx, kernel, a.y.f32(), shares, a.site, pieces);
 }
 

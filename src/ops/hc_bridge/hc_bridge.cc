@@ -44,7 +44,8 @@ bool HcBridgeAddsSlots(const ExecContext& ctx, int64_t num_tokens, int64_t strea
          GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;
 }
 
-bool HcBridgeSumsRanks(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim, const QuantTensor& fn) {
+bool HcBridgeSumsRanks(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim,
+                       const QuantTensor& fn) {
   return SupportsCuda(ctx) && !ctx.reference_ops && ctx.ranks != nullptr && ctx.ranks->count > 1 &&
          ctx.ranks->transport == ExchangeTransport::kWords && fn.format == WeightFormat::kF32 &&
          GpuHcKernels(ctx, num_tokens, streams, dim) == HcKernels::kCluster;

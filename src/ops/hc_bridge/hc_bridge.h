@@ -1,4 +1,5 @@
-// From one mHC site to the next: HcPost of the site before, HcPre of the next one, and the RMS norm behind it, in float32:
+// From one mHC site to the next: HcPost of the site before, HcPre of the next one, and the RMS norm behind it, in
+// float32:
 //   streams = HcPost(y, post, comb, streams)      left out when y is empty: before the first site
 //   x, post, comb = HcPre(streams; fn, base, scale)
 //   x = RmsNorm(x; norm)
@@ -25,8 +26,8 @@ struct HcBridgeArgs {
   Tensor x;            // f32 [T, D], out; not y
   Tensor post;         // f32 [T, H]: of the site before (read when y is there); becomes this site's
   Tensor comb;         // f32 [T, H_src, H_dst]: likewise
-  // y, its slots added up, is this rank's part of the sublayer's output (ops/sum_ranks, the same tree), where HcBridgeSumsRanks:
-  // the pass's exchange `site`.
+  // y, its slots added up, is this rank's part of the sublayer's output (ops/sum_ranks, the same tree), where
+  // HcBridgeSumsRanks: the pass's exchange `site`.
   bool sums_ranks = false;
   int64_t site = 0;
   uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh) besides, where HcBridgeWritesBlocks

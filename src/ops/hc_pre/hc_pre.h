@@ -28,8 +28,8 @@ struct HcPreArgs {
 };
 void HcPre(const ExecContext& ctx, const HcPreArgs& args);
 
-// The kernels of a GPU for a site of H streams of D columns: a function of the regime, shapes and T. kCluster makes a row's bits as
-// kAny does.
+// The kernels of a GPU for a site of H streams of D columns: a function of the regime, shapes and T. kCluster makes a
+// row's bits as kAny does.
 enum class HcKernels : uint8_t {
   kAny,      // DotsKernel, MixKernel
   kCluster,  // ClusterSiteKernel, one launch: a few rows of the released models' shapes

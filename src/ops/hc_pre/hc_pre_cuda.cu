@@ -25,7 +25,8 @@ void LaunchDots(const ExecContext& ctx, const Site& s) {
 // What GpuHcKernels says of a site with mixes (hc_head has none), whose tensors are aligned as the engine's are.
 HcKernels KernelsOf(const ExecContext& ctx, const Site& s) {
   static_assert(kClusterMixes == (2 + 4) * 4 && kPrefillMixes == kClusterMixes);
-  if (s.num_mixes != kClusterMixes || s.post == nullptr || !s.vector || !Aligned(s.post_in, 16) || !Aligned(s.comb_in, 16) || !Aligned(s.comb, 16)) {
+  if (s.num_mixes != kClusterMixes || s.post == nullptr || !s.vector || !Aligned(s.post_in, 16) ||
+      !Aligned(s.comb_in, 16) || !Aligned(s.comb, 16)) {
     return HcKernels::kAny;
   }
   return GpuHcKernels(ctx, s.num_tokens, s.num_streams, s.d);
@@ -35,7 +36,8 @@ template <typename Weight, bool kPost, int kRun, int kRanks = 1>
 void RunCluster(const ExecContext& ctx, const Site& s, const RankSum<kRanks>& ranks = {}) {
   const auto kernel = ClusterSiteKernel<Weight, kPost, kRun, kRanks>;
   constexpr int kThreads = 32 * (kRun + 1);
-  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0);
+  DSV4_CHECK(
+      MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), kClusterBlocks, kClusterBlocks, kThreads, 0) > 0);
   Launch(ctx, kernel, dim3(static_cast<unsigned>(kClusterBlocks * s.num_tokens)), dim3(kThreads), 0, s, ranks);
 }
 
@@ -66,7 +68,8 @@ void RunCluster(const ExecContext& ctx, const Site& s) {
 template <typename Weight>
 void LaunchPrefill(const ExecContext& ctx, const Site& s) {
   const int64_t columns = s.blocks();
-  const int64_t groups = std::max<int64_t>(1, ctx.gpu.multiprocessors / columns);  // of tokens: the blocks fill the chip once
+  // of tokens: the blocks fill the chip once
+  const int64_t groups = std::max<int64_t>(1, ctx.gpu.multiprocessors / columns);
   const int64_t tokens = CeilDiv(CeilDiv(s.num_tokens, groups), kTokenTile) * kTokenTile;
   const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(CeilDiv(s.num_tokens, tokens)));
   const auto kernel = s.y != nullptr ? PrefillDotsKernel<Weight, true> : PrefillDotsKernel<Weight, false>;
@@ -90,7 +93,8 @@ void RunPart(const ExecContext& ctx, const Site& s) {
     s.bf16 ? LaunchPrefill<__nv_bfloat16>(ctx, s) : LaunchPrefill<float>(ctx, s);
     Launch(ctx, PrefillMixesKernel, dim3(static_cast<unsigned>(CeilDiv(s.num_tokens, kMixesTokens))), dim3(256), 0, s);
     const dim3 tokens(static_cast<unsigned>(s.num_tokens));
-    s.d <= 4 * kSumThreads ? Launch(ctx, PrefillSumKernel<1>, tokens, dim3(kSumThreads), 0, s) : Launch(ctx, PrefillSumKernel<2>, tokens, dim3(kSumThreads), 0, s);
+    s.d <= 4 * kSumThreads ? Launch(ctx, PrefillSumKernel<1>, tokens, dim3(kSumThreads), 0, s)
+                           : Launch(ctx, PrefillSumKernel<2>, tokens, dim3(kSumThreads), 0, s);
     return;
   }
   if (KernelsOf(ctx, s) == HcKernels::kCluster) return RunCluster(ctx, s);
@@ -126,7 +130,9 @@ void RunSite(const ExecContext& ctx, Site s) {
   if (s.num_tokens == 0) return;
   s.vector = IsVector(s);
   const HcKernels kernels = KernelsOf(ctx, s);
-  DSV4_CHECK((s.x_blocks == nullptr || kernels == HcKernels::kPrompt) && ((s.slots == 1 && !s.sums_ranks) || kernels == HcKernels::kCluster), "a site's forms");
+  DSV4_CHECK((s.x_blocks == nullptr || kernels == HcKernels::kPrompt) &&
+                 ((s.slots == 1 && !s.sums_ranks) || kernels == HcKernels::kCluster),
+             "a site's forms");
   DSV4_CHECK(!s.sums_ranks || s.num_tokens * s.d <= ctx.ranks->memory.elements, "the ranks' room for words");
   if (kernels == HcKernels::kPrompt) {
     static_assert(kPrefillColumns == 256 && 8 * kSumThreads == 8192, "GpuHcKernels");

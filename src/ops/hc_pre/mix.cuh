@@ -9,8 +9,8 @@ namespace dsv4::hc {
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// 1 / x of a normal x > 0 within 2^-23.9 of it (every x in [0.5, 2) tried): a first guess from the exponent, within 13 %, cubed
-// away twice. Four at a time take less time than the special function unit would.
+// 1 / x of a normal x > 0 within 2^-23.9 of it (every x in [0.5, 2) tried): a first guess from the exponent, within 13
+// %, cubed away twice. Four at a time take less time than the special function unit would.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y = __uint_as_float(0x7EF311C3u - __float_as_uint(x));
 #pragma unroll

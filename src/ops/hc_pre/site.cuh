@@ -5,8 +5,8 @@
 //   MixKernel    adds the blocks' products in order, makes the mixes, sums the streams and norms the sum
 //
 // A block of DotsKernel owns columns [d0, d0 + width) of all streams, width = 128 / H rounded down to a multiple of 4.
-// Sums: four columns in a lane, lanes by a butterfly, 16 runs of column blocks in order, the runs by a butterfly. None of it
-// depends on T.
+// Sums: four columns in a lane, lanes by a butterfly, 16 runs of column blocks in order, the runs by a butterfly. None
+// of it depends on T.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -316,10 +316,11 @@ inline constexpr int kMostThreads = 1536;
 inline constexpr int kMostThreads = 2048;
 #endif
 
-// One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while the products
-// are added up, which takes registers, so that fewer blocks share a multiprocessor.
+// One block a token. kGroups > 0: H = 4, D <= 2048 kGroups, everything aligned. kEarly: the streams are read while the
+// products are added up, which takes registers, so that fewer blocks share a multiprocessor.
 template <int kStreams, int kGroups, bool kEarly = true>
-__global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / (kMixThreads + 32)) MixKernel(const Site s) {
+__global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / (kMixThreads + 32))
+    MixKernel(const Site s) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
   __shared__ float part[kMixWarps][(2 + kMost) * kMost + 1 + 32];  // by warp and mix; rows padded to whole warps
   [[maybe_unused]] __shared__ float shared_pre[kMost], logits[kMost * kMost];  // any H

@@ -1,7 +1,7 @@
-// One mHC site for few tokens as one kernel: a cluster of 16 blocks takes a token, a warp a block of 32 columns of its four
-// streams. The weights of fn are in registers before the kernel waits for the one in front of it. Blocks send each other their
-// sums as messages (device/cluster.cuh): a barrier of the cluster would wait for all stores in front of it. The arithmetic and
-// its order are those of DotsKernel and MixKernel (site.cuh): the bits are the same.
+// One mHC site for few tokens as one kernel: a cluster of 16 blocks takes a token, a warp a block of 32 columns of its
+// four streams. The weights of fn are in registers before the kernel waits for the one in front of it. Blocks send each
+// other their sums as messages (device/cluster.cuh): a barrier of the cluster would wait for all stores in front of it.
+// The arithmetic and its order are those of DotsKernel and MixKernel (site.cuh): the bits are the same.
 #pragma once
 
 #include "device/cluster.cuh"
@@ -22,14 +22,17 @@ struct RankSum {
 template <>
 struct RankSum<1> {};
 
-// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the lanes with the same
-// columns one sends. Columns of few tokens are sent by blocks that run together (exchange.cuh: why nobody waits for ever).
+// y of four columns from `element` on: this rank's part becomes the sum. A warp calls it together; of the lanes with
+// the same columns one sends. Columns of few tokens are sent by blocks that run together (exchange.cuh: why nobody
+// waits for ever).
 template <int kRanks>
-__device__ __forceinline__ void Send(const RankSum<kRanks>& ranks, uint32_t tag, int64_t element, const Four& y, bool sends) {
+__device__ __forceinline__ void Send(const RankSum<kRanks>& ranks, uint32_t tag, int64_t element, const Four& y,
+                                     bool sends) {
   if (sends) PushWords<kRanks>(ranks.memory, ranks.rank, tag, element, y.v);
 }
 template <int kRanks>
-__device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t tag, int64_t site, int64_t element, Four& y) {
+__device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t tag, int64_t site, int64_t element,
+                                          Four& y) {
   float all[kRanks][4];
   PollWords<kRanks>(ranks.memory, ranks.rank, tag, site, element, true, all);
 #pragma unroll
@@ -143,9 +146,10 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       const float4 v = reinterpret_cast<const float4*>(part[i])[quad];
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }
-    gpu::Send(&cluster_part[rank][4 * quad],
-              make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z), __float_as_uint(sum.w)),
-              at_parts, static_cast<int>(threadIdx.x) / 8);
+    gpu::Send(
+        &cluster_part[rank][4 * quad],
+        make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z), __float_as_uint(sum.w)),
+        at_parts, static_cast<int>(threadIdx.x) / 8);
   }
   at_parts.Wait(0);  // every block has read `post` and `comb` of the site before
   // Every warp makes the mixes it needs: lane n mix n.

@@ -1,6 +1,6 @@
-// DotsKernel (site.cuh) for many tokens, on tensor cores: streams = post * y + comb * streams, and the products of the streams
-// with the 24 rows of fn. Both factors are split into two TF32 numbers each and three of the four products are added, which
-// keeps about 22 bits; bits differ from DotsKernel's.
+// DotsKernel (site.cuh) for many tokens, on tensor cores: streams = post * y + comb * streams, and the products of the
+// streams with the 24 rows of fn. Both factors are split into two TF32 numbers each and three of the four products are
+// added, which keeps about 22 bits; bits differ from DotsKernel's.
 #pragma once
 
 #include "ops/activation_blocks.cuh"
@@ -15,7 +15,8 @@ constexpr int kPrefillMixes = 24, kSums = kPrefillMixes + 1;
 constexpr int kMixFloats = 4 + 4 * 4;
 
 struct PrefillShared {
-  float4 fn[kPrefillWarps][3][4][2][32];  // by warp, eight rows, stream, half, lane: columns 16 half + 4 c .. + 3 of row g
+  // by warp, eight rows, stream, half, lane: columns 16 half + 4 c .. + 3 of row g
+  float4 fn[kPrefillWarps][3][4][2][32];
   float sums[2][kPrefillWarps][kTokenTile][kSums];
   float mixes[2][kTokenTile][kMixFloats];  // post and comb of the site before
 };
@@ -40,10 +41,10 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
       "l"(from));
 }
 
-// grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and written by
-// lanes 8 a + q, tokens 4 r + a, columns 4 q .. 4 q + 3: whole lines. For the products lane 4 g + c has rows g and g + 8 of the
-// tile and columns 4 c and 16 + 4 c: lanes 4 apart exchange half of what they have. An m16n8k8 takes two of four columns: k
-// slots c and c + 4.
+// grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and
+// written by lanes 8 a + q, tokens 4 r + a, columns 4 q .. 4 q + 3: whole lines. For the products lane 4 g + c has rows
+// g and g + 8 of the tile and columns 4 c and 16 + 4 c: lanes 4 apart exchange half of what they have. An m16n8k8 takes
+// two of four columns: k slots c and c + 4.
 template <typename Weight, bool kPost>
 __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Site s, int tokens_per_group) {
   extern __shared__ __align__(16) uint8_t memory[];
@@ -211,8 +212,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
   }
 }
 
-// The mixes of 32 tokens a block: a warp adds up the products of four, a lane makes the comb of one. pre goes where the first of a
-// token's products were.
+// The mixes of 32 tokens a block: a warp adds up the products of four, a lane makes the comb of one. pre goes where the
+// first of a token's products were.
 constexpr int kMixesTokens = 32;
 __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
   __shared__ float logits[kMixesTokens][17];
@@ -237,7 +238,9 @@ __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
     const float square = __shfl_sync(0xFFFFFFFFu, product[i], kPrefillMixes);
     if (t >= s.num_tokens || lane >= kPrefillMixes) continue;
     const float mix = MixOf(s, weights, lane, 4, product[i], square);
-    (lane < 4 ? s.partial[t * blocks * np + lane] : lane < 8 ? s.post[t * 4 + lane - 4] : logits[4 * warp + i][lane - 8]) = mix;
+    (lane < 4   ? s.partial[t * blocks * np + lane]
+     : lane < 8 ? s.post[t * 4 + lane - 4]
+                : logits[4 * warp + i][lane - 8]) = mix;
   }
   __syncthreads();
   if (warp != 0 || first + lane >= s.num_tokens) return;
@@ -253,7 +256,8 @@ __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
 // x = the streams times pre, normed: a block a token, four columns of every stream in a thread, or 4 kGroups.
 constexpr int kSumThreads = 1024;
 template <int kGroups>
-__global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSumThreads : 1) PrefillSumKernel(const Site s) {
+__global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSumThreads : 1)
+    PrefillSumKernel(const Site s) {
   __shared__ float squares[kSumThreads / 32];
   AllowNext();
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -296,11 +300,13 @@ __global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSu
     float4 out = sum[g];
     if (s.norm_weight != nullptr) {
       const float4 weight = __ldg(reinterpret_cast<const float4*>(s.norm_weight + i));
-      out = make_float4(out.x * scale * weight.x, out.y * scale * weight.y, out.z * scale * weight.z, out.w * scale * weight.w);
+      out = make_float4(out.x * scale * weight.x, out.y * scale * weight.y, out.z * scale * weight.z,
+                        out.w * scale * weight.w);
     }
     *reinterpret_cast<float4*>(s.x + t * s.d + i) = out;
     if (s.x_blocks == nullptr) continue;
-    // A thread's columns are 4 bytes of each of two chunks; neighbours swap, so that one store fills 32 bytes with eight lanes.
+    // A thread's columns are 4 bytes of each of two chunks; neighbours swap, so that one store fills 32 bytes with
+    // eight lanes.
     const int64_t token = s.first_token + t;
     const int r = static_cast<int>(token % 8), chunk = 2 * (lane % 4), odd = lane & 1;
     const uint32_t low = sm90::PackInputs<true>(out.x, out.y), high = sm90::PackInputs<true>(out.z, out.w);

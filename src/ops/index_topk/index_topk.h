@@ -14,7 +14,8 @@ inline constexpr int64_t kMaxIndexDimOnGpu = 512;
 
 struct IndexTopkArgs {
   Tensor q;          // f32 [T, Ni, Di], rounded
-  Tensor weights;    // f32 [T, Ni]: may be negative. The paper's factor Di^-1/2 Ni^-1/2 is left out: it cannot change the choice
+  // f32 [T, Ni]: may be negative. The paper's factor Di^-1/2 Ni^-1/2 is left out: it cannot change the choice
+  Tensor weights;
   CacheView cache;   // keys: rows of cache.layer->index
   Tensor topk_idxs;  // i32 [T, K]
 };
@@ -23,7 +24,8 @@ void IndexTopk(const ExecContext& ctx, const IndexTopkArgs& args);
 // Whether a GPU scores such heads and keys on tensor cores: a function of shapes and formats, never of T.
 bool ScoresOnTensorCores(int64_t heads, const CompressorLayout& keys);
 // What scores on this device; behind it SelectOneKernel and its like choose.
-std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads, const CompressorLayout& keys);
+std::string IndexTopkImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t heads,
+                                    const CompressorLayout& keys);
 OpImplementations DescribeIndexTopk(const ExecContext& ctx);
 OpWork WorkOf(const IndexTopkArgs& args);
 

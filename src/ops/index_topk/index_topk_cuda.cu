@@ -65,11 +65,12 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
                 k = a.topk_idxs.dim(1);
   DSV4_CHECK(dim <= kMaxIndexDimOnGpu, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
-  // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the rows.
+  // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the
+  // rows.
   const int64_t room = ctx.scratch.bytes / (4 * kMaxRows);
   DSV4_CHECK(room >= 1, "scratch of ", ctx.scratch.bytes, " bytes");
-  const int64_t most = std::min(
-                    {num_tokens, room, std::max<int64_t>(kMaxFew, topk::kTokensPerBlock * ctx.gpu.multiprocessors / 2)}),
+  const int64_t most = std::min({num_tokens, room,
+                                 std::max<int64_t>(kMaxFew, topk::kTokensPerBlock * ctx.gpu.multiprocessors / 2)}),
                 stride = ctx.scratch.bytes / most / 4 / 4 * 4;
   float* scores = reinterpret_cast<float*>(ctx.scratch.data);
   const RowFormat::Kind kind = a.cache.layer->index.row.kind;

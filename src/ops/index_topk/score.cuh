@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 // ---- tensor cores: FP4 or BF16 keys of 128 channels, up to 64 heads ----
 //
-// q is rounded to the keys' format or coarser (index_topk.h), so BF16 holds it exactly, and every product is exact. Keys are
-// the 16-row operand of mma.m16n8k16, heads its 8 columns. Lane 4 g + c of a warp has channels 32 c .. 32 c + 31 of keys g and
-// g + 8: one scale block. Eight channels 8 i .. 8 i + 7 of these are two k steps; FP4 takes them as the pairs (j, j + 4),
-// which lie 16 bits apart in a word, BF16 in their order.
+// q is rounded to the keys' format or coarser (index_topk.h), so BF16 holds it exactly, and every product is exact.
+// Keys are the 16-row operand of mma.m16n8k16, heads its 8 columns. Lane 4 g + c of a warp has channels 32 c .. 32 c +
+// 31 of keys g and g + 8: one scale block. Eight channels 8 i .. 8 i + 7 of these are two k steps; FP4 takes them as
+// the pairs (j, j + 4), which lie 16 bits apart in a word, BF16 in their order.
 
 constexpr int kDim = 128, kMaxHeads = 64, kColumnTiles = kMaxHeads / 8;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
@@ -138,8 +138,8 @@ __device__ __forceinline__ void LoadKey(const uint8_t* data, const uint8_t* scal
   }
 }
 
-// Fragments of two keys (rows g and g + 8 of a tile): a[step][4]. FP4 values come out times 2^-64: a code put into BF16's
-// exponent field is 2^-126 times its value, and 2^126 scale would not fit. The order of scores stays what it is.
+// Fragments of two keys (rows g and g + 8 of a tile): a[step][4]. FP4 values come out times 2^-64: a code put into
+// BF16's exponent field is 2^-126 times its value, and 2^126 scale would not fit. The order of scores stays what it is.
 template <bool kFp4>
 __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp4>& high, uint32_t (&a)[8][4]) {
   if constexpr (kFp4) {
@@ -197,7 +197,8 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   }
   __syncthreads();
 
-  // Runs of tokens of one sequence. A warp's keys are kWarpKeys rows, which lie in one page (rows_per_page is a multiple).
+  // Runs of tokens of one sequence. A warp's keys are kWarpKeys rows, which lie in one page (rows_per_page is a
+  // multiple).
   int begin = 0, end = 0, rows = 0;
   const uint8_t* const* pages = nullptr;
   const uint32_t per_page = static_cast<uint32_t>(keys.layout.rows_per_page);
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     }
   };
   bool more = next_run();
-  // The first keys are on their way while the queries are prepared. A sequence of one token has its newest row, at most,
-  // from this step.
+  // The first keys are on their way while the queries are prepared. A sequence of one token has its newest row, at
+  // most, from this step.
   const bool any = more && rows > first_tile;
   bool early = false;
   if (kTokens == 1 && any) {
@@ -327,11 +328,12 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   }
 }
 
-// One token and FP4: a warp has 16 keys of a step and all heads. What earlier steps wrote is asked for before the wait and decoded
-// behind it, when the queries are on their way: blocks that begin late have no time to lose. Two blocks fit a multiprocessor:
-// none begins late because the kernel in front still has some of them.
+// One token and FP4: a warp has 16 keys of a step and all heads. What earlier steps wrote is asked for before the wait
+// and decoded behind it, when the queries are on their way: blocks that begin late have no time to lose. Two blocks fit
+// a multiprocessor: none begins late because the kernel in front still has some of them.
 __global__ void __launch_bounds__(kScoreThreads, 2)
-    ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k, bool one_sequence) {
+    ScoreOneKernel(const float* q, const float* weights, Keys keys, float* scores, int num_heads, int64_t k,
+                   bool one_sequence) {
   extern __shared__ uint4 queries[];                                      // [4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kQueryWords);  // [kMaxHeads]
   constexpr int kKeys = 16, kBlockKeys = kScoreWarps * kKeys;

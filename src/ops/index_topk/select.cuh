@@ -1,6 +1,6 @@
-// Exact top-k of a row of scores, select.h's choice: by a block or a cluster of blocks with one histogram and a few candidates
-// (SelectFast), or where that does not decide by radix selection (three histograms of 11, 11 and 10 bits of an order-preserving
-// integer).
+// Exact top-k of a row of scores, select.h's choice: by a block or a cluster of blocks with one histogram and a few
+// candidates (SelectFast), or where that does not decide by radix selection (three histograms of 11, 11 and 10 bits of
+// an order-preserving integer).
 #pragma once
 
 #include <cooperative_groups.h>
@@ -53,7 +53,8 @@ __device__ __forceinline__ float ScoreOf(uint32_t key) {  // of a key that is no
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
 }
 
-// The bin and its place that hold the `wanted`-th from the top of a histogram; the whole block calls it, after a barrier.
+// The bin and its place that hold the `wanted`-th from the top of a histogram; the whole block calls it, after a
+// barrier.
 template <int kThreads>
 __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* bin, int* above_bin) {
   constexpr int kPer = kBins / kThreads;
@@ -77,8 +78,8 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
   *above_bin = found_above;
 }
 
-// The keys of a block's rows into shared memory, and a thread's smallest and largest key of a finite score. The scores are
-// aligned to 16 bytes.
+// The keys of a block's rows into shared memory, and a thread's smallest and largest key of a finite score. The scores
+// are aligned to 16 bytes.
 template <int kThreads>
 __device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* cached, uint32_t* smallest_key,
                                          uint32_t* largest_key) {
@@ -146,7 +147,8 @@ struct Steps {
   float low, step;
 };
 
-// A word for each 32 keys, bit by bit whether it is at least `least`; then the rows of the set bits, from out[at + ..] on.
+// A word for each 32 keys, bit by bit whether it is at least `least`; then the rows of the set bits, from out[at + ..]
+// on.
 template <int kThreads>
 __device__ __forceinline__ void MarkChosen(const uint32_t* cached, int n, uint32_t least, uint32_t* bits) {
   for (int w = threadIdx.x / 32; w < (n + 31) / 32; w += kThreads / 32) {
@@ -157,9 +159,9 @@ __device__ __forceinline__ void MarkChosen(const uint32_t* cached, int n, uint32
   __syncthreads();
 }
 
-// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest finite
-// score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are too many, or
-// when equal scores must be told apart by row: then nothing has been written.
+// One block, rows in shared memory, n <= 32 kThreads: a histogram over equal steps between the smallest and the largest
+// finite score leaves a few candidates, which are ranked one against the other. False (for all threads) when they are
+// too many, or when equal scores must be told apart by row: then nothing has been written.
 template <int kThreads>
 __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached, int* histogram, int n, int k,
                                            int32_t* out) {
@@ -288,8 +290,8 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   return true;
 }
 
-// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they fit, else
-// made again from the scores in every pass.
+// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they
+// fit, else made again from the scores in every pass.
 template <int kCluster, int kThreads>
 __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys,
                                               uint32_t* cached, int* histogram, int* total, int2* counts,
@@ -405,10 +407,11 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   const int rank = static_cast<int>(blockIdx.x % kCluster);
   const int n = static_cast<int>((positions[t] + 1) / ratio);  // of the step, not of a kernel in it (docs/cuda.md)
   int32_t* row_out = out + t * k;
-  if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {  // few: a cluster would cost more than it saves
+  // few: a cluster would cost more than it saves
+  if (n > k && n <= min(cached_keys, (kCluster > 1 ? 16 : 32) * kThreads)) {
     if (rank != 0) return;
-    // A small grid waits long before it may begin: it chooses twice, first among numbers of its own. Then the code is there when
-    // the scores are.
+    // A small grid waits long before it may begin: it chooses twice, first among numbers of its own. Then the code is
+    // there when the scores are.
     __shared__ __align__(16) float own_scores[128];
     __shared__ int32_t own_rows[32];
     bool chosen = false;
@@ -421,8 +424,8 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
         own_scores[threadIdx.x] = static_cast<float>(threadIdx.x);
       }
       __syncthreads();
-      chosen = SelectFast<kThreads>(real ? scores + t * stride : own_scores, cached, histogram, real ? n : 128, real ? k : 8,
-                                    real ? row_out : own_rows);
+      chosen = SelectFast<kThreads>(real ? scores + t * stride : own_scores, cached, histogram, real ? n : 128,
+                                    real ? k : 8, real ? row_out : own_rows);
       __syncthreads();
     }
     if (!chosen) {

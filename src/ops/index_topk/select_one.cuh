@@ -1,5 +1,6 @@
-// select.h's choice for one token, where what counts is how long a row takes: a block or a cluster of blocks as in select.cuh,
-// with few barriers of a block and messages between blocks (device/cluster.cuh) instead of barriers of the cluster.
+// select.h's choice for one token, where what counts is how long a row takes: a block or a cluster of blocks as in
+// select.cuh, with few barriers of a block and messages between blocks (device/cluster.cuh) instead of barriers of the
+// cluster.
 #pragma once
 
 #include "device/cluster.cuh"
@@ -104,8 +105,8 @@ __device__ __forceinline__ Run RunOf(const uint32_t* cached, int count) {
   return {cached, min(count, warp * run), min(count, (warp + 1) * run)};
 }
 
-// What holds the `wanted`-th from the top of 2,048 bins. Every warp finds it by itself, from its group of 64 down. One barrier of
-// the block before the call, one inside.
+// What holds the `wanted`-th from the top of 2,048 bins. Every warp finds it by itself, from its group of 64 down. One
+// barrier of the block before the call, one inside.
 __device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, int* bin, int* above_bin) {
   __shared__ int group_sum[32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -126,9 +127,9 @@ __device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, 
   *above_bin = above;
 }
 
-// One block, n <= kOneKeys rows in shared memory: a histogram over equal steps between the smallest and the largest finite
-// score leaves a few candidates, which every warp ranks by itself. False (for all threads) when they are too many, or when equal
-// scores must be told apart by row: then nothing has been written.
+// One block, n <= kOneKeys rows in shared memory: a histogram over equal steps between the smallest and the largest
+// finite score leaves a few candidates, which every warp ranks by itself. False (for all threads) when they are too
+// many, or when equal scores must be told apart by row: then nothing has been written.
 __device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached, int* histogram, int n,
                                             int k, int32_t* out) {
   __shared__ uint32_t candidates[32];
@@ -325,8 +326,8 @@ __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThread
   const bool is_alone = n <= alone;
   if (is_alone && rank != 0) return;
   if (!is_alone) OpenCluster(room);
-  // The kernel waits long before it may begin: it chooses twice, first 8 of 128 or 1,024 numbers of its own. Then the code is
-  // there when the scores are.
+  // The kernel waits long before it may begin: it chooses twice, first 8 of 128 or 1,024 numbers of its own. Then the
+  // code is there when the scores are.
   if (thread < 128) own_scores[thread] = static_cast<float>(rank * 128 + thread);
   bool chosen = false;
 #pragma unroll 1

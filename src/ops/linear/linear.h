@@ -2,11 +2,11 @@
 // Several matrices may share x: their formats and numbers of rows differ, K is the same. On a GPU they are one launch;
 // each y_i is what its matrix alone gives, to the bit on a CPU, on a GPU to within the order of the sum.
 // Weights are decoded exactly; products and sums in float32; the global scale multiplies the finished sum. Rows are
-// independent and each y[t, g, n] is summed in one fixed order: its bits depend on the regime (exec_context.h), never on
-// T or on the thread count.
+// independent and each y[t, g, n] is summed in one fixed order: its bits depend on the regime (exec_context.h), never
+// on T or on the thread count.
 // `activation` kInt8, kInt16 or kInt24 first rounds x as RoundActivation does, each group by itself, when the weight is
-// MXFP4 or NVFP4: the products within a block of the weight are then integers and their sum is exact. Other modes change
-// nothing here.
+// MXFP4 or NVFP4: the products within a block of the weight are then integers and their sum is exact. Other modes
+// change nothing here.
 // The grouped form is the output projection o_a (docs/model.md). Which family of kernels takes what:
 // docs/kernels/linear.md.
 #pragma once
@@ -26,8 +26,8 @@ struct LinearArgs {
   LinearParts parts;    // one at least; of several groups only one
   int64_t groups = 1;
   ActivationDtype activation = ActivationDtype::kNative;
-  // x as FP16 in blocks (ops/activation_blocks.cuh), for the parts that LinearTakesBlocks; these do not read x, which may
-  // then be null but for its shape.
+  // x as FP16 in blocks (ops/activation_blocks.cuh), for the parts that LinearTakesBlocks; these do not read x, which
+  // may then be null but for its shape.
   const uint8_t* x_blocks = nullptr;
   // Rows of x are RMS-normalised and multiplied by `norm` first, as rms_norm does; only where LinearNormalises every
   // part.
@@ -40,9 +40,9 @@ constexpr bool RoundsToIntegers(ActivationDtype activation, WeightFormat w) {
 }
 void Linear(const ExecContext& ctx, const LinearArgs& args);
 
-// Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too): the
-// GPU's kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/numerics.md, 3.1). Anything else would
-// round x once more.
+// Whether a linear of this weight takes x_blocks here, and whether it writes y_blocks (it takes x_blocks then, too):
+// the GPU's kernels do in Regime::kLongPrompt, where an input is one FP16 number (docs/numerics.md, 3.1). Anything else
+// would round x once more.
 bool LinearTakesBlocks(const ExecContext& ctx, const QuantTensor& w);
 bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t groups);
 // Whether it takes a norm along: the GPU's kernels of Regime::kDecode do.

@@ -32,7 +32,8 @@ __device__ __forceinline__ void LoadAnyAddress(const uint8_t* p, uint8_t (&out)[
 
 // `Bytes` bytes of row n from byte `at` on; zeros behind the row's end and below the last row.
 template <int Bytes>
-__device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes, int64_t n, int64_t at, uint8_t (&out)[Bytes]) {
+__device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes, int64_t n, int64_t at,
+                                        uint8_t (&out)[Bytes]) {
 #pragma unroll
   for (int i = 0; i < Bytes; ++i) out[i] = 0;
   if (n >= w.rows || at >= row_bytes) return;
@@ -48,7 +49,8 @@ __device__ __forceinline__ void LoadRow(const QuantTensor& w, int64_t row_bytes,
 }
 
 // By a warp. `shift`: TightShift, of tight formats.
-__device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int shift, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+__device__ __forceinline__ void PackFp4Lane(const QuantTensor& w, int shift, int64_t n0, int64_t k0, int lane,
+                                            uint8_t* tile) {
   const int g = lane / 4, t = lane % 4;
   const bool nvfp4 = FormatOfRows(w.format) == WeightFormat::kNvfp4, tight = IsTight(w.format);
   const int64_t block = nvfp4 ? kNvfp4BlockSize : kMxfp4BlockSize, k = k0 + 16 * t;
@@ -107,8 +109,8 @@ __device__ __forceinline__ void PackBf16Lane(const QuantTensor& w, int64_t n0, i
       LoadRow<8>(w, w.cols * 2, n0 + g + 8 * r, (k0 + 16 * t + 4 * s) * 2, b);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        words[2 * i + r] = b[4 * i] | static_cast<uint32_t>(b[4 * i + 1]) << 8 | static_cast<uint32_t>(b[4 * i + 2]) << 16 |
-                           static_cast<uint32_t>(b[4 * i + 3]) << 24;
+        words[2 * i + r] = b[4 * i] | static_cast<uint32_t>(b[4 * i + 1]) << 8 |
+                           static_cast<uint32_t>(b[4 * i + 2]) << 16 | static_cast<uint32_t>(b[4 * i + 3]) << 24;
       }
     }
     reinterpret_cast<uint4*>(tile + 512 * s)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
@@ -116,7 +118,8 @@ __device__ __forceinline__ void PackBf16Lane(const QuantTensor& w, int64_t n0, i
 }
 
 // A warp packs a tile at a time.
-__global__ void __launch_bounds__(kThreads) PackTilesKernel(QuantTensor w, int tight_shift, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
+__global__ void __launch_bounds__(kThreads)
+    PackTilesKernel(QuantTensor w, int tight_shift, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
   AllowNext();
   WaitForPrevious();
   const int lane = threadIdx.x % 32;
@@ -149,7 +152,8 @@ __global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(QuantTensor w, u
     bits = e == 255 ? 0x7FC00000u : e == 0 ? 0x00400000u : e << 23;
   } else {
     const uint8_t* p = w.block_scale + 4 * at;
-    bits = p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
+    bits = p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
+           static_cast<uint32_t>(p[3]) << 24;
   }
   scales[i] = bits;
 }

@@ -1,6 +1,6 @@
-// Which FP4 matrices can be kept in tight tiles (pack_weight.h): those whose scales, times the global one, are powers of
-// two, one for 32 columns, of which the largest is at most 2^15 times the smallest. That holds for MXFP4 as released, and
-// for NVFP4 that was cast from it. Blocks of zeros may have any scale but NaN.
+// Which FP4 matrices can be kept in tight tiles (pack_weight.h): those whose scales, times the global one, are powers
+// of two, one for 32 columns, of which the largest is at most 2^15 times the smallest. That holds for MXFP4 as
+// released, and for NVFP4 that was cast from it. Blocks of zeros may have any scale but NaN.
 #pragma once
 
 #include <cmath>

@@ -1,9 +1,10 @@
 // One token's queries from their low rank on: the linears, and what q_prepare does with their output, in one launch.
 //
-// A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows, a warp
-// the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block prepares the
-// whole head, and another one the index head, and writes its own half. Blocks behind these do the token's own row and the
-// compressors, which read nothing of it. Products and their order are ops/linear's (tile/one_token.cuh), heads are heads.cuh's.
+// A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows,
+// a warp the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block
+// prepares the whole head, and another one the index head, and writes its own half. Blocks behind these do the token's
+// own row and the compressors, which read nothing of it. Products and their order are ops/linear's
+// (tile/one_token.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
 #include "ops/linear/tile/one_token.cuh"
 #include "ops/q_prepare/expand.h"
@@ -27,7 +28,8 @@ struct ExpandParams {
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
 
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandKernel(const __grid_constant__ ExpandParams a) {
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+    ExpandKernel(const __grid_constant__ ExpandParams a) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kWarps * kSlots];
   __shared__ gpu::ClusterBarrier at_rows;
@@ -47,7 +49,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
     } else if (behind == prepare.num_compress && warp == 0) {
       PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
       gpu::RowPointer to = {nullptr, nullptr};
-      if (prepare.append) to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
+      if (prepare.append)
+        to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
       WaitForPrevious();
       Task<kHead / 64>(prepare, 0, lane, prepare.dh, prepare.di, prepare.pairs, to);
     }
@@ -83,7 +86,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1) ExpandK
   const uint8_t* from = codes(0);
   const auto ask = [&](uint32_t slot, uint32_t barrier) {
     if (asked_task >= tasks) return;
-    const uint32_t bytes = static_cast<uint32_t>(min(kChunk, p.tile_cols - asked * kChunk)) * static_cast<uint32_t>(TileBytes(kFormat));
+    const uint32_t bytes = static_cast<uint32_t>(min(kChunk, p.tile_cols - asked * kChunk)) *
+                           static_cast<uint32_t>(TileBytes(kFormat));
     if (ElectLane()) {
       BarrierExpect(barrier, bytes);
       BulkLoad(slot, from, bytes, barrier, p.policy);
@@ -221,8 +225,10 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
     p.matrices[i].factor = w.global_scale * MmaFactor(w.format);
   }
   // At least as much as lets a multiprocessor have one block only, as linears do.
-  const size_t bytes = std::max<size_t>({RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});
-  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes, params);
+  const size_t bytes = std::max<size_t>(
+      {RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});
+  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes,
+         params);
 }
 
 }  // namespace dsv4::q_prepare

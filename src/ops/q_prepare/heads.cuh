@@ -33,8 +33,8 @@ struct Params {
   compress::Params compress[2];
 };
 
-// A warp holds a head: channels 64 j + 2 lane and the next in x[j], n channels in all. Pairs of RoPE never straddle lanes,
-// and 64 channels are one x[j]: the block of an FP8 scale.
+// A warp holds a head: channels 64 j + 2 lane and the next in x[j], n channels in all. Pairs of RoPE never straddle
+// lanes, and 64 channels are one x[j]: the block of an FP8 scale.
 template <int Parts>
 struct Head {
   float2 x[Parts];
@@ -63,7 +63,8 @@ struct Head {
   }
   __device__ __forceinline__ void Scale(const Head& weight) {
 #pragma unroll
-    for (int j = 0; j < Parts; ++j) x[j] = make_float2(__fmul_rn(x[j].x, weight.x[j].x), __fmul_rn(x[j].y, weight.x[j].y));
+    for (int j = 0; j < Parts; ++j)
+      x[j] = make_float2(__fmul_rn(x[j].x, weight.x[j].x), __fmul_rn(x[j].y, weight.x[j].y));
   }
   __device__ __forceinline__ void Rotate(const float2* cos_sin, int n, int pairs, int lane) {
 #pragma unroll
@@ -71,7 +72,8 @@ struct Head {
       const int pair = (64 * j + 2 * lane - (n - 2 * pairs)) / 2;
       if (64 * j + 2 * lane < n - 2 * pairs || pair >= pairs) continue;
       const float2 cs = cos_sin[pair], v = x[j];
-      x[j] = make_float2(__fsub_rn(__fmul_rn(v.x, cs.x), __fmul_rn(v.y, cs.y)), __fadd_rn(__fmul_rn(v.x, cs.y), __fmul_rn(v.y, cs.x)));
+      x[j] = make_float2(__fsub_rn(__fmul_rn(v.x, cs.x), __fmul_rn(v.y, cs.y)),
+                         __fadd_rn(__fmul_rn(v.x, cs.y), __fmul_rn(v.y, cs.x)));
     }
   }
   // Sums in the order of hadamard.h.
@@ -82,7 +84,8 @@ struct Head {
       const bool upper = lane & half / 2;
 #pragma unroll
       for (int j = 0; j < Parts; ++j) {
-        const float2 other = make_float2(__shfl_xor_sync(0xFFFFFFFFu, x[j].x, half / 2), __shfl_xor_sync(0xFFFFFFFFu, x[j].y, half / 2));
+        const float2 other = make_float2(__shfl_xor_sync(0xFFFFFFFFu, x[j].x, half / 2),
+                                         __shfl_xor_sync(0xFFFFFFFFu, x[j].y, half / 2));
         x[j] = upper ? make_float2(__fsub_rn(other.x, x[j].x), __fsub_rn(other.y, x[j].y))
                      : make_float2(__fadd_rn(x[j].x, other.x), __fadd_rn(x[j].y, other.y));
       }
@@ -109,7 +112,8 @@ struct Head {
       for (int o = 1; o < 16; o *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, o));
       const int exponent = gpu::Fp4ScaleExponent(largest);
       const float scale = gpu::Exp2Int(exponent), inverse = gpu::Exp2Int(-exponent);
-      x[j] = make_float2(gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].x * inverse)) * scale, gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].y * inverse)) * scale);
+      x[j] = make_float2(gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].x * inverse)) * scale,
+                         gpu::E2m1ToF32(gpu::F32ToE2m1(x[j].y * inverse)) * scale);
     }
   }
   __device__ __forceinline__ void RoundBf16() {
@@ -118,7 +122,8 @@ struct Head {
   }
   // Rounds as RoundKv, and writes the row where `to` says (null: nowhere).
   __device__ __forceinline__ void RoundKv(const RowFormat& f, gpu::RowPointer to, int lane) {
-    const int n = static_cast<int>(f.dim), nope = f.kind == RowFormat::Kind::kFp8 ? n - static_cast<int>(f.rope_dim) : 0;
+    const int n = static_cast<int>(f.dim),
+              nope = f.kind == RowFormat::Kind::kFp8 ? n - static_cast<int>(f.rope_dim) : 0;
     float largest[Parts];  // all at once, for each takes five rounds
 #pragma unroll
     for (int j = 0; j < Parts; ++j) largest[j] = 64 * j + 2 * lane < nope ? fmaxf(fabsf(x[j].x), fabsf(x[j].y)) : 0.0f;
@@ -143,7 +148,8 @@ struct Head {
       }
       if (i < nope || i >= n) continue;
       if (f.kind == RowFormat::Kind::kF32) {
-        if (to.data != nullptr) reinterpret_cast<float*>(to.data)[i] = x[j].x, reinterpret_cast<float*>(to.data)[i + 1] = x[j].y;
+        if (to.data != nullptr)
+          reinterpret_cast<float*>(to.data)[i] = x[j].x, reinterpret_cast<float*>(to.data)[i + 1] = x[j].y;
         continue;
       }
       const uint16_t low = gpu::F32ToBf16(x[j].x), high = gpu::F32ToBf16(x[j].y);
@@ -159,7 +165,8 @@ struct Head {
 };
 
 template <int Parts>
-__device__ __forceinline__ void PrepareIndexHead(const Params& a, const float2* cos_sin, int di, int pairs, int lane, Head<Parts>& head) {
+__device__ __forceinline__ void PrepareIndexHead(const Params& a, const float2* cos_sin, int di, int pairs, int lane,
+                                                 Head<Parts>& head) {
   head.Rotate(cos_sin, di, pairs, lane);
   if (a.index_dtype == IndexDtype::kFp4) {
     head.Hadamard(a.di, a.hadamard_scale, lane);
@@ -180,7 +187,8 @@ __device__ __forceinline__ void IndexTask(const Params& a, int64_t task, int lan
 
 // A head or a row. With sizes of 0 nothing is read or written.
 template <int Parts>
-__device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, int dh, int di, int pairs, const gpu::RowPointer& to) {
+__device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, int dh, int di, int pairs,
+                                     const gpu::RowPointer& to) {
   Head<Parts> head;
   if (task < a.num_kv) {
     float* at = a.kv + task * a.dh;
@@ -225,23 +233,26 @@ __device__ __forceinline__ void CompressorTask(const Params& a, int i, float* po
 
 // All but the compressors.
 inline Params MakeParams(const QPrepareArgs& a) {
-  Params p = {.q = a.q ? a.q.f32() : nullptr,
-              .kv = a.kv ? a.kv.f32() : nullptr,
-              .kv_norm = a.kv ? a.kv_norm.f32() : nullptr,
-              .index_q = a.index_q ? a.index_q.f32() : nullptr,
-              .cos_sin = reinterpret_cast<const float2*>(a.cos_sin.f32()),
-              .num_q = a.q ? a.q.dim(0) * a.q.dim(1) : 0,
-              .num_kv = a.kv ? a.kv.dim(0) : 0,
-              .num_index = a.index_q ? a.index_q.dim(0) * a.index_q.dim(1) : 0,
-              .heads = a.q ? static_cast<int>(a.q.dim(1)) : 1,
-              .index_heads = a.index_q ? static_cast<int>(a.index_q.dim(1)) : 1,
-              .dh = static_cast<int>(a.q ? a.q.dim(2) : a.kv ? a.kv.dim(1) : 0),
-              .di = static_cast<int>(a.index_q ? a.index_q.dim(2) : 0),
-              .pairs = static_cast<int>(a.cos_sin.dim(1)),
-              .eps = a.norm_eps,
-              .hadamard_scale = a.index_q ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.index_q.dim(2)))) : 0.0f,
-              .index_dtype = a.index_dtype,
-              .append = a.append};
+  Params p = {
+      .q = a.q ? a.q.f32() : nullptr,
+      .kv = a.kv ? a.kv.f32() : nullptr,
+      .kv_norm = a.kv ? a.kv_norm.f32() : nullptr,
+      .index_q = a.index_q ? a.index_q.f32() : nullptr,
+      .cos_sin = reinterpret_cast<const float2*>(a.cos_sin.f32()),
+      .num_q = a.q ? a.q.dim(0) * a.q.dim(1) : 0,
+      .num_kv = a.kv ? a.kv.dim(0) : 0,
+      .num_index = a.index_q ? a.index_q.dim(0) * a.index_q.dim(1) : 0,
+      .heads = a.q ? static_cast<int>(a.q.dim(1)) : 1,
+      .index_heads = a.index_q ? static_cast<int>(a.index_q.dim(1)) : 1,
+      .dh = static_cast<int>(a.q    ? a.q.dim(2)
+                             : a.kv ? a.kv.dim(1)
+                                    : 0),
+      .di = static_cast<int>(a.index_q ? a.index_q.dim(2) : 0),
+      .pairs = static_cast<int>(a.cos_sin.dim(1)),
+      .eps = a.norm_eps,
+      .hadamard_scale = a.index_q ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.index_q.dim(2)))) : 0.0f,
+      .index_dtype = a.index_dtype,
+      .append = a.append};
   DSV4_CHECK(!a.q || !a.kv || a.q.dim(2) == a.kv.dim(1));
   DSV4_CHECK(p.dh % 2 == 0 && p.dh <= kMaxPreparedDimOnGpu && p.di <= kMaxPreparedDimOnGpu, "head dim ", p.dh);
   if (a.kv) {

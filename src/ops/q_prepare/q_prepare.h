@@ -1,4 +1,5 @@
-// What attention does between its projections and itself, in one launch. Each part is left out when its tensor is empty:
+// What attention does between its projections and itself, in one launch. Each part is left out when its tensor is
+// empty:
 //   q        every head: RmsNorm without a weight, Rope
 //   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
 //   index_q  every head: Rope, RoundIndexQuery
@@ -35,10 +36,11 @@ struct QPrepareArgs {
   // Where QPrepareExpands says so: q and index_q are yet to be made by these linears.
   const LinearArgs* expands = nullptr;
 };
-// Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU for one
-// token. A launch less, and the last one of those parts that read nothing of the other is hidden. The product stays here, and is
-// no output of ops/linear, because a head's sums go from the blocks that make them to the warp that norms and turns them without
-// leaving the cluster's shared memory; its loop is ops/linear's (linear/tile/one_token.cuh).
+// Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU
+// for one token. A launch less, and the last one of those parts that read nothing of the other is hidden. The product
+// stays here, and is no output of ops/linear, because a head's sums go from the blocks that make them to the warp that
+// norms and turns them without leaving the cluster's shared memory; its loop is ops/linear's
+// (linear/tile/one_token.cuh).
 struct ExpandShape {
   int64_t num_tokens = 0;
   bool append = false;

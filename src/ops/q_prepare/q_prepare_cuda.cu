@@ -30,21 +30,25 @@ __global__ void __launch_bounds__(kThreads, Parts <= 8 ? 4 : 2) QPrepareKernel(c
   Task<Parts>(a, task, lane, a.dh, a.di, a.pairs, to);
 }
 
-// Index heads of 128 channels in long prompts: what IndexTask does with them, bit for bit. A lane has channels 4 lane .. + 3, a
-// warp kIndexHeads heads, all asked for at once.
+// Index heads of 128 channels in long prompts: what IndexTask does with them, bit for bit. A lane has channels 4 lane
+// .. + 3, a warp kIndexHeads heads, all asked for at once.
 constexpr int kIndexHeads = 4;
 constexpr int64_t kManyIndexHeads = 4096;
 
 __device__ __forceinline__ float4 AddSub(const float4& v, const float4& other, bool upper) {
-  return upper ? make_float4(__fsub_rn(other.x, v.x), __fsub_rn(other.y, v.y), __fsub_rn(other.z, v.z), __fsub_rn(other.w, v.w))
-               : make_float4(__fadd_rn(v.x, other.x), __fadd_rn(v.y, other.y), __fadd_rn(v.z, other.z), __fadd_rn(v.w, other.w));
+  return upper ? make_float4(__fsub_rn(other.x, v.x), __fsub_rn(other.y, v.y), __fsub_rn(other.z, v.z),
+                             __fsub_rn(other.w, v.w))
+               : make_float4(__fadd_rn(v.x, other.x), __fadd_rn(v.y, other.y), __fadd_rn(v.z, other.z),
+                             __fadd_rn(v.w, other.w));
 }
 
-__global__ void __launch_bounds__(kThreads) IndexHeadsKernel(float* index_q, const float2* cos_sin, int num_index, int index_heads, int pairs, float scale,
-                                                             IndexDtype dtype) {
+__global__ void __launch_bounds__(kThreads)
+    IndexHeadsKernel(float* index_q, const float2* cos_sin, int num_index, int index_heads, int pairs, float scale,
+                     IndexDtype dtype) {
   AllowNext();
   WaitForPrevious();
-  const int lane = static_cast<int>(threadIdx.x % 32), first = (static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32) * kIndexHeads;
+  const int lane = static_cast<int>(threadIdx.x % 32),
+            first = (static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32) * kIndexHeads;
   float4 x[kIndexHeads], angles[kIndexHeads];
   const int rotated = 4 * lane - (128 - 2 * pairs);  // channels before this lane's that RoPE turns
 #pragma unroll
@@ -52,7 +56,10 @@ __global__ void __launch_bounds__(kThreads) IndexHeadsKernel(float* index_q, con
     if (first + i >= num_index) continue;
     x[i] = __ldcg(reinterpret_cast<const float4*>(index_q + static_cast<int64_t>(first + i) * 128) + lane);
     angles[i] = make_float4(1, 0, 1, 0);
-    if (rotated >= 0) angles[i] = __ldg(reinterpret_cast<const float4*>(cos_sin + static_cast<int64_t>((first + i) / index_heads) * pairs) + rotated / 4);
+    if (rotated >= 0)
+      angles[i] = __ldg(
+          reinterpret_cast<const float4*>(cos_sin + static_cast<int64_t>((first + i) / index_heads) * pairs) +
+          rotated / 4);
   }
 #pragma unroll
   for (int i = 0; i < kIndexHeads; ++i) {
@@ -60,19 +67,22 @@ __global__ void __launch_bounds__(kThreads) IndexHeadsKernel(float* index_q, con
     float4 v = x[i];
     if (rotated >= 0) {
       const float4 c = angles[i];
-      v = make_float4(__fsub_rn(__fmul_rn(v.x, c.x), __fmul_rn(v.y, c.y)), __fadd_rn(__fmul_rn(v.x, c.y), __fmul_rn(v.y, c.x)),
-                      __fsub_rn(__fmul_rn(v.z, c.z), __fmul_rn(v.w, c.w)), __fadd_rn(__fmul_rn(v.z, c.w), __fmul_rn(v.w, c.z)));
+      v = make_float4(
+          __fsub_rn(__fmul_rn(v.x, c.x), __fmul_rn(v.y, c.y)), __fadd_rn(__fmul_rn(v.x, c.y), __fmul_rn(v.y, c.x)),
+          __fsub_rn(__fmul_rn(v.z, c.z), __fmul_rn(v.w, c.w)), __fadd_rn(__fmul_rn(v.z, c.w), __fmul_rn(v.w, c.z)));
     }
     if (dtype == IndexDtype::kFp4) {
       v = make_float4(__fadd_rn(v.x, v.y), __fsub_rn(v.x, v.y), __fadd_rn(v.z, v.w), __fsub_rn(v.z, v.w));
       v = make_float4(__fadd_rn(v.x, v.z), __fadd_rn(v.y, v.w), __fsub_rn(v.x, v.z), __fsub_rn(v.y, v.w));
 #pragma unroll
       for (int o = 1; o < 32; o *= 2) {
-        const float4 other = make_float4(__shfl_xor_sync(~0u, v.x, o), __shfl_xor_sync(~0u, v.y, o), __shfl_xor_sync(~0u, v.z, o), __shfl_xor_sync(~0u, v.w, o));
+        const float4 other = make_float4(__shfl_xor_sync(~0u, v.x, o), __shfl_xor_sync(~0u, v.y, o),
+                                         __shfl_xor_sync(~0u, v.z, o), __shfl_xor_sync(~0u, v.w, o));
         v = AddSub(v, other, lane & o);
       }
       v = make_float4(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale), __fmul_rn(v.w, scale));
-      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));  // of 32 channels: eight lanes
+      // of 32 channels: eight lanes
+      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
       for (int o = 1; o < 8; o *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, o));
       const int exponent = gpu::Fp4ScaleExponent(largest);
@@ -95,11 +105,12 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a) {
   if (a.expands != nullptr) return Expand(ctx, a);
   Params p = MakeParams(a);
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  if (p.num_index >= kManyIndexHeads && p.num_index < (int64_t{1} << 31) - kIndexHeads && p.di == 128 && p.pairs % 2 == 0 && p.pairs <= 64 &&
-      aligned(p.index_q) && aligned(p.cos_sin)) {
+  if (p.num_index >= kManyIndexHeads && p.num_index < (int64_t{1} << 31) - kIndexHeads && p.di == 128 &&
+      p.pairs % 2 == 0 && p.pairs <= 64 && aligned(p.index_q) && aligned(p.cos_sin)) {
     constexpr int64_t kHeads = kThreads / 32 * kIndexHeads;
-    Launch(ctx, IndexHeadsKernel, dim3(static_cast<unsigned>((p.num_index + kHeads - 1) / kHeads)), dim3(kThreads), 0, p.index_q, p.cos_sin,
-           static_cast<int>(p.num_index), p.index_heads, p.pairs, p.hadamard_scale, p.index_dtype);
+    Launch(ctx, IndexHeadsKernel, dim3(static_cast<unsigned>((p.num_index + kHeads - 1) / kHeads)), dim3(kThreads), 0,
+           p.index_q, p.cos_sin, static_cast<int>(p.num_index), p.index_heads, p.pairs, p.hadamard_scale,
+           p.index_dtype);
     p.num_index = 0;
   }
   const int64_t shared_floats = AddCompress(a, p, kThreads);

@@ -9,7 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // One block a row. The order of the sum depends on D only.
-__global__ void __launch_bounds__(kThreads) RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
+__global__ void __launch_bounds__(kThreads)
+    RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
   AllowNext();
   // The weights may be in memory only, and nothing is known of x yet.
   for (int64_t i = 32 * static_cast<int64_t>(threadIdx.x); weight != nullptr && i < d; i += 32 * kThreads) {

@@ -24,8 +24,9 @@ __global__ void __launch_bounds__(kThreads)
 
 void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a) {
   const int64_t n = a.positions.dim(0) * a.frequencies.dim(0);
-  Launch(ctx, RopeAnglesKernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)), dim3(kThreads), 0, a.positions.i64(),
-         a.frequencies.f32(), reinterpret_cast<float2*>(a.cos_sin.f32()), n, static_cast<int>(a.frequencies.dim(0)));
+  Launch(ctx, RopeAnglesKernel, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)), dim3(kThreads), 0,
+         a.positions.i64(), a.frequencies.f32(), reinterpret_cast<float2*>(a.cos_sin.f32()), n,
+         static_cast<int>(a.frequencies.dim(0)));
 }
 
 }  // namespace dsv4

@@ -19,7 +19,14 @@ __device__ __forceinline__ float RoundToE4m3(float x) {  // saturates; NaN stays
 
 __device__ __forceinline__ float RoundToE2m1(float x) {
   const float a = fabsf(x);
-  const float v = a <= 0.25f ? 0.0f : a < 0.75f ? 0.5f : a <= 1.25f ? 1.0f : a < 1.75f ? 1.5f : a <= 2.5f ? 2.0f : a < 3.5f ? 3.0f : a <= 5.0f ? 4.0f : 6.0f;
+  const float v = a <= 0.25f   ? 0.0f
+                  : a < 0.75f  ? 0.5f
+                  : a <= 1.25f ? 1.0f
+                  : a < 1.75f  ? 1.5f
+                  : a <= 2.5f  ? 2.0f
+                  : a < 3.5f   ? 3.0f
+                  : a <= 5.0f  ? 4.0f
+                               : 6.0f;
   return copysignf(v, x);
 }
 
@@ -29,7 +36,8 @@ __device__ __forceinline__ float Exp2OfCeilLog2(float x) {  // for x > 0; infini
 }
 
 // A warp a block of 128 columns.
-__global__ void __launch_bounds__(kThreads) RoundFp8Kernel(const float* x, float* y, int64_t k_dim, int64_t num_blocks) {
+__global__ void __launch_bounds__(kThreads)
+    RoundFp8Kernel(const float* x, float* y, int64_t k_dim, int64_t num_blocks) {
   AllowNext();
   WaitForPrevious();
   const int64_t block = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
@@ -101,7 +109,8 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
   switch (a.mode) {
     case ActivationDtype::kFp8: {
       const int64_t num_blocks = rows * ((k_dim + 127) / 128);
-      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kThreads / 32), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim, num_blocks);
+      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kThreads / 32), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim,
+             num_blocks);
       return;
     }
     case ActivationDtype::kNvfp4:

@@ -59,7 +59,8 @@ void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
   } else if (di == 32) {
     Launch(ctx, RotateAndRoundKernel<1>, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads);
   } else {
-    Launch(ctx, RotateAndRoundAnyKernel, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads, IndexKeyFormat(a.dtype, di));
+    Launch(ctx, RotateAndRoundAnyKernel, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads,
+           IndexKeyFormat(a.dtype, di));
   }
 }
 

@@ -34,10 +34,11 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a) {
   if (a.format.kind == RowFormat::Kind::kF32) return;
   DSV4_CHECK(a.format.kind == RowFormat::Kind::kFp8 || a.format.kind == RowFormat::Kind::kBf16);
   const int64_t nope = a.format.kind == RowFormat::Kind::kFp8 ? a.format.dim - a.format.rope_dim : 0;
-  const int64_t parts = (nope + kKvScaleBlock - 1) / kKvScaleBlock + (a.format.dim - nope + kKvScaleBlock - 1) / kKvScaleBlock;
+  const int64_t parts = (nope + kKvScaleBlock - 1) / kKvScaleBlock +
+                        (a.format.dim - nope + kKvScaleBlock - 1) / kKvScaleBlock;
   const int64_t warps = a.kv.dim(0) * parts;
-  Launch(ctx, RoundKvKernel, dim3(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads)), dim3(kThreads), 0, a.kv.f32(),
-         a.kv.dim(0), static_cast<int>(parts), a.format);
+  Launch(ctx, RoundKvKernel, dim3(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads)), dim3(kThreads), 0,
+         a.kv.f32(), a.kv.dim(0), static_cast<int>(parts), a.format);
 }
 
 }  // namespace dsv4

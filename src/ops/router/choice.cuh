@@ -19,7 +19,8 @@ __device__ __forceinline__ uint32_t OrderedKey(float x) {
 // The warp's `count` largest keys, ties to the smaller index; lane i keeps the i-th (key 0: there is none).
 // Every lane brings N candidates, the indices of a lane in ascending order.
 template <int N>
-__device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&index)[N], int count, uint32_t& my_key, int& my_index) {
+__device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&index)[N], int count, uint32_t& my_key,
+                                            int& my_index) {
   const int lane = threadIdx.x % 32;
   my_key = 0, my_index = 0;
   for (int a = 0; a < count; ++a) {
@@ -30,7 +31,8 @@ __device__ __forceinline__ void WarpLargest(uint32_t (&key)[N], const int (&inde
       if (key[i] > best) best = key[i], at = index[i];  // the first of equals
     }
     const uint32_t top = __reduce_max_sync(0xFFFFFFFFu, best);
-    const int chosen = static_cast<int>(__reduce_min_sync(0xFFFFFFFFu, best == top ? static_cast<unsigned>(at) : 0x7FFFFFFFu));
+    const int chosen = static_cast<int>(
+        __reduce_min_sync(0xFFFFFFFFu, best == top ? static_cast<unsigned>(at) : 0x7FFFFFFFu));
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (index[i] == chosen) key[i] = 0;

@@ -1,6 +1,6 @@
-// One token's router: linear and choice in one launch. A cluster of blocks with 16 experts each, all of whose weights are asked
-// for before the wait; the blocks send the first one their scores (device/cluster.cuh), of which one warp chooses. Products and
-// their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
+// One token's router: linear and choice in one launch. A cluster of blocks with 16 experts each, all of whose weights
+// are asked for before the wait; the blocks send the first one their scores (device/cluster.cuh), of which one warp
+// chooses. Products and their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
 #include "device/active_clusters.h"
 #include "device/cluster.cuh"
 #include "ops/linear/tile/one_token.cuh"
@@ -36,7 +36,8 @@ struct OneParams {
 inline int TilesOfSegment(int tile_cols) { return (tile_cols + kSegments - 1) / kSegments; }
 inline size_t SharedBytes(int tiles) { return static_cast<size_t>(kSegments * tiles) * (kTileBytes + kXBytes); }
 
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) RouteOneKernel(const __grid_constant__ OneParams a) {
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
+    RouteOneKernel(const __grid_constant__ OneParams a) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kSegments];
   __shared__ gpu::ClusterBarrier at_scores;
@@ -96,15 +97,18 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
       for (int i = 0; i < kOctets; ++i) {
         const int octet = lane + 32 * i;
         v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
-        if (real && octet < 8 * tiles && 8 * (octet + 8 * first) < a.cols) v[i][0] = x[2 * octet], v[i][1] = x[2 * octet + 1];
+        if (real && octet < 8 * tiles && 8 * (octet + 8 * first) < a.cols)
+          v[i][0] = x[2 * octet], v[i][1] = x[2 * octet + 1];
       }
 #pragma unroll
       for (int i = 0; i < kOctets; ++i) {
         const int octet = lane + 32 * i;
         if (octet >= 8 * tiles) break;
         const float4 &low = v[i][0], &high = v[i][1];
-        const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y), SplitPairs(high.z, high.w)};
-        uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * kXBytes + octet % 2 * 128 + octet % 8 / 2 * 16);
+        const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
+                                SplitPairs(high.z, high.w)};
+        uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * kXBytes + octet % 2 * 128 +
+                                                    octet % 8 / 2 * 16);
         out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
         out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
       }
@@ -129,7 +133,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
       float part[kSegments];
 #pragma unroll
       for (int i = 0; i < kSegments; ++i) part[i] = partial[pass][i][lane];
-      const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) * a.factor;  // TreeSum
+      // TreeSum
+      const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) *
+                          a.factor;
       const float score = SqrtSoftplus(logit);
       block_scores[lane] = score;
       block_keys[lane] = has_expert ? OrderedKey(score + bias) : 0;
@@ -140,7 +146,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
       const int quad = lane % (kRows / 4) * 4;
       const bool key = lane >= kRows / 4;
       gpu::Send((key ? reinterpret_cast<float*>(keys) : scores) + kRows * rank + quad,
-                key ? *reinterpret_cast<const uint4*>(block_keys + quad) : *reinterpret_cast<const uint4*>(block_scores + quad), at_scores, 0);
+                key ? *reinterpret_cast<const uint4*>(block_keys + quad)
+                    : *reinterpret_cast<const uint4*>(block_scores + quad),
+                at_scores, 0);
     }
     if (rank != 0) continue;
     if (real) at_scores.Wait(0);
@@ -149,7 +157,8 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads) Rout
       uint32_t key[kExperts / 32], my_key;
       int index[kExperts / 32];
 #pragma unroll
-      for (int i = 0; i < kExperts / 32; ++i) index[i] = 32 * i + lane, key[i] = real ? keys[index[i]] : static_cast<uint32_t>(index[i]);
+      for (int i = 0; i < kExperts / 32; ++i)
+        index[i] = 32 * i + lane, key[i] = real ? keys[index[i]] : static_cast<uint32_t>(index[i]);
       WarpLargest(key, index, a.count, my_key, mine);
     } else {
       const int64_t token = *a.token, row = token < 0 || token >= a.vocabulary ? 0 : token;
@@ -186,7 +195,8 @@ void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
                       .experts = a.experts.i32(),
                       .weights = a.weights.f32()};
   DSV4_CHECK(a.w.layout == WeightLayout::kTiles && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0);
-  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads, SharedBytes(kMaxTiles)) > 0);
+  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads,
+                               SharedBytes(kMaxTiles)) > 0);
   Launch(ctx, RouteOneKernel, dim3(kBlocks), dim3(kThreads), SharedBytes(TilesOfSegment(params.tile_cols)), params);
 }
 

@@ -1,5 +1,5 @@
-// Bins of a row's tokens by likelihood: masses added by the blocks of a cluster, each its own tokens', and the bin in which a sum
-// over all blocks reaches its mark.
+// Bins of a row's tokens by likelihood: masses added by the blocks of a cluster, each its own tokens', and the bin in
+// which a sum over all blocks reaches its mark.
 #pragma once
 
 #include "device/cluster.cuh"
@@ -8,7 +8,8 @@
 namespace dsv4::sample {
 
 inline constexpr int kCluster = 16, kThreads = 512;
-// Bins of the distance from the largest logit, in groups of 32. What is further than all of them has no mass: e^-33 2^46 < 1/2.
+// Bins of the distance from the largest logit, in groups of 32. What is further than all of them has no mass: e^-33
+// 2^46 < 1/2.
 inline constexpr int kBins = 1024, kFar = kBins - 1;
 inline constexpr float kBinsPerUnit = 31;
 static_assert(kBins / 32 == 32);
@@ -19,8 +20,8 @@ struct Histogram {
   uint4 groups[kCluster][32];  // from each block: mass and count of each of its groups
 };
 
-// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, or at which the mass reaches
-// `wanted`.
+// What is looked for in the order of likelihood: the first token at which the count reaches `amount`, or at which the
+// mass reaches `wanted`.
 enum class Mark { kNone, kCount, kTopP };
 
 __device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount,
@@ -72,8 +73,8 @@ __device__ __forceinline__ void SendGroups(Histogram& h, gpu::ClusterBarrier& ba
   }
 }
 
-// Of 32 groups or bins, a lane each: which holds the mark, and what comes before it; -1: none. `wanted` below 0: a share of all
-// their mass, to be found. A warp calls it.
+// Of 32 groups or bins, a lane each: which holds the mark, and what comes before it; -1: none. `wanted` below 0: a
+// share of all their mass, to be found. A warp calls it.
 struct Place {
   int at;
   uint64_t before, mass_before;

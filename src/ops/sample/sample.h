@@ -1,14 +1,16 @@
-// The next token of every row from its logits: what engine/sampler.cc chooses (dsv4/sampling.h says what each parameter does and
-// in which order), on any device.
+// The next token of every row from its logits: what engine/sampler.cc chooses (dsv4/sampling.h says what each parameter
+// does and in which order), on any device.
 //   adjusted  logits + bias, then the penalties, each in float64 and rounded once; -inf where a token is not allowed
 //   weight[i] = exp((adjusted[i] - largest) / temperature), float64; its mass is round(2^46 weight)
 //   top_k     keeps the k first tokens in order of (adjusted, falling; id, rising)
 //   top_p     of these, in that order, keeps a token while the mass before it is below top_p * the kept mass
 //   min_p     of these, keeps what has weight >= min_p
-//   draw      the kept token with the least -ln(u[i]) / mass[i], the lowest id of equals: a race that each token wins with
-//             probability mass / sum of masses. u[i] = ((RandomBits(RandomBits(seed, num_outputs), i) >> 11) + 1) 2^-53.
-// Masses are whole numbers: their sums are exact in any order, and times are a fixed sequence of float64 operations, so every
-// implementation, the sampler of engine/sampler.cc included, chooses the same token.
+//   draw      the kept token with the least -ln(u[i]) / mass[i], the lowest id of equals: a race that each token wins
+//   with
+//             probability mass / sum of masses. u[i] = ((RandomBits(RandomBits(seed, num_outputs), i) >> 11) + 1)
+//             2^-53.
+// Masses are whole numbers: their sums are exact in any order, and times are a fixed sequence of float64 operations, so
+// every implementation, the sampler of engine/sampler.cc included, chooses the same token.
 // Temperature 0 takes the largest adjusted logit, the lowest id of equals.
 #pragma once
 
@@ -30,7 +32,8 @@ struct SampleRow {
   uint64_t seed = 0;
   uint64_t num_outputs = 0;                // tokens chosen so far; one more after each choice
   const uint16_t* prompt_count = nullptr;  // [V]: how often a token is in the prompt; null: never
-  uint16_t* output_count = nullptr;  // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
+  // [V]: in the output; one more for the token chosen, up to 65,535; null: not counted
+  uint16_t* output_count = nullptr;
   const int32_t* bias_ids = nullptr;  // [num_bias], each in [0, V) and once
   const float* bias = nullptr;        // [num_bias], no NaN
   const uint32_t* allowed = nullptr;  // [ceil(V / 32)]: bit id % 32 of word id / 32; null: all

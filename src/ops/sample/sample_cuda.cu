@@ -1,8 +1,8 @@
 // A cluster of blocks takes a row, a thread sixteen neighbouring tokens, whose logits and masses stay in shared memory
-// (row.cuh). Blocks send each other what they find (device/cluster.cuh); no barrier of the cluster is on the way. Sums are
-// of whole numbers, so their order does not matter. Cuts are found as the CPU's sampler finds them: tokens are binned
-// (bins.cuh) by their distance from the largest logit, and only the bin in which a sum reaches its mark is put in order
-// (marks.cuh).
+// (row.cuh). Blocks send each other what they find (device/cluster.cuh); no barrier of the cluster is on the way. Sums
+// are of whole numbers, so their order does not matter. Cuts are found as the CPU's sampler finds them: tokens are
+// binned (bins.cuh) by their distance from the largest logit, and only the bin in which a sum reaches its mark is put
+// in order (marks.cuh).
 #include "ops/sample/marks.cuh"
 
 namespace dsv4 {

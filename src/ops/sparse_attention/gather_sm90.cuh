@@ -23,7 +23,8 @@ constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
 constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
 constexpr int kPromptHeads = 64;      // of a block of the kernels for prompts
-constexpr int kReadOften = 64;        // a step of more tokens than this converts its own rows once, before they are read
+// a step of more tokens than this converts its own rows once, before they are read
+constexpr int kReadOften = 64;
 constexpr int kKeptPages = 512;       // of a token's page table in shared memory, in decode
 
 struct Params {
@@ -94,7 +95,8 @@ struct RowList {
       size += picks != nullptr ? min(visible, a.v.num_picks) : visible;
     }
     const int64_t row = seq->begin + first - start;
-    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim) : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
+    own = a.kv16 != nullptr ? reinterpret_cast<const uint8_t*>(a.kv16 + row * kDim)
+                            : reinterpret_cast<const uint8_t*>(a.kv + row * kDim);
   }
   __device__ __forceinline__ int num_tiles() const { return (size + kTile - 1) / kTile; }
   // Step 1: the compressed row that list entry i names; -1: none.
@@ -105,7 +107,8 @@ struct RowList {
   }
   // Whether nothing that names entry i, nor its row, is written by a kernel of this step (docs/cuda.md, "A step").
   __device__ __forceinline__ bool IsOld(int i) const {
-    return i < num_window ? i < num_window - num_own : picks == nullptr && i - num_window < min(num_old, size - num_window);
+    return i < num_window ? i < num_window - num_own
+                          : picks == nullptr && i - num_window < min(num_old, size - num_window);
   }
   // Entries of the page table that the list may need.
   __device__ __forceinline__ int num_pages(const Params& a) const {
@@ -120,7 +123,8 @@ struct RowList {
 };
 
 // Prompts: every row is decoded first, then a block gathers FP16 (sparse_attention_prompt_sm90.cu).
-void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences, const SparseAttentionArgs& a);
+void LaunchPrompt(const ExecContext& ctx, const Params& p, int64_t num_tokens, int64_t num_sequences,
+                  const SparseAttentionArgs& a);
 
 // Offsets in shared memory.
 template <int kHeads>
@@ -137,7 +141,8 @@ struct Shared {
   static constexpr int kBytes = kPages + 8 * kKeptPages + 1024;  // the base is aligned to 1,024 by hand
 };
 
-// One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope does.
+// One channel of a pair, rotated by minus its angle: `x` itself, `other` its partner; `odd`: x is the second. As Rope
+// does.
 __device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_sin, bool odd) {
   const float c = cos_sin.x, s = -cos_sin.y;
   return odd ? __fadd_rn(__fmul_rn(other, s), __fmul_rn(x, c)) : __fsub_rn(__fmul_rn(x, c), __fmul_rn(other, s));
@@ -176,8 +181,8 @@ DSV4_PRODUCT(64, DSV4_L32, 32, 33, 34, 35, DSV4_F4(0), DSV4_F4(4), DSV4_F4(8), D
 #undef DSV4_L16
 #undef DSV4_L32
 
-// BarrierWaitOrTrap without the trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers of
-// the launch bound instead of setmaxnreg's. A barrier that never completes ends in wrong numbers, not in a hung GPU.
+// BarrierWaitOrTrap without the trap: with a trap in the consumers' loop ptxas (13.0) gives their branch the registers
+// of the launch bound instead of setmaxnreg's. A barrier that never completes ends in wrong numbers, not in a hung GPU.
 __device__ __forceinline__ void WaitFor(uint32_t bar, uint32_t parity) {
   for (uint32_t tries = 0; tries < (1u << 24) && !BarrierTryWait(bar, parity); ++tries) {
   }
@@ -194,18 +199,21 @@ struct Source {
 };
 
 // Step 3.
-__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page, int part) {
+__device__ __forceinline__ Source Locate(const Params& a, const RowList& list, int i, int row, const uint8_t* page,
+                                         int part) {
   if (row < 0) return {nullptr, nullptr, kNone};
   if (i < list.num_window && i >= list.num_window - list.num_own) {
     const bool f16 = a.kv16 != nullptr;
-    return {list.own + static_cast<int64_t>(i) * (f16 ? 2 * kDim : 4 * kDim) + part * (f16 ? 32 : 64), nullptr, f16 ? kF16Row : kF32Row};
+    return {list.own + static_cast<int64_t>(i) * (f16 ? 2 * kDim : 4 * kDim) + part * (f16 ? 32 : 64), nullptr,
+            f16 ? kF16Row : kF32Row};
   }
   const bool window = i < list.num_window;
   const uint32_t capacity = window ? static_cast<uint32_t>(a.v.layer.window_slots) : 1u << a.page_shift;
   uint32_t slot = window ? static_cast<uint32_t>(list.first_slot + i) : static_cast<uint32_t>(row) & (capacity - 1);
   if (slot >= capacity) slot -= capacity;
   const uint8_t* base = page + (window ? 0 : a.v.layer.main.rows_offset);
-  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16) return {base + slot * 2 * kDim + part * 32, nullptr, kBf16Row};
+  if (a.v.layer.window_row.kind == RowFormat::Kind::kBf16)
+    return {base + slot * 2 * kDim + part * 32, nullptr, kBf16Row};
   return {base + slot * kFp8RowBytes + part * 16, base + capacity * kFp8RowBytes + slot * kFp8ScaleBytes, kFp8Row};
 }
 
@@ -291,11 +299,13 @@ struct RawRow {
 __device__ __forceinline__ void TouchF32(const Source& s) {
   if (s.kind != kF32Row) return;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) asm volatile("{\n.reg .f32 x;\nld.global.ca.f32 x, [%0];\n}" ::"l"(s.data + 512 * j) : "memory");
+  for (int j = 0; j < 4; ++j)
+    asm volatile("{\n.reg .f32 x;\nld.global.ca.f32 x, [%0];\n}" ::"l"(s.data + 512 * j) : "memory");
 }
 
-// A quarter of a row of any kind, from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) + b blocks
-// (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64. kAtOnce blocks of a row in float32 are loaded at once.
+// A quarter of a row of any kind, from memory: channels 64 b + 16 part .. go to to + b blocks (8) and (to ^ 16) + b
+// blocks (8); those of an FP8 row's BF16 tail, 8 (part + 4 j) .., to tail and tail ^ 64. kAtOnce blocks of a row in
+// float32 are loaded at once.
 template <int kAtOnce>
 __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t to, uint32_t tail) {
   if (s.kind == kF16Row) {
@@ -312,11 +322,12 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
     for (int b = 0; b < 8; b += kAtOnce) {
       float4 v[4 * kAtOnce];
 #pragma unroll
-      for (int j = 0; j < 4 * kAtOnce; ++j) v[j] = *reinterpret_cast<const float4*>(s.data + 256 * (b + j / 4) + 16 * (j % 4));
+      for (int j = 0; j < 4 * kAtOnce; ++j)
+        v[j] = *reinterpret_cast<const float4*>(s.data + 256 * (b + j / 4) + 16 * (j % 4));
 #pragma unroll
       for (int j = 0; j < 4 * kAtOnce; j += 2) {
-        StoreShared16((j % 4 == 0 ? to : to ^ 16) + (b + j / 4) * kBlockBytes, PackF16(v[j].x, v[j].y), PackF16(v[j].z, v[j].w), PackF16(v[j + 1].x, v[j + 1].y),
-                      PackF16(v[j + 1].z, v[j + 1].w));
+        StoreShared16((j % 4 == 0 ? to : to ^ 16) + (b + j / 4) * kBlockBytes, PackF16(v[j].x, v[j].y),
+                      PackF16(v[j].z, v[j].w), PackF16(v[j + 1].x, v[j + 1].y), PackF16(v[j + 1].z, v[j + 1].w));
       }
     }
     return;
@@ -346,11 +357,12 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
 }
 
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
-// channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all banks.
-// Registers that a tile leaves take the next tile's bytes at once. It is this that waits for the kernel in front, behind the
-// loads of what is older.
-__device__ __forceinline__ void Gather(const Params& a, const RowList& list, int first, int step, int num_tiles, uint32_t tiles, uint8_t* valid,
-                                       uint32_t full, uint32_t empty, int warp, int lane, const uint8_t** kept) {
+// channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all
+// banks. Registers that a tile leaves take the next tile's bytes at once. It is this that waits for the kernel in
+// front, behind the loads of what is older.
+__device__ __forceinline__ void Gather(const Params& a, const RowList& list, int first, int step, int num_tiles,
+                                       uint32_t tiles, uint8_t* valid, uint32_t full, uint32_t empty, int warp,
+                                       int lane, const uint8_t** kept) {
   const int r = lane / 4, part = lane % 4, stride = step * kTile;
   int i = first * kTile + warp * 8 + r;
   Source source;

@@ -14,8 +14,10 @@ __device__ __forceinline__ void LoadQueries(const Params& a, int64_t t, int head
 #pragma unroll kUnroll
   for (int j = 0; j < kHeads * kDim / 8 / kConsumers; ++j) {
     const int i = tid + j * kConsumers, head = i / (kDim / 8), c = i % (kDim / 8);
-    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8), y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
-    StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 + ((c % 8) ^ (head % 8)) * 16),
+    const float4 x = *reinterpret_cast<const float4*>(q + head * kDim + c * 8),
+                 y = *reinterpret_cast<const float4*>(q + head * kDim + c * 8 + 4);
+    StoreShared16(base + static_cast<uint32_t>(Shared<kHeads>::kQ + c / 8 * (kHeads * 128) + head * 128 +
+                                               ((c % 8) ^ (head % 8)) * 16),
                   PackF16(x.x, x.y), PackF16(x.z, x.w), PackF16(y.x, y.y), PackF16(y.z, y.w));
   }
   FenceAsyncShared();
@@ -29,14 +31,18 @@ __device__ __forceinline__ void IssueScores(float* s, uint32_t rows, uint64_t qu
   sm90::WgmmaFence();
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
-    Product<kHeads / 2>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2, queries + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
+    Product<kHeads / 2>::template Run<0>(s, k_rows + k / 4 * (kBlockBytes / 16) + k % 4 * 2,
+                                         queries + k / 4 * (kHeads * 128 / 16) + k % 4 * 2, k > 0);
   }
   sm90::WgmmaCommit();
 }
 
-// P lies in FP16 as [heads, 64 rows], K-major: row r of head h in chunk r / 8 ^ h % 8. Four 8 x 8 blocks of FP16 in mma's layout, each transposed, to the rows that lanes 8 m .. 8 m + 7 name for block m.
+// P lies in FP16 as [heads, 64 rows], K-major: row r of head h in chunk r / 8 ^ h % 8. Four 8 x 8 blocks of FP16 in
+// mma's layout, each transposed, to the rows that lanes 8 m .. 8 m + 7 name for block m.
 __device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y),
+               "r"(z), "r"(w)
+               : "memory");
 }
 __device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_t y) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
@@ -45,8 +51,8 @@ __device__ __forceinline__ void StoreTransposed(uint32_t to, uint32_t x, uint32_
 // O^T [512, heads] times a factor per head, to memory. total[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of
 // 64-channel block 4 wg + block, head 8 b + 2 quad + i.
 template <int kHeads>
-__device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head0, const float (&total)[4][kHeads / 2], const float* factor,
-                                            int wg, int warp, int lane) {
+__device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head0, const float (&total)[4][kHeads / 2],
+                                            const float* factor, int wg, int warp, int lane) {
   float* out = a.out + (t * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < kHeads / 2; ++i) {
@@ -69,8 +75,8 @@ constexpr float kTileBias = 14;   // a tile's own maximum gets the weight 2^14
 
 // Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>
-__device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step, int num_tiles,
-                                         uint8_t* smem, uint32_t base, int tid) {
+__device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step,
+                                         int num_tiles, uint8_t* smem, uint32_t base, int tid) {
   using S = Shared<kHeads>;
   constexpr int kOwn = kHeads / 2;  // heads whose scores this warpgroup computes
   constexpr bool kSplits = kHeads == 16;
@@ -99,9 +105,11 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
   for (int tile = first; tile < num_tiles; tile += step, ++n) {
     const int buffer = n & 1;
     const uint32_t rows = base + S::kTiles + static_cast<uint32_t>(buffer) * kTileBytes;
-    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4], valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
+    const bool valid0 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4],
+               valid1 = smem[S::kValid + buffer * kTile + warp * 16 + lane / 4 + 8];
 
-    // s[4 b + 2 r + i]: row 16 warp + lane / 4 + 8 r, head 8 b + 2 quad + i. Maxima and sums over rows: lanes, then warps.
+    // s[4 b + 2 r + i]: row 16 warp + lane / 4 + 8 r, head 8 b + 2 quad + i. Maxima and sums over rows: lanes, then
+    // warps.
     float* warp_max = reinterpret_cast<float*>(smem + S::kMax) + wg * 4 * kOwn;
     float* warp_sum = reinterpret_cast<float*>(smem + S::kSum) + wg * 4 * kOwn;
 #pragma unroll
@@ -121,7 +129,8 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     }
     sm90::NamedBarrier(1 + wg, 128);
     // Lane 8 m + h names head 8 (m / 2) + h's chunk of rows 16 warp + 8 (m % 2) ...
-    const uint32_t p_to = base + static_cast<uint32_t>(S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128) + (lane / 16 * 8 + lane % 8) * 128 +
+    const uint32_t p_to = base + static_cast<uint32_t>(S::kP + buffer * (kHeads * 128) + wg * (kOwn * 128) +
+                                                       (lane / 16 * 8 + lane % 8) * 128 +
                                                        ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16);
     uint32_t pairs[kOwn / 8][2];  // of head block b: rows lane / 4, lane / 4 + 8
 #pragma unroll
@@ -143,28 +152,34 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       }
       pairs[b][0] = PackF16(p0[0], p0[1]);
       pairs[b][1] = PackF16(p1[0], p1[1]);
-      if (lane < 4) *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
+      if (lane < 4)
+        *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
     }
     if constexpr (kOwn == 8) {
       StoreTransposed(p_to, pairs[0][0], pairs[0][1]);
     } else {
 #pragma unroll
-      for (int b = 0; b < kOwn / 8; b += 2) StoreTransposed(p_to + b * 1024, pairs[b][0], pairs[b][1], pairs[b + 1][0], pairs[b + 1][1]);
+      for (int b = 0; b < kOwn / 8; b += 2)
+        StoreTransposed(p_to + b * 1024, pairs[b][0], pairs[b][1], pairs[b + 1][0], pairs[b + 1][1]);
     }
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;
     float of_tile = 0;
     float2 mine_factors;
     if (mine < kOwn) {
-      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]), fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine])) - kTileBias;
+      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]),
+                      fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine])) -
+                kTileBias;
       mine_factors = MergeFactors(largest, of_tile);
       factors[wg * kOwn + mine] = mine_factors;
     }
     FenceAsyncShared();
     sm90::NamedBarrier(3, kConsumers);
     if (mine < kOwn) {
-      const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) + (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
+      const float sum_of_tile = (warp_sum[mine] + warp_sum[kOwn + mine]) +
+                                (warp_sum[2 * kOwn + mine] + warp_sum[3 * kOwn + mine]);
       sum = Merge(sum, sum_of_tile, mine_factors);
-      if (kSplits && split) a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
+      if (kSplits && split)
+        a.partial_ml[(t * a.slots + tile) * a.num_heads + head0 + wg * kOwn + mine] = make_float2(of_tile, sum_of_tile);
     }
 
     uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
@@ -174,7 +189,8 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     for (int block = 0; block < 4; ++block) {
       const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
 #pragma unroll
-      for (int k = 0; k < kTile / 16; ++k) Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), p + k * 2, k > 0);
+      for (int k = 0; k < kTile / 16; ++k)
+        Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), p + k * 2, k > 0);
     }
     sm90::WgmmaCommit();
     if (tile + step < num_tiles) {  // the next scores run while these sums are merged
@@ -185,13 +201,15 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     } else {
       sm90::WgmmaWait<0>();
     }
-    // o[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of 64-channel block 4 wg + block, head 8 b + 2 quad + i.
+    // o[block][4 b + 2 r + i]: channel 16 warp + lane / 4 + 8 r of 64-channel block 4 wg + block, head 8 b + 2 quad +
+    // i.
     if (kSplits && split) {
       float* to = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
 #pragma unroll
       for (int i = 0; i < kHeads / 2; ++i) {
 #pragma unroll
-        for (int block = 0; block < 4; ++block) to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
+        for (int block = 0; block < 4; ++block)
+          to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
       }
     } else {
 #pragma unroll
@@ -201,7 +219,8 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
         for (int i = 0; i < 4; ++i) {
           const float2 of_head = i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w);
 #pragma unroll
-          for (int block = 0; block < 4; ++block) total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
+          for (int block = 0; block < 4; ++block)
+            total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
         }
       }
     }

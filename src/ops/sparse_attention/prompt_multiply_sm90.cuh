@@ -7,26 +7,31 @@ namespace dsv4::attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp +
-// lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are relative to
-// the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
+// A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp
+// + lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are
+// relative to the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
 __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
   constexpr float kBias = 7;        // the first tile's maximum gets the weight 2^7; scores may grow:
   constexpr float kHeadroom = 15;   // weights stay below 2^15
   const Params& a = p.a;
-  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4, head = warp * 16 + lane / 4;
+  const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4,
+            head = warp * 16 + lane / 4;
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
   const uint32_t full = base + S::kBarriers, empty = full + 32, q_full = full + 64, q_empty = full + 72;
-  const uint32_t own_full = full + static_cast<uint32_t>(8 * wg), other_full = full + static_cast<uint32_t>(8 * (wg ^ 1));
+  const uint32_t own_full = full + static_cast<uint32_t>(8 * wg),
+                 other_full = full + static_cast<uint32_t>(8 * (wg ^ 1));
   const uint64_t q_rows = sm90::SwizzledRows(base + S::kQ);
   // Lane 8 m + h names chunk 4 wg + m of head 16 warp + h.
-  const uint32_t p_to = base + static_cast<uint32_t>(S::kP + (warp * 16 + lane % 8) * 128 + ((4 * wg + lane / 8) ^ (lane % 8)) * 16);
+  const uint32_t p_to = base + static_cast<uint32_t>(S::kP + (warp * 16 + lane % 8) * 128 +
+                                                     ((4 * wg + lane / 8) ^ (lane % 8)) * 16);
   float* all_max = reinterpret_cast<float*>(smem + S::kMax);
   float* all_sum = reinterpret_cast<float*>(smem + S::kSum);
   int count = 0, num_tiles = 0;
   float s[16];
-  const auto scores = [&](int of) { IssueHeadScores(s, base + static_cast<uint32_t>(S::kTiles + (of & 1) * kTileBytes + wg * 4096), q_rows); };
+  const auto scores = [&](int of) {
+    IssueHeadScores(s, base + static_cast<uint32_t>(S::kTiles + (of & 1) * kTileBytes + wg * 4096), q_rows);
+  };
   const auto first_scores = [&](int item) {
     WaitFor(own_full + 16 * (count & 1), count / 2 & 1);
     num_tiles = reinterpret_cast<const int*>(smem + S::kNumTiles)[item & 3];
@@ -66,7 +71,8 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll
         for (int i = 0; i < 16; i += 2) {
           const int r = i / 2 % 2;
-          const float e0 = __fmaf_rn(s[i], factor[r], -reference[r]), e1 = __fmaf_rn(s[i + 1], factor[r], -reference[r]);
+          const float e0 = __fmaf_rn(s[i], factor[r], -reference[r]),
+                      e1 = __fmaf_rn(s[i + 1], factor[r], -reference[r]);
           excess = fmaxf(excess, fmaxf(e0, e1));
           const float p0 = Exp2(e0), p1 = Exp2(e1);
           of_tile[r] += p0 + p1;
@@ -115,7 +121,9 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       sum[1] += of_tile[1];
       uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
       // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
-      uint64_t v_rows = (sm90::SwizzledRows(base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) & ~(uint64_t{0x3FFF} << 16)) |
+      uint64_t v_rows = (sm90::SwizzledRows(
+                             base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
+                         ~(uint64_t{0x3FFF} << 16)) |
                         uint64_t{kBlockBytes / 16} << 16;
       asm volatile("" : "+l"(p_rows), "+l"(v_rows));
       sm90::WgmmaFence();
@@ -152,7 +160,8 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
     sm90::NamedBarrier(3, kConsumers);
     float f[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) f[r] = OutputFactor(reference[r], all_sum[head + 8 * r] + all_sum[kPromptHeads + head + 8 * r], sink[r]);
+    for (int r = 0; r < 2; ++r)
+      f[r] = OutputFactor(reference[r], all_sum[head + 8 * r] + all_sum[kPromptHeads + head + 8 * r], sink[r]);
     float* out = a.out + (t * a.num_heads + first_head + warp * 16) * kDim + wg * 256;
     const auto pair = [&](int j, int r) {
       float2 y = make_float2(o[4 * j + 2 * r] * f[r], o[4 * j + 2 * r + 1] * f[r]);
@@ -162,13 +171,15 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       }
       return y;
     };
-    if (p.out_blocks != nullptr) {  // a lane's pairs 8 b + {0, 2, 4, 6} and 8 b + {1, 3, 5, 7} are 16 bytes of a block each
+    // a lane's pairs 8 b + {0, 2, 4, 6} and 8 b + {1, 3, 5, 7} are 16 bytes of a block each
+    if (p.out_blocks != nullptr) {
       const uint32_t row = static_cast<uint32_t>(t) % 8, row_blocks8 = static_cast<uint32_t>(p.num_tokens + 7) / 8;
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const uint32_t block = static_cast<uint32_t>((first_head + warp * 16 + lane / 4 + 8 * r) * (kDim / 64) + wg * 4 + b);
+          const uint32_t block = static_cast<uint32_t>((first_head + warp * 16 + lane / 4 + 8 * r) * (kDim / 64) +
+                                                       wg * 4 + b);
           uint4* to = reinterpret_cast<uint4*>(p.out_blocks + sm90::BlockBegin(block, row_blocks8, t / 8) + row * 128);
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) {
@@ -189,9 +200,11 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
-          const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1), __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
+          const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1),
+                                         __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
           const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
-          __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4), z);
+          __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4),
+                 z);
         }
       }
     }

@@ -1,5 +1,6 @@
-// Parts of sparse_attention_prompt_sm90.cu: what its block shares, and the warps that feed it (prompt_multiply_sm90.cuh: those that
-// multiply). All of a token's rows lie in one array of FP16 rows; the list entry i of a token is row PromptList::Row(i) of it.
+// Parts of sparse_attention_prompt_sm90.cu: what its block shares, and the warps that feed it
+// (prompt_multiply_sm90.cuh: those that multiply). All of a token's rows lie in one array of FP16 rows; the list entry
+// i of a token is row PromptList::Row(i) of it.
 #pragma once
 
 #include "ops/activation_blocks.cuh"
@@ -14,7 +15,8 @@ constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's
 struct PromptParams {
   Params a;
   const __half* rows;    // [own rows Tk | rings, W of each sequence | compressed rows]
-  const int* table;      // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
+  // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
+  const int* table;
   const uint8_t* q_blocks;  // queries as query_blocks.h says, or null: a.q
   const float* squares;    // and of each head's blocks
   __half* queries;       // [blocks][2][64, 512]: a block's next queries
@@ -34,7 +36,8 @@ struct PromptShared {
   static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][2 halves][32]: valid rows
   static constexpr int kNumTiles = kMask + 16;                 // int [4]: of the last items
   static constexpr int kFactors = kNumTiles + 16;              // float [2][64]: of scores, of an item's heads
-  static constexpr int kBarriers = kFactors + 2 * kPromptHeads * 4;             // full[2][2 halves], empty[2][2], queries full, queries empty
+  // full[2][2 halves], empty[2][2], queries full, queries empty
+  static constexpr int kBarriers = kFactors + 2 * kPromptHeads * 4;
   static constexpr int kBytes = kBarriers + 80 + 1024;         // the base is aligned to 1,024 by hand
 };
 
@@ -54,14 +57,17 @@ struct Channels {
 __device__ __forceinline__ Channels OwnRow(const float* row, int lane) {
   const float4* x = reinterpret_cast<const float4*>(row) + lane * 4;
   const float4 v[4] = {__ldcg(x), __ldcg(x + 1), __ldcg(x + 2), __ldcg(x + 3)};
-  return {make_uint4(PackF16(v[0].x, v[0].y), PackF16(v[0].z, v[0].w), PackF16(v[1].x, v[1].y), PackF16(v[1].z, v[1].w)),
-          make_uint4(PackF16(v[2].x, v[2].y), PackF16(v[2].z, v[2].w), PackF16(v[3].x, v[3].y), PackF16(v[3].z, v[3].w))};
+  return {
+      make_uint4(PackF16(v[0].x, v[0].y), PackF16(v[0].z, v[0].w), PackF16(v[1].x, v[1].y), PackF16(v[1].z, v[1].w)),
+      make_uint4(PackF16(v[2].x, v[2].y), PackF16(v[2].z, v[2].w), PackF16(v[3].x, v[3].y), PackF16(v[3].z, v[3].w))};
 }
 // Row `slot` of `capacity` rows at `base`.
-__device__ __forceinline__ Channels CachedRow(const Params& a, const uint8_t* base, uint32_t capacity, uint32_t slot, int lane) {
+__device__ __forceinline__ Channels CachedRow(const Params& a, const uint8_t* base, uint32_t capacity, uint32_t slot,
+                                              int lane) {
   const bool bf16 = a.v.layer.window_row.kind == RowFormat::Kind::kBf16;
   if (bf16 || lane >= kFp8Channels / 16) {
-    const uint8_t* from = bf16 ? base + slot * 2 * kDim + lane * 32 : base + slot * kFp8RowBytes + kFp8Channels + (lane - kFp8Channels / 16) * 32;
+    const uint8_t* from = bf16 ? base + slot * 2 * kDim + lane * 32
+                               : base + slot * kFp8RowBytes + kFp8Channels + (lane - kFp8Channels / 16) * 32;
     const uint4* x = reinterpret_cast<const uint4*>(from);
     return {Bf16ToF16(__ldcg(x)), Bf16ToF16(__ldcg(x + 1))};
   }
@@ -72,15 +78,18 @@ __device__ __forceinline__ Channels CachedRow(const Params& a, const uint8_t* ba
 }
 __device__ __forceinline__ Channels CompressedRow(const Params& a, const SequenceView& seq, int row, int lane) {
   const uint32_t per_page = 1u << a.page_shift;
-  return CachedRow(a, seq.pages[row >> a.page_shift] + a.v.layer.main.rows_offset, per_page, static_cast<uint32_t>(row) & (per_page - 1), lane);
+  return CachedRow(a, seq.pages[row >> a.page_shift] + a.v.layer.main.rows_offset, per_page,
+                   static_cast<uint32_t>(row) & (per_page - 1), lane);
 }
 
 // ---- feeding ----
 
-// Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that holds none.
+// Rows of a tile that there was no room to decode before: row r of a warp's is row `row` of lane r in the array that
+// holds none.
 __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, int sequence, uint32_t to, int lane) {
   const SequenceView& seq = p.a.v.sequences[sequence];
-  const int slots = static_cast<int>(p.a.v.layer.window_slots), ring = p.num_own + sequence * slots, compressed = p.table[1 + sequence];
+  const int slots = static_cast<int>(p.a.v.layer.window_slots), ring = p.num_own + sequence * slots,
+            compressed = p.table[1 + sequence];
 #pragma unroll 1
   for (int r = 0; r < kGatherRows; ++r) {
     const int of = __shfl_sync(0xFFFFFFFFu, row, r);
@@ -90,9 +99,11 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
     } else if (of >= compressed && p.a.ratio_shift >= 0) {
       c = CompressedRow(p.a, seq, of - compressed, lane);
     } else if (of >= 0) {
-      c = CachedRow(p.a, seq.fixed + p.a.v.layer.window_offset, static_cast<uint32_t>(slots), static_cast<uint32_t>(of - ring), lane);
+      c = CachedRow(p.a, seq.fixed + p.a.v.layer.window_offset, static_cast<uint32_t>(slots),
+                    static_cast<uint32_t>(of - ring), lane);
     }
-    const uint32_t at = (to + static_cast<uint32_t>(lane / 4 * kBlockBytes + lane % 4 * 32)) ^ static_cast<uint32_t>(r * 128 + r * 16);
+    const uint32_t at = (to + static_cast<uint32_t>(lane / 4 * kBlockBytes + lane % 4 * 32)) ^
+                        static_cast<uint32_t>(r * 128 + r * 16);
     StoreShared16(at, c.x.x, c.x.y, c.x.z, c.x.w);
     StoreShared16(at ^ 16, c.y.x, c.y.y, c.y.z, c.y.w);
   }
@@ -101,7 +112,8 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
 struct PromptList {
   int num_window, first_own, size;         // entries from first_own on are rows of the step itself
   int first_slot;                          // of window entry 0 in the ring
-  int own, ring, compressed;               // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
+  // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
+  int own, ring, compressed;
   int sequence;
   const int32_t* picks;
 
@@ -151,8 +163,8 @@ __device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-// Queries of 16 heads on their way to FP16. Lanes 2 m and 2 m + 1 load four neighbouring channels each of heads four apart
-// and swap halves, so that each has eight channels of one head: chunk c = tid / 2 of heads First + Offset(m).
+// Queries of 16 heads on their way to FP16. Lanes 2 m and 2 m + 1 load four neighbouring channels each of heads four
+// apart and swap halves, so that each has eight channels of one head: chunk c = tid / 2 of heads First + Offset(m).
 struct SomeQueries {
   float4 x[16];
 
@@ -173,15 +185,16 @@ struct SomeQueries {
       const float4& u = x[Offset(m)];
       const float4& v = x[Offset(m) + 4];
       const uint32_t u0 = PackF16(u.x, u.y), u1 = PackF16(u.z, u.w), v0 = PackF16(v.x, v.y), v1 = PackF16(v.z, v.w);
-      const uint32_t got0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u0 : v0, 1), got1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u1 : v1, 1);
+      const uint32_t got0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u0 : v0, 1),
+                     got1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? u1 : v1, 1);
       store(m, odd ? make_uint4(got0, got1, v0, v1) : make_uint4(u0, u1, got0, got1));
     }
   }
 };
 
-// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle. Those of a block's next token are
-// converted while this one is computed, to scratch memory, and copied from there when the space is free: a thread copies
-// what it stored, so that no other one waits for it.
+// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle. Those of a block's next
+// token are converted while this one is computed, to scratch memory, and copied from there when the space is free: a
+// thread copies what it stored, so that no other one waits for it.
 __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base, int tid) {
   using S = PromptShared;
   constexpr int kBatches = kPromptHeads / 16;
@@ -191,12 +204,15 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
   const auto prefetch = [&](int w) {
     if (w >= p.num_items) return;
 #pragma unroll
-    for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j) Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
+    for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j)
+      Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
   };
   if (p.q_blocks != nullptr) {
-    // Every thread copies one 16-byte chunk of every second head; the first 64 have a head's norm, too, which multiplies its scores.
+    // Every thread copies one 16-byte chunk of every second head; the first 64 have a head's norm, too, which
+    // multiplies its scores.
     const int c = tid % (kDim / 8), odd = tid / (kDim / 8), blocks8 = (p.num_tokens + 7) / 8;
-    const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
+    const uint32_t to = base +
+                        static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
     const uint32_t groups = static_cast<uint32_t>(p.a.num_heads) / kPromptHeads;
     const int64_t of_head = sm90::BlockBegin(kDim / 64, blocks8, 0);
     // A token's 128 bytes of the first block of an item.
@@ -205,7 +221,8 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
       return p.q_blocks + group * kPromptHeads * of_head + sm90::BlockBegin(0, blocks8, t / 8) + t % 8 * 128;
     };
     const auto factor_of = [&](int w) {
-      const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) * (kDim / 64));
+      const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) *
+                                                                           (kDim / 64));
       const float4 x = __ldcg(from), y = __ldcg(from + 1);
       const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
       return p.a.scale_log2 * __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / kDim) + p.norm_eps));
@@ -215,7 +232,8 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
       const float factor = tid < kPromptHeads ? factor_of(w) : 0;
       if (item > 0) WaitFor(q_empty, (item + 1) & 1);
       const uint32_t t = static_cast<uint32_t>(w) / groups;
-      const uint8_t* from = row_of(w) + odd * of_head + sm90::BlockBegin(c / 8, blocks8, 0) + ((static_cast<uint32_t>(c) ^ t) % 8) * 16;
+      const uint8_t* from = row_of(w) + odd * of_head + sm90::BlockBegin(c / 8, blocks8, 0) +
+                            ((static_cast<uint32_t>(c) ^ t) % 8) * 16;
 #pragma unroll
       for (int m = 0; m < kPromptHeads / 2; ++m, from += 2 * of_head) {
         CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from);
@@ -223,7 +241,10 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
       ArriveAfterCopies(q_full);
       if (tid < kPromptHeads) {
         // The slot's readers are through with the item before the last: they have given back the last one's queries.
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)), "f"(factor) : "memory");
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(
+                         base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)),
+                     "f"(factor)
+                     : "memory");
         BarrierArrive(q_full);
       }
       if (w + step < p.num_items) {  // the next ones, on their way to L2
@@ -238,11 +259,13 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
     return;
   }
   const int head = SomeQueries::First(tid), c = tid / 2;
-  const uint32_t to = base + static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16);
+  const uint32_t to = base +
+                      static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16);
   const auto shared_of = [&](int batch, int m) {  // of chunk m: head % 4 is m % 4
     return (to ^ static_cast<uint32_t>(m % 4 * (128 + 16))) + static_cast<uint32_t>((batch * 16 + m / 4 * 8) * 128);
   };
-  uint4* const kept = reinterpret_cast<uint4*>(p.queries + static_cast<int64_t>(first) * (2 * kPromptHeads * kDim)) + head * (kDim / 8) + c;
+  uint4* const kept = reinterpret_cast<uint4*>(p.queries + static_cast<int64_t>(first) * (2 * kPromptHeads * kDim)) +
+                      head * (kDim / 8) + c;
   const auto kept_of = [&](int item, int batch, int m) {
     return kept + (item & 1) * (kPromptHeads * kDim / 8) + (batch * 16 + SomeQueries::Offset(m)) * (kDim / 8);
   };
@@ -273,13 +296,14 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
   }
 }
 
-// Warp w copies rows 8 w .. of each half of a tile, a row at a time; the 16-byte chunk c of row r of a block lies at chunk
-// c ^ r % 8.
+// Warp w copies rows 8 w .. of each half of a tile, a row at a time; the 16-byte chunk c of row r of a block lies at
+// chunk c ^ r % 8.
 template <bool kDecoded>
 __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
   const Params& a = p.a;
-  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32, slots = static_cast<int>(a.v.layer.window_slots), step = static_cast<int>(gridDim.x);
+  const int warp = __shfl_sync(0xFFFFFFFFu, tid / 32, 0), lane = tid % 32,
+            slots = static_cast<int>(a.v.layer.window_slots), step = static_cast<int>(gridDim.x);
   const uint32_t groups = static_cast<uint32_t>(a.num_heads) / kPromptHeads;
   const uint32_t full = base + S::kBarriers;  // the empty ones lie 32 bytes further
   const uint32_t to_warp = base + static_cast<uint32_t>(S::kTiles + warp * kGatherRows * 128);

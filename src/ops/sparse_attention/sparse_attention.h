@@ -1,10 +1,12 @@
 // Attention of one query token over its window rows and compressed rows, with a sink (docs/model.md):
 //   rows of token t at position p, in this order: positions max(0, p-W+1) .. p, then compressed rows w < (p+1)/m:
 //     those of topk_idxs[t] when given, else all of them (none when the layer does not compress)
-//   s[n, i] = (q[t, n] . row_i) * Dh^-1/2;  out[t, n] = sum_i exp(s_i - max) row_i / (sum_i exp(s_i - max) + exp(sink[n] - max))
+//   s[n, i] = (q[t, n] . row_i) * Dh^-1/2;  out[t, n] = sum_i exp(s_i - max) row_i / (sum_i exp(s_i - max) +
+//   exp(sink[n] - max))
 // Keys and values are the same rows. float32; the sum's order is a function of the token's own row list only.
 // Rows of this step come from `kv` (already rounded), older window rows from the ring, compressed rows from the pages.
-// The T queries may be some of the step's Tk tokens: the cache's positions and sequence_of are theirs, its sequences the step's.
+// The T queries may be some of the step's Tk tokens: the cache's positions and sequence_of are theirs, its sequences
+// the step's.
 #pragma once
 
 #include "kv/layout.h"
@@ -23,7 +25,8 @@ struct SparseAttentionArgs {
   Tensor topk_idxs;  // i32 [T, K], ascending, -1 behind the last; empty: every visible compressed row
   CacheView cache;
   Tensor out;        // f32 [T, N, Dh]; not q
-  Tensor cos_sin;    // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
+  // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
+  Tensor cos_sin;
   // Where SparseAttentionWritesBlocks:
   QueryBlocks queries = {};       // instead of q, whose heads' norm is then taken here
   float norm_eps = 0;             // of that norm

@@ -8,12 +8,13 @@
 //   O^T [512, heads]     = V^T P^T      they share the channels (prompts: the heads again); V is the same memory as K
 // Every tile is summed from zero and then merged into the total with float32 factors, tile after tile. A tile's sums
 // depend on nothing but the token's own rows and q, and merging is the same arithmetic whether one block walks through
-// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on how
-// many tokens the step has nor on how many heads share a block. Prompts of models whose heads come in blocks of 64 have kernels
-// of their own (sparse_attention_prompt_sm90.cu), whose bits differ and depend on the token alone as well.
+// all tiles or each tile has a block of its own and AttentionMergeKernel follows. So a token's bits depend neither on
+// how many tokens the step has nor on how many heads share a block. Prompts of models whose heads come in blocks of 64
+// have kernels of their own (sparse_attention_prompt_sm90.cu), whose bits differ and depend on the token alone as well.
 //
-// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA, docs/20250929-hopper-fp8-sparse-deep-dive.md).
-// wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
+// Gathering by index beside the multiplication: FlashMLA (github.com/deepseek-ai/FlashMLA,
+// docs/20250929-hopper-fp8-sparse-deep-dive.md). wgmma operands: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix
+// Multiply-Accumulate".
 #include "ops/sparse_attention/sparse_attention_sm90.h"
 
 #include <algorithm>
@@ -66,18 +67,19 @@ __global__ void __launch_bounds__(kThreads, 1) AttendKernel(const __grid_constan
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
     if constexpr (kHeads > 16) sm90::FewerRegisters<80>();
-    Gather(a, list, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty, threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32,
-           reinterpret_cast<const uint8_t**>(smem + S::kPages));
+    Gather(a, list, first, step, num_tiles, base + S::kTiles, smem + S::kValid, full, empty,
+           threadIdx.x / 32 - kConsumers / 32, threadIdx.x % 32, reinterpret_cast<const uint8_t**>(smem + S::kPages));
   } else {
     if constexpr (kHeads > 16) sm90::MoreRegisters<176>();
     WaitForPrevious();
-    Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base, threadIdx.x);
+    Multiply<kHeads>(a, t, static_cast<int>(blockIdx.y) * kHeads, split, first, step, num_tiles, smem, base,
+                     threadIdx.x);
   }
 #endif
 }
 
-// Merges the tiles of one head of one token. The first `ahead` tiles are requested whether they are there or not (what lies
-// behind the last is not used).
+// Merges the tiles of one head of one token. The first `ahead` tiles are requested whether they are there or not (what
+// lies behind the last is not used).
 __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_constant__ Params a, int ahead) {
   constexpr int kAhead = 10;
   AllowNext();
@@ -115,8 +117,9 @@ __global__ void __launch_bounds__(kDim / 4) AttentionMergeKernel(const __grid_co
   float4 y = make_float4(total.x * f, total.y * f, total.z * f, total.w * f);
   if (a.cos_sin != nullptr && threadIdx.x >= kRotated / 4) {
     const float4 cs = reinterpret_cast<const float4*>(a.cos_sin + t * kPairs)[threadIdx.x - kRotated / 4];
-    y = make_float4(RotatedBack(y.x, y.y, make_float2(cs.x, cs.y), false), RotatedBack(y.y, y.x, make_float2(cs.x, cs.y), true),
-                    RotatedBack(y.z, y.w, make_float2(cs.z, cs.w), false), RotatedBack(y.w, y.z, make_float2(cs.z, cs.w), true));
+    y = make_float4(
+        RotatedBack(y.x, y.y, make_float2(cs.x, cs.y), false), RotatedBack(y.y, y.x, make_float2(cs.x, cs.y), true),
+        RotatedBack(y.z, y.w, make_float2(cs.z, cs.w), false), RotatedBack(y.w, y.z, make_float2(cs.z, cs.w), true));
   }
   reinterpret_cast<float4*>(a.out + (t * a.num_heads + head) * kDim)[threadIdx.x] = y;
 }
@@ -136,7 +139,8 @@ int Log2(int64_t x) { return static_cast<int>(std::bit_width(static_cast<uint64_
 
 template <int kHeads>
 void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits) {
-  Launch(ctx, AttendKernel<kHeads>, dim3(static_cast<unsigned>(t), static_cast<unsigned>(p.num_heads / kHeads), static_cast<unsigned>(splits)),
+  Launch(ctx, AttendKernel<kHeads>,
+         dim3(static_cast<unsigned>(t), static_cast<unsigned>(p.num_heads / kHeads), static_cast<unsigned>(splits)),
          dim3(kThreads), Shared<kHeads>::kBytes, p);
 }
 
@@ -146,9 +150,17 @@ void LaunchAttend(const ExecContext& ctx, const Params& p, int64_t t, int splits
 
 void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const int64_t t = a.q.dim(0), heads = a.q.dim(1);
-  attend::Params p = {.q = a.q.f32(), .kv = a.kv.f32(), .sink = a.sink.f32(), .out = a.out.f32(), .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
-              .num_heads = static_cast<int>(heads), .ratio_shift = attend::Log2(a.cache.layer->main.ratio), .page_shift = attend::Log2(a.cache.layer->main.rows_per_page),
-              .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(attend::kDim))), .v = gpu::ViewOf(a)};
+  attend::Params p = {
+      .q = a.q.f32(),
+      .kv = a.kv.f32(),
+      .sink = a.sink.f32(),
+      .out = a.out.f32(),
+      .cos_sin = a.cos_sin ? reinterpret_cast<const float2*>(a.cos_sin.f32()) : nullptr,
+      .num_heads = static_cast<int>(heads),
+      .ratio_shift = attend::Log2(a.cache.layer->main.ratio),
+      .page_shift = attend::Log2(a.cache.layer->main.rows_per_page),
+      .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(attend::kDim))),
+      .v = gpu::ViewOf(a)};
   if (GpuAttentionKernels(ctx, ShapeOf(a)) == AttentionKernels::kPrompt) {
     attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
     return;
@@ -161,20 +173,23 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
     p.partial_ml = reinterpret_cast<float2*>(p.partial + t * p.slots * heads * attend::kDim);
     const int64_t groups = t * heads / 16;
     // Lists as long as their bound: the window and the picks, or a few tiles of a layer that reads everything.
-    const int64_t window = a.cache.window, longest = p.ratio_shift < 0 ? window : a.topk_idxs ? window + a.topk_idxs.dim(1) : window + 4 * attend::kTile;
+    const int64_t window = a.cache.window, longest = p.ratio_shift < 0 ? window
+                                                     : a.topk_idxs     ? window + a.topk_idxs.dim(1)
+                                                                       : window + 4 * attend::kTile;
     const int tiles = static_cast<int>((longest + attend::kTile - 1) / attend::kTile);
-    const int splits = static_cast<int>(std::clamp<int64_t>(ctx.gpu.multiprocessors / groups, 1, p.ratio_shift >= 0 && !a.topk_idxs ? 32 : tiles));
+    const int splits = static_cast<int>(
+        std::clamp<int64_t>(ctx.gpu.multiprocessors / groups, 1, p.ratio_shift >= 0 && !a.topk_idxs ? 32 : tiles));
     attend::LaunchAttend<16>(ctx, p, t, splits);
-    Launch(ctx, attend::AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)), dim3(attend::kDim / 4), 0, p,
-           std::min({tiles, 10, p.slots}));
+    Launch(ctx, attend::AttentionMergeKernel, dim3(static_cast<unsigned>(heads), static_cast<unsigned>(t)),
+           dim3(attend::kDim / 4), 0, p, std::min({tiles, 10, p.slots}));
     return;
   }
   const int64_t own = a.kv.dim(0);
   if (t > attend::kReadOften && own * attend::kDim * 2 <= ctx.scratch.bytes) {
     p.kv16 = reinterpret_cast<const __half*>(ctx.scratch.data);
     const int64_t n = own * attend::kDim / 4;
-    Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0, reinterpret_cast<const float4*>(a.kv.f32()),
-           reinterpret_cast<uint2*>(ctx.scratch.data), n);
+    Launch(ctx, attend::ToF16Kernel, dim3(static_cast<unsigned>((n + 255) / 256)), dim3(256), 0,
+           reinterpret_cast<const float4*>(a.kv.f32()), reinterpret_cast<uint2*>(ctx.scratch.data), n);
   }
   if (heads % 32 == 0) {
     attend::LaunchAttend<32>(ctx, p, t, 1);

@@ -1,4 +1,5 @@
-// The tensor-core kernels of SparseAttention for Hopper, AttentionKernels::kTiles and kPrompt; sparse_attention_cuda.cu chooses.
+// The tensor-core kernels of SparseAttention for Hopper, AttentionKernels::kTiles and kPrompt; sparse_attention_cuda.cu
+// chooses.
 #pragma once
 
 #include "ops/sparse_attention/sparse_attention.h"

@@ -1,5 +1,5 @@
-// Tight FP4: E2M1 codes with a 4-bit exponent per 32, above one exponent of the matrix. The tensor's global scale is 2 to
-// that exponent, so that a tile is decoded without it. MXFP4 and NVFP4 differ in what wgmma takes: BF16 or FP16.
+// Tight FP4: E2M1 codes with a 4-bit exponent per 32, above one exponent of the matrix. The tensor's global scale is 2
+// to that exponent, so that a tile is decoded without it. MXFP4 and NVFP4 differ in what wgmma takes: BF16 or FP16.
 #pragma once
 
 #include "ops/weight_formats/fp4.cuh"
@@ -19,8 +19,8 @@ struct LaneTightTile {
     codes = shared_tile::LoadShared16(codes_at);
     exponents = shared_tile::LoadShared1(exponents_at);
   }
-  // 2^(exponent + 97) as BF16: exponents of 224 and more leave the nibble's bits free. The codes are times 2^-126, so the
-  // weights times 2^-29.
+  // 2^(exponent + 97) as BF16: exponents of 224 and more leave the nibble's bits free. The codes are times 2^-126, so
+  // the weights times 2^-29.
   template <bool kByMul>
   __device__ __forceinline__ void Decode(uint32_t (&a)[4][4]) const {
     constexpr uint32_t kNibbles = 0x07800780u, kLeast = 0x70007000u;

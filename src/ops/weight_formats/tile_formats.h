@@ -23,8 +23,8 @@ constexpr int64_t TileBytes(WeightFormat f) {
   return 0;
 }
 
-// That a warp asks for together (ops/linear/tile/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several: the
-// most.
+// That a warp asks for together (ops/linear/tile/tile_linear.cuh), at most 2,304 bytes. F32, which stands for several:
+// the most.
 constexpr int TilesOfChunk(WeightFormat f) {
   return f == WeightFormat::kBf16 ? 1 : f == WeightFormat::kFp8Block ? 2 : 4;
 }
@@ -57,9 +57,11 @@ constexpr float WgmmaFactor(WeightFormat f) {
   }
 }
 
-// What experts may have among others of a format, in kernels of decode rows: a shared expert is quantised on its own, so
-// it is rarely tight where the routed ones are.
-constexpr WeightFormat FormatBeside(WeightFormat f) { return f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f; }
+// What experts may have among others of a format, in kernels of decode rows: a shared expert is quantised on its own,
+// so it is rarely tight where the routed ones are.
+constexpr WeightFormat FormatBeside(WeightFormat f) {
+  return f == WeightFormat::kNvfp4Tight ? WeightFormat::kNvfp4 : f;
+}
 constexpr bool HasFormatBeside(WeightFormat f) { return FormatBeside(f) != f; }
 
 // call.operator()<F>() with the format of these tiles; nothing for F32 and tight ones, which only experts have.

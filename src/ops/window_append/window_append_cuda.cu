@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(kThreads)
   const SequenceView& s = sequences[sequence_of[t]];
   if (t < s.begin || t >= s.end || t < s.end - layer.window_slots) return;
   const gpu::RowPointer to = gpu::WindowRow(layer, s, positions[t]);
-  gpu::EncodeRowWarp(layer.window_row, kv + t * layer.window_row.dim, to.data, to.scale, threadIdx.x % 32, threadIdx.x / 32,
-                     kThreads / 32);
+  gpu::EncodeRowWarp(layer.window_row, kv + t * layer.window_row.dim, to.data, to.scale, threadIdx.x % 32,
+                     threadIdx.x / 32, kThreads / 32);
 }
 
 }  // namespace

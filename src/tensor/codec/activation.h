@@ -73,9 +73,10 @@ constexpr int32_t LargestInteger(int bytes) {
   return bytes == 1 ? 127 : 127 + 256 * LargestInteger(bytes - 1);
 }
 
-// Integers q[i] of one block and its scale: x[i] is about q[i] * scale, |q[i]| <= LargestInteger(bytes), to nearest, ties to
-// even. The scale is max|x| / LargestInteger; for three bytes, where a product with it would round as much as q does, the
-// smallest power of two that fits. A block below 2^-100 becomes zeros; one with a NaN or an infinity zeros times NaN.
+// Integers q[i] of one block and its scale: x[i] is about q[i] * scale, |q[i]| <= LargestInteger(bytes), to nearest,
+// ties to even. The scale is max|x| / LargestInteger; for three bytes, where a product with it would round as much as q
+// does, the smallest power of two that fits. A block below 2^-100 becomes zeros; one with a NaN or an infinity zeros
+// times NaN.
 inline float QuantiseToIntegers(const float* x, int64_t n, int bytes, int32_t* q) {
   int32_t largest_bits = 0;  // of |x|: as integers they compare as the numbers do, and a NaN is above all
   for (int64_t i = 0; i < n; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);

@@ -18,9 +18,11 @@ inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
       return w.scale_dtype == DType::kF32 ? LoadUnaligned<float>(w.block_scale, i) : E8m0ToF32(w.block_scale[i]);
     }
     case WeightFormat::kMxfp4:
-    case WeightFormat::kMxfp4Tight: return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);
+    case WeightFormat::kMxfp4Tight:
+      return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);
     case WeightFormat::kNvfp4:
-    case WeightFormat::kNvfp4Tight: return E4m3ToF32(w.block_scale[n * (w.cols / kNvfp4BlockSize) + k / kNvfp4BlockSize]);
+    case WeightFormat::kNvfp4Tight:
+      return E4m3ToF32(w.block_scale[n * (w.cols / kNvfp4BlockSize) + k / kNvfp4BlockSize]);
   }
   return 0.0f;
 }

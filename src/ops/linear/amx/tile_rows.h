@@ -1,13 +1,13 @@
 // y[t] = W x[t] on AMX tiles, for W in BF16, FP8, MXFP4 or NVFP4: exact weights, float32 inputs, float32 sums.
 //
-// Weights are BF16 numbers (code x block scale; FP8: the code, the block scale multiplies the sum of its 128 columns). An
-// input is the sum of three: its leading 8 bits, the next 8 and the last 8, three columns of a tile. Products of BF16
-// numbers are exact in float32, so nothing but sums is rounded.
+// Weights are BF16 numbers (code x block scale; FP8: the code, the block scale multiplies the sum of its 128 columns).
+// An input is the sum of three: its leading 8 bits, the next 8 and the last 8, three columns of a tile. Products of
+// BF16 numbers are exact in float32, so nothing but sums is rounded.
 //
 // One order of summation per output, whatever the number of tokens, rows or threads: within a step of 32 columns the
-// tile instruction adds even and odd positions one by one, then both sums, then to the chunk's accumulator; chunks of 256
-// columns (FP8: 128) are added to totals; then the three parts, first to last; the global scale multiplies last. Positions
-// are those of column_order.h. The tile instruction takes numbers below 2^-126 as zeros.
+// tile instruction adds even and odd positions one by one, then both sums, then to the chunk's accumulator; chunks of
+// 256 columns (FP8: 128) are added to totals; then the three parts, first to last; the global scale multiplies last.
+// Positions are those of column_order.h. The tile instruction takes numbers below 2^-126 as zeros.
 #pragma once
 
 #if defined(__AMX_BF16__) || defined(__AMXBF16__)  // the second one: clang 14
@@ -57,10 +57,12 @@ inline void FillPanel(const TilePanel& p, int64_t t, int64_t block, const float*
   for (int64_t i = 0; i < count * kTileStep / 2; i += 8) {
     __m512 rest = _mm512_load_ps(ordered + 2 * i);
     for (int64_t part = 0; part < kInputParts; ++part) {
-      const __m512i bits = _mm512_and_si512(_mm512_castps_si512(rest), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
+      const __m512i bits = _mm512_and_si512(_mm512_castps_si512(rest),
+                                            _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
       rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(bits));  // exact
       // Both numbers of a pair as one word.
-      const __m512i words = _mm512_or_si512(_mm512_srli_epi64(bits, 32), _mm512_srli_epi64(_mm512_slli_epi64(bits, 32), 48));
+      const __m512i words = _mm512_or_si512(_mm512_srli_epi64(bits, 32),
+                                            _mm512_srli_epi64(_mm512_slli_epi64(bits, 32), 48));
       alignas(32) uint32_t pairs[8];
       _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), _mm512_cvtepi64_epi32(words));
       for (int64_t j = 0; j < 8; ++j) column[part][(i + j) * kTileSide] = pairs[j];
@@ -73,7 +75,8 @@ class TilePanels {
  public:
   // Panel i holds `tokens(i)` tokens; row(i, t) is its token t.
   template <typename TokensOf, typename RowAt>
-  void Set(ThreadPool* pool, int64_t count, int64_t width, ColumnOrder order, const TokensOf& tokens, const RowAt& row) {
+  void Set(ThreadPool* pool, int64_t count, int64_t width, ColumnOrder order, const TokensOf& tokens,
+           const RowAt& row) {
     panels_.resize(static_cast<size_t>(count));
     int64_t words = 0, most = 1;
     for (int64_t i = 0; i < count; ++i) {

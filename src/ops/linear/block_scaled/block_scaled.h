@@ -23,7 +23,8 @@ inline constexpr int64_t kScaleAtomRows = 128, kScaleAtomBlocks = 4;
 constexpr int64_t BlockScaleOffset(int64_t row, int64_t block, int64_t num_blocks) {
   const int64_t atoms_across = (num_blocks + kScaleAtomBlocks - 1) / kScaleAtomBlocks;
   const int64_t atom = row / kScaleAtomRows * atoms_across + block / kScaleAtomBlocks;
-  return atom * (kScaleAtomRows * kScaleAtomBlocks) + row % 32 * 16 + row % kScaleAtomRows / 32 * 4 + block % kScaleAtomBlocks;
+  return atom * (kScaleAtomRows * kScaleAtomBlocks) + row % 32 * 16 + row % kScaleAtomRows / 32 * 4 +
+         block % kScaleAtomBlocks;
 }
 
 // Of all scales of `rows` rows: whole atoms. Bytes of no scale are zero.
@@ -46,11 +47,12 @@ void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tok
 // Whether to try it: a GPU of compute capability 10 or 12, long prompts, a weight that it takes.
 inline bool BlockScaledLinearTakes(const ExecContext& ctx, const QuantTensor& w) {
   const int generation = ctx.gpu.arch / 10;
-  return ctx.device == DeviceKind::kCuda && ctx.regime == Regime::kLongPrompt && (generation == 10 || generation == 12) &&
-         w.format == WeightFormat::kNvfp4 && w.rows % kTileRows16 == 0 && w.cols % kTileCols64 == 0;
+  return ctx.device == DeviceKind::kCuda && ctx.regime == Regime::kLongPrompt &&
+         (generation == 10 || generation == 12) && w.format == WeightFormat::kNvfp4 && w.rows % kTileRows16 == 0 &&
+         w.cols % kTileCols64 == 0;
 }
-// x is not rounded yet. y f32 [T, N]. False where this machine or build has no cuBLASLt, or that has no product of this shape: y is
-// untouched then.
+// x is not rounded yet. y f32 [T, N]. False where this machine or build has no cuBLASLt, or that has no product of this
+// shape: y is untouched then.
 [[nodiscard]] bool BlockScaledLinear(const ExecContext& ctx, const Tensor& x, const QuantTensor& w, const Tensor& y);
 
 }  // namespace dsv4

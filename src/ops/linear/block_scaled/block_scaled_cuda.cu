@@ -24,8 +24,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // A warp a tile: lane 4 g + t owns rows g and g + 8, columns 16 t .. 16 t + 15.
-__global__ void __launch_bounds__(kThreads) UnpackKernel(const uint8_t* tiles, uint8_t* codes, uint8_t* scales, int64_t row_tiles,
-                                                         int64_t col_tiles) {
+__global__ void __launch_bounds__(kThreads)
+    UnpackKernel(const uint8_t* tiles, uint8_t* codes, uint8_t* scales, int64_t row_tiles, int64_t col_tiles) {
   AllowNext();
   WaitForPrevious();
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const uint8_t* tiles, u
 
 // A block a row: its global scale first, then half a warp a block of 16 columns. The arithmetic of
 // ops/round_activation/round_activation_cuda.cu.
-__global__ void __launch_bounds__(kThreads) QuantiseKernel(const float* x, int64_t k_dim, uint8_t* codes, uint8_t* scales, float* row_scale) {
+__global__ void __launch_bounds__(kThreads)
+    QuantiseKernel(const float* x, int64_t k_dim, uint8_t* codes, uint8_t* scales, float* row_scale) {
   AllowNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(kThreads) QuantiseKernel(const float* x, int64
     const uint32_t next = __shfl_down_sync(0xFFFFFFFFu, code, 1);
     if (k >= k_dim) continue;
     if (k % 2 == 0) codes[row * (k_dim / 2) + k / 2] = static_cast<uint8_t>(code | next << 4);
-    if (k % kNvfp4BlockSize == 0) scales[BlockScaleOffset(row, k / kNvfp4BlockSize, k_dim / kNvfp4BlockSize)] = scale_code;
+    if (k % kNvfp4BlockSize == 0)
+      scales[BlockScaleOffset(row, k / kNvfp4BlockSize, k_dim / kNvfp4BlockSize)] = scale_code;
   }
 }
 
@@ -104,20 +106,23 @@ void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const Block
   const int64_t row_tiles = w.rows / kTileRows16, col_tiles = w.cols / kTileCols64;
   if (w.rows % kScaleAtomRows != 0) {
     const auto bytes = static_cast<size_t>(BlockScaleBytes(w.rows, w.cols / kNvfp4BlockSize));
-    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(ctx, e, "clear scales");
+    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
+      NoteCudaError(ctx, e, "clear scales");
   }
-  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kThreads / 32)), dim3(kThreads), 0, w.codes, out.codes, out.scales,
-         row_tiles, col_tiles);
+  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kThreads / 32)), dim3(kThreads), 0, w.codes, out.codes,
+         out.scales, row_tiles, col_tiles);
 }
 
-void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols, const BlockScaledOperand& out,
-                         float* row_scale) {
+void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,
+                         const BlockScaledOperand& out, float* row_scale) {
   DSV4_CHECK(cols % kTileCols64 == 0);  // whole scale atoms across
   if (num_tokens % kScaleAtomRows != 0) {
     const auto bytes = static_cast<size_t>(BlockScaleBytes(num_tokens, cols / kNvfp4BlockSize));
-    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess) NoteCudaError(ctx, e, "clear scales");
+    if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
+      NoteCudaError(ctx, e, "clear scales");
   }
-  Launch(ctx, QuantiseKernel, dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, x, cols, out.codes, out.scales, row_scale);
+  Launch(ctx, QuantiseKernel, dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, x, cols, out.codes,
+         out.scales, row_scale);
 }
 
 #ifdef DSV4_HAVE_CUBLASLT_HEADER
@@ -173,7 +178,8 @@ const Library& GetLibrary() {
 // D [N, T] column by column (y by rows) = W [N, K] X [K, T]: both operands run along K, so the first is transposed.
 class Product {
  public:
-  Product(const BlockScaledOperand& w, const BlockScaledOperand& x, int64_t n, int64_t t, int64_t k) : lib_(GetLibrary()) {
+  Product(const BlockScaledOperand& w, const BlockScaledOperand& x, int64_t n, int64_t t, int64_t k)
+      : lib_(GetLibrary()) {
     const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
     const cublasLtMatmulMatrixScale_t scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     const cublasLtPointerMode_t pointers = CUBLASLT_POINTER_MODE_DEVICE;
@@ -212,9 +218,10 @@ class Product {
     return true;
   }
 
-  bool Run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const float* factors, const uint8_t* w, const uint8_t* x, float* y,
-           void* workspace, cudaStream_t stream) {
-    Try(lib_.Matmul(handle, desc_, factors, w, a_, x, b_, factors + 1, y, d_, y, d_, &algo, workspace, kWorkspaceBytes, stream));
+  bool Run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const float* factors, const uint8_t* w,
+           const uint8_t* x, float* y, void* workspace, cudaStream_t stream) {
+    Try(lib_.Matmul(handle, desc_, factors, w, a_, x, b_, factors + 1, y, d_, y, d_, &algo, workspace, kWorkspaceBytes,
+                    stream));
     return ok_;
   }
 
@@ -292,7 +299,8 @@ bool BlockScaledLinear(const ExecContext& ctx, const Tensor& in, const QuantTens
   if (!product.Run(s.handle, algo->second, p.factors, p.w.codes, p.x.codes, y.f32(), p.workspace, StreamOf(ctx))) {
     NoteCudaError(ctx, cudaErrorUnknown, "cuBLASLt's NVFP4 product");
   }
-  Launch(ctx, ScaleRowsKernel, dim3(static_cast<unsigned>(t), Blocks(n, kThreads)), dim3(kThreads), 0, y.f32(), p.row_scale, n);
+  Launch(ctx, ScaleRowsKernel, dim3(static_cast<unsigned>(t), Blocks(n, kThreads)), dim3(kThreads), 0, y.f32(),
+         p.row_scale, n);
   return true;
 }
 

@@ -1,12 +1,12 @@
-// y[t] = W x[t] with x rounded to integers of one, two or three bytes (RoundActivation, kInt8 to kInt24), for W in MXFP4 or
-// NVFP4.
+// y[t] = W x[t] with x rounded to integers of one, two or three bytes (RoundActivation, kInt8 to kInt24), for W in
+// MXFP4 or NVFP4.
 //
 // Twice an E2M1 value is an integer of at most 12 in magnitude, so the products of 16 columns (a block of NVFP4, half a
-// block of MXFP4) are integers, and so is their sum: at most 12 * 16 * 8355711 < 2^31. Every instruction set computes the
-// same one, makes it a float32 (of three bytes: rounds it) and takes it times (scale of the weights * scale of the inputs).
-// Lane l of kLanes adds the columns that IntegerBlock says, in order of the blocks, with fused products where there are
-// any; the lanes are added at the end (simd.h) and multiplied by the global scale. The order does not depend on rows,
-// tokens or threads.
+// block of MXFP4) are integers, and so is their sum: at most 12 * 16 * 8355711 < 2^31. Every instruction set computes
+// the same one, makes it a float32 (of three bytes: rounds it) and takes it times (scale of the weights * scale of the
+// inputs). Lane l of kLanes adds the columns that IntegerBlock says, in order of the blocks, with fused products where
+// there are any; the lanes are added at the end (simd.h) and multiplied by the global scale. The order does not depend
+// on rows, tokens or threads.
 //
 // Every byte costs products of a token, and nothing of a weight's decoding.
 #pragma once
@@ -59,7 +59,8 @@ void ToIntegerBlocks(const float* x, int64_t k, IntegerBlock<Bytes>* out) {
     int32_t q[kIntegerStep] = {};
     float scales[kIntegerStep / kIntegerBlockSize] = {};
     for (int64_t i = 0; i < kIntegerStep && b + i < k; i += kIntegerBlockSize) {
-      scales[i / kIntegerBlockSize] = QuantiseToIntegers(x + b + i, std::min(kIntegerBlockSize, k - b - i), Bytes, q + i);
+      scales[i / kIntegerBlockSize] = QuantiseToIntegers(x + b + i, std::min(kIntegerBlockSize, k - b - i), Bytes,
+                                                         q + i);
     }
     for (int64_t p = 0; p < kIntegerStep; ++p) {
       int32_t value = q[IntegerColumn(p)];
@@ -87,7 +88,8 @@ struct alignas(64) CacheLine {
 class IntegerRows {
  public:
   template <typename RowAt>
-  void Set(ThreadPool* pool, int64_t count, int64_t groups, int64_t width, ActivationDtype activation, const RowAt& row) {
+  void Set(ThreadPool* pool, int64_t count, int64_t groups, int64_t width, ActivationDtype activation,
+           const RowAt& row) {
     Reserve(count, groups, width, activation);
     const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(groups * width, 1));
     ParallelFor(pool, count, grain, [&](int64_t begin, int64_t end, int) {
@@ -99,7 +101,9 @@ class IntegerRows {
     groups_ = groups;
     width_ = width;
     bytes_ = IntegerBytes(activation);
-    const size_t block = bytes_ == 1 ? sizeof(IntegerBlock<1>) : bytes_ == 2 ? sizeof(IntegerBlock<2>) : sizeof(IntegerBlock<3>);
+    const size_t block = bytes_ == 1   ? sizeof(IntegerBlock<1>)
+                         : bytes_ == 2 ? sizeof(IntegerBlock<2>)
+                                       : sizeof(IntegerBlock<3>);
     group_stride_ = NumIntegerBlocks(width) * static_cast<int64_t>(block / sizeof(CacheLine));
     const int64_t stride = groups * group_stride_;
     if (lines_.size() < static_cast<size_t>(count * stride)) lines_.resize(static_cast<size_t>(count * stride));

@@ -1,8 +1,8 @@
 // The order in which a row's columns are decoded, and its input arranged to match.
 //
 // Unpacking 4-bit codes leaves them in another order than the file's. Instead of sorting every weight back, the kernels
-// arrange the few inputs once: position p of a block of kOrderedBlock columns holds column OrderedColumn(p). The order is
-// part of the kernel's summation order (multiply_rows.h): the same for every number of tokens, rows and threads.
+// arrange the few inputs once: position p of a block of kOrderedBlock columns holds column OrderedColumn(p). The order
+// is part of the kernel's summation order (multiply_rows.h): the same for every number of tokens, rows and threads.
 #pragma once
 
 #include <algorithm>

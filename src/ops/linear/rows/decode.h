@@ -67,7 +67,8 @@ struct Fp8Row : PlainRow<LoadE4m3, 1> {
   DSV4_INLINE void Load(int64_t k, Vec (&x)[2]) const { LoadE4m3(codes + k, x); }
 };
 
-// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. Columns come in the order of column_order.h.
+// Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. Columns come in the order of
+// column_order.h.
 template <int64_t Block, const std::array<float, 256>& Table>
 struct Fp4Row {
   static constexpr int64_t kChunk = 256;

@@ -11,7 +11,8 @@ namespace dsv4::DSV4_ISA {
 
 class InputRows {
  public:
-  // `count` rows of `groups` vectors of `width` floats; row(i) points at row i. Rows that are fit already are not copied.
+  // `count` rows of `groups` vectors of `width` floats; row(i) points at row i. Rows that are fit already are not
+  // copied.
   template <typename RowAt>
   void Set(ThreadPool* pool, int64_t count, int64_t groups, int64_t width, ColumnOrder order, const RowAt& row) {
     Reserve(count, groups, width, order);

@@ -3,8 +3,8 @@
 // One order of summation per output element, whatever the number of tokens, rows or threads: K is cut into chunks
 // (Row::kChunk columns); within a chunk lane l of one accumulator of L = kLanes lanes adds the products of columns
 // k % L == l in order of k (E2M1: k counts positions of column_order.h); the chunk's accumulator (times its scale, for
-// FP8) is added to a total of L lanes; at the end the lanes of the total are added (simd.h) and multiplied by the global
-// scale. Zeros pad the last L columns.
+// FP8) is added to a total of L lanes; at the end the lanes of the total are added (simd.h) and multiplied by the
+// global scale. Zeros pad the last L columns.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Parts of kernels that multiply packed weights with one token: x as fragments, its norm, a warp's tiles. Numbers and orders are
-// those of tile_linear.cuh, without what only more tokens need: a decode step of one sequence waits for issue slots and for code.
+// Parts of kernels that multiply packed weights with one token: x as fragments, its norm, a warp's tiles. Numbers and
+// orders are those of tile_linear.cuh, without what only more tokens need: a decode step of one sequence waits for
+// issue slots and for code.
 #pragma once
 
 #include "ops/linear/tile/tile_linear.cuh"
@@ -38,7 +39,8 @@ __device__ __forceinline__ void StageOneToken(const Params& p, int group, uint8_
         low.x *= a.x, low.y *= a.y, low.z *= a.z, low.w *= a.w;
         high.x *= b.x, high.y *= b.y, high.z *= b.z, high.w *= b.w;
       }
-      const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y), SplitPairs(high.z, high.w)};
+      const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
+                              SplitPairs(high.z, high.w)};
       uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * 256 + octet % 2 * 128 + octet % 8 / 2 * 16);
       out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
       out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
@@ -59,9 +61,10 @@ __device__ __forceinline__ void ScaleOfOneToken(const Params& p, float* scale) {
   if (threadIdx.x % 32 == 0) *scale = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
 }
 
-// Before a slot is copied to again: `loaded`, everything a lane loaded from it (as it is, decoded, or any of its bits), is in
-// registers. A load whose number nothing has used yet may still be on its way, and copies do not wait for it: neither
-// __syncwarp nor an arrival makes the hardware wait for what loads bring. The vote needs the numbers; its answer changes nothing.
+// Before a slot is copied to again: `loaded`, everything a lane loaded from it (as it is, decoded, or any of its bits),
+// is in registers. A load whose number nothing has used yet may still be on its way, and copies do not wait for it:
+// neither __syncwarp nor an arrival makes the hardware wait for what loads bring. The vote needs the numbers; its
+// answer changes nothing.
 __device__ __forceinline__ void WaitForLoads(uint32_t loaded) {
   FenceAsyncShared();
   if (__any_sync(0xFFFFFFFFu, loaded == 0x7F4A5C31u)) FenceAsyncShared();
@@ -81,11 +84,13 @@ __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], i
   WaitForLoads(loaded);
 }
 
-// The sums of a warp's tiles for one token. Columns 0 and 1 of the product are its two numbers; the lanes that hold them load x.
+// The sums of a warp's tiles for one token. Columns 0 and 1 of the product are its two numbers; the lanes that hold
+// them load x.
 template <WeightFormat F>
 class OneTokenTiles {
  public:
-  __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane) : lane_(lane), x_lane_(lane * 16), active_(lane < 8) {}
+  __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane)
+      : lane_(lane), x_lane_(lane * 16), active_(lane < 8) {}
 
   // The tile at `tile` in shared memory.
   __device__ __forceinline__ void Decode(uint32_t tile, uint32_t (&a)[4][4]) const {
@@ -98,7 +103,8 @@ class OneTokenTiles {
     float part[4] = {};
     float(&d)[4] = kScales ? part : sum_[i % 2];
     uint4(&columns)[2] = columns_[i % 2];
-    const auto* from = static_cast<const uint4*>(__cvta_shared_to_generic(x_lane_ + x + static_cast<uint32_t>(i * kOneTokenTile)));
+    const auto* from = static_cast<const uint4*>(
+        __cvta_shared_to_generic(x_lane_ + x + static_cast<uint32_t>(i * kOneTokenTile)));
     if (active_) columns[0] = from[0], columns[1] = from[8];
     MmaBf16(d, a[0], columns[0].x, columns[0].y);
     MmaBf16(d, a[1], columns[0].z, columns[0].w);

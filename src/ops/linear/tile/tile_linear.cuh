@@ -43,7 +43,9 @@ struct Params {
 };
 
 // Of several formats.
-inline bool RangesHaveOneFormat(const Params& p) { return p.num_tokens == 1 && p.log_segments > 0 && p.log_slices == 0; }
+inline bool RangesHaveOneFormat(const Params& p) {
+  return p.num_tokens == 1 && p.log_segments > 0 && p.log_slices == 0;
+}
 
 struct Range {
   int group, begin, end;
@@ -74,7 +76,8 @@ __device__ __forceinline__ int RowTile(const Params& p, int matrix, int group, i
   return min(first_row / 16 + item - group * p.items_per_group, (first_row + p.rows_per_group - 1) / 16);
 }
 
-// What a warp does: the items begin + offset, + step, .. of a range, in each of them the column tiles [first, first + count).
+// What a warp does: the items begin + offset, + step, .. of a range, in each of them the column tiles [first, first +
+// count).
 struct Share {
   int offset, step, first, count;
 };
@@ -89,7 +92,8 @@ __device__ __forceinline__ void CallWithFormat(WeightFormat format, const Call& 
   }
 }
 
-// A warp's chunks, in the order in which it multiplies them: of TilesOfChunk, but for the last of an item unless kWhole.
+// A warp's chunks, in the order in which it multiplies them: of TilesOfChunk, but for the last of an item unless
+// kWhole.
 template <WeightFormat F, bool kWhole>
 class ChunkStream {
  public:
@@ -129,9 +133,12 @@ class ChunkStream {
   __device__ __forceinline__ void Seek(const Params& p, const Range& range) {
     if (item_ >= end_) return;
     const int m = MatrixOf(p, item_);
-    tile_ = p.matrices[m].codes + static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols * kTile + first_byte_;
+    tile_ = p.matrices[m].codes + static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols * kTile +
+            first_byte_;
     left_ = item_bytes_;
-    seek_at_ = p.groups > 1 && p.rows_per_group % 16 != 0 ? 0 : m + 1 < p.num_matrices ? min(p.matrices[m + 1].first_item, end_) : end_;
+    seek_at_ = p.groups > 1 && p.rows_per_group % 16 != 0 ? 0
+               : m + 1 < p.num_matrices                   ? min(p.matrices[m + 1].first_item, end_)
+                                                          : end_;
   }
 
   const uint8_t* tile_ = nullptr;
@@ -173,7 +180,8 @@ class MixedStream {
     if (item_ >= range.end) return;
     const int m = MatrixOf(p, item_);
     format_ = p.matrices[m].format;
-    tile_ = p.matrices[m].codes + (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share_.first) * TileBytes(format_);
+    tile_ = p.matrices[m].codes +
+            (static_cast<int64_t>(RowTile(p, m, range.group, item_)) * p.tile_cols + share_.first) * TileBytes(format_);
     left_ = share_.count;
     jump_ = (share_.step * p.tile_cols - share_.count) * static_cast<int>(TileBytes(format_));
     const int end = m + 1 < p.num_matrices ? min(p.matrices[m + 1].first_item, range.end) : range.end;
@@ -187,10 +195,12 @@ class MixedStream {
   WeightFormat format_ = kMixed;
 };
 
-// The FP8 scales of one item: a lane holds those of columns 128 (2 lane + {0, 1}) .. from the warp's first column tile on.
+// The FP8 scales of one item: a lane holds those of columns 128 (2 lane + {0, 1}) .. from the warp's first column tile
+// on.
 struct ItemScales {
   float a, b;
-  __device__ __forceinline__ static ItemScales Load(const Params& p, int matrix, int row_tile, int first_tile, int lane) {
+  __device__ __forceinline__ static ItemScales Load(const Params& p, int matrix, int row_tile, int first_tile,
+                                                    int lane) {
     const int across = (p.cols + 127) / 128, at = first_tile / 2 + lane;
     const float* scales = p.matrices[matrix].scales + static_cast<int64_t>(row_tile) * across;
     return {at < across ? scales[at] : 0.0f, at + 32 < across ? scales[at + 32] : 0.0f};
@@ -204,9 +214,9 @@ struct ItemScales {
 // How x enters the tensor cores: as two BF16 numbers whose sum is within 2^-17 of it, or as three whose sum it is.
 constexpr int kPair = 2, kExact = 3;
 
-// kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first parts
-// and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile are [half]
-// [first parts of all tokens, then second][t] (columns 16 t + 8 half ..) of 16 bytes.
+// kPair: the two parts are columns of their own, added at the end: of one n-tile columns 0..3 are the tokens' first
+// parts and 4..7 their second ones; of more, the first half of the n-tiles and the second. The B fragments of a tile
+// are [half] [first parts of all tokens, then second][t] (columns 16 t + 8 half ..) of 16 bytes.
 // kExact: three products one after the other; the fragments are [part: lo, mid, hi][half][token][t].
 template <int NT, int NX>
 struct Inputs {
@@ -250,7 +260,8 @@ struct Inputs {
 
 // acc += tile (16 x 64) * x
 template <WeightFormat F, int NT, int NX>
-__device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs, float scale, uint4 (&b)[2],
+__device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, const uint8_t* x,
+                                             const Inputs<NT, NX>& inputs, float scale, uint4 (&b)[2],
                                              float (&acc)[NT][4]) {
   uint32_t a[4][4];
   DecodeTile<F>(LoadTile<F>(tile, lane), a);
@@ -262,7 +273,8 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int part = 0; part < Inputs<NT, NX>::kParts; ++part) {
-        const uint4* from = reinterpret_cast<const uint4*>(x + part * inputs.part + half * inputs.half + inputs.offset[n]);
+        const uint4* from = reinterpret_cast<const uint4*>(x + part * inputs.part + half * inputs.half +
+                                                           inputs.offset[n]);
         if (NT > 1 || inputs.active) b[half] = *from;
         MmaBf16(d, a[2 * half], b[half].x, b[half].y);
         MmaBf16(d, a[2 * half + 1], b[half].z, b[half].w);
@@ -277,14 +289,16 @@ __device__ __forceinline__ void MultiplyTile(const uint8_t* tile, int lane, cons
 
 // A chunk: even tiles into acc[0], odd ones into acc[1], two at a time.
 template <WeightFormat F, int NT, int NX>
-__device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, int lane, const uint8_t* x, const Inputs<NT, NX>& inputs,
-                                              const ItemScales& scales, int scale_tile, uint4 (&b)[2][2], float (&acc)[2][NT][4]) {
+__device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, int lane, const uint8_t* x,
+                                              const Inputs<NT, NX>& inputs, const ItemScales& scales, int scale_tile,
+                                              uint4 (&b)[2][2], float (&acc)[2][NT][4]) {
   constexpr int kTile = static_cast<int>(TileBytes(F));
   float scale[2] = {1, 1};
   if constexpr (TilesOfChunk(F) == 4 && NT <= 2 && NX == kPair) {  // a whole chunk
     if (count == 4) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, 1, b[i % 2], acc[i % 2]);
+      for (int i = 0; i < 4; ++i)
+        MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, 1, b[i % 2], acc[i % 2]);
       return;
     }
   }
@@ -292,7 +306,8 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   for (; count >= 2; count -= 2) {
     if constexpr (HasScalesBeside(F)) scale[0] = scales.Of(scale_tile / 2), scale[1] = scales.Of((scale_tile + 1) / 2);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, scale[i], b[i], acc[i]);
+    for (int i = 0; i < 2; ++i)
+      MultiplyTile<F, NT, NX>(tile + i * kTile, lane, x + i * inputs.tile(), inputs, scale[i], b[i], acc[i]);
     tile += 2 * kTile;
     x += 2 * inputs.tile();
     scale_tile += 2;
@@ -303,8 +318,8 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   }
 }
 
-// 1 / RMS of every token's row: a warp a token, the last ones first, which have least to stage. The order of a sum depends on
-// K only.
+// 1 / RMS of every token's row: a warp a token, the last ones first, which have least to stage. The order of a sum
+// depends on K only.
 __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int token = kWarps - 1 - static_cast<int>(threadIdx.x) / 32; token < p.num_tokens; token += kWarps) {
@@ -317,7 +332,8 @@ __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
       if (aligned) {
         v = *reinterpret_cast<const float4*>(x + i);
       } else {
-        v = {x[i], i + 1 < p.cols ? x[i + 1] : 0.0f, i + 2 < p.cols ? x[i + 2] : 0.0f, i + 3 < p.cols ? x[i + 3] : 0.0f};
+        v = {x[i], i + 1 < p.cols ? x[i + 1] : 0.0f, i + 2 < p.cols ? x[i + 2] : 0.0f,
+             i + 3 < p.cols ? x[i + 3] : 0.0f};
       }
       square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
     }
@@ -326,16 +342,21 @@ __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
   }
 }
 
-// Columns [first, first + 64 tiles) of x, times the norm's weights if there is one, in shared memory as B fragments, tile by tile.
+// Columns [first, first + 64 tiles) of x, times the norm's weights if there is one, in shared memory as B fragments,
+// tile by tile.
 template <int NX>
 __device__ __forceinline__ void StageInputs(const Params& p, int group, int first, int tiles, uint8_t* shared) {
   const int octets = tiles * 8, total = p.num_tokens * octets;
-  const bool aligned = (reinterpret_cast<uintptr_t>(p.x) | static_cast<uintptr_t>(p.x_stride * 4) | static_cast<uintptr_t>(p.cols * 4)) % 16 == 0;
+  const bool aligned = (reinterpret_cast<uintptr_t>(p.x) | static_cast<uintptr_t>(p.x_stride * 4) |
+                        static_cast<uintptr_t>(p.cols * 4)) %
+                           16 ==
+                       0;
   // Eight numbers from `from`, column k, on.
   const auto load = [&](const float* from, int k, bool by_four, float (&v)[8]) {
     if (by_four && k + 8 <= p.cols) {
       const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-      v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+      v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z,
+      v[7] = high.w;
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = k + j < p.cols ? from[j] : 0.0f;
@@ -355,7 +376,8 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
     const int tile = octet / 8, t = octet % 8 / 2, half = octet % 2;
     if constexpr (NX == kPair) {
       uint8_t* out = shared + ((tile * 2 + half) * 2 * p.num_tokens + token) * 64 + t * 16;
-      const Bf16Pairs w[4] = {SplitPairs(v[0], v[1]), SplitPairs(v[2], v[3]), SplitPairs(v[4], v[5]), SplitPairs(v[6], v[7])};
+      const Bf16Pairs w[4] = {SplitPairs(v[0], v[1]), SplitPairs(v[2], v[3]), SplitPairs(v[4], v[5]),
+                              SplitPairs(v[6], v[7])};
       *reinterpret_cast<uint4*>(out) = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
       *reinterpret_cast<uint4*>(out + p.num_tokens * 64) = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
     } else {
@@ -370,29 +392,34 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
       }
 #pragma unroll
       for (int part = 0; part < 3; ++part) {
-        *reinterpret_cast<uint4*>(out + part * p.num_tokens * 128) = make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
+        *reinterpret_cast<uint4*>(out + part * p.num_tokens * 128) = make_uint4(words[part][0], words[part][1],
+                                                                                words[part][2], words[part][3]);
       }
     }
   }
 }
 
-// Partial sums of a range, [part][token][row], and of what this block owns of it, [token][row quad / S][slice] float4: row
-// quads go round the blocks of the cluster.
+// Partial sums of a range, [part][token][row], and of what this block owns of it, [token][row quad / S][slice] float4:
+// row quads go round the blocks of the cluster.
 struct Exchange {
   float* partials;
   float4* received;
   uint32_t barrier;
 
   __host__ __device__ __forceinline__ static int Stride(int items) { return 16 * items + 4; }
-  __host__ __device__ __forceinline__ static int Quads(int items, int slices) { return (4 * items + slices - 1) / slices; }
+  __host__ __device__ __forceinline__ static int Quads(int items, int slices) {
+    return (4 * items + slices - 1) / slices;
+  }
 };
 
 // Bytes of shared memory of a launch.
 inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
   const int slices = 1 << p.log_slices;
-  size_t bytes = static_cast<size_t>(kWarps * p.slots * kSlotBytes) + static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
+  size_t bytes = static_cast<size_t>(kWarps * p.slots * kSlotBytes) +
+                 static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
   if (p.log_segments > 0) bytes += static_cast<size_t>((num_tokens << p.log_parts) * Exchange::Stride(p.max_items)) * 4;
-  if (p.log_slices > 0) bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
+  if (p.log_slices > 0)
+    bytes += 2 * static_cast<size_t>(num_tokens * slices * Exchange::Quads(p.max_items, slices)) * 16;
   return bytes;
 }
 

@@ -1,10 +1,11 @@
 // Products of packed weights with up to a few dozen tokens on the GPU: LinearKernels::kTiles. Weights are
 // streamed once by all multiprocessors through rings in shared memory and multiplied on tensor cores (tile_mma.cuh).
 //
-// One launch takes up to eight matrices that share x. An item is 16 rows of one of them. K is cut into Q segments, a function
-// of the shapes alone, and their sums are added as a balanced tree. Who sums them may depend on T without a change of bits:
-// with few tokens the warps of one block (all Q), with more the blocks of a cluster (S slices of Q / S segments), so that a
-// block reads and converts its slice of x only. Matrices with many rows are not cut: a warp sums whole rows.
+// One launch takes up to eight matrices that share x. An item is 16 rows of one of them. K is cut into Q segments, a
+// function of the shapes alone, and their sums are added as a balanced tree. Who sums them may depend on T without a
+// change of bits: with few tokens the warps of one block (all Q), with more the blocks of a cluster (S slices of Q / S
+// segments), so that a block reads and converts its slice of x only. Matrices with many rows are not cut: a warp sums
+// whole rows.
 #pragma once
 
 #include "device/exec_context.h"
@@ -22,10 +23,13 @@ inline constexpr int kMaxTileLinearMatrices = 8;
 
 namespace tile_linear {
 // Whether K is not cut: every warp has row tiles of its own.
-inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) { return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128; }
+inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
+  return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128;
+}
 }  // namespace tile_linear
 
-// x: f32 [T, groups * K]. With `norm` [K] its rows are RMS-normalised and multiplied by it first (rms_norm.h); one group then.
+// x: f32 [T, groups * K]. With `norm` [K] its rows are RMS-normalised and multiplied by it first (rms_norm.h); one
+// group then.
 void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
                 const float* norm = nullptr, float norm_eps = 0);
 

@@ -14,10 +14,11 @@ namespace tile_linear {
 namespace {
 
 constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
-constexpr int64_t kSpreadTokens = 8;    // up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
+// up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
+constexpr int64_t kSpreadTokens = 8;
 
-// How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and so who
-// sums what may depend on T.
+// How a product is cut. Segments, and with them the bits of a row, are a function of the shapes; slices, clusters and
+// so who sums what may depend on T.
 struct Cut {
   int log_segments, log_slices, clusters;
 };
@@ -27,8 +28,12 @@ Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int6
   Cut cut = {};
   const bool direct = IsDirect(ctx, tile_cols, items);
   while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
-  while (cut.log_slices < cut.log_segments && std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes) ++cut.log_slices;
-  while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments && items << (cut.log_slices + 1) <= sms) ++cut.log_slices;
+  while (cut.log_slices < cut.log_segments &&
+         std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes)
+    ++cut.log_slices;
+  while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments &&
+         items << (cut.log_slices + 1) <= sms)
+    ++cut.log_slices;
   cut.clusters = std::min({cut.log_slices == 0 ? sms : MaxClusters(ctx, 1 << cut.log_slices), items, kMaxClusters});
   if (groups > 1) cut.clusters = std::min(cut.clusters, std::max(1, cut.clusters / groups) * groups);
   return cut;
@@ -55,14 +60,17 @@ void CutByBytes(Params& p, int64_t bytes) {
   for (int c = 0; c < p.num_clusters; ++c) p.max_items = std::max(p.max_items, p.ranges[c].end - p.ranges[c].begin);
 }
 
-// Ranges of one format each, of matrices sorted by format. Blocks go one by one to the format whose largest range has most bytes.
-// Ranges of few bytes come last: the last blocks begin when the kernel in front ends, the others while x is made.
+// Ranges of one format each, of matrices sorted by format. Blocks go one by one to the format whose largest range has
+// most bytes. Ranges of few bytes come last: the last blocks begin when the kernel in front ends, the others while x is
+// made.
 void CutByFormat(Params& p) {
   struct Part {
     WeightFormat format;
     int first, items, blocks;
     // Bytes of the largest range, and on average; of 64 columns.
-    std::pair<int64_t, int64_t> Load() const { return {CeilDiv(items, blocks) * TileBytes(format), items * TileBytes(format) / blocks}; }
+    std::pair<int64_t, int64_t> Load() const {
+      return {CeilDiv(items, blocks) * TileBytes(format), items * TileBytes(format) / blocks};
+    }
   };
   Part parts[kMaxTileLinearMatrices];
   int count = 0;
@@ -106,11 +114,13 @@ void CutByFormat(Params& p) {
   }
 }
 
-void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count, const float* norm, float norm_eps) {
+void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count,
+         const float* norm, float norm_eps) {
   DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
   TileLinearMatrix matrices[kMaxTileLinearMatrices];  // by format
   std::copy_n(in, count, matrices);
-  std::stable_sort(matrices, matrices + count, [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
+  std::stable_sort(matrices, matrices + count,
+                   [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
   Params p = {};
   p.num_matrices = count;
   p.norm = norm;
@@ -120,12 +130,14 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
   p.groups = static_cast<int>(matrices[0].groups);
   p.x_stride = matrices[0].groups * matrices[0].w.cols;
   p.rows_per_group = static_cast<int>(matrices[0].w.rows / p.groups);
-  p.items_per_group = static_cast<int>(CeilDiv(p.rows_per_group, 16)) + (p.groups > 1 && p.rows_per_group % 16 != 0 ? 1 : 0);
+  p.items_per_group = static_cast<int>(CeilDiv(p.rows_per_group, 16)) +
+                      (p.groups > 1 && p.rows_per_group % 16 != 0 ? 1 : 0);
   int64_t bytes = 0;
   WeightFormat format = matrices[0].w.format;
   for (int i = 0; i < count; ++i) {
     const QuantTensor& w = matrices[i].w;
-    DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols && (matrices[i].groups == 1 || count == 1));
+    DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols &&
+               (matrices[i].groups == 1 || count == 1));
     p.matrices[i] = {.codes = w.codes,
                      .scales = reinterpret_cast<const float*>(w.block_scale),
                      .factor = w.global_scale * MmaFactor(w.format),
@@ -151,7 +163,8 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
     p.splits = std::max(1, cut.clusters / p.groups);
     p.items_each = p.items / cut.clusters;
     p.items_rest = p.items % cut.clusters;
-    p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits) : CeilDiv(p.items, cut.clusters));
+    p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits)
+                                                : CeilDiv(p.items, cut.clusters));
     if (format != kMixed || p.groups > 1) return;
     static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
     DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
@@ -187,7 +200,8 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
 }  // namespace
 }  // namespace tile_linear
 
-void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count, const float* norm, float norm_eps) {
+void TileLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
+                const float* norm, float norm_eps) {
   tile_linear::Run(ctx, x, num_tokens, matrices, count, norm, norm_eps);
 }
 

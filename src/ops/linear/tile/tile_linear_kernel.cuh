@@ -1,5 +1,5 @@
-// The kernel of tile_linear_cuda.cu and its launches; that of one token and what chooses between them are in tile_linear_one.cuh,
-// which a translation unit for each format includes.
+// The kernel of tile_linear_cuda.cu and its launches; that of one token and what chooses between them are in
+// tile_linear_one.cuh, which a translation unit for each format includes.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace dsv4::tile_linear {
 
 // y of four rows of an item's tile, from row `first` of the tile on.
-__device__ __forceinline__ void WriteRows(const Params& p, const Range& range, const float* scales, int item, int first, int token, float4 sum) {
+__device__ __forceinline__ void WriteRows(const Params& p, const Range& range, const float* scales, int item, int first,
+                                          int token, float4 sum) {
   const int m = MatrixOf(p, item);
   const Matrix& a = p.matrices[m];
   const int n = RowTile(p, m, range.group, item) * 16 + first, begin = range.group * p.rows_per_group;
@@ -26,9 +27,12 @@ __device__ __forceinline__ void WriteRows(const Params& p, const Range& range, c
   }
 }
 
-__device__ __forceinline__ float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
 
-// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree: cut over blocks or warps, the sum of Q segments has the same bits.
+// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree: cut over blocks or warps, the sum of Q segments has the same
+// bits.
 __device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int count) {
   float4 sum = terms[0];
   if (count >= 2) sum = sum + terms[stride];
@@ -38,17 +42,20 @@ __device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int c
 }
 
 // All warps' partial sums of a range, which lie in shared memory, become y.
-__device__ __forceinline__ void Reduce(const Params& p, const Range& range, const float* scales, const Exchange& e, int rank, uint32_t parity) {
+__device__ __forceinline__ void Reduce(const Params& p, const Range& range, const float* scales, const Exchange& e,
+                                       int rank, uint32_t parity) {
   const int slices = 1 << p.log_slices, parts = 1 << p.log_parts, items = range.end - range.begin;
   const int quads = 4 * items, stride = Exchange::Stride(items) / 4, part_stride = p.num_tokens * stride;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float4* partials = reinterpret_cast<const float4*>(e.partials);
   if (slices == 1) {
     // One token: the warps share its rows.
-    const int first = p.num_tokens == 1 ? static_cast<int>(threadIdx.x) : lane, step = p.num_tokens == 1 ? kThreads : 32;
+    const int first = p.num_tokens == 1 ? static_cast<int>(threadIdx.x) : lane,
+              step = p.num_tokens == 1 ? kThreads : 32;
     for (int token = p.num_tokens == 1 ? 0 : warp; token < p.num_tokens; token += kWarps) {
       for (int quad = first; quad < quads; quad += step) {
-        WriteRows(p, range, scales, range.begin + quad / 4, quad % 4 * 4, token, TreeSum(partials + token * stride + quad, part_stride, parts));
+        WriteRows(p, range, scales, range.begin + quad / 4, quad % 4 * 4, token,
+                  TreeSum(partials + token * stride + quad, part_stride, parts));
       }
     }
     return;
@@ -66,7 +73,8 @@ __device__ __forceinline__ void Reduce(const Params& p, const Range& range, cons
   for (int token = warp; token < p.num_tokens; token += kWarps) {
     for (int i = lane; i * slices + rank < quads; i += 32) {
       const int quad = i * slices + rank;
-      WriteRows(p, range, scales, range.begin + quad / 4, quad % 4 * 4, token, TreeSum(e.received + (token * owned + i) * slices, 1, slices));
+      WriteRows(p, range, scales, range.begin + quad / 4, quad % 4 * 4, token,
+                TreeSum(e.received + (token * owned + i) * slices, 1, slices));
     }
   }
 }
@@ -78,7 +86,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   __shared__ float row_scales[32];  // of the tokens' rows, which a norm multiplies sums with
   static_assert(sizeof barriers + sizeof row_scales <= kOwnShared);
   AllowNext();
-  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0),
+            lane = static_cast<int>(threadIdx.x) % 32;
   const int slices = 1 << p.log_slices, parts = 1 << p.log_parts;
   const int rank = static_cast<int>(blockIdx.x) & (slices - 1), cluster = static_cast<int>(blockIdx.x) >> p.log_slices;
   const int part = warp & (parts - 1), segment = rank * parts + part;
@@ -89,7 +98,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   share.first = p.tile_cols * segment >> p.log_segments;
   share.count = (p.tile_cols * (segment + 1) >> p.log_segments) - share.first;
   // By way of a shuffle, so that loops do not compute it again.
-  const uint32_t ring = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0) + warp * (p.slots * kSlotBytes), slots_end = ring + p.slots * kSlotBytes;
+  const uint32_t ring = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0) + warp * (p.slots * kSlotBytes),
+                 slots_end = ring + p.slots * kSlotBytes;
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8);
 
   Range range = RangeAt<F>(p, cluster);
@@ -117,7 +127,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
   };
   if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(range.begin + share.offset);
   if (p.norm != nullptr && static_cast<int>(threadIdx.x) < (p.cols + 31) / 32) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));  // not waited for: this may be all the time there is
+    // not waited for: this may be all the time there is
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));
   }
   WaitForPrevious();
 
@@ -151,7 +162,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
     StageInputs<NX>(p, range.group, first_tile * 64, end_tile - first_tile, inputs);
     if (p.norm != nullptr && i == cluster) RowScales(p, row_scales);
     if (slices > 1 && threadIdx.x == 0) {
-      BarrierExpect(exchange.barrier, static_cast<uint32_t>(p.num_tokens * ((4 * items - rank + slices - 1) >> p.log_slices) * slices) * 16);
+      BarrierExpect(
+          exchange.barrier,
+          static_cast<uint32_t>(p.num_tokens * ((4 * items - rank + slices - 1) >> p.log_slices) * slices) * 16);
     }
     __syncthreads();
     int m = MatrixOf(p, range.begin);
@@ -194,7 +207,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
         for (int j = 0; j < 4; ++j) acc[0][n][j] += acc[1][n][j];
       }
       X::Join(acc[0], sum);
-      const int row = lane / 4, n = direct ? RowTile(p, m, range.group, item) * 16 + row : (item - range.begin) * 16 + row;
+      const int row = lane / 4,
+                n = direct ? RowTile(p, m, range.group, item) * 16 + row : (item - range.begin) * 16 + row;
       const int begin = direct ? range.group * p.rows_per_group : 0;
       const int end = !direct ? n + 16 : p.groups == 1 ? a.rows : begin + p.rows_per_group;
       float* const to = direct ? a.y : exchange.partials + part * p.num_tokens * stride;
@@ -212,7 +226,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
     if (direct) continue;
     __syncthreads();
     if (slices > 1 && i == cluster) ClusterWait();  // the others have begun: their memory may be written
-    exchange.received = reinterpret_cast<float4*>(exchange.partials + parts * p.num_tokens * Exchange::Stride(p.max_items)) +
+    exchange.received = reinterpret_cast<float4*>(exchange.partials +
+                                                  parts * p.num_tokens * Exchange::Stride(p.max_items)) +
                         parity * (p.num_tokens * Exchange::Quads(p.max_items, slices) * slices);
     Reduce(p, range, row_scales, exchange, rank, parity);
     parity ^= 1;
@@ -223,7 +238,8 @@ template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;
   const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX), kOneBlock);
-  LaunchClusters(ctx, kernel, 1 << p.log_slices, dim3(static_cast<unsigned>(p.num_clusters << p.log_slices)), dim3(kThreads), shared_bytes, p);
+  LaunchClusters(ctx, kernel, 1 << p.log_slices, dim3(static_cast<unsigned>(p.num_clusters << p.log_slices)),
+                 dim3(kThreads), shared_bytes, p);
 }
 
 }  // namespace dsv4::tile_linear

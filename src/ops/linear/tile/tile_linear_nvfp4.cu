@@ -5,11 +5,13 @@ namespace dsv4::tile_linear {
 
 template void LaunchFormat<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p);
 
-// Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of multiprocessors.
+// Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of
+// multiprocessors.
 int MaxClusters(const ExecContext& ctx, int slices) {
   constexpr int kOnePerMultiprocessor = 160 * 1024;
   const auto kernel = TileLinearKernel<WeightFormat::kNvfp4, 1, kPair>;
-  const int count = MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), slices, ctx.gpu.multiprocessors / slices * slices, kThreads, kOnePerMultiprocessor);
+  const int count = MaxActiveClusters(ctx, reinterpret_cast<const void*>(kernel), slices,
+                                      ctx.gpu.multiprocessors / slices * slices, kThreads, kOnePerMultiprocessor);
   return count > 0 ? count : std::max(1, ctx.gpu.multiprocessors / (2 * slices));
 }
 

@@ -1,6 +1,6 @@
-// One token, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as little beside the products as
-// possible, for the step waits for issue slots and for code here. A block has weights of one format. The same tiles, warps and
-// order of sums, so the same bits as among other tokens.
+// One token, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as little beside the
+// products as possible, for the step waits for issue slots and for code here. A block has weights of one format. The
+// same tiles, warps and order of sums, so the same bits as among other tokens.
 #pragma once
 
 #include "ops/linear/tile/one_token.cuh"
@@ -8,10 +8,11 @@
 
 namespace dsv4::tile_linear {
 
-// Whether a launch is one that OneTokenKernel takes: blocks have a range each, of whole row tiles and no more rows than threads
-// where K is cut.
+// Whether a launch is one that OneTokenKernel takes: blocks have a range each, of whole row tiles and no more rows than
+// threads where K is cut.
 inline bool OneTokenTakes(const Params& p) {
-  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots && (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
+  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots &&
+         (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
@@ -30,7 +31,8 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
   const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
-  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8), ring = base + warp * (kSlots * kSlotBytes);
+  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8),
+                 ring = base + warp * (kSlots * kSlotBytes);
   if (ElectLane()) {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) BarrierInit(full + 8 * s, 1);
@@ -88,7 +90,8 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
   __syncthreads();
 
   const bool stores = lane % 4 == 0;
-  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kOneTokenTile, slots_end = ring + kSlots * kSlotBytes;
+  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kOneTokenTile,
+                 slots_end = ring + kSlots * kSlotBytes;
   float* to = nullptr;
   if constexpr (!kDirect) to = partials + part * stride + (item - range.begin) * 16 + lane / 4;
   int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
@@ -177,12 +180,14 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   static_assert(sizeof barriers + sizeof row_scale <= kOwnShared);
   AllowNext();
   const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
-  CallWithFormat<F>(format, [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
+  CallWithFormat<F>(format,
+                    [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
 }
 
 template <WeightFormat F, bool kDirect, bool kWhole>
 void LaunchOneToken(const ExecContext& ctx, const Params& p) {
-  Launch(ctx, OneTokenKernel<F, kDirect, kWhole>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads), std::max(SharedBytes(p, 1, kPair), kOneBlock), p);
+  Launch(ctx, OneTokenKernel<F, kDirect, kWhole>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads),
+         std::max(SharedBytes(p, 1, kPair), kOneBlock), p);
 }
 
 // Of one token.
@@ -191,7 +196,8 @@ void LaunchOneToken(const ExecContext& ctx, const Params& p) {
   if (!OneTokenTakes(p) || (F == kMixed && !RangesHaveOneFormat(p))) return LaunchTileLinear<F, 1, kPair>(ctx, p);
   const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
   if constexpr (F != kMixed) {
-    if (p.log_segments == 0) return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
+    if (p.log_segments == 0)
+      return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
   }
   whole ? LaunchOneToken<F, false, true>(ctx, p) : LaunchOneToken<F, false, false>(ctx, p);
 }

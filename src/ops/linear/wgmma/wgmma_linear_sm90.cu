@@ -12,8 +12,8 @@ namespace {
 
 using namespace sm90;  // NOLINT: this file is sm90
 
-// Activations are converted while the product runs where that is faster: ConvertKernel does the first token tiles, two warps
-// of each of the product's blocks the rest, tile by tile; ready[tile] counts the warps that are through with it.
+// Activations are converted while the product runs where that is faster: ConvertKernel does the first token tiles, two
+// warps of each of the product's blocks the rest, tile by tile; ready[tile] counts the warps that are through with it.
 struct Conversion {
   const float* x;  // [T, groups * k]
   uint8_t* out;    // blocks: block column c of group g is number g * slabs + c
@@ -52,8 +52,9 @@ struct LinearParams {
 
 struct LinearTile {
   int matrix, group, token0, row_tile0, row_tile_end;  // row tiles of the whole matrix
-  // `turned`: RoPE turns the last rows of a head, which takes longer. A block's tiles are a grid apart, so row steps move by one from
-  // one token step to the next: otherwise some blocks have nothing but such tiles, and all wait for them.
+  // `turned`: RoPE turns the last rows of a head, which takes longer. A block's tiles are a grid apart, so row steps
+  // move by one from one token step to the next: otherwise some blocks have nothing but such tiles, and all wait for
+  // them.
   __device__ __forceinline__ LinearTile(const LinearParams& p, int tile, int tile_tokens, bool turned) {
     const int token_step = tile / p.row_steps / p.groups, row_step = (tile + (turned ? token_step : 0)) % p.row_steps;
     group = tile / p.row_steps % p.groups;
@@ -97,7 +98,8 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
     const int column[2] = {i % columns, (i + stride) % columns};
     BlockValues values[2];
     values[0].Load(SourceOf(c, row[0], column[0]).x, SourceOf(c, row[0], column[0]).columns, c.aligned);
-    if (i + stride < count) values[1].Load(SourceOf(c, row[1], column[1]).x, SourceOf(c, row[1], column[1]).columns, c.aligned);
+    if (i + stride < count)
+      values[1].Load(SourceOf(c, row[1], column[1]).x, SourceOf(c, row[1], column[1]).columns, c.aligned);
     StoreBlocks<kHalf>(c, row[0], column[0], values[0]);
     if (i + stride < count) StoreBlocks<kHalf>(c, row[1], column[1], values[1]);
   }
@@ -114,7 +116,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
   const GemmShared s = CarveShared<kFormat, kN, kParts>(memory);
   AllowNext();
   InitBarriers(s);
-  const int num_tiles = p.row_steps * p.groups * p.token_steps, first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
+  const int num_tiles = p.row_steps * p.groups * p.token_steps, first_tile = static_cast<int>(blockIdx.x),
+            stride = static_cast<int>(gridDim.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
@@ -125,7 +128,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
         const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
         const int row_tile = at.row_tile0 + lane;
         const uint8_t* codes = p.matrices[at.matrix].codes;
-        codes = row_tile < at.row_tile_end ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat) : nullptr;
+        codes = row_tile < at.row_tile_end ? codes + static_cast<int64_t>(row_tile) * p.slabs * TileBytes(kFormat)
+                                           : nullptr;
         CopyWeights<kFormat>(s, ring, codes, p.slabs);
       }
       return;
@@ -141,8 +145,10 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
           WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
         }
         const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
-        const uint8_t* tokens = p.tokens + (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
-        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024, int64_t{1024} * p.row_blocks8, p.slabs);
+        const uint8_t* tokens = p.tokens +
+                                (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
+        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024,
+                                                        int64_t{1024} * p.row_blocks8, p.slabs);
       }
       return;
     }
@@ -170,19 +176,23 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
       MultiplyTile<kFormat, kN, kParts, false>(s, position, rows, scales, p.slabs, acc, unit);
       const float scale = m.global_scale * FormatScale<kFormat>();
       if constexpr (kOutput == Output::kBlocks) {
-        const int64_t block = static_cast<int64_t>((at.row_tile0 + 4 * (warpgroup - 1)) / 4) * p.row_blocks8 + at.token0 / 8;
+        const int64_t block = static_cast<int64_t>((at.row_tile0 + 4 * (warpgroup - 1)) / 4) * p.row_blocks8 +
+                              at.token0 / 8;
         const int blocks = at.row_tile0 + 4 * (warpgroup - 1) < at.row_tile_end ? p.row_blocks8 - at.token0 / 8 : 0;
-        StoreBlocksOfSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, p.y_blocks + block * 1024, blocks, tile + stride >= num_tiles);
+        StoreBlocksOfSums<kN>(s, acc, {unit[0] * scale, unit[1] * scale}, p.y_blocks + block * 1024, blocks,
+                              tile + stride >= num_tiles);
       } else if constexpr (kOutput == Output::kQueries) {
-        const int column = (at.row_tile0 + 4 * (warpgroup - 1)) / 4, columns = at.row_tile_end / 4;  // blocks of 64 channels
+        // blocks of 64 channels
+        const int column = (at.row_tile0 + 4 * (warpgroup - 1)) / 4, columns = at.row_tile_end / 4;
         const bool turned = column % p.head_blocks == p.head_blocks - 1;
-        StoreQueries<kN>(s, acc, {unit[0] * scale, unit[1] * scale},
-                         {.blocks = p.query_blocks + (static_cast<int64_t>(column) * p.row_blocks8 + at.token0 / 8) * 1024,
-                          .squares = p.squares + static_cast<int64_t>(at.token0) * columns + column,
-                          .squares_stride = columns,
-                          .cos_sin = turned && column < columns ? p.cos_sin + static_cast<int64_t>(at.token0) * 32 : nullptr,
-                          .num_tokens = column < columns ? p.num_tokens - at.token0 : 0},
-                         tile + stride >= num_tiles);
+        StoreQueries<kN>(
+            s, acc, {unit[0] * scale, unit[1] * scale},
+            {.blocks = p.query_blocks + (static_cast<int64_t>(column) * p.row_blocks8 + at.token0 / 8) * 1024,
+             .squares = p.squares + static_cast<int64_t>(at.token0) * columns + column,
+             .squares_stride = columns,
+             .cos_sin = turned && column < columns ? p.cos_sin + static_cast<int64_t>(at.token0) * 32 : nullptr,
+             .num_tokens = column < columns ? p.num_tokens - at.token0 : 0},
+            tile + stride >= num_tiles);
       } else {
         const int row = row_tile * 16 - at.group * m.n;  // negative when a group does not begin with a tile
         float* y = m.y + static_cast<int64_t>(at.token0) * m.y_stride + at.group * m.n + row;
@@ -206,25 +216,30 @@ __global__ void __launch_bounds__(256) ConvertKernel(const Conversion c) {
   if (blockIdx.x == 0) {
     for (int i = static_cast<int>(threadIdx.x); i < kMaxTokenTiles; i += 256) c.ready[i] = 0;
   }
-  ConvertTiles<kHalf>(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), static_cast<int>(gridDim.x) * 8);
+  ConvertTiles<kHalf>(c, 0, c.first_tiles, static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32),
+                      static_cast<int>(gridDim.x) * 8);
 }
 
 // What is to be done before the product.
-enum class Convert { kNo, kFirst, kMeanwhile };  // activations are there; converted by a kernel in front; in part by the product's blocks
+// activations are there; converted by a kernel in front; in part by the product's blocks
+enum class Convert { kNo, kFirst, kMeanwhile };
 
 template <WeightFormat kFormat, int kN, int kParts, Output kOutput = Output::kFloats>
 void LaunchTiles(const ExecContext& ctx, LinearParams p, Convert convert) {
   p.token_steps = static_cast<int>(CeilDiv(p.num_tokens, kN));
-  const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps, grid = std::min(tiles, ctx.gpu.multiprocessors);
+  const int tiles_of_step = p.row_steps * p.groups, tiles = tiles_of_step * p.token_steps,
+            grid = std::min(tiles, ctx.gpu.multiprocessors);
   p.conversion.tile_blocks8 = kN / 8;
-  // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 % faster
-  // on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted before.
+  // The converting warps keep up when a tile's activations serve many rows: at 56 row steps overlapping was 6 to 9 %
+  // faster on an H200, at 33 it was 6 % slower, below 16 a third. What the first round needs is always converted
+  // before.
   constexpr int kOverlapRowSteps = 48;
   p.conversion.first_tiles = convert == Convert::kMeanwhile && p.row_steps >= kOverlapRowSteps
                                  ? std::min(static_cast<int>(CeilDiv(grid, tiles_of_step)), p.token_steps)
                                  : p.token_steps;
   if (convert != Convert::kNo) {
-    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors * 8)), dim3(256), 0, p.conversion);
+    Launch(ctx, ConvertKernel<kHalf<kFormat>>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors * 8)), dim3(256), 0,
+           p.conversion);
   }
   Launch(ctx, LinearKernel<kFormat, kN, kParts, kOutput>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
          static_cast<size_t>(GemmSharedBytes(kFormat, kN, kParts)), p);
@@ -276,7 +291,8 @@ void WgmmaLinear(const ExecContext& ctx, const LinearArgs& a) {
     const bool given = a.x_blocks != nullptr && IsHalf(kind.format) && of_kind == 1;
     constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
     const int64_t token_bytes = a.groups * slabs * of_kind * 128;
-    const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens, int64_t{kMaxTokenTiles} * 64);
+    const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens,
+                                 int64_t{kMaxTokenTiles} * 64);
     DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
     const int64_t pieces = given ? 1 : CeilDiv(num_tokens, fit);
     DSV4_CHECK(y_blocks == nullptr || pieces == 1);
@@ -287,14 +303,17 @@ void WgmmaLinear(const ExecContext& ctx, const LinearArgs& a) {
       int queries;
       bool operator==(const Together&) const = default;
     };
-    const auto together_of = [&](int i) { return Together{a.parts[i].w.format, a.parts[i].queries.blocks != nullptr ? i : -1}; };
+    const auto together_of = [&](int i) {
+      return Together{a.parts[i].w.format, a.parts[i].queries.blocks != nullptr ? i : -1};
+    };
     Together launches[kMaxLinearParts];
     int num_launches = 0;
     for (int i = lead; i < a.parts.size(); ++i) {
       const QuantTensor& w = a.parts[i].w;
       if (done[i] || IsHalf(w.format) != IsHalf(kind.format) || GpuInputNumbers(ctx, w) != of_kind) continue;
       done[i] = true;
-      if (std::find(launches, launches + num_launches, together_of(i)) == launches + num_launches) launches[num_launches++] = together_of(i);
+      if (std::find(launches, launches + num_launches, together_of(i)) == launches + num_launches)
+        launches[num_launches++] = together_of(i);
     }
     for (int64_t begin = 0; begin < num_tokens; begin += piece) {
       const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
@@ -325,14 +344,16 @@ void WgmmaLinear(const ExecContext& ctx, const LinearArgs& a) {
         for (int i = lead; i < a.parts.size(); ++i) {
           const QuantTensor& w = a.parts[i].w;
           if (!(together_of(i) == launches[f])) continue;
-          const int64_t n = w.rows / a.groups, row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
-          p.matrices[p.count++] = {.codes = w.codes,
-                                   .scales = reinterpret_cast<const float*>(w.block_scale),
-                                   .y = y_blocks != nullptr || launches[f].queries == i ? nullptr : a.parts[i].y.f32() + begin * w.rows,
-                                   .global_scale = launches[f].queries == i ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
-                                   .n = static_cast<int>(n),
-                                   .y_stride = static_cast<int>(w.rows),
-                                   .first_step = static_cast<int>(steps)};
+          const int64_t n = w.rows / a.groups,
+                        row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
+          p.matrices[p.count++] = {
+              .codes = w.codes,
+              .scales = reinterpret_cast<const float*>(w.block_scale),
+              .y = y_blocks != nullptr || launches[f].queries == i ? nullptr : a.parts[i].y.f32() + begin * w.rows,
+              .global_scale = launches[f].queries == i ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
+              .n = static_cast<int>(n),
+              .y_stride = static_cast<int>(w.rows),
+              .first_step = static_cast<int>(steps)};
           steps += CeilDiv(row_tiles, kRowTiles);
         }
         p.row_steps = static_cast<int>(steps);
@@ -340,12 +361,16 @@ void WgmmaLinear(const ExecContext& ctx, const LinearArgs& a) {
         if (launches[f].queries >= 0) {
           const LinearPart& part = a.parts[launches[f].queries];
           const QueryBlocks& q = part.queries;
-          DSV4_CHECK(pieces == 1 && of_kind == 1 && IsHalf(part.w.format) && a.groups == 1 && q.head_dim % 64 == 0 && part.w.rows % q.head_dim == 0);
+          DSV4_CHECK(pieces == 1 && of_kind == 1 && IsHalf(part.w.format) && a.groups == 1 && q.head_dim % 64 == 0 &&
+                     part.w.rows % q.head_dim == 0);
           DSV4_CHECK(q.cos_sin.dim(0) == num_tokens && q.cos_sin.dim(1) == 32);
-          p.query_blocks = q.blocks, p.squares = q.squares, p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
+          p.query_blocks = q.blocks, p.squares = q.squares,
+          p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
           p.head_blocks = static_cast<int>(q.head_dim / 64);
         }
-        const Convert convert = given || f > 0 ? Convert::kNo : num_launches > 1 ? Convert::kFirst : Convert::kMeanwhile;
+        const Convert convert = given || f > 0     ? Convert::kNo
+                                : num_launches > 1 ? Convert::kFirst
+                                                   : Convert::kMeanwhile;
         WithTileFormat(launches[f].format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p, convert); });
       }
     }
