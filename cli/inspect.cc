@@ -52,6 +52,7 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"experts", p.experts},
                {"experts_on_host", p.experts_on_host},
                {"host_expert_bytes", p.host_expert_bytes},
+               {"host_embedding_bytes", p.host_embedding_bytes},
                {"host_bytes_per_token", p.host_bytes_per_token},
                {"host_available_bytes", p.host_available_bytes}};
   j["cards"] = Json::array();
@@ -147,12 +148,13 @@ std::string Plan(const ModelDescription& d) {
                             p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
                            {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
                           {false, true});
-  if (!p.experts_on_host.empty()) {
+  if (p.host_embedding_bytes > 0) {
     int64_t on_host = 0;
     for (const int64_t count : p.experts_on_host) on_host += count;
-    out += "\nexperts in host memory\n" +
-           Table({{"of all " + FormatCount(p.experts), FormatCount(on_host)},
-                  {"bytes", FormatBytes(p.host_expert_bytes)},
+    out += "\nin host memory\n" +
+           Table({{"embedding table", FormatBytes(p.host_embedding_bytes)},
+                  {"experts, of all " + FormatCount(p.experts), FormatCount(on_host)},
+                  {"their bytes", FormatBytes(p.host_expert_bytes)},
                   {"a token is expected to read, over one link",
                    FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))},
                   {"host memory that is free", FormatBytes(p.host_available_bytes)}},

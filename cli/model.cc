@@ -60,18 +60,21 @@ std::string PlanLine(const MemoryPlan& p) {
   if (p.max_context_that_fits < p.max_context)
     line += ", enough for " + FormatCount(p.max_context_that_fits) + " tokens";
   if (p.loading_bytes > 0) {
-    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it and " + FormatBytes(p.host_staging_bytes) +
-            " of the host";
+    line += "; loading takes " + FormatBytes(p.loading_bytes) + " of it";
+    if (p.host_staging_bytes > 0) line += " and " + FormatBytes(p.host_staging_bytes) + " of the host";
   }
   return line + "\n";
 }
 
-// Where experts stay in host memory, and what that costs.
-std::string HostExpertsLine(const MemoryPlan& p) {
+// What stays in host memory, and what that costs.
+std::string HostLine(const MemoryPlan& p) {
+  if (p.experts_on_host.empty())
+    return "the embedding table stays in host memory (" + FormatBytes(p.host_embedding_bytes) + "), all experts fit\n";
   const auto [least, most] = std::minmax_element(p.experts_on_host.begin(), p.experts_on_host.end());
   int64_t on_host = 0, layers = 0;
   for (const int64_t n : p.experts_on_host) on_host += n, layers += n > 0 ? 1 : 0;
-  return FormatCount(on_host) + " of " + FormatCount(p.experts) + " experts stay in host memory (" +
+  return FormatCount(on_host) + " of " + FormatCount(p.experts) +
+         " experts and the embedding table stay in host memory (" + FormatBytes(p.host_embedding_bytes) + " and " +
          FormatBytes(p.host_expert_bytes) + "; " + FormatCount(layers) + " of " +
          FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " + FormatCount(*least) + " to " +
          FormatCount(*most) + " of a layer): a token is expected to read " +
@@ -97,7 +100,7 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   const bool tells = tell_plan || (!IsCpu(options.device) && StderrIsTerminal());
   options.on_plan = [tells](const MemoryPlan& plan) {
     if (tells) PrintError(PlanLine(plan));
-    if (!plan.experts_on_host.empty()) PrintError(HostExpertsLine(plan));
+    if (plan.host_embedding_bytes > 0) PrintError(HostLine(plan));
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();

@@ -38,6 +38,7 @@ struct MemoryPlan {
   int64_t experts = 0;            // of all layers
   std::vector<int64_t> experts_on_host = {};  // by layer, in the host's memory (docs/offload.md); empty: none
   int64_t host_expert_bytes = 0;  // that they take there, of all devices together
+  int64_t host_embedding_bytes = 0;  // likewise, the embedding table; 0: it is on the devices
   double host_bytes_per_token = 0;  // that a token is expected to read there through one device's link
   int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown)
 };

@@ -39,7 +39,8 @@ CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const
   const ModelSizes sizes = source.Sizes(gpu.kind, count);
   const int64_t experts = source.facts().num_experts *
                           std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
-  const int64_t left = memory - (NeededBytes(plan, KvRoom(options, source.facts(), memory)) - experts);
+  int64_t left = memory - (NeededBytes(plan, KvRoom(options, source.facts(), memory)) - experts);
+  if (left < experts) left += sizes.embedding;
   CardPlan out{.gigabytes = card.gigabytes, .count = count, .fits = left >= 0};
   if (!out.fits || experts == 0) return out;
   out.resident = std::min(1.0, static_cast<double>(left) / static_cast<double>(experts));

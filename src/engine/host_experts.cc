@@ -61,13 +61,14 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
 }
 
 Status CheckHost(const MemoryPlan& p, DeviceKind device) {
-  if (p.host_expert_bytes == 0 || p.host_available_bytes == 0) return {};
+  const int64_t moved = p.host_expert_bytes + p.host_embedding_bytes;
+  if (moved == 0 || p.host_available_bytes == 0) return {};
   // On a CPU it is all the same memory.
-  const int64_t needed = p.host_expert_bytes + p.devices * p.host_staging_bytes + kProgramBytes +
+  const int64_t needed = moved + p.devices * p.host_staging_bytes + kProgramBytes +
                          (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
   if (needed <= p.host_available_bytes) return {};
   return ResourceExhausted(
-      StrCat("experts that do not fit ", p.device, " take ", p.host_expert_bytes,
+      StrCat("weights that do not fit ", p.device, " take ", moved,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
              " are available; close other programs, use more GPUs or leave less free for KV (--kv-room)"));
 }

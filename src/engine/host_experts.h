@@ -16,9 +16,10 @@ namespace dsv4 {
 // Bytes of KV that a rank's experts leave free of the `available_bytes` that it has: a page at least.
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes);
 
-// Where the model does not fit with one page of KV (with options.kv_room, where that was asked for), keeps experts in
-// the host's memory, so that it does with KvRoom beside it; plans anew. kInvalidArgument, kDataLoss, kNotFound: the
-// file of counts. On a CPU only under a limit (options.gpu_memory). Whether it fits then CheckPlan and CheckHost say.
+// Where the model does not fit with one page of KV (with options.kv_room, where that was asked for), keeps the
+// embedding table and experts in the host's memory, so that it does with KvRoom beside it; plans anew.
+// kInvalidArgument, kDataLoss, kNotFound: the file of counts. On a CPU only under a limit (options.gpu_memory). Whether
+// it fits then CheckPlan and CheckHost say.
 Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
                     MemoryPlan* plan);
 

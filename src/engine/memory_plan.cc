@@ -112,6 +112,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   plan.experts = facts.num_layers * facts.num_experts;
   plan.experts_on_host = sizes.experts_on_host;
   plan.host_expert_bytes = (on_host ? 1 : places.count) * sizes.host_experts;
+  plan.host_embedding_bytes = (on_host ? 1 : places.count) * sizes.host_embedding;
   plan.host_bytes_per_token = (on_host ? 1 : ranks) * sizes.host_bytes_per_token;
   plan.host_available_bytes = AvailableMemory();
   plan.device = device.name;

@@ -155,7 +155,8 @@ struct ModelSizes {
   int64_t widened = 0;       // small vectors kept as f32, on a CPU
   int64_t loading = 0;       // beside the weights while they load
   int64_t host_staging = 0;  // pinned memory of the host while they load
-  int64_t host_experts = 0;  // of the host, for experts that the device reads there; as they run
+  int64_t embedding = 0;     // of the embedding table, wherever it is
+  int64_t host_embedding = 0, host_experts = 0;  // of the host, for what the device reads there; as they run
   std::vector<int64_t> experts_on_host;  // by layer; empty: none
   std::vector<int64_t> expert_bytes;     // of one expert, by layer
   double decode_bytes = 0;               // of weights, that a decode step of one sequence reads, wherever they are
@@ -177,8 +178,9 @@ class ModelSource {
 
   // Of all `count` ranks together on a CPU, of each on GPUs.
   virtual ModelSizes Sizes(DeviceKind device, int count) const = 0;
-  // Keeps routed experts in the host's memory, where kernels read them (docs/offload.md): the least chosen by
-  // `counts` [L, E] (empty: as many of every layer), until Sizes' weights are `bytes` less or all experts are there.
+  // Keeps the embedding table, then routed experts in the host's memory, where kernels read them (docs/offload.md): the
+  // least chosen by `counts` [L, E] (empty: as many of every layer), until Sizes' weights are `bytes` less or all are
+  // there.
   // Before Load; a second call starts over. Of files on a CPU none are moved: they are the host's already.
   virtual void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) = 0;
   // Of one of `count` ranks.

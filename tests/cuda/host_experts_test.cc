@@ -93,9 +93,12 @@ TEST(CudaHostExperts, AFilesExpertsArriveOnTheHostToo) {
   const std::vector<float> want = LogitsOfModel(options);
   ASSERT_FALSE(want.empty());
   // So much room for KV that experts have to make it.
-  options.kv_room = plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes;
+  const int64_t embedding = int64_t{4096} * 256 * 2;
+  options.kv_room =
+      plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes + 2 * embedding;
   EXPECT_TRUE(LogitsOfModel(options) == want);
   EXPECT_FALSE(plan.experts_on_host.empty());
+  EXPECT_EQ(plan.host_embedding_bytes, embedding);
 }
 
 TEST(CudaHostExperts, TheDeviceBehavesAsIfItWereSmaller) {

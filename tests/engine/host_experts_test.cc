@@ -50,7 +50,7 @@ int64_t LimitFor(EngineOptions options, double resident) {
   const MemoryPlan least = PlanFor(options);
   EXPECT_EQ(SumOf(least.experts_on_host), least.experts);
   const double moved = (1 - resident) * static_cast<double>(least.host_expert_bytes);
-  return NeededBytes(whole, whole.ranks * options.kv_room) - static_cast<int64_t>(moved);
+  return NeededBytes(whole, whole.ranks * options.kv_room) - least.host_embedding_bytes - static_cast<int64_t>(moved);
 }
 
 // Of a prompt, then of tokens one by one.
@@ -99,10 +99,12 @@ TEST(HostExperts, ThePlanAddsUp) {
   EXPECT_EQ(whole.experts, kNanoLayers * kNanoExperts);
   EXPECT_TRUE(whole.experts_on_host.empty());
   EXPECT_EQ(whole.host_expert_bytes, 0);
+  EXPECT_EQ(whole.host_embedding_bytes, 0);
   options.gpu_memory = LimitFor(options, 0.5);
   const MemoryPlan half = PlanFor(options);
   EXPECT_EQ(half.available_bytes, options.gpu_memory);
-  EXPECT_EQ(half.weight_bytes + half.host_expert_bytes, whole.weight_bytes);
+  EXPECT_GT(half.host_embedding_bytes, 0);
+  EXPECT_EQ(half.weight_bytes + half.host_embedding_bytes + half.host_expert_bytes, whole.weight_bytes);
   EXPECT_TRUE(Fits(half, options.kv_room));
   EXPECT_FALSE(Fits(half, options.kv_room + half.host_expert_bytes));
   ASSERT_EQ(half.experts_on_host.size(), static_cast<size_t>(kNanoLayers));
@@ -112,6 +114,16 @@ TEST(HostExperts, ThePlanAddsUp) {
   EXPECT_NEAR(
       half.host_bytes_per_token,
       static_cast<double>(kNanoChosen) / kNanoExperts * static_cast<double>(SumOf(half.experts_on_host) * bytes), 1);
+}
+
+TEST(HostExperts, TheEmbeddingTableLeavesBeforeTheFirstExpert) {
+  EngineOptions options = SkewableNano();
+  const std::vector<float> want = SomeLogits(*LoadOrFail(options));
+  options.gpu_memory = LimitFor(options, 1);
+  const MemoryPlan plan = PlanFor(options);
+  EXPECT_GT(plan.host_embedding_bytes, 0);
+  EXPECT_TRUE(plan.experts_on_host.empty());
+  EXPECT_TRUE(SomeLogits(*LoadOrFail(options)) == want);
 }
 
 TEST(HostExperts, RoomForKvIsKept) {
@@ -135,7 +147,8 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   MemoryPlan plan{};
   plan.device = "a GPU";
   plan.devices = 2;
-  plan.host_expert_bytes = 1000;
+  plan.host_expert_bytes = 900;
+  plan.host_embedding_bytes = 100;
   plan.host_staging_bytes = 10;
   plan.host_available_bytes = 1020 + (int64_t{1} << 30);
   EXPECT_TRUE(CheckHost(plan, DeviceKind::kCuda).ok());

@@ -19,8 +19,8 @@ using Counts = std::vector<int64_t>;
 TEST(ExpertPlacement, NothingMovesWhereEverythingFits) {
   const Counts bytes(3, 100);
   for (const int64_t overflow : {int64_t{0}, int64_t{-5}}) {
-    const ExpertPlacement p = ExpertPlacement::Coldest(bytes, 4, overflow, {});
-    EXPECT_FALSE(p.any());
+    const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, overflow, {});
+    EXPECT_FALSE(p.EmbeddingOnHost());
     EXPECT_FALSE(p.OnHost(2, 3));
     EXPECT_TRUE(p.CountByLayer().empty());
     EXPECT_EQ(HostBytesOfToken(p, bytes, 4, 2, {}), 0);
@@ -30,7 +30,7 @@ TEST(ExpertPlacement, NothingMovesWhereEverythingFits) {
 TEST(ExpertPlacement, WithoutCountsLayersHaveAsMany) {
   const Counts bytes(5, 100);
   for (int64_t n = 1; n <= 40; ++n) {
-    const ExpertPlacement p = ExpertPlacement::Coldest(bytes, 8, 100 * n - 1, {});
+    const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 8, 100 * n - 1, {});
     const Counts by_layer = p.CountByLayer();
     EXPECT_EQ(std::accumulate(by_layer.begin(), by_layer.end(), int64_t{0}), n);
     for (const int64_t count : by_layer) EXPECT_TRUE(count == n / 5 || count == n / 5 + 1) << n;
@@ -38,7 +38,7 @@ TEST(ExpertPlacement, WithoutCountsLayersHaveAsMany) {
     EXPECT_EQ(p.OnHost(0, 0), n > 35);
     EXPECT_NEAR(HostBytesOfToken(p, bytes, 8, 2, {}), 200.0 * static_cast<double>(n) / 8, 1e-9);
   }
-  const ExpertPlacement all = ExpertPlacement::Coldest(bytes, 8, 1'000'000, {});
+  const ExpertPlacement all = ExpertPlacement::Coldest(0, bytes, 8, 1'000'000, {});
   EXPECT_EQ(all.CountByLayer(), Counts(5, 8));
 }
 
@@ -47,7 +47,7 @@ TEST(ExpertPlacement, TheLeastChosenForTheirSizeGoFirst) {
   const std::vector<uint64_t> counts = {9, 0, 5, 1,   // per byte .09 .00 .05 .01
                                         4, 30, 3, 8};  // .02 .15 .015 .04
   const auto on_host = [&](int64_t overflow) {
-    const ExpertPlacement p = ExpertPlacement::Coldest(bytes, 4, overflow, counts);
+    const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, overflow, counts);
     std::string s;
     for (int64_t i = 0; i < 8; ++i) s += p.OnHost(i / 4, i % 4) ? '1' : '0';
     return s;
@@ -58,11 +58,23 @@ TEST(ExpertPlacement, TheLeastChosenForTheirSizeGoFirst) {
   EXPECT_EQ(on_host(401), "01011010");
   EXPECT_EQ(on_host(601), "01011011");
   EXPECT_EQ(on_host(801), "01111011");
-  const ExpertPlacement p = ExpertPlacement::Coldest(bytes, 4, 201, counts);
+  const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 201, counts);
   EXPECT_NEAR(HostBytesOfToken(p, bytes, 4, 2, counts), 2 * (100 * 1.0 / 15 + 200 * 3.0 / 45), 1e-9);
   // A layer that nobody counted goes by numbers.
   const std::vector<uint64_t> none(8);
   EXPECT_NEAR(HostBytesOfToken(p, bytes, 4, 2, none), 2 * (100 * 2.0 / 4 + 200 * 1.0 / 4), 1e-9);
+}
+
+TEST(ExpertPlacement, TheEmbeddingTableGoesBeforeAnyExpert) {
+  const Counts bytes(2, 100);
+  for (const auto& [overflow, experts] : {std::pair(1, 0), std::pair(300, 0), std::pair(301, 1), std::pair(450, 2)}) {
+    const ExpertPlacement p = ExpertPlacement::Coldest(300, bytes, 4, overflow, {});
+    EXPECT_TRUE(p.EmbeddingOnHost());
+    const Counts by_layer = p.CountByLayer();
+    EXPECT_EQ(std::accumulate(by_layer.begin(), by_layer.end(), int64_t{0}), experts) << overflow;
+    EXPECT_EQ(by_layer.empty(), experts == 0);
+  }
+  EXPECT_FALSE(ExpertPlacement::Coldest(300, bytes, 4, 0, {}).EmbeddingOnHost());
 }
 
 // Published counts of the released model: 40, 46 and 52 % of the choices in the first 4.5, 6.4 and 8.2 % of the

@@ -79,15 +79,24 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
 
   place(attention.rounded, std::max(FloatBytes(t, std::max({d, c.q_lora_rank, o_width})), BlockBytes(t, d)));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
-  place(attention.q, std::max({floats(heads_width), QueryBytes(t, heads_width), QueryBytes(own, heads_width)}));
+  // The queries are used up when o_lora is written, both when the experts' hidden values are; the index queries when
+  // the heads are, those when the experts' outputs are, which the next layer's first op has read before it writes any.
+  const Shape hidden{t * (1 + a), 2 * f}, outputs{t * (1 + a), d};
+  const Shape index_q{t, c.index_heads * c.index_head_dim};
+  const int64_t o_lora = std::max(floats(o_width), blocks(o_width));
+  const auto bytes = [](const Shape& shape) { return shape.num_elements() * SizeOf(DType::kF32); };
+  place(attention.q, std::max({floats(heads_width), QueryBytes(t, heads_width), QueryBytes(own, heads_width), o_lora,
+                               bytes(hidden)}));
+  attention.o_lora = {attention.q.data, o_lora};
+  moe.hidden = {attention.q.data, f32, hidden};
   place(attention.kv, f32, Shape{t, c.head_dim});
-  place(attention.heads, std::max(floats(heads_width), blocks(heads_width)));
-  place(attention.o_lora, std::max(floats(o_width), blocks(o_width)));
+  place(attention.heads, std::max({floats(heads_width), blocks(heads_width), bytes(index_q), bytes(outputs)}));
+  attention.index_q = {attention.heads.data, f32, index_q};
+  moe.outputs = {attention.heads.data, f32, outputs};
   place(attention.values, f32, Shape{t, 2 * c.head_dim});
   place(attention.gates, f32, Shape{t, 2 * c.head_dim});
   place(attention.index_values, f32, Shape{t, 2 * c.index_head_dim});
   place(attention.index_gates, f32, Shape{t, 2 * c.index_head_dim});
-  place(attention.index_q, f32, Shape{t, c.index_heads * c.index_head_dim});
   place(attention.index_weights, f32, Shape{t, c.index_heads});
   place(attention.topk_idxs, DType::kI32, Shape{t, c.index_topk});
 
@@ -97,8 +106,6 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(moe.routing_weights, f32, Shape{t, 1 + a});
   place(moe.shared_gate, f32, Shape{t, f});
   place(moe.shared_up, f32, Shape{t, f});
-  place(moe.hidden, f32, Shape{t * (1 + a), 2 * f});
-  place(moe.outputs, f32, Shape{t * (1 + a), d});
 
   if (c.draft.stages > 0) ForEachOfDraft(c, t, r, place);
   place(out_streams, f32, Shape{r, h, d});

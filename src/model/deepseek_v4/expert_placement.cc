@@ -13,9 +13,11 @@ std::vector<int64_t> ExpertPlacement::CountByLayer() const {
   return counts;
 }
 
-ExpertPlacement ExpertPlacement::Coldest(std::span<const int64_t> expert_bytes, int64_t num_experts, int64_t bytes,
-                                         std::span<const uint64_t> counts) {
+ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<const int64_t> expert_bytes,
+                                         int64_t num_experts, int64_t bytes, std::span<const uint64_t> counts) {
   ExpertPlacement placement;
+  placement.embedding_on_host_ = bytes > 0;
+  bytes -= embedding_bytes;
   if (bytes <= 0) return placement;
   const auto num_layers = static_cast<int64_t>(expert_bytes.size());
   DSV4_CHECK(counts.empty() || static_cast<int64_t>(counts.size()) == num_layers * num_experts);
@@ -47,7 +49,7 @@ ExpertPlacement ExpertPlacement::Coldest(std::span<const int64_t> expert_bytes, 
 double HostBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
                         int64_t chosen, std::span<const uint64_t> counts) {
   double bytes = 0;
-  for (size_t l = 0; placement.any() && l < expert_bytes.size(); ++l) {
+  for (size_t l = 0; l < expert_bytes.size(); ++l) {
     double all = 0, away = 0;
     int64_t number = 0;
     for (int64_t e = 0; e < num_experts; ++e) {

@@ -1,4 +1,4 @@
-// Which routed experts lie in the host's memory, where the device does not hold them all (docs/offload.md).
+// Which weights lie in the host's memory, where the device does not hold all routed experts (docs/offload.md).
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,30 @@
 
 namespace dsv4::deepseek_v4 {
 
-// By default all are on the device; those of draft modules always are. It is the same for every rank: each keeps its
-// slices of an expert in one place.
+// By default all are on the device; experts of draft modules always are. It is the same for every rank: each keeps its
+// slices of an expert, and its embedding table, in one place.
 class ExpertPlacement {
  public:
-  bool any() const { return !on_host_.empty(); }
+  bool EmbeddingOnHost() const { return embedding_on_host_; }
   bool OnHost(int64_t layer, int64_t expert) const {
-    return any() && on_host_[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
+    return !on_host_.empty() && on_host_[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
   }
-  bool OnHost(const WeightRef& ref) const { return ref.expert >= 0 && ref.stage < 0 && OnHost(ref.layer, ref.expert); }
+  bool OnHost(const WeightRef& ref) const {
+    if (ref.row->kind == WeightKind::kEmbedding) return ref.stage < 0 && embedding_on_host_;
+    return ref.expert >= 0 && ref.stage < 0 && OnHost(ref.layer, ref.expert);
+  }
   std::vector<int64_t> CountByLayer() const;  // on the host; empty: none anywhere
 
-  // Moves experts to the host until they are at least `bytes`, or all: the least chosen for their size first, those of
-  // equal rank from the last one of every layer on, so that layers have as many. expert_bytes[l]: of one expert of
-  // layer l, of which there are `num_experts`. counts: how often each was chosen [L, E]; empty: they all count alike.
-  static ExpertPlacement Coldest(std::span<const int64_t> expert_bytes, int64_t num_experts, int64_t bytes,
-                                 std::span<const uint64_t> counts);
+  // Moves weights to the host until they are at least `bytes`, or all: the embedding table, of which a token reads one
+  // row, then experts, the least chosen for their size first, those of equal rank from the last one of every layer on,
+  // so that layers have as many. expert_bytes[l]: of one expert of layer l, of which there are `num_experts`. counts:
+  // how often each was chosen [L, E]; empty: they all count alike.
+  static ExpertPlacement Coldest(int64_t embedding_bytes, std::span<const int64_t> expert_bytes, int64_t num_experts,
+                                 int64_t bytes, std::span<const uint64_t> counts);
 
  private:
-  std::vector<std::vector<bool>> on_host_;  // by layer and expert
+  bool embedding_on_host_ = false;
+  std::vector<std::vector<bool>> on_host_;  // by layer and expert; empty: none
 };
 
 // Bytes that one token is expected to read from the host: of `chosen` experts a layer those that lie there, by their

@@ -22,6 +22,7 @@
 #include "model/deepseek_v4/synthetic_values.h"
 #include "model/deepseek_v4/tight_experts.h"
 #include "model/deepseek_v4/upload.h"
+#include "model/deepseek_v4/weight_arena.h"
 
 namespace dsv4::deepseek_v4 {
 
@@ -60,7 +61,8 @@ class Source : public ModelSource {
   }
   void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
     counts_.assign(counts.begin(), counts.end());
-    placement_ = ExpertPlacement::Coldest(ExpertBytes(device, count), config_.num_experts, bytes, counts_);
+    placement_ = ExpertPlacement::Coldest(EmbeddingBytes(), ExpertBytes(device, count), config_.num_experts, bytes,
+                                          counts_);
   }
   int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
     return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
@@ -69,11 +71,16 @@ class Source : public ModelSource {
  protected:
   // Of one expert of every layer, of each rank on GPUs.
   virtual std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const = 0;
-  // With what Sizes says of experts.
-  ModelSizes WithExperts(ModelSizes sizes, const QuantTensor& embed, DeviceKind device, int count) const {
+  virtual QuantTensor Embedding() const = 0;  // its shape and format
+  int64_t EmbeddingBytes() const { return AlignedBytes(FileBytes(Embedding())); }
+  // `bytes` with what Sizes says of experts and the embedding table.
+  ModelSizes SizesOf(const PlacedBytes& bytes, DeviceKind device, int count) const {
+    ModelSizes sizes{.weights = bytes.device, .embedding = EmbeddingBytes()};
+    sizes.host_embedding = placement_.EmbeddingOnHost() ? sizes.embedding : 0;
+    sizes.host_experts = bytes.host - sizes.host_embedding;
     sizes.expert_bytes = ExpertBytes(device, count);
     const int64_t experts = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
-    sizes.decode_bytes = static_cast<double>(sizes.weights + sizes.host_experts - FileBytes(embed) -
+    sizes.decode_bytes = static_cast<double>(bytes.device + bytes.host - sizes.embedding -
                                              (config_.num_experts - config_.experts_per_token) * experts);
     sizes.experts_on_host = placement_.CountByLayer();
     sizes.host_bytes_per_token = HostBytesOfToken(placement_, sizes.expert_bytes, config_.num_experts,
@@ -178,9 +185,9 @@ class Checkpoint : public Source {
     }
     const Weights slices = ShardShapes(model_.weights, count);
     const PlacedBytes weights = UploadedBytes(slices, placement_), staging = UploadStagingBytes(slices, placement_);
-    return WithExperts({.weights = weights.device, .loading = staging.device, .host_staging = staging.host,
-                        .host_experts = weights.host},
-                       slices.embed, device, count);
+    ModelSizes sizes = SizesOf(weights, device, count);
+    sizes.loading = staging.device, sizes.host_staging = staging.host;
+    return sizes;
   }
   void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
     if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, counts);
@@ -216,6 +223,7 @@ class Checkpoint : public Source {
   std::vector<int64_t> ExpertBytes(DeviceKind, int count) const override {
     return UploadedExpertBytes(ShardShapes(model_.weights, count));
   }
+  QuantTensor Embedding() const override { return model_.weights.embed; }
 
  private:
   Result<Models> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
@@ -249,12 +257,12 @@ class Synthetic : public Source {
   // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
   ModelSizes Sizes(DeviceKind device, int count) const override {
     const bool on_host = device == DeviceKind::kCpu;
-    const PlacedBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count,
-                                                  placement_);
-    return WithExperts({.weights = bytes.device,
-                        .widened = on_host && count > 1 ? (bytes.device + bytes.host) / 2 : 0,
-                        .host_experts = bytes.host},
-                       SyntheticShapes(config_, model_).embed, device, count);
+    const SyntheticBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count,
+                                                     placement_);
+    ModelSizes sizes = SizesOf(bytes.weights, device, count);
+    sizes.widened = on_host && count > 1 ? (bytes.weights.device + bytes.weights.host) / 2 : 0;
+    sizes.loading = bytes.making;
+    return sizes;
   }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     Weights shapes = SyntheticShapes(config_, model_);
@@ -283,6 +291,7 @@ class Synthetic : public Source {
   std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const override {
     return SyntheticExpertBytes(device, config_, model_, tight_experts_, device == DeviceKind::kCpu ? 1 : count);
   }
+  QuantTensor Embedding() const override { return SyntheticShapes(config_, model_).embed; }
 
  private:
   // Every rank makes its own, beside the others.
@@ -342,7 +351,7 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
                                                    const Device& device, bool tight_experts) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
-  const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, 1, {}).device;
+  const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, 1, {}).weights.device;
   return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes, tight_experts));
 }
 

@@ -126,7 +126,7 @@ struct DeviceSizes {
   int64_t columns = 0;  // of the largest slice of columns
   int64_t packed = 0;   // of the largest matrix that is packed for the host
 
-  PlacedBytes with_buffers() const { return {total.device + staging + columns + packed, total.host}; }
+  int64_t buffers() const { return staging + columns + packed; }
 };
 
 DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, int count,
@@ -150,7 +150,7 @@ DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, in
         const int64_t bytes = MadeBytes(device, m, KeepsRows(ref.row->kind), tight);
         const bool on_host = placement.OnHost(ref);
         (on_host ? sizes.total.host : sizes.total.device) += bytes;
-        if (on_host && device != DeviceKind::kCpu) sizes.packed = std::max(sizes.packed, bytes);
+        if (on_host && Packs(device, m, KeepsRows(ref.row->kind))) sizes.packed = std::max(sizes.packed, bytes);
       },
       [&](const WeightRef&, const Tensor& t) { sizes.total.device += t ? AlignedBytes(t.num_bytes()) : 0; });
   for (const LayerWeights& layer : whole.layers) sizes.total.device += AlignedBytes(ExpertTableBytes(layer.moe));
@@ -177,8 +177,9 @@ class SyntheticMaker {
     if (arena_->Allocate(device_, sizes_.total) && staging_.Allocate(device_, sizes_.staging) &&
         columns_.Allocate(device_, sizes_.columns) && packed_.Allocate(device_, sizes_.packed))
       return {};
-    const PlacedBytes bytes = sizes_.with_buffers();
-    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device, " bytes of memory on ", device_.name(),
+    const PlacedBytes bytes = sizes_.total;
+    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device + sizes_.buffers(),
+                                    " bytes of memory on ", device_.name(),
                                     bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
                                     "; use fewer layers (--layers)"));
   }
@@ -282,9 +283,10 @@ class SyntheticMaker {
 
 }  // namespace
 
-PlacedBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
-                                 int count, const ExpertPlacement& placement) {
-  return MeasureSizes(device, SyntheticShapes(config, model), tight, count, placement).with_buffers();
+SyntheticBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
+                                    int count, const ExpertPlacement& placement) {
+  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), tight, count, placement);
+  return {sizes.total, sizes.buffers()};
 }
 
 std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,

@@ -21,10 +21,14 @@ namespace dsv4::deepseek_v4 {
 // The released configurations (docs/model.md, section 1); "nano" has the shape of the bundled model.
 Result<Config> SyntheticConfig(const SyntheticModel& model);
 
-// Bytes that SyntheticWeights takes at most, while it makes them included; of each of `count` ranks.
+struct SyntheticBytes {
+  PlacedBytes weights;
+  int64_t making = 0;  // on the device, beside them, while they are made
+};
+// Bytes that SyntheticWeights takes, of each of `count` ranks.
 // tight: experts in tight tiles where they can be (EngineOptions::tight_experts).
-PlacedBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
-                                 int count, const ExpertPlacement& placement);
+SyntheticBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
+                                    int count, const ExpertPlacement& placement);
 // Of one expert of every layer.
 std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
                                           bool tight, int count);

@@ -32,12 +32,14 @@ int64_t ScaleBytes(const QuantTensor& m, bool keep_rows) { return KeepsRows(m, k
 int64_t UploadedMatrixBytes(const QuantTensor& m, bool keep_rows) {
   return m ? AlignedBytes(CodeBytes(m, keep_rows)) + AlignedBytes(ScaleBytes(m, keep_rows)) : 0;
 }
+// Of those that are packed.
 int64_t LargestOnHost(const Weights& weights, const ExpertPlacement& placement) {
   int64_t bytes = 0;
   VisitNamedWeights(
       weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        if (placement.OnHost(ref)) bytes = std::max(bytes, UploadedMatrixBytes(m, /*keep_rows=*/false));
+        if (!KeepsRows(ref.row->kind) && placement.OnHost(ref))
+          bytes = std::max(bytes, UploadedMatrixBytes(m, /*keep_rows=*/false));
       },
       [](const WeightRef&, const Tensor&) {});
   return bytes;
