@@ -162,7 +162,7 @@ void AddOp(const std::string& op, const std::map<size_t, Runs>& by_layer, std::s
            std::vector<PlannedOp>* lines) {
   std::vector<std::pair<Runs, std::set<size_t>>> groups;
   for (const auto& [layer, runs] : by_layer) {
-    auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == runs; });
+    auto at = std::find_if(groups.begin(), groups.end(), [&runs = runs](const auto& g) { return g.first == runs; });
     if (at == groups.end()) at = groups.insert(groups.end(), {runs, {}});
     at->second.insert(layer);
   }
