@@ -172,12 +172,18 @@ PAGE = 256  # tokens
 
 
 def kv_of_three():
-    """Room for three sequences of one page each; the second page of any is too much. All ranks' KV counts."""
-    server = Server()
-    log = server.read_log()
+    """Room for three sequences of one page each; the second page of any is too much. What a sequence takes on all ranks
+    together, wherever they are, a server tells that has room for none."""
+    server = Server("--kv-budget", 1)
+
+    def kv_of(tokens):
+        reply = server.post("/v1/completions", {"prompt": [5] * (tokens - 1)})
+        return int(re.search(r"needs ([0-9]+) bytes of KV", reply.json["error"]["message"])[1])
+
+    few, many = kv_of(2), kv_of(1002)
     server.stop()
-    found = re.search(r"KV of a sequence ([0-9.]+) MiB and ([0-9]+) B a token", log)
-    return int(3 * float(found[1]) * (1 << 20) + 3.5 * PAGE * int(found[2]))
+    per_token = (many - few) / 1000
+    return int(3 * (few - 2 * per_token) + 3.5 * PAGE * per_token)
 
 
 class Memory(ServerTestCase):
