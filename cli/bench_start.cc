@@ -63,6 +63,9 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   Must(engine->Decode({&item, 1}, [](size_t, const SampledToken&) { return true; }));
   const double second_s = Seconds(decode_start, Clock::now());
   const int64_t recording_bytes = free_before - engine->free_bytes();
+  const auto fingerprint_start = Clock::now();
+  Must(engine->SnapshotFingerprint());
+  const double fingerprint_s = Seconds(fingerprint_start, Clock::now());
   const LoadTimes& t = engine->load_times();
   const double rate = t.read > 0 ? static_cast<double>(t.bytes) / t.read : 0;
   const Json row = {{"phase", "first token"},
@@ -86,7 +89,8 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
                     {"prefill_s", prefill_s},
                     {"first_token_s", first_s},
                     {"record_and_second_token_s", second_s},
-                    {"recording_bytes", recording_bytes}};
+                    {"recording_bytes", recording_bytes},
+                    {"fingerprint_s", fingerprint_s}};
   if (options.json) {
     Print(row.dump() + "\n");
     return kExitDone;
@@ -95,7 +99,8 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   Print("first token after " + s(first_s) + ": process " + s(main_s) + ", device " + s(t.open) + ", mapping " +
         s(t.map) + ", memory " + s(t.allocate) + ", reading " + s(t.read) + " (" + FormatBytes(t.bytes) + ", " +
         FormatFixed(rate / 1e9, 2) + " GB/s), packing behind it " + s(t.pack) + ", prefill of " +
-        std::to_string(count) + " tokens " + s(prefill_s) + "; recording and second token " + s(second_s) + "\n");
+        std::to_string(count) + " tokens " + s(prefill_s) + "; recording and second token " + s(second_s) +
+        "; fingerprint of the weights, which files of KV carry, " + s(fingerprint_s) + "\n");
   return kExitDone;
 }
 
