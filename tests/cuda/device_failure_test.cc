@@ -1,0 +1,55 @@
+// A kernel that fails leaves a GPU unusable for its process, until all that the process has there is given up.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "support/sessions.h"
+
+namespace dsv4::test {
+namespace {
+
+constexpr char kSays[] = "illegal memory access";
+
+int Fail(const char* step, const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", step, what.c_str());
+  return 1;
+}
+
+// The exit status of a process that lives through it.
+int BreakAndRestart() {
+  auto loaded = Engine::Load({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cuda"});
+  if (!loaded.ok()) return Fail("load", loaded.status().message());
+  Engine& engine = **loaded;
+  const std::vector<TokenId> tokens = SomeTokens(40, 3, engine.info().vocab_size);
+  std::vector<float> before, after;
+  auto session = std::move(engine.NewSession()).value();
+  if (!session->Append(tokens, LogitRows::kAll, &before).ok()) return Fail("before", "no logits");
+
+  const Tensor nowhere{reinterpret_cast<void*>(0x1000), DType::kF32, {1, 256}};
+  RmsNorm(dynamic_cast<EngineImpl&>(engine).runner().context(), {.x = nowhere, .y = nowhere, .eps = 1e-6f});
+  const Status failed = session->Append(tokens, LogitRows::kLast, &after);
+  if (failed.message().find(kSays) == std::string::npos) return Fail("failure", failed.message());
+  session.reset();
+
+  const Status restarted = engine.Restart();
+  if (!restarted.ok()) return Fail("restart", restarted.message());
+  session = std::move(engine.NewSession()).value();
+  const Status again = session->Append(tokens, LogitRows::kAll, &after);
+  if (!again.ok()) return Fail("after", again.message());
+  return after == before ? 0 : Fail("after", "other logits");
+}
+
+// In a process of its own, which begins anew: this one has more on the GPU, which would be lost. For the same reason
+// the GPU is not asked for as other tests do it.
+TEST(CudaDeviceFailure, IsOverOnceTheDeviceIsOpenedAnew) {
+  if (!Device::Open("cuda").ok()) GTEST_SKIP() << "no GPU that this build runs on";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::exit(BreakAndRestart()), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace dsv4::test
