@@ -44,7 +44,7 @@ Status DecodeLoop::Run() {
 
 Status DecodeLoop::SetUp() {
   const auto n = static_cast<int64_t>(live_.size());
-  steps_.ranks().Reserve(n, n);
+  steps_.ranks().Reserve(StepRows(n), StepRows(n));
   step_.Clear();
   caches_.clear();
   std::vector<DecodeSteps::Draw> draws;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/advance/advance.h"
 
 namespace dsv4 {
@@ -9,11 +10,14 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kRowBytes = static_cast<int64_t>(sizeof(SampleRow));
+constexpr int64_t kBiasBytes = 4 * static_cast<int64_t>(DecodeSteps::kMaxBiased);  // ids or values
+
+int64_t MaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
 
 }  // namespace
 
 int64_t DecodeSteps::Bytes(int64_t vocab_size) {
-  return kMaxSequences * (kRowBytes + 4 + 4 * vocab_size + (vocab_size + 31) / 32 * 4);
+  return kMaxSequences * (kRowBytes + 4 + 4 * MaskWords(vocab_size) + 4 * vocab_size + 2 * kBiasBytes);
 }
 
 DecodeSteps::~DecodeSteps() {
@@ -24,40 +28,42 @@ DecodeSteps::~DecodeSteps() {
   if (staged_masks_ != nullptr) device().FreeStaging(staged_masks_);
 }
 
-Status DecodeSteps::Allocate() {
-  if (arrived_[1] != nullptr) return {};
-  bool ok = rows_.Allocate(device(), kMaxSequences * kRowBytes) && tokens_.Allocate(device(), kMaxSequences * 4);
+bool DecodeSteps::ReserveStaging() {
   for (int32_t*& p : arrived_) {
-    if (ok && p == nullptr) p = static_cast<int32_t*>(device().AllocateStaging(kMaxSequences * 4));
-    ok = ok && p != nullptr;
+    if (p == nullptr) p = static_cast<int32_t*>(device().AllocateStaging(kMaxSequences * 4));
+    if (p == nullptr) return false;
   }
+  if (staged_masks_ == nullptr)
+    staged_masks_ = static_cast<uint32_t*>(device().AllocateStaging(kMaxSequences * 4 * mask_words()));
+  return staged_masks_ != nullptr;
+}
+
+Status DecodeSteps::Reserve() {
+  const auto take = [this](DeviceBuffer& buffer, int64_t bytes_each) {
+    return buffer.data() != nullptr || buffer.Allocate(device(), kMaxSequences * bytes_each);
+  };
+  const bool ok = take(rows_, kRowBytes) && take(tokens_, 4) && take(masks_, 4 * mask_words()) &&
+                  take(counts_, 4 * vocab_size_) && take(bias_, 2 * kBiasBytes) && ReserveStaging();
   return ok ? Status{} : ResourceExhausted("no memory for the buffers of a decode loop");
 }
 
-Status DecodeSteps::AllocateMasks() {
-  const int64_t bytes = kMaxSequences * mask_words() * 4;
-  if (masks_.data() == nullptr && !masks_.Allocate(device(), bytes))
-    return ResourceExhausted("no memory for the tokens that are allowed");
-  if (staged_masks_ == nullptr) staged_masks_ = static_cast<uint32_t*>(device().AllocateStaging(bytes));
-  return staged_masks_ != nullptr ? Status{} : ResourceExhausted("no memory for the tokens that are allowed");
-}
-
 Status DecodeSteps::Begin(const Step& step, std::span<const Draw> draws) {
-  DSV4_RETURN_IF_ERROR(Allocate());
+  DSV4_RETURN_IF_ERROR(Reserve());
   masks_of_.clear();
   num_masks_ = 0;
   if (std::any_of(draws.begin(), draws.end(), [](const Draw& d) { return d.masked; })) {
-    DSV4_RETURN_IF_ERROR(AllocateMasks());
     for (const Draw& d : draws) masks_of_.push_back(d.masked ? num_masks_++ : -1);
   }
-  view_ = runner_.Place(step, Regime::kDecode);
-  const auto n = static_cast<int64_t>(draws.size());
+  num_sequences_ = draws.size();
+  view_ = runner_.Place(runner_.FillUp(step), Regime::kDecode);
+  const int64_t n = view_.num_tokens();
   logits_ = runner_.Logits(n);
   sampled_ = {tokens_.data(), DType::kI32, {n}};
-  return PlaceRows(draws);
+  PlaceRows(draws);
+  return {};
 }
 
-Status DecodeSteps::PlaceRows(std::span<const Draw> draws) {
+void DecodeSteps::PlaceRows(std::span<const Draw> draws) {
   std::vector<SampleRow> rows;
   for (size_t i = 0; i < draws.size(); ++i) {
     const SamplerImpl& sampler = *draws[i].sampler;
@@ -66,46 +72,41 @@ Status DecodeSteps::PlaceRows(std::span<const Draw> draws) {
                   .presence_penalty = p.presence_penalty, .frequency_penalty = p.frequency_penalty,
                   .top_k = static_cast<int32_t>(std::min(p.top_k, vocab_size_)), .seed = sampler.seed(),
                   .num_outputs = sampler.num_outputs()};
-    if (sampler.has_penalties()) DSV4_RETURN_IF_ERROR(PlaceCounts(i, sampler, &row));
-    if (!p.logit_bias.empty()) DSV4_RETURN_IF_ERROR(PlaceBias(i, sampler, &row));
+    if (sampler.has_penalties()) PlaceCounts(i, sampler, &row);
+    if (!p.logit_bias.empty()) PlaceBias(i, sampler, &row);
     if (draws[i].masked) row.allowed = reinterpret_cast<const uint32_t*>(masks_.data()) + masks_of_[i] * mask_words();
     rows.push_back(row);
   }
+  rows.resize(static_cast<size_t>(sampled_.dim(0)), {.temperature = 0});  // of idle rows
   device().Upload(rows_.data(), rows.data(), static_cast<int64_t>(rows.size()) * kRowBytes);
-  return {};
 }
 
-Status DecodeSteps::PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row) {
+void DecodeSteps::PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row) {
   const int64_t v = vocab_size_;
   std::vector<uint16_t> counts(static_cast<size_t>(2 * v));
   for (TokenId id = 0; id < v; ++id) {
     counts[static_cast<size_t>(id)] = sampler.is_seen(id) ? 1 : 0;
     counts[static_cast<size_t>(v + id)] = static_cast<uint16_t>(std::min<int64_t>(sampler.output_count(id), 65535));
   }
-  DeviceBuffer& buffer = counts_[i];
-  if (buffer.data() == nullptr && !buffer.Allocate(device(), 4 * v))
-    return ResourceExhausted("no memory for the counts of penalties");
-  device().Upload(buffer.data(), counts.data(), 4 * v);
-  row->prompt_count = reinterpret_cast<const uint16_t*>(buffer.data());
-  row->output_count = reinterpret_cast<uint16_t*>(buffer.data()) + v;
-  return {};
+  uint8_t* const at = counts_.data() + static_cast<int64_t>(i) * 4 * v;
+  device().Upload(at, counts.data(), 4 * v);
+  row->prompt_count = reinterpret_cast<const uint16_t*>(at);
+  row->output_count = reinterpret_cast<uint16_t*>(at) + v;
 }
 
-Status DecodeSteps::PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row) {
+void DecodeSteps::PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row) {
   const auto& wanted = sampler.params().logit_bias;
+  DSV4_CHECK(wanted.size() <= kMaxBiased);
   const auto n = static_cast<int64_t>(wanted.size());
   std::vector<int32_t> ids;
   std::vector<float> values;
   for (const auto& [id, bias] : wanted) ids.push_back(id), values.push_back(bias);
-  DeviceBuffer& buffer = bias_[i];
-  if (buffer.bytes() < 8 * n && !buffer.Allocate(device(), 8 * n))
-    return ResourceExhausted("no memory for the logit bias");
-  device().Upload(buffer.data(), ids.data(), 4 * n);
-  device().Upload(buffer.data() + 4 * n, values.data(), 4 * n);
+  uint8_t* const at = bias_.data() + static_cast<int64_t>(i) * 2 * kBiasBytes;
+  device().Upload(at, ids.data(), 4 * n);
+  device().Upload(at + kBiasBytes, values.data(), 4 * n);
   row->num_bias = static_cast<int32_t>(n);
-  row->bias_ids = reinterpret_cast<const int32_t*>(buffer.data());
-  row->bias = reinterpret_cast<const float*>(buffer.data() + 4 * n);
-  return {};
+  row->bias_ids = reinterpret_cast<const int32_t*>(at);
+  row->bias = reinterpret_cast<const float*>(at + kBiasBytes);
 }
 
 void DecodeSteps::DrawAll() {
@@ -155,7 +156,7 @@ void DecodeSteps::Fetch(int64_t k) {
 Result<std::span<const int32_t>> DecodeSteps::Wait(int64_t k) {
   const auto at = static_cast<size_t>(k % 2);
   DSV4_RETURN_IF_ERROR(device().Wait(marks_[at]));
-  return std::span<const int32_t>(arrived_[at], static_cast<size_t>(sampled_.dim(0)));
+  return std::span<const int32_t>(arrived_[at], num_sequences_);
 }
 
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,11 +28,18 @@ class DecodeSteps {
     bool masked = false;  // asks before every draw which tokens it may take
   };
 
-  // Of the device's memory, at most, but for logit_bias.
+  // Ids that a sequence's sampler may bias; those with more are drawn for on the host.
+  static constexpr size_t kMaxBiased = 1024;
+
+  // Of the device's memory, after Reserve.
   static int64_t Bytes(int64_t vocab_size);
 
   DecodeSteps(Runner& runner, int64_t vocab_size) : runner_(runner), vocab_size_(vocab_size) {}
   ~DecodeSteps();
+
+  // Takes all memory that steps need, whatever their samplers ask for. Begin asks by itself. Errors:
+  // kResourceExhausted; the next call takes what is missing.
+  Status Reserve();
 
   // Sets up steps of the sequences of `step`, one token each, of which step 0 takes step's own; `step` outlives them.
   // The runner has room. Errors: kResourceExhausted, the device's.
@@ -53,11 +61,10 @@ class DecodeSteps {
   Result<std::span<const int32_t>> Wait(int64_t k);
 
  private:
-  Status Allocate();
-  Status AllocateMasks();
-  Status PlaceRows(std::span<const Draw> draws);
-  Status PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row);
-  Status PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row);
+  bool ReserveStaging();
+  void PlaceRows(std::span<const Draw> draws);
+  void PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row);
+  void PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row);
   StepWork WorkOfModel() const { return masked() ? StepWork::kModel : StepWork::kModelAndDraw; }
   void RunModel();
   void DrawAll();
@@ -68,13 +75,14 @@ class DecodeSteps {
   Runner& runner_;
   const int64_t vocab_size_;
   StepView view_;
-  Tensor logits_, sampled_;  // of the steps that are set up
+  Tensor logits_, sampled_;  // of the steps that are set up, with their idle rows
+  size_t num_sequences_ = 0;
   std::vector<int64_t> masks_of_;  // a sequence's row of the masks; -1: none. Empty: no sequence has one
   int64_t num_masks_ = 0;
 
-  DeviceBuffer rows_, tokens_, masks_;
-  // of a sequence, where its sampler asks; kept for the next one
-  std::array<DeviceBuffer, kMaxSequences> counts_, bias_;
+  // Each for kMaxSequences: SampleRow, token, ids that are allowed, u16 [2, V] of the prompt and of the output, i32 and
+  // f32 [kMaxBiased].
+  DeviceBuffer rows_, tokens_, masks_, counts_, bias_;
   std::array<int32_t*, 2> arrived_ = {};                   // tokens of the last two steps, on the host
   std::array<int64_t, 2> marks_ = {};
   uint32_t* staged_masks_ = nullptr;

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "device/cpu_features.h"
 #include "engine/decode_steps.h"
+#include "engine/idle_rows.h"
 #include "engine/options.h"
 #include "engine/step_buffers.h"
 
@@ -18,7 +19,8 @@ namespace {
 int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places) {
   const ModelFacts& facts = model.facts();
   return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk, rows) +
-         DecodeSteps::Bytes(facts.vocab_size) + RecordingBytes(facts.num_layers, places);
+         IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
+         RecordingBytes(facts.num_layers, places);
 }
 
 // On a CPU, for the model.

@@ -4,30 +4,30 @@
 
 namespace dsv4 {
 
-void Recordings::Run(StepWork kind, int64_t sequences, const std::function<void()>& work) {
+void Recordings::Run(StepWork kind, int64_t rows, const std::function<void()>& work) {
   if (RecordsNothing()) return work();
-  Entry& entry = entries_[{kind, sequences}];
+  Entry& entry = entries_[{kind, rows}];
   entry.last_run = ++clock_;
-  if (RecordsNext(entry, sequences)) Record(entry, work);
+  if (RecordsNext(entry, rows)) Record(entry, work);
   if (entry.recording != nullptr) return entry.recording->Launch();
   ++entry.runs;
   work();
 }
 
-bool Recordings::RecordsNext(const Entry& entry, int64_t sequences) const {
-  const bool at_once = sequences <= kSmall && !entry.waits;
+bool Recordings::RecordsNext(const Entry& entry, int64_t rows) const {
+  const bool at_once = rows <= kSmall && !entry.waits;
   return entry.recording == nullptr && (at_once || entry.runs >= kRunsBefore);
 }
 
-bool Recordings::RecordsNext(StepWork kind, int64_t sequences) const {
+bool Recordings::RecordsNext(StepWork kind, int64_t rows) const {
   if (RecordsNothing()) return false;
-  const auto at = entries_.find({kind, sequences});
-  return at == entries_.end() ? sequences <= kSmall : RecordsNext(at->second, sequences);
+  const auto at = entries_.find({kind, rows});
+  return at == entries_.end() ? rows <= kSmall : RecordsNext(at->second, rows);
 }
 
-void Recordings::Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work) {
-  if (!RecordsNext(kind, sequences)) return;
-  Entry& entry = entries_[{kind, sequences}];
+void Recordings::Prepare(StepWork kind, int64_t rows, const std::function<void()>& work) {
+  if (!RecordsNext(kind, rows)) return;
+  Entry& entry = entries_[{kind, rows}];
   entry.last_run = clock_ + 1;  // not the oldest
   Record(entry, work);
 }

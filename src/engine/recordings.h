@@ -21,24 +21,24 @@ enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw };
 // the step before as soon as a step takes longer than its launches: from a few sequences on. So small steps are
 // recorded when they first run, others once they have proved to come back, the least used one goes when the share is
 // full, and a step whose recording the device has no memory for runs without. Bits are the same either way: the same
-// kernels on the same arrays.
+// kernels on the same arrays. Steps have few sizes (idle_rows.h).
 class Recordings {
  public:
-  static constexpr int64_t kSmall = 8;      // sequences up to which a step is recorded at once
+  static constexpr int64_t kSmall = 8;      // rows up to which a step is recorded at once
   static constexpr int64_t kRunsBefore = 16;  // of a larger one
 
   // `max_bytes` of `device`'s memory; 0: nothing is recorded. What a recording takes is known only when it is there, so
   // that of one more may be used.
   Recordings(Device& device, int64_t max_bytes) : device_(device), max_bytes_(max_bytes) {}
 
-  // Queues `work`, which is that of every other call with the same `kind` and `sequences` since Clear: the same kernels
+  // Queues `work`, which is that of every other call with the same `kind` and `rows` since Clear: the same kernels
   // on the same addresses.
-  void Run(StepWork kind, int64_t sequences, const std::function<void()>& work);
+  void Run(StepWork kind, int64_t rows, const std::function<void()>& work);
 
   // Whether the next Run of that would record first; Prepare does that part of it. Recording may wait for a GPU, and
   // for those that write its memory: ranks all do it before one of them launches what waits for others.
-  bool RecordsNext(StepWork kind, int64_t sequences) const;
-  void Prepare(StepWork kind, int64_t sequences, const std::function<void()>& work);
+  bool RecordsNext(StepWork kind, int64_t rows) const;
+  void Prepare(StepWork kind, int64_t rows, const std::function<void()>& work);
 
   // Forgets all: addresses change. Nothing may be queued.
   void Clear();
@@ -57,7 +57,7 @@ class Recordings {
     bool waits = false;  // there was no memory: small steps wait as others do
   };
   bool RecordsNothing() const { return device_.kind() == DeviceKind::kCpu || max_bytes_ == 0; }
-  bool RecordsNext(const Entry& entry, int64_t sequences) const;
+  bool RecordsNext(const Entry& entry, int64_t rows) const;
   void Record(Entry& entry, const std::function<void()>& work);
   bool EvictOldest();
 

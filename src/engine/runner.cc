@@ -25,7 +25,8 @@ Runner::Runner(Device& device, ThreadPool& pool, std::unique_ptr<LoadedModel> mo
       least_rows_(on_host() ? 1 : MostStepRows(options)),
       ctx_(device.Context(&pool, options.reference_ops)),
       step_buffers_(device),
-      recordings_(device, recording_bytes) {
+      recordings_(device, recording_bytes),
+      idle_rows_(device, IdleRows::Bytes(model_->kv_layout())) {
   ctx_.f32_inputs = options.activation_dtype == ActivationDtype::kF32;
   device_.Bind();  // kernels are asked for their limits
   model_->Plan(ctx_);
@@ -56,6 +57,7 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
   recordings_.Clear();
   memory_.reset();
   step_buffers_.Reserve(tokens, rows);
+  if (!on_host()) idle_rows_.Reserve();
   memory_ = model_->MakeStepMemory(tokens, rows, device_);
 }
 
@@ -79,24 +81,27 @@ Tensor Runner::Queue(const StepView& view) {
 
 void Runner::Forward(const Step& step, Regime rows) {
   if (!BeginPass()) return;
-  const StepView view = Place(step, rows);
-  if (Repeats(step, rows)) return recordings_.Run(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
-  Queue(view);
+  if (!Repeats(step, rows)) {
+    Queue(Place(step, rows));
+    return;
+  }
+  const StepView view = Place(FillUp(step), rows);
+  recordings_.Run(StepWork::kModel, view.num_tokens(), [&] { Queue(view); });
 }
 
-bool Runner::Repeats(const Step& step, Regime rows) {
+bool Runner::Repeats(const Step& step, Regime rows) const {
   const int64_t t = step.num_tokens();
-  return rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
+  return !on_host() && rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
          static_cast<int64_t>(step.logit_rows.size()) == t && t <= StepBuffers::kSmallStep;
 }
 
 bool Runner::RecordsNext(const Step& step, Regime rows) const {
-  return Repeats(step, rows) && recordings_.RecordsNext(StepWork::kModel, step.num_tokens());
+  return Repeats(step, rows) && recordings_.RecordsNext(StepWork::kModel, StepRows(step.num_tokens()));
 }
 
 void Runner::Prepare(const Step& step, Regime rows) {
-  const StepView view = Place(step, rows);
-  recordings_.Prepare(StepWork::kModel, step.num_tokens(), [&] { Queue(view); });
+  const StepView view = Place(FillUp(step), rows);
+  recordings_.Prepare(StepWork::kModel, view.num_tokens(), [&] { Queue(view); });
 }
 
 void Runner::Draft(const Step& step, int64_t place) {

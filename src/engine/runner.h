@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
+#include "engine/idle_rows.h"
 #include "engine/recordings.h"
 #include "engine/regimes.h"
 #include "engine/step_buffers.h"
@@ -42,8 +43,9 @@ class Runner {
   // A pass is about to be queued. False: the device has failed, and there is nothing to queue. Forward asks by itself.
   bool BeginPass();
 
-  // Queues the forward pass of `step`, rows of one regime, for which there is room. A step of one token for each
-  // sequence, all with logits, runs from its recording. The calling thread is the device's from here on.
+  // Queues the forward pass of `step`, rows of one regime, for which there is room. On a device a step of one token for
+  // each sequence, all with logits, is filled up with idle rows and runs from its recording. The calling thread is the
+  // device's from here on.
   void Forward(const Step& step, Regime rows);
   // Whether Forward would record first; Prepare does that part of it (Recordings::Prepare).
   bool RecordsNext(const Step& step, Regime rows) const;
@@ -60,12 +62,13 @@ class Runner {
   // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass.
   // Returns its logits, f32 [R, V].
   StepView Place(const Step& step, Regime rows);
+  const Step& FillUp(const Step& step) { return idle_rows_.Fill(step); }  // with idle rows (IdleRows::Fill)
   Tensor Queue(const StepView& view);
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
 
  private:
   // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
-  static bool Repeats(const Step& step, Regime rows);
+  bool Repeats(const Step& step, Regime rows) const;
 
   Device& device_;
   const std::unique_ptr<LoadedModel> model_;
@@ -76,6 +79,7 @@ class Runner {
   std::unique_ptr<StepMemory> memory_;
   StepBuffers step_buffers_;
   Recordings recordings_;
+  IdleRows idle_rows_;
   int64_t fail_after_ = 0;
   int64_t num_passes_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/idle_row.h"
 #include "support/devices.h"
 #include "support/guard_buffer.h"
 #include "support/random.h"
@@ -24,7 +25,8 @@ void AdvanceOnGpu(const ExecContext&, const AdvanceArgs& a) {
 
 DSV4_DEVICE_TEST(Advance, TakesTheSampledTokens) {
   for (const auto& at : Places(on, Advance, AdvanceOnGpu)) {
-    GuardBuffer<int32_t> sampled({2}, {7, -1}), tokens({2}), history({2, 3}, {1, 2, -9, 4, 5, 6}), counts({2}, {2, 3});
+    GuardBuffer<int32_t> sampled({2}, {7, -1}), tokens({2}, {1, 2});
+    GuardBuffer<int32_t> history({2, 3}, {1, 2, -9, 4, 5, 6}), counts({2}, {2, 3});
     GuardBuffer<int64_t> positions({2}, {41, 1000000});
     std::vector<SequenceView> sequences = {{.start = 41, .begin = 0, .end = 1},
                                            {.start = 1000000, .begin = 1, .end = 2}};
@@ -43,12 +45,29 @@ DSV4_DEVICE_TEST(Advance, TakesTheSampledTokens) {
   }
 }
 
+DSV4_DEVICE_TEST(Advance, LeavesIdleRows) {
+  for (const auto& at : Places(on, Advance, AdvanceOnGpu)) {
+    GuardBuffer<int32_t> sampled({2}, {7, 8}), tokens({2}, {5, kIdleToken});
+    GuardBuffer<int64_t> positions({2}, {41, 0});
+    std::vector<SequenceView> sequences = {{.start = 41, .begin = 0, .end = 1}, {.start = 0, .begin = 1, .end = 2}};
+    at.run({.sampled = sampled.tensor(),
+            .tokens = tokens.tensor(),
+            .positions = positions.tensor(),
+            .sequences = sequences.data()});
+    EXPECT_EQ(tokens.values(), (std::vector<int32_t>{7, kIdleToken})) << at.name;
+    EXPECT_EQ(positions.values(), (std::vector<int64_t>{42, 0})) << at.name;
+    EXPECT_EQ(sequences[0].start, 42) << at.name;
+    EXPECT_EQ(sequences[1].start, 0) << at.name;
+  }
+}
+
 struct AdvanceCase {
   explicit AdvanceCase(int64_t s, int64_t capacity)
       : sampled({s}), counts({s}), tokens({s}), past({s, capacity}), positions({s}), views(static_cast<size_t>(s)) {
     Random random(5);
     for (int64_t i = 0; i < s; ++i) {
       sampled[i] = static_cast<int32_t>(random.Index(1000)) - 3;
+      tokens[i] = i % 5 == 3 ? kIdleToken : 0;
       counts[i] = static_cast<int32_t>(random.Index(capacity + 2));
       positions[i] = random.Index(1 << 20);
       views[static_cast<size_t>(i)] = {.start = positions[i], .begin = i, .end = i + 1};

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/idle_row.h"
 #include "support/compare.h"
 #include "support/devices.h"
 #include "support/guard_buffer.h"
@@ -42,6 +43,18 @@ DSV4_DEVICE_TEST(Embed, CopiesTheRowIntoEveryStreamExactly) {
         }
       }
     }
+  }
+}
+
+DSV4_DEVICE_TEST(Embed, IdleRowsAreZeros) {
+  Random random(2);
+  const QuantFixture table(random, {WeightFormat::kBf16}, 5, 8);
+  for (const auto& c : Places(on, Embed, EmbedOnGpu)) {
+    GuardBuffer<int32_t> tokens({2}, {3, kIdleToken});
+    GuardBuffer<float> got({2, 2, 8}, std::vector<float>(32, 1.0f));
+    c.run({.tokens = tokens.tensor(), .table = table.tensor(), .streams = got.tensor()});
+    EXPECT_EQ(static_cast<double>(got[15]), table.Decoded()[31]) << c.name;
+    for (int64_t i = 16; i < 32; ++i) EXPECT_EQ(got[i], 0.0f) << c.name;
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/idle_row.h"
 #include "ops/linear/linear.h"
 #include "support/compare.h"
 #include "support/devices.h"
@@ -171,6 +172,35 @@ DSV4_DEVICE_TEST(Router, Lesson14HashLayersWeighByLearnedScores) {
       for (const float w : weights.row(r)) spread = std::max(spread, std::fabs(w - 0.5));
     }
     EXPECT_GT(spread, 0.2);
+  }
+}
+
+// Whatever its own logits are: what is read for the first row is all that it needs.
+DSV4_DEVICE_TEST(Router, IdleRowsHaveTheFirstRowsExperts) {
+  Random random(9);
+  const int64_t t = 5, e = 16, a = 3, v = 7;
+  std::vector<float> z = random.Normals(t * e, 2);
+  z[static_cast<size_t>(3 * e)] = std::numeric_limits<float>::quiet_NaN();
+  GuardBuffer<float> logits(Shape{t, e}, z), bias(Shape{e}, random.Normals(e));
+  GuardBuffer<int32_t> table(Shape{v, a}), tokens(Shape{t}, {5, 2, 6, kIdleToken, kIdleToken});
+  for (int64_t i = 0; i < v * a; ++i) table[i] = static_cast<int32_t>(i % e);
+  for (const bool hash : {false, true}) {
+    for (const auto& c : Places(on, Router, RouterOnGpu)) {
+      GuardBuffer<int32_t> experts(Shape{t, 1 + a});
+      GuardBuffer<float> weights(Shape{t, 1 + a});
+      c.run({.logits = logits.tensor(),
+             .bias = hash ? Tensor{} : bias.tensor(),
+             .hash_table = hash ? table.tensor() : Tensor{},
+             .tokens = tokens.tensor(),
+             .always = e,
+             .experts = experts.tensor(),
+             .weights = weights.tensor()});
+      for (const int64_t idle : {3, 4}) {
+        EXPECT_TRUE(std::ranges::equal(experts.row(idle), experts.row(0))) << c.name;
+        EXPECT_TRUE(std::ranges::equal(weights.row(idle), weights.row(0))) << c.name;
+      }
+      EXPECT_FALSE(std::ranges::equal(experts.row(1), experts.row(0))) << c.name;
+    }
   }
 }
 

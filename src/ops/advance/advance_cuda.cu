@@ -1,5 +1,6 @@
 #include "device/launch.cuh"
 #include "ops/advance/advance.h"
+#include "ops/idle_row.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
@@ -14,7 +15,7 @@ __global__ void __launch_bounds__(kThreads)
   AllowNext();
   WaitForPrevious();
   const int64_t s = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (s >= num_sequences) return;
+  if (s >= num_sequences || tokens[s] == kIdleToken) return;
   const int32_t id = sampled[s];
   tokens[s] = id;
   ++positions[s];

@@ -1,4 +1,5 @@
-// streams[t, h, :] = table[tokens[t], :] for every stream h. Exact (BF16 widened).
+// streams[t, h, :] = table[tokens[t], :] for every stream h. Exact (BF16 widened). Of an idle row (ops/idle_row.h)
+// zeros.
 #pragma once
 
 #include "ops/registry.h"
@@ -8,7 +9,7 @@
 namespace dsv4 {
 
 struct EmbedArgs {
-  Tensor tokens;      // i32 [T], each in [0, V)
+  Tensor tokens;      // i32 [T], each in [0, V), or kIdleToken
   QuantTensor table;  // [V, D] bf16 | f32
   Tensor streams;     // f32 [T, H, D]
 };

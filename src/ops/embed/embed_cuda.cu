@@ -4,6 +4,7 @@
 
 #include "device/launch.cuh"
 #include "ops/embed/embed.h"
+#include "ops/idle_row.h"
 
 namespace dsv4 {
 
@@ -24,7 +25,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t t = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= d) return;
   const int64_t token = tokens[t];
-  const float x = token >= 0 && token < v ? AsFloat(table[token * d + i]) : __int_as_float(0x7FFFFFFF);
+  const float none = token == kIdleToken ? 0.0f : __int_as_float(0x7FFFFFFF);
+  const float x = token >= 0 && token < v ? AsFloat(table[token * d + i]) : none;
   for (int64_t h = 0; h < num_streams; ++h) streams[(t * num_streams + h) * d + i] = x;
 }
 

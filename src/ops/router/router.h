@@ -1,6 +1,7 @@
 // Picks A experts for every token and weights them (docs/model.md), in float32:
 //   s = sqrt(softplus(logits))
 //   learned layer: the A largest s + bias, ties to the lower expert; hash layer: hash_table[token]
+//   idle rows (ops/idle_row.h): logits and token of the first row
 //   weights = s[chosen] / sum(s[chosen]) * scaling_factor: unbiased scores, in hash layers too
 #pragma once
 
@@ -14,7 +15,7 @@ struct RouterArgs {
   Tensor logits;       // f32 [T, E]
   Tensor bias;         // f32 [E]; empty in hash layers
   Tensor hash_table;   // i32 [V, A]; empty in learned layers
-  Tensor tokens;       // i32 [T]; read in hash layers
+  Tensor tokens;       // i32 [T]; may be empty in learned layers, where no row is idle then
   float scaling_factor = 1;
   int32_t always = -1; // an expert that every token has besides the chosen ones, with weight 1; -1: none
   Tensor experts;      // i32 [T, A], best first (table order in hash layers); with `always` [T, 1 + A], that one first

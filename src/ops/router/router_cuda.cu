@@ -1,4 +1,5 @@
 #include "device/launch.cuh"
+#include "ops/idle_row.h"
 #include "ops/router/choice.cuh"
 #include "ops/router/router.h"
 
@@ -24,7 +25,6 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int indices[PerLane * 32];
   AllowNext();
   const int t = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float* z = logits + int64_t{t} * num_experts;
   float own_bias[PerThread] = {};
 #pragma unroll
   for (int i = 0; i < PerThread; ++i) {
@@ -32,6 +32,8 @@ __global__ void __launch_bounds__(kThreads)
     if (hash_table == nullptr && e < num_experts) own_bias[i] = bias[e];
   }
   const auto run = [&](bool real) {
+    const int from = real && tokens != nullptr && tokens[t] == kIdleToken ? 0 : t;
+    const float* const z = logits + int64_t{from} * num_experts;
     int mine = 0;
     if (hash_table == nullptr) {
       uint32_t key[PerThread];
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
       WarpLargest(last_key, last_index, count, my_key, mine);
     } else {
       if (warp != 0) return;
-      const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
+      const int64_t token = tokens[from], row = token < 0 || token >= vocabulary ? 0 : token;
       if (lane < count) mine = hash_table[row * count + lane];
     }
     mine = min(max(mine, 0), num_experts - 1);
