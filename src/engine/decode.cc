@@ -21,7 +21,8 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
     if (item.sampler == nullptr) return InvalidArgument("a decode item has no sampler");
     if (item.max_tokens < 1) return InvalidArgument("a decode item asks for less than one token");
     const auto* sampler = dynamic_cast<SamplerImpl*>(item.sampler);
-    can = can && sampler != nullptr && sampler->params().top_logprobs < 0;
+    can = can && sampler != nullptr && sampler->params().top_logprobs < 0 &&
+          sampler->params().logit_bias.size() <= DecodeSteps::kMaxBiased;
   }
   return can;
 }

@@ -57,8 +57,9 @@ Status EngineImpl::Start(Loaded loaded) {
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
   drafting_.UseModule(options_, *ranks_, info_.vocab_size);
   try {
-    if (!runner().on_host()) ranks_->Reserve(1, 1);
-    return {};
+    if (runner().on_host()) return {};
+    ranks_->Reserve(1, 1);
+    return decode_steps_->Reserve();
   } catch (const std::bad_alloc&) {
     return NoMemoryForStep();
   }

@@ -11,6 +11,14 @@ RankDecodeSteps::RankDecodeSteps(Ranks& ranks, int64_t vocab_size) : ranks_(rank
   for (int r = 0; r < ranks.count(); ++r) steps_.push_back(std::make_unique<DecodeSteps>(ranks.runner(r), vocab_size));
 }
 
+Status RankDecodeSteps::Reserve() {
+  for (int r = 0; r < ranks_.count(); ++r) {
+    ranks_.runner(r).device().Bind();
+    DSV4_RETURN_IF_ERROR(steps_[static_cast<size_t>(r)]->Reserve());
+  }
+  return {};
+}
+
 Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> caches,
                               std::span<const DecodeSteps::Draw> draws) {
   DSV4_RETURN_IF_ERROR(ranks_.GiveViews(step, caches));

@@ -22,6 +22,9 @@ class RankDecodeSteps {
 
   Ranks& ranks() const { return ranks_; }
 
+  // DecodeSteps::Reserve on every rank.
+  Status Reserve();
+
   // The calls of DecodeSteps on every rank, queued when they return. `step` holds the leader's views of the sequences
   // of `caches`.
   Status Begin(const Step& step, std::span<RankCaches* const> caches, std::span<const DecodeSteps::Draw> draws);
