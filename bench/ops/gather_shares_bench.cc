@@ -12,10 +12,15 @@ void GatherShares(benchmark::State& state) {
   const int64_t t = state.range(0), width = 4096;
   Exchange exchange(2, {.timeout_s = 0});
   Buffer y0({t, width}), y1({t, width});
+  const auto gather = [](const ExecContext& ctx, const Tensor& rows) {
+    GatherSharesArgs args;
+    args.AddRows(ctx, rows);
+    dsv4::GatherShares(ctx, args);
+  };
   std::thread peer([&] {
-    while (exchange.status().ok()) dsv4::GatherShares({.ranks = &exchange.view(1)}, {.y = y1.tensor()});
+    while (exchange.status().ok()) gather({.ranks = &exchange.view(1)}, y1.tensor());
   });
-  for (auto _ : state) dsv4::GatherShares({.ranks = &exchange.view(0)}, {.y = y0.tensor()});
+  for (auto _ : state) gather({.ranks = &exchange.view(0)}, y0.tensor());
   exchange.Fail(Internal("the benchmark is over"));
   peer.join();
   Report(state, t * width * 8);

@@ -302,9 +302,10 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> g
   return std::unique_ptr<Exchange>(std::move(exchange));
 }
 
-void AdvanceExchanges(const ExecContext& ctx, int64_t count) {
+void AdvanceExchanges(const ExecContext& ctx, int64_t site) {
+  const auto count = static_cast<uint32_t>(site);
   if (ctx.ranks == nullptr || ctx.ranks->exchange->transport() != ExchangeTransport::kWords || count == 0) return;
-  Launch(ctx, AdvanceExchangesKernel, dim3(1), dim3(1), 0, ctx.ranks->memory.state, static_cast<uint32_t>(count));
+  Launch(ctx, AdvanceExchangesKernel, dim3(1), dim3(1), 0, ctx.ranks->memory.state, count);
 }
 
 }  // namespace dsv4

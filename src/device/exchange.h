@@ -165,9 +165,13 @@ int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport tra
 Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> gpus, ExchangeTransport transport,
                                                   const ExchangeOptions& options);
 
-// Behind the last exchange of a pass that had `count` of them (all pieces counted): the next pass begins with site 0
-// again. Only kWords has something to do: work that is recorded once needs tags that rise.
-void AdvanceExchanges(const ExecContext& ctx, int64_t count);
+// A site is the number of an exchange in its pass, and above its lower 32 bits the place that a message names.
+constexpr int64_t SiteAt(int64_t place, int64_t site) { return place << 32 | (site & 0xFFFFFFFF); }
+constexpr int64_t PlaceOf(int64_t site) { return site >> 32; }
+
+// Behind the last exchange of a pass, in front of which number `site` is (all pieces counted): the next pass begins with
+// number 0 again. Only kWords has something to do: work that is recorded once needs tags that rise.
+void AdvanceExchanges(const ExecContext& ctx, int64_t site);
 
 // Whether `count` ranks can add in a tree.
 constexpr bool IsRankCount(int64_t count) { return count == 1 || count == 2 || count == 4 || count == 8; }
@@ -189,10 +193,10 @@ constexpr int64_t LongestShare(int64_t n, int count, int64_t grain) {
   }
   return longest;
 }
-// Exchanges that arrays of at most `longest` values take: pieces, where they are longer than the memory for them. Also
-// for none.
-constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t longest) {
-  const int64_t pieces = (longest + m.bulk_floats - 1) / m.bulk_floats;
+// Exchanges that arrays of at most so many chunks take: pieces, where they are longer than the memory for them. Also for
+// none.
+constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t chunks) {
+  const int64_t room = m.bulk_floats / kBulkChunk, pieces = (chunks + room - 1) / room;
   return pieces < 1 ? 1 : pieces;
 }
 

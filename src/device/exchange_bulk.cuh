@@ -11,28 +11,60 @@ namespace dsv4 {
 
 inline constexpr int kBulkThreads = 512;
 
-// Which elements of an array are which rank's: [begin[r], begin[r + 1]); every begin is a multiple of 4.
-struct BulkShares {
+// A value that ranks exchange, a share each: rank r's lies behind each other at `own` of its memory, `columns` runs of
+// run(r) floats, and among everybody's at all + begin[r], `stride` from run to run. Every begin is a multiple of 4, and
+// of several columns every run.
+struct BulkArray {
+  const float* own;
+  float* all;
   int64_t begin[kMaxRanks + 1];
-  // ShareOf(n, r, count, grain) rows of `width` each.
-  static BulkShares Of(int64_t n, int count, int64_t grain, int64_t width) {
-    BulkShares shares = {};
-    for (int r = 0; r < count; ++r) shares.begin[r + 1] = ShareOf(n, r, count, grain).end * width;
-    return shares;
+  int64_t stride;
+  int columns;
+  // Shares of ShareOf(units, r, count, grain) units of `unit` floats.
+  static BulkArray Of(const float* own, float* all, int64_t units, int count, int64_t grain, int64_t unit,
+                      int64_t columns = 1) {
+    BulkArray a = {.own = own, .all = all, .begin = {}, .stride = units * unit, .columns = static_cast<int>(columns)};
+    for (int r = 0; r < count; ++r) a.begin[r + 1] = ShareOf(units, r, count, grain).end * unit;
+    return a;
   }
-  __host__ __device__ int64_t size(int r) const { return begin[r + 1] - begin[r]; }
+  __host__ __device__ int64_t run(int r) const { return begin[r + 1] - begin[r]; }
+  __host__ __device__ int64_t size(int r) const { return run(r) * columns; }
+  __host__ __device__ int64_t chunks(int r) const { return (size(r) + kBulkChunk - 1) / kBulkChunk; }
 };
 
-// Elements [begin, begin + size) of it: what one exchange carries of a share.
-struct BulkPiece {
-  int64_t begin, size;
+inline constexpr int kMostBulkArrays = 6;
+
+struct BulkArrays {
+  int count = 0;
+  BulkArray arrays[kMostBulkArrays];
+
+  // Of rank r, one array behind the other, each in whole chunks.
+  __host__ __device__ int64_t chunks(int r) const {
+    int64_t all = 0;
+    for (int i = 0; i < count; ++i) all += arrays[i].chunks(r);
+    return all;
+  }
 };
-__device__ __forceinline__ BulkPiece PieceOf(const BulkShares& shares, int r, int64_t done, int64_t room) {
-  const int64_t left = shares.size(r) - done;
-  return {shares.begin[r] + done, left < 0 ? 0 : left < room ? left : room};
+
+// A chunk of rank r: elements [begin, end) of an array; none behind the last one.
+struct BulkSpan {
+  int array;
+  int64_t begin, end;
+};
+__device__ __forceinline__ BulkSpan SpanOf(const BulkArrays& a, int r, int64_t chunk) {
+  for (int i = 0; i < a.count; ++i) {
+    const int64_t chunks = a.arrays[i].chunks(r);
+    if (chunk < chunks) return {i, chunk * kBulkChunk, min(a.arrays[i].size(r), (chunk + 1) * kBulkChunk)};
+    chunk -= chunks;
+  }
+  return {0, 0, 0};
 }
-__device__ __forceinline__ int64_t ChunksOf(const BulkPiece& piece) {
-  return piece.size == 0 ? 1 : (piece.size + kBulkChunk - 1) / kBulkChunk;
+
+// Of rank r's chunks from `first` on, as many as one exchange carries: one at least, whose flag says that there is
+// nothing.
+__device__ __forceinline__ int64_t ChunksAtOnce(const ExchangeMemory& m, const BulkArrays& a, int r, int64_t first) {
+  const int64_t left = a.chunks(r) - first, room = m.bulk_floats / kBulkChunk;
+  return left < 1 ? 1 : left < room ? left : room;
 }
 
 __device__ __forceinline__ uint8_t* BulkRow(const ExchangeMemory& m, int owner, uint32_t tag, int count, int sender) {
@@ -43,28 +75,57 @@ __device__ __forceinline__ uint64_t* BulkFlag(const ExchangeMemory& m, uint8_t* 
   return reinterpret_cast<uint64_t*>(row + m.bulk_floats * 4) + chunk;
 }
 
-// The block sends chunk `chunk` of x, a piece of `size` floats, to `peer`.
+// Four elements from i on, or as many as there are before `end`.
+__device__ __forceinline__ void StoreBulk(float* to, int64_t i, int64_t end, const float4& v) {
+  if (i + 4 <= end) {
+    *reinterpret_cast<float4*>(to) = v;
+    return;
+  }
+  if (i < end) to[0] = v.x;
+  if (i + 1 < end) to[1] = v.y;
+  if (i + 2 < end) to[2] = v.z;
+}
+__device__ __forceinline__ float4 LoadBulk(const float* from, int64_t i, int64_t end) {
+  if (i + 4 <= end) return __ldcs(reinterpret_cast<const float4*>(from));
+  return {i < end ? from[0] : 0.0f, i + 1 < end ? from[1] : 0.0f, i + 2 < end ? from[2] : 0.0f, 0.0f};
+}
+
+inline constexpr int kBulkFours = kBulkChunk / 4 / kBulkThreads;  // of a thread, of a chunk
+
+// The block sends elements [span.begin, span.end) of x as chunk `chunk` of this exchange to `peer`.
 __device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag,
-                                          const float* x, int64_t size, int64_t chunk) {
+                                          const float* x, const BulkSpan& span, int64_t chunk) {
   uint8_t* row = BulkRow(m, peer, tag, count, rank);
-  float* to = reinterpret_cast<float*>(row);
-  const int64_t end = min(size, (chunk + 1) * kBulkChunk);
-  float4 v[kBulkChunk / 4 / kBulkThreads];
+  float* to = reinterpret_cast<float*>(row) + chunk * kBulkChunk;
+  float4 v[kBulkFours];
 #pragma unroll
-  for (int j = 0; j < kBulkChunk / 4 / kBulkThreads; ++j) {
-    const int64_t i = chunk * kBulkChunk + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
-    if (i < end) v[j] = __ldcs(reinterpret_cast<const float4*>(x + i));
+  for (int j = 0; j < kBulkFours; ++j) {
+    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
+    v[j] = LoadBulk(x + i, i, span.end);
   }
 #pragma unroll
-  for (int j = 0; j < kBulkChunk / 4 / kBulkThreads; ++j) {
-    const int64_t i = chunk * kBulkChunk + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
-    if (i < end) *reinterpret_cast<float4*>(to + i) = v[j];
+  for (int j = 0; j < kBulkFours; ++j) {
+    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
+    StoreBulk(to + (i - span.begin), i, span.end, v[j]);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(BulkFlag(m, row, chunk)), "l"(static_cast<uint64_t>(tag))
                  : "memory");
+  }
+}
+
+// The block puts rank r's elements [span.begin, span.end) of an array, which lie at `from`, to their places.
+__device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const float* from, const BulkSpan& span) {
+  float* to = a.all + a.begin[r];
+  const auto run = static_cast<uint32_t>(a.run(r));
+#pragma unroll
+  for (int j = 0; j < kBulkFours; ++j) {
+    const int64_t at = (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4, i = span.begin + at;
+    if (i >= span.end) continue;
+    const auto column = a.columns == 1 ? 0u : static_cast<uint32_t>(i) / run;
+    StoreBulk(to + i + column * (a.stride - run), i, span.end, __ldcg(reinterpret_cast<const float4*>(from + at)));
   }
 }
 
@@ -84,35 +145,47 @@ __device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, in
   }
 }
 
-// Every rank's y has a part of each element: y's elements of this rank's share become the sums, in RankTree's order;
-// the others stay parts.
+// The block sends what is this rank's of every other's chunks: `of_peer` says whose elements a peer gets, that rank's or
+// one's own.
+template <int Count, typename OfPeer>
+__device__ __forceinline__ void SendChunks(const ExchangeMemory& m, int rank, uint32_t tag, const BulkArrays& a,
+                                           int64_t first, const OfPeer& of_peer) {
+  int64_t most = 1;
+#pragma unroll
+  for (int k = 1; k < Count; ++k) most = max(most, ChunksAtOnce(m, a, of_peer((rank + k) % Count), first));
+  for (int64_t item = blockIdx.x; item < most * (Count - 1); item += gridDim.x) {
+    const int peer = (rank + 1 + static_cast<int>(item % (Count - 1))) % Count, of = of_peer(peer);
+    const int64_t chunk = item / (Count - 1);
+    if (chunk >= ChunksAtOnce(m, a, of, first)) continue;
+    const BulkSpan span = SpanOf(a, of, first + chunk);
+    const BulkArray& array = a.arrays[span.array];
+    SendChunk(m, rank, peer, Count, tag, of == rank ? array.own : array.all + array.begin[of], span, chunk);
+  }
+}
+
+// Every rank's array, of one column, has a part of each element: elements of this rank's share become the sums, in
+// RankTree's order; the others stay parts.
 template <int Count>
 __global__ void __launch_bounds__(kBulkThreads)
-    ScatterSumKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
+    ScatterSumKernel(ExchangeMemory m, int rank, BulkArrays a, int64_t first, int64_t site) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
-  int64_t longest = 1;  // shares differ by a chunk at most
-#pragma unroll
-  for (int p = 0; p < Count; ++p) longest = max(longest, ChunksOf(PieceOf(shares, p, done, m.bulk_floats)));
-  for (int64_t item = blockIdx.x; item < longest * (Count - 1); item += gridDim.x) {
-    const int peer = (rank + 1 + static_cast<int>(item % (Count - 1))) % Count;
-    const int64_t chunk = item / (Count - 1);
-    const BulkPiece piece = PieceOf(shares, peer, done, m.bulk_floats);
-    if (chunk < ChunksOf(piece)) SendChunk(m, rank, peer, Count, tag, y + piece.begin, piece.size, chunk);
-  }
-  const BulkPiece mine = PieceOf(shares, rank, done, m.bulk_floats);
-  for (int64_t chunk = blockIdx.x; chunk < ChunksOf(mine); chunk += gridDim.x) {
+  SendChunks<Count>(m, rank, tag, a, first, [](int peer) { return peer; });
+  float* mine = a.arrays[0].all + a.arrays[0].begin[rank];
+  const int64_t chunks = ChunksAtOnce(m, a, rank, first);
+  for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     if (threadIdx.x < Count && static_cast<int>(threadIdx.x) != rank)
       AwaitChunk(m, rank, static_cast<int>(threadIdx.x), Count, tag, site, chunk);
     __syncthreads();
-    const int64_t end = min(mine.size, (chunk + 1) * kBulkChunk);
-    for (int64_t i = chunk * kBulkChunk + static_cast<int>(threadIdx.x) * 4; i < end; i += kBulkThreads * 4) {
+    const BulkSpan span = SpanOf(a, rank, first + chunk);
+    for (int64_t at = static_cast<int>(threadIdx.x) * 4; at < span.end - span.begin; at += kBulkThreads * 4) {
       float4 part[Count];
 #pragma unroll
       for (int p = 0; p < Count; ++p) {
         part[p] = __ldcg(reinterpret_cast<const float4*>(
-            p == rank ? y + mine.begin + i : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + i));
+            p == rank ? mine + span.begin + at
+                      : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + chunk * kBulkChunk + at));
       }
       float4 sum;
       const auto tree = [&](float float4::*c) {
@@ -122,50 +195,49 @@ __global__ void __launch_bounds__(kBulkThreads)
         return RankTree<Count>(of);
       };
       sum.x = tree(&float4::x), sum.y = tree(&float4::y), sum.z = tree(&float4::z), sum.w = tree(&float4::w);
-      *reinterpret_cast<float4*>(y + mine.begin + i) = sum;
+      *reinterpret_cast<float4*>(mine + span.begin + at) = sum;
     }
     __syncthreads();  // before the next chunk's flags are asked for
   }
 }
 
-// Every rank has made its share of y; afterwards it has all of it.
+// Every rank has made its share of the arrays; afterwards it has all of them.
 template <int Count>
 __global__ void __launch_bounds__(kBulkThreads)
-    GatherSharesKernel(ExchangeMemory m, int rank, float* y, BulkShares shares, int64_t done, int64_t site) {
+    GatherSharesKernel(ExchangeMemory m, int rank, BulkArrays a, int64_t first, int64_t site) {
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
-  const BulkPiece mine = PieceOf(shares, rank, done, m.bulk_floats);
-  for (int64_t item = blockIdx.x; item < ChunksOf(mine) * (Count - 1); item += gridDim.x) {
-    const int peer = (rank + 1 + static_cast<int>(item % (Count - 1))) % Count;
-    SendChunk(m, rank, peer, Count, tag, y + mine.begin, mine.size, item / (Count - 1));
+  SendChunks<Count>(m, rank, tag, a, first, [rank](int) { return rank; });
+  // One's own, where they do not lie among everybody's already.
+  for (int64_t chunk = blockIdx.x; chunk < ChunksAtOnce(m, a, rank, first); chunk += gridDim.x) {
+    const BulkSpan span = SpanOf(a, rank, first + chunk);
+    const BulkArray& array = a.arrays[span.array];
+    if (array.columns > 1) PlaceChunk(array, rank, array.own + span.begin, span);
   }
   for (int k = 1; k < Count; ++k) {
     const int p = (rank + k) % Count;
-    const BulkPiece piece = PieceOf(shares, p, done, m.bulk_floats);
     const float* from = reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p));
-    for (int64_t chunk = blockIdx.x; chunk < ChunksOf(piece); chunk += gridDim.x) {
+    for (int64_t chunk = blockIdx.x; chunk < ChunksAtOnce(m, a, p, first); chunk += gridDim.x) {
       if (threadIdx.x == 0) AwaitChunk(m, rank, p, Count, tag, site, chunk);
       __syncthreads();
-      const int64_t end = min(piece.size, (chunk + 1) * kBulkChunk);
-      for (int64_t i = chunk * kBulkChunk + static_cast<int>(threadIdx.x) * 4; i < end; i += kBulkThreads * 4) {
-        *reinterpret_cast<float4*>(y + piece.begin + i) = __ldcg(reinterpret_cast<const float4*>(from + i));
-      }
+      const BulkSpan span = SpanOf(a, p, first + chunk);
+      PlaceChunk(a.arrays[span.array], p, from + chunk * kBulkChunk, span);
       __syncthreads();
     }
   }
 }
 
-// Kernels' one signature: they differ in what they do with a piece.
-using BulkKernel = void (*)(ExchangeMemory, int, float*, BulkShares, int64_t done, int64_t site);
+// Kernels' one signature: they differ in what they do with a piece, the chunks from `first` on.
+using BulkKernel = void (*)(ExchangeMemory, int, BulkArrays, int64_t first, int64_t site);
 
-// A launch for each of `pieces`, BulkExchanges(memory, the longest share): exchanges `site` and those behind it.
-inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, float* y, const BulkShares& shares, int64_t site,
+// A launch for each of `pieces`, BulkExchanges(memory, the most chunks of a rank): exchanges `site` and those behind it.
+inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, const BulkArrays& arrays, int64_t site,
                            int64_t pieces) {
   const RankView& ranks = *ctx.ranks;
   for (int64_t k = 0; k < pieces; ++k) {
     Launch(ctx, kernel, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)), dim3(kBulkThreads), 0, ranks.memory,
-           ranks.rank, y, shares, k * ranks.memory.bulk_floats, site + k);
+           ranks.rank, arrays, k * (ranks.memory.bulk_floats / kBulkChunk), site + k);
   }
 }
 

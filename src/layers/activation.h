@@ -21,7 +21,8 @@ enum class Form : uint8_t {
   kRankParts,        // f32 [T, width], of every rank: their sum is the value (ops/sum_ranks)
   kPartsForBridge,   // the same, of few rows: the next bridge adds them up
   kSlotsForBridge,   // kSlots of every rank: the next bridge adds up slots, then ranks
-  kRankRows,         // f32 [T, width], of which every rank has made its rows (ops/gather_shares)
+  kRankRows,         // f32 [T, width], of which a rank has its own rows (ops/rank_rows.h)
+  kRowParts,         // kRankParts, of whose sum every rank needs its own rows
 };
 
 constexpr std::string_view NameOf(Form form) {
@@ -35,6 +36,7 @@ constexpr std::string_view NameOf(Form form) {
     case Form::kPartsForBridge: return "F32 parts of ranks, for the bridge";
     case Form::kSlotsForBridge: return "F32 slots of ranks, for the bridge";
     case Form::kRankRows: return "F32 rows of ranks";
+    case Form::kRowParts: return "F32 parts of ranks, of own rows";
   }
   return "?";
 }

@@ -15,8 +15,8 @@ namespace dsv4 {
 
 namespace {
 
-// One call's arguments, and its values as they lie in the buffers. Keys are made of all tokens, queries and what
-// follows of the T' tokens `own`: all of them, or the rank's.
+// One call's arguments, and its values as they lie in the buffers. A rank projects and attends for the T' tokens `own`:
+// all of them, or its own. What becomes keys has T rows, and where tokens are cut is gathered.
 struct Call {
   const AttentionPlan& plan;
   const AttentionWeights& w;
@@ -27,8 +27,9 @@ struct Call {
   RankShare own;
   RopeAnglesView own_rope;
   CacheView own_cache;
-  Tensor q_lora, kv, values, gates, index_values, index_gates, index_weights;
-  Tensor q, index_q;    // [T', N, Dh], [T', Ni, Di]
+  Tensor kv, values, gates, index_values, index_gates;  // [T, ...]
+  Tensor q_lora, index_weights;                         // [T', ...]
+  Tensor q, index_q;                                    // [T', N, Dh], [T', Ni, Di]
   QueryBlocks queries;  // instead of q, where the plan says so
   Activation heads, o_lora;
 
@@ -38,7 +39,7 @@ struct Call {
   bool compresses() const { return cache.layer->main.ratio != 0; }
   bool indexes() const { return cache.layer->index.ratio != 0; }
   // One token of each sequence, a decode step: then the window row may go into the ring before attention reads it.
-  bool one_each() const { return cache.num_sequences == cache.num_tokens; }
+  bool one_each() const { return !plan.by_tokens && cache.num_sequences == cache.num_tokens; }
 };
 
 // The buffer's memory as T rows of `width`.
@@ -81,13 +82,13 @@ Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWei
          .own = own,
          .own_rope = {rope.frequencies, rope.cos_sin.Rows(own.begin, num_own)},
          .own_cache = CacheOf(cache, own),
-         .q_lora = Rows(b.q_lora, t, w.q_a.rows),
          .kv = Rows(b.kv, t, s.head_dim),
          .values = Rows(b.values, t, main.kv_proj.rows),
          .gates = Rows(b.gates, t, main.gate_proj.rows),
          .index_values = Rows(b.index_values, t, keys.kv_proj.rows),
          .index_gates = Rows(b.index_gates, t, keys.gate_proj.rows),
-         .index_weights = Rows(b.index_weights, t, w.indexer.weights_proj.rows),
+         .q_lora = Rows(b.q_lora, num_own, w.q_a.rows),
+         .index_weights = Rows(b.index_weights, num_own, w.indexer.weights_proj.rows),
          .q = b.q.Floats(num_own, width).Reshaped({num_own, s.num_heads, s.head_dim}),
          .index_q = {},
          .queries = {},
@@ -102,13 +103,13 @@ Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWei
 // Everything that reads x, at once. Compressors see it unrounded in every mode.
 void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
   const CompressorWeights &main = c.w.compressor, &keys = c.w.indexer.compressor;
-  QuantLinear(ctx, c.s.activation, x,
+  QuantLinear(ctx, c.s.activation, {x.form, c.Own(x.x), x.blocks},
               {{c.w.q_a, c.plan.q_a, c.q_lora},
-               {c.w.kv_proj, c.plan.kv_proj, c.kv},
-               {main.kv_proj, Input::kAsIs, c.values},
-               {main.gate_proj, Input::kAsIs, c.gates},
-               {keys.kv_proj, Input::kAsIs, c.index_values},
-               {keys.gate_proj, Input::kAsIs, c.index_gates},
+               {c.w.kv_proj, c.plan.kv_proj, c.Own(c.kv)},
+               {main.kv_proj, Input::kAsIs, c.Own(c.values)},
+               {main.gate_proj, Input::kAsIs, c.Own(c.gates)},
+               {keys.kv_proj, Input::kAsIs, c.Own(c.index_values)},
+               {keys.gate_proj, Input::kAsIs, c.Own(c.index_gates)},
                {c.w.indexer.weights_proj, c.plan.index_weights, c.index_weights}},
               c.rounded);
 }
@@ -117,7 +118,7 @@ void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
 void Expand(const ExecContext& ctx, const Call& c) {
   const int64_t t = c.num_own();
   NormedQuantLinear(
-      ctx, c.s.activation, c.Own(c.q_lora), c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
+      ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
       {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
        {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
       c.rounded);
@@ -129,31 +130,31 @@ CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const Com
           .frequencies = c.rope.frequencies, .hadamard = hadamard, .cache = c.cache, .layout = &layout};
 }
 
-// Of a rank that has fewer queries than keys.
-void PrepareQueries(const ExecContext& ctx, const Call& c) {
-  const Tensor q = c.queries.blocks != nullptr ? Tensor{} : c.q;
-  if (!q && !c.index_q) return;
-  QPrepare(ctx, {.q = q,
-                 .index_q = c.index_q,
-                 .cos_sin = c.own_rope.cos_sin,
-                 .norm_eps = c.s.norm_eps,
-                 .index_dtype = c.s.index_dtype,
-                 .cache = c.own_cache});
+// What becomes keys, from every rank its rows.
+void GatherKeys(const ExecContext& ctx, const Call& c, int64_t* site) {
+  GatherSharesArgs shares{.site = *site};
+  for (const Tensor& rows : {c.kv, c.values, c.gates, c.index_values, c.index_gates}) shares.AddRows(ctx, rows);
+  GatherShares(ctx, shares);
+  *site += ShareExchanges(ctx, shares);
 }
 
 // Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value.
 // Where every sequence has one token, its rows go into the cache by the same launch.
-void Prepare(const ExecContext& ctx, const Call& c) {
+void Prepare(const ExecContext& ctx, const Call& c, int64_t* site) {
   const int64_t t = c.num_own();
   QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q,
-                       .kv = c.kv,
+                       .kv = c.Own(c.kv),
                        .kv_norm = c.w.kv_norm,
                        .index_q = c.index_q,
-                       .cos_sin = c.rope.cos_sin,
+                       .cos_sin = c.own_rope.cos_sin,
                        .norm_eps = c.s.norm_eps,
                        .index_dtype = c.s.index_dtype,
-                       .cache = c.cache,
+                       .cache = c.own_cache,
                        .append = c.one_each()};
+  if (c.plan.by_tokens) {
+    if (t > 0) QPrepare(ctx, prepare);
+    GatherKeys(ctx, c, site);
+  }
   const auto compress = [&](const CompressArgs& call) {
     if (!prepare.append) return Compress(ctx, call);
     prepare.compress[static_cast<size_t>(prepare.num_compress++)] = call;
@@ -170,9 +171,7 @@ void Prepare(const ExecContext& ctx, const Call& c) {
                     .norm_eps = c.s.norm_eps};
   if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
   if (c.plan.expands) prepare.expands = &expand;
-  if (c.plan.by_tokens) prepare.q = prepare.index_q = {};
-  QPrepare(ctx, prepare);
-  if (c.plan.by_tokens && t > 0) PrepareQueries(ctx, c);
+  if (!c.plan.by_tokens) QPrepare(ctx, prepare);
 }
 
 // Output: grouped low rank, then dense.
@@ -196,7 +195,7 @@ void Attend(const ExecContext& ctx, const Call& c, const AttentionBuffers& b) {
   if (c.indexes()) {
     topk_idxs = b.topk_idxs.Head(c.num_own());
     IndexTopk(ctx,
-              {.q = c.index_q, .weights = c.Own(c.index_weights), .cache = c.own_cache, .topk_idxs = topk_idxs});
+              {.q = c.index_q, .weights = c.index_weights, .cache = c.own_cache, .topk_idxs = topk_idxs});
   }
   SparseAttention(ctx, {.q = c.q,
                         .kv = c.kv,
@@ -227,13 +226,13 @@ AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks)
 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
                const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
-               const Tensor& y, bool append) {
+               const Tensor& y, int64_t* site, bool append) {
   const Call c = Place(ctx, plan, w, s, rope, cache, b);
   DSV4_CHECK(append || (!c.one_each() && !c.compresses()));
   const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
-  Project(ctx, c, x);
+  if (any) Project(ctx, c, x);
   if (any && !plan.expands) Expand(ctx, c);
-  Prepare(ctx, c);
+  Prepare(ctx, c, site);
   if (any) Attend(ctx, c, b);
   if (append && !c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
   if (any) ProjectOut(ctx, c, c.Own(y));

@@ -2,6 +2,7 @@
 
 #include "layers/linear.h"
 #include "layers/plan.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -23,7 +24,8 @@ Routing RoutingIn(const MoePlan& plan, const MoeBuffers& b, int64_t t) {
           .always = plan.shared_is_routed ? static_cast<int32_t>(b.router_logits.dim(1)) : -1};
 }
 
-// The router's logits and choice; what else reads x, the shared expert's first two matrices, goes along.
+// The router's logits and choice; what else reads x, the shared expert's first two matrices, goes along where it reads
+// the same rows.
 void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens,
            const Activation& x, const MoeBuffers& b, const Routing& to) {
   const int64_t t = x.x.dim(0);
@@ -40,6 +42,8 @@ void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, con
     route.x = x.x, route.w = w.router;
   } else if (plan.shared_is_routed) {
     QuantLinear(ctx, s.activation, x.x, {logits}, b.rounded);
+  } else if (plan.by_tokens) {
+    QuantLinear(ctx, s.activation, x, {logits}, b.rounded);
   } else {
     QuantLinear(
         ctx, s.activation, x,
@@ -47,6 +51,35 @@ void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, con
         b.rounded);
   }
   Router(ctx, route);
+}
+
+// A rank routes its own rows; then all have all rows, as the plan gathers them, and what was chosen for them.
+Activation RouteOwnRows(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
+                        const Tensor& tokens, const Activation& x, const MoeBuffers& b, const Routing& to,
+                        int64_t* site) {
+  const int64_t t = x.x.dim(0), d = x.x.dim(1);
+  const RankShare own = RowsOfRank(ctx, t);
+  const auto of_own = [&](const Tensor& rows) { return rows.Rows(own.begin, own.end - own.begin); };
+  if (own.end > own.begin) {
+    Route(ctx, plan, w, s, of_own(tokens), {x.form, of_own(x.x), x.blocks}, b,
+          {of_own(to.experts), of_own(to.weights), to.always});
+  }
+  GatherSharesArgs shares{.site = *site};
+  Activation all = x.x;
+  if (plan.gathered == Form::kBlocks) {
+    all = {Form::kBlocks, {nullptr, DType::kF32, x.x.shape}, b.rounded.Blocks(t, d)};
+    shares.AddBlocks(x.blocks, all.blocks, t, d);
+  } else {
+    shares.AddRows(ctx, x.x);
+  }
+  shares.AddRows(ctx, to.experts);
+  shares.AddRows(ctx, to.weights);
+  GatherShares(ctx, shares);
+  *site += ShareExchanges(ctx, shares);
+  QuantLinear(ctx, s.activation, all,
+              {{w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
+              b.rounded);
+  return all;
 }
 
 // From gate and up on.
@@ -62,10 +95,15 @@ void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights&
 }  // namespace
 
 Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
-               const Tensor& tokens, const Activation& x, MoeBuffers& b, const Tensor& y) {
-  const int64_t t = x.x.dim(0);
+               const Tensor& tokens, const Activation& rows, MoeBuffers& b, const Tensor& y, int64_t* site) {
+  const int64_t t = rows.x.dim(0);
   const Routing routing = RoutingIn(plan, b, t);
-  Route(ctx, plan, w, s, tokens, x, b, routing);
+  Activation x = rows;
+  if (plan.by_tokens) {
+    x = RouteOwnRows(ctx, plan, w, s, tokens, rows, b, routing, site);
+  } else {
+    Route(ctx, plan, w, s, tokens, rows, b, routing);
+  }
   if (!plan.shared_is_routed) SharedExpert(ctx, plan, w, s, b, y);
 
   const Tensor outputs = b.outputs.Head(t * routing.slots());

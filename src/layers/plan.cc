@@ -22,7 +22,8 @@ Form BridgeForm(const ExecContext& ctx, const LayerShape& l, const QuantTensor& 
   return blocks ? Form::kFloatsAndBlocks : Form::kFloats;
 }
 
-// Prompts of several ranks: then a rank's heads fill no tensor core's tile, and nothing has to be summed.
+// Prompts of several ranks: then a rank's heads fill no tensor core's tile, and ranks keep the streams of their own
+// tokens only.
 bool ByTokens(const ExecContext& ctx, const LayerShape& l) {
   return l.num_ranks > 1 && ctx.regime != Regime::kDecode && l.attention->whole.q_b;
 }
@@ -77,6 +78,15 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
                         RouterMultiplies(ctx, 1, w.router, l.experts_per_token);
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
+  p.by_tokens = ByTokens(ctx, l);
+  if (p.by_tokens) {
+    const bool halves = p.experts_read_blocks && ReadsBlocks(ctx, mode, w.shared.up) &&
+                        ExpertsReadBlocks(ctx, expert, mode, static_cast<int64_t>(w.experts.size()));
+    p.gathered = halves ? Form::kBlocks : Form::kFloats;
+    if (!halves) p.x = Form::kFloats, p.experts_read_blocks = false;
+    p.out = Form::kRowParts;
+    return p;
+  }
   const int64_t rows = MostRows(step), slots = 1 + l.experts_per_token;
   const bool adds = p.shared_is_routed && !l.is_last && HcBridgeAddsSlots(ctx, rows, l.streams, l.dim, slots);
   if (l.num_ranks == 1) {

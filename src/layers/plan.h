@@ -38,7 +38,8 @@ struct AttentionPlan {
   bool rounds_heads = false;              // o_a's input is rounded, group by group
   Form o_lora = Form::kFloats;            // or kBlocks
   Input o_b = Input::kAsIs;
-  bool by_tokens = false;                 // a rank takes its own tokens and all heads, not all tokens and its own heads
+  // A rank takes its own tokens and all heads, not all tokens and its own heads; what makes keys is gathered.
+  bool by_tokens = false;
   Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge
 };
 
@@ -49,7 +50,10 @@ struct MoePlan {
   Input gate = Input::kAsIs, up = Input::kAsIs, down = Input::kAsIs;  // of the shared expert
   Form hidden = Form::kFloats;            // or kBlocks: of the shared expert
   bool experts_read_blocks = false;
-  // kSlots: the next bridge adds them up; of ranks kRankParts, or what it adds up
+  // A rank routes its own tokens; then x is gathered, as floats or blocks, with the choices.
+  bool by_tokens = false;
+  Form gathered = Form::kFloats;          // or kBlocks
+  // kSlots: the next bridge adds them up; of ranks kRankParts or kRowParts, or what it adds up
   Form out = Form::kFloats;
 };
 

@@ -49,6 +49,7 @@ class Lines {
     }
     const bool compresses = l_.cache.main.ratio != 0, indexes = l_.cache.index.ratio != 0,
                one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
+    if (p.by_tokens) Add("gather_shares (keys)", DescribeGatherShares(ctx_).chosen);
     if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
     Add("q_prepare", QPrepareImplementation(ctx_, p.expands));
     if (indexes)
@@ -69,6 +70,7 @@ class Lines {
       Linear("router matrix", w.router, Input::kAsIs);
     }
     Add("router", RouterImplementation(ctx_, p.router_multiplies));
+    if (p.by_tokens) Add("gather_shares (experts)", With(DescribeGatherShares(ctx_).chosen, p.gathered, "x"));
     if (p.shared_is_routed) {
       Add("shared expert", "one of experts");
     } else {
@@ -102,7 +104,7 @@ class Lines {
     if (out == Form::kRankParts) Add(StrCat("sum_ranks (", of, ")"), DescribeSumRanks(ctx_).chosen);
     if (out == Form::kPartsForBridge || out == Form::kSlotsForBridge)
       Add(StrCat("sum_ranks (", of, ")"), "with the next hc_bridge");
-    if (out == Form::kRankRows) Add(StrCat("gather_shares (", of, ")"), DescribeGatherShares(ctx_).chosen);
+    if (out == Form::kRowParts) Add(StrCat("sum_ranks (", of, ")"), StrCat(DescribeSumRanks(ctx_).chosen, "; own rows"));
   }
 
   void Linear(const char* name, const QuantTensor& w, Input input, Form y = Form::kFloats) {

@@ -77,6 +77,36 @@ TEST(SumRanks, IsTheTreeOnEveryRankBitForBit) {
   }
 }
 
+// Where own rows are enough, they are the same sums, and nobody writes to another's array.
+TEST(SumRanks, OwnRowsHaveTheSameBits) {
+  Random random(4);
+  for (const int count : {2, 4, 8}) {
+    for (const Shape shape : {Shape{1, 7}, Shape{9, 64}, Shape{61, 130}}) {
+      const Parts parts = MakeParts(random, count, shape.num_elements());
+      const auto own_rows = [](const auto run) {
+        return [run](const ExecContext& ctx, const SumRanksArgs& args) {
+          SumRanksArgs own = args;
+          own.own_rows = true;
+          run(ctx, own);
+        };
+      };
+      const auto check = [&](const Parts& got) {
+        for (int r = 0; r < count; ++r) {
+          const RankShare rows = ShareOf(shape[0], r, count, kShareRows);
+          std::vector<float> sums, want;
+          for (int64_t i = rows.begin * shape[1]; i < rows.end * shape[1]; ++i) {
+            sums.push_back(got[static_cast<size_t>(r)][static_cast<size_t>(i)]);
+            want.push_back(Tree(parts, static_cast<size_t>(i)));
+          }
+          EXPECT_TRUE(BitEqual(sums, want)) << "rank " << r << " of " << count << ", " << shape.ToString();
+        }
+      };
+      check(Sum(parts, shape, own_rows(SumRanks), Reference()));
+      ForEachKernel(kSumRanksKernels, [&](const auto run) { check(Sum(parts, shape, own_rows(run))); });
+    }
+  }
+}
+
 // Rows do not depend on their batch.
 TEST(SumRanks, ARowAloneHasTheSameBits) {
   Random random(2);

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "ops/gather_shares/gather_shares.h"
+#include "ops/rank_rows.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4::deepseek_v4 {

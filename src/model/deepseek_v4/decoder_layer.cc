@@ -4,7 +4,6 @@
 
 #include "layers/linear.h"
 #include "ops/gather_ranks/gather_ranks.h"
-#include "ops/gather_shares/gather_shares.h"
 #include "ops/hc_bridge/hc_bridge.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/stream_mean/stream_mean.h"
@@ -14,30 +13,29 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-// A sublayer's output where every rank has a part of it: the sum, or everybody's rows.
+// A sublayer's output where every rank has a part of it becomes the sum, in all rows or in own ones.
 void JoinParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
-  if (y.form == Form::kRankParts) {
-    SumRanks(ctx, {.y = y.x, .site = *site});
-    *site += SumExchanges(ctx, y.x.num_elements());
-  } else if (y.form == Form::kRankRows) {
-    GatherShares(ctx, {.y = y.x, .site = *site});
-    *site += ShareExchanges(ctx, y.x);
-  }
+  if (y.form != Form::kRankParts && y.form != Form::kRowParts) return;
+  const SumRanksArgs sum{.y = y.x, .site = *site, .own_rows = y.form == Form::kRowParts};
+  SumRanks(ctx, sum);
+  *site += SumExchanges(ctx, sum);
 }
 
 }  // namespace
 
 Frame FrameOf(const Tensor& streams, Activations& a) {
   const int64_t t = streams.dim(0);
-  return {.streams = streams, .x = a.x.Head(t), .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t)};
+  return {.streams = streams, .x = a.x.Head(t), .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t),
+          .own = {0, t}};
 }
 
 Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
                     const Activation& pending, const Frame& f, Form form, const Room& room, int64_t* site) {
   const bool sums = pending.form == Form::kPartsForBridge || pending.form == Form::kSlotsForBridge;
-  uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(f.x.dim(0), f.x.dim(1)) : nullptr;
-  HcBridge(ctx, {.streams = f.streams,
-                 .y = pending.x,
+  const int64_t rows = f.own.end - f.own.begin;
+  uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(rows, f.x.dim(1)) : nullptr;
+  HcBridge(ctx, {.streams = f.Own(f.streams),
+                 .y = pending ? f.Own(pending.x) : Tensor{},
                  .fn = w.fn,
                  .base = w.base,
                  .scale = w.scale,
@@ -45,9 +43,9 @@ Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w,
                  .eps = c.hc_eps,
                  .norm_eps = c.rms_norm_eps,
                  .norm = norm,
-                 .x = f.x,
-                 .post = f.post,
-                 .comb = f.comb,
+                 .x = f.Own(f.x),
+                 .post = f.Own(f.post),
+                 .comb = f.Own(f.comb),
                  .sums_ranks = sums,
                  .site = *site,
                  .x_blocks = blocks});
@@ -60,7 +58,7 @@ void KeepMean(const ExecContext& ctx, const Config& c, int64_t l, const Frame& f
   const auto& targets = c.draft.targets;
   const auto at = std::find(targets.begin(), targets.end(), l);
   if (at == targets.end()) return;
-  StreamMean(ctx, {.streams = f.streams, .out = f.main_hidden, .first = (at - targets.begin()) * c.hidden_size});
+  StreamMean(ctx, {.streams = f.Own(f.streams), .out = f.Own(f.main_hidden), .first = (at - targets.begin()) * c.hidden_size});
 }
 
 AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {
@@ -87,14 +85,19 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   a.UseLayer(l);
   const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, pending, f, plan.attention.x, a.attention.rounded,
                                 site);
+  *site = SiteAt(2 * l, *site);
   KeepMean(ctx, c, l - 1, f);
   AttentionWeights all;
   const LayerShape taken = ShapeFor(plan.attention, ShapeOfLayer(model, l), &all);
-  Attention(ctx, plan.attention, *taken.attention, taken.settings, rows.rope, cache, x, a.attention, f.y, rows.append);
+  Attention(ctx, plan.attention, *taken.attention, taken.settings, rows.rope, cache, x, a.attention, f.y, site,
+            rows.append);
   const Activation heads{plan.attention.out, f.y, nullptr};
   JoinParts(ctx, heads, site);
-  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, a.moe.rounded, site);
-  const Activation experts = Moe(ctx, plan.moe, w.moe, moe, rows.tokens, x2, a.moe, f.y);
+  // What is gathered into moe's room comes from another one.
+  const Room& room = plan.moe.by_tokens ? a.attention.rounded : a.moe.rounded;
+  const Activation x2 = NextSite(ctx, c, w.hc_ffn, w.ffn_norm, /*pending=*/heads, f, plan.moe.x, room, site);
+  *site = SiteAt(2 * l + 1, *site);
+  const Activation experts = Moe(ctx, plan.moe, w.moe, moe, rows.tokens, x2, a.moe, f.y, site);
   JoinParts(ctx, experts, site);
   return experts;
 }
@@ -108,6 +111,7 @@ void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const
   const ActivationDtype mode = model.modes.activation;
   const QuantTensor& head = model.weights.head;
   QuantLinear(ctx, mode, normed, {{head, InputOf(ctx, mode, head), columns}}, a.rounded_out);
+  *site = SiteAt(PlaceOfLogits(c), *site);
   GatherRanks(ctx, {.x = columns, .y = logits, .site = *site});
   *site += RankExchanges(ctx, columns.num_elements());
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/exchange.h"
 #include "device/exec_context.h"
 #include "kv/layout.h"
 #include "layers/activation.h"
@@ -13,10 +14,14 @@
 
 namespace dsv4::deepseek_v4 {
 
-// A pass's view of the buffers: the first T rows.
+// A pass's view of the buffers: the first T rows. A rank may have the streams and what follows from them of its own rows
+// only.
 struct Frame {
   Tensor streams, x, y, post, comb;
+  RankShare own;            // rows
   Tensor main_hidden = {};  // f32 [T, targets * D]: of DSpark, what its target layers hand over; else empty
+
+  Tensor Own(const Tensor& rows) const { return rows.Rows(own.begin, own.end - own.begin); }
 };
 Frame FrameOf(const Tensor& streams, Activations& a);
 
@@ -29,9 +34,13 @@ struct LayerRows {
 };
 
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next
-// site's mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`. `site` counts the pass's exchanges.
+// site's mixes; norms f.x. Where the plan wants blocks besides, they lie in `room`, those of own rows alone. `site`
+// counts the pass's exchanges.
 Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
                     const Activation& pending, const Frame& f, Form form, const Room& room, int64_t* site);
+
+// Behind those of layers, 2 l and 2 l + 1 (ExchangeName).
+inline int64_t PlaceOfLogits(const Config& c) { return 2 * (c.num_layers + c.draft.stages); }
 
 // The streams after layer `l`, if it is one of DSpark's targets, into f.main_hidden.
 void KeepMean(const ExecContext& ctx, const Config& c, int64_t l, const Frame& f);

@@ -9,6 +9,7 @@
 #include "ops/count_experts/count_experts.h"
 #include "ops/embed/embed.h"
 #include "ops/gather_rows/gather_rows.h"
+#include "ops/gather_shares/gather_shares.h"
 #include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/rope_angles/rope_angles.h"
@@ -41,6 +42,16 @@ StepRows RowsOf(const ExecContext& ctx, const Model& model, const StepView& step
     RopeAngles(ctx, {.positions = step.positions, .frequencies = rope.frequencies, .cos_sin = rope.cos_sin});
   }
   return both;
+}
+
+// Of ranks that have own rows: all rows of what the pass hands on.
+void GatherStreams(const ExecContext& ctx, const Config& c, const Frame& f, int64_t* site) {
+  *site = SiteAt(PlaceOfLogits(c), *site);
+  GatherSharesArgs shares{.site = *site};
+  shares.AddRows(ctx, f.streams);
+  shares.AddRows(ctx, f.main_hidden);
+  GatherShares(ctx, shares);
+  *site += ShareExchanges(ctx, shares);
 }
 
 // The logits of the rows that the step asks for.
@@ -131,21 +142,29 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   const StepRows rows = RowsOf(ctx, model, step, a);
   Frame f = FrameOf(a.streams.Head(step.num_tokens()), a);
   if (c.draft.is_dspark()) f.main_hidden = a.draft.main_hidden.Head(step.num_tokens());
-
-  Embed(ctx, {.tokens = step.tokens, .table = model.weights.embed, .streams = f.streams});
-  const auto write_output = [&] { HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams}); };
   const auto step_class = static_cast<size_t>(ClassOf(ctx.regime, step.num_tokens()));
+  const bool by_tokens = model.plans.front()[step_class].attention.by_tokens;
+  if (by_tokens) f.own = RowsOfRank(ctx, step.num_tokens());
+
+  Embed(ctx, {.tokens = f.Own(step.tokens), .table = model.weights.embed, .streams = f.Own(f.streams)});
+  const auto write_output = [&] {
+    HcPost(ctx, {.y = f.Own(f.y), .post = f.Own(f.post), .comb = f.Own(f.comb), .streams = f.Own(f.streams)});
+  };
   Activation pending;
   int64_t site = 0;
+  const auto gather_streams = [&] {
+    if (by_tokens) GatherStreams(ctx, c, f, &site);
+  };
   for (int64_t l = 0; l < c.num_layers; ++l) {
     LayerPlan plan = model.plans[static_cast<size_t>(l)][step_class];
     if (observer && plan.moe.out == Form::kSlots) plan.moe.out = Form::kFloats;
-    if (observer && c.num_ranks > 1) plan.moe.out = Form::kRankParts;
+    if (observer && c.num_ranks > 1 && !by_tokens) plan.moe.out = Form::kRankParts;
     const bool sliding = c.kind(l) == LayerKind::kSliding;
     pending = DecoderLayer(ctx, model, l, plan, sliding ? rows.plain : rows.compress, f, pending, &site, a);
     if (observer) {
       pending = {};
       write_output();
+      gather_streams();
       observer(l, f.streams);
     }
   }
@@ -154,14 +173,18 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   const bool wants_logits = step.logit_rows.dim(0) > 0, drafts = c.draft.stages > 0;
   if (pending && (wants_logits || drafts)) write_output();
   KeepMean(ctx, c, c.num_layers - 1, f);
+  if (wants_logits || drafts) gather_streams();
   if (wants_logits) StepLogits(ctx, model, step, f, logits, &site, a);
   if (drafts) KeepDraftRows(ctx, model, step, f, a);
   AdvanceExchanges(ctx, site);
 }
 
 std::string ExchangeName(const Config& config, int64_t site) {
-  if (site >= 2 * config.num_layers) return "logits";
-  return StrCat("layer ", site / 2, ", ", site % 2 == 0 ? "attention" : "experts");
+  const int64_t place = PlaceOf(site), layer = place / 2;
+  if (place >= PlaceOfLogits(config)) return "logits";
+  const bool drafts = layer >= config.num_layers;
+  return StrCat(drafts ? "draft layer " : "layer ", drafts ? layer - config.num_layers : layer, ", ",
+                place % 2 == 0 ? "attention" : "experts");
 }
 
 }  // namespace dsv4::deepseek_v4

@@ -43,8 +43,7 @@ using LayerObserver = std::function<void(int64_t layer, const Tensor& streams)>;
 void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
              const LayerObserver& observer = {});
 
-// Where ranks exchange for the site-th time in a pass, for messages: "layer 17, experts". Of passes whose sums travel
-// in pieces it says about where.
+// Where ranks exchange at this site of a pass, for messages: "layer 17, experts".
 std::string ExchangeName(const Config& config, int64_t site);
 
 }  // namespace dsv4::deepseek_v4

@@ -59,6 +59,12 @@ int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first) 
   return ctx.regime == Regime::kPrompt || bf16 ? 2 : 1;
 }
 
+bool ExpertsReadBlocks(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                       int64_t num_experts) {
+  return SupportsCuda(ctx) && ExpertsRunAsPrompt(ctx, first, activation, num_experts) && IsHalf(first.gate.format) &&
+         GpuExpertsInputNumbers(ctx, first) == 1;
+}
+
 std::string ExpertsImplementation(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
                                   int64_t num_experts, bool with_shared) {
   if (!SupportsCuda(ctx)) return Choose(kExpertsCandidates, ctx).name;

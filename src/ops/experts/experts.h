@@ -55,6 +55,9 @@ bool ExpertsTake(WeightFormat format, WeightFormat other);
 bool ExpertsRunAsPrompt(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
                         int64_t num_experts);
 int GpuExpertsInputNumbers(const ExecContext& ctx, const ExpertMatrices& first);  // that an input is then
+// Whether those kernels read x_blocks, and not x.
+bool ExpertsReadBlocks(const ExecContext& ctx, const ExpertMatrices& first, ActivationDtype activation,
+                       int64_t num_experts);
 
 // What a call's need of ExecContext::scratch follows from, beside the number of rows.
 struct ExpertsShape {

@@ -284,6 +284,7 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
     Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x,
            static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
   } else {
+    DSV4_CHECK(a.x.data != nullptr, "x is there as blocks only");
     const dim3 grid(static_cast<unsigned>(
         std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
     Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(),

@@ -1,6 +1,9 @@
 #include "ops/gather_shares/gather_shares.h"
 
+#include <algorithm>
+
 #include "ops/cuda_row.h"
+#include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
@@ -16,8 +19,43 @@ constexpr Candidate<GatherSharesArgs> kGatherSharesCandidates[] = {
 
 }  // namespace
 
+void GatherSharesArgs::AddRows(const ExecContext& ctx, const Tensor& y) {
+  if (!y || y.num_elements() == 0) return;
+  DSV4_CHECK(num_values < kMost && SizeOf(y.dtype) == 4);
+  const int64_t width = y.num_elements() / y.dim(0);
+  auto* all = static_cast<float*>(y.data);
+  values[static_cast<size_t>(num_values++)] = {.own = all + RowsOfRank(ctx, y.dim(0)).begin * width,
+                                               .all = all, .units = y.dim(0), .grain = kShareRows, .unit = width};
+}
+
+void GatherSharesArgs::AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_rows, int64_t d) {
+  if (num_rows == 0) return;
+  DSV4_CHECK(num_values < kMost && d % 64 == 0);
+  values[static_cast<size_t>(num_values++)] = {.own = reinterpret_cast<const float*>(own),
+                                               .all = reinterpret_cast<float*>(all),
+                                               .units = CeilDiv(num_rows, kShareRows), .grain = 1, .unit = 256,
+                                               .columns = d / 64};
+}
+
+// Of arrays one exchange takes as many chunks as there is room for, of all values together; by copies each value goes by
+// itself.
+int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& a) {
+  if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0) return 0;
+  const RankView& ranks = *ctx.ranks;
+  const ExchangeMemory& m = ranks.memory;
+  if (m.elements == 0 && m.bulk_floats == 0) return 1;
+  int64_t chunks = 0, copies = 0;
+  for (int i = 0; i < a.num_values; ++i) {
+    const SharedValue& v = a.values[static_cast<size_t>(i)];
+    const int64_t longest = LongestShare(v.units, ranks.count, v.grain) * v.unit * v.columns;
+    chunks += BulkChunks(longest);
+    if (m.elements > 0) copies += CeilDiv(longest, m.elements);
+  }
+  return m.bulk_floats > 0 ? BulkExchanges(m, chunks) : copies;
+}
+
 void GatherShares(const ExecContext& ctx, const GatherSharesArgs& a) {
-  if (ShareExchanges(ctx, a.y) == 0) return;
+  if (ShareExchanges(ctx, a) == 0) return;
   DSV4_CHECK(IsRankCount(ctx.ranks->count), ctx.ranks->count, " ranks");
   RunOp("gather_shares", kGatherSharesCandidates, ctx, a);
 }

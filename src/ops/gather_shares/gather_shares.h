@@ -1,34 +1,46 @@
-// y [T, D], of which rank r has made the rows ShareOf(T, r, count, kShareRows); afterwards every rank has all of them.
-// Exact. One rank: nothing to do. When the exchange has failed, y is unspecified and nobody waits.
+// Values of T rows, of which rank r has made the rows ShareOf(T, r, count, kShareRows); afterwards every rank has all
+// of them. Exact. One rank: nothing to do. When the exchange has failed, the others' rows are unspecified and nobody
+// waits.
 #pragma once
 
-#include "device/exchange.h"
+#include <array>
+
+#include "base/check.h"
+#include "ops/rank_rows.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
 
-inline constexpr int64_t kShareRows = 8;  // shares begin at whole blocks of FP16 rows (ops/activation_blocks.cuh)
+// A value as an exchange sees it: runs of float32 (or as many bytes). Unit u of column c lies at all + (c * units + u) *
+// unit; this rank's units lie behind each other at `own`, column by column.
+struct SharedValue {
+  const float* own = nullptr;
+  float* all = nullptr;
+  int64_t units = 0;    // rows; of FP16 blocks, blocks of 8 rows
+  int64_t grain = 0;    // units that a share is a multiple of
+  int64_t unit = 0;     // floats
+  int64_t columns = 1;
+
+  RankShare ShareOfRank(int rank, int count) const { return ShareOf(units, rank, count, grain); }
+  bool in_place() const { return columns == 1; }
+};
 
 struct GatherSharesArgs {
-  Tensor y;          // f32 [T, D]; on a GPU D is a multiple of 4
-  int64_t site = 0;  // takes ShareExchanges(ctx, y) numbers from here on
+  static constexpr int kMost = 6;
+
+  int64_t site = 0;  // takes ShareExchanges(ctx, args) numbers from here on
+  std::array<SharedValue, kMost> values = {};
+  int num_values = 0;
+
+  // y [T, ...] of 4-byte elements, this rank's rows at their places; empty ones are left out.
+  void AddRows(const ExecContext& ctx, const Tensor& y);
+  // FP16 blocks (ops/activation_blocks.cuh) of D columns, a multiple of 64: `own` of this rank's rows alone, `all` of T.
+  void AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_rows, int64_t d);
 };
 void GatherShares(const ExecContext& ctx, const GatherSharesArgs& args);
 OpImplementations DescribeGatherShares(const ExecContext& ctx);
 
-// Rows of T that this context's rank makes; all of them where there is one.
-inline RankShare RowsOfRank(const ExecContext& ctx, int64_t num_rows) {
-  return ctx.ranks == nullptr ? RankShare{0, num_rows}
-                              : ShareOf(num_rows, ctx.ranks->rank, ctx.ranks->count, kShareRows);
-}
-
-inline int64_t ShareExchanges(const ExecContext& ctx, const Tensor& y) {
-  if (ctx.ranks == nullptr || ctx.ranks->count == 1 || y.num_elements() == 0) return 0;
-  const int64_t rows = y.dim(0), longest = LongestShare(rows, ctx.ranks->count, kShareRows) * (y.num_elements() / rows);
-  const ExchangeMemory& m = ctx.ranks->memory;
-  if (m.bulk_floats > 0) return BulkExchanges(m, longest);
-  return m.elements == 0 ? 1 : (longest + m.elements - 1) / m.elements;
-}
+int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& args);
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "device/exchange_bulk.cuh"
 #include "ops/gather_shares/gather_shares.h"
@@ -7,20 +8,34 @@ namespace dsv4 {
 
 namespace {
 
-// By events: pieces of what the memory for copies holds.
-void CopyShares(const ExecContext& ctx, float* y, const BulkShares& shares, int64_t first_site, int64_t pieces) {
+// `n` floats of rank p's share of `a`, from element `at` on, to their places: run by run.
+void PlaceCopied(const ExecContext& ctx, const BulkArray& a, int p, const float* from, int64_t at, int64_t n) {
+  for (int64_t done = 0; done < n;) {
+    const int64_t i = at + done, column = i / a.run(p), size = std::min(n - done, (column + 1) * a.run(p) - i);
+    float* to = a.all + a.begin[p] + column * a.stride + i % a.run(p);
+    const cudaError_t error = cudaMemcpyAsync(to, from + done, static_cast<size_t>(size) * 4, cudaMemcpyDeviceToDevice,
+                                              StreamOf(ctx));
+    if (error != cudaSuccess) NoteCudaError(ctx, error, "copy of another rank's rows");
+    done += size;
+  }
+}
+
+// By events: each value in pieces of what the memory for copies holds.
+void CopyShares(const ExecContext& ctx, const BulkArrays& arrays, int64_t site) {
   const RankView& ranks = *ctx.ranks;
   const int64_t room = ranks.memory.elements;
-  for (int64_t k = 0; k < pieces; ++k) {
-    const auto size = [&](int r) { return std::clamp<int64_t>(shares.size(r) - k * room, 0, room); };
-    const float* slots = CopyToRanks(ctx, y + shares.begin[ranks.rank] + k * room, size(ranks.rank), first_site + k);
-    if (slots == nullptr) return;
-    for (int p = 0; p < ranks.count; ++p) {
-      if (p == ranks.rank || size(p) == 0) continue;
-      const cudaError_t error = cudaMemcpyAsync(y + shares.begin[p] + k * room, slots + p * room,
-                                                static_cast<size_t>(size(p)) * 4, cudaMemcpyDeviceToDevice,
-                                                StreamOf(ctx));
-      if (error != cudaSuccess) NoteCudaError(ctx, error, "copy of another rank's rows");
+  for (int v = 0; v < arrays.count; ++v) {
+    const BulkArray& a = arrays.arrays[v];
+    if (a.columns > 1 && a.size(ranks.rank) > 0) PlaceCopied(ctx, a, ranks.rank, a.own, 0, a.size(ranks.rank));
+    int64_t longest = 0;
+    for (int p = 0; p < ranks.count; ++p) longest = std::max(longest, a.size(p));
+    for (int64_t done = 0; done < longest; done += room) {
+      const auto size = [&](int r) { return std::clamp<int64_t>(a.size(r) - done, 0, room); };
+      const float* slots = CopyToRanks(ctx, a.own + done, size(ranks.rank), site++);
+      if (slots == nullptr) return;
+      for (int p = 0; p < ranks.count; ++p) {
+        if (p != ranks.rank) PlaceCopied(ctx, a, p, slots + p * room, done, size(p));
+      }
     }
   }
 }
@@ -28,16 +43,16 @@ void CopyShares(const ExecContext& ctx, float* y, const BulkShares& shares, int6
 }  // namespace
 
 void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a) {
-  const int64_t rows = a.y.dim(0), width = a.y.num_elements() / rows;
+  static_assert(GatherSharesArgs::kMost <= kMostBulkArrays);
   const int count = ctx.ranks->count;
-  DSV4_CHECK(width % 4 == 0, width, " columns");
-  const BulkShares shares = BulkShares::Of(rows, count, kShareRows, width);
-  const int64_t pieces = ShareExchanges(ctx, a.y);
-  if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, a.y.f32(), shares, a.site, pieces);
+  BulkArrays arrays;
+  for (const SharedValue& v : std::span(a.values).first(static_cast<size_t>(a.num_values)))
+    arrays.arrays[arrays.count++] = BulkArray::Of(v.own, v.all, v.units, count, v.grain, v.unit, v.columns);
+  if (ctx.ranks->memory.bulk_floats == 0) return CopyShares(ctx, arrays, a.site);
   const BulkKernel kernel = count == 2   ? GatherSharesKernel<2>
                             : count == 4 ? GatherSharesKernel<4>
                                          : GatherSharesKernel<8>;
-  ExchangeInBulk(ctx, kernel, a.y.f32(), shares, a.site, pieces);
+  ExchangeInBulk(ctx, kernel, arrays, a.site, ShareExchanges(ctx, a));
 }
 
 }  // namespace dsv4

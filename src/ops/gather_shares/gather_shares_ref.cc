@@ -4,15 +4,27 @@
 
 namespace dsv4 {
 
+namespace {
+
+// Rank p's units of `v`, which lie behind each other at `own`, to their places.
+void PlaceShare(const SharedValue& v, const float* own, const RankShare& share) {
+  const int64_t run = (share.end - share.begin) * v.unit;
+  for (int64_t c = 0; c < v.columns; ++c)
+    std::copy_n(own + c * run, run, v.all + (c * v.units + share.begin) * v.unit);
+}
+
+}  // namespace
+
 void GatherSharesRef(const ExecContext& ctx, const GatherSharesArgs& a) {
   const RankView& ranks = *ctx.ranks;
-  const int64_t rows = a.y.dim(0), width = a.y.num_elements() / rows;
-  if (!ranks.exchange->Meet(ranks.rank, a.site, a.y.f32())) return;
+  if (!ranks.exchange->Meet(ranks.rank, a.site, const_cast<GatherSharesArgs*>(&a))) return;
   for (int p = 0; p < ranks.count; ++p) {
-    if (p == ranks.rank) continue;
-    const RankShare share = ShareOf(rows, p, ranks.count, kShareRows);
-    const float* from = static_cast<const float*>(ranks.exchange->shown(p));
-    std::copy(from + share.begin * width, from + share.end * width, a.y.f32() + share.begin * width);
+    const auto& theirs = *static_cast<const GatherSharesArgs*>(ranks.exchange->shown(p));
+    for (size_t i = 0; i < static_cast<size_t>(a.num_values); ++i) {
+      const SharedValue& v = a.values[i];
+      if (p == ranks.rank && v.in_place()) continue;
+      PlaceShare(v, theirs.values[i].own, v.ShareOfRank(p, ranks.count));
+    }
   }
   (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong
 }

@@ -4,7 +4,7 @@
 // nothing else: not on T, not on how the parts travel. When the exchange has failed, y is unspecified and nobody waits.
 #pragma once
 
-#include "device/exchange.h"
+#include "ops/rank_rows.h"
 #include "ops/registry.h"
 #include "tensor/tensor.h"
 
@@ -12,8 +12,8 @@ namespace dsv4 {
 
 struct SumRanksArgs {
   Tensor y;          // f32 [T, D]: this rank's part, then the sum; the same shape on every rank
-  // which of the pass's exchanges this is; takes SumExchanges(ctx, elements of y) numbers from here on
-  int64_t site = 0;
+  int64_t site = 0;  // which of the pass's exchanges this is; takes SumExchanges(ctx, args) numbers from here on
+  bool own_rows = false;  // only the rank's own rows (ops/rank_rows.h) are asked for; the others hold anything then
 };
 void SumRanks(const ExecContext& ctx, const SumRanksArgs& args);
 OpImplementations DescribeSumRanks(const ExecContext& ctx);
@@ -27,15 +27,25 @@ inline int64_t RankExchanges(const ExecContext& ctx, int64_t elements) {
 }
 
 // What does not fit as words travels as arrays, where the exchange has memory for those: each rank adds one share of
-// the elements for all, then all get the sums. The same bits.
+// the elements for all, then, unless own rows are enough, all get the sums. The same bits.
 inline bool SumsInBulk(const ExecContext& ctx, int64_t elements) {
   const ExchangeMemory& m = ctx.ranks->memory;
   return m.bulk_floats > 0 && elements > m.elements && elements % 4 == 0;
 }
-inline int64_t SumExchanges(const ExecContext& ctx, int64_t elements) {
-  const int64_t words = RankExchanges(ctx, elements);
+// The shares of a sum as arrays: units of y and their grain, floats of a unit.
+struct SumShares {
+  int64_t units, grain, unit;
+};
+inline SumShares SharesOf(const SumRanksArgs& a) {
+  if (!a.own_rows) return {a.y.num_elements(), kBulkChunk, 1};
+  return {a.y.dim(0), kShareRows, a.y.num_elements() / a.y.dim(0)};
+}
+inline int64_t SumExchanges(const ExecContext& ctx, const SumRanksArgs& a) {
+  const int64_t elements = a.y.num_elements(), words = RankExchanges(ctx, elements);
   if (words == 0 || !SumsInBulk(ctx, elements)) return words;
-  return 2 * BulkExchanges(ctx.ranks->memory, LongestShare(elements, ctx.ranks->count, kBulkChunk));
+  const SumShares shares = SharesOf(a);
+  const int64_t longest = LongestShare(shares.units, ctx.ranks->count, shares.grain) * shares.unit;
+  return (a.own_rows ? 1 : 2) * BulkExchanges(ctx.ranks->memory, BulkChunks(longest));
 }
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "ops/simd.h"
 #include "ops/sum_ranks/sum_ranks.h"
@@ -9,9 +10,9 @@ namespace {
 
 constexpr int64_t kUnit = 64;  // floats: whole lines of the cache are one rank's
 
-// Elements [begin, end) of every rank's array become their sum.
+// Elements [begin, end) of the arrays `to` .. become the parts' sum.
 template <int Count>
-void SumPart(float* const* parts, int64_t begin, int64_t end) {
+void SumPart(float* const* parts, std::span<float* const> to, int64_t begin, int64_t end) {
   int64_t i = begin;
   for (; i + kLanes <= end; i += kLanes) {
     Vec v[Count];
@@ -19,7 +20,7 @@ void SumPart(float* const* parts, int64_t begin, int64_t end) {
     for (int width = 1; width < Count; width *= 2) {
       for (int r = 0; r < Count; r += 2 * width) v[r] = Add(v[r], v[r + width]);
     }
-    for (int r = 0; r < Count; ++r) Store(parts[r] + i, v[0]);
+    for (float* y : to) Store(y + i, v[0]);
   }
   for (; i < end; ++i) {
     float v[Count];
@@ -27,25 +28,32 @@ void SumPart(float* const* parts, int64_t begin, int64_t end) {
     for (int width = 1; width < Count; width *= 2) {
       for (int r = 0; r < Count; r += 2 * width) v[r] += v[r + width];
     }
-    for (int r = 0; r < Count; ++r) parts[r][i] = v[0];
+    for (float* y : to) y[i] = v[0];
   }
 }
 
 }  // namespace
 
-// Each rank adds its share of the elements for all of them, in place.
+// Each rank adds its share of the elements for all of them, in place; or its own rows for itself.
 void SumRanksCpu(const ExecContext& ctx, const SumRanksArgs& a) {
   const RankView& ranks = *ctx.ranks;
   if (!ranks.exchange->Meet(ranks.rank, a.site, a.y.f32())) return;
   float* parts[kMaxRanks];
   for (int r = 0; r < ranks.count; ++r) parts[r] = static_cast<float*>(ranks.exchange->shown(r));
-  const RankShare share = ShareOf(a.y.num_elements(), ranks.rank, ranks.count, kUnit);
+  RankShare share = ShareOf(a.y.num_elements(), ranks.rank, ranks.count, kUnit);
+  std::span<float* const> to(parts, static_cast<size_t>(ranks.count));
+  if (a.own_rows) {
+    const int64_t width = a.y.num_elements() / a.y.dim(0);
+    const RankShare rows = RowsOfRank(ctx, a.y.dim(0));
+    share = {rows.begin * width, rows.end * width};
+    to = to.subspan(static_cast<size_t>(ranks.rank), 1);
+  }
   ParallelFor(ctx.pool, (share.end - share.begin + kUnit - 1) / kUnit, 64, [&](int64_t first, int64_t last, int) {
     const int64_t begin = share.begin + first * kUnit, end = std::min(share.end, share.begin + last * kUnit);
     switch (ranks.count) {
-      case 2: return SumPart<2>(parts, begin, end);
-      case 4: return SumPart<4>(parts, begin, end);
-      default: return SumPart<8>(parts, begin, end);
+      case 2: return SumPart<2>(parts, to, begin, end);
+      case 4: return SumPart<4>(parts, to, begin, end);
+      default: return SumPart<8>(parts, to, begin, end);
     }
   });
   (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong

@@ -27,10 +27,15 @@ template <int Count>
 void Sum(const ExecContext& ctx, const SumRanksArgs& a) {
   const int64_t n = a.y.num_elements();
   if (!SumsInBulk(ctx, n)) return SumPieces<Count>(ctx, a);
-  const BulkShares shares = BulkShares::Of(n, Count, kBulkChunk, 1);
-  const int64_t pieces = SumExchanges(ctx, n) / 2;
-  ExchangeInBulk(ctx, ScatterSumKernel<Count>, a.y.f32(), shares, a.site, pieces);
-  ExchangeInBulk(ctx, GatherSharesKernel<Count>, a.y.f32(), shares, a.site + pieces, pieces);
+  const SumShares shares = SharesOf(a);
+  float* y = a.y.f32();
+  BulkArrays arrays;
+  arrays.count = 1;
+  arrays.arrays[0] = BulkArray::Of(y, y, shares.units, Count, shares.grain, shares.unit);
+  arrays.arrays[0].own = y + arrays.arrays[0].begin[ctx.ranks->rank];
+  const int64_t pieces = SumExchanges(ctx, a) / (a.own_rows ? 1 : 2);
+  ExchangeInBulk(ctx, ScatterSumKernel<Count>, arrays, a.site, pieces);
+  if (!a.own_rows) ExchangeInBulk(ctx, GatherSharesKernel<Count>, arrays, a.site + pieces, pieces);
 }
 
 }  // namespace
