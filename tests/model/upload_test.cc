@@ -10,6 +10,7 @@
 
 #include "model/checkpoint_builder.h"
 #include "model/deepseek_v4/bind.h"
+#include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
@@ -23,11 +24,11 @@ using test::TestFormat;
 
 class Upload : public ::testing::Test {
  protected:
-  void Load(const Dialect& dialect) {
+  void Load(const Dialect& dialect, const Config& config = test::TinyConfig()) {
     std::filesystem::create_directories(temp_ / "model");
-    test::WriteModel(temp_ / "model", test::TinyConfigJson(), test::MakeCheckpoint(test::TinyConfig(), dialect));
+    test::WriteModel(temp_ / "model", test::TinyConfigJson(), test::MakeCheckpoint(config, dialect));
     source_ = std::move(TensorSource::Open(temp_ / "model")).value();
-    host_ = std::move(BindWeights(test::TinyConfig(), source_)).value();
+    host_ = std::move(BindWeights(config, source_)).value();
   }
   TempDir temp_;
   std::unique_ptr<Device> device_ = std::move(Device::Open("cpu")).value();
@@ -88,6 +89,52 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
               EXPECT_EQ(std::memcmp(have.data, t.data, static_cast<size_t>(t.num_bytes())), 0);
             }
           });
+    }
+  }
+}
+
+// Bytes of a matrix as they lie on a device.
+std::string OnDevice(const QuantTensor& m) {
+  if (!m) return "";
+  const bool tiles = m.layout == WeightLayout::kTiles;
+  const int64_t codes = tiles ? PackedCodeBytes(m) : m.rows * m.row_bytes();
+  std::string bytes(reinterpret_cast<const char*>(m.codes), static_cast<size_t>(codes));
+  if (tiles && PackedScaleBytes(m) > 0)
+    bytes.append(reinterpret_cast<const char*>(m.block_scale), static_cast<size_t>(PackedScaleBytes(m)));
+  return bytes;
+}
+
+// What ranks get at once is what each would get of its slices alone, and no byte of the files is read for two.
+TEST_F(Upload, RanksShareOneReading) {
+  for (const TestFormat format :
+       {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kFp8F32Scale, TestFormat::kMxfp4, TestFormat::kNvfp4}) {
+    Config config = test::TinyConfig();
+    config.vocab_size = 32;  // whole tiles of output rows for each
+    Load({format, format}, config);
+    ASSERT_TRUE(CheckSharding(config, host_, 2).ok());
+    LoadTimes alone, together;
+    ASSERT_TRUE(UploadWeights(*device_, pool_, host_, {}, source_.get(), {}, &alone).ok());
+    const std::unique_ptr<Device> second = std::move(Device::Open("cpu")).value();
+    Device* const devices[] = {device_.get(), second.get()};
+    const auto ranks = UploadRanks(devices, pool_, host_, {}, source_.get(), {}, &together);
+    ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+    ASSERT_EQ(ranks->size(), 2u);
+    EXPECT_EQ(together.bytes, alone.bytes);
+    for (int r = 0; r < 2; ++r) {
+      const Weights slices = std::move(ShardWeights(host_, {.rank = r, .count = 2}, &pool_)).value();
+      const Weights want = std::move(UploadWeights(*device_, pool_, slices, {}, nullptr, {}, nullptr)).value();
+      std::vector<std::string> wanted;
+      const auto of_vector = [](const Tensor& t) {
+        return t ? std::string(static_cast<const char*>(t.data), static_cast<size_t>(t.num_bytes())) : "";
+      };
+      VisitWeights(
+          want, [&](const QuantTensor& m, bool) { wanted.push_back(OnDevice(m)); },
+          [&](const Tensor& t) { wanted.push_back(of_vector(t)); });
+      size_t i = 0;
+      VisitNamedWeights(
+          (*ranks)[static_cast<size_t>(r)],
+          [&](const WeightRef& ref, const QuantTensor& m) { EXPECT_TRUE(OnDevice(m) == wanted[i++]) << ref.Stem() << r; },
+          [&](const WeightRef& ref, const Tensor& t) { EXPECT_TRUE(of_vector(t) == wanted[i++]) << ref.Stem() << r; });
     }
   }
 }

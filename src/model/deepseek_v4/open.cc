@@ -200,7 +200,7 @@ class Checkpoint : public Source {
     Model model = model_;
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
-      if (devices.size() > 1) return UploadRanks(devices, pool, model, progress, times);
+      if (devices.size() > 1) return RankModels(devices, pool, model, progress, times);
       DSV4_ASSIGN_OR_RETURN(
           model.weights, UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
       return OneModel(std::move(model), device.kind());
@@ -226,19 +226,16 @@ class Checkpoint : public Source {
   QuantTensor Embedding() const override { return model_.weights.embed; }
 
  private:
-  Result<Models> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
-                             const LoadProgress& progress, LoadTimes* times) const {
-    const auto count = static_cast<int>(devices.size());
+  Result<Models> RankModels(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
+                            const LoadProgress& progress, LoadTimes* times) const {
+    DSV4_ASSIGN_OR_RETURN(std::vector<Weights> weights, UploadRanks(devices, pool, whole.weights, placement_,
+                                                                    files_.get(), progress, times));
     Models models;
-    for (int rank = 0; rank < count; ++rank) {
-      const Sharding sharding{.rank = rank, .count = count};
-      Device& device = *devices[static_cast<size_t>(rank)];
-      DSV4_ASSIGN_OR_RETURN(const Weights slices, ShardWeights(whole.weights, sharding, &pool));
-      device.Bind();
-      DSV4_ASSIGN_OR_RETURN(Weights weights,
-                            UploadWeights(device, pool, slices, placement_, files_.get(), progress, times));
-      models.push_back(
-          Bound(MakeModel(ShardConfig(whole.config, sharding), std::move(weights), modes_), device.kind(), count));
+    for (size_t r = 0; r < devices.size(); ++r) {
+      const Sharding sharding{.rank = static_cast<int>(r), .count = static_cast<int>(devices.size())};
+      devices[r]->Bind();
+      models.push_back(Bound(MakeModel(ShardConfig(whole.config, sharding), std::move(weights[r]), modes_),
+                             devices[r]->kind(), sharding.count));
     }
     return models;
   }

@@ -71,10 +71,17 @@ int64_t ScaleRows(const QuantTensor& m) {
 }
 }  // namespace
 
+WeightField FieldOf(const WeightRef& ref, Weights& w) {
+  WeightOwner owner{.model = &w};
+  if (ref.layer >= 0) owner.layer = &w.layers[static_cast<size_t>(ref.layer)];
+  if (ref.expert >= 0) owner.expert = &owner.layer->moe.experts[static_cast<size_t>(ref.expert)];
+  return ref.row->field(owner);
+}
+
 WeightField WholeOf(const WeightRef& ref, Weights& w) {
   DSV4_CHECK(IsKeptWhole(ref.row->cut) && ref.layer >= 0);
   AttentionWeights& a = w.layers[static_cast<size_t>(ref.layer)].attn;
-  const WeightField cut = ref.row->field({.model = &w, .layer = &w.layers[static_cast<size_t>(ref.layer)]});
+  const WeightField cut = FieldOf(ref, w);
   if (cut.matrix == &a.q_b) return a.whole.q_b;
   if (cut.matrix == &a.o_a) return a.whole.o_a;
   if (cut.matrix == &a.o_b) return a.whole.o_b;

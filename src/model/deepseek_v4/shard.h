@@ -23,7 +23,8 @@ struct Sharding {
 constexpr bool IsKeptWhole(WeightCut cut) {
   return cut == WeightCut::kHeads || cut == WeightCut::kGroups || cut == WeightCut::kGroupColumns;
 }
-// Where the whole lies of the weight that `ref` names.
+// Where the weight that `ref` names lies, and where the whole of it.
+WeightField FieldOf(const WeightRef& ref, Weights& w);
 WeightField WholeOf(const WeightRef& ref, Weights& w);
 
 // Which part of a weight is a rank's: the rows or columns [rank * size / count, (rank + 1) * size / count), or all of

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/str.h"
 #include "io/parallel_reader.h"
+#include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
@@ -45,51 +47,77 @@ int64_t LargestOnHost(const Weights& weights, const ExpertPlacement& placement) 
   return bytes;
 }
 
-// Files to the device in batches: reader threads fill pinned memory of the host, one copy takes a batch to the device,
-// kernels there move its parts to their places or pack them. Reading never waits for the device unless it is slower.
+// Where a matrix goes on one rank: to tiles of what it has of it, `w`, whose first element is element (first_row,
+// first_col) of the file's.
+struct TilesOfRank {
+  size_t rank;
+  QuantTensor w;
+  int64_t first_row, first_col;
+  uint8_t *codes, *scales;
+};
+// Bytes [begin, end) of a source, as they are.
+struct BytesOfRank {
+  size_t rank;
+  uint8_t* dst;
+  int64_t begin, end;
+};
+
+// Files to the devices in batches: reader threads fill pinned memory of the host, each byte once; one copy takes a batch
+// to every device, and kernels there move what is its rank's to its place or pack it. Reading never waits for a device
+// unless it is slower.
 class Uploader {
  public:
-  Uploader(Device& device, ThreadPool& pool, ParallelReader& reader,
+  Uploader(std::span<Device* const> devices, ThreadPool& pool, ParallelReader& reader,
            const std::function<bool(int64_t, int64_t)>& progress, int64_t total)
-      : device_(device), ctx_(device.Context(&pool, false)), reader_(reader), progress_(progress), total_(total) {}
+      : ranks_(devices.size()), reader_(reader), progress_(progress), total_(total) {
+    for (size_t r = 0; r < devices.size(); ++r) {
+      ranks_[r].device = devices[r];
+      devices[r]->Bind();
+      ranks_[r].ctx = devices[r]->Context(&pool, false);
+    }
+  }
   ~Uploader() {
     reader_.Stop();  // nothing is read into memory that is about to go
-    (void)device_.Synchronize();
-    if (host_ != nullptr) device_.FreeStaging(host_);
+    for (const Rank& rank : ranks_) (void)rank.device->Synchronize();
+    if (host_ != nullptr) ranks_.front().device->FreeStaging(host_);
   }
 
   // packed_bytes: of the largest matrix that goes to the host.
   Status Prepare(int64_t packed_bytes) {
     constexpr int64_t kBytes = kBatches * kBatchBytes;
-    host_ = device_.AllocateStaging(kBytes + ParallelReader::kBlock);
-    if (host_ == nullptr || !on_device_.Allocate(device_, kBytes) || !packed_.Allocate(device_, packed_bytes)) {
-      return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
-                                      " bytes pinned on the host and as many on ", device_.name(),
-                                      "; free some memory"));
+    host_ = ranks_.front().device->AllocateStaging(kBytes + ParallelReader::kBlock);
+    for (Rank& rank : ranks_) {
+      rank.device->Bind();
+      if (host_ == nullptr || !rank.batches.Allocate(*rank.device, kBytes) ||
+          !rank.packed.Allocate(*rank.device, packed_bytes)) {
+        return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
+                                        " bytes pinned on the host and as many on ", rank.device->name(),
+                                        "; free some memory"));
+      }
     }
     const auto address = reinterpret_cast<uintptr_t>(host_);
     auto* aligned = static_cast<uint8_t*>(host_) +
                     (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
-    for (int64_t i = 0; i < kBatches; ++i) {
-      batches_[i].host = aligned + i * kBatchBytes;
-      batches_[i].device = on_device_.data() + i * kBatchBytes;
-    }
+    for (int64_t i = 0; i < kBatches; ++i) batches_[i].host = aligned + i * kBatchBytes;
     return {};
   }
 
-  // Bytes as they are.
-  Status Copy(uint8_t* dst, const uint8_t* src, int64_t bytes) {
+  Status Copy(const uint8_t* src, int64_t bytes, std::span<const BytesOfRank> parts) {
     for (int64_t at = 0; at < bytes; at += kLargest) {
       const int64_t n = std::min(kLargest, bytes - at);
       DSV4_RETURN_IF_ERROR(Room(n));
-      const uint8_t* staged = Stage(src + at, n);
-      current().copies.push_back({dst + at, staged, n});
+      const int64_t staged = Stage(src + at, n);
+      for (const BytesOfRank& p : parts) {
+        const int64_t begin = std::max(at, p.begin), end = std::min(at + n, p.end);
+        if (begin < end)
+          current().copies.push_back({p.rank, p.dst + (begin - p.begin), staged + (begin - at), end - begin});
+      }
     }
     return {};
   }
 
-  // A matrix as tiles at `codes` and `scales`, a slice of rows at a time; on_host: those are the host's.
-  Status Pack(const QuantTensor& m, uint8_t* codes, uint8_t* scales, bool on_host) {
+  // A matrix as tiles, a run of rows at a time; on_host: the tiles lie in the host's memory.
+  Status Pack(const QuantTensor& m, std::span<const TilesOfRank> parts, bool on_host) {
     const WeightFormatInfo& f = InfoOf(m.format);
     if (f.grid() && m.scale_row_offset % kTileRows16 != 0) {
       return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
@@ -101,24 +129,19 @@ class Uploader {
     const int64_t fitting = (kLargest / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
     if (fitting == 0) return Unsupported(StrCat("a matrix of ", m.cols, " columns is too wide for the GPU loader"));
     for (int64_t r = 0; r < m.rows; r += fitting) {
-      QuantTensor slice = m;
-      slice.rows = std::min(fitting, m.rows - r);
-      const int64_t code_bytes = slice.rows * m.row_bytes();
+      StagedRows run{.first = r, .rows = std::min(fitting, m.rows - r)};
+      const int64_t code_bytes = run.rows * m.row_bytes();
       int64_t scale_bytes = 0;
       const uint8_t* scale_source = m.block_scale;
       if (f.quantised()) {
-        const int64_t first = (m.scale_row_offset + r) / f.block_rows;
-        slice.scale_row_offset = (m.scale_row_offset + r) % f.block_rows;
-        scale_bytes = CeilDiv(slice.scale_row_offset + slice.rows, f.block_rows) * FileScaleRowBytes(m);
-        scale_source += first * FileScaleRowBytes(m);
+        run.scale_row_offset = (m.scale_row_offset + r) % f.block_rows;
+        scale_bytes = CeilDiv(run.scale_row_offset + run.rows, f.block_rows) * FileScaleRowBytes(m);
+        scale_source += (m.scale_row_offset + r) / f.block_rows * FileScaleRowBytes(m);
       }
       DSV4_RETURN_IF_ERROR(Room(code_bytes, scale_bytes));
-      slice.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
-      if (scale_bytes > 0) slice.block_scale = Stage(scale_source, scale_bytes);
-      const int64_t row_tiles = r / kTileRows16;
-      AddPack({.w = slice, .codes = codes + row_tiles * CeilDiv(m.cols, kTileCols64) * TileBytes(m.format),
-               .block_scale = scales == nullptr ? nullptr : scales + row_tiles * CeilDiv(m.cols, kFp8BlockSize) * 4},
-              on_host);
+      run.codes = Stage(m.codes + r * m.row_bytes(), code_bytes);
+      if (scale_bytes > 0) run.scales = Stage(scale_source, scale_bytes);
+      for (const TilesOfRank& part : parts) AddPack(m, run, part, on_host);
     }
     return {};
   }
@@ -128,46 +151,72 @@ class Uploader {
     DSV4_RETURN_IF_ERROR(reader_.Wait(number_));
     *read_done = std::chrono::steady_clock::now();
     while (retired_ <= number_) DSV4_RETURN_IF_ERROR(Retire());
-    return device_.Synchronize();
+    for (const Rank& rank : ranks_) DSV4_RETURN_IF_ERROR(rank.device->Synchronize());
+    return {};
   }
 
  private:
   // The largest part: with the blocks around it, it fits a batch.
   static constexpr int64_t kLargest = kBatchBytes - 4 * ParallelReader::kBlock;
 
+  struct Rank {
+    Device* device = nullptr;
+    ExecContext ctx;
+    DeviceBuffer batches, packed;
+  };
+  // Rows [first, first + rows) of a matrix, and where their bytes lie in the batch.
+  struct StagedRows {
+    int64_t first, rows, scale_row_offset = 0, codes = 0, scales = -1;
+  };
   struct DeviceCopy {
+    size_t rank;
     uint8_t* dst;
-    const uint8_t* src;
-    int64_t bytes;
+    int64_t from, bytes;  // of the batch
   };
   struct Packing {
+    size_t rank;
     PackWeightArgs args;
-    std::vector<DeviceCopy> copies;  // what follows: of tiles for the host, which are packed in packed_
+    uint8_t *codes, *scales;  // of tiles for the host, which are packed in Rank::packed, where they go then
   };
-  // What travels together: host staging, the same bytes on the device, and what is done with them there.
+  // What travels together: host staging, and what every device does with the same bytes there.
   struct Batch {
     uint8_t* host = nullptr;
-    uint8_t* device = nullptr;
     int64_t used = 0;
     int64_t bytes = 0;
-    int64_t mark = 0;
-    std::vector<DeviceCopy> copies;  // out of the batch's device memory
+    std::vector<int64_t> marks;  // of the ranks' devices
+    std::vector<DeviceCopy> copies;
     std::vector<Packing> packs;
   };
 
   Batch& current() { return batches_[number_ % kBatches]; }
+  uint8_t* OnDevice(size_t rank, int64_t number) { return ranks_[rank].batches.data() + number % kBatches * kBatchBytes; }
 
-  void AddPack(PackWeightArgs args, bool on_host) {
-    Packing p{args, {}};
-    if (on_host) {
-      uint8_t* const codes = packed_.data();
-      uint8_t* const scales = codes + AlignedBytes(PackedCodeBytes(args.w));
-      p.copies.push_back({args.codes, codes, PackedCodeBytes(args.w)});
-      if (args.block_scale != nullptr) p.copies.push_back({args.block_scale, scales, PackedScaleBytes(args.w)});
-      p.args.codes = codes;
-      p.args.block_scale = args.block_scale == nullptr ? nullptr : scales;
+  // What `part` has of `run`.
+  void AddPack(const QuantTensor& m, const StagedRows& run, const TilesOfRank& part, bool on_host) {
+    const int64_t first = std::max(run.first, part.first_row),
+                  end = std::min(run.first + run.rows, part.first_row + part.w.rows), skipped = first - run.first;
+    if (first >= end) return;
+    const WeightFormatInfo& f = InfoOf(m.format);
+    const uint8_t* batch = OnDevice(part.rank, number_);
+    PackWeightArgs args{.w = part.w, .row_stride = m.row_bytes(), .scale_stride = FileScaleRowBytes(m)};
+    args.w.rows = end - first;
+    args.w.codes = batch + run.codes + skipped * m.row_bytes() + part.first_col * f.bits / 8;
+    if (run.scales >= 0) {
+      const int64_t block = part.first_col / f.block_cols * (f.grid() ? SizeOf(m.scale_dtype) : SizeOf(f.scale));
+      args.w.scale_row_offset = f.grid() ? run.scale_row_offset + skipped : 0;
+      args.w.block_scale = batch + run.scales + block + (f.grid() ? 0 : skipped * FileScaleRowBytes(m));
     }
-    current().packs.push_back(std::move(p));
+    const int64_t row_tiles = (first - part.first_row) / kTileRows16;
+    args.codes = part.codes + row_tiles * CeilDiv(part.w.cols, kTileCols64) * TileBytes(part.w.format);
+    if (part.scales != nullptr)
+      args.block_scale = part.scales + row_tiles * CeilDiv(part.w.cols, kFp8BlockSize) * 4;
+    Packing p{part.rank, args, nullptr, nullptr};
+    if (on_host) {
+      p.codes = std::exchange(p.args.codes, ranks_[part.rank].packed.data());
+      if (args.block_scale != nullptr)
+        p.scales = std::exchange(p.args.block_scale, p.args.codes + AlignedBytes(PackedCodeBytes(args.w)));
+    }
+    current().packs.push_back(p);
   }
 
   // Room for parts of these sizes, wherever in a block they begin.
@@ -178,23 +227,20 @@ class Uploader {
     return current().used + slot(bytes) + slot(more) > kBatchBytes ? Next() : Status{};
   }
 
-  // Where `bytes` from `src` will be on the device: 4-byte aligned, as kernels that pack take them.
-  const uint8_t* Stage(const uint8_t* src, int64_t bytes) {
+  // Where in the batch `bytes` from `src` will be: 4-byte aligned, as kernels that pack take them.
+  int64_t Stage(const uint8_t* src, int64_t bytes) {
     Batch& b = current();
     FilePart part{.bytes = bytes};
-    int64_t pad = 0;
-    uint8_t* slot = b.host + b.used;
-    const uint8_t* on_device = b.device + b.used;
-    if (reader_.Locate(src, &part) && part.offset % 4 == 0) {
-      pad = ParallelReader::PadBytes(part);
-      reader_.Read(number_, part, slot);
-      b.used += ParallelReader::SlotBytes(part);
-    } else {
-      reader_.Copy(number_, slot, src, bytes);
-      b.used += CeilDiv(bytes, ParallelReader::kBlock) * ParallelReader::kBlock;
-    }
+    const int64_t slot = b.used;
     b.bytes += bytes;
-    return on_device + pad;
+    if (reader_.Locate(src, &part) && part.offset % 4 == 0) {
+      reader_.Read(number_, part, b.host + slot);
+      b.used += ParallelReader::SlotBytes(part);
+      return slot + ParallelReader::PadBytes(part);
+    }
+    reader_.Copy(number_, b.host + slot, src, bytes);
+    b.used += CeilDiv(bytes, ParallelReader::kBlock) * ParallelReader::kBlock;
+    return slot;
   }
 
   // Goes on to the next batch: whatever is in the way of it is finished first.
@@ -202,8 +248,9 @@ class Uploader {
     ++number_;
     while (retired_ + 2 <= number_) DSV4_RETURN_IF_ERROR(Retire());
     Batch& b = current();
-    if (b.mark > 0) DSV4_RETURN_IF_ERROR(device_.Wait(b.mark));
-    b.mark = b.used = b.bytes = 0;
+    for (size_t r = 0; r < b.marks.size(); ++r) DSV4_RETURN_IF_ERROR(ranks_[r].device->Wait(b.marks[r]));
+    b.marks.clear();
+    b.used = b.bytes = 0;
     b.copies.clear();
     b.packs.clear();
     return {};
@@ -213,27 +260,144 @@ class Uploader {
   Status Retire() {
     Batch& b = batches_[retired_ % kBatches];
     DSV4_RETURN_IF_ERROR(reader_.Wait(retired_));
-    device_.Upload(b.device, b.host, b.used);
-    for (const DeviceCopy& c : b.copies) device_.CopyWithin(c.dst, c.src, c.bytes);
-    for (const Packing& p : b.packs) {
-      PackWeight(ctx_, p.args);
-      for (const DeviceCopy& c : p.copies) device_.CopyWithin(c.dst, c.src, c.bytes);
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      ranks_[r].device->Bind();
+      Place(b, r, OnDevice(r, retired_));
+      b.marks.push_back(ranks_[r].device->Mark());
     }
-    b.mark = device_.Mark();
     ++retired_;
     done_ += b.bytes;
     return progress_ && !progress_(done_, total_) ? Cancelled("loading was cancelled") : Status{};
   }
 
-  Device& device_;
-  ExecContext ctx_;
+  void Place(const Batch& b, size_t r, uint8_t* on_device) {
+    Device& device = *ranks_[r].device;
+    device.Upload(on_device, b.host, b.used);
+    for (const DeviceCopy& c : b.copies) {
+      if (c.rank == r) device.CopyWithin(c.dst, on_device + c.from, c.bytes);
+    }
+    for (const Packing& p : b.packs) {
+      if (p.rank != r) continue;
+      PackWeight(ranks_[r].ctx, p.args);
+      if (p.codes != nullptr) device.CopyWithin(p.codes, p.args.codes, PackedCodeBytes(p.args.w));
+      if (p.scales != nullptr) device.CopyWithin(p.scales, p.args.block_scale, PackedScaleBytes(p.args.w));
+    }
+  }
+
+  std::vector<Rank> ranks_;
   ParallelReader& reader_;
   const std::function<bool(int64_t, int64_t)>& progress_;
   int64_t total_, done_ = 0;
   void* host_ = nullptr;
-  DeviceBuffer on_device_, packed_;
   Batch batches_[kBatches];
-  int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the device
+  int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the devices
+};
+
+// The ranks' weights on their devices, as they are named there.
+class RankedWeights {
+ public:
+  RankedWeights(std::span<Device* const> devices, const Weights& host) {
+    const auto count = static_cast<int>(devices.size());
+    for (int r = 0; r < count; ++r)
+      ranks_.push_back({.sharding = {r, count}, .w = ShardShapes(host, count), .arena = std::make_shared<WeightArena>()});
+  }
+
+  Status Allocate(std::span<Device* const> devices, const ExpertPlacement& placement) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      devices[r]->Bind();
+      const PlacedBytes bytes = UploadedBytes(ranks_[r].w, placement);
+      if (ranks_[r].arena->Allocate(*devices[r], bytes)) continue;
+      return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of GPU memory, of which ",
+                                      devices[r]->free_bytes(), " are free",
+                                      bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
+                                      "; close other programs or use --device cpu"));
+    }
+    return {};
+  }
+
+  Status Matrix(Uploader& up, const WeightRef& ref, const QuantTensor& m, bool on_host) {
+    const bool keep_rows = KeepsRows(m, KeepsRows(ref.row->kind));
+    std::vector<TilesOfRank> tiles;
+    std::vector<BytesOfRank> rows;
+    const auto place = [&](size_t r, QuantTensor& mine, Slice slice) {
+      const Sharding& s = ranks_[r].sharding;
+      uint8_t* codes = ranks_[r].arena->Take(CodeBytes(mine, keep_rows), on_host);
+      if (keep_rows) {
+        DSV4_CHECK(slice != Slice::kColumns, ref.Name());
+        const int64_t bytes = mine.rows * mine.row_bytes(), first = slice == Slice::kRows ? s.rank * bytes : 0;
+        rows.push_back({r, codes, first, first + bytes});
+        mine.codes = codes;
+        return;
+      }
+      const int64_t scale_bytes = ScaleBytes(mine, keep_rows);
+      uint8_t* scales = scale_bytes > 0 ? ranks_[r].arena->Take(scale_bytes, on_host) : nullptr;
+      tiles.push_back({r, mine, slice == Slice::kRows ? s.rank * mine.rows : 0,
+                       slice == Slice::kColumns ? s.rank * mine.cols : 0, codes, scales});
+      mine = PackedView({.w = mine, .codes = codes, .block_scale = scales});
+    };
+    ForEachPlace(ref, [&](size_t r, const WeightField& field, Slice slice) { place(r, *field.matrix, slice); });
+    return keep_rows ? up.Copy(m.codes, m.rows * m.row_bytes(), rows) : up.Pack(m, tiles, on_host);
+  }
+
+  Status Vector(Uploader& up, const WeightRef& ref, const Tensor& t) {
+    std::vector<BytesOfRank> parts;
+    ForEachPlace(ref, [&](size_t r, const WeightField& field, Slice slice) {
+      Tensor& mine = *field.vector;
+      const int64_t bytes = mine.num_bytes(), first = slice == Slice::kRows ? ranks_[r].sharding.rank * bytes : 0;
+      mine.data = ranks_[r].arena->Take(bytes);
+      parts.push_back({r, static_cast<uint8_t*>(mine.data), first, first + bytes});
+    });
+    return up.Copy(static_cast<const uint8_t*>(t.data), t.num_bytes(), parts);
+  }
+
+  int64_t LargestOnHost(const ExpertPlacement& placement) const {
+    return deepseek_v4::LargestOnHost(ranks_.front().w, placement);
+  }
+
+  // The experts' tables name addresses that are known only now. What is read is kept until the upload has finished.
+  Status Tables(Uploader& up) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      for (LayerWeights& layer : ranks_[r].w.layers) {
+        tables_.push_back(ExpertTable(layer.moe));
+        const int64_t n = ExpertTableBytes(layer.moe);
+        uint8_t* table = ranks_[r].arena->Take(n);
+        const BytesOfRank part{r, table, 0, n};
+        DSV4_RETURN_IF_ERROR(up.Copy(reinterpret_cast<const uint8_t*>(tables_.back().data()), n, {&part, 1}));
+        layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
+      }
+    }
+    return {};
+  }
+
+  std::vector<Weights> Take() {
+    std::vector<Weights> all;
+    for (Rank& rank : ranks_) {
+      rank.w.storage = std::move(rank.arena);
+      all.push_back(std::move(rank.w));
+    }
+    return all;
+  }
+
+ private:
+  struct Rank {
+    Sharding sharding;
+    Weights w;
+    std::shared_ptr<WeightArena> arena;
+  };
+
+  // Calls place(rank, field, slice) wherever a rank has the weight or a part of it.
+  template <typename Place>
+  void ForEachPlace(const WeightRef& ref, const Place& place) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Weights& w = ranks_[r].w;
+      const bool cut = ranks_[r].sharding.count > 1;
+      place(r, FieldOf(ref, w), cut ? SliceOf(ref.row->cut) : Slice::kWhole);
+      if (cut && IsKeptWhole(ref.row->cut)) place(r, WholeOf(ref, w), Slice::kWhole);
+    }
+  }
+
+  std::vector<Rank> ranks_;
+  std::vector<std::vector<ExpertWeights>> tables_;
 };
 
 }  // namespace
@@ -262,13 +426,12 @@ PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& pl
   return {.device = kBatches * kBatchBytes + LargestOnHost(weights, placement), .host = kBatches * kBatchBytes};
 }
 
-Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
-                              const TensorSource* source,
-                              const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
+Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
+                                         const ExpertPlacement& placement, const TensorSource* source,
+                                         const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
   auto seconds = [last = std::chrono::steady_clock::now()](auto now) mutable {
     return std::chrono::duration<double>(now - std::exchange(last, now)).count();
   };
-  Weights w = host;
   int64_t total = 0;
   VisitWeights(
       host,
@@ -277,51 +440,23 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
       },
       [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
 
-  auto arena = std::make_shared<WeightArena>();
-  const PlacedBytes bytes = UploadedBytes(host, placement);
-  if (!arena->Allocate(device, bytes)) {
-    return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of GPU memory, of which ",
-                                    device.free_bytes(), " are free",
-                                    bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
-                                    "; close other programs or use --device cpu"));
-  }
+  RankedWeights ranks(devices, host);
+  DSV4_RETURN_IF_ERROR(ranks.Allocate(devices, placement));
   ParallelReader reader(source != nullptr ? source->maps() : std::vector<std::shared_ptr<const MappedFile>>{});
-  Uploader up(device, pool, reader, progress, total);
-  DSV4_RETURN_IF_ERROR(up.Prepare(LargestOnHost(host, placement)));
+  Uploader up(devices, pool, reader, progress, total);
+  DSV4_RETURN_IF_ERROR(up.Prepare(ranks.LargestOnHost(placement)));
   const double allocate = seconds(std::chrono::steady_clock::now());
   Status status;
   VisitNamedWeights(
-      w,
-      [&](const WeightRef& ref, QuantTensor& m) {
-        if (!m || !status.ok()) return;
-        const bool keep_rows = KeepsRows(ref.row->kind), on_host = placement.OnHost(ref);
-        uint8_t* codes = arena->Take(CodeBytes(m, keep_rows), on_host);
-        if (KeepsRows(m, keep_rows)) {
-          status = up.Copy(codes, m.codes, m.rows * m.row_bytes());
-          m.codes = codes;
-          return;
-        }
-        uint8_t* scales = ScaleBytes(m, keep_rows) > 0 ? arena->Take(ScaleBytes(m, keep_rows), on_host) : nullptr;
-        status = up.Pack(m, codes, scales, on_host);
-        m = PackedView({.w = m, .codes = codes, .block_scale = scales});
+      host,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (m && status.ok()) status = ranks.Matrix(up, ref, m, placement.OnHost(ref));
       },
-      [&](const WeightRef&, Tensor& t) {
-        if (!t || !status.ok()) return;
-        uint8_t* data = arena->Take(t.num_bytes());
-        status = up.Copy(data, static_cast<const uint8_t*>(t.data), t.num_bytes());
-        t.data = data;
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t && status.ok()) status = ranks.Vector(up, ref, t);
       });
-  // The experts' tables name addresses that are known only now.
-  std::vector<std::vector<ExpertWeights>> tables;  // read until the upload has finished
-  for (LayerWeights& layer : w.layers) {
-    if (!status.ok()) break;
-    tables.push_back(ExpertTable(layer.moe));
-    const int64_t n = ExpertTableBytes(layer.moe);
-    uint8_t* table = arena->Take(n);
-    status = up.Copy(table, reinterpret_cast<const uint8_t*>(tables.back().data()), n);
-    layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
-  }
   DSV4_RETURN_IF_ERROR(status);
+  DSV4_RETURN_IF_ERROR(ranks.Tables(up));
   std::chrono::steady_clock::time_point read_done;
   DSV4_RETURN_IF_ERROR(up.Finish(&read_done));
   if (times != nullptr) {
@@ -332,8 +467,16 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
     times->cached_bytes = reader.cached_bytes();
     times->direct = reader.direct();
   }
-  w.storage = std::move(arena);
-  return w;
+  return ranks.Take();
+}
+
+Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
+                              const TensorSource* source,
+                              const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
+  Device* const one = &device;
+  DSV4_ASSIGN_OR_RETURN(std::vector<Weights> ranks,
+                        UploadRanks({&one, 1}, pool, host, placement, source, progress, times));
+  return std::move(ranks.front());
 }
 
 }  // namespace dsv4::deepseek_v4

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -30,6 +31,12 @@ PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& pl
 // total)` in bytes of the files; false stops with kCancelled. Fills `times` from `allocate` on (may be null). Errors:
 // kResourceExhausted, kUnsupported (a layout that the device's kernels do not take), kDataLoss (a file that cannot be
 // read), kInternal. The result does not need `host`.
+//
+// Of several ranks (shard.h) each gets what is its own: every byte of the files is read once, and copied to all devices.
+Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
+                                         const ExpertPlacement& placement, const TensorSource* source,
+                                         const std::function<bool(int64_t done, int64_t total)>& progress,
+                                         LoadTimes* times);
 Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
                               const TensorSource* source,
                               const std::function<bool(int64_t done, int64_t total)>& progress, LoadTimes* times);

@@ -108,11 +108,18 @@ struct PackWeightArgs {
   // kRows; not F32. FP8: scale_row_offset a multiple of 16. Tight: exponent_base as tight.h finds it, or less by so
   // much that no exponent is above 15; of a slice of columns, whole pairs of 16.
   QuantTensor w;
+  // Where w is columns of a wider matrix: bytes from row to row of its codes and of its block scales.
+  int64_t row_stride = 0, scale_stride = 0;  // 0: w is whole
   uint8_t* codes = nullptr;        // PackedCodeBytes(w), 16-byte aligned
   uint8_t* block_scale = nullptr;  // PackedScaleBytes(w), 4-byte aligned
 };
 void PackWeight(const ExecContext& ctx, const PackWeightArgs& args);
 OpImplementations DescribePackWeight(const ExecContext& ctx);
+
+inline int64_t RowStride(const PackWeightArgs& a) { return a.row_stride > 0 ? a.row_stride : a.w.row_bytes(); }
+inline int64_t ScaleStride(const PackWeightArgs& a) {
+  return a.scale_stride > 0 ? a.scale_stride : FileScaleRowBytes(a.w);
+}
 
 // What PackWeight makes.
 inline QuantTensor PackedView(const PackWeightArgs& a) {
