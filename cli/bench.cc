@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
@@ -78,6 +79,17 @@ BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   const int64_t more = plan.tokens * (o.repeat + 1) + kTracedSteps;
   if (!o.contexts) std::erase_if(plan.contexts, [&](int64_t context) { return context + more > info.max_context; });
   return plan;
+}
+
+// What was planned for a GPU without KV, and what is gone from the fullest one now, without the KV of live sessions.
+void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Engine& engine) {
+  const int64_t planned = plan.weight_bytes + plan.widened_bytes + plan.scratch_bytes + plan.exchange_bytes +
+                          plan.activation_bytes;
+  const int64_t used = plan.available_bytes - (engine.free_bytes() + engine.kv_bytes()) / plan.devices;
+  const double off = 100 * (static_cast<double>(planned) / static_cast<double>(used) - 1);
+  Report(options, Json{{"phase", "memory"}, {"gpus", plan.devices}, {"planned_bytes", planned}, {"used_bytes", used}},
+         "memory of a GPU: planned " + FormatBytes(planned) + ", used " + FormatBytes(used) + " (" +
+             FormatFixed(off, 1) + " %)");
 }
 
 class Bench {
@@ -257,6 +269,8 @@ int RunBench(const BenchOptions& options) {
   }
   if (options.errors) return BenchErrors(options, model);
   if (options.first_token) return BenchFirstToken(options, model);
+  MemoryPlan memory{};
+  model.on_plan = [&memory](const MemoryPlan& plan) { memory = plan; };
   const auto start = Clock::now();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
@@ -299,6 +313,7 @@ int RunBench(const BenchOptions& options) {
   for (const int64_t context : plan.contexts) {
     for (const int64_t batch : plan.batches) bench.Decode(batch, context);
   }
+  if (!IsCpu(model.device)) ReportMemory(options, memory, *engine);
   WriteCountedExperts(*engine, options.count_experts_file);
   return kExitDone;
 }

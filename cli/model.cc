@@ -98,7 +98,8 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   CheckGpuMemory(options);
   options.progress = progress.Callback();
   const bool tells = tell_plan || (!IsCpu(options.device) && StderrIsTerminal());
-  options.on_plan = [tells](const MemoryPlan& plan) {
+  options.on_plan = [tells, also = options.on_plan](const MemoryPlan& plan) {
+    if (also) also(plan);
     if (tells) PrintError(PlanLine(plan));
     if (plan.host_embedding_bytes > 0) PrintError(HostLine(plan));
   };

@@ -169,7 +169,7 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu> g
 constexpr int64_t SiteAt(int64_t place, int64_t site) { return place << 32 | (site & 0xFFFFFFFF); }
 constexpr int64_t PlaceOf(int64_t site) { return site >> 32; }
 
-// Behind the last exchange of a pass, in front of which number `site` is (all pieces counted): the next pass begins with
+// Behind the last exchange of a pass, `site` being the number behind it (all pieces counted): the next pass begins with
 // number 0 again. Only kWords has something to do: work that is recorded once needs tags that rise.
 void AdvanceExchanges(const ExecContext& ctx, int64_t site);
 
@@ -193,8 +193,8 @@ constexpr int64_t LongestShare(int64_t n, int count, int64_t grain) {
   }
   return longest;
 }
-// Exchanges that arrays of at most so many chunks take: pieces, where they are longer than the memory for them. Also for
-// none.
+// Exchanges that arrays of at most so many chunks take: pieces, where they are longer than the memory for them. Also
+// for none.
 constexpr int64_t BulkExchanges(const ExchangeMemory& m, int64_t chunks) {
   const int64_t room = m.bulk_floats / kBulkChunk, pieces = (chunks + room - 1) / room;
   return pieces < 1 ? 1 : pieces;

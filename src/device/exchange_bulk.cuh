@@ -145,8 +145,8 @@ __device__ __forceinline__ void AwaitChunk(const ExchangeMemory& m, int rank, in
   }
 }
 
-// The block sends what is this rank's of every other's chunks: `of_peer` says whose elements a peer gets, that rank's or
-// one's own.
+// The block sends its share of what goes to the others: `of_peer` says whose elements a peer gets, that rank's or one's
+// own.
 template <int Count, typename OfPeer>
 __device__ __forceinline__ void SendChunks(const ExchangeMemory& m, int rank, uint32_t tag, const BulkArrays& a,
                                            int64_t first, const OfPeer& of_peer) {
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kBulkThreads)
 // Kernels' one signature: they differ in what they do with a piece, the chunks from `first` on.
 using BulkKernel = void (*)(ExchangeMemory, int, BulkArrays, int64_t first, int64_t site);
 
-// A launch for each of `pieces`, BulkExchanges(memory, the most chunks of a rank): exchanges `site` and those behind it.
+// A launch for each of `pieces`, BulkExchanges(memory, the most chunks of a rank): exchanges `site` and those behind.
 inline void ExchangeInBulk(const ExecContext& ctx, BulkKernel kernel, const BulkArrays& arrays, int64_t site,
                            int64_t pieces) {
   const RankView& ranks = *ctx.ranks;

@@ -46,8 +46,8 @@ struct MoeBuffers {
 
 // y [T, D] = shared expert(x) + sum of the routed experts' outputs; tokens i32 [T] for the hash layers. Returns it in
 // the plan's form: y, or, where the next bridge adds them up, the outputs of the slots (Form::kSlots, kSlotsForBridge).
-// Where the plan is by tokens, x has the rank's own rows (ops/rank_rows.h), its blocks these alone and elsewhere than in
-// `buffers`; the others' rows and choices are gathered, from the pass's exchange `site` on.
+// Where the plan is by tokens, x has the rank's own rows (ops/rank_rows.h), its blocks these alone and elsewhere than
+// in `buffers`; the others' rows and choices are gathered, from the pass's exchange `site` on.
 Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& settings,
                const Tensor& tokens, const Activation& x, MoeBuffers& buffers, const Tensor& y, int64_t* site);
 

@@ -175,9 +175,12 @@ class NoMemory : public StepMemory {
 
 class ExchangingModel : public LoadedModel {
  public:
-  explicit ExchangingModel(std::function<void(int64_t site)> before) : before_(std::move(before)) {}
+  // `most_tokens`: of a step that it has memory for.
+  explicit ExchangingModel(std::function<void(int64_t site)> before, int64_t most_tokens = 1 << 20)
+      : before_(std::move(before)), most_tokens_(most_tokens) {}
   const KvLayout& kv_layout() const override { return layout_; }
-  std::unique_ptr<StepMemory> MakeStepMemory(int64_t, int64_t, Device&) const override {
+  std::unique_ptr<StepMemory> MakeStepMemory(int64_t tokens, int64_t, Device&) const override {
+    if (tokens > most_tokens_) throw std::bad_alloc();
     return std::make_unique<NoMemory>();
   }
   void Plan(const ExecContext&) override {}
@@ -198,17 +201,19 @@ class ExchangingModel : public LoadedModel {
 
  private:
   const std::function<void(int64_t)> before_;
+  const int64_t most_tokens_;
   const KvLayout layout_;
 };
 
-// Four ranks whose last one does `before` in front of every exchange.
+// Four ranks whose last one does `before` in front of every exchange, and has memory for so many tokens.
 class FaultyRanks {
  public:
-  FaultyRanks(std::function<void(int64_t)> before, double timeout_s) {
+  FaultyRanks(std::function<void(int64_t)> before, double timeout_s, int64_t most_tokens = 1 << 20) {
     std::vector<Ranks::Rank> ranks;
     for (int r = 0; r < 4; ++r) {
       auto pool = std::make_unique<ThreadPool>(1);
-      auto model = std::make_unique<ExchangingModel>(r == 3 ? before : [](int64_t) {});
+      auto model = r == 3 ? std::make_unique<ExchangingModel>(before, most_tokens)
+                          : std::make_unique<ExchangingModel>([](int64_t) {});
       devices_.push_back(std::move(Device::Open("cpu")).value());
       auto runner = std::make_unique<Runner>(*devices_.back(), *pool, std::move(model), EngineOptions{}, 1024, 0);
       ranks.push_back({std::move(pool), std::move(runner)});
@@ -242,6 +247,15 @@ TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
   EXPECT_THAT(status.message(), HasSubstr("rank 3 (behind place 4): no memory for this step"));
   EXPECT_EQ(ranks->status().message(), status.message());
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());  // and does not hang
+}
+
+// Before a step has begun nothing has failed: one that fits runs.
+TEST(RanksFaults, BuffersThatDoNotFitOneRankLeaveSmallerStepsPossible) {
+  FaultyRanks ranks([](int64_t) {}, 0, /*most_tokens=*/2048);
+  EXPECT_THROW(ranks->Reserve(4096, 1), std::bad_alloc);
+  EXPECT_TRUE(ranks->status().ok());
+  ranks->Reserve(1, 1);
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
 }
 
 TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {

@@ -133,10 +133,23 @@ TEST_F(Upload, RanksShareOneReading) {
       size_t i = 0;
       VisitNamedWeights(
           (*ranks)[static_cast<size_t>(r)],
-          [&](const WeightRef& ref, const QuantTensor& m) { EXPECT_TRUE(OnDevice(m) == wanted[i++]) << ref.Stem() << r; },
-          [&](const WeightRef& ref, const Tensor& t) { EXPECT_TRUE(of_vector(t) == wanted[i++]) << ref.Stem() << r; });
+          [&](const WeightRef& ref, const QuantTensor& m) { EXPECT_TRUE(OnDevice(m) == wanted[i++]) << ref.Stem(); },
+          [&](const WeightRef& ref, const Tensor& t) { EXPECT_TRUE(of_vector(t) == wanted[i++]) << ref.Stem(); });
     }
   }
+}
+
+TEST_F(Upload, AFileThatEndsEarlyEndsLoadingOnAllRanks) {
+  Config config = test::TinyConfig();
+  config.vocab_size = 32;
+  Load({TestFormat::kNvfp4, TestFormat::kNvfp4}, config);
+  const std::string file = temp_ / "model/model.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const std::unique_ptr<Device> second = std::move(Device::Open("cpu")).value();
+  Device* const devices[] = {device_.get(), second.get()};
+  const auto ranks = UploadRanks(devices, pool_, host_, {}, source_.get(), {}, nullptr);
+  EXPECT_EQ(ranks.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(ranks.status().message(), ::testing::HasSubstr("model.safetensors"));
 }
 
 TEST_F(Upload, CancellingStops) {

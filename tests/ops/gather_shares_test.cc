@@ -115,7 +115,7 @@ TEST(GatherShares, CountsExchangesByTheLongestShare) {
   RankView view{.count = 2, .memory = {.bulk_floats = 4096}};
   const ExecContext ctx{.ranks = &view};
   const auto rows = [&](int64_t n, int64_t width) { return Tensor{&view, DType::kF32, {n, width}}; };
-  const auto count = [&](std::initializer_list<Tensor> values) { return ShareExchanges(ctx, SharesOfRows(ctx, values)); };
+  const auto count = [&](std::initializer_list<Tensor> all) { return ShareExchanges(ctx, SharesOfRows(ctx, all)); };
   EXPECT_EQ(count({rows(0, 64)}), 0);
   EXPECT_EQ(count({rows(1, 64)}), 1);
   EXPECT_EQ(count({rows(128, 64)}), 1);

@@ -58,7 +58,8 @@ void KeepMean(const ExecContext& ctx, const Config& c, int64_t l, const Frame& f
   const auto& targets = c.draft.targets;
   const auto at = std::find(targets.begin(), targets.end(), l);
   if (at == targets.end()) return;
-  StreamMean(ctx, {.streams = f.Own(f.streams), .out = f.Own(f.main_hidden), .first = (at - targets.begin()) * c.hidden_size});
+  const int64_t first = (at - targets.begin()) * c.hidden_size;
+  StreamMean(ctx, {.streams = f.Own(f.streams), .out = f.Own(f.main_hidden), .first = first});
 }
 
 AttentionSettings SettingsOf(const Config& c, const NumericsModes& modes) {

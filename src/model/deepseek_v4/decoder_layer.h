@@ -14,8 +14,8 @@
 
 namespace dsv4::deepseek_v4 {
 
-// A pass's view of the buffers: the first T rows. A rank may have the streams and what follows from them of its own rows
-// only.
+// A pass's view of the buffers: the first T rows. A rank may have the streams and what follows from them of its own
+// rows only.
 struct Frame {
   Tensor streams, x, y, post, comb;
   RankShare own;            // rows

@@ -62,9 +62,9 @@ struct BytesOfRank {
   int64_t begin, end;
 };
 
-// Files to the devices in batches: reader threads fill pinned memory of the host, each byte once; one copy takes a batch
-// to every device, and kernels there move what is its rank's to its place or pack it. Reading never waits for a device
-// unless it is slower.
+// Files to the devices in batches: reader threads fill pinned memory of the host, each byte once; one copy takes a
+// batch to every device, and kernels there move what is its rank's to its place or pack it. Reading never waits for a
+// device unless it is slower.
 class Uploader {
  public:
   Uploader(std::span<Device* const> devices, ThreadPool& pool, ParallelReader& reader,
@@ -189,7 +189,9 @@ class Uploader {
   };
 
   Batch& current() { return batches_[number_ % kBatches]; }
-  uint8_t* OnDevice(size_t rank, int64_t number) { return ranks_[rank].batches.data() + number % kBatches * kBatchBytes; }
+  uint8_t* OnDevice(size_t rank, int64_t number) {
+    return ranks_[rank].batches.data() + number % kBatches * kBatchBytes;
+  }
 
   // What `part` has of `run`.
   void AddPack(const QuantTensor& m, const StagedRows& run, const TilesOfRank& part, bool on_host) {
@@ -299,7 +301,7 @@ class RankedWeights {
   RankedWeights(std::span<Device* const> devices, const Weights& host) {
     const auto count = static_cast<int>(devices.size());
     for (int r = 0; r < count; ++r)
-      ranks_.push_back({.sharding = {r, count}, .w = ShardShapes(host, count), .arena = std::make_shared<WeightArena>()});
+      ranks_.push_back({{r, count}, ShardShapes(host, count), std::make_shared<WeightArena>()});
   }
 
   Status Allocate(std::span<Device* const> devices, const ExpertPlacement& placement) {

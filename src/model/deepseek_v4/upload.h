@@ -32,7 +32,7 @@ PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& pl
 // kResourceExhausted, kUnsupported (a layout that the device's kernels do not take), kDataLoss (a file that cannot be
 // read), kInternal. The result does not need `host`.
 //
-// Of several ranks (shard.h) each gets what is its own: every byte of the files is read once, and copied to all devices.
+// Of several ranks (shard.h) each gets what is its own: every byte of the files is read once and copied to all devices.
 Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
                                          const ExpertPlacement& placement, const TensorSource* source,
                                          const std::function<bool(int64_t done, int64_t total)>& progress,

@@ -37,8 +37,8 @@ void GatherSharesArgs::AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_r
                                                .columns = d / 64};
 }
 
-// Of arrays one exchange takes as many chunks as there is room for, of all values together; by copies each value goes by
-// itself.
+// Of arrays one exchange takes as many chunks as there is room for, of all values together; by copies each value goes
+// by itself.
 int64_t ShareExchanges(const ExecContext& ctx, const GatherSharesArgs& a) {
   if (ctx.ranks == nullptr || ctx.ranks->count == 1 || a.num_values == 0) return 0;
   const RankView& ranks = *ctx.ranks;

@@ -12,8 +12,8 @@
 
 namespace dsv4 {
 
-// A value as an exchange sees it: runs of float32 (or as many bytes). Unit u of column c lies at all + (c * units + u) *
-// unit; this rank's units lie behind each other at `own`, column by column.
+// A value as an exchange sees it: runs of float32 (or as many bytes). Unit u of column c lies at
+// all + (c * units + u) * unit; this rank's units lie behind each other at `own`, column by column.
 struct SharedValue {
   const float* own = nullptr;
   float* all = nullptr;
@@ -35,7 +35,7 @@ struct GatherSharesArgs {
 
   // y [T, ...] of 4-byte elements, this rank's rows at their places; empty ones are left out.
   void AddRows(const ExecContext& ctx, const Tensor& y);
-  // FP16 blocks (ops/activation_blocks.cuh) of D columns, a multiple of 64: `own` of this rank's rows alone, `all` of T.
+  // FP16 blocks (ops/activation_blocks.cuh) of D columns, a multiple of 64: `own` of the rank's rows alone, `all` of T.
   void AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_rows, int64_t d);
 };
 void GatherShares(const ExecContext& ctx, const GatherSharesArgs& args);

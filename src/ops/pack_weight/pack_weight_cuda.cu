@@ -105,7 +105,8 @@ __device__ __forceinline__ void PackFp8Lane(const PackSource& source, int64_t n0
   }
 }
 
-__device__ __forceinline__ void PackBf16Lane(const PackSource& source, int64_t n0, int64_t k0, int lane, uint8_t* tile) {
+__device__ __forceinline__ void PackBf16Lane(const PackSource& source, int64_t n0, int64_t k0, int lane,
+                                             uint8_t* tile) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
@@ -174,8 +175,8 @@ void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a) {
   Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, source,
          IsTight(a.w.format) ? TightShift(a.w) : 0, a.codes, TileBytes(a.w.format), num_tiles);
   const int64_t num_scales = PackedScaleBytes(a.w) / 4;
-  Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0, source,
-         reinterpret_cast<uint32_t*>(a.block_scale), num_scales);
+  Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0,
+         source, reinterpret_cast<uint32_t*>(a.block_scale), num_scales);
 }
 
 }  // namespace dsv4
