@@ -11,13 +11,11 @@ void CountExperts(benchmark::State& state) {
   std::vector<int32_t> chosen_ids(static_cast<size_t>(layers * ids));
   for (size_t i = 0; i < chosen_ids.size(); ++i) chosen_ids[i] = static_cast<int32_t>(i * 2654435761u % 257);
   std::vector<int64_t> chosen(static_cast<size_t>(layers * experts)), passes(chosen.size());
-  std::vector<int32_t> tokens(static_cast<size_t>(state.range(0)), 1);
   const ExecContext ctx = Context();
   for (auto _ : state) {
     dsv4::CountExperts(ctx, {.experts = chosen_ids.data(),
                              .layer_stride = ids,
-                             .slots = 7,
-                             .tokens = {tokens.data(), DType::kI32, {state.range(0)}},
+                             .num_ids = ids,
                              .chosen = {chosen.data(), DType::kI64, {layers, experts}},
                              .passes = {passes.data(), DType::kI64, {layers, experts}}});
   }

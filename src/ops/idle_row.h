@@ -5,9 +5,11 @@
 
 namespace dsv4 {
 
-// The token of an idle row, which differs from the codes of sample.h. Embed makes zeros of it. The router gives it the
-// experts of the step's first row, which is never idle: no expert is read for it, and none is counted. Advance leaves
-// it where it is.
+// The token of an idle row, which differs from the codes of sample.h. Embed makes zeros of it, the router gives it no
+// experts, and advance leaves it where it is.
 inline constexpr int32_t kIdleToken = -4;
+
+// In the place of an expert's number: there is none. Nothing is read or multiplied for it.
+inline constexpr int32_t kNoExpert = -1;
 
 }  // namespace dsv4

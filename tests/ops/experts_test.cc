@@ -1,8 +1,10 @@
 #include "support/experts_fixture.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "ops/idle_row.h"
 #include "ops/kernels.h"
 #include "ops/linear/linear.h"
 #include "ops/round_activation/round_activation.h"
@@ -323,6 +325,30 @@ DSV4_DEVICE_TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
       });
     }
   }
+}
+
+// What a place without an expert gives is what weight 0 gives; the other rows keep their bits.
+DSV4_DEVICE_TEST(Experts, NoExpertAddsNothing) {
+  ForEachExpertFormat(on, [&](const QuantCase& kind) {
+    Random random(12);
+    ExpertsLayer l(random, kind, 6, 192, 96, 14, 3);
+    const std::vector<int32_t> experts = l.experts.values();
+    const auto each_idle = [&](const auto& change) {
+      for (const int64_t row : {2, 9, 10, 13}) {
+        for (int64_t slot = 0; slot < l.slots; ++slot) change(row * l.slots + slot);
+      }
+      change(5 * l.slots + 1);
+    };
+    each_idle([&](int64_t pair) { l.weights[pair] = 0; });
+    ForEachRun(on, [&](const ExpertsRun& run, ProductSums) {
+      std::ranges::copy(experts, l.experts.span().begin());
+      const std::vector<float> want = OutputOf(l, run);
+      each_idle([&](int64_t pair) { l.experts[pair] = kNoExpert; });
+      const std::vector<float> got = OutputOf(l, run);
+      EXPECT_TRUE(BitEqual(got, want));
+      for (int64_t i = 9 * l.d; i < 11 * l.d; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], l.shared[i]) << i;
+    });
+  });
 }
 
 // Every expert's global scale is its own.

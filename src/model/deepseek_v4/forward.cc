@@ -68,7 +68,7 @@ void StepLogits(const ExecContext& ctx, const Model& model, const StepView& step
 }
 
 // Layers whose choices lie alike count together.
-void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, const Tensor& tokens,
+void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, int64_t num_tokens,
                  const Activations& a) {
   if (!model.expert_chosen) return;
   const int64_t num_layers = model.config.num_layers, e = model.config.num_experts, slots = a.expert_ids.dim(2);
@@ -80,8 +80,7 @@ void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, 
     const int64_t stride = a.expert_ids.dim(1) * slots;
     CountExperts(ctx, {.experts = a.expert_ids.i32() + first * stride,
                        .layer_stride = stride,
-                       .slots = slots_of(first),
-                       .tokens = tokens,
+                       .num_ids = num_tokens * slots_of(first),
                        .chosen = {model.expert_chosen.i64() + first * e, DType::kI64, {end - first, e}},
                        .passes = {model.expert_passes.i64() + first * e, DType::kI64, {end - first, e}}});
   }
@@ -168,7 +167,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
       observer(l, f.streams);
     }
   }
-  CountChosen(ctx, model, step_class, step.tokens, a);
+  CountChosen(ctx, model, step_class, step.num_tokens(), a);
 
   const bool wants_logits = step.logit_rows.dim(0) > 0, drafts = c.draft.stages > 0;
   if (pending && (wants_logits || drafts)) write_output();

@@ -17,7 +17,7 @@ constexpr Candidate<CountExpertsArgs> kCountExpertsCandidates[] = {
 
 void CountExperts(const ExecContext& ctx, const CountExpertsArgs& a) {
   DSV4_CHECK(a.chosen.shape == a.passes.shape);
-  DSV4_CHECK(a.tokens.dim(0) * a.slots <= a.layer_stride || a.chosen.dim(0) == 1);
+  DSV4_CHECK(a.num_ids <= a.layer_stride || a.chosen.dim(0) == 1);
   DSV4_CHECK(ctx.device == DeviceKind::kCpu || a.chosen.dim(1) <= kMaxCountedOnGpu);
   RunOp("count_experts", kCountExpertsCandidates, ctx, a);
 }

@@ -1,6 +1,6 @@
 // Counts which experts a pass has chosen, for some layers at once:
 //   chosen[l, e] += tokens t and slots a with experts[l, t, a] = e;  passes[l, e] += 1 where there are any
-// Numbers outside [0, E) (the shared expert's) and those of idle rows (ops/idle_row.h) do not count.
+// Numbers outside [0, E) (the shared expert's, kNoExpert) do not count.
 #pragma once
 
 #include "ops/registry.h"
@@ -11,8 +11,7 @@ namespace dsv4 {
 struct CountExpertsArgs {
   const int32_t* experts = nullptr;  // [L, T, A]: a layer's T * A lie together
   int64_t layer_stride = 0;          // numbers from one layer's first to the next one's
-  int64_t slots = 0;                 // A
-  Tensor tokens;                     // i32 [T]
+  int64_t num_ids = 0;               // T * A
   Tensor chosen;                     // i64 [L, E], in place
   Tensor passes;                     // i64 [L, E], in place
 };

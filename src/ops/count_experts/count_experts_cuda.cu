@@ -1,6 +1,5 @@
 #include "device/launch.cuh"
 #include "ops/count_experts/count_experts.h"
-#include "ops/idle_row.h"
 
 namespace dsv4 {
 
@@ -10,17 +9,17 @@ constexpr int kCountThreads = 256;
 
 // A block has a layer: nobody else writes its counts.
 __global__ void __launch_bounds__(kCountThreads)
-    CountExpertsKernel(const int32_t* experts, int64_t layer_stride, const int32_t* tokens, int num_tokens, int slots,
-                       int num_experts, int64_t* chosen, int64_t* passes) {
+    CountExpertsKernel(const int32_t* experts, int64_t layer_stride, int64_t num_ids, int num_experts, int64_t* chosen,
+                       int64_t* passes) {
   __shared__ int of_pass[kMaxCountedOnGpu];
   for (int e = static_cast<int>(threadIdx.x); e < num_experts; e += kCountThreads) of_pass[e] = 0;
   __syncthreads();
   AllowNext();
   WaitForPrevious();
   const int32_t* const ids = experts + static_cast<int64_t>(blockIdx.x) * layer_stride;
-  for (int i = static_cast<int>(threadIdx.x); i < num_tokens * slots; i += kCountThreads) {
+  for (int64_t i = threadIdx.x; i < num_ids; i += kCountThreads) {
     const int32_t e = ids[i];
-    if (tokens[i / slots] != kIdleToken && e >= 0 && e < num_experts) atomicAdd(&of_pass[e], 1);
+    if (e >= 0 && e < num_experts) atomicAdd(&of_pass[e], 1);
   }
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < num_experts; e += kCountThreads) {
@@ -35,8 +34,7 @@ __global__ void __launch_bounds__(kCountThreads)
 
 void CountExpertsCuda(const ExecContext& ctx, const CountExpertsArgs& a) {
   Launch(ctx, CountExpertsKernel, dim3(static_cast<unsigned>(a.chosen.dim(0))), dim3(kCountThreads), 0, a.experts,
-         a.layer_stride, a.tokens.i32(), static_cast<int>(a.tokens.dim(0)), static_cast<int>(a.slots),
-         static_cast<int>(a.chosen.dim(1)), a.chosen.i64(), a.passes.i64());
+         a.layer_stride, a.num_ids, static_cast<int>(a.chosen.dim(1)), a.chosen.i64(), a.passes.i64());
 }
 
 }  // namespace dsv4

@@ -1,7 +1,6 @@
 #include <vector>
 
 #include "ops/count_experts/count_experts.h"
-#include "ops/idle_row.h"
 
 namespace dsv4 {
 
@@ -10,8 +9,7 @@ void CountExpertsRef(const ExecContext&, const CountExpertsArgs& a) {
   for (int64_t l = 0; l < num_layers; ++l) {
     int64_t* const chosen = a.chosen.i64() + l * num_experts;
     std::vector<int64_t> of_pass(static_cast<size_t>(num_experts));
-    for (int64_t i = 0; i < a.tokens.dim(0) * a.slots; ++i) {
-      if (a.tokens.i32()[i / a.slots] == kIdleToken) continue;
+    for (int64_t i = 0; i < a.num_ids; ++i) {
       const int32_t e = a.experts[l * a.layer_stride + i];
       if (e >= 0 && e < num_experts) ++of_pass[static_cast<size_t>(e)];
     }

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
+#include "ops/idle_row.h"
 #include "ops/weight_formats/tile_formats.h"
 
 namespace dsv4 {
@@ -84,6 +85,7 @@ OpWork WorkOf(const ExpertsArgs& a) {
   std::vector<bool> named(a.matrices.size());
   const int64_t num_pairs = a.experts.num_elements();
   for (int64_t i = 0; i < num_pairs; ++i) {
+    if (a.experts.i32()[i] == kNoExpert) continue;
     const auto e = static_cast<size_t>(a.experts.i32()[i]);
     const ExpertMatrices& m = a.matrices[e];
     for (const QuantTensor* w : {&m.gate, &m.up, &m.down}) {

@@ -4,6 +4,7 @@
 //     o[t, a] = down_e Round(h)                               ... and before the rounding of its input
 //   y[t] = shared[t] + sum_a o[t, a], a in order
 // `activation` rounds x and h as RoundActivation does when the expert's matrix is quantised (integers: NVFP4 or MXFP4).
+//   o[t, a] = 0 where e is kNoExpert (ops/idle_row.h): in steps of decode rows with T > 1, and on a CPU
 // float32 sums; a token's bits do not depend on the other tokens.
 #pragma once
 

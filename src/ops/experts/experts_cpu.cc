@@ -1,6 +1,7 @@
 #include "ops/experts/experts.h"
 
 #include "ops/grain.h"
+#include "ops/idle_row.h"
 #include "ops/linear/rows/input_rows.h"
 #include "ops/linear/integer/integer_rows.h"
 #include "ops/linear/linear.h"
@@ -39,8 +40,8 @@ void GroupByExpert(const ExpertsArgs& a, Scratch& s) {
   const int32_t* experts = a.experts.i32();
   s.first.assign(static_cast<size_t>(num_experts + 1), 0);
   for (int64_t i = 0; i < num_pairs; ++i) {
-    DSV4_CHECK(experts[i] >= 0 && experts[i] < num_experts, "expert ", experts[i]);
-    ++s.first[static_cast<size_t>(experts[i] + 1)];
+    DSV4_CHECK(experts[i] >= kNoExpert && experts[i] < num_experts, "expert ", experts[i]);
+    if (experts[i] != kNoExpert) ++s.first[static_cast<size_t>(experts[i] + 1)];
   }
   s.groups.clear();
   for (int64_t e = 0; e < num_experts; ++e) {
@@ -50,8 +51,10 @@ void GroupByExpert(const ExpertsArgs& a, Scratch& s) {
     if (!s.groups.empty() && s.groups.back().expert == e) s.groups.back().end = end;
   }
   s.pairs.resize(static_cast<size_t>(num_pairs));
+  int64_t none = s.first[static_cast<size_t>(num_experts)];  // pairs without an expert lie behind all groups
   for (int64_t i = 0; i < num_pairs; ++i) {
-    s.pairs[static_cast<size_t>(s.first[static_cast<size_t>(experts[i])]++)] = i;
+    int64_t& at = experts[i] == kNoExpert ? none : s.first[static_cast<size_t>(experts[i])];
+    s.pairs[static_cast<size_t>(at++)] = i;
   }
 }
 
@@ -231,6 +234,10 @@ void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
   ParallelFor(ctx.pool, num_pairs, /*grain=*/std::max<int64_t>(1, 8192 / std::max<int64_t>(f, 1)),
               [&](int64_t begin, int64_t end, int) {
                 for (int64_t pair = begin; pair < end; ++pair) {
+                  if (a.experts.i32()[pair] == kNoExpert) {
+                    std::fill_n(a.outputs.f32() + pair * d, d, 0.0f);
+                    continue;
+                  }
                   float* gate = hidden + pair * 2 * f;
                   SwigluRow(gate, gate + f, f, a.limit, a.weights.f32()[pair]);
                   const QuantTensor& down = a.matrices[static_cast<size_t>(a.experts.i32()[pair])].down;

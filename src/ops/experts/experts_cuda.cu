@@ -3,6 +3,7 @@
 #include "ops/experts/expert_launch.cuh"
 #include "ops/experts/experts_scratch.h"
 #include "ops/experts/experts_sm90.h"
+#include "ops/idle_row.h"
 
 namespace dsv4 {
 
@@ -37,8 +38,8 @@ __device__ __forceinline__ int BlockScan(int x) {
   return before + x;
 }
 
-// The pairs sorted by expert, and the chunks. Within an expert the order varies from run to run; no result depends on
-// it.
+// The pairs that have an expert, sorted by it, and the chunks. Within an expert the order varies from run to run; no
+// result depends on it.
 template <int Planes>
 __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
                          int32_t* plan, Chunk* chunks, int32_t* pairs) {
@@ -46,8 +47,9 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
   const int e = threadIdx.x;
   count[e] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads)
-    atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
+  for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
+    if (experts[i] != kNoExpert) atomicAdd(&count[BoundedExpert(experts[i], num_experts)], 1);
+  }
   __syncthreads();
   const int mine = count[e], begin = BlockScan(mine) - mine;
   const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks),
@@ -67,7 +69,7 @@ __device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts,
   if (threadIdx.x == kPlanThreads - 1) plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
   __syncthreads();
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
-    pairs[atomicAdd(&next[BoundedExpert(experts[i], num_experts)], 1)] = i;
+    if (experts[i] != kNoExpert) pairs[atomicAdd(&next[BoundedExpert(experts[i], num_experts)], 1)] = i;
   }
 }
 
@@ -89,12 +91,20 @@ __device__ void PrepareRow(const float* x, int64_t k, int64_t row, ActivationDty
   }
 }
 
-// Block 0: the plan. Blocks 1 ..: a row of x each.
+// o[t, a] = 0 of the slots of `row` without an expert.
+__device__ __forceinline__ void ClearOutputs(const int32_t* experts, int slots, int64_t row, int d, float* outputs) {
+  for (int64_t pair = row * slots; pair < (row + 1) * slots; ++pair) {
+    if (experts[pair] != kNoExpert) continue;
+    for (int c = threadIdx.x; c < d; c += kPlanThreads) outputs[pair * d + c] = 0;
+  }
+}
+
+// Block 0: the plan. Blocks 1 ..: a row of x each, and its slots without an expert.
 template <int Planes>
 __global__ void __launch_bounds__(kPlanThreads)
     PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token, int32_t* plan,
                Chunk* chunks, int32_t* pairs, const float* x, int k, ActivationDtype mode, uint16_t* planes,
-               int64_t plane_elements) {
+               int64_t plane_elements, float* outputs) {
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
@@ -102,6 +112,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
+    ClearOutputs(experts, num_pairs / static_cast<int>(gridDim.x - 1), row, k, outputs);
   }
 }
 
@@ -143,7 +154,7 @@ __global__ void __launch_bounds__(256) F32UpKernel(GemmArgs a, float* hidden) {
   AllowNext();
   WaitForPrevious();
   const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, pair = blockIdx.y;
-  if (row >= a.n) return;
+  if (row >= a.n || a.experts[pair] == kNoExpert) return;
   const ExpertMatrices& m = a.matrices[BoundedExpert(a.experts[pair], a.num_experts)];
   const float* x = a.x + int64_t{pair / a.num_slots} * a.k;
   const float* gate = reinterpret_cast<const float*>(m.gate.codes) + int64_t{row} * a.k;
@@ -163,7 +174,8 @@ __global__ void __launch_bounds__(256) F32DownKernel(GemmArgs a, const float* hi
                        a.matrices[BoundedExpert(a.experts[pair], a.num_experts)].down.codes) +
                    int64_t{row} * a.k;
   float sum = 0;
-  for (int i = lane; i < a.k; i += 32) sum += h[i] * w[i];
+  const bool none = a.experts[pair] == kNoExpert;
+  for (int i = lane; i < a.k; i += 32) sum += none ? 0.0f : h[i] * w[i];
   sum = WarpSum(sum);
   if (lane == 0) a.outputs[int64_t{pair} * a.n + row] = sum;
 }
@@ -235,7 +247,7 @@ void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
     Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
            a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens),
            by_token, plan, chunks, sorted, a.x.f32(), static_cast<int>(d),
-           round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements);
+           round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements, a.outputs.f32());
     for (GemmArgs* args : {&up, &down})
       args->plan = plan, args->by_token = by_token, args->chunks = chunks, args->pairs = sorted;
     if (up_packed)

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "ops/experts/experts.h"
+#include "ops/idle_row.h"
 #include "ops/linear/linear.h"
 #include "ops/round_activation/round_activation.h"
 #include "ops/swiglu/swiglu.h"
@@ -24,6 +25,7 @@ void ExpertsRef(const ExecContext&, const ExpertsArgs& a) {
     std::vector<double> sum(a.shared.f32() + t * d, a.shared.f32() + (t + 1) * d);
     for (int64_t i = 0; i < count; ++i) {
       const int32_t e = a.experts.i32()[t * count + i];
+      if (e == kNoExpert) continue;
       DSV4_CHECK(e >= 0 && e < static_cast<int64_t>(a.matrices.size()), "expert ", e);
       const ExpertMatrices& m = a.matrices[static_cast<size_t>(e)];
       const int64_t f = m.gate.rows;

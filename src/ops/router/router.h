@@ -1,7 +1,7 @@
 // Picks A experts for every token and weights them (docs/model.md), in float32:
 //   s = sqrt(softplus(logits))
 //   learned layer: the A largest s + bias, ties to the lower expert; hash layer: hash_table[token]
-//   idle rows (ops/idle_row.h): logits and token of the first row
+//   idle rows (ops/idle_row.h), whatever their logits: kNoExpert in every place, with weight 0
 //   weights = s[chosen] / sum(s[chosen]) * scaling_factor: unbiased scores, in hash layers too
 #pragma once
 

@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     if (hash_table == nullptr && e < num_experts) own_bias[i] = bias[e];
   }
   const auto run = [&](bool real) {
-    const int from = real && tokens != nullptr && tokens[t] == kIdleToken ? 0 : t;
-    const float* const z = logits + int64_t{from} * num_experts;
+    const float* const z = logits + int64_t{t} * num_experts;
     int mine = 0;
     if (hash_table == nullptr) {
       uint32_t key[PerThread];
@@ -64,17 +63,18 @@ __global__ void __launch_bounds__(kThreads)
       WarpLargest(last_key, last_index, count, my_key, mine);
     } else {
       if (warp != 0) return;
-      const int64_t token = tokens[from], row = token < 0 || token >= vocabulary ? 0 : token;
+      const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;
       if (lane < count) mine = hash_table[row * count + lane];
     }
     mine = min(max(mine, 0), num_experts - 1);
     const float weight = WarpWeight(lane < count ? SqrtSoftplus(real ? z[mine] : 0.0f) : 0.0f, count, scaling);
     const int first = always >= 0 ? 1 : 0;
     const int64_t out = int64_t{t} * (first + count);
-    if (real && first == 1 && lane == 0) experts[out] = always, weights[out] = 1;
+    const bool idle = real && tokens != nullptr && tokens[t] == kIdleToken;
+    if (real && first == 1 && lane == 0) experts[out] = idle ? kNoExpert : always, weights[out] = idle ? 0.0f : 1.0f;
     if (real && lane < count) {
-      experts[out + first + lane] = mine;
-      weights[out + first + lane] = weight;
+      experts[out + first + lane] = idle ? kNoExpert : mine;
+      weights[out + first + lane] = idle ? 0.0f : weight;
     }
   };
   // Twice, first without logits and before the wait: then the code is there when the logits are.

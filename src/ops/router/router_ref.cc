@@ -1,5 +1,6 @@
 #include "ops/router/router.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -37,15 +38,19 @@ void RouterRef(const ExecContext& ctx, const RouterArgs& a) {
     static thread_local std::vector<float> s;
     s.resize(static_cast<size_t>(num_experts));
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t from = a.tokens && a.tokens.i32()[t] == kIdleToken ? 0 : t;
+      if (a.tokens && a.tokens.i32()[t] == kIdleToken) {
+        std::fill_n(a.experts.i32() + t * (first + count), first + count, kNoExpert);
+        std::fill_n(a.weights.f32() + t * (first + count), first + count, 0.0f);
+        continue;
+      }
       for (int64_t e = 0; e < num_experts; ++e) {
-        s[static_cast<size_t>(e)] = SqrtSoftplus(a.logits.f32()[from * num_experts + e]);
+        s[static_cast<size_t>(e)] = SqrtSoftplus(a.logits.f32()[t * num_experts + e]);
       }
       int32_t* picked = a.experts.i32() + t * (first + count) + first;
       float* weights = a.weights.f32() + t * (first + count) + first;
       if (first == 1) picked[-1] = a.always, weights[-1] = 1;
       if (a.hash_table) {
-        const int64_t token = a.tokens.i32()[from];
+        const int64_t token = a.tokens.i32()[t];
         DSV4_CHECK(token >= 0 && token < a.hash_table.dim(0), "token ", token);
         const int32_t* row = a.hash_table.i32() + token * count;
         for (int64_t i = 0; i < count; ++i) {
