@@ -95,6 +95,9 @@ struct ChatRequest {
 // the prompt (model, temperature, ...) are ignored. Errors: kInvalidArgument, naming the field.
 Result<ChatRequest> ParseChatRequest(std::string_view json);
 
+// What ParseChatRequest reads as the same request, a message a line; broken UTF-8 becomes U+FFFD.
+std::string ChatRequestToJson(const ChatRequest& request);
+
 // Errors: kInvalidArgument (an effort that the dialect does not know, an empty developer message, arguments
 // that are valid JSON but no object, a field where its role cannot have it), naming the message.
 Result<std::string> RenderPrompt(const ChatRequest& request, ChatDialect dialect);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "dsv4/chat.h"
+#include "dsv4/json_text.h"
 #include "text/json_value.h"
 
 namespace dsv4 {
@@ -229,7 +230,95 @@ Status ReadEffort(const JsonValue& root, ChatRequest* request) {
   return ReadName(*reasoning_effort, "reasoning_effort", kEfforts, &request->effort);
 }
 
+// ---- Writing
+
+// An object's members, those that a request has: `"key": value, ...`.
+class MembersWriter {
+ public:
+  void Add(std::string_view key, std::string_view json) {
+    if (!out_.empty()) out_ += ", ";
+    out_ += StrCat("\"", key, "\": ", json);
+  }
+  void AddText(std::string_view key, std::string_view text) {
+    if (!text.empty()) Add(key, JsonQuote(text));
+  }
+  void AddTools(const std::vector<std::string>& tools) {
+    std::string list;
+    for (const std::string& tool : tools) {
+      list += StrCat(list.empty() ? "" : ", ", "{\"type\": \"function\", \"function\": ", tool, "}");
+    }
+    if (!tools.empty()) Add("tools", StrCat("[", list, "]"));
+  }
+  std::string Object() const { return StrCat("{", out_, "}"); }
+
+ private:
+  std::string out_;
+};
+
+template <typename Table, typename Value>
+std::string_view NameIn(const Table& table, Value value) {
+  for (const auto& entry : table) {
+    if (entry.value == value) return entry.name;
+  }
+  return "";
+}
+
+std::string BlocksToJson(const std::vector<ContentBlock>& blocks) {
+  std::string list;
+  for (const ContentBlock& block : blocks) {
+    MembersWriter part;
+    part.AddText("type", block.type);
+    part.AddText("tool_call_id", block.tool_call_id);
+    part.Add(block.type == "tool_result" ? "content" : "text", JsonQuote(block.text));
+    list += StrCat(list.empty() ? "" : ", ", part.Object());
+  }
+  return StrCat("[", list, "]");
+}
+
+std::string CallsToJson(const std::vector<ToolCall>& calls) {
+  std::string list;
+  for (const ToolCall& call : calls) {
+    MembersWriter function;
+    function.Add("name", JsonQuote(call.name));
+    function.Add("arguments", JsonQuote(call.arguments));
+    MembersWriter out;
+    out.AddText("id", call.id);
+    out.AddText("type", "function");
+    out.Add("function", function.Object());
+    list += StrCat(list.empty() ? "" : ", ", out.Object());
+  }
+  return StrCat("[", list, "]");
+}
+
+std::string MessageToRequestJson(const Message& m) {
+  MembersWriter out;
+  out.AddText("role", NameIn(kRoles, m.role));
+  out.AddText("tool_call_id", m.tool_call_id);
+  out.AddText("reasoning_content", m.reasoning_content);
+  out.Add("content", m.content_blocks.empty() ? JsonQuote(m.content) : BlocksToJson(m.content_blocks));
+  if (!m.tool_calls.empty()) out.Add("tool_calls", CallsToJson(m.tool_calls));
+  out.AddText("task", NameIn(kTasks, m.task));
+  if (m.wo_eos) out.Add("prefix", "true");
+  out.AddTools(m.tools);
+  if (!m.response_format.empty()) out.Add("response_format", m.response_format);
+  return out.Object();
+}
+
 }  // namespace
+
+std::string ChatRequestToJson(const ChatRequest& request) {
+  std::string list;
+  for (const Message& m : request.messages) list += StrCat(list.empty() ? "\n" : ",\n", MessageToRequestJson(m));
+  MembersWriter out;
+  out.Add("messages", StrCat("[", list, "\n]"));
+  out.AddTools(request.tools);
+  if (!request.response_format.empty()) out.Add("response_format", request.response_format);
+  out.Add("thinking", request.thinking ? "true" : "false");
+  out.AddText("effort", NameIn(kEfforts, request.effort));
+  if (!request.drop_thinking) out.Add("drop_thinking", "false");
+  if (!request.add_bos) out.Add("add_default_bos_token", "false");
+  return StrCat(out.Object(), "\n");
+}
 
 Result<ChatRequest> ParseChatRequest(std::string_view json) {
   DSV4_ASSIGN_OR_RETURN(const JsonValue root, ParseJsonValue(json));

@@ -47,6 +47,35 @@ TEST(ChatRequest, Messages) {
   EXPECT_EQ(request->messages[1].tool_call_id, "1");
 }
 
+TEST(ChatRequest, WrittenIsReadAsTheSame) {
+  const std::string json = R"({"messages": [
+{"role": "system", "content": "S \"quoted\"", "tools": [{"type": "function", "function": {"name": "g"}}]},
+{"role": "user", "content": "two\nlines \u0001 é", "task": "title"},
+{"role": "assistant", "reasoning_content": "r", "content": "c", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+{"role": "tool", "tool_call_id": "1", "content": "R"},
+{"role": "user", "content": [{"type": "text", "text": "t"}, {"type": "tool_result", "tool_call_id": "1", "content": "x"}]},
+{"role": "assistant", "content": "half", "prefix": true}
+], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+"response_format": {"type": "json_object"}, "thinking": true, "effort": "max", "drop_thinking": false,
+"add_default_bos_token": false})";
+  const auto request = ParseChatRequest(json);
+  ASSERT_TRUE(request.ok()) << request.status().message();
+  const std::string written = ChatRequestToJson(*request);
+  const auto again = ParseChatRequest(written);
+  ASSERT_TRUE(again.ok()) << again.status().message() << written;
+  EXPECT_EQ(ChatRequestToJson(*again), written);
+  for (const char* part : {"S \\\"quoted\\\"", "two\\nlines \\u0001 é", "\"task\": \"title\"", "\"r\"",
+                           "\"name\": \"g\"",
+                           "{\\\"a\\\":1}", "\"tool_call_id\": \"1\"", "\"type\": \"tool_result\"", "\"prefix\": true",
+                           "\"type\": \"json_object\"", "\"thinking\": true", "\"effort\": \"max\"",
+                           "\"drop_thinking\": false", "\"add_default_bos_token\": false"}) {
+    EXPECT_THAT(written, testing::HasSubstr(part));
+  }
+  EXPECT_EQ(again->messages.size(), 6u);
+  EXPECT_EQ(again->messages[1].task, ChatTask::kTitle);
+  EXPECT_EQ(again->messages[4].content_blocks[1].text, "x");
+}
+
 TEST(ChatRequest, RefusalsNameTheField) {
   const auto refused = [](const std::string& json, const std::string& message) {
     const auto request = ParseChatRequest(json);
