@@ -94,8 +94,13 @@ void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Eng
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, const BenchPlan& plan, Engine& engine, RateMeter& rates)
-      : options_(options), plan_(plan), engine_(engine), rates_(rates), first_rates_(rates.Now(engine)) {}
+  Bench(const BenchOptions& options, const BenchPlan& plan, Engine& engine, RateMeter& rates, ProgressLine& progress)
+      : options_(options),
+        plan_(plan),
+        engine_(engine),
+        rates_(rates),
+        progress_(progress),
+        first_rates_(rates.Now(engine)) {}
 
   void Prefill(int64_t tokens) {
     const Rates rates = RatesNow();
@@ -109,16 +114,21 @@ class Bench {
     };
     std::vector<double> times;
     const auto start = Clock::now();
+    const std::string name = "prefill " + std::to_string(tokens) + " tokens";
+    progress_.Update(name, 0, options_.repeat + 1);
     run();  // warms up
-    while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start)))
+    while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start))) {
+      progress_.Update(name, static_cast<int64_t>(times.size()) + 1, options_.repeat + 1);
       times.push_back(run());
+    }
+    progress_.Clear();
     const double s = Median(times);
     Json row = {{"phase", "prefill"},
                 {"tokens", tokens},
                 {"runs", times.size()},
                 {"ms", s * 1e3},
                 {"tokens_per_s", static_cast<double>(tokens) / s}};
-    std::string line = "prefill " + std::to_string(tokens) + " tokens: " + FormatFixed(s * 1e3, 1) + " ms, " +
+    std::string line = name + ": " + FormatFixed(s * 1e3, 1) + " ms, " +
                        FormatFixed(static_cast<double>(tokens) / s, 0) + " tok/s";
     if (!plan_.ops) return Report(options_, row, line);
     double traced = 0;
@@ -160,7 +170,7 @@ class Bench {
     const Clock::time_point start = Clock::now();
     Clock::time_point last = start;
     int64_t seen = 0, warm = 0, drafted = 0;  // drafted: tokens that came with another in the steps that count
-    std::vector<bool> go_on(items.size(), true);
+    const std::string name = "decode batch " + std::to_string(batch) + " context " + std::to_string(context);
     bool more = true;
     Must(engine_.Decode(items, [&](size_t item, const SampledToken& token) {
       if (token.drafted && !steps.empty()) ++drafted;
@@ -175,9 +185,11 @@ class Bench {
         steps.push_back(Seconds(last, now));
       }
       last = now;
+      progress_.Update(name, seen, items.front().max_tokens);
       more = steps.size() < 3 || !Spent(start);
       return more;
     }));
+    progress_.Clear();
     const double s = TypicalStep(steps);
     const auto num_steps = static_cast<double>(std::max<size_t>(steps.size(), 1));
     const double tokens = static_cast<double>(batch) + static_cast<double>(drafted) / num_steps;
@@ -197,8 +209,7 @@ class Bench {
             {"read_bytes_per_s", rates.read},
             {"floor_ms", floor * 1e3},
             {"percent_of_floor", 100 * floor / s}},
-           "decode batch " + std::to_string(batch) + " context " + std::to_string(context) + ": " +
-               FormatFixed(s * 1e3, 3) + " ms a step, " + FormatFixed(tokens / s, 1) + " tok/s, " +
+           name + ": " + FormatFixed(s * 1e3, 3) + " ms a step, " + FormatFixed(tokens / s, 1) + " tok/s, " +
                FormatFixed(100 * floor / s, 1) + " % of the byte floor (" + FormatFixed(floor * 1e3, 3) + " ms)");
     if (!plan_.ops) return;
     for (DecodeItem& item : items) item.max_tokens = kTracedSteps;
@@ -240,7 +251,8 @@ class Bench {
       const std::vector<TokenId> ids = SomeTokens(context, static_cast<uint64_t>(i) + 7, v);
       if (start == nullptr) {
         sessions.push_back(Must(engine_.NewSession()));
-        Must(sessions.back()->Append(std::span(ids).first(static_cast<size_t>(computed)), LogitRows::kNone, nullptr));
+        Must(sessions.back()->Append(std::span(ids).first(static_cast<size_t>(computed)), LogitRows::kNone, nullptr,
+                                     progress_.Callback()));
         if (plan_.on_cpu && batch > 1) start = Must(sessions.back()->Snapshot());
       } else {
         sessions.push_back(Must(engine_.NewSession(*start)));
@@ -255,6 +267,7 @@ class Bench {
   const BenchPlan& plan_;
   Engine& engine_;
   RateMeter& rates_;
+  ProgressLine& progress_;
   Rates first_rates_;
 };
 
@@ -308,7 +321,7 @@ int RunBench(const BenchOptions& options) {
     BenchLinears(options, *engine, meter, tokens, /*budget_s=*/options.budget_s > 0 ? plan.budget_s : 0.3);
     return kExitDone;
   }
-  Bench bench(options, plan, *engine, meter);
+  Bench bench(options, plan, *engine, meter, progress);
   for (const int64_t tokens : plan.prompts) bench.Prefill(tokens);
   for (const int64_t context : plan.contexts) {
     for (const int64_t batch : plan.batches) bench.Decode(batch, context);

@@ -13,11 +13,13 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "completions.h"
 #include "dsv4/version.h"
 #include "errors.h"
 #include "flags.h"
 #include "io.h"
 #include "options.h"
+#include "suggestion.h"
 
 namespace dsv4::cli {
 
@@ -75,13 +77,9 @@ void AddGenerate(CLI::App* app, Command* chosen) {
 }
 
 void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
-  AddText(c, "--encoding", "NAME",
-          "prompt dialect: v4, v4-0731 (default: what the model folder says, else v4)",
-          [=](const std::string& text) {
-            const Result<ChatDialect> parsed = ParseChatDialect(text);
-            if (!parsed.ok()) throw UsageError("--encoding is '" + text + "'; accepted: v4, v4-0731");
-            *dialect = *parsed;
-          });
+  AddChoice<std::optional<ChatDialect>>(c, "--encoding", dialect,
+                                        {{"v4", ChatDialect::kV4Preview}, {"v4-0731", ChatDialect::kV40731}},
+                                        "prompt dialect (default: what the model folder says, else v4)");
 }
 
 void AddChat(CLI::App* app, Command* chosen) {
@@ -264,7 +262,7 @@ void AddBench(CLI::App* app, Command* chosen) {
   c->add_flag("--first-token", o->first_token,
               "measure one start instead: from the start of the process to the first token, by phases (prompt: the "
               "first of --prompts)");
-  AddText(c, "--disk", "DIR",
+  AddText(c, "--disk", kFolderType,
           "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
           [o](const std::string& text) {
             if (text.empty()) throw UsageError("--disk needs the name of a folder");
@@ -347,7 +345,8 @@ void AddServe(CLI::App* app, Command* chosen) {
                   "keeps KV for prompts that begin alike, within the KV budget (default on)");
   AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
              "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
-  c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")->type_name("DIR");
+  c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")
+      ->type_name(kFolderType);
   AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
   AddInteger(
       c, "--max-gap", &o->max_gap_ms, 0, 1000000,
@@ -374,38 +373,27 @@ void AddServe(CLI::App* app, Command* chosen) {
   });
 }
 
+void AddCompletions(CLI::App* app, Command* chosen) {
+  constexpr const char* kUse = "completions needs the name of a shell; accepted: bash, zsh, fish";
+  const auto shell = std::make_shared<std::string>();
+  CLI::App* c = AddCommand(app, "completions", "What a shell reads to complete commands and flags",
+                           "source <(dsv4 completions bash)", shell);
+  c->add_option("shell", *shell, "bash, zsh or fish");
+  c->final_callback([=] {
+    const std::vector<std::string> names = {"bash", "zsh", "fish"};
+    const auto found = std::find(names.begin(), names.end(), *shell);
+    if (found == names.end()) throw UsageError(kUse);
+    const std::string script = CompletionScript(*app, static_cast<Shell>(found - names.begin()));
+    *chosen = [script] {
+      Print(script);
+      return kExitDone;
+    };
+  });
+}
+
 // ---- Errors
 
-// Edit distance with swaps of neighbours, for suggestions.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
-// "; did you mean X?" for the nearest name, or "" when none is near.
-std::string Suggestion(const std::string& wrong, const std::vector<std::string>& names) {
-  std::string best;
-  size_t best_distance = wrong.size() / 3 + 2;
-  for (const std::string& name : names) {
-    const size_t distance = name.starts_with(wrong) ? 1 : Distance(wrong, name);
-    if (distance < best_distance) {
-      best = name;
-      best_distance = distance;
-    }
-  }
-  return best.empty() ? "" : "; did you mean " + best + "?";
-}
+// ---- Errors
 
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -465,6 +453,7 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
   AddInspect(&app, &chosen);
   AddBench(&app, &chosen);
   AddServe(&app, &chosen);
+  AddCompletions(&app, &chosen);
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

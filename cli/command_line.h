@@ -1,4 +1,4 @@
-// Flags to options: command_line.cc and flags.cc are the only files that know CLI11.
+// Flags to options: command_line.cc, flags.cc and completions.cc are the only files that know CLI11.
 #pragma once
 
 #include <functional>

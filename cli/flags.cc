@@ -6,6 +6,15 @@
 
 namespace dsv4::cli {
 
+std::vector<std::string> ChoicesOf(const CLI::Option& option) {
+  if (option.get_type_name() != kChoiceType) return {};
+  const std::string help = option.get_description();
+  std::istringstream list(help.substr(help.rfind(": ") + 2));
+  std::vector<std::string> names;
+  for (std::string name; std::getline(list >> std::ws, name, ',');) names.push_back(name);
+  return names;
+}
+
 CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
                      const std::string& help, std::function<void(const std::string&)> store) {
   return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
@@ -37,7 +46,7 @@ void AddNumber(CLI::App* app, const std::string& flags, float* value, const std:
 }
 
 void AddPath(CLI::App* app, const std::string& flags, std::string* value, const std::string& help) {
-  AddText(app, flags, "F", help, [=](const std::string& text) {
+  AddText(app, flags, kFileType, help, [=](const std::string& text) {
     if (text.empty()) throw UsageError(LongName(flags) + " needs a file name");
     *value = text;
   });
@@ -77,7 +86,7 @@ void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vecto
 }
 
 void AddModelDir(CLI::App* app, std::string* dir) {
-  AddText(app, "-m,--model", "DIR", "model folder (default: the bundled nano model)",
+  AddText(app, "-m,--model", kFolderType, "model folder (default: the bundled nano model)",
           [=](const std::string& text) {
             if (text.empty()) throw UsageError("--model needs a folder");
             *dir = text;
@@ -202,7 +211,7 @@ void CheckSynthetic(const ModelOptions& model) {
 }
 
 void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path) {
-  AddText(app, "--count-experts", "F", "write how often each expert was chosen to this file, for --expert-counts",
+  AddText(app, "--count-experts", kFileType, "write how often each expert was chosen to this file, for --expert-counts",
           [=](const std::string& text) {
             if (text.empty()) throw UsageError("--count-experts needs a file name");
             *path = text;

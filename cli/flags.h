@@ -31,6 +31,14 @@ bool ParseWhole(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
+// What --help writes behind a flag whose value is a file, a folder, or one of the names that AddChoice was given.
+inline constexpr const char* kFileType = "F";
+inline constexpr const char* kFolderType = "DIR";
+inline constexpr const char* kChoiceType = "CHOICE";
+
+// The names that a flag of AddChoice accepts; empty for other flags.
+std::vector<std::string> ChoicesOf(const CLI::Option& option);
+
 // A flag with one value, handed to `store`; given twice, the last one holds. `type` stands for the value in --help.
 CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
                      const std::string& help, std::function<void(const std::string&)> store);
@@ -65,7 +73,7 @@ void AddChoice(CLI::App* app, const std::string& flags, T* value,
   std::vector<std::string> choice_names;
   for (const auto& [name, choice] : choices) choice_names.push_back(name);
   const std::string names = FormatList(choice_names);
-  AddText(app, flags, "NAME", help + ": " + names, [=](const std::string& text) {
+  AddText(app, flags, kChoiceType, help + ": " + names, [=](const std::string& text) {
     for (const auto& [name, choice] : choices) {
       if (text != name) continue;
       *value = choice;

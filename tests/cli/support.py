@@ -21,7 +21,7 @@ NANO = ROOT / "models" / "nano"
 GOLDEN = ROOT / "tests" / "golden" / "flash-nvfp4"
 BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
 COMMANDS = ["generate", "chat", "logits", "perplexity", "tokenize", "detokenize", "encode", "parse", "inspect",
-            "serve"]
+            "bench", "serve", "completions"]
 
 HAS_TOKENIZER = (NANO / "tokenizer.json").exists()
 HAS_NANO = HAS_TOKENIZER and any(NANO.glob("*.safetensors"))

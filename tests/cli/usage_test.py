@@ -3,6 +3,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 
@@ -154,6 +156,58 @@ class Usage(CliTestCase):
         self.fails(1, "is not a folder", "inspect", "-m", __file__)
         self.fails(1, ["config.json"], "inspect", "-m", self.tmp)
         self.fails(1, ["tokenizer.json"], "tokenize", "-m", self.tmp)
+
+    def completions(self, script, *words):
+        """What bash offers for the last word."""
+        command = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv4; printf "%s\\n" "${COMPREPLY[@]}"')
+        done = subprocess.run(["bash", "--norc", "-euc", command, "bash", script, "dsv4", *words], capture_output=True, cwd=self.tmp)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        return done.stdout.decode().split("\n")[:-1]
+
+    def test_bash_completes(self):
+        script = self.file("dsv4.bash", self.ok("completions", "bash"))
+        self.file("a file.txt", "")
+        (self.tmp / "a folder").mkdir()
+        self.assertEqual(set(self.completions(script, "")), {*COMMANDS, "--help", "--version"})
+        self.assertEqual(self.completions(script, "perp"), ["perplexity"])
+        self.assertEqual(self.completions(script, "chat", "--thin"), ["--thinking"])
+        self.assertEqual(self.completions(script, "chat", "--kv-dtype", ""), ["fp8", "bf16", "f32"])
+        self.assertEqual(self.completions(script, "serve", "--encoding", ""), ["v4", "v4-0731"])
+        self.assertEqual(self.completions(script, "generate", "-m", "a"), ["a folder"])
+        self.assertEqual(set(self.completions(script, "generate", "--prompt-file", "a")), {"a file.txt", "a folder"})
+        self.assertEqual(self.completions(script, "generate", "--temperature", ""), [""])
+        self.assertEqual(self.completions(script, "completions", "z"), ["zsh"])
+
+    def test_completions_have_every_flag(self):
+        for shell in ["bash", "zsh", "fish"]:
+            script = self.ok("completions", shell).decode()
+            for command in COMMANDS:
+                flags = re.findall(r"^ +(?:-\w,)?--([a-z0-9-]+)", self.ok(command, "--help").decode(), re.MULTILINE)
+                if shell == "bash":
+                    words = re.search(r"^    %s\) words '(.*)' ;;$" % command, script, re.MULTILINE).group(1).split()
+                elif shell == "zsh":
+                    block = re.search(r"^    %s\)\n(.*?);;$" % command, script, re.MULTILINE | re.DOTALL).group(1)
+                    words = re.findall(r"'\*(-[a-zA-Z0-9-]+)\[", block)
+                else:
+                    lines = [x for x in script.splitlines() if "__fish_seen_subcommand_from %s'" % command in x]
+                    words = ["--" + x for line in lines for x in re.findall(r" -l ([a-z0-9-]+)", line)]
+                self.assertEqual({"--" + flag for flag in flags} - set(words), set(), (shell, command))
+                self.assertGreater(len(words), 0)
+
+    def test_other_shells_read_their_completions(self):
+        for shell in ["zsh", "fish"]:
+            if not shutil.which(shell):
+                continue
+            script = self.file("dsv4." + shell, self.ok("completions", shell))
+            self.assertEqual(subprocess.run([shell, "-n", script], capture_output=True, timeout=60).stderr, b"", shell)
+        if shutil.which("fish"):
+            offered = subprocess.run(["fish", "-c", "source %s; complete -C 'dsv4 chat --kv-dtype '" % script],
+                                     capture_output=True, timeout=60, cwd=self.tmp).stdout.decode().split("\n")
+            self.assertEqual([x.split("\t")[0] for x in offered if x], ["bf16", "f32", "fp8"])
+
+    def test_completions_of_no_shell(self):
+        self.fails(2, ["completions", "bash, zsh, fish"], "completions")
+        self.fails(2, ["completions", "bash, zsh, fish"], "completions", "tcsh")
 
     def test_help_on_a_full_disk(self):
         with open("/dev/full", "wb") as full:

@@ -1,0 +1,12 @@
+// What somebody meant who mistyped a name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dsv4::cli {
+
+// "; did you mean X?" for the nearest name, or "" when none is near.
+std::string Suggestion(const std::string& wrong, const std::vector<std::string>& names);
+
+}  // namespace dsv4::cli
