@@ -1,5 +1,7 @@
 // dsv4 chat: a conversation in the terminal, or line by line through pipes.
 #include <algorithm>
+#include <exception>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <span>
@@ -15,11 +17,13 @@
 #include "dsv4/output_parser.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
+#include "dsv4/state_folder.h"
 #include "dsv4/stop_strings.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
 #include "format.h"
 #include "io.h"
+#include "line_editor.h"
 #include "model.h"
 #include "options.h"
 #include "progress.h"
@@ -29,14 +33,19 @@ namespace dsv4::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "  /think          reasoning on or off\n"
-    "  /system TEXT    another system message (starts over)\n"
-    "  /tool TEXT      the result of the model's tool call\n"
-    "  /reset          forget the conversation\n"
-    "  /help           this list\n"
-    "  /quit           end (so does Ctrl-D)\n"
-    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply; at the prompt it ends the "
-    "chat.\n";
+    "  /think [on|off]  reasoning, or the other way round\n"
+    "  /system TEXT     another system message (starts over)\n"
+    "  /tool TEXT       the result of the model's tool call\n"
+    "  /save FILE       write the conversation to a file, as JSON in OpenAI form\n"
+    "  /load FILE       go on with the conversation in a file\n"
+    "  /reset           forget the conversation\n"
+    "  /help            this list\n"
+    "  /quit            end (so does Ctrl-D)\n"
+    "A line that ends with \\ goes on in the next one. Ctrl-C stops a reply.\n";
+constexpr const char* kEditorHelp =
+    "Pasted lines are one message; Alt+Enter begins another line. Arrow up brings back what was written, also in\n"
+    "earlier chats. Ctrl-C drops the line; twice on an empty one it ends the chat.\n";
+constexpr const char* kPlainHelp = "At the prompt Ctrl-C ends the chat.\n";
 
 // Prints a reply as it is parsed: reasoning dim on a terminal and between <think> tags in a pipe, tool calls as text.
 class ReplyPrinter {
@@ -133,15 +142,17 @@ class Chat {
     MustBeUsable(ValidateSampling(options.sampling, engine_->info().vocab_size));
     sampling_ = options.sampling;
     session_ = Must(engine_->NewSession());
+    if (interactive_) editor_ = LineEditor::Create(options.keep_history ? HistoryFile() : "");
   }
 
   int Run() {
     if (interactive_) PrintError("/help lists the commands, Ctrl-D ends\n");
-    LineReader reader;
     std::string text;
-    while (ReadMessage(reader, &text)) {
+    while (ReadMessage(&text)) {
       if (text.empty()) continue;
-      if (text.front() == '/') {
+      if (editor_ != nullptr) editor_->Remember(text);
+      // Pasted text may begin with a slash; a command has one line.
+      if (text.front() == '/' && text.find('\n') == std::string::npos) {
         if (!Command(text)) return kExitDone;
         continue;
       }
@@ -153,19 +164,43 @@ class Chat {
   }
 
  private:
+  static std::string HistoryFile() {
+    const std::string folder = StateFolder();
+    return folder.empty() ? "" : folder + "/chat-history";
+  }
+
   // A message of one or more lines. False at the end of the input.
-  bool ReadMessage(LineReader& reader, std::string* text) {
+  bool ReadMessage(std::string* text) {
     text->clear();
     while (true) {
-      if (interactive_) PrintError(text->empty() ? "> " : ". ");
       std::string line;
-      if (!reader.Next(&line)) return !text->empty();
+      const LineEditor::Read read = ReadLine(text->empty() ? "> " : ". ", &line);
+      if (read == LineEditor::Read::kEnd) return !text->empty();
+      if (read == LineEditor::Read::kCleared) {
+        NoteCleared(line.empty() && text->empty());
+        text->clear();
+        continue;
+      }
+      num_empty_clears_ = 0;
       if (!line.empty() && line.back() == '\r') line.pop_back();
       const bool goes_on = !line.empty() && line.back() == '\\';
       if (goes_on) line.back() = '\n';
       *text += line;
       if (!goes_on) return true;
     }
+  }
+
+  LineEditor::Read ReadLine(const std::string& prompt, std::string* line) {
+    if (editor_ != nullptr) return editor_->Next(prompt, line);
+    if (interactive_) PrintError(prompt);
+    return reader_.Next(line) ? LineEditor::Read::kLine : LineEditor::Read::kEnd;
+  }
+
+  // Ctrl-C may have been meant for a reply that has just ended: with nothing to drop, only the second ends the chat.
+  void NoteCleared(bool was_empty) {
+    num_empty_clears_ = was_empty ? num_empty_clears_ + 1 : 0;
+    if (num_empty_clears_ == 1) PrintError("(Ctrl-C again or Ctrl-D ends)\n");
+    if (num_empty_clears_ == 2) throw QuietExit{kExitInterrupted};
   }
 
   // A line that starts with a slash. False: end the chat.
@@ -175,10 +210,13 @@ class Chat {
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/quit" || name == "/exit") return false;
     if (name == "/help") {
-      PrintError(kHelp);
+      PrintError(std::string(kHelp) + (editor_ != nullptr ? kEditorHelp : kPlainHelp));
     } else if (name == "/think") {
-      request_.thinking = !request_.thinking;
-      PrintError(request_.thinking ? "reasoning is on\n" : "reasoning is off\n");
+      Think(rest);
+    } else if (name == "/save") {
+      Save(rest);
+    } else if (name == "/load") {
+      Load(rest);
     } else if (name == "/reset") {
       SetSystem(system_);
       PrintError("the conversation starts over\n");
@@ -191,6 +229,56 @@ class Chat {
       PrintError("no command " + name + "; /help lists them\n");
     }
     return true;
+  }
+
+  void Think(const std::string& word) {
+    if (!word.empty() && word != "on" && word != "off") return PrintError("/think takes on, off, or nothing\n");
+    request_.thinking = word.empty() ? !request_.thinking : word == "on";
+    PrintError(request_.thinking ? "reasoning is on\n" : "reasoning is off\n");
+  }
+
+  // Another file is not overwritten.
+  void Save(const std::string& path) {
+    if (path.empty()) return PrintError("/save needs the name of a file\n");
+    try {
+      if (std::filesystem::exists(path) && !ReadConversation(path).ok()) {
+        return PrintError(Printable(path) + " exists and is no conversation; choose another name\n");
+      }
+      WriteOutput(path, ChatRequestToJson(request_));
+      PrintError("saved to " + Printable(path) + "\n");
+    } catch (const std::exception& error) {
+      PrintError(Printable(error.what()) + "\n");
+    }
+  }
+
+  static Result<ChatRequest> ReadConversation(const std::string& path) {
+    if (!std::filesystem::is_regular_file(path)) return NotFound(path + " is not a file");
+    return ParseChatRequest(ReadInput(path));
+  }
+
+  // Messages and tools come from the file. What waits for an answer there gets one.
+  void Load(const std::string& path) {
+    if (path.empty()) return PrintError("/load needs the name of a file\n");
+    try {
+      Result<ChatRequest> loaded = ReadConversation(path);
+      if (loaded.ok()) {
+        loaded->thinking = request_.thinking;
+        loaded->effort = request_.effort;
+        if (loaded->tools.empty()) loaded->tools = request_.tools;
+      }
+      const Status status = loaded.ok() ? RenderPrompt(*loaded, dialect_).status() : loaded.status();
+      if (!status.ok()) return PrintError("cannot load " + Printable(path + ": " + status.message()) + "\n");
+      request_ = *std::move(loaded);
+    } catch (const std::exception& error) {
+      return PrintError(Printable(error.what()) + "\n");
+    }
+    const bool has_system = !request_.messages.empty() && request_.messages.front().role == Role::kSystem;
+    system_ = has_system ? request_.messages.front().content : "";
+    pending_calls_ = request_.messages.empty() ? 0 : request_.messages.back().tool_calls.size();
+    PrintError("loaded " + std::to_string(request_.messages.size()) + " messages\n");
+    if (request_.messages.empty()) return;
+    const Role last = request_.messages.back().role;
+    if (last == Role::kUser || last == Role::kTool) Reply();
   }
 
   void SetSystem(const std::string& text) {
@@ -320,6 +408,9 @@ class Chat {
   const ChatOptions& options_;
   ChatDialect dialect_;
   bool interactive_;
+  std::unique_ptr<LineEditor> editor_;  // null: lines as they come
+  LineReader reader_;
+  int num_empty_clears_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Session> session_;

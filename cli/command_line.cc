@@ -85,12 +85,17 @@ void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
 void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
   CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
-                           "dsv4 chat --thinking", o);
+                           "dsv4 chat --no-thinking", o);
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
   AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
   AddDialect(c, &o->dialect);
-  c->add_flag("--thinking", o->thinking, "let the model reason before it answers (/think switches it)");
+  c->add_flag_callback(
+      "--thinking", [o] { o->thinking = true; },
+      "let the model reason before it answers (default; /think switches it)");
+  c->add_flag_callback("--no-thinking", [o] { o->thinking = false; }, "let it answer at once");
+  c->add_flag_callback(
+      "--no-history", [o] { o->keep_history = false; }, "keep nothing of what is typed for the next chat");
   AddChoice<ReasoningEffort>(
       c, "--effort", &o->effort,
       {{"low", ReasoningEffort::kLow}, {"high", ReasoningEffort::kHigh}, {"max", ReasoningEffort::kMax}},

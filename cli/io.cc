@@ -214,6 +214,8 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+size_t ReadStdinSome(std::span<char> buffer) { return ReadSome(STDIN_FILENO, buffer, "standard input"); }
+
 bool LineReader::Next(std::string* line) {
   while (true) {
     const size_t end = held_.find('\n', start_);
@@ -231,7 +233,7 @@ bool LineReader::Next(std::string* line) {
       return true;
     }
     std::array<char, 1 << 16> buffer;
-    const size_t n = ReadSome(STDIN_FILENO, buffer, "standard input");
+    const size_t n = ReadStdinSome(buffer);
     if (n == 0) {
       ended_ = true;
       continue;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,9 @@ void PrintError(std::string_view text);
 
 // "dsv4: note: ..." on stderr.
 void PrintNote(std::string_view text);
+
+// Some bytes of stdin, at least one; 0 at its end. Ctrl-C while waiting throws QuietExit.
+size_t ReadStdinSome(std::span<char> buffer);
 
 // Lines of stdin as they come, without their line feed.
 class LineReader {

@@ -48,7 +48,8 @@ struct ChatOptions {
   std::string system;
   std::string tools_file;
   std::optional<ChatDialect> dialect;
-  bool thinking = false;
+  bool thinking = true;
+  bool keep_history = true;  // of what was typed, for the next chat
   ReasoningEffort effort = ReasoningEffort::kDefault;
   int64_t max_tokens = -1;
   StopOptions stops;

@@ -28,4 +28,13 @@ inline DeviceFault EnvFailDeviceAfter() {
   return fault;
 }
 
+// Where the user's programs keep what they remember: XDG_STATE_HOME, else .local/state in HOME; empty: neither is
+// known. Relative paths do not count.
+inline std::string EnvStateHome() {
+  const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
+  if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state)) return state;
+  const char* home = std::getenv("HOME");
+  return absolute(home) ? std::string(home) + "/.local/state" : "";
+}
+
 }  // namespace dsv4

@@ -127,8 +127,39 @@ class Generate(CliTestCase):
 
     def test_chat_options(self):
         self.ok("chat", *self.model, "-n", "4", "--thinking", "--system", "Be brief.", stdin="Hi\n/think\nHi\n/system You are Bob.\nHi\n")
+        self.assertIn(b"<think>", self.ok("chat", *self.model, "-n", "1", stdin="Hi\n"))  # as dsv4 serve does
+        self.assertNotIn(b"<think>", self.ok("chat", *self.model, "-n", "1", "--no-thinking", stdin="Hi\n"))
+        self.assertNotIn(b"<think>", self.ok("chat", *self.model, "-n", "1", stdin="/think off\nHi\n"))
         self.fails(2, "effort", "chat", *self.model, "--effort", "low", "--encoding", "v4", stdin="Hi\n")
         self.fails(1, "tools", "chat", *self.model, "--tools", self.file("tools.json", "{}"), stdin="Hi\n")
+
+    def test_chat_is_saved_and_loaded(self):
+        path = self.tmp / "saved.json"
+        flags = ["--temperature", "0", "-n", "8", "--no-thinking"]
+        whole = self.ok("chat", *self.model, *flags, stdin="Hello\nAnd now?\n")
+        first = self.ok("chat", *self.model, *flags, "--system", "", stdin="Hello\n/save %s\n" % path)
+        saved = json.loads(path.read_text())
+        self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
+        second = self.ok("chat", *self.model, *flags, stdin="/load %s\nAnd now?\n" % path)
+        self.assertEqual(first + second, whole)
+        # What ends with a user's message is answered.
+        path.write_text(json.dumps({"messages": [{"role": "user", "content": "Hello"}]}))
+        self.assertEqual(self.ok("chat", *self.model, *flags, stdin="/load %s\n" % path), first)
+        self.assertEqual(json.loads(self.ok("encode", "--ids", "-m", self.model[1], stdin=path.read_bytes()))[0], 0)
+
+    def test_chat_refuses_files_and_goes_on(self):
+        notes = self.file("notes.txt", "not a conversation")
+        commands = ["/save", "/load", "/save %s" % notes, "/load %s" % notes, "/load %s" % (self.tmp / "absent"),
+                    "/load %s" % self.tmp, "/save %s" % (self.tmp / "no" / "folder"), "/think maybe"]
+        result = run("chat", *self.model, "-n", "1", stdin="\n".join(commands) + "\nHi\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        messages = result.stderr.decode().splitlines()
+        self.assertEqual(len(messages), len(commands), messages)
+        for word, message in zip(["/save", "/load", "no conversation", "notes.txt", "not a file", "not a file", "no/folder",
+                                  "/think"], messages):
+            self.assertIn(word, message)
+        self.assertEqual(notes.read_text(), "not a conversation")
+        self.assertTrue(result.stdout)
 
     def test_interrupt_prints_what_there_is(self):
         with subprocess.Popen([BINARY, "generate", *map(str, self.model), "-p", "In the beginning", "-n", "-1", "--ignore-eos"],

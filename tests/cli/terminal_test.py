@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""What a person at a terminal sees: chat, progress, Ctrl-C."""
+"""What a person at a terminal sees: chat and its line editor, progress, Ctrl-C."""
 
+import json
 import os
 import pty
 import select
 import signal
+import stat
+import termios
 import time
+from pathlib import Path
 
 from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_TOKENIZER, SLOWNESS, main, make_text_model
 
 
 class Terminal(CliTestCase):
     """What a person at a terminal sees, through a pseudo-terminal."""
+
+    state = "state"  # a path in the test's folder, or nothing
 
     def setUp(self):
         super().setUp()
@@ -27,7 +33,8 @@ class Terminal(CliTestCase):
     def start(self, *args):
         pid, self.terminal = pty.fork()
         if pid == 0:
-            os.execv(BINARY, [BINARY, *map(str, args)])
+            os.execve(BINARY, [BINARY, *map(str, args)],
+                      {**os.environ, "TERM": "xterm", "HOME": str(self.tmp), "XDG_STATE_HOME": self.state and str(self.tmp / self.state)})
         self.addCleanup(os.close, self.terminal)
         self.seen = b""
         return pid
@@ -43,9 +50,9 @@ class Terminal(CliTestCase):
     def send(self, text):
         os.write(self.terminal, text)
 
-    def ends(self, pid, status):
+    def ends(self, pid, status, seconds=20):
         start = time.monotonic()
-        while time.monotonic() < start + 5:
+        while time.monotonic() < start + seconds * SLOWNESS:
             try:  # a full terminal would block the process
                 if select.select([self.terminal], [], [], 0.05)[0]:
                     os.read(self.terminal, 4096)
@@ -80,11 +87,114 @@ class Terminal(CliTestCase):
         self.send(b"\x04")
         self.ends(pid, 0)
 
-    def test_ctrl_c_at_the_prompt_ends(self):
-        pid = self.start("chat", *self.model)
-        self.wait_for(b"> ")
+    def chat(self, *args):
+        if b"dsv4-paste" not in Path(BINARY).read_bytes():
+            self.skipTest("the program was built without libedit")
+        pid = self.start("chat", *self.model, "--no-thinking", "--temperature", "0", "-n", "1", *args)
+        self.wait_for(b"\x1b[?2004h> ")
+        return pid
+
+    def line(self, keys):
+        self.send(keys)
+        self.wait_for(b"\x1b[?2004l")  # the line is complete
+        self.wait_for(b"\x1b[?2004h> ")  # the next one may begin
+
+    def users_messages(self):
+        path = self.tmp / "saved.json"
+        self.line(b"/save %s\r" % str(path).encode())
+        return [m["content"] for m in json.loads(path.read_text())["messages"] if m["role"] == "user"]
+
+    def quit(self, pid):
+        self.send(b"\x04")
+        self.ends(pid, 0)
+
+    def test_ctrl_c_twice_at_the_prompt_ends(self):
+        pid = self.chat()
+        self.line(b"\x03")
+        self.line(b"x\r")  # a line between them
+        self.send(b"\x03")
+        self.wait_for(b"(Ctrl-C again or Ctrl-D ends)")
+        self.wait_for(b"\x1b[?2004h> ")
         self.send(b"\x03")
         self.ends(pid, 130)
+
+    def test_ctrl_c_drops_the_line(self):
+        pid = self.chat()
+        self.line(b"wrong\x03")
+        self.line(b"right\r")
+        self.assertEqual(self.users_messages(), ["right"])
+        self.quit(pid)
+
+    def test_lines_are_edited_with_arrows(self):
+        pid = self.chat()
+        self.line("für 漢字\x1b[D\x1b[DX\x01_\x05!\r".encode())
+        self.line(b"\x1b[A\x7f?\r")
+        self.assertEqual(self.users_messages(), ["_für X漢字!", "_für X漢字?"])
+        self.quit(pid)
+
+    def test_a_paste_is_one_message(self):
+        pid = self.chat()
+        lines = ["line %d" % i for i in range(40)]  # more than the terminal has
+        self.line(b"see: \x1b[200~" + "\r".join(lines).encode() + b"\r\x1b[201~\r")
+        self.line(b"\x1b[200~/quit\nis a command\x1b[31m\x07\x1b[201~\r")
+        self.line(b"one\x1b\rtwo\r")
+        self.assertEqual(self.users_messages(), ["see: " + "\n".join(lines), "/quit\nis a command[31m", "one\ntwo"])
+        self.quit(pid)
+
+    def test_history_is_kept_for_its_owner(self):
+        pid = self.chat()
+        self.line(b"first\r")
+        self.line(b"\x1b[200~two\nlines\x1b[201~\r")
+        self.quit(pid)
+        path = self.tmp / "state" / "dsv4" / "chat-history"
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+        self.assertEqual(stat.S_IMODE(path.parent.stat().st_mode), 0o700)
+        pid = self.chat()
+        self.line(b"\x1b[A\r")
+        self.line(b"\x1b[A\x1b[A\x1b[A\r")  # /save is not there yet, a line is there once
+        self.assertEqual(self.users_messages(), ["two\nlines", "first"])
+        self.quit(pid)
+        before = path.read_bytes()
+        pid = self.chat("--no-history")
+        self.line(b"secret\r")
+        self.quit(pid)
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_history_in_the_home_folder(self):
+        self.state = ""
+        pid = self.chat()
+        self.line(b"x\r")
+        self.quit(pid)
+        self.assertIn("\nx\n", (self.tmp / ".local" / "state" / "dsv4" / "chat-history").read_text())
+
+    def test_sigterm_at_the_prompt_leaves_the_terminal_as_it_was(self):
+        pid = self.chat()
+        edited = termios.tcgetattr(self.terminal)[3]
+        self.assertFalse(edited & (termios.ICANON | termios.ISIG))
+        os.kill(pid, signal.SIGTERM)
+        self.wait_for(b"\x1b[?2004l")
+        self.ends(pid, 130)
+        after = termios.tcgetattr(self.terminal)[3]
+        self.assertEqual(after & (termios.ICANON | termios.ISIG), termios.ICANON | termios.ISIG)
+
+    def test_keys_during_a_reply_wait_for_the_prompt(self):
+        pid = self.start("chat", *self.model, "--logit-bias", "1=-inf", "-n", "400")
+        self.wait_for(b"\x1b[?2004h> ")
+        self.send(b"Hello\r")
+        self.wait_for(b"\x1b[?2004l")
+        self.send(b"ahead\r\x04")
+        self.wait_for(b"\x1b[?2004l", timeout=60)  # the line that was typed ahead
+        self.ends(pid, 0, seconds=60)
+
+    def test_ctrl_z_suspends(self):
+        pid = self.chat()
+        self.send(b"be\x1a")
+        self.wait_for(b"\x1b[?2004l")
+        # A session's leader in a terminal of its own has nobody to wake it, so that the kernel does not stop it.
+        self.wait_for(b"\x1b[?2004h")
+        self.line(b"gun\r")
+        self.assertEqual(self.users_messages(), ["begun"])
+        self.quit(pid)
 
     def test_generate_without_a_prompt_does_not_wait(self):
         pid = self.start("generate", *self.model)
@@ -97,6 +207,13 @@ class Terminal(CliTestCase):
         self.wait_for(b"reading the prompt [")
         self.send(b"\x03")
         self.ends(pid, 130)
+
+    def test_progress_of_a_benchmark(self):
+        pid = self.start("bench", *self.model, "--prompts", "64", "--contexts", "64", "--batches", "1", "--tokens", "16",
+                         "--repeat", "400", "--budget", "1", "--no-ops", "--ctx", "8192")
+        for text in [b"prefill 64 tokens [", b"tok/s", b"decode batch 1 context 64 [", b"% of the byte floor"]:
+            self.wait_for(text, timeout=100)
+        self.ends(pid, 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,17 @@
+# libedit, with which `dsv4 chat` edits its lines; Debian: libedit-dev. Linked statically, as the program shall start where
+# only a C library is. Without it a terminal edits its lines by itself. Sets DSV4_HAVE_LIBEDIT and the target libedit.
+set(DSV4_HAVE_LIBEDIT OFF)
+find_path(DSV4_LIBEDIT_INCLUDE histedit.h)
+set(libedit_archives "")
+foreach(library edit bsd md tinfo)
+  find_library(DSV4_LIBEDIT_${library} NAMES lib${library}.a)
+  list(APPEND libedit_archives ${DSV4_LIBEDIT_${library}})
+endforeach()
+if(DSV4_LIBEDIT_INCLUDE AND NOT libedit_archives MATCHES "NOTFOUND")
+  set(DSV4_HAVE_LIBEDIT ON)
+  add_library(libedit INTERFACE)
+  target_include_directories(libedit SYSTEM INTERFACE ${DSV4_LIBEDIT_INCLUDE})
+  target_link_libraries(libedit INTERFACE ${libedit_archives})
+else()
+  message(STATUS "Line editing in dsv4 chat: off. libedit-dev is not there; scripts/setup installs it.")
+endif()
