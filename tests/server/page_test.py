@@ -1,98 +1,86 @@
 #!/usr/bin/env python3
-"""The chat page in a real browser: headless Chromium through chromedriver's HTTP interface (Debian: chromium-driver).
-Skipped where there is none. With a second argument, a screenshot is written to that file:
+"""The chat page in a real browser. Skipped where there is none. With a second argument, a screenshot is written to that
+file:
 
     page_test.py BINARY [SCREENSHOT.png]
 """
 
-import base64
 import json
-import shutil
-import socket
-import subprocess
 import sys
-import time
 import unittest
-import urllib.request
 
 SCREENSHOT = sys.argv.pop(2) if len(sys.argv) == 3 else ""
 
-from support import WEATHER_TOOL, ServerTestCase, main
+from browser import DRIVER, ENTER, ESCAPE, Browser
+from support import SLOWNESS, WEATHER_TOOL, ServerTestCase, main
 
-DRIVER = shutil.which("chromedriver")
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-ENTER, ESCAPE = "\ue007", "\ue00c"
-
-
-class Browser:
-    def __init__(self):
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
-        self.process = subprocess.Popen([DRIVER, "--port=%d" % port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.base = "http://127.0.0.1:%d" % port
-        for _ in range(200):
-            try:
-                self.call("GET", "/status")
-                break
-            except OSError:
-                time.sleep(0.05)
-        options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,800",
-                            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]}
-        capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
-        session = self.call("POST", "/session", {"capabilities": capabilities})
-        self.base += "/session/" + session["sessionId"]
-
-    def call(self, method, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=120) as reply:
-            return json.load(reply)["value"]
-
-    def open(self, url):
-        self.call("POST", "/url", {"url": url})
-
-    def script(self, code):
-        return self.call("POST", "/execute/sync", {"script": code, "args": []})
-
-    def find(self, selector):
-        return self.call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
-
-    def click(self, selector):
-        self.call("POST", "/element/%s/click" % self.find(selector), {})
-
-    def type(self, selector, text):
-        self.call("POST", "/element/%s/value" % self.find(selector), {"text": text})
-
-    def wait(self, code, timeout=60):
-        end = time.time() + timeout
-        while time.time() < end:
-            value = self.script("return " + code)
-            if value:
-                return value
-            time.sleep(0.05)
-        raise AssertionError("never true: " + code + "\n" + self.script("return document.body.innerText"))
-
-    def errors(self):
-        return [entry for entry in self.call("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
-
-    def quit(self):
-        try:
-            self.call("DELETE", "")
-        finally:
-            self.process.terminate()
-            self.process.wait()
+# Whatever of this became markup would do or fetch something; what does sets window.hacked.
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "![x](http://evil.example/pixel.png)",
+    "![x](x\" onerror=\"window.hacked=1)",
+    "<svg onload=window.hacked=1><animate onbegin=window.hacked=1 attributeName=x dur=1s></svg>",
+    "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
+    "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=window.hacked=1&gt;'>",
+    "<form action='http://evil.example'><input name=x autofocus onfocus=window.hacked=1></form>",
+    "<style>body { display: none }</style><link rel=stylesheet href=http://evil.example/x.css>",
+    "<details open ontoggle=window.hacked=1>x</details>",
+    "<a href='javascript:window.hacked=1'>a</a>",
+    "[b](javascript:window.hacked=1)",
+    "[c](java&#x0a;script:window.hacked=1)",
+    "[d](  JaVaScRiPt:window.hacked=1)",
+    "[e](data:text/html,<script>window.hacked=1</script>)",
+    "[f](v1/models)",
+    "[g][r]\n\n[r]: javascript:window.hacked=1",
+    "<javascript:window.hacked=1>",
+    "[h](https://fine.example \"t' onmouseover='window.hacked=1\")",
+    "```\"><img src=x onerror=window.hacked=1>\ncode\n```",
+    "```js\n</code></pre><script>window.hacked = 1</script>\n```",
+    "`<script>window.hacked = 1</script>`",
+    "| a | b |\n|---|---|\n| <img src=x onerror=window.hacked=1> | x |",
+    "<p id=input name=input class='message user'>clobbers</p>",
+    "<base href=http://evil.example/><meta http-equiv=refresh content='0;url=http://evil.example'>",
+]
+# All that is wrong with the elements below a selector.
+FAULTS = """
+const allowed = new Set("A BLOCKQUOTE BR BUTTON CODE DEL DIV EM H1 H2 H3 H4 H5 H6 HR LI OL P PRE SPAN STRONG TABLE TBODY TD TH THEAD TR UL"
+  .split(" "));
+const attributes = new Set(["href", "title", "align", "start", "target", "rel", "class", "type"]);
+const faults = [];
+for (const e of document.querySelectorAll(arguments[0] + " *")) {
+  if (!allowed.has(e.tagName)) faults.push(e.outerHTML);
+  for (const a of e.attributes) if (!attributes.has(a.name)) faults.push(a.name + " in " + e.outerHTML);
+  if (e.className && !["code", "head", "table", "quiet", "plain"].includes(e.className)) faults.push(e.outerHTML);
+  if (e.hasAttribute("href") && !/^(https?|mailto):/.test(e.href)) faults.push(e.outerHTML);
+}
+return faults;"""
+# Replies that the page gets instead of the server's: window.more(event...) sends events, window.end() ends the reply.
+FAKE_SERVER = """
+const real = window.fetch;
+window.fetch = (url, options) => {
+  if (!String(url).includes("chat/completions")) return real(url, options);
+  window.asked = JSON.parse(options.body);
+  const coder = new TextEncoder();
+  const body = new ReadableStream({start(out) {
+    window.more = (...events) => events.forEach(e => out.enqueue(coder.encode("data: " + JSON.stringify(e) + "\\n\\n")));
+    window.say = (content, rest) => window.more({choices: [{delta: {content}, ...rest}]});
+    window.end = () => { out.enqueue(coder.encode("data: [DONE]\\n\\n")); out.close(); };
+    window.cut = () => out.close();
+  }});
+  return Promise.resolve(new Response(body));
+};"""
+REPLIES = "document.querySelectorAll('.message.assistant').length"
+IDLE = "!document.querySelector('#send').hidden && " + REPLIES + " == %d"
 
 
-IDLE = "!document.querySelector('#send').hidden && document.querySelectorAll('.message.assistant').length == %d"
-
-
-@unittest.skipUnless(DRIVER, "there is no chromedriver (Debian: chromium-driver)")
+@unittest.skipUnless(DRIVER, "there is no chromedriver (Debian: scripts/setup browser)")
 class Page(ServerTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.browser = Browser()
+        cls.url = "http://127.0.0.1:%d/" % cls.server.port
 
     @classmethod
     def tearDownClass(cls):
@@ -100,39 +88,61 @@ class Page(ServerTestCase):
         super().tearDownClass()
 
     def setUp(self):
-        self.browser.open("http://127.0.0.1:%d/" % self.server.port)
-        self.browser.script("localStorage.clear()")
-        self.browser.open("http://127.0.0.1:%d/" % self.server.port)
+        b = self.browser
+        b.open(self.url)
+        b.script("localStorage.clear(); indexedDB.deleteDatabase('dsv4').onsuccess = () => { window.gone = true; }")
+        b.wait("window.gone")
+        b.open(self.url)
         self.set("temperature", "0")
 
     def set(self, name, value):
-        self.browser.script("const e = document.getElementById(%s); e.value = %s; e.dispatchEvent(new Event('change'))"
-                            % (json.dumps(name), json.dumps(value)))
+        self.browser.script("const e = document.getElementById(arguments[0]); e.value = arguments[1];"
+                            "e.dispatchEvent(new Event('change'))", name, value)
+
+    def ask(self, text, replies=1):
+        self.browser.type("#input", text + ENTER)
+        self.browser.wait(IDLE % replies)
+
+    def press(self, text, where=""):
+        """Clicks the last button with this text."""
+        self.browser.wait("[...document.querySelectorAll(%s)].some(x => x.textContent == %s)" % (
+            json.dumps(where + " button"), json.dumps(text)))
+        self.browser.script("[...document.querySelectorAll(arguments[0])].filter(x => x.textContent == arguments[1]).pop().click()",
+                            where + " button", text)
 
     def text(self, selector):
-        return self.browser.script("return document.querySelector(%s).textContent" % json.dumps(selector))
+        return self.browser.script("return document.querySelector(arguments[0]).textContent", selector).strip()
+
+    def texts(self, selector):
+        return self.browser.script("return [...document.querySelectorAll(arguments[0])].map(x => x.textContent.trim())", selector)
+
+    def show(self, markdown):
+        """A reply of these words, as the page shows it: as markup."""
+        self.browser.script("document.getElementById('log').replaceChildren(element('div', 'shown'));"
+                            "showMarkdown(document.querySelector('.shown'), arguments[0])", markdown)
+        self.assertEqual(self.texts(".shown > .plain"), [])
+
+    # ---- Talking
 
     def test_a_conversation(self):
         b = self.browser
         b.wait("document.getElementById('model').textContent == 'nano'")
-        b.type("#input", "What is 27 + 48?" + ENTER)
-        b.wait(IDLE % 1)
+        self.ask("What is 27 + 48?")
         self.assertEqual(self.text(".message.assistant > .text"), "27 + 48 = 75.")
-        self.assertIn("write 5", self.text(".message.assistant details .text"))
+        self.assertIn("write 5", self.text(".message.assistant details .plain"))
         self.assertFalse(b.script("return document.querySelector('.message.assistant details').open"))  # folded
         self.assertIn("per second", self.text(".stats"))
         b.click("#thinking")
-        b.type("#input", "What is 5 + 9?" + ENTER)
-        b.wait(IDLE % 2)
+        self.ask("What is 5 + 9?", 2)
         self.assertTrue(b.script("return [...document.querySelectorAll('details')].pop().hidden"))
         b.click("#theme")
         self.assertIn(b.script("return document.documentElement.dataset.theme"), ["dark", "light"])
         if SCREENSHOT:
-            b.script("document.documentElement.dataset.theme = 'light'; document.querySelector('details').open = true")
-            with open(SCREENSHOT, "wb") as file:
-                file.write(base64.b64decode(b.call("GET", "/screenshot")))
+            b.script("document.documentElement.dataset.theme = 'light'; document.querySelector('details').open = true;"
+                     "showSide(true); document.activeElement.blur()")
+            b.screenshot(SCREENSHOT)
         b.click("#new")
-        self.assertEqual(b.script("return document.querySelectorAll('.message').length"), 0)
+        self.assertEqual(self.texts(".message"), [])
         self.assertEqual(b.errors(), [])
 
     def test_stop_and_retry(self):
@@ -148,33 +158,300 @@ class Page(ServerTestCase):
         self.server.wait_until_idle()  # the server has stopped, too
         b.script("window.forever = false")
         self.set("max_tokens", "5")
-        b.wait("[...document.querySelectorAll('button')].some(x => x.textContent == 'try again')")
-        b.script("[...document.querySelectorAll('button')].find(x => x.textContent == 'try again').click()")
-        b.wait("document.body.innerText.includes('limit of tokens') || !document.querySelector('#send').hidden")
-        self.assertEqual(b.script("return document.querySelectorAll('.message.user').length"), 1)
+        self.press("Try again", ".failure")
+        b.wait(IDLE % 1)
+        self.assertIn("limit of tokens", self.text(".error"))
+        self.assertEqual(len(self.texts(".message.user")), 1)
+        self.assertIn("2 of 2", self.text(".message.assistant .branches"))  # what was stopped is the other branch
 
     def test_tools_are_shown_and_answered(self):
         b = self.browser
         self.set("tools", json.dumps([WEATHER_TOOL]))
         b.click("#thinking")
-        b.type("#input", "What is the weather in Paris?" + ENTER)
-        b.wait(IDLE % 1)
+        self.ask("What is the weather in Paris?")
         self.assertIn("get_weather({\"city\": \"Paris\"", self.text(".call"))
         b.type("form.message.tool input", '{"city": "Paris", "temperature": 18, "unit": "celsius", "sky": "clear"}' + ENTER)
         b.wait(IDLE % 2)
-        self.assertIn("18", b.script("return [...document.querySelectorAll('.message.assistant > .text')].pop().textContent"))
+        self.assertIn("18", self.texts(".message.assistant > .text")[-1])
 
-    def test_errors_are_shown_and_text_is_never_markup(self):
+    def test_every_error_can_be_retried(self):
         b = self.browser
+        b.click("#thinking")
         self.set("tools", "{")
-        b.type("#input", "<img src=x onerror='window.hacked = 1'>" + ENTER)
-        b.wait("document.querySelector('.error')")
+        self.ask("What is 5 + 9?")
         self.assertIn("not valid JSON", self.text(".error"))
         self.set("tools", "")
         self.set("top_p", "7")
-        b.type("#input", "again" + ENTER)
-        b.wait("[...document.querySelectorAll('.error')].pop().textContent.includes('top_p')")
-        self.assertFalse(b.script("return !!window.hacked || !!document.querySelector('img')"))
+        self.press("Try again", ".failure")
+        b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('top_p')")
+        self.set("top_p", "")
+        b.script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+        self.press("Try again", ".failure")
+        b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Failed to fetch'")
+        b.script("window.fetch = () => Promise.resolve(new Response('<h1>Bad gateway</h1>', {status: 502}))")
+        self.press("Try again", ".failure")
+        b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('502: <h1>Bad')")
+        b.script("window.fetch = window.real")
+        self.press("Try again", ".failure")
+        b.wait("document.querySelector('.message.assistant > .text').textContent.includes('14')")
+        b.wait(IDLE % 1)
+        self.assertEqual(self.texts(".error"), [])
+        self.assertEqual(self.texts(".branches"), ["", ""])  # what failed without a word leaves no branch
+
+    def test_an_error_in_the_middle_keeps_what_came(self):
+        b = self.browser
+        for end, words in [("window.more({error: {message: 'the device failed'}})", "the device failed"),
+                           ("window.cut()", "ended before the reply did")]:
+            b.script(FAKE_SERVER)
+            b.type("#input", "Hi" + ENTER)
+            b.wait("!!window.say")
+            b.script("window.say('Half a'); " + end)
+            b.wait("document.querySelector('.error') && document.querySelector('.error').textContent.includes('%s')" % words)
+            self.assertEqual(self.text(".message.assistant > .text"), "Half a")
+            b.open(self.url)
+        self.assertEqual(self.texts("#list .title"), ["Hi", "Hi"])
+
+    def test_progress_and_timings_of_the_server(self):
+        b = self.browser
+        b.script(FAKE_SERVER)
+        b.type("#input", "Hi" + ENTER)
+        b.wait("!!window.more")
+        self.assertIs(b.script("return window.asked.return_progress"), True)
+        b.script("window.more({choices: [], prompt_progress: {total: 26000, cache: 1000, processed: 13000, time_ms: 9}})")
+        b.wait("document.querySelector('progress')")
+        self.assertEqual(b.script("const p = document.querySelector('progress'); return [p.value, p.max]"), [13000, 26000])
+        self.assertIn("13,000 of 26,000 tokens, 1,000 kept", self.text("#log"))
+        b.script("window.say('Hello'); window.say('', {finish_reason: 'stop'}); window.more({choices: [], usage: {prompt_tokens: 26000,"
+                 "completion_tokens: 8, prompt_tokens_details: {cached_tokens: 1000}, completion_tokens_details: "
+                 "{accepted_prediction_tokens: 5}}, timings: {prompt_n: 25000, prompt_ms: 38000, predicted_n: 8, predicted_ms: 100,"
+                 "predicted_per_second: 80, draft_n: 6, draft_n_accepted: 5}}); window.end()")
+        b.wait(IDLE % 1)
+        self.assertEqual(self.text(".stats"), "8 tokens, 80.0 per second, prompt read in 38.0 s, 1000 of 26000 prompt tokens kept, "
+                                              "5 of 6 drafts accepted")
+        self.assertEqual(self.texts("progress"), [])
+
+    def test_keys_of_a_mac_and_of_others(self):
+        b = self.browser
+        press = "document.dispatchEvent(new KeyboardEvent('keydown', {altKey: true, key: '%s', code: '%s'}))"
+        is_open = "return document.getElementById('settings').open"
+        self.assertIn("Alt+S", self.text("#hint"))
+        b.script(press % ("ß", "KeyS"))
+        self.assertFalse(b.script(is_open))
+        b.script(press % ("s", "KeyS"))
+        self.assertTrue(b.script(is_open))
+        agent = b.script("return navigator.userAgent")
+        b.devtools("Emulation.setUserAgentOverride", userAgent=agent, platform="MacIntel")
+        self.addCleanup(b.devtools, "Emulation.setUserAgentOverride", userAgent=agent, platform="Linux x86_64")
+        b.open(self.url)
+        self.assertIn("⌥S", self.text("#hint"))
+        b.script(press % ("ß", "KeyS"))  # what Option+S is there
+        self.assertTrue(b.script(is_open))
+
+    def test_a_phone(self):
+        b = self.browser
+        b.devtools("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=3, mobile=True)
+        b.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
+        self.addCleanup(b.devtools, "Emulation.clearDeviceMetricsOverride")
+        self.addCleanup(b.devtools, "Emulation.setTouchEmulationEnabled", enabled=False)
+        b.open(self.url)
+        fits = "return document.documentElement.scrollWidth <= 390 && innerWidth == 390"
+        self.show("```\n" + "wide " * 100 + "\n```\n\n" + "x" * 500 + "\n\n|" + "cell|" * 40 + "\n|" + "-|" * 40 + "\n|" + "cell|" * 40)
+        self.assertTrue(b.script(fits))
+        b.script("document.getElementById('log').replaceChildren()")
+        b.click("#toggle")
+        box = b.script("const r = document.getElementById('settings').getBoundingClientRect(); return [r.left, r.top, r.width, r.height]")
+        self.assertEqual(box, [0, 0, 390, 844])
+        # Every setting can be reached, and is large enough not to make the phone zoom in.
+        small = ("return [...document.querySelectorAll('#settings input, #settings select, #settings textarea')].filter(e => {"
+                 "e.scrollIntoView(); const r = e.getBoundingClientRect();"
+                 "return r.left < 0 || r.right > 390 || r.bottom > 844 || parseFloat(getComputedStyle(e).fontSize) < 16;"
+                 "}).map(e => e.id)")
+        self.assertEqual(b.script(small), [])
+        b.click("#done")
+        self.assertTrue(b.script(fits))
+        b.click("#thinking")
+        b.type("#input", "two" + ENTER + "lines")  # Enter begins a line where fingers type
+        self.assertEqual(b.script("return document.getElementById('input').value"), "two\nlines")
+        b.click("#send")
+        b.wait(IDLE % 1)
+        b.click("#menu")
+        self.assertEqual(b.script("return document.getElementById('side').getBoundingClientRect().width"), 390)
+        b.click("#hide")
+        self.assertTrue(b.script(fits))
+
+    # ---- Keeping
+
+    def reload(self):
+        self.browser.call("POST", "/refresh", {})
+
+    def test_a_conversation_survives_a_reload(self):
+        b = self.browser
+        b.click("#thinking")
+        self.ask("What is 27 + 48?")
+        self.ask("What is 5 + 9?", 2)
+        b.wait("location.hash && document.querySelectorAll('#list li').length == 1")
+        before = self.texts(".message > .text"), self.texts(".stats")
+        self.reload()
+        b.wait(REPLIES + " == 2")
+        self.assertEqual((self.texts(".message > .text"), self.texts(".stats")), before)
+        self.assertEqual(before[0][1::2], ["27 + 48 = 75.", "5 + 9 = 14."])
+        self.ask("What is 1 + 1?", 3)  # it goes on
+        b.click("#new")
+        self.ask("Another")
+        b.wait("document.querySelectorAll('#list li').length == 2")
+        self.assertEqual(self.texts("#list .title"), ["Another", "What is 27 + 48?"])
+        b.script("document.querySelectorAll('#list .title')[1].click()")
+        b.wait(REPLIES + " == 3")
+        b.script("window.confirm = () => true; document.querySelectorAll('#list .delete')[1].click()")
+        b.wait("document.querySelectorAll('#list li').length == 1 && " + REPLIES + " == 0")
+        self.reload()
+        b.wait("document.querySelectorAll('#list li').length == 1")
+        self.assertEqual(self.texts("#list .title"), ["Another"])
+
+    def test_a_page_left_during_a_reply(self):
+        b = self.browser
+        b.click("#thinking")
+        b.script(FAKE_SERVER)
+        b.type("#input", "Hi" + ENTER)
+        b.wait("!!window.say")
+        b.script("window.say('Half'); keep()")
+        b.wait("location.hash && document.querySelectorAll('#list li').length == 1")
+        b.script("window.kept = false; keep().then(() => { window.kept = true; })")
+        b.wait("window.kept")
+        self.reload()
+        b.wait("document.querySelector('.error')")
+        self.assertEqual(self.text(".message.assistant > .text"), "Half")
+        self.assertIn("left before", self.text(".error"))
+        self.press("Try again", ".failure")
+        b.wait(IDLE % 1 + " && !document.querySelector('.error')")
+
+    def test_an_edit_is_a_branch_or_is_cancelled(self):
+        b = self.browser
+        b.click("#thinking")
+        self.ask("What is 27 + 48?")
+        self.press("Edit", ".message.user")
+        b.type("form.edit textarea", " or not")
+        self.press("Cancel")
+        self.assertEqual(self.texts(".message.user > .text"), ["What is 27 + 48?"])
+        self.press("Edit", ".message.user")
+        b.type("form.edit textarea", "x" + ESCAPE)
+        self.assertEqual(self.texts(".message > .text"), ["What is 27 + 48?", "27 + 48 = 75."])
+        self.press("Edit", ".message.user")
+        b.script("document.querySelector('form.edit textarea').value = ''")
+        b.type("form.edit textarea", "What is 5 + 9?" + ENTER)
+        b.wait(IDLE % 1 + " && document.querySelector('.branches').textContent.includes('2 of 2')")
+        self.assertEqual(self.texts(".message > .text"), ["What is 5 + 9?", "5 + 9 = 14."])
+        self.press("‹")
+        self.assertEqual(self.texts(".message > .text"), ["What is 27 + 48?", "27 + 48 = 75."])
+        b.script("window.kept = false; keep().then(() => { window.kept = true; })")
+        b.wait("window.kept")
+        self.reload()
+        b.wait("document.querySelector('.branches')")
+        self.assertIn("1 of 2", self.text(".message.user .branches"))
+        self.press("›")
+        self.assertEqual(self.texts(".message > .text"), ["What is 5 + 9?", "5 + 9 = 14."])
+
+    def test_two_tabs_do_not_overwrite_each_other(self):
+        b = self.browser
+        b.click("#thinking")
+        self.ask("What is 27 + 48?")
+        b.wait("location.hash")
+        first = b.script("return location.hash")
+        b.script("loadConversation(conversation.id).then(c => { c.title = 'elsewhere'; return saveConversation(c); })"
+                 ".then(() => { window.other = true; })")  # what another tab does
+        b.wait("window.other")
+        self.ask("What is 5 + 9?", 2)
+        b.wait("document.querySelectorAll('#list li').length == 2")
+        self.assertNotEqual(b.script("return location.hash"), first)
+        self.assertEqual(set(self.texts("#list .title")), {"elsewhere", "What is 27 + 48?"})
+
+    # ---- Markdown
+
+    def test_what_markdown_says(self):
+        self.show("# Title\n\nSome **bold** and `code`, 1 < 2 & 3\nnext line\n\n- [x] done\n- two\n\n| a | b |\n|---|:-:|\n| 1 | 2 |\n\n"
+                  "```python\nprint('<b>')\n```\n\n[web](https://example.org/a?b=1&c=2)")
+        b = self.browser
+        for selector, text in [("h1", "Title"), ("strong", "bold"), ("p > code", "code"), ("li", "☑ done"), ("td", "1"),
+                               (".code pre", "print('<b>')"), (".code .head span", "python"), ("a", "web")]:
+            self.assertEqual(self.text(".shown " + selector), text)
+        self.assertEqual(b.script("const a = document.querySelector('.shown a'); return [a.href, a.target, a.rel]"),
+                         ["https://example.org/a?b=1&c=2", "_blank", "noopener noreferrer nofollow"])
+        b.script("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+        self.press("Copy", ".shown")
+        b.wait("!!window.copied")
+        self.assertEqual(b.script("return window.copied"), "print('<b>')")
+        self.assertEqual(self.text(".shown .head button"), "Copied")
+
+    def test_copying_without_a_clipboard(self):
+        b = self.browser  # as on a page that came by plain http from elsewhere
+        b.script("navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'));"
+                 "document.execCommand = name => { window.copied = name + ' ' + document.activeElement.value; }")
+        self.show("```\ntext\n```")
+        self.press("Copy", ".shown")
+        b.wait("!!window.copied")
+        self.assertEqual(b.script("return window.copied"), "copy text")
+
+    def test_hostile_markdown_does_nothing(self):
+        b = self.browser
+        for text in [*HOSTILE, "\n\n".join(HOSTILE)]:
+            self.show(text)
+            self.assertEqual(b.script(FAULTS, ".shown"), [], text)
+        # As a reply and as a message, on its way through everything.
+        b.script(FAKE_SERVER)
+        b.type("#input", HOSTILE[1] + ENTER)
+        b.wait("!!window.say")
+        for part in HOSTILE:
+            b.script("window.say(arguments[0] + '\\n\\n')", part)
+        b.script("window.say('', {finish_reason: 'stop'}); window.end()")
+        b.wait(IDLE % 1)
+        self.assertEqual(b.script(FAULTS, ".message.assistant > .text"), [])
+        self.assertEqual(self.text(".message.user > .text"), HOSTILE[1])
+        self.assertEqual(self.texts("#list .title"), [HOSTILE[1]])
+        self.assertEqual(b.script("return [window.hacked, document.querySelectorAll('img, iframe, svg, object').length]"), [None, 0])
+        fetched = b.script("return performance.getEntriesByType('resource').map(e => e.name)")
+        self.assertEqual([x for x in fetched if not x.startswith(self.url)], [])
+
+    def test_html_is_text(self):
+        self.show("before <b onclick=x>bold</b> <img src=x>\n\n<div>\nblock\n</div>")
+        self.assertIn("before <b onclick=x>bold</b> <img src=x>", self.text(".shown"))
+        self.assertIn("<div>", self.text(".shown"))
+
+    def test_the_sanitiser_alone_stops_markup(self):
+        b = self.browser  # as if marked let all HTML through
+        b.script("markdownToHtml = text => text")
+        for text in HOSTILE:
+            self.show(text)
+            b.script("document.querySelectorAll('.shown [class]').forEach(e => e.removeAttribute('class'))")
+            self.assertEqual(b.script(FAULTS, ".shown"), [], text)
+        self.assertIsNone(b.script("return window.hacked"))
+
+    def test_the_policy_alone_stops_scripts(self):
+        b = self.browser
+        policy = self.server.get("/").headers["content-security-policy"]
+        self.assertNotIn("unsafe", policy)
+        self.assertIn("default-src 'none'", policy)
+        with self.assertRaises(Exception):  # Trusted Types: text never becomes markup
+            b.script("document.body.innerHTML = '<b>x</b>'")
+        b.script("const e = document.createElement('a'); e.setAttribute('href', 'javascript:window.hacked=1'); document.body.append(e);"
+                 "e.click(); const i = new Image(); i.src = 'http://evil.example/x.png';"
+                 "i.onerror = () => { window.refused = true; }")
+        b.wait("window.refused")
+        self.assertIsNone(b.script("return window.hacked"))
+
+    def test_long_and_deep_texts_end(self):
+        b = self.browser
+        for text in ["> " * 20000, "**a **" * 10000, ("**a **" * 600 + "\n\n") * 10, "[" * 20000, "a\n\n" * 30000, "<" * 50000,
+                     "x" * 300000]:
+            took = b.script("const begin = performance.now(); document.getElementById('log').replaceChildren(element('div', 'shown'));"
+                            "showMarkdown(document.querySelector('.shown'), arguments[0]); return performance.now() - begin", text)
+            self.assertLess(took, 20000 * SLOWNESS, text[:20])
+        self.assertEqual(self.text(".shown > .plain"), "x" * 300000)
+
+    def test_without_the_libraries_it_is_text(self):
+        self.browser.script("delete window.marked")
+        with self.assertRaises(AssertionError):
+            self.show("**bold** <b>")
+        self.assertEqual(self.text(".shown > .plain"), "**bold** <b>")
 
 
 if __name__ == "__main__":

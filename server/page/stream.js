@@ -1,0 +1,100 @@
+// A request for a reply, and what comes back.
+const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+
+function headers() {
+  const h = {"Content-Type": "application/json"};
+  if ($("key").value) h.Authorization = "Bearer " + $("key").value;
+  return h;
+}
+function requestBody(messages) {
+  const b = {messages: [], stream: true, stream_options: {include_usage: true}, return_progress: true,
+    enable_thinking: $("thinking").checked};
+  if ($("system").value.trim()) b.messages.push({role: "system", content: $("system").value});
+  b.messages.push(...messages);
+  for (const id of NUMBERS) if ($(id).value !== "") b[id] = Number($(id).value);
+  if ($("effort").value && b.enable_thinking) b.reasoning_effort = $("effort").value;
+  if ($("tools").value.trim()) {
+    try {
+      b.tools = JSON.parse($("tools").value);
+    } catch (error) {
+      throw new Error("The tools are not valid JSON: " + error.message);
+    }
+  }
+  return b;
+}
+// What a reply that is no stream says went wrong: the server's words, or those of what stands between.
+async function refusal(response) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return "The server answered " + response.status + ": " + text.slice(0, 200);
+  }
+}
+// The chunks of a streamed reply, each as an object. Throws what went wrong, also when the stream ends too early.
+async function* replyChunks(messages, signal) {
+  const body = JSON.stringify(requestBody(messages));
+  const response = await fetch("v1/chat/completions", {method: "POST", headers: headers(), body, signal});
+  if (!response.ok) throw new Error(await refusal(response));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const {done, value} = await reader.read();
+    if (done) throw new Error("The connection ended before the reply did.");
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      if (line === "data: [DONE]") return;
+      const chunk = JSON.parse(line.slice(6));
+      if (chunk.error) throw new Error(chunk.error.message);
+      yield chunk;
+    }
+  }
+}
+// Adds what a chunk brings to the message.
+function takeDelta(message, delta) {
+  const reasoning = delta.reasoning_content || delta.reasoning;
+  if (reasoning) message.reasoning_content = (message.reasoning_content || "") + reasoning;
+  if (delta.content) message.content += delta.content;
+  for (const part of delta.tool_calls || []) {
+    message.tool_calls = message.tool_calls || [];
+    const call = message.tool_calls[part.index] = message.tool_calls[part.index] ||
+      {id: "", type: "function", function: {name: "", arguments: ""}};
+    call.id += part.id || "";
+    call.function.name += part.function.name || "";
+    call.function.arguments += part.function.arguments || "";
+  }
+}
+
+// What a reply took: the server's own times where it tells them, else those seen from here.
+class Meter {
+  constructor() { this.begin = performance.now(); this.first = this.last = 0; this.count = 0; }
+  take(chunk) {
+    this.usage = chunk.usage || this.usage;
+    this.timings = chunk.timings || this.timings;
+    const delta = chunk.choices && chunk.choices.length && chunk.choices[0].delta;
+    if (!delta || !(delta.content || delta.reasoning_content || delta.reasoning || delta.tool_calls)) return;
+    this.count += 1;
+    this.last = performance.now();
+    this.first = this.first || this.last;
+  }
+  text() {
+    const u = this.usage, t = this.timings, parts = [];
+    const tokens = t ? t.predicted_n : u ? u.completion_tokens : this.count;
+    const seconds = (this.last - this.first) / 1000;
+    const rate = t ? t.predicted_per_second : tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
+    if (tokens) parts.push(tokens + (tokens === 1 ? " token" : " tokens"));
+    if (rate) parts.push(rate.toFixed(1) + " per second");
+    if (t) parts.push("prompt read in " + shortTime(t.prompt_ms));
+    else if (this.first) parts.push("first after " + shortTime(this.first - this.begin));
+    if (u) {
+      const kept = (u.prompt_tokens_details || {}).cached_tokens || 0;
+      parts.push(kept + " of " + u.prompt_tokens + " prompt tokens kept");
+      const accepted = (u.completion_tokens_details || {}).accepted_prediction_tokens || (t && t.draft_n_accepted);
+      if (accepted) parts.push(accepted + (t && t.draft_n ? " of " + t.draft_n : "") + " drafts accepted");
+    }
+    return parts.join(", ");
+  }
+}
+const shortTime = ms => (ms < 1000 ? Math.round(ms) + " ms" : (ms / 1000).toFixed(1) + " s");
