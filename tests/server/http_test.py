@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """HTTP itself: framing, limits, keys, time of life of connections."""
 
+import base64
+import hashlib
 import json
 import re
 import signal
@@ -168,6 +170,15 @@ class Framing(ServerTestCase):
             before = ticks()
             time.sleep(2)
             self.assertLessEqual(ticks() - before, 4)  # of 200: 2 percent
+
+    def test_the_page_runs_its_own_script_only(self):
+        reply = self.server.get("/")
+        page, policy = reply.body.decode(), reply.headers["content-security-policy"]
+        self.assertNotIn("unsafe", policy)
+        for tag in ["script", "style"]:
+            [own] = re.findall("<%s>(.*?)</%s>" % (tag, tag), page, re.DOTALL)
+            digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+            self.assertIn("%s-src 'sha256-%s';" % (tag, digest), policy)
 
 
 class Keys(ServerTestCase):
