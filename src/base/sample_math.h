@@ -92,7 +92,8 @@ DSV4_SAMPLE_FN double NegativeLog(double x) {
   p = Add(Multiply(p, z), 1.0 / 3);
   p = Add(Multiply(p, z), 1.0);
   const double of_m = Multiply(Multiply(2.0, s), p);
-  return -Add(Multiply(n, 6.93147180369123816490e-01), Add(Multiply(n, 1.90821492927058770002e-10), of_m));
+  // not the sum's negative: of 1 that is -0, which compares like 0 but has other bits
+  return Add(0.0, -Add(Multiply(n, 6.93147180369123816490e-01), Add(Multiply(n, 1.90821492927058770002e-10), of_m)));
 }
 
 // The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it
