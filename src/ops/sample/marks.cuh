@@ -212,14 +212,33 @@ struct Runner {
   }
 };
 
-// The kept token of the row that wins the draw, for every thread of the cluster.
+// RaceTime of a token, within 2^-10 of it, in float32: which tokens may win is told without a logarithm in float64.
+__device__ __forceinline__ float AboutRaceTime(uint64_t draw, uint32_t id, uint64_t mass) {
+  const uint64_t u = (RandomBits(draw, id) >> 11) + 1;  // of 2^53
+  const float rest = static_cast<float>((uint64_t{1} << 53) - u) * 0x1p-53f;
+  const float series = rest * (1 + rest * (0.5f + rest * (1.0f / 3)));  // -ln(1 - rest) for a small one
+  const float log = rest < 0x1p-6f ? series : -__logf(static_cast<float>(u) * 0x1p-53f);
+  return __fdividef(log, static_cast<float>(mass));
+}
+
+// The kept token of the row that wins the draw, for every thread of the cluster. Logits are overwritten.
 __device__ __forceinline__ int32_t Race(const Row& row, uint32_t kept, uint64_t draw, const Parities& parity) {
   constexpr uint64_t kNever = ~uint64_t{0};
+  constexpr float kWithin = 1 + 0x1p-8f;  // of the warp's least time lies what may win
   Shared& s = row.s;
+  float (&about)[kPitch] = row.logit;
+  float least = INFINITY;
+#pragma unroll kUnroll
+  for (int j = 0; j < kOwn; ++j) {
+    const bool races = (kept >> j & 1) != 0 && row.mass[j] != 0;
+    about[j] = races ? AboutRaceTime(draw, static_cast<uint32_t>(row.first + j), row.mass[j]) : INFINITY;
+    least = fminf(least, about[j]);
+  }
+  least = __uint_as_float(__reduce_min_sync(0xFFFFFFFFu, __float_as_uint(least)));
   Runner best{kNever, ~0u};
   for (; kept != 0; kept &= kept - 1) {
     const int j = __ffs(static_cast<int>(kept)) - 1;
-    if (row.mass[j] == 0) continue;
+    if (row.mass[j] == 0 || about[j] > least * kWithin) continue;
     const auto id = static_cast<uint32_t>(row.first + j);
     best.Meet(Bits(RaceTime(UniformOfRace(draw, static_cast<int32_t>(id)), row.mass[j])), id);
   }
