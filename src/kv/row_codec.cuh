@@ -86,9 +86,18 @@ __device__ __forceinline__ RowPointer RowAt(uint8_t* base, int64_t capacity, con
   return {base + row * f.data_bytes, base + capacity * f.data_bytes + row * f.scale_bytes};
 }
 
+// position % slots and position / per_row: positions fit in 32 bits, and a division of 64 takes five times as long.
+__device__ __forceinline__ uint32_t SlotOf(int64_t position, int64_t slots) {
+  return static_cast<uint32_t>(position) % static_cast<uint32_t>(slots);
+}
+__device__ __forceinline__ uint32_t RowOf(int64_t position, int64_t per_row) {
+  return static_cast<uint32_t>(position) / static_cast<uint32_t>(per_row);
+}
+
 // Slot of the token at `position` in the window ring.
 __device__ __forceinline__ RowPointer WindowRow(const LayerLayout& layer, const SequenceView& s, int64_t position) {
-  return RowAt(s.fixed + layer.window_offset, layer.window_slots, layer.window_row, position % layer.window_slots);
+  return RowAt(s.fixed + layer.window_offset, layer.window_slots, layer.window_row,
+               SlotOf(position, layer.window_slots));
 }
 
 // Row `row` among those that compressor `c` has emitted. rows_per_page fits in 32 bits, and so does row.
@@ -100,7 +109,7 @@ __device__ __forceinline__ RowPointer EmittedRowAt(const CompressorLayout& c, co
 
 __device__ __forceinline__ float* StateRowAt(const CompressorLayout& c, const SequenceView& s, int64_t position) {
   return reinterpret_cast<float*>(s.fixed + c.state_offset) +
-         position % c.num_slots * 2 * c.overlap * c.dim;
+         SlotOf(position, c.num_slots) * 2 * c.overlap * c.dim;
 }
 
 // ---- whole rows ----

@@ -34,7 +34,8 @@ inline int64_t SharedFloats(const CompressorLayout& c) {
 // Cosine and sine of pair threadIdx.x of the row that ends at `position`. Slow: in double precision.
 __device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) {
   if (static_cast<int>(threadIdx.x) >= a.pairs) return make_float2(1, 0);
-  const float angle = __fmul_rn(static_cast<float>(position / a.c.ratio * a.c.ratio), a.frequencies[threadIdx.x]);
+  const int64_t start = gpu::RowOf(position, a.c.ratio) * a.c.ratio;
+  const float angle = __fmul_rn(static_cast<float>(start), a.frequencies[threadIdx.x]);
   double sine, cosine;
   sincos(static_cast<double>(angle), &sine, &cosine);
   return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
@@ -49,7 +50,7 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   const CompressorLayout& c = a.c;
   const int m = static_cast<int>(c.ratio), d = static_cast<int>(c.dim), width = static_cast<int>(c.overlap) * d;
   const int slots = static_cast<int>(c.overlap) * m, groups = (slots + kGroup - 1) / kGroup;
-  const int64_t row = position / m, first = position + 1 - slots;
+  const int64_t row = gpu::RowOf(position, m), first = position + 1 - slots;
   float* group_max = pooled + d;
   float* group_sum = group_max + groups * d;
   float* group_weighted = group_sum + groups * d;
@@ -124,7 +125,7 @@ struct StateSlots {
 
   __device__ __forceinline__ StateSlots(const CompressorLayout& c, const SequenceView& seq, int64_t position)
       : base(reinterpret_cast<const float*>(seq.fixed + c.state_offset)),
-        first(static_cast<int>((position + 1 - c.overlap * c.ratio + c.num_slots) % c.num_slots)),
+        first(static_cast<int>(gpu::SlotOf(position + 1 - c.overlap * c.ratio + c.num_slots, c.num_slots))),
         slots(static_cast<int>(c.num_slots)),
         stride(static_cast<int>(2 * c.overlap * c.dim)) {}
   __device__ __forceinline__ const float* operator[](int slot) const {
@@ -147,13 +148,13 @@ struct FirstToken {
     if (seq.begin >= seq.end) return;
     position = a.positions[seq.begin];
     const int64_t width = a.c.overlap * a.c.dim;
-    const float* from = a.slot_bias + position % a.c.ratio * width;
+    const float* from = a.slot_bias + gpu::SlotOf(position, a.c.ratio) * width;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       const int64_t i = static_cast<int>(threadIdx.x) + j * kThreads;
       if (i < width) bias[j] = from[i];
     }
-    if ((position + 1) % a.c.ratio == 0) angle = AngleOfRow(a, position);
+    if (gpu::SlotOf(position + 1, a.c.ratio) == 0) angle = AngleOfRow(a, position);
   }
 };
 
@@ -166,7 +167,7 @@ __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<k
     const bool is_first = t == seq.begin;
     const int64_t position = is_first ? known.position : a.positions[t];
     float* state = gpu::StateRowAt(a.c, seq, position);
-    const float* bias = a.slot_bias + position % m * width;
+    const float* bias = a.slot_bias + gpu::SlotOf(position, m) * width;
     for (int64_t first = threadIdx.x; first < width; first += kAtOnce * kThreads) {
       float value[kAtOnce], gate[kAtOnce];
 #pragma unroll
@@ -185,7 +186,7 @@ __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<k
         state[width + i] = gate[j];
       }
     }
-    if ((position + 1) % m != 0) continue;
+    if (gpu::SlotOf(position + 1, m) != 0) continue;
     __syncthreads();
     const StateSlots kept(a.c, seq, position);
     EmitRow<kThreads>(

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kPromptThreads) CompressEmitKernel(const __gri
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x, position = a.positions[t], m = a.c.ratio, width = a.c.overlap * a.c.dim;
-  if ((position + 1) % m != 0) return;
+  if (gpu::SlotOf(position + 1, m) != 0) return;
   const SequenceView& seq = a.sequences[a.sequence_of[t]];
   const StateSlots kept(a.c, seq, position);
   // slots before this step
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kPromptThreads) CompressKeepKernel(const __gri
   const SequenceView& seq = a.sequences[a.sequence_of[t]];
   const bool keep = t >= seq.end - a.c.num_slots;
   float* state = gpu::StateRowAt(a.c, seq, position);
-  const float* bias = a.slot_bias + position % a.c.ratio * width;
+  const float* bias = a.slot_bias + gpu::SlotOf(position, a.c.ratio) * width;
   for (int64_t i = threadIdx.x; i < width; i += kPromptThreads) {
     const float gate = __fadd_rn(a.gates[t * width + i], bias[i]);
     a.gates[t * width + i] = gate;

@@ -40,8 +40,16 @@ struct Params {
   int num_heads;
   int ratio_shift, page_shift;  // log2 of the compression ratio and of the rows in a page
   float scale_log2;           // Dh^-1/2 log2 e
+  uint32_t slots_inverse;     // (2^32 - 1) / slots of the ring
   gpu::AttentionView v;
 };
+
+// position % slots without a division, which all that the rows' addresses wait for would wait for.
+__device__ __forceinline__ uint32_t RingSlot(const Params& a, uint32_t position) {
+  const auto slots = static_cast<uint32_t>(a.v.layer.window_slots);
+  const uint32_t slot = position - __umulhi(position, a.slots_inverse) * slots;  // or one round more
+  return slot >= slots ? slot - slots : slot;
+}
 
 __device__ __forceinline__ float Exp2(float x) {
   float y;
@@ -83,7 +91,7 @@ struct RowList {
     pages = seq->pages;
     picks = a.v.topk_idxs != nullptr ? a.v.topk_idxs + t * a.v.num_picks : nullptr;
     first = max(0, position - window + 1);
-    first_slot = static_cast<int>(static_cast<uint32_t>(first) % static_cast<uint32_t>(a.v.layer.window_slots));
+    first_slot = static_cast<int>(RingSlot(a, static_cast<uint32_t>(first)));
     num_window = position - first + 1;
     const int start = static_cast<int>(seq->start);
     num_own = min(num_window, position + 1 - start);

@@ -160,6 +160,7 @@ void SparseAttentionSm90(const ExecContext& ctx, const SparseAttentionArgs& a) {
       .ratio_shift = attend::Log2(a.cache.layer->main.ratio),
       .page_shift = attend::Log2(a.cache.layer->main.rows_per_page),
       .scale_log2 = static_cast<float>(1.44269504088896341 / std::sqrt(static_cast<double>(attend::kDim))),
+      .slots_inverse = 0xFFFFFFFFu / static_cast<uint32_t>(a.cache.layer->window_slots),
       .v = gpu::ViewOf(a)};
   if (GpuAttentionKernels(ctx, ShapeOf(a)) == AttentionKernels::kPrompt) {
     attend::LaunchPrompt(ctx, p, t, a.cache.num_sequences, a);
