@@ -11,8 +11,9 @@ namespace dsv4 {
 static_assert(kIdleToken != kSampleNan && kIdleToken != kSampleNothing && kIdleToken != kSampleBanned);
 
 int64_t StepRows(int64_t rows) {
-  constexpr int64_t kTogether = 8;
-  return rows <= kTogether ? rows : CeilDiv(rows, kTogether) * kTogether;
+  if (rows <= 8) return rows;
+  const int64_t together = rows <= 64 ? 4 : 8;
+  return CeilDiv(rows, together) * together;
 }
 
 void IdleRows::Reserve() {
