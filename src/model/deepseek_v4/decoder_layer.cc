@@ -88,10 +88,10 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
                                 site);
   *site = SiteAt(2 * l, *site);
   KeepMean(ctx, c, l - 1, f);
-  AttentionWeights all;
-  const LayerShape taken = ShapeFor(plan.attention, ShapeOfLayer(model, l), &all);
-  Attention(ctx, plan.attention, *taken.attention, taken.settings, rows.rope, cache, x, a.attention, f.y, site,
-            rows.append);
+  const bool by_tokens = plan.attention.by_tokens;
+  const AttentionWeights& attn = by_tokens ? model.attn_by_tokens[static_cast<size_t>(l)] : w.attn;
+  const AttentionSettings own = SettingsOf(c, model.modes), settings = by_tokens ? WithAllHeads(own, c.num_ranks) : own;
+  Attention(ctx, plan.attention, attn, settings, rows.rope, cache, x, a.attention, f.y, site, rows.append);
   const Activation heads{plan.attention.out, f.y, nullptr};
   JoinParts(ctx, heads, site);
   // What is gathered into moe's room comes from another one.

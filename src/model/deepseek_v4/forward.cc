@@ -113,8 +113,12 @@ LayerShape ShapeOfLayer(const Model& m, int64_t l) {
 
 void PlanModel(const ExecContext& ctx, Model* model) {
   model->plans.clear();
-  for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l)
+  model->attn_by_tokens.clear();
+  for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l) {
     model->plans.push_back(PlanLayer(ctx, ShapeOfLayer(*model, l)));
+    if (model->config.num_ranks > 1)
+      model->attn_by_tokens.push_back(WithAllHeads(model->weights.layers[static_cast<size_t>(l)].attn));
+  }
 }
 
 Model MakeModel(Config config, Weights weights, NumericsModes modes) {
