@@ -114,17 +114,18 @@ void CutByFormat(Params& p) {
   }
 }
 
-void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count,
-         const float* norm, float norm_eps) {
-  DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
-  TileLinearMatrix matrices[kMaxTileLinearMatrices];  // by format
-  std::copy_n(in, count, matrices);
-  std::stable_sort(matrices, matrices + count,
-                   [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
+// What launches of a call share; `format`: kMixed where matrices have several, or inputs are exact.
+struct Product {
   Params p = {};
+  WeightFormat format;
+  int inputs;         // kPair or kExact
+  int64_t bytes = 0;  // of 64 columns
+};
+
+Product ProductOf(const ExecContext& ctx, const TileLinearMatrix* matrices, int count) {
+  Product product{.format = matrices[0].w.format, .inputs = ctx.f32_inputs ? kExact : kPair};
+  Params& p = product.p;
   p.num_matrices = count;
-  p.norm = norm;
-  p.norm_eps = norm_eps;
   p.cols = static_cast<int>(matrices[0].w.cols);
   p.tile_cols = static_cast<int>(CeilDiv(p.cols, kTileCols64));
   p.groups = static_cast<int>(matrices[0].groups);
@@ -132,8 +133,6 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
   p.rows_per_group = static_cast<int>(matrices[0].w.rows / p.groups);
   p.items_per_group = static_cast<int>(CeilDiv(p.rows_per_group, 16)) +
                       (p.groups > 1 && p.rows_per_group % 16 != 0 ? 1 : 0);
-  int64_t bytes = 0;
-  WeightFormat format = matrices[0].w.format;
   for (int i = 0; i < count; ++i) {
     const QuantTensor& w = matrices[i].w;
     DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols &&
@@ -146,53 +145,66 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
                      .format = w.format};
     const int here = p.groups > 1 ? p.groups * p.items_per_group : static_cast<int>(CeilDiv(w.rows, 16));
     p.items += here;
-    bytes += here * TileBytes(w.format);
-    if (w.format != format) format = kMixed;
+    product.bytes += here * TileBytes(w.format);
+    if (w.format != product.format) product.format = kMixed;
   }
-  if (p.items == 0 || num_tokens == 0) return;
-  const int nx = ctx.f32_inputs ? kExact : kPair;
-  if (nx == kExact) format = kMixed;
+  if (product.inputs == kExact) product.format = kMixed;
+  return product;
+}
 
-  const auto cut_for = [&](int64_t tokens) {
-    const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, nx == kExact ? 3 * tokens : tokens);
-    p.log_segments = cut.log_segments;
-    p.log_slices = cut.log_slices;
-    p.log_parts = cut.log_segments - cut.log_slices;
-    p.num_clusters = cut.clusters;
-    p.num_tokens = static_cast<int>(tokens);
-    p.splits = std::max(1, cut.clusters / p.groups);
-    p.items_each = p.items / cut.clusters;
-    p.items_rest = p.items % cut.clusters;
-    p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits)
-                                                : CeilDiv(p.items, cut.clusters));
-    if (format != kMixed || p.groups > 1) return;
-    static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
-    DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
-    RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, bytes);
-  };
+void CutFor(const ExecContext& ctx, int64_t tokens, Product& product) {
+  Params& p = product.p;
+  const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, product.inputs == kExact ? 3 * tokens : tokens);
+  p.log_segments = cut.log_segments;
+  p.log_slices = cut.log_slices;
+  p.log_parts = cut.log_segments - cut.log_slices;
+  p.num_clusters = cut.clusters;
+  p.num_tokens = static_cast<int>(tokens);
+  p.splits = std::max(1, cut.clusters / p.groups);
+  p.items_each = p.items / cut.clusters;
+  p.items_rest = p.items % cut.clusters;
+  p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits)
+                                              : CeilDiv(p.items, cut.clusters));
+  if (product.format != kMixed || p.groups > 1) return;
+  static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
+  DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);
+  RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, product.bytes);
+}
 
-  for (int64_t first = 0; first < num_tokens;) {
-    int64_t tokens = std::min<int64_t>(num_tokens - first, nx == kExact ? 8 : 32);
-    const auto fits = [&] {
-      cut_for(tokens);
-      for (p.slots = kSlots; p.slots >= 2; --p.slots) {
-        if (SharedBytes(p, static_cast<int>(tokens), nx) <= kMostShared) return true;
-      }
-      return false;
-    };
-    while (!fits()) {
-      DSV4_CHECK(tokens > 1, "K ", p.cols);
-      tokens = (tokens + 1) / 2;
+// Cuts the product for as many tokens, of at most `most`, as shared memory holds beside a ring of weights.
+int64_t CutForTokens(const ExecContext& ctx, int64_t most, Product& product) {
+  for (int64_t tokens = std::min<int64_t>(most, product.inputs == kExact ? 8 : 32);; tokens = (tokens + 1) / 2) {
+    CutFor(ctx, tokens, product);
+    for (product.p.slots = kSlots; product.p.slots >= 2; --product.p.slots) {
+      if (SharedBytes(product.p, static_cast<int>(tokens), product.inputs) <= kMostShared) return tokens;
     }
+    DSV4_CHECK(tokens > 1, "K ", product.p.cols);
+  }
+}
+
+void LaunchProduct(const ExecContext& ctx, const Product& product) {
+  if (product.inputs == kExact) return LaunchExact(ctx, product.p);
+  if (product.format == kMixed) return LaunchFormat<kMixed>(ctx, product.p);
+  WithTileFormat(product.format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, product.p); });
+}
+
+void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* in, int count,
+         const float* norm, float norm_eps) {
+  DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
+  TileLinearMatrix matrices[kMaxTileLinearMatrices];  // by format
+  std::copy_n(in, count, matrices);
+  std::stable_sort(matrices, matrices + count,
+                   [](const TileLinearMatrix& a, const TileLinearMatrix& b) { return a.w.format < b.w.format; });
+  Product product = ProductOf(ctx, matrices, count);
+  Params& p = product.p;
+  if (p.items == 0) return;
+  p.norm = norm, p.norm_eps = norm_eps;
+  for (int64_t first = 0; first < num_tokens;) {
+    const int64_t tokens = CutForTokens(ctx, num_tokens - first, product);
     p.policy = tokens == num_tokens ? kEvictFirst : kEvictNormal;
     p.x = x + first * p.x_stride;
     for (int i = 0; i < count; ++i) p.matrices[i].y = matrices[i].y + first * matrices[i].w.rows;
-    if (nx == kExact) {
-      LaunchExact(ctx, p);
-    } else {
-      format == kMixed ? LaunchFormat<kMixed>(ctx, p)
-                       : WithTileFormat(format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p); });
-    }
+    LaunchProduct(ctx, product);
     first += tokens;
   }
 }

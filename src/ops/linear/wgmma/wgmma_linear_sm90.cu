@@ -276,102 +276,134 @@ void LaunchFormat(const ExecContext& ctx, const LinearParams& p, Convert convert
   }
 }
 
+// Matrices of one launch: one format; a matrix of queries is alone (`queries` is its part, else -1).
+struct Together {
+  WeightFormat format;
+  int queries;
+  bool operator==(const Together&) const = default;
+};
+Together TogetherOf(const LinearArgs& a, int part) {
+  return {a.parts[part].w.format, a.parts[part].queries.blocks != nullptr ? part : -1};
+}
+
+constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
+
+// Parts whose inputs are the same numbers, converted once for all of them.
+struct InputKind {
+  int numbers;  // that an input is
+  bool given;   // as LinearArgs::x_blocks
+  Together launches[kMaxLinearParts];
+  int num_launches = 0;
+};
+
+// The kind of part `lead`, and of those behind it that are not `done`.
+InputKind TakeKind(const ExecContext& ctx, const LinearArgs& a, int lead, bool (&done)[kMaxLinearParts]) {
+  const bool half = IsHalf(a.parts[lead].w.format);
+  InputKind kind{.numbers = GpuInputNumbers(ctx, a.parts[lead].w), .given = false, .launches = {}};
+  kind.given = a.x_blocks != nullptr && half && kind.numbers == 1;
+  for (int i = lead; i < a.parts.size(); ++i) {
+    const QuantTensor& w = a.parts[i].w;
+    if (done[i] || IsHalf(w.format) != half || GpuInputNumbers(ctx, w) != kind.numbers) continue;
+    done[i] = true;
+    Together* const end = kind.launches + kind.num_launches;
+    if (std::find(kind.launches, end, TogetherOf(a, i)) == end) kind.launches[kind.num_launches++] = TogetherOf(a, i);
+  }
+  return kind;
+}
+
+// Tokens that are multiplied at once: all, or what the scratch memory holds the converted inputs of.
+int64_t PieceTokens(const ExecContext& ctx, const LinearArgs& a, const InputKind& kind) {
+  const int64_t num_tokens = a.x.dim(0), slabs = CeilDiv(a.x.dim(1) / a.groups, kTileCols64);
+  const int64_t token_bytes = a.groups * slabs * kind.numbers * 128;
+  const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens,
+                               int64_t{kMaxTokenTiles} * 64);
+  DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
+  const int64_t pieces = kind.given ? 1 : CeilDiv(num_tokens, fit);
+  return CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
+}
+
+// Of tokens [begin, begin + count), without matrices.
+LinearParams ParamsOf(const ExecContext& ctx, const LinearArgs& a, const InputKind& kind, int64_t begin,
+                      int64_t count) {
+  const int64_t k = a.x.dim(1) / a.groups, slabs = CeilDiv(k, kTileCols64);
+  const float* x = a.x.f32() + begin * a.groups * k;
+  LinearParams p = {};
+  p.num_tokens = static_cast<int>(count);
+  p.row_blocks8 = static_cast<int>(CeilDiv(count, 8));
+  p.groups = static_cast<int>(a.groups);
+  p.slabs = static_cast<int>(slabs);
+  p.scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize));
+  p.conversion = {.x = x,
+                  .out = ctx.scratch.data + kReadyBytes,
+                  .ready = reinterpret_cast<int*>(ctx.scratch.data),
+                  .num_tokens = p.num_tokens,
+                  .row_blocks8 = p.row_blocks8,
+                  .groups = p.groups,
+                  .k = static_cast<int>(k),
+                  .slabs = p.slabs,
+                  .parts = kind.numbers,
+                  .tile_blocks8 = 0,
+                  .first_tiles = 0,
+                  .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0};
+  p.tokens = kind.given ? a.x_blocks : p.conversion.out;
+  p.y_blocks = a.parts.size() == 1 ? a.parts.only().y_blocks : nullptr;
+  return p;
+}
+
+void SetMatrices(const LinearArgs& a, const Together& launch, int64_t begin, LinearParams& p) {
+  p.count = 0;
+  int64_t steps = 0;
+  for (int i = 0; i < a.parts.size(); ++i) {
+    if (!(TogetherOf(a, i) == launch)) continue;
+    const QuantTensor& w = a.parts[i].w;
+    const bool queries = launch.queries == i;
+    const int64_t n = w.rows / a.groups,
+                  row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
+    p.matrices[p.count++] = {.codes = w.codes,
+                             .scales = reinterpret_cast<const float*>(w.block_scale),
+                             .y = p.y_blocks != nullptr || queries ? nullptr : a.parts[i].y.f32() + begin * w.rows,
+                             .global_scale = queries ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
+                             .n = static_cast<int>(n),
+                             .y_stride = static_cast<int>(w.rows),
+                             .first_step = static_cast<int>(steps)};
+    steps += CeilDiv(row_tiles, kRowTiles);
+  }
+  p.row_steps = static_cast<int>(steps);
+}
+
+void SetQueries(const LinearArgs& a, const Together& launch, LinearParams& p) {
+  p.query_blocks = nullptr;
+  if (launch.queries < 0) return;
+  const LinearPart& part = a.parts[launch.queries];
+  const QueryBlocks& q = part.queries;
+  DSV4_CHECK(p.num_tokens == a.x.dim(0) && p.conversion.parts == 1 && IsHalf(part.w.format) && a.groups == 1 &&
+             q.head_dim % 64 == 0 && part.w.rows % q.head_dim == 0);
+  DSV4_CHECK(q.cos_sin.dim(0) == a.x.dim(0) && q.cos_sin.dim(1) == 32);
+  p.query_blocks = q.blocks, p.squares = q.squares, p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
+  p.head_blocks = static_cast<int>(q.head_dim / 64);
+}
+
 }  // namespace
 
 void WgmmaLinear(const ExecContext& ctx, const LinearArgs& a) {
-  const int64_t num_tokens = a.x.dim(0), k = a.x.dim(1) / a.groups, slabs = CeilDiv(k, kTileCols64);
+  const int64_t num_tokens = a.x.dim(0);
   if (num_tokens == 0) return;
   for (const LinearPart& part : a.parts) DSV4_CHECK(part.w.layout == WeightLayout::kTiles);
-  uint8_t* const y_blocks = a.parts.size() == 1 ? a.parts.only().y_blocks : nullptr;
   bool done[kMaxLinearParts] = {};
   for (int lead = 0; lead < a.parts.size(); ++lead) {
     if (done[lead]) continue;
-    const QuantTensor& kind = a.parts[lead].w;
-    const int of_kind = GpuInputNumbers(ctx, kind);
-    const bool given = a.x_blocks != nullptr && IsHalf(kind.format) && of_kind == 1;
-    constexpr int64_t kReadyBytes = kMaxTokenTiles * 4;
-    const int64_t token_bytes = a.groups * slabs * of_kind * 128;
-    const int64_t fit = std::min((ctx.scratch.bytes - kReadyBytes) / token_bytes / kMaxTokens * kMaxTokens,
-                                 int64_t{kMaxTokenTiles} * 64);
-    DSV4_CHECK(fit > 0, "scratch of ", ctx.scratch.bytes, " bytes");
-    const int64_t pieces = given ? 1 : CeilDiv(num_tokens, fit);
-    DSV4_CHECK(y_blocks == nullptr || pieces == 1);
-    const int64_t piece = CeilDiv(CeilDiv(num_tokens, pieces), kMaxTokens) * kMaxTokens;
-    // What is one launch: formats of this kind, the lead's first; a matrix of queries alone (`queries`).
-    struct Together {
-      WeightFormat format;
-      int queries;
-      bool operator==(const Together&) const = default;
-    };
-    const auto together_of = [&](int i) {
-      return Together{a.parts[i].w.format, a.parts[i].queries.blocks != nullptr ? i : -1};
-    };
-    Together launches[kMaxLinearParts];
-    int num_launches = 0;
-    for (int i = lead; i < a.parts.size(); ++i) {
-      const QuantTensor& w = a.parts[i].w;
-      if (done[i] || IsHalf(w.format) != IsHalf(kind.format) || GpuInputNumbers(ctx, w) != of_kind) continue;
-      done[i] = true;
-      if (std::find(launches, launches + num_launches, together_of(i)) == launches + num_launches)
-        launches[num_launches++] = together_of(i);
-    }
+    const InputKind kind = TakeKind(ctx, a, lead, done);
+    const int64_t piece = PieceTokens(ctx, a, kind);
     for (int64_t begin = 0; begin < num_tokens; begin += piece) {
-      const int64_t count = std::min(piece, num_tokens - begin), blocks8 = CeilDiv(count, 8);
-      const float* x = a.x.f32() + begin * a.groups * k;
-      LinearParams p = {};
-      p.conversion = {.x = x,
-                      .out = ctx.scratch.data + kReadyBytes,
-                      .ready = reinterpret_cast<int*>(ctx.scratch.data),
-                      .num_tokens = static_cast<int>(count),
-                      .row_blocks8 = static_cast<int>(blocks8),
-                      .groups = static_cast<int>(a.groups),
-                      .k = static_cast<int>(k),
-                      .slabs = static_cast<int>(slabs),
-                      .parts = of_kind,
-                      .tile_blocks8 = 0,
-                      .first_tiles = 0,
-                      .aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0};
-      p.tokens = given ? a.x_blocks : p.conversion.out;
-      p.y_blocks = y_blocks;
-      p.num_tokens = static_cast<int>(count);
-      p.row_blocks8 = static_cast<int>(blocks8);
-      p.groups = static_cast<int>(a.groups);
-      p.slabs = static_cast<int>(slabs);
-      p.scale_stride = static_cast<int>(CeilDiv(k, kFp8BlockSize));
-      for (int f = 0; f < num_launches; ++f) {
-        p.count = 0;
-        int64_t steps = 0;
-        for (int i = lead; i < a.parts.size(); ++i) {
-          const QuantTensor& w = a.parts[i].w;
-          if (!(together_of(i) == launches[f])) continue;
-          const int64_t n = w.rows / a.groups,
-                        row_tiles = CeilDiv(n, kTileRows16) + (a.groups > 1 && n % kTileRows16 != 0 ? 1 : 0);
-          p.matrices[p.count++] = {
-              .codes = w.codes,
-              .scales = reinterpret_cast<const float*>(w.block_scale),
-              .y = y_blocks != nullptr || launches[f].queries == i ? nullptr : a.parts[i].y.f32() + begin * w.rows,
-              .global_scale = launches[f].queries == i ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
-              .n = static_cast<int>(n),
-              .y_stride = static_cast<int>(w.rows),
-              .first_step = static_cast<int>(steps)};
-          steps += CeilDiv(row_tiles, kRowTiles);
-        }
-        p.row_steps = static_cast<int>(steps);
-        p.query_blocks = nullptr;
-        if (launches[f].queries >= 0) {
-          const LinearPart& part = a.parts[launches[f].queries];
-          const QueryBlocks& q = part.queries;
-          DSV4_CHECK(pieces == 1 && of_kind == 1 && IsHalf(part.w.format) && a.groups == 1 && q.head_dim % 64 == 0 &&
-                     part.w.rows % q.head_dim == 0);
-          DSV4_CHECK(q.cos_sin.dim(0) == num_tokens && q.cos_sin.dim(1) == 32);
-          p.query_blocks = q.blocks, p.squares = q.squares,
-          p.cos_sin = reinterpret_cast<const float2*>(q.cos_sin.f32());
-          p.head_blocks = static_cast<int>(q.head_dim / 64);
-        }
-        const Convert convert = given || f > 0     ? Convert::kNo
-                                : num_launches > 1 ? Convert::kFirst
-                                                   : Convert::kMeanwhile;
-        WithTileFormat(launches[f].format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p, convert); });
+      LinearParams p = ParamsOf(ctx, a, kind, begin, std::min(piece, num_tokens - begin));
+      DSV4_CHECK(p.y_blocks == nullptr || p.num_tokens == num_tokens);
+      for (int i = 0; i < kind.num_launches; ++i) {
+        SetMatrices(a, kind.launches[i], begin, p);
+        SetQueries(a, kind.launches[i], p);
+        const Convert convert = kind.given || i > 0     ? Convert::kNo
+                                : kind.num_launches > 1 ? Convert::kFirst
+                                                        : Convert::kMeanwhile;
+        WithTileFormat(kind.launches[i].format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, p, convert); });
       }
     }
   }
