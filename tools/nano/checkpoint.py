@@ -38,8 +38,11 @@ LAYER = (  # transformers' part -> official part, first match wins
     (r"mlp\.shared_experts\.gate_proj\.", "ffn.shared_experts.w1."),
     (r"mlp\.shared_experts\.up_proj\.", "ffn.shared_experts.w3."),
     (r"mlp\.shared_experts\.down_proj\.", "ffn.shared_experts.w2."),
+    (r"hc_head\.hc_", "hc_head_"),
+    (r"(enorm|hnorm|norm|e_proj|h_proj|main_proj|main_norm|markov_head|confidence_head)\.", r"\1."),
 )
-FP8_PARTS = re.compile(r"\.(wq_a|wq_b|wkv|wo_a|wo_b|w1|w2|w3)\.weight$")
+BLOCK = r"(?:model\.)?((?:layers|mtp)\.\d+)\."
+FP8_PARTS = re.compile(r"\.(wq_a|wq_b|wkv|wo_a|wo_b|w1|w2|w3|e_proj|h_proj|main_proj)\.weight$")
 FLOAT32_PARTS = re.compile(r"(hc_|attn_sink|\.ape$|gate\.bias$)")
 
 
@@ -47,10 +50,10 @@ def official_name(name):
     """The official name of a transformers parameter; expert stacks are split by the callers."""
     if name in GLOBAL:
         return GLOBAL[name]
-    prefix, rest = re.match(r"model\.(layers\.\d+\.)(.*)", name).groups()
+    block, rest = re.match(BLOCK + "(.*)", name).groups()
     for pattern, replacement in LAYER:
         if re.match(pattern, rest):
-            return prefix + re.sub(pattern, replacement, rest, count=1)
+            return f"{block}." + re.sub(pattern, replacement, rest, count=1)
     raise KeyError(name)
 
 
@@ -58,14 +61,17 @@ def is_fp8(name):
     return bool(FP8_PARTS.search(name)) and ".compressor." not in name
 
 
-def pack(state, input_amax):
-    """Official tensors from a transformers state dict. input_amax: {(layer, "w1" or "w2"): [E]} of expert inputs."""
+def pack(state, input_amax=None):
+    """Official tensors from a state dict of the model or of a draft module.
+
+    input_amax: {(block, "w1" or "w2"): [E]} of expert inputs, block as in "layers.0"; None: no input_scale.
+    """
     tensors = {}
     for name, value in state.items():
         value = value.detach().float().cpu() if value.is_floating_point() else value.cpu()
-        stack = re.match(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj", name)
+        stack = re.match(BLOCK + r"mlp\.experts\.(gate_up|down)_proj", name)
         if stack:
-            pack_experts(tensors, int(stack[1]), stack[2], value, input_amax)
+            pack_experts(tensors, stack[1], stack[2], value, input_amax)
             continue
         official = official_name(name)
         if is_fp8(official):
@@ -77,25 +83,29 @@ def pack(state, input_amax):
     return tensors
 
 
-def pack_experts(tensors, layer, kind, stack, input_amax):
+def pack_experts(tensors, block, kind, stack, input_amax):
     parts = ("w1", "w3") if kind == "gate_up" else ("w2",)
-    amax = input_amax[layer, parts[0]]
-    amax = torch.where(amax > 0, amax, amax.max())  # an expert that saw no token takes the largest
+    if input_amax is not None:
+        amax = input_amax[block, parts[0]]
+        amax = torch.where(amax > 0, amax, amax.max())  # an expert that saw no token takes the largest
     for expert, matrix in enumerate(stack):
         scale_2 = matrix.abs().max() / quant.NVFP4_RANGE
         for part, rows in zip(parts, matrix.chunk(len(parts))):
-            prefix = f"layers.{layer}.ffn.experts.{expert}.{part}."
+            prefix = f"{block}.ffn.experts.{expert}.{part}."
             tensors[prefix + "weight"], tensors[prefix + "weight_scale"] = quant.nvfp4_pack(rows, scale_2)
             tensors[prefix + "weight_scale_2"] = scale_2.clone()
-            tensors[prefix + "input_scale"] = (amax[expert] / quant.NVFP4_RANGE).clone()
+            if input_amax is not None:
+                tensors[prefix + "input_scale"] = (amax[expert] / quant.NVFP4_RANGE).clone()
 
 
 def unpack(tensors, state):
-    """The transformers state dict (names and shapes of `state`) that the official tensors stand for, float32."""
+    """The state dict (names and shapes of `state`) that the official tensors stand for, float32."""
 
     def dense(name):
         value = tensors[name]
         scale = tensors.get(name.replace(".weight", ".scale"))
+        if value.dtype == torch.int8:
+            return quant.mxfp4_unpack(value, scale)
         if value.dtype == torch.uint8:
             scales, scale_2 = tensors[name + "_scale"], tensors[name + "_scale_2"]
             return quant.nvfp4_unpack(value, scales, scale_2)
@@ -105,10 +115,10 @@ def unpack(tensors, state):
 
     out = {}
     for name, value in state.items():
-        stack = re.match(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj", name)
+        stack = re.match(BLOCK + r"mlp\.experts\.(gate_up|down)_proj", name)
         if stack:
             parts = ("w1", "w3") if stack[2] == "gate_up" else ("w2",)
-            prefix = f"layers.{stack[1]}.ffn.experts."
+            prefix = f"{stack[1]}.ffn.experts."
             out[name] = torch.stack(
                 [torch.cat([dense(f"{prefix}{e}.{p}.weight") for p in parts]) for e in range(len(value))]
             )

@@ -72,12 +72,12 @@ class Prose:
 class Corpus:
     """Documents and rows; `limit` is the longest recall distance of the moment."""
 
-    def __init__(self, prose, tokenizer, seed):
-        self.prose, self.tokenizer = prose, tokenizer
+    def __init__(self, prose, tokenizer, seed, shares=SHARES):
+        self.prose, self.tokenizer, self.shares = prose, tokenizer, shares
         self.rng = random.Random(seed)
         self.bos, self.eos, self.turn = (tokenizer.token_to_id(t) for t in (BOS, EOS, ASSISTANT))
         self.vocab_size = tokenizer.get_vocab_size()
-        self.used = dict.fromkeys(SHARES, 1.0)
+        self.used = dict.fromkeys(shares, 1.0)
         self.pending = None
 
     def chat(self, sample):
@@ -137,7 +137,7 @@ class Corpus:
 
     def next_kind(self):
         """The kind that lags most behind its share."""
-        return min(SHARES, key=lambda kind: self.used[kind] / SHARES[kind])
+        return min(self.shares, key=lambda kind: self.used[kind] / self.shares[kind])
 
     def row(self, length, limit):
         """(ids, weights) of exactly `length` entries."""

@@ -22,16 +22,16 @@ from prose import DOCUMENT_BREAK
 
 @torch.no_grad()
 def input_amax(model, rows):
-    """{(layer, "w1" or "w2"): [E]}: largest absolute expert inputs over the rows of ids."""
+    """{("layers.N", "w1" or "w2"): [E]}: largest absolute expert inputs over the rows of ids."""
     found = {}
-    layer_of = {id(layer.mlp.experts): i for i, layer in enumerate(model.model.layers)}
+    block_of = {id(layer.mlp.experts): f"layers.{i}" for i, layer in enumerate(model.model.layers)}
     plain = model_module.expert_hidden
 
     def recording(experts, flat, weights, modes):
         y = plain(experts, flat, weights, modes)
         x = torch.where(weights > 0, flat.float().abs().amax(-1, keepdim=True), 0.0).amax(0)
         for part, amax in (("w1", x), ("w2", y.float().abs().amax((0, 2)))):
-            key = (layer_of[id(experts)], part)
+            key = (block_of[id(experts)], part)
             found[key] = torch.maximum(found.get(key, torch.zeros_like(amax)), amax)
         return y
 

@@ -37,19 +37,20 @@ def load_config(path):
 class Modes:
     """Blends of the training phases, tensors in 0..1 so that one compiled graph serves all of them."""
 
-    quantised: torch.Tensor  # weights and KV rounded as in the checkpoint
+    weights: torch.Tensor  # rounded as in the checkpoint
+    cache: torch.Tensor  # KV rows, index keys and queries rounded as the engine keeps them
     sparse: torch.Tensor  # CSA sees only the indexer's picks
 
 
 def fp8(weight, modes):
-    return quant.straight_through(weight, quant.fp8_round(weight.detach()), modes.quantised)
+    return quant.straight_through(weight, quant.fp8_round(weight.detach()), modes.weights)
 
 
 def nvfp4(weight, modes):
     """Expert stacks [E, N, K]; one global scale per expert."""
     w = weight.detach()
     scale_2 = w.abs().amax((1, 2), keepdim=True) / quant.NVFP4_RANGE
-    return quant.straight_through(weight, quant.nvfp4_round(w, scale_2), modes.quantised)
+    return quant.straight_through(weight, quant.nvfp4_round(w, scale_2), modes.weights)
 
 
 def linear(x, weight):
@@ -114,8 +115,8 @@ def index_scores(indexer, x, qr, angles, hadamard, modes):
     keys = compress(indexer, x, 4, angles) @ hadamard.to(x.dtype)
     queries = linear(qr, fp8(indexer.q_b_proj.weight, modes)).view(batch, length, -1, indexer.head_dim)
     queries = rope(queries, angles) @ hadamard.to(x.dtype)
-    keys = quant.straight_through(keys, quant.index_round(keys.detach()), modes.quantised.to(x.dtype))
-    queries = quant.straight_through(queries, quant.index_round(queries.detach()), modes.quantised.to(x.dtype))
+    keys = quant.straight_through(keys, quant.index_round(keys.detach()), modes.cache.to(x.dtype))
+    queries = quant.straight_through(queries, quant.index_round(queries.detach()), modes.cache.to(x.dtype))
     weights = linear(x, indexer.scorer.weights_proj.weight).float()
     weights = weights * (indexer.head_dim * indexer.num_heads) ** -0.5
     dots = torch.relu(queries.flatten(1, 2) @ keys.transpose(1, 2)).view(batch, length, indexer.num_heads, -1)
@@ -131,16 +132,37 @@ def window_mask(length, device):
     return torch.cat((first.unsqueeze(0), mask.expand(length // WINDOW - 1, -1, -1)))
 
 
+def queries(attn, x, angles, modes):
+    """(queries [B, S, heads, dim], their low-rank form [B, S, Rq])."""
+    qr = rms_norm(linear(x, fp8(attn.q_a_proj.weight, modes)), attn.q_a_norm.weight)
+    q = linear(qr, fp8(attn.q_b_proj.weight, modes)).unflatten(-1, (attn.num_heads, attn.head_dim))
+    return rope(rms_norm(q), angles), qr
+
+
+def round_rows(rows, modes):
+    return quant.straight_through(rows, quant.kv_round(rows.detach()), modes.cache.to(rows.dtype))
+
+
+def key_rows(attn, x, angles, modes):
+    """Rows of the window [B, S, dim], keys and values in one."""
+    kv = rms_norm(linear(x, fp8(attn.kv_proj.weight, modes)), attn.kv_norm.weight)
+    return round_rows(rope(kv, angles), modes)
+
+
+def attention_output(attn, out, angles, modes):
+    """[B, S, D] from the heads' sums [B, S, heads, dim]."""
+    groups = attn.config.o_groups
+    out = rope(out, angles, inverse=True).flatten(2).unflatten(-1, (groups, -1))
+    w = fp8(attn.o_a_proj.weight, modes).to(out.dtype).unflatten(0, (groups, -1))
+    return linear(torch.einsum("bsgi,goi->bsgo", out, w).flatten(2), fp8(attn.o_b_proj.weight, modes))
+
+
 def attention(attn, x, angles, hadamard, modes):
     """(output, index loss) of one attention site; x [B, S, D], S a multiple of 128."""
     batch, length, _ = x.shape
     heads, dim, blocks = attn.num_heads, attn.head_dim, length // WINDOW
-    qr = rms_norm(linear(x, fp8(attn.q_a_proj.weight, modes)), attn.q_a_norm.weight)
-    q = linear(qr, fp8(attn.q_b_proj.weight, modes)).view(batch, length, heads, dim)
-    q = rope(rms_norm(q), angles)
-    kv = rope(rms_norm(linear(x, fp8(attn.kv_proj.weight, modes)), attn.kv_norm.weight), angles)
-    on = modes.quantised.to(x.dtype)
-    kv = quant.straight_through(kv, quant.kv_round(kv.detach()), on)
+    q, qr = queries(attn, x, angles, modes)
+    kv = key_rows(attn, x, angles, modes)
 
     own = kv.view(batch, blocks, WINDOW, dim)
     window = torch.cat((F.pad(own[:, :-1], (0, 0, 0, 0, 1, 0)), own), 2)  # [B, N, 256, 512]
@@ -153,8 +175,7 @@ def attention(attn, x, angles, hadamard, modes):
     entries, index_loss = None, x.new_zeros((), dtype=torch.float32)
     if attn.compressor is not None:
         ratio = attn.compressor.compress_rate
-        entries = compress(attn.compressor, x, ratio, angles)
-        entries = quant.straight_through(entries, quant.kv_round(entries.detach()), on)
+        entries = round_rows(compress(attn.compressor, x, ratio, angles), modes)
         far = (q.view(batch, length * heads, dim) @ entries.transpose(1, 2)).float() * attn.scaling
         far = far.view(batch, length, heads, -1)
         ready = (torch.arange(length, device=x.device) + 1) // ratio
@@ -186,10 +207,7 @@ def attention(attn, x, angles, hadamard, modes):
         target = (torch.exp((far - top).clamp(max=0)) / total).sum(2).detach()
         index_loss = -(target * F.log_softmax(scores, -1).masked_fill(hidden, 0)).sum() / (batch * length * heads)
 
-    out = rope(out, angles, inverse=True).reshape(batch, length, attn.config.o_groups, -1)
-    w = fp8(attn.o_a_proj.weight, modes).to(x.dtype).unflatten(0, (attn.config.o_groups, -1))
-    out = torch.einsum("bsgi,goi->bsgo", out, w).flatten(2)
-    return linear(out, fp8(attn.o_b_proj.weight, modes)), index_loss
+    return attention_output(attn, out, angles, modes), index_loss
 
 
 def swiglu(gate, up, limit):
@@ -252,13 +270,22 @@ def block(layer, h, ids, angles, hadamard, modes, pieces):
     return pieces.hyper_post(out, h, post, comb), index_loss, load
 
 
-def head(model, h):
-    """Normalised hidden states before the output matrix."""
-    hc = model.model.hc_head
+def read_streams(hc, h):
+    """[B, S, D]: what a head reads from the streams."""
     flat = h.flatten(2).float()
     rho = torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
     pre = torch.sigmoid(F.linear(flat, hc.hc_fn) * rho * hc.hc_scale + hc.hc_base) + hc.eps
-    return rms_norm((pre.unsqueeze(-1) * h.float()).sum(2).to(h.dtype), model.model.norm.weight)
+    return (pre.unsqueeze(-1) * h.float()).sum(2).to(h.dtype)
+
+
+def head(model, h):
+    """Normalised hidden states before the output matrix."""
+    return rms_norm(read_streams(model.model.hc_head, h), model.model.norm.weight)
+
+
+def layer_angles(rotary, kind, positions):
+    """[S, 32] for layers of a kind ("main" or "compress"); positions float32."""
+    return positions.unsqueeze(1) * getattr(rotary, f"{kind}_inv_freq").float()
 
 
 class NanoForCausalLM(DeepseekV4ForCausalLM):
@@ -270,26 +297,26 @@ class NanoForCausalLM(DeepseekV4ForCausalLM):
         self.hadamard = torch.nn.Buffer(quant.hadamard(config.index_head_dim), persistent=False)
         self.pieces = Pieces()
 
-    def angles(self, layer, length, device):
-        rotary = self.model.rotary_emb
-        kind = layer.self_attn.rope_layer_type
-        frequencies = getattr(rotary, f"{kind}_inv_freq").float()
-        return torch.arange(length, device=device, dtype=torch.float32).unsqueeze(1) * frequencies
+    def modes(self, quantised, sparse, weights=None):
+        """`quantised` holds for weights, unless `weights` says otherwise, and for the cache."""
+        values = quantised if weights is None else weights, quantised, sparse
+        return Modes(*(torch.tensor(float(value), device=self.hadamard.device) for value in values))
 
-    def modes(self, quantised, sparse):
-        device = self.hadamard.device
-        return Modes(torch.tensor(float(quantised), device=device), torch.tensor(float(sparse), device=device))
+    def layers(self, ids, modes):
+        """(streams [B, S, 4, D], index loss, expert load) behind each layer; S a multiple of 128."""
+        positions = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float32)
+        x = self.model.embed_tokens(ids).to(self.activation_dtype)
+        h = x.unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1)
+        for layer in self.model.layers:
+            angles = layer_angles(self.model.rotary_emb, layer.self_attn.rope_layer_type, positions)
+            h, index_loss, load = block(layer, h, ids, angles, self.hadamard, modes, self.pieces)
+            yield h, index_loss, load
 
     def hidden(self, ids, modes):
         """(normalised hidden states, mean index loss, expert loads [layers, E]) of ids [B, S]."""
         length = ids.shape[1]
-        ids = F.pad(ids, (0, -length % WINDOW))
-        x = self.model.embed_tokens(ids).to(self.activation_dtype)
-        h = x.unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1)
         losses, loads = [], []
-        for layer in self.model.layers:
-            angles = self.angles(layer, ids.shape[1], ids.device)
-            h, index_loss, load = block(layer, h, ids, angles, self.hadamard, modes, self.pieces)
+        for h, index_loss, load in self.layers(F.pad(ids, (0, -length % WINDOW)), modes):
             losses.append(index_loss)
             loads.append(load)
         return head(self, h)[:, :length], torch.stack(losses).sum(), torch.stack(loads)

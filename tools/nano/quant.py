@@ -66,10 +66,20 @@ def nvfp4_pack(w, scale_2):
     return codes[:, 0::2] | (codes[:, 1::2] << 4), scales.to(torch.float8_e4m3fn)
 
 
-def nvfp4_unpack(packed, scales, scale_2):
+def e2m1_values(packed):
+    """[N, K] from bytes [N, K / 2]."""
     table = torch.tensor(E2M1 + tuple(-v for v in E2M1))
-    values = table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
-    return (values.unflatten(-1, (-1, 16)) * (scales.float() * scale_2).unsqueeze(-1)).flatten(-2)
+    return table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
+
+
+def nvfp4_unpack(packed, scales, scale_2):
+    return (e2m1_values(packed).unflatten(-1, (-1, 16)) * (scales.float() * scale_2).unsqueeze(-1)).flatten(-2)
+
+
+def mxfp4_unpack(packed, scales):
+    """The official release's experts: bytes typed I8, E8M0 scales per 32."""
+    blocks = e2m1_values(packed.view(torch.uint8)).unflatten(-1, (-1, 32))
+    return (blocks * scales.float().unsqueeze(-1)).flatten(-2)
 
 
 def fp8_block_scales(w):

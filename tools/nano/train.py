@@ -102,9 +102,9 @@ def token_loss(hidden, weight, targets, weights):
 
 
 @torch.no_grad()
-def balance(model, loads, step_size):
+def balance(layers, loads, step_size):
     """Nudges the routers' choice biases toward equal loads."""
-    for layer, load in zip(model.model.layers, loads):
+    for layer, load in zip(layers, loads):
         if not layer.mlp.is_hash:
             layer.mlp.gate.e_score_correction_bias += step_size * torch.sign(load.mean() - load)
 
@@ -214,7 +214,7 @@ class Run:
                 group["lr"] = rate * group["factor"]
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            balance(model, loads, 1e-3 if p < 0.9 else 0.0)
+            balance(model.model.layers, loads, 1e-3 if p < 0.9 else 0.0)
             self.step += 1
             self.tokens += inputs.numel()
             prose_losses.append(prose.detach())
