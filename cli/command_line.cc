@@ -207,7 +207,7 @@ void AddInspect(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<InspectOptions>();
   CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes",
                            "dsv4 inspect -m models/nano --plan", o);
-  AddModelFlags(c, &o->model);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
   c->add_flag("--plan", o->plan, "show the memory plan and the implementation of each op");
   c->add_flag("--json", o->json, "print everything as JSON");

@@ -94,7 +94,8 @@ void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vecto
                const std::string& help);
 
 void AddModelDir(CLI::App* app, std::string* dir);
-// What a command does with the model: it generates, and drafts; it has contexts of its own; or neither.
+// What a command does with the model: it generates (or says what that takes), and drafts; it has contexts of its own;
+// or neither.
 enum class ModelFlags { kPlain, kGenerate, kWithoutContext };
 void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags = ModelFlags::kPlain);
 void AddSyntheticFlags(CLI::App* app, ModelOptions* model);

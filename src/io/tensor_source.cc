@@ -136,39 +136,48 @@ Result<std::shared_ptr<const TensorSource>> TensorSource::Open(const std::string
   std::error_code error;
   if (!std::filesystem::is_directory(dir, error)) return NotFound(StrCat("no model folder '", dir, "'"));
   const std::shared_ptr<TensorSource> source(new TensorSource(dir));
-  const std::string index_path = StrCat(dir, "/", kIndexName);
-  const std::string single_path = StrCat(dir, "/model.safetensors");
+  DSV4_RETURN_IF_ERROR(source->AddFolder(dir));
+  return std::shared_ptr<const TensorSource>(source);
+}
 
-  if (FileExists(index_path)) {
-    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path, kMaxIndexBytes));
-    WeightMap map;
-    std::deque<std::string> unescaped;
-    DSV4_RETURN_IF_ERROR(ReadIndex(text, index_path, map, unescaped));
-    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> shards, ShardsOf(map, index_path));
-    for (const std::string& shard : shards) {
-      const std::string path = StrCat(dir, "/", shard);
-      if (!FileExists(path))
-        return NotFound(StrCat("'", index_path, "' names the shard '", shard, "', which is missing"));
-      DSV4_RETURN_IF_ERROR(source->AddFile(path));
-    }
-    DSV4_RETURN_IF_ERROR(source->BuildTable());
-    DSV4_RETURN_IF_ERROR(source->CheckIndex(map));
-    return std::shared_ptr<const TensorSource>(source);
-  }
+Result<std::shared_ptr<const TensorSource>> TensorSource::With(const std::string& dir) const {
+  const std::shared_ptr<TensorSource> both(new TensorSource(*this));
+  DSV4_RETURN_IF_ERROR(both->AddFolder(dir));
+  return std::shared_ptr<const TensorSource>(both);
+}
 
+Status TensorSource::AddFolder(const std::string& dir) {
+  const std::string index_path = StrCat(dir, "/", kIndexName), single_path = StrCat(dir, "/model.safetensors");
+  if (FileExists(index_path)) return AddShards(dir, index_path);
   std::vector<std::string> paths;
   if (FileExists(single_path)) {
     paths.push_back(single_path);
   } else {
+    std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
       if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
     }
     std::sort(paths.begin(), paths.end());
   }
   if (paths.empty()) return NotFound(StrCat("no *.safetensors file in '", dir, "'"));
-  for (const std::string& path : paths) DSV4_RETURN_IF_ERROR(source->AddFile(path));
-  DSV4_RETURN_IF_ERROR(source->BuildTable());
-  return std::shared_ptr<const TensorSource>(source);
+  for (const std::string& path : paths) DSV4_RETURN_IF_ERROR(AddFile(path));
+  return BuildTable();
+}
+
+Status TensorSource::AddShards(const std::string& dir, const std::string& index_path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path, kMaxIndexBytes));
+  WeightMap map;
+  std::deque<std::string> unescaped;
+  DSV4_RETURN_IF_ERROR(ReadIndex(text, index_path, map, unescaped));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> shards, ShardsOf(map, index_path));
+  for (const std::string& shard : shards) {
+    const std::string path = StrCat(dir, "/", shard);
+    if (!FileExists(path))
+      return NotFound(StrCat("'", index_path, "' names the shard '", shard, "', which is missing"));
+    DSV4_RETURN_IF_ERROR(AddFile(path));
+  }
+  DSV4_RETURN_IF_ERROR(BuildTable());
+  return CheckIndex(dir, map);
 }
 
 Result<std::shared_ptr<const TensorSource>> TensorSource::OpenFile(const std::string& path) {
@@ -187,7 +196,7 @@ Status TensorSource::AddFile(const std::string& path) {
     num_bytes_ += tensor.num_bytes;
   }
   tensors_.insert(tensors_.end(), header.tensors.begin(), header.tensors.end());
-  unescaped_.push_back(std::move(header.unescaped));
+  unescaped_.push_back(std::make_shared<const std::deque<std::string>>(std::move(header.unescaped)));
   Advise(*file, 0, file->size(), MADV_RANDOM);
   files_.push_back(std::move(file));
   return {};
@@ -206,20 +215,21 @@ Status TensorSource::BuildTable() {
   return {};
 }
 
-Status TensorSource::CheckIndex(std::span<const std::pair<std::string_view, std::string_view>> weight_map) const {
+Status TensorSource::CheckIndex(
+    const std::string& dir, std::span<const std::pair<std::string_view, std::string_view>> weight_map) const {
   std::vector<bool> seen(tensors_.size());
   for (const auto& [name, shard] : weight_map) {
     const int32_t id = table_.Find(name);
     if (id < 0) {
-      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '",
+      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '",
                              shard, "', which lacks it"));
     }
     const auto i = static_cast<size_t>(id);
-    if (FileOf(tensors_[i]) != StrCat(where_, "/", shard)) {
-      return DataLoss(StrCat("'", where_, "/", kIndexName, "' places tensor '", name, "' in '", shard,
+    if (FileOf(tensors_[i]) != StrCat(dir, "/", shard)) {
+      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name, "' in '", shard,
                              "', but it is in '", FileOf(tensors_[i]), "'"));
     }
-    if (seen[i]) return DataLoss(StrCat("'", where_, "/", kIndexName, "' lists tensor '", name, "' twice"));
+    if (seen[i]) return DataLoss(StrCat("'", dir, "/", kIndexName, "' lists tensor '", name, "' twice"));
     seen[i] = true;
   }
   return {};

@@ -25,6 +25,9 @@ class TensorSource {
   // truth.
   static Result<std::shared_ptr<const TensorSource>> Open(const std::string& dir);
 
+  // These tensors and those of the checkpoint in `dir` as well; a name may not be in both. where() stays.
+  Result<std::shared_ptr<const TensorSource>> With(const std::string& dir) const;
+
   // One file.
   static Result<std::shared_ptr<const TensorSource>> OpenFile(const std::string& path);
 
@@ -50,14 +53,18 @@ class TensorSource {
 
  private:
   explicit TensorSource(std::string where) : where_(std::move(where)), table_(0) {}
+  TensorSource(const TensorSource&) = default;
+  Status AddFolder(const std::string& dir);
+  Status AddShards(const std::string& dir, const std::string& index_path);
   Status AddFile(const std::string& path);
   Status BuildTable();
-  Status CheckIndex(std::span<const std::pair<std::string_view, std::string_view>> weight_map) const;
+  Status CheckIndex(const std::string& dir,
+                    std::span<const std::pair<std::string_view, std::string_view>> weight_map) const;
 
   std::string where_;
   std::vector<std::shared_ptr<const MappedFile>> files_;
   std::vector<FileTensor> tensors_;
-  std::deque<std::deque<std::string>> unescaped_;
+  std::vector<std::shared_ptr<const std::deque<std::string>>> unescaped_;  // names that the files write with escapes
   NameTable table_;
   int64_t num_bytes_ = 0;
 };

@@ -8,6 +8,7 @@
 namespace dsv4 {
 namespace {
 
+using test::SafetensorsBytes;
 using test::TempDir;
 using test::WriteBytes;
 using test::WriteTensors;
@@ -101,6 +102,53 @@ TEST_F(Sharded, NamesATruncatedShard) {
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("two.safetensors"), HasSubstr("'c'")));
   std::filesystem::resize_file(dir_ / "two.safetensors", 0);
   EXPECT_THAT(Refusal(), HasSubstr("two.safetensors"));
+}
+
+TEST_F(Sharded, TakesAnotherFolderIn) {
+  const TempDir more;
+  WriteTensors(more / "three.safetensors", {{"d", DType::kU8, {2}, "DD"}});
+  WriteBytes(more / kIndex, R"({"weight_map":{"d":"three.safetensors"}})");
+  auto source = TensorSource::Open(dir_.path());
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const auto both = (*source)->With(more.path());
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ((*source)->tensors().size(), 3U);
+  source->reset();
+  EXPECT_EQ((*both)->tensors().size(), 4U);
+  EXPECT_EQ((*both)->num_bytes(), 11);
+  EXPECT_EQ((*both)->where(), dir_.path());
+  EXPECT_EQ((*both)->FileOf(*(*both)->Find("a")), dir_ / "one.safetensors");
+  const FileTensor* d = (*both)->Find("d");
+  ASSERT_NE(d, nullptr);
+  EXPECT_EQ((*both)->FileOf(*d), more / "three.safetensors");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(d->data), 2), "DD");
+}
+
+// Names written with escapes lie in no file.
+TEST_F(Sharded, KeepsNamesOfBothFolders) {
+  const TempDir more;
+  const auto header = [](const std::string& name) {
+    return R"({")" + name + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  };
+  WriteBytes(dir_ / "three.safetensors", SafetensorsBytes(header(R"(d\u0041)"), "1"));
+  WriteBytes(more / "four.safetensors", SafetensorsBytes(header(R"(d\u0042)"), "2"));
+  auto source = TensorSource::Open(dir_.path());
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const auto both = (*source)->With(more.path());
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  source->reset();
+  EXPECT_NE((*both)->Find("dA"), nullptr);
+  EXPECT_NE((*both)->Find("dB"), nullptr);
+}
+
+TEST_F(Sharded, RefusesATensorInBothFolders) {
+  const TempDir more, empty;
+  WriteTensors(more / "one.safetensors", {{"b", DType::kU8, {2}, "bb"}});
+  const auto source = TensorSource::Open(dir_.path());
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  EXPECT_THAT((*source)->With(more.path()).status().message(),
+              AllOf(HasSubstr("'b'"), HasSubstr(dir_ / "one.safetensors"), HasSubstr(more / "one.safetensors")));
+  EXPECT_THAT((*source)->With(empty.path()).status().message(), HasSubstr(empty.path()));
 }
 
 TEST_F(Sharded, PreloadReportsEveryByteAndStops) {

@@ -1,5 +1,6 @@
 // Draft modules: which one a checkpoint has, what it must consist of, and what is said about a wrong one.
 #include <deque>
+#include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,12 +32,23 @@ struct Bound {
   BindReport report;
 };
 
-Result<Bound> Open(const Json& json, const Tensors& tensors, DraftModule wanted) {
+struct Folder {
+  std::string name;
+  Tensors tensors;
+};
+
+Result<Bound> Open(const Json& json, const Tensors& tensors, DraftModule wanted,
+                   const std::vector<Folder>& beside = {}) {
   const TempDir dir;
   WriteModel(dir.path(), json, tensors);
+  for (const Folder& folder : beside) {
+    std::filesystem::create_directory(dir / folder.name);
+    if (!folder.tensors.empty()) WriteTensors(dir / (folder.name + "/model.safetensors"), folder.tensors);
+  }
   Bound bound;
   DSV4_ASSIGN_OR_RETURN(bound.config, LoadConfig(dir.path()));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, TensorSource::Open(dir.path()));
+  DSV4_ASSIGN_OR_RETURN(source, WithDraftFolder(dir.path(), std::move(source), wanted));
   DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir.path(), *source, wanted, &bound.config));
   DSV4_ASSIGN_OR_RETURN(bound.weights, BindWeights(bound.config, source, &bound.report));
   return bound;
@@ -152,6 +164,35 @@ TEST(BindDraft, AModuleThatIsNotThereIsNamed) {
   const auto none = Open(TinyConfigJson(), trunk, DraftModule::kAny);
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none->config.draft.module, DraftModule::kNone);
+}
+
+TEST(BindDraft, AFolderBesideTheCheckpointHoldsAModule) {
+  const Tensors trunk = MakeCheckpoint(TinyConfig(), kOfficial);
+  const Folder mtp{"mtp", MakeMtp(TinyConfig(), kOfficial)}, dspark{"dspark", MakeDspark(TinyConfig(), kOfficial, 2)};
+  const auto opened = [&](DraftModule wanted, const std::vector<Folder>& beside, const Tensors& tensors) {
+    const auto bound = Open(TinyDsparkConfigJson(), tensors, wanted, beside);
+    EXPECT_TRUE(bound.ok()) << bound.status().message();
+    if (!bound.ok()) return DraftModule::kNone;
+    EXPECT_THAT(bound->report.unused_tensors, IsEmpty());
+    EXPECT_EQ(bound->weights.layers.size(), static_cast<size_t>(3 + bound->config.draft.stages));
+    return bound->config.draft.module;
+  };
+  EXPECT_EQ(opened(DraftModule::kMtp, {mtp, dspark}, trunk), DraftModule::kMtp);
+  EXPECT_EQ(opened(DraftModule::kDspark, {mtp, dspark}, trunk), DraftModule::kDspark);
+  EXPECT_EQ(opened(DraftModule::kAny, {mtp, dspark}, trunk), DraftModule::kDspark);
+  EXPECT_EQ(opened(DraftModule::kAny, {mtp}, trunk), DraftModule::kMtp);
+  EXPECT_EQ(opened(DraftModule::kNone, {mtp, dspark}, trunk), DraftModule::kNone);
+  EXPECT_EQ(opened(DraftModule::kAny, {dspark}, WithMtp()), DraftModule::kMtp) << "the checkpoint's own goes first";
+}
+
+TEST(BindDraft, AFolderThatDoesNotServeIsNamed) {
+  const Tensors trunk = MakeCheckpoint(TinyConfig(), kOfficial);
+  Tensors same = trunk;
+  const Folder dspark{"dspark", MakeDspark(TinyConfig(), kOfficial, 2)};
+  ExpectRefused(Open(TinyDsparkConfigJson(), trunk, DraftModule::kMtp, {dspark}), {"no MTP module", "but DSpark"});
+  ExpectRefused(Open(TinyConfigJson(), trunk, DraftModule::kAny, {{"mtp", {}}}), {"no *.safetensors file", "/mtp'"});
+  ExpectRefused(Open(TinyConfigJson(), trunk, DraftModule::kMtp, {{"mtp", {Named(same, "norm.weight")}}}),
+                {"'norm.weight'", "/model.safetensors'", "/mtp/model.safetensors'"});
 }
 
 TEST(BindDraft, TensorsOfNeitherOrBothModulesAreNamed) {

@@ -1,8 +1,10 @@
 #include "model/deepseek_v4/draft_config.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <deque>
+#include <filesystem>
 #include <string_view>
 
 #include "base/str.h"
@@ -109,6 +111,19 @@ Status ParseDraftConfig(const std::string& json_text, const std::string& what, D
   c.compress_ratios.resize(static_cast<size_t>(c.num_layers + stages), 0);
   *config = std::move(c);
   return {};
+}
+
+Result<std::shared_ptr<const TensorSource>> WithDraftFolder(const std::string& model_dir,
+                                                            std::shared_ptr<const TensorSource> source,
+                                                            DraftModule wanted) {
+  if (wanted == DraftModule::kNone || !FindModule(*source).first.empty()) return source;
+  std::array<std::string, 2> folders = {StrCat(model_dir, "/dspark"), StrCat(model_dir, "/mtp")};
+  if (wanted == DraftModule::kMtp) std::swap(folders[0], folders[1]);
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    if (std::filesystem::is_directory(folder, error)) return source->With(folder);
+  }
+  return source;
 }
 
 Status LoadDraftConfig(const std::string& model_dir, const TensorSource& source, DraftModule wanted, Config* config) {

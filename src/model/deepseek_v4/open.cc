@@ -334,6 +334,7 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
   DSV4_ASSIGN_OR_RETURN(Config config, LoadConfig(dir));
   if (device.kind() != DeviceKind::kCpu) DSV4_RETURN_IF_ERROR(CheckGpuLimits(config));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> files, TensorSource::Open(dir));
+  DSV4_ASSIGN_OR_RETURN(files, WithDraftFolder(dir, std::move(files), draft));
   DSV4_RETURN_IF_ERROR(LoadDraftConfig(dir, *files, draft, &config));
   BindReport report;
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
