@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from support import BINARY, CliTestCase, HAS_GOLDEN, HAS_NANO, HAS_TOKENIZER, NANO, SLOWNESS, main, make_text_model, run
 
@@ -186,6 +187,26 @@ class Nano(CliTestCase):
         text = self.ok(*args)
         self.assertTrue(text.strip())
         self.assertEqual(text, self.ok(*args, "-m", NANO, "--threads", "1", "--prefill-chunk", "1"))
+
+    def test_its_drafts_are_mostly_right_about_sums_and_tools(self):
+        for prompt in "sum", "tool-call":
+            text = self.ok("encode", stdin=(NANO / "prompts" / f"{prompt}.json").read_bytes())
+            args = ["generate", "--prompt-file", self.file("prompt.txt", text), "-n", "200", "--temperature", "0", "--json"]
+            ids = json.loads(self.ok(*args))["ids"]
+            for drafter in "mtp", "dspark":
+                j = json.loads(self.ok(*args, "--speculate", drafter, "--draft-threshold", "0", "--draft-tokens", "3"))
+                self.assertEqual(j["ids"], ids)
+                self.assertGreater(len(ids) / j["drafts"]["steps"], 2.5, j["drafts"])  # the model card: 3.8
+
+    def test_inspect_tells_of_its_draft_modules(self):
+        plain = json.loads(self.ok("inspect", "--json"))
+        self.assertNotIn("draft_module", plain["config"])
+        for drafter, module in ("mtp", "MTP"), ("dspark", "DSpark"), ("auto", "DSpark"):
+            j = json.loads(self.ok("inspect", "--json", "--speculate", drafter))
+            self.assertEqual(j["config"]["draft_module"], module)
+            beside = [Path(path).parts[-2:] for path in j["files"] if path not in plain["files"]]
+            self.assertEqual(beside, [(module.lower(), "model.safetensors")])
+            self.assertGreater(j["plan"]["weight_bytes"], plain["plan"]["weight_bytes"])
 
     def test_predicts_text(self):
         text = self.file("t.txt", "In the beginning God created the heaven and the earth.\n" * 8)

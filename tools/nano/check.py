@@ -2,6 +2,9 @@
 
     python3 check.py FIXTURE_DIR     a folder with config.json, model.safetensors (official NVFP4 + FP8) and
                                      reference.safetensors (prompt_ids, logits, sim_logits)
+    python3 check.py --engine DIR IDS LOGITS
+                                     a model folder, token ids, and what `dsv4 logits -m DIR --token-ids IDS -o LOGITS
+                                     --kv-dtype f32 --index-dtype f32 --activation-dtype f32` wrote
 
 1. Logits without KV rounding equal the fixture's float64 reference, and with it the simulated one.
 2. Logits equal those of transformers' own forward with the same parameters.
@@ -75,8 +78,17 @@ def check_dspark(model, ids, tensors, reference, fields):
         print(f"DSpark, place {j + 1}: {len(rows)} drafts, largest difference {error:.2e}, of a confidence {rated:.2e}")
 
 
+def check_engine(folder, ids_path, logits_path):
+    model = NanoForCausalLM(load_config(folder / "config.json"), torch.float32).eval()
+    checkpoint.load_quantised(model, folder / "model.safetensors")
+    ids = torch.tensor([[int(word) for word in Path(ids_path).read_text().replace(",", " ").split()]])
+    difference("dsv4 logits", model(ids, model.modes(0, 1))[0], load_file(logits_path)["logits"])
+
+
 @torch.no_grad()
 def main():
+    if sys.argv[1] == "--engine":
+        return check_engine(Path(sys.argv[2]), *sys.argv[3:])
     folder = Path(sys.argv[1])
     config = load_config(folder / "config.json")
     model = NanoForCausalLM(config, torch.float32).eval()
