@@ -26,7 +26,9 @@ struct ExpertUse {
   bool counted = false;              // the following are known (EngineOptions::count_experts, or some are on the host)
   ExpertCounts counts;
   uint64_t chosen = 0, chosen_resident = 0;  // sums over tokens and layers; the second: not on the host
-  double fetched_bytes = 0;          // of all devices: every expert on the host that a pass needed, once a pass
+  // Of all devices: every expert on the host that a pass needed, once a pass, and those that were copied for prompts.
+  double fetched_bytes = 0;
+  int64_t swaps = 0;  // pairs of experts that changed places between host and devices, as they were chosen lately
 };
 
 }  // namespace dsv4

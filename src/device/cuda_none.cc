@@ -1,5 +1,6 @@
 // The build without CUDA.
 #include "base/str.h"
+#include "device/copy_queue.h"
 #include "device/cuda.h"
 #include "device/exchange.h"
 
@@ -15,6 +16,8 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu>, 
 }
 
 void AdvanceExchanges(const ExecContext&, int64_t) {}
+
+std::unique_ptr<CopyQueue> OpenCopyQueue(Device&) { return nullptr; }
 
 std::string CompiledGpuArchitectures() { return ""; }
 

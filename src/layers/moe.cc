@@ -94,6 +94,13 @@ void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights&
 
 }  // namespace
 
+bool FetchesExperts(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, ActivationDtype activation,
+                    int64_t num_choices) {
+  const auto num_experts = static_cast<int64_t>(w.experts.size());
+  return w.fetched != nullptr && !plan.shared_is_routed && num_choices >= 2 * num_experts &&
+         ExpertsRunAsPrompt(ctx, w.experts.front(), activation, num_experts);
+}
+
 Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
                const Tensor& tokens, const Activation& rows, MoeBuffers& b, const Tensor& y, int64_t* site) {
   const int64_t t = rows.x.dim(0);
@@ -122,6 +129,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
                 .shared = plan.shared_is_routed ? Tensor{} : y,
                 .y = leaves ? Tensor{} : y,
                 .always = routing.always,
+                .fetched = FetchesExperts(ctx, plan, w, s.activation, t * routing.slots()) ? w.fetched : nullptr,
                 .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
   if (!leaves) return {plan.out, y, nullptr};
   return {plan.out, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};

@@ -23,6 +23,7 @@
 #include "dsv4/types.h"
 #include "kv/layout.h"
 #include "model/draft_module.h"
+#include "model/expert_swap.h"
 #include "tensor/tensor.h"
 
 namespace dsv4 {
@@ -139,6 +140,14 @@ class LoadedModel {
   // From now on passes count the experts that they choose, in the memory of `device`, which outlives the model. False:
   // no room for it.
   [[nodiscard]] virtual bool CountExperts(Device& device) = 0;
+  // From now on prompts' passes bring experts of the host to `device`, which outlives the model, where that is faster;
+  // where it has no room or no kernels for that, they read them there. Before the first pass.
+  virtual void StreamExperts(Device& device) = 0;
+  // Swaps of experts that would serve what was `chosen` lately [L, E] better, at most `most`.
+  virtual std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const = 0;
+  // Queues them on `device`, whose recorded steps stay good; those that do not fit the experts' places are left out.
+  // How many were made; 0 also without memory of the host for a matrix.
+  virtual int64_t SwapExperts(Device& device, std::span<const ExpertSwap> swaps) = 0;
   // What they have counted, of this rank: once the device's queued work is done.
   virtual Result<ExpertUse> UseOfExperts(Device& device) const = 0;
 
@@ -151,7 +160,7 @@ class LoadedModel {
 
 // What a model takes of a device's memory before anything is allocated.
 struct ModelSizes {
-  int64_t weights = 0;       // on the device; mapped from the files on a CPU
+  int64_t weights = 0;       // on the device, with places for experts of the host; mapped from the files on a CPU
   int64_t widened = 0;       // small vectors kept as f32, on a CPU
   int64_t loading = 0;       // beside the weights while they load
   int64_t host_staging = 0;  // pinned memory of the host while they load

@@ -77,6 +77,32 @@ TEST(ExpertPlacement, TheEmbeddingTableGoesBeforeAnyExpert) {
   EXPECT_FALSE(ExpertPlacement::Coldest(300, bytes, 4, 0, {}).EmbeddingOnHost());
 }
 
+TEST(ExpertPlacement, WhatIsClearlyChosenMoreOftenComesIn) {
+  const Counts bytes(2, 100);
+  ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 400, {});  // 2 and 3 of both layers
+  const std::vector<double> chosen = {100, 500, 300, 900,  // 3 for 0, then 2 for 1: no gain
+                                      40, 50, 70, 60};     // less than half as much again and 16 more
+  const std::vector<ExpertSwap> swaps = BetterPlaces(p, chosen, 4, 10);
+  ASSERT_EQ(swaps.size(), 1u);
+  EXPECT_EQ(swaps[0].layer, 0);
+  EXPECT_EQ(swaps[0].in, 3);
+  EXPECT_EQ(swaps[0].out, 0);
+  EXPECT_TRUE(BetterPlaces(p, chosen, 4, 0).empty());
+  p.Swap(swaps[0]);
+  EXPECT_TRUE(p.OnHost(0, 0));
+  EXPECT_FALSE(p.OnHost(0, 3));
+  EXPECT_EQ(p.CountByLayer(), Counts(2, 2));
+  EXPECT_TRUE(BetterPlaces(p, chosen, 4, 10).empty());
+  EXPECT_TRUE(BetterPlaces({}, chosen, 4, 10).empty()) << "all are on the device";
+  // The largest gains first, whatever their layer.
+  const std::vector<double> others = {0, 0, 100, 50, 0, 0, 500, 200};
+  const std::vector<ExpertSwap> best = BetterPlaces(ExpertPlacement::Coldest(0, bytes, 4, 400, {}), others, 4, 2);
+  ASSERT_EQ(best.size(), 2u);
+  EXPECT_EQ(best[0].layer, 1);
+  EXPECT_EQ(best[0].in, 2);
+  EXPECT_EQ(best[1].in, 3);
+}
+
 // Published counts of the released model: 40, 46 and 52 % of the choices in the first 4.5, 6.4 and 8.2 % of the
 // experts, 71 % in the first quarter (in ours, within three hundredths).
 TEST(SyntheticRouting, SharesFallAsTheReleasedModelsDo) {

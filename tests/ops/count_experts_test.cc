@@ -14,7 +14,7 @@ void CountOnGpu(const ExecContext&, const CountExpertsArgs& a) {
   const int64_t ids = (a.chosen.dim(0) - 1) * a.layer_stride + a.num_ids;
   const Tensor experts = gpu.In({const_cast<int32_t*>(a.experts), DType::kI32, {ids}});
   CountExperts(gpu.ctx(), {.experts = experts.i32(), .layer_stride = a.layer_stride, .num_ids = a.num_ids,
-                           .chosen = gpu.Out(a.chosen), .passes = gpu.Out(a.passes)});
+                           .chosen = gpu.Out(a.chosen), .passes = a.passes ? gpu.Out(a.passes) : Tensor{}});
   gpu.Finish();
 }
 
@@ -27,6 +27,16 @@ DSV4_DEVICE_TEST(CountExperts, AddsToWhatIsThere) {
             .passes = passes.tensor()});
     EXPECT_EQ(chosen.values(), (std::vector<int64_t>{11, 20, 32, 40, 50, 64, 70, 80})) << at.name;
     EXPECT_EQ(passes.values(), (std::vector<int64_t>{2, 2, 4, 4, 5, 7, 7, 8})) << at.name;
+  }
+}
+
+DSV4_DEVICE_TEST(CountExperts, PassesMayBeLeftOut) {
+  for (const auto& at : Places(on, CountExperts, CountOnGpu)) {
+    GuardBuffer<int32_t> experts({1, 3}, {1, 0, 1});
+    GuardBuffer<int64_t> chosen({1, 2}, {5, 6});
+    at.run({.experts = experts.tensor().i32(), .layer_stride = 3, .num_ids = 3, .chosen = chosen.tensor(),
+            .passes = {}});
+    EXPECT_EQ(chosen.values(), (std::vector<int64_t>{6, 8})) << at.name;
   }
 }
 

@@ -46,6 +46,43 @@ ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<cons
   return placement;
 }
 
+void ExpertPlacement::Swap(const ExpertSwap& swap) {
+  std::vector<bool>& layer = on_host_[static_cast<size_t>(swap.layer)];
+  layer[static_cast<size_t>(swap.in)] = false;
+  layer[static_cast<size_t>(swap.out)] = true;
+}
+
+std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span<const double> chosen,
+                                     int64_t num_experts, int64_t most) {
+  constexpr double kTimes = 1.5, kMore = 16;  // less is chance, or not worth two copies over the link
+  struct Candidate {
+    double gain;
+    ExpertSwap swap;
+  };
+  std::vector<Candidate> candidates;
+  const auto num_layers = static_cast<int64_t>(chosen.size()) / num_experts;
+  for (int64_t l = 0; l < num_layers; ++l) {
+    const auto count = [&](int64_t e) { return chosen[static_cast<size_t>(l * num_experts + e)]; };
+    std::vector<int64_t> on_host, on_device;
+    for (int64_t e = 0; e < num_experts; ++e) (placement.OnHost(l, e) ? on_host : on_device).push_back(e);
+    std::sort(on_host.begin(), on_host.end(), [&](int64_t a, int64_t b) { return count(a) > count(b); });
+    std::sort(on_device.begin(), on_device.end(), [&](int64_t a, int64_t b) { return count(a) < count(b); });
+    for (size_t i = 0; i < std::min(on_host.size(), on_device.size()); ++i) {
+      const double in = count(on_host[i]), out = count(on_device[i]);
+      if (in < kTimes * out + kMore) break;
+      candidates.push_back({in - out, {.layer = l, .in = on_host[i], .out = on_device[i]}});
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.gain > b.gain; });
+  std::vector<ExpertSwap> swaps;
+  for (const Candidate& c : candidates) {
+    if (static_cast<int64_t>(swaps.size()) == most) break;
+    swaps.push_back(c.swap);
+  }
+  return swaps;
+}
+
 double HostBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
                         int64_t chosen, std::span<const uint64_t> counts) {
   double bytes = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/deepseek_v4/schema.h"
+#include "model/expert_swap.h"
 
 namespace dsv4::deepseek_v4 {
 
@@ -21,6 +22,8 @@ class ExpertPlacement {
     if (ref.row->kind == WeightKind::kEmbedding) return ref.stage < 0 && embedding_on_host_;
     return ref.expert >= 0 && ref.stage < 0 && OnHost(ref.layer, ref.expert);
   }
+  // An expert of the host and one of the device change places.
+  void Swap(const ExpertSwap& swap);
   std::vector<int64_t> CountByLayer() const;  // on the host; empty: none anywhere
 
   // Moves weights to the host until they are at least `bytes`, or all: the embedding table, of which a token reads one
@@ -39,6 +42,11 @@ class ExpertPlacement {
 // share of `counts` (empty, or a layer without any: by their number).
 double HostBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
                         int64_t chosen, std::span<const uint64_t> counts);
+
+// Swaps that bring to the device what is clearly chosen more often than what leaves it; those that win most first, at
+// most `most`. chosen [L, E]: how often, lately.
+std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span<const double> chosen,
+                                     int64_t num_experts, int64_t most);
 
 // bytes_of(matrix), summed over an expert's matrices: of one expert of every layer of the model.
 template <typename BytesOf>

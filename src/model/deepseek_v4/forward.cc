@@ -78,11 +78,20 @@ void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, 
   for (int64_t first = 0, end = 0; first < num_layers; first = end) {
     while (end < num_layers && slots_of(end) == slots_of(first)) ++end;
     const int64_t stride = a.expert_ids.dim(1) * slots;
+    // Fetched ones are counted where they are fetched.
+    bool fetches = false;
+    for (int64_t l = first; l < end; ++l) {
+      const auto at = static_cast<size_t>(l);
+      fetches = fetches || FetchesExperts(ctx, model.plans[at][step_class].moe, model.weights.layers[at].moe,
+                                          model.modes.activation, num_tokens * slots_of(l));
+    }
+    Tensor passes;
+    if (!fetches) passes = {model.expert_passes.i64() + first * e, DType::kI64, {end - first, e}};
     CountExperts(ctx, {.experts = a.expert_ids.i32() + first * stride,
                        .layer_stride = stride,
                        .num_ids = num_tokens * slots_of(first),
                        .chosen = {model.expert_chosen.i64() + first * e, DType::kI64, {end - first, e}},
-                       .passes = {model.expert_passes.i64() + first * e, DType::kI64, {end - first, e}}});
+                       .passes = passes});
   }
 }
 

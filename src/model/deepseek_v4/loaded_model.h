@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "model/deepseek_v4/expert_placement.h"
+#include "model/deepseek_v4/expert_streams.h"
 #include "model/deepseek_v4/forward.h"
 #include "model/model.h"
 
@@ -34,15 +35,33 @@ class BoundModel : public LoadedModel {
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;
   bool CountExperts(Device& device) override;
+  void StreamExperts(Device& device) override;
+  std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const override {
+    return deepseek_v4::BetterPlaces(placement_, chosen, model_.config.num_experts, most);
+  }
+  int64_t SwapExperts(Device& device, std::span<const ExpertSwap> swaps) override;
   Result<ExpertUse> UseOfExperts(Device& device) const override;
   double StepBytes(int64_t batch, int64_t context) const override;
   std::vector<LinearShape> LinearShapes() const override;
 
  private:
+  // What passes have counted: expert_chosen, then expert_passes; zeros where they do not count.
+  Result<std::vector<uint64_t>> Counters(Device& device) const;
+  ExpertUse UseOf(std::span<const uint64_t> counters) const;
+
   Model model_;
-  const ExpertPlacement placement_;
+  ExpertPlacement placement_;
   const std::vector<int64_t> expert_bytes_;
+  std::unique_ptr<ExpertStreams> streams_;
   DeviceBuffer counters_;  // model_.expert_chosen, then model_.expert_passes
+  HostBuffer swapped_;     // a matrix on its way
+  // Until experts changed places last.
+  struct {
+    std::vector<uint64_t> counters;
+    uint64_t chosen_resident = 0;
+    double fetched_bytes = 0;  // without streams_'
+  } past_;
+  int64_t swaps_ = 0;
 };
 
 }  // namespace dsv4::deepseek_v4

@@ -14,6 +14,7 @@
 #include "model/deepseek_v4/describe_plan.h"
 #include "model/deepseek_v4/draft_config.h"
 #include "model/deepseek_v4/expert_placement.h"
+#include "model/deepseek_v4/expert_streams.h"
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
@@ -79,6 +80,8 @@ class Source : public ModelSource {
     sizes.host_embedding = placement_.EmbeddingOnHost() ? sizes.embedding : 0;
     sizes.host_experts = bytes.host - sizes.host_embedding;
     sizes.expert_bytes = ExpertBytes(device, count);
+    if (device != DeviceKind::kCpu)
+      sizes.weights += ExpertStreams::Bytes(placement_, sizes.expert_bytes, config_.num_experts);
     const int64_t experts = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
     sizes.decode_bytes = static_cast<double>(bytes.device + bytes.host - sizes.embedding -
                                              (config_.num_experts - config_.experts_per_token) * experts);

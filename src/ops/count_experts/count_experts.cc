@@ -16,7 +16,7 @@ constexpr Candidate<CountExpertsArgs> kCountExpertsCandidates[] = {
 }  // namespace
 
 void CountExperts(const ExecContext& ctx, const CountExpertsArgs& a) {
-  DSV4_CHECK(a.chosen.shape == a.passes.shape);
+  DSV4_CHECK(!a.passes || a.chosen.shape == a.passes.shape);
   DSV4_CHECK(a.num_ids <= a.layer_stride || a.chosen.dim(0) == 1);
   DSV4_CHECK(ctx.device == DeviceKind::kCpu || a.chosen.dim(1) <= kMaxCountedOnGpu);
   RunOp("count_experts", kCountExpertsCandidates, ctx, a);

@@ -13,7 +13,7 @@ struct CountExpertsArgs {
   int64_t layer_stride = 0;          // numbers from one layer's first to the next one's
   int64_t num_ids = 0;               // T * A
   Tensor chosen;                     // i64 [L, E], in place
-  Tensor passes;                     // i64 [L, E], in place
+  Tensor passes;                     // i64 [L, E], in place; empty: not counted
 };
 inline constexpr int64_t kMaxCountedOnGpu = 1024;  // E
 void CountExperts(const ExecContext& ctx, const CountExpertsArgs& args);

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kCountThreads)
     if (of_pass[e] == 0) continue;
     const int64_t at = static_cast<int64_t>(blockIdx.x) * num_experts + e;
     chosen[at] += of_pass[e];
-    ++passes[at];
+    if (passes != nullptr) ++passes[at];
   }
 }
 
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kCountThreads)
 
 void CountExpertsCuda(const ExecContext& ctx, const CountExpertsArgs& a) {
   Launch(ctx, CountExpertsKernel, dim3(static_cast<unsigned>(a.chosen.dim(0))), dim3(kCountThreads), 0, a.experts,
-         a.layer_stride, a.num_ids, static_cast<int>(a.chosen.dim(1)), a.chosen.i64(), a.passes.i64());
+         a.layer_stride, a.num_ids, static_cast<int>(a.chosen.dim(1)), a.chosen.i64(),
+         a.passes ? a.passes.i64() : nullptr);
 }
 
 }  // namespace dsv4

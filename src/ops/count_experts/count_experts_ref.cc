@@ -16,7 +16,7 @@ void CountExpertsRef(const ExecContext&, const CountExpertsArgs& a) {
     for (int64_t e = 0; e < num_experts; ++e) {
       const int64_t n = of_pass[static_cast<size_t>(e)];
       chosen[e] += n;
-      a.passes.i64()[l * num_experts + e] += n > 0 ? 1 : 0;
+      if (a.passes) a.passes.i64()[l * num_experts + e] += n > 0 ? 1 : 0;
     }
   }
 }

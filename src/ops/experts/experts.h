@@ -25,6 +25,24 @@ struct ExpertMatrices {
   QuantTensor down;  // [D, F]
 };
 
+// Experts that are brought into the device's memory group by group while others are multiplied: of a group first gate
+// and up, then, when all groups' are done, down. Each group has a part of the experts, together they have all.
+class ExpertFetch {
+ public:
+  virtual ~ExpertFetch() = default;
+  // Work that is queued from now on finds a group's matrices (gate and up, or down) where FetchedExperts says.
+  virtual void Await(bool up, int group) = 0;
+  // The work that reads what was awaited last has been queued: other matrices may take its place behind that.
+  virtual void Done() = 0;
+};
+inline constexpr int kMaxFetchGroups = 128;
+struct FetchedExperts {
+  ExpertFetch* fetch = nullptr;
+  std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
+  const int32_t* group_of = nullptr;         // [E], likewise: in [0, num_groups)
+  int num_groups = 1;
+};
+
 struct ExpertsArgs {
   Tensor x;          // f32 [T, D]
   Tensor experts;    // i32 [T, A]
@@ -41,6 +59,7 @@ struct ExpertsArgs {
   // f32 [T, D]; on a device it may be empty, without `shared`: then `outputs` are o[t, a], and nobody adds them up
   Tensor y;
   int32_t always = -1;  // the expert that every token has in slot 0 (RouterArgs::always), where that is known
+  const FetchedExperts* fetched = nullptr;  // instead of `matrices`; only where ExpertsRunAsPrompt, with `shared`
   // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that, unless
   // the rows are run in parts.
   const uint8_t* x_blocks = nullptr;

@@ -291,6 +291,7 @@ void ExpertsCuda(const ExecContext& ctx, const ExpertsArgs& a) {
   if (rows == 0) return;
   const ExpertsShape shape = ShapeOf(a);
   const bool prompt = a.shared && ExpertsRunAsPrompt(ctx, a.first, a.activation, shape.num_experts);
+  DSV4_CHECK(prompt || a.fetched == nullptr);
   const int64_t at_once = ExpertsRowsAtOnce(ctx, shape, rows);
   DSV4_CHECK(at_once > 0, "experts: ", ExpertsScratchBytes(ctx, shape, 1), " bytes of scratch for a row");
   for (int64_t begin = 0; begin < rows; begin += at_once) {

@@ -59,7 +59,7 @@ SortedScratch SortedScratchOf(const ExecContext& ctx, const ExpertsShape& shape,
   const int64_t numbers = GpuExpertsInputNumbers(ctx, shape.first), named = std::min(shape.num_experts, pairs);
   SortedScratch s;
   s.most_rows = (pairs + 7 * named + 7) / 8 * 8;
-  s.totals = PlaceIn(&s.bytes, kTotalsBytes);
+  s.totals = PlaceIn(&s.bytes, kMaxFetchGroups * kTotalsBytes);
   s.histogram = PlaceIn(&s.bytes, CeilDiv(pairs, kSortedPairs) * shape.num_experts * 4);
   s.tiles = PlaceIn(&s.bytes, (named + pairs / (kWidestTile / numbers)) * kTileEntryBytes);
   s.pair = PlaceIn(&s.bytes, s.most_rows * 4);

@@ -20,7 +20,7 @@ struct ExpertsParams {
   int row_blocks8;         // of all activation buffers
   int slabs, scale_stride; // of K
   int row_tiles, row_steps;
-  int first_class, last_class;  // of the kernel's tiles
+  int group, first_class, last_class;  // of the kernel's tiles
   bool first;              // kernel of its product
   // Up
   uint8_t* hidden;
@@ -133,8 +133,9 @@ __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts))
   if (p.first) WaitForPrevious();
   AllowNext();
   const ExpertTile* const tiles = p.sorted.tiles;
-  const int tiles_begin = p.first_class == 0 ? 0 : p.sorted.totals->class_end[p.first_class - 1];
-  const int num_units = p.sorted.totals->class_end[p.last_class] * p.row_steps, stride = static_cast<int>(gridDim.x);
+  const Totals& totals = p.sorted.totals[p.group];
+  const int tiles_begin = p.first_class == 0 ? totals.begin : totals.class_end[p.first_class - 1];
+  const int num_units = totals.class_end[p.last_class] * p.row_steps, stride = static_cast<int>(gridDim.x);
   const int first_unit = tiles_begin * p.row_steps + static_cast<int>(blockIdx.x);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -236,8 +237,15 @@ void LaunchFormat(const ExecContext& ctx, const ExpertsParams& p, int parts) {
 }
 
 template <bool kUp>
-void LaunchProduct(const ExecContext& ctx, WeightFormat format, const ExpertsParams& p, int parts) {
-  WithExpertFormat(format, [&]<WeightFormat F>() { LaunchFormat<F, kUp>(ctx, p, parts); });
+void LaunchProduct(const ExecContext& ctx, const ExpertsArgs& a, ExpertsParams p, int parts) {
+  const WeightFormat format = kUp ? a.first.gate.format : a.first.down.format;
+  const auto launch = [&] { WithExpertFormat(format, [&]<WeightFormat F>() { LaunchFormat<F, kUp>(ctx, p, parts); }); };
+  if (a.fetched == nullptr) return launch();
+  for (p.group = 0; p.group < a.fetched->num_groups; ++p.group) {
+    a.fetched->fetch->Await(kUp, p.group);
+    launch();
+    a.fetched->fetch->Done();
+  }
 }
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -274,7 +282,10 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const int num_pairs = static_cast<int>(pairs), e = static_cast<int>(num_experts);
   const dim3 sort_grid(static_cast<unsigned>(blocks)), sort_block(kSortThreads);
   Launch(ctx, CountKernel, sort_grid, sort_block, 0, experts, sorted, num_pairs, e);
-  Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts);
+  const int num_groups = a.fetched == nullptr ? 1 : a.fetched->num_groups;
+  DSV4_CHECK(num_groups >= 1 && num_groups <= kMaxFetchGroups, num_groups, " groups");
+  Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts,
+         a.fetched == nullptr ? nullptr : a.fetched->group_of, num_groups);
   Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(),
          sorted, num_pairs, e);
   const int row_blocks8 = static_cast<int>(most_rows / 8);
@@ -292,7 +303,7 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
            static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
   }
   ExpertsParams p = {};
-  p.matrices = a.matrices.data();
+  p.matrices = a.fetched == nullptr ? a.matrices.data() : a.fetched->matrices.data();
   p.sorted = sorted;
   p.row_blocks8 = row_blocks8;
   p.hidden = hidden;
@@ -305,14 +316,14 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.scale_stride = static_cast<int>(CeilDiv(d, kFp8BlockSize));
   p.row_tiles = static_cast<int>(CeilDiv(f, kTileRows16));
   p.row_steps = static_cast<int>(CeilDiv(f, 64));
-  LaunchProduct<true>(ctx, a.first.gate.format, p, parts);
+  LaunchProduct<true>(ctx, a, p, parts);
 
   p.tokens = hidden;
   p.slabs = static_cast<int>(f_slabs);
   p.scale_stride = static_cast<int>(CeilDiv(f, kFp8BlockSize));
   p.row_tiles = static_cast<int>(CeilDiv(d, kTileRows16));
   p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
-  LaunchProduct<false>(ctx, a.first.down.format, p, parts);
+  LaunchProduct<false>(ctx, a, p, parts);
 
   Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, a.outputs.f32(), a.shared.f32(),
          a.y.f32(), static_cast<int>(picked), static_cast<int>(d),

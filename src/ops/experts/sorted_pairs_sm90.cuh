@@ -24,14 +24,15 @@ __host__ __device__ constexpr int Width(int c) {
 }
 
 struct Totals {
-  int rows;
-  int class_end[kNumWidths];  // of `tiles`
+  int rows;                   // of all groups
+  int begin;                  // of `tiles`: the group's first
+  int class_end[kNumWidths];  // likewise
 };
 
 // Pairs in the order of their experts. An expert's rows begin at a multiple of 8; the rows between are no pair (-1).
 struct Sorted {
   int* histogram;     // [sorting blocks, E]: pairs, then the first row of the block's pairs
-  Totals* totals;
+  Totals* totals;     // [groups of experts]
   ExpertTile* tiles;
   int* pair;          // [rows]
   int* row;           // [pairs]: of the pair
@@ -87,9 +88,9 @@ __device__ __forceinline__ int BlockBroadcastLast(int value, int* shared) {
   return value;
 }
 
-// One block, one thread an expert.
+// One block, one thread an expert. group_of [num_experts]: the groups that they are multiplied in, or null: one group.
 __global__ void __launch_bounds__(kSortThreads)
-    PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens) {
+    PlaceKernel(Sorted s, int num_blocks, int num_experts, int most_tokens, const int* group_of, int num_groups) {
   __shared__ int warp_sums[32];
   AllowNext();
   WaitForPrevious();
@@ -103,14 +104,19 @@ __global__ void __launch_bounds__(kSortThreads)
   const int each = num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
   const int rows_end = BlockScan(padded, warp_sums);
   if (e == kSortThreads - 1) s.totals->rows = rows_end;
+  const int group = e < num_experts && group_of != nullptr ? group_of[e] : 0;
   int tile = 0, class_begin = 0;
+  for (int g = 0; g < num_groups; ++g) {
+    if (e == kSortThreads - 1) s.totals[g].begin = class_begin;
 #pragma unroll
-  for (int c = 0; c < kNumWidths; ++c) {
-    const bool mine = each <= Width(c) && (c + 1 == kNumWidths || each > Width(min(c + 1, kNumWidths - 1)));
-    const int end = BlockScan(mine ? num_tiles : 0, warp_sums);
-    if (mine) tile = class_begin + end - num_tiles;
-    if (e == kSortThreads - 1) s.totals->class_end[c] = class_begin + end;
-    class_begin += BlockBroadcastLast(end, warp_sums);
+    for (int c = 0; c < kNumWidths; ++c) {
+      const bool mine = group == g && each <= Width(c) &&
+                        (c + 1 == kNumWidths || each > Width(min(c + 1, kNumWidths - 1)));
+      const int end = BlockScan(mine ? num_tiles : 0, warp_sums);
+      if (mine) tile = class_begin + end - num_tiles;
+      if (e == kSortThreads - 1) s.totals[g].class_end[c] = class_begin + end;
+      class_begin += BlockBroadcastLast(end, warp_sums);
+    }
   }
   if (e >= num_experts) return;
   const int row0 = rows_end - padded;

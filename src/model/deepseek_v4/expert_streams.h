@@ -1,0 +1,46 @@
+// Experts of the host for prompts: nearly all of a layer's are needed, so they are copied to the device's memory in the
+// order of the layers, beside the work, and multiplied there (docs/offload.md).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "model/deepseek_v4/expert_placement.h"
+#include "model/deepseek_v4/fetch_schedule.h"
+#include "ops/experts/experts.h"
+
+namespace dsv4::deepseek_v4 {
+
+class ExpertStreams {
+ public:
+  // Of the device's memory, at most; expert_bytes: of one expert of every layer, `num_experts` of each.
+  static int64_t Bytes(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts);
+
+  // `bytes`: as above. `weights` are in the device's memory and, where `placement` says so, the host's; both outlive
+  // this. Null: no room on the device, or it has no kernels for it.
+  static std::unique_ptr<ExpertStreams> Open(Device& device, const Weights& weights, const ExpertPlacement& placement,
+                                             std::span<const int64_t> expert_bytes);
+  ~ExpertStreams();
+
+  // Follows a swap that is queued on `device`: `experts` are the layer's, as they lie then. Forget comes before its
+  // copies.
+  void Forget() { schedule_->Forget(); }
+  void Swap(Device& device, const ExpertSwap& swap, std::span<const ExpertWeights> experts);
+
+  const FetchedExperts* Of(int64_t layer) const;  // null: it has none on the host
+  int64_t fetched_bytes() const { return schedule_->fetched_bytes(); }
+
+ private:
+  class LayerFetch;
+  struct Layer;
+  ExpertStreams();
+
+  DeviceBuffer memory_;  // the places, then the layers' tables
+  std::unique_ptr<FetchSchedule> schedule_;
+  std::vector<std::unique_ptr<Layer>> layers_;  // null: none on the host
+};
+
+}  // namespace dsv4::deepseek_v4

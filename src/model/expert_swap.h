@@ -1,0 +1,14 @@
+// Two routed experts of a layer that change places.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4 {
+
+struct ExpertSwap {
+  int64_t layer = 0;
+  int64_t in = 0;   // from the host's memory to the device's
+  int64_t out = 0;  // the other way
+};
+
+}  // namespace dsv4
