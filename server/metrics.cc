@@ -245,6 +245,8 @@ std::string Metrics::Render(const Gauges& g) const {
              static_cast<double>(experts_.chosen_resident));
     page.One("dsv4:expert_fetched_bytes_total", "counter",
              "Bytes of experts in host memory that passes needed, once a pass.", experts_.fetched_bytes);
+    page.One("dsv4:expert_swaps_total", "counter", "Pairs of experts that changed places between host and device.",
+             static_cast<double>(experts_.swaps));
   }
   page.One("dsv4:connections", "gauge", "Open connections.", static_cast<double>(g.connections));
   page.One("dsv4:body_bytes", "gauge", "Bytes held for the bodies of requests.", static_cast<double>(g.body_bytes));

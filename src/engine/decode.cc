@@ -30,6 +30,7 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
 Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_token) {
   DSV4_RETURN_IF_ERROR(health());
   DSV4_ASSIGN_OR_RETURN(const bool on_device, CanDrawOnDevice(items));
+  repicker_.Look(*ranks_);
   return on_device ? DecodeOnDevice(items, on_token) : DecodeOnHost(items, on_token);
 }
 

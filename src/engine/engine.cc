@@ -50,6 +50,7 @@ EngineImpl::~EngineImpl() { CloseDevices({}); }
 
 Status EngineImpl::Start(Loaded loaded) {
   load_times_ = loaded.times;
+  if (loaded.experts_on_host) repicker_.TurnOn();
   memory_ = std::make_shared<SequenceMemory>(std::move(loaded.devices), kv_layout_);
   memory_->engine = this;
   memory_->fingerprint = fingerprint_;
@@ -149,6 +150,7 @@ Status EngineImpl::Run() {
   const PoolUse use(&pool());
   try {
     // Everything that a pass needs, for the largest pass, before the first one: no failure half-way.
+    repicker_.Look(*ranks_);
     const int64_t budget = std::max<int64_t>(prefill_chunk_, static_cast<int64_t>(parts.size()));
     const int64_t most = std::max(budget, runner().regimes().MaxRows(Regime::kDecode, budget));
     int64_t total = 0;

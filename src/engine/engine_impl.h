@@ -17,6 +17,7 @@
 #include "engine/options.h"
 #include "engine/rank_decode_steps.h"
 #include "engine/ranks.h"
+#include "engine/repick.h"
 #include "engine/runner.h"
 #include "engine/session.h"
 #include "kv/sequence_cache.h"
@@ -45,6 +46,7 @@ class EngineImpl : public Engine {
     RankPlaces places;
     ModelInfo info;
     LoadTimes times;
+    bool experts_on_host = false;
   };
   static Result<Loaded> LoadModel(const EngineOptions& options);
 
@@ -81,6 +83,7 @@ class EngineImpl : public Engine {
   ThreadPool& pool() const { return ranks_->leader_pool(); }
   Runner& runner() const { return ranks_->leader(); }
   Drafting& drafting() { return drafting_; }
+  Repicker& repicker() { return repicker_; }
 
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);
@@ -119,6 +122,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<RankDecodeSteps> decode_steps_;
   Drafting drafting_;
+  Repicker repicker_;
   dsv4::Step step_;
   std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
   std::vector<RankCaches*> step_caches_;  // of step_'s sequences

@@ -84,6 +84,9 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, plan.available_bytes, progress, &out.times));
   if ((options.count_experts || plan.host_expert_bytes > 0) && !out.models.front()->CountExperts(device))
     return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
+  out.experts_on_host = plan.host_expert_bytes > 0;
+  for (size_t r = 0; r < out.models.size() && plan.host_expert_bytes > 0; ++r)
+    out.models[r]->StreamExperts(*out.devices[r]);
   return out;
 }
 

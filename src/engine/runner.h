@@ -23,7 +23,7 @@ class Runner {
          int64_t max_context, int64_t recording_bytes);
 
   Device& device() const { return device_; }
-  const LoadedModel& model() const { return *model_; }
+  LoadedModel& model() const { return *model_; }
   ExecContext& context() { return ctx_; }
   void SetRanks(const RankView& view);  // one of several from now on: the layers are planned anew
   Recordings& recordings() { return recordings_; }

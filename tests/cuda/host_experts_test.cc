@@ -3,6 +3,7 @@
 
 #include "dsv4/experts.h"
 #include "dsv4/inspect.h"
+#include "engine/engine_impl.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
 #include "support/random.h"
@@ -78,6 +79,27 @@ TEST(CudaHostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
       EXPECT_GT(use.fetched_bytes, 0);
       EXPECT_EQ(use.chosen, 4u * 6 * (100 + 700 + 3000 + 4 * 3 + 4));
       EXPECT_LT(use.chosen_resident, use.chosen);
+    }
+  }
+}
+
+// Recorded steps, prompts that fetch experts and swaps at random, in turns.
+TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
+  DSV4_GPU_OR_SKIP();
+  for (const char* device : {"cuda", "cuda:0*2"}) {
+    EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
+    const std::vector<float> want = LogitsOfRegimes(*LoadOrFail(options));
+    options.gpu_memory = int64_t{12} << 30;
+    const auto engine = LoadOrFail(options);
+    ASSERT_NE(engine, nullptr);
+    const Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
+    Random random(17);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<ExpertSwap> swaps;
+      for (int i = 0; i < 200; ++i) swaps.push_back({random.Index(4), random.Index(256), random.Index(256)});
+      for (int r = 0; r < ranks.count(); ++r)
+        EXPECT_GT(ranks.runner(r).model().SwapExperts(ranks.runner(r).device(), swaps), 10);
+      EXPECT_TRUE(LogitsOfRegimes(*engine) == want) << device << ", round " << round;
     }
   }
 }

@@ -14,6 +14,8 @@
 #include "base/file.h"
 #include "dsv4/experts.h"
 #include "dsv4/inspect.h"
+#include "engine/drafts_fixture.h"
+#include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 #include "io/test_files.h"
 #include "support/random.h"
@@ -226,6 +228,95 @@ TEST(HostExperts, ByCountsTheHotOnesStay) {
   const double by_counts = hit_rate(temp / "counts"), evenly = hit_rate("");
   EXPECT_GT(by_counts, 0.75);
   EXPECT_GT(by_counts, evenly + 0.1);
+}
+
+// Swaps at random, and none that the experts' places forbid: the bits stay.
+TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
+  for (const char* device : {"cpu", "cpu*2"}) {
+    EngineOptions options = SkewableNano();
+    options.device = device;
+    const std::vector<float> want = SomeLogits(*LoadOrFail(options));
+    options.gpu_memory = LimitFor(options, 0.4);
+    const auto engine = LoadOrFail(options);
+    ASSERT_NE(engine, nullptr);
+    const Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
+    Random random(17);
+    int64_t made = 0;
+    for (int round = 0; round < 4; ++round) {
+      std::vector<ExpertSwap> swaps;
+      for (int i = 0; i < 30; ++i)
+        swaps.push_back({random.Index(kNanoLayers), random.Index(kNanoExperts), random.Index(kNanoExperts)});
+      for (int r = 0; r < ranks.count(); ++r) {
+        const int64_t n = ranks.runner(r).model().SwapExperts(ranks.runner(r).device(), swaps);
+        made += n;
+        EXPECT_LT(n, 30) << "an expert cannot come from the host twice";
+      }
+      EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", round " << round;
+    }
+    EXPECT_GT(made, 10 * ranks.count());
+    const ExpertUse use = engine->expert_use().value();
+    EXPECT_EQ(use.on_host, SumOf(PlanFor(options).experts_on_host));
+    EXPECT_EQ(use.swaps * ranks.count(), made);
+    EXPECT_LT(use.chosen_resident, use.chosen);
+  }
+}
+
+// Batches with every option, drafts, and sessions that go on from a snapshot (the prefix cache's way), while experts
+// change places between them.
+TEST(HostExperts, BatchesDraftsAndSnapshotsKnowNothingOfPlaces) {
+  for (const char* device : {"cpu", "cpu*2"}) {
+    EngineOptions options = SkewableNano();
+    options.device = device;
+    const auto whole = LoadOrFail(options);
+    const std::vector<DraftWanted> wanted = EveryOption(3);
+    const std::vector<DraftOutcome> plain = DraftedDecode(*whole).Run(wanted, nullptr, 0);
+    const std::vector<float> behind = ExpectSnapshotGoesOn(*whole).logits;
+    options.gpu_memory = LimitFor(options, 0.4);
+    const auto engine = LoadOrFail(options);
+    ASSERT_NE(engine, nullptr);
+    const Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
+    Random random(23);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<ExpertSwap> swaps;
+      for (int i = 0; i < 30; ++i)
+        swaps.push_back({random.Index(kNanoLayers), random.Index(kNanoExperts), random.Index(kNanoExperts)});
+      for (int r = 0; r < ranks.count(); ++r)
+        EXPECT_GT(ranks.runner(r).model().SwapExperts(ranks.runner(r).device(), swaps), 0);
+      EXPECT_EQ(DraftedDecode(*engine).Differences(wanted, plain, std::make_unique<LookupDrafter>(), 5), "") << device;
+      EXPECT_EQ(ExpectSnapshotGoesOn(*engine).logits, behind) << device;
+    }
+  }
+}
+
+// What tokens choose moves to the device, without a file of counts.
+TEST(HostExperts, RepickingFollowsWhatIsChosen) {
+  EngineOptions options = SkewableNano(/*skewed=*/true);
+  const std::vector<TokenId> tokens = SomeTokens(200, 9, 4096);
+  const std::vector<float> want = AllLogits(*LoadOrFail(options), tokens);
+  options.gpu_memory = LimitFor(options, 0.5);
+  const auto engine = LoadOrFail(options);
+  auto& impl = dynamic_cast<EngineImpl&>(*engine);
+  ExpertUse before;
+  const auto hit_rate = [&] {
+    EXPECT_TRUE(AllLogits(*engine, tokens) == want);
+    const ExpertUse use = engine->expert_use().value();
+    const auto hits = static_cast<double>(use.chosen_resident - before.chosen_resident);
+    EXPECT_GE(use.fetched_bytes, before.fetched_bytes);
+    const auto all = static_cast<double>(use.chosen - before.chosen);
+    before = use;
+    return hits / all;
+  };
+  const double evenly = hit_rate();
+  EXPECT_GT(impl.repicker().Repick(impl.ranks()), 0);
+  const ExpertUse after = engine->expert_use().value();
+  EXPECT_EQ(after.chosen_resident, before.chosen_resident) << "what was a hit stays one";
+  EXPECT_EQ(after.fetched_bytes, before.fetched_bytes);
+  EXPECT_EQ(after.on_host, before.on_host);
+  const double picked = hit_rate();
+  EXPECT_GT(picked, evenly + 0.1);
+  EXPECT_GT(picked, 0.75);
+  for (int i = 0; i < 3; ++i) (void)hit_rate(), (void)impl.repicker().Repick(impl.ranks());
+  EXPECT_EQ(impl.repicker().Repick(impl.ranks()), 0) << "places are the best by now";
 }
 
 TEST(HostExperts, SkewedRoutingIsSkewed) {

@@ -17,7 +17,7 @@ using ::testing::Not;
 ExpertUse SomeUse() {
   return {.experts = 6, .on_host = 2, .host_bytes = 2000, .counted = true,
           .counts = {.num_layers = 2, .num_experts = 3, .chosen = {5, 0, 1, 2, 2, 2}},
-          .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000};
+          .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7};
 }
 
 TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
@@ -33,7 +33,8 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
                            "dsv4:expert_host_bytes{model_name=\"m\"} 2000\n",
                            "dsv4:expert_choices_total{model_name=\"m\"} 12\n",
                            "dsv4:expert_hits_total{model_name=\"m\"} 9\n",
-                           "dsv4:expert_fetched_bytes_total{model_name=\"m\"} 3000\n"}) {
+                           "dsv4:expert_fetched_bytes_total{model_name=\"m\"} 3000\n",
+                           "dsv4:expert_swaps_total{model_name=\"m\"} 7\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
 }
