@@ -62,7 +62,7 @@ struct PlannedOp {
 
 // What GPUs with so much memory would hold, with no other program on them: computed from sizes, nothing is measured.
 struct CardPlan {
-  int64_t gigabytes = 0;        // of each, in 10^9 bytes
+  int64_t gigabytes = 0;        // of each, as it is sold
   int count = 1;                // a rank each
   bool fits = false;            // all but the routed experts does
   double resident = 0;          // share of the experts' bytes that the GPUs hold

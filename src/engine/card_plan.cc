@@ -11,20 +11,20 @@ namespace dsv4 {
 
 namespace {
 
-// Nominal rates, in bytes a second, of a card of this size: its memory, and reads of host memory by kernels (measured
-// on one H200 behind PCIe 5; half behind PCIe 4).
+// A card that is sold with so many gigabytes: its memory as drivers report it, and nominal rates, in bytes a second: of
+// that memory, and of kernels that read host memory (measured on one H200 behind PCIe 5; half behind PCIe 4).
 struct Card {
-  int64_t gigabytes;
+  int64_t gigabytes, mebibytes;
   double memory_rate, link_rate;
 };
 constexpr Card kCards[] = {
-    {24, 1.01e12, kHostLinkRate / 2},  // RTX 4090
-    {32, 1.79e12, kHostLinkRate},      // RTX 5090
-    {48, 0.86e12, kHostLinkRate / 2},  // L40S
-    {80, 3.35e12, kHostLinkRate},      // H100
-    {96, 1.79e12, kHostLinkRate},      // RTX PRO 6000
-    {141, 4.8e12, kHostLinkRate},      // H200
-    {192, 8.0e12, kHostLinkRate},      // B200
+    {24, 24564, 1.01e12, kHostLinkRate / 2},  // RTX 4090
+    {32, 32607, 1.79e12, kHostLinkRate},      // RTX 5090
+    {48, 46068, 0.86e12, kHostLinkRate / 2},  // L40S
+    {80, 81559, 3.35e12, kHostLinkRate},      // H100
+    {96, 97887, 1.79e12, kHostLinkRate},      // RTX PRO 6000
+    {141, 143771, 4.8e12, kHostLinkRate},     // H200
+    {192, 183359, 8.0e12, kHostLinkRate},     // B200
 };
 constexpr int64_t kDriverBytes = 700'000'000;  // that a GPU's driver and a program's kernels keep
 constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes longer among ranks: two H200
@@ -32,7 +32,7 @@ constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes lon
 constexpr double kOfNominal = 0.43;
 
 CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const Card& card, int count) {
-  const int64_t memory = card.gigabytes * 1'000'000'000 - kDriverBytes;
+  const int64_t memory = (card.mebibytes << 20) - kDriverBytes;
   const RankPlaces places{.count = count, .transport = ExchangeTransport::kWords, .free_bytes = memory};
   const PlannedDevice gpu = PlannedDevice::AnyGpu();
   const MemoryPlan plan = PlanMemory(options, source, gpu, places);

@@ -156,7 +156,7 @@ class Engine(CliTestCase):
             shares = [cards[g, n]["resident"] for g in (24, 32, 48, 80, 96, 141, 192)]
             self.assertEqual(shares, sorted(shares))
         one = cards[141, 1]
-        self.assertTrue(0.75 < one["resident"] < 0.9, one)  # 156 GB of experts
+        self.assertTrue(0.85 < one["resident"] < 0.95, one)  # 156 GB of experts
         self.assertGreater(cards[192, 1]["tokens_per_s_extrapolated"], 2 * one["tokens_per_s_extrapolated"])
         text = self.ok("inspect", "--synthetic", "flash", "--plan").decode()
         self.assertIn("other GPUs", text)
