@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/experts.h"
 #include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
 #include "dsv4/session.h"
@@ -90,6 +91,18 @@ void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Eng
   Report(options, Json{{"phase", "memory"}, {"gpus", plan.devices}, {"planned_bytes", planned}, {"used_bytes", used}},
          "memory of a GPU: planned " + FormatBytes(planned) + ", used " + FormatBytes(used) + " (" +
              FormatFixed(off, 1) + " %)");
+}
+
+// Where experts are counted: how many choices found theirs on the device, and what it took to bring the others.
+void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
+  if (!use.counted || use.chosen == 0) return;
+  const double hits = static_cast<double>(use.chosen_resident) / static_cast<double>(use.chosen);
+  Report(options,
+         Json{{"phase", "experts"}, {"choices", use.chosen}, {"hits", use.chosen_resident},
+              {"fetched_bytes", use.fetched_bytes}, {"swaps", use.swaps}},
+         "experts: " + FormatFixed(100 * hits, 2) + " % of " + FormatCount(static_cast<int64_t>(use.chosen)) +
+             " choices on the device, " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
+             " of the others fetched; " + FormatCount(use.swaps) + " pairs changed places");
 }
 
 class Bench {
@@ -327,6 +340,7 @@ int RunBench(const BenchOptions& options) {
     for (const int64_t batch : plan.batches) bench.Decode(batch, context);
   }
   if (!IsCpu(model.device)) ReportMemory(options, memory, *engine);
+  ReportExperts(options, Must(engine->expert_use()));
   WriteCountedExperts(*engine, options.count_experts_file);
   return kExitDone;
 }

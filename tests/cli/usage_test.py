@@ -128,6 +128,18 @@ class Usage(CliTestCase):
         text = self.ok("bench", "--synthetic", "nano", "--prompts", "", "--contexts", "16", "--batches", "1", "--repeat", "1", "--no-ops")
         self.assertNotIn(b"% of FMA peak", text)
 
+    def test_bench_counts_experts(self):
+        args = ["bench", "--synthetic", "nano", "--layers", "1", "--prompts", "", "--contexts", "16", "--batches", "1",
+                "--repeat", "1", "--tokens", "1", "--no-ops", "--json"]
+        rows_of = lambda out: [row for row in map(json.loads, out.splitlines()) if row.get("phase") == "experts"]
+        self.assertEqual(rows_of(self.ok(*args)), [], "not asked for")
+        with tempfile.TemporaryDirectory() as folder:
+            experts = rows_of(self.ok(*args, "--count-experts", os.path.join(folder, "counts")))
+        self.assertEqual(len(experts), 1)
+        self.assertGreater(experts[0]["choices"], 0)
+        self.assertEqual(experts[0]["hits"], experts[0]["choices"], "all are on the device")
+        self.assertEqual((experts[0]["fetched_bytes"], experts[0]["swaps"]), (0, 0))
+
     def test_bench_of_linears(self):
         lines = self.ok("bench", "--synthetic", "nano", "--linears", "--shapes", "64x256", "--prompts", "3", "--threads", "1", "--json")
         rows = [json.loads(line) for line in lines.splitlines()][1:]
