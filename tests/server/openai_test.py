@@ -422,8 +422,8 @@ class Drafts(ServerTestCase):
                 self.assertNotIn("accepted_prediction_tokens", reply["usage"]["completion_tokens_details"])
         drafts = self.server.metric("vllm:spec_decode_num_draft_tokens_total")
         accepted = self.server.metric("vllm:spec_decode_num_accepted_tokens_total")
-        self.assertGreater(drafts, 0)
-        self.assertGreaterEqual(drafts, accepted)
+        self.assertGreater(accepted, 0)
+        self.assertGreater(drafts, accepted)
         self.assertEqual(self.server.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total"), accepted)
         self.assertGreater(self.server.metric("dsv4:decode_steps_total"), 0)
 
@@ -440,6 +440,12 @@ class Drafts(ServerTestCase):
                     call.pop("id")  # random
                 replies.append(message)
             self.assertEqual(*replies)
+
+
+class DsparkDrafts(Drafts):
+    """With the bundled model's own module, which is right sometimes."""
+
+    FLAGS = ["--speculate", "dspark", "--draft-threshold", "0"]
 
 
 if __name__ == "__main__":
