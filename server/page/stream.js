@@ -86,6 +86,7 @@ class Meter {
     const rate = t ? t.predicted_per_second : tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
     if (tokens) parts.push(tokens + (tokens === 1 ? " token" : " tokens"));
     if (rate) parts.push(rate.toFixed(1) + " per second");
+    if (t && t.queue_ms >= 100) parts.push("waited " + shortTime(t.queue_ms));
     if (t) parts.push("prompt read in " + shortTime(t.prompt_ms));
     else if (this.first) parts.push("first after " + shortTime(this.first - this.begin));
     if (u) {

@@ -224,9 +224,9 @@ class Page(ServerTestCase):
         b.script("window.say('Hello'); window.say('', {finish_reason: 'stop'}); window.more({choices: [], usage: {prompt_tokens: 26000,"
                  "completion_tokens: 8, prompt_tokens_details: {cached_tokens: 1000}, completion_tokens_details: "
                  "{accepted_prediction_tokens: 5}}, timings: {prompt_n: 25000, prompt_ms: 38000, predicted_n: 8, predicted_ms: 100,"
-                 "predicted_per_second: 80, draft_n: 6, draft_n_accepted: 5}}); window.end()")
+                 "predicted_per_second: 80, queue_ms: 1500, draft_n: 6, draft_n_accepted: 5}}); window.end()")
         b.wait(IDLE % 1)
-        self.assertEqual(self.text(".stats"), "8 tokens, 80.0 per second, prompt read in 38.0 s, 1000 of 26000 prompt tokens kept, "
+        self.assertEqual(self.text(".stats"), "8 tokens, 80.0 per second, waited 1.5 s, prompt read in 38.0 s, 1000 of 26000 prompt tokens kept, "
                                               "5 of 6 drafts accepted")
         self.assertEqual(self.texts("progress"), [])
 
