@@ -150,13 +150,12 @@ class Page(ServerTestCase):
         self.set("temperature", "1")
         b.click("#thinking")
         b.script("const f = window.fetch; window.fetch = (u, o) => { if (o && o.body) { const x = JSON.parse(o.body); x.ignore_eos = "
-                 "window.forever !== false; o = {...o, body: JSON.stringify(x)}; } return f(u, o); }")
+                 "true; o = {...o, body: JSON.stringify(x)}; } return f(u, o); }")
         b.type("#input", "Tell me a story." + ENTER)
         b.wait("document.querySelector('.stats') && document.querySelector('.stats').textContent.includes('per second')")
         b.type("#input", ESCAPE)
         b.wait("document.querySelector('.error') && document.querySelector('.error').textContent == 'Stopped.'")
         self.server.wait_until_idle()  # the server has stopped, too
-        b.script("window.forever = false")
         self.set("max_tokens", "5")
         self.press("Try again", ".failure")
         b.wait(IDLE % 1)
