@@ -28,6 +28,11 @@ inline DeviceFault EnvFailDeviceAfter() {
   return fault;
 }
 
+// CUDA_MODULE_LOADING=EAGER, unless it is set: a GPU's kernels are loaded when it is opened. By default CUDA loads one
+// when it is launched for the first time, under a lock of the process, and may wait for the GPU then; where that polls
+// for what another GPU is yet to be given, nobody goes on. Before the process's first call of CUDA.
+inline void LoadKernelsAtOnce() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+
 // Where the user's programs keep what they remember: XDG_STATE_HOME, else .local/state in HOME; empty: neither is
 // known. Relative paths do not count.
 inline std::string EnvStateHome() {

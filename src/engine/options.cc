@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/env.h"
 #include "base/str.h"
 #include "base/thread_pool.h"
 #include "device/cpu_features.h"
@@ -121,6 +122,7 @@ std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
 Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> names, RankDevices(o.device));
   std::vector<std::unique_ptr<Device>> devices;
+  if (names.size() > 1) LoadKernelsAtOnce();
   for (const std::string& name : names) {
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
     if (o.gpu_memory > 0) device->LimitMemory(o.gpu_memory);
