@@ -102,7 +102,8 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
 
   place(moe.rounded, std::max(FloatBytes(t, std::max(d, f)), BlockBytes(t, d) + BlockBytes(t, f)));
   place(moe.router_logits, f32, Shape{t, c.num_experts});
-  place(expert_ids, DType::kI32, Shape{c.num_layers + (c.draft.stages > 0 ? 1 : 0), t, 1 + a});
+  // Every layer's begin 16-byte aligned, as ranks' exchanges take them.
+  place(expert_ids, DType::kI32, Shape{c.num_layers + (c.draft.stages > 0 ? 1 : 0), CeilDiv(t, 4) * 4, 1 + a});
   place(moe.routing_weights, f32, Shape{t, 1 + a});
   place(moe.shared_gate, f32, Shape{t, f});
   place(moe.shared_up, f32, Shape{t, f});

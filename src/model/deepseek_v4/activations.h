@@ -63,8 +63,8 @@ class Activations : public StepMemory {
   AttentionBuffers attention;
   MoeBuffers moe;
   DraftBuffers draft;
-  Tensor expert_ids;           // i32 [L, T, 1 + A]: moe's of every layer, kept until the pass ends; stages of a draft
-                               // module have one more together
+  Tensor expert_ids;           // i32 [L, T in fours, 1 + A]: moe's of every layer, kept until the pass ends; stages of
+                               // a draft module have one more together
   Tensor out_streams;          // f32 [R, H, D]
   Tensor out;                  // f32 [R, D]
   Room rounded_out;            // D columns, R rows
