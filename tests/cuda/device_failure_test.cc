@@ -19,7 +19,7 @@ int Fail(const char* step, const std::string& what) {
   return 1;
 }
 
-// The exit status of a process that lives through it.
+// The exit status of a process that does not crash, hang or go on with a broken GPU.
 int BreakAndRestart() {
   auto loaded = Engine::Load({.model_dir = std::string(DSV4_SOURCE_DIR) + "/models/nano", .device = "cuda"});
   if (!loaded.ok()) return Fail("load", loaded.status().message());
@@ -36,7 +36,10 @@ int BreakAndRestart() {
   session.reset();
 
   const Status restarted = engine.Restart();
-  if (!restarted.ok()) return Fail("restart", restarted.message());
+  if (!restarted.ok()) {  // the driver keeps the GPU from this process: the engine says so, and a server ends
+    const bool closed = engine.health().message() == restarted.message() && !engine.NewSession().ok();
+    return closed ? 0 : Fail("restart", restarted.message());
+  }
   session = std::move(engine.NewSession()).value();
   const Status again = session->Append(tokens, LogitRows::kAll, &after);
   if (!again.ok()) return Fail("after", again.message());
@@ -45,7 +48,7 @@ int BreakAndRestart() {
 
 // In a process of its own, which begins anew: this one has more on the GPU, which would be lost. For the same reason
 // the GPU is not asked for as other tests do it.
-TEST(CudaDeviceFailure, IsOverOnceTheDeviceIsOpenedAnew) {
+TEST(CudaDeviceFailure, IsOverOnceTheDeviceIsOpenedAnewOrTheEngineIsClosed) {
   if (!Device::Open("cuda").ok()) GTEST_SKIP() << "no GPU that this build runs on";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(std::exit(BreakAndRestart()), ::testing::ExitedWithCode(0), "");
