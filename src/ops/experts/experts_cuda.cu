@@ -41,7 +41,7 @@ __device__ __forceinline__ int BlockScan(int x) {
 // The pairs that have an expert, sorted by it, and the chunks. Within an expert the order varies from run to run; no
 // result depends on it.
 template <int Planes>
-__device__ void MakePlan(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
+__device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
                          int32_t* plan, Chunk* chunks, int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
   const int e = threadIdx.x;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
-    MakePlan<Planes>(experts, num_pairs, num_experts, chunk_tokens, by_token, plan, chunks, pairs);
+    SortPairs<Planes>(experts, num_pairs, num_experts, chunk_tokens, by_token, plan, chunks, pairs);
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
@@ -197,90 +197,124 @@ bool Rounds(ActivationDtype mode, const QuantTensor& w) {
   return w.quantised() && (mode == ActivationDtype::kFp8 || mode == ActivationDtype::kNvfp4);
 }
 
+// How rows are multiplied by the kernels of decode rows, and with what.
+struct Grouped {
+  const ExecContext& ctx;
+  const ExpertsArgs& a;
+  int64_t t, d, slots, pairs, f, num_experts;
+  int planes;                    // BF16 numbers that an input is
+  bool up_packed, down_packed;   // in tiles; else float32 rows
+  bool round_x, round_hidden;
+  bool hidden_f32;               // between the launches: where it is rounded or multiplied in float32
+  bool direct;                   // one token without a plan
+  bool wide, by_token;           // chunks of two blocks of columns; ChunkCost
+  int64_t chunk_tokens, max_chunks;
+  GroupedScratch places;
+  GemmArgs up, down;
+
+  template <typename T>
+  T* At(int64_t place) const {
+    return reinterpret_cast<T*>(ctx.scratch.data + place);
+  }
+};
+
+Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
+  Grouped g = {.ctx = ctx, .a = a};
+  g.t = a.x.dim(0), g.d = a.x.dim(1), g.slots = a.experts.dim(1), g.pairs = g.t * g.slots, g.f = a.hidden.dim(1) / 2;
+  g.num_experts = static_cast<int64_t>(a.matrices.size());
+  DSV4_CHECK(g.num_experts <= kMaxExperts && g.pairs < (int64_t{1} << 31) && g.t <= kMaxTokensOnGpu);
+  DSV4_CHECK(a.first.up.format == a.first.gate.format, "gate and up of one format");
+  g.planes = ctx.f32_inputs ? 3 : 2;
+  g.up_packed = a.first.gate.format != WeightFormat::kF32, g.down_packed = a.first.down.format != WeightFormat::kF32;
+  g.round_x = Rounds(a.activation, a.first.gate), g.round_hidden = Rounds(a.activation, a.first.down);
+  g.hidden_f32 = g.round_hidden || !g.up_packed || !g.down_packed;
+  g.direct = g.t == 1 && g.planes == 2 && !g.round_x && g.d <= kMaxDirectColumns;
+  // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
+  g.wide = g.planes == 3 || g.pairs > 2 * g.num_experts;
+  g.by_token = !g.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
+  g.chunk_tokens = BlockTokens(g.planes) * (g.wide ? 2 : 1);
+  g.max_chunks = g.direct ? g.slots : std::min<int64_t>(g.pairs, g.num_experts + g.pairs / g.chunk_tokens);
+  g.places = GroupedScratchOf(ctx, ShapeOf(a), g.t);
+  static_assert(sizeof(Chunk) == kChunkBytes);
+  DSV4_CHECK(g.places.bytes <= ctx.scratch.bytes);
+  return g;
+}
+
+// Both products as of one token, which needs no plan.
+void SetProducts(Grouped& g) {
+  const ExpertsArgs& a = g.a;
+  g.up = {.matrices = a.matrices.data(),
+          .num_experts = static_cast<int>(g.num_experts),
+          .experts = a.experts.i32(),
+          .num_slots = static_cast<int>(g.slots),
+          .x = a.x.f32(),
+          .k = static_cast<int>(g.d),
+          .n = static_cast<int>(g.f),
+          .limit = a.limit,
+          .weights = a.weights.f32(),
+          .policy = g.t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
+  g.down = g.up;
+  if (g.direct && g.slots > 1) g.up.always = a.always;
+  g.down.x = nullptr, g.down.k = static_cast<int>(g.f), g.down.n = static_cast<int>(g.d);
+  g.down.outputs = a.outputs.f32();
+  g.down.planes = g.At<uint16_t>(g.places.hidden_planes), g.down.plane_elements = g.pairs * PaddedColumns(g.f);
+  if (g.hidden_f32) {
+    g.up.hidden = a.hidden.f32();
+  } else {
+    g.up.hidden_planes = g.At<uint16_t>(g.places.hidden_planes), g.up.hidden_plane_elements = g.down.plane_elements;
+  }
+}
+
+// PlanKernel, and its results as the products' chunks and inputs.
+void MakePlan(Grouped& g) {
+  int32_t* plan = g.At<int32_t>(g.places.plan);
+  Chunk* chunks = g.At<Chunk>(g.places.chunks);
+  int32_t* sorted = g.At<int32_t>(g.places.pairs);
+  const int64_t x_elements = g.t * PaddedColumns(g.d);
+  uint16_t* x_planes = g.At<uint16_t>(g.places.x_planes);
+  Launch(g.ctx, g.planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + g.t)),
+         dim3(kPlanThreads), 0, g.a.experts.i32(), static_cast<int>(g.pairs), static_cast<int>(g.num_experts),
+         static_cast<int>(g.chunk_tokens), g.by_token, plan, chunks, sorted, g.a.x.f32(), static_cast<int>(g.d),
+         g.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements, g.a.outputs.f32());
+  for (GemmArgs* args : {&g.up, &g.down})
+    args->plan = plan, args->by_token = g.by_token, args->chunks = chunks, args->pairs = sorted;
+  if (g.up_packed) {
+    g.up.experts = nullptr, g.up.x = nullptr, g.up.row_is_token = true;
+    g.up.planes = x_planes, g.up.plane_elements = x_elements;
+  }
+  if (g.down_packed) g.down.experts = nullptr;
+}
+
+void MultiplyUp(const Grouped& g) {
+  if (g.up_packed) return GemmOf<true>(g.ctx, g.a.first.gate.format, g.wide, g.up, g.max_chunks);
+  Launch(g.ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(g.f, 8)), static_cast<unsigned>(g.pairs)), dim3(256), 0,
+         g.up, g.a.hidden.f32());
+}
+
+void MultiplyDown(const Grouped& g) {
+  if (!g.down_packed) {
+    return Launch(g.ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(g.d, 8)), static_cast<unsigned>(g.pairs)),
+                  dim3(256), 0, g.down, g.a.hidden.f32());
+  }
+  if (g.hidden_f32) {
+    Launch(g.ctx, g.planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(g.pairs)), dim3(256), 0,
+           g.a.hidden.f32(), static_cast<int>(g.f), g.round_hidden ? g.a.activation : ActivationDtype::kNative,
+           g.At<uint16_t>(g.places.hidden_planes), g.down.plane_elements);
+  }
+  GemmOf<false>(g.ctx, g.a.first.down.format, g.wide, g.down, g.max_chunks);
+}
+
 // The rows of a, at most ExpertsRowsAtOnce, by the kernels of decode rows.
 void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
-  const int64_t t = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), pairs = t * slots, f = a.hidden.dim(1) / 2;
-  const int64_t num_experts = static_cast<int64_t>(a.matrices.size());
-  DSV4_CHECK(num_experts <= kMaxExperts && pairs < (int64_t{1} << 31) && t <= kMaxTokensOnGpu);
-  const WeightFormat up_format = a.first.gate.format, down_format = a.first.down.format;
-  DSV4_CHECK(a.first.up.format == up_format, "gate and up of one format");
-
-  GemmArgs up = {.matrices = a.matrices.data(),
-                 .num_experts = static_cast<int>(num_experts),
-                 .experts = a.experts.i32(),
-                 .num_slots = static_cast<int>(slots),
-                 .x = a.x.f32(),
-                 .k = static_cast<int>(d),
-                 .n = static_cast<int>(f),
-                 .limit = a.limit,
-                 .weights = a.weights.f32(),
-                 .policy = t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
-  GemmArgs down = up;
-  down.x = nullptr, down.k = static_cast<int>(f), down.n = static_cast<int>(d), down.outputs = a.outputs.f32();
-
-  const GroupedScratch places = GroupedScratchOf(ctx, ShapeOf(a), t);
-  static_assert(sizeof(Chunk) == kChunkBytes);
-  DSV4_CHECK(places.bytes <= ctx.scratch.bytes);
-  uint8_t* const scratch = ctx.scratch.data;
-  const int planes = ctx.f32_inputs ? 3 : 2;
-  const bool up_packed = up_format != WeightFormat::kF32, down_packed = down_format != WeightFormat::kF32;
-  const bool round_x = Rounds(a.activation, a.first.gate), round_hidden = Rounds(a.activation, a.first.down);
-  // Hidden activations stay float32 between the launches where they are rounded or multiplied in float32.
-  const bool hidden_f32 = round_hidden || !up_packed || !down_packed;
-  const bool direct = t == 1 && planes == 2 && !round_x && d <= kMaxDirectColumns;
-  if (direct && slots > 1) up.always = a.always;
-  // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
-  const bool wide = planes == 3 || pairs > 2 * num_experts;
-  const int64_t chunk_tokens = BlockTokens(planes) * (wide ? 2 : 1);
-  const bool by_token = !wide && t >= kCostByTokenFrom && t <= kCostByTokenTo;
-  const int64_t max_chunks = direct ? slots : std::min<int64_t>(pairs, num_experts + pairs / chunk_tokens);
-
-  down.plane_elements = pairs * PaddedColumns(f);
-  uint16_t* hidden_planes = reinterpret_cast<uint16_t*>(scratch + places.hidden_planes);
-  down.planes = hidden_planes;
-  if (!direct && (up_packed || down_packed)) {
-    int32_t* plan = reinterpret_cast<int32_t*>(scratch + places.plan);
-    Chunk* chunks = reinterpret_cast<Chunk*>(scratch + places.chunks);
-    int32_t* sorted = reinterpret_cast<int32_t*>(scratch + places.pairs);
-    const int64_t x_elements = t * PaddedColumns(d);
-    uint16_t* x_planes = reinterpret_cast<uint16_t*>(scratch + places.x_planes);
-    Launch(ctx, planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + t)), dim3(kPlanThreads), 0,
-           a.experts.i32(), static_cast<int>(pairs), static_cast<int>(num_experts), static_cast<int>(chunk_tokens),
-           by_token, plan, chunks, sorted, a.x.f32(), static_cast<int>(d),
-           round_x ? a.activation : ActivationDtype::kNative, x_planes, x_elements, a.outputs.f32());
-    for (GemmArgs* args : {&up, &down})
-      args->plan = plan, args->by_token = by_token, args->chunks = chunks, args->pairs = sorted;
-    if (up_packed)
-      up.experts = nullptr, up.x = nullptr, up.planes = x_planes, up.plane_elements = x_elements,
-      up.row_is_token = true;
-    if (down_packed) down.experts = nullptr;
-  }
-
-  if (hidden_f32) {
-    up.hidden = a.hidden.f32();
-  } else {
-    up.hidden_planes = hidden_planes, up.hidden_plane_elements = down.plane_elements;
-  }
-  if (up_packed) {
-    GemmOf<true>(ctx, up_format, wide, up, max_chunks);
-  } else {
-    Launch(ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(f, 8)), static_cast<unsigned>(pairs)), dim3(256), 0, up,
-           a.hidden.f32());
-  }
-  if (hidden_f32 && down_packed) {
-    Launch(ctx, planes == 3 ? HiddenKernel<3> : HiddenKernel<2>, dim3(static_cast<unsigned>(pairs)), dim3(256), 0,
-           a.hidden.f32(), static_cast<int>(f), round_hidden ? a.activation : ActivationDtype::kNative, hidden_planes,
-           down.plane_elements);
-  }
-  if (down_packed) {
-    GemmOf<false>(ctx, down_format, wide, down, max_chunks);
-  } else {
-    Launch(ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(d, 8)), static_cast<unsigned>(pairs)), dim3(256), 0,
-           down, a.hidden.f32());
-  }
+  Grouped g = GroupedOf(ctx, a);
+  SetProducts(g);
+  if (!g.direct && (g.up_packed || g.down_packed)) MakePlan(g);
+  MultiplyUp(g);
+  MultiplyDown(g);
   if (!a.y) return;
-  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(d, 256)), static_cast<unsigned>(t)), dim3(256), 0,
-         a.shared ? a.shared.f32() : nullptr, a.outputs.f32(), a.y.f32(), static_cast<int>(d), static_cast<int>(slots));
+  Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(DivUp(g.d, 256)), static_cast<unsigned>(g.t)), dim3(256), 0,
+         a.shared ? a.shared.f32() : nullptr, a.outputs.f32(), a.y.f32(), static_cast<int>(g.d),
+         static_cast<int>(g.slots));
 }
 
 }  // namespace
