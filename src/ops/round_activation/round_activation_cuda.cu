@@ -3,6 +3,7 @@
 
 #include "device/launch.cuh"
 #include "ops/block_reduce.cuh"
+#include "ops/nvfp4_row.cuh"
 #include "ops/round_activation/round_activation.h"
 
 namespace dsv4 {
@@ -67,28 +68,16 @@ __global__ void __launch_bounds__(kThreads) RoundNvfp4Kernel(const float* x, flo
   WaitForPrevious();
   const float* in = x + blockIdx.x * k_dim;
   float* out = y + blockIdx.x * k_dim;
-  float largest = 0;
-  int has_nan = 0;
-  for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) {
-    largest = fmaxf(largest, fabsf(in[k]));
-    has_nan |= in[k] != in[k];
-  }
-  largest = BlockMax<kThreads>(largest);
-  has_nan = __syncthreads_or(has_nan);
-  const float global = largest / (6.0f * 448.0f);
-  if (has_nan || !(global >= 0x1p-126f)) {
-    const float fill = has_nan ? __uint_as_float(0x7FC00000u) : 0.0f;
+  const Nvfp4RowScale row = Nvfp4RowScaleOf<kThreads>(in, k_dim);
+  if (row.empty()) {
+    const float fill = row.has_nan ? __uint_as_float(0x7FC00000u) : 0.0f;
     for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) out[k] = fill;
     return;
   }
   for (int64_t first = 0; first < k_dim; first += kThreads) {
     const int64_t k = first + threadIdx.x;
     const float v = k < k_dim ? in[k] : 0.0f;
-    float block_max = fabsf(v);
-#pragma unroll
-    for (int o = 8; o > 0; o /= 2) block_max = fmaxf(block_max, __shfl_xor_sync(0xFFFFFFFFu, block_max, o));
-    const float wanted = block_max / (6.0f * global);
-    const float scale = RoundToE4m3(wanted < 0x1p-9f ? 0x1p-9f : wanted) * global;
+    const float scale = RoundToE4m3(Nvfp4BlockScale(v, row.global)) * row.global;
     if (k < k_dim) out[k] = RoundToE2m1(v / scale) * scale;
   }
 }

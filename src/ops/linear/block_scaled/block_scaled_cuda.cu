@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "device/launch.cuh"
 #include "kv/row_codec.cuh"
-#include "ops/block_reduce.cuh"
 #include "ops/linear/block_scaled/block_scaled.h"
+#include "ops/nvfp4_row.cuh"
 #include "ops/pack_weight/pack_weight.h"
 
 #if __has_include(<cublasLt.h>)
@@ -43,33 +43,22 @@ __global__ void __launch_bounds__(kThreads)
   scales[BlockScaleOffset(row + 8, block, num_blocks)] = static_cast<uint8_t>(E4m3OfTileScale(both >> 8));
 }
 
-// A block a row: its global scale first, then half a warp a block of 16 columns. The arithmetic of
-// ops/round_activation/round_activation_cuda.cu.
+// A block a row: its global scale first, then half a warp a block of 16 columns.
 __global__ void __launch_bounds__(kThreads)
     QuantiseKernel(const float* x, int64_t k_dim, uint8_t* codes, uint8_t* scales, float* row_scale) {
   AllowNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
   const float* in = x + row * k_dim;
-  float largest = 0;
-  int has_nan = 0;
-  for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) {
-    largest = fmaxf(largest, fabsf(in[k]));
-    has_nan |= in[k] != in[k];
-  }
-  largest = BlockMax<kThreads>(largest);
-  has_nan = __syncthreads_or(has_nan);
-  const float global = largest / (6.0f * 448.0f);
-  const bool empty = has_nan || !(global >= 0x1p-126f);  // codes of zero; a NaN makes the whole row NaN
-  if (threadIdx.x == 0) row_scale[row] = has_nan ? __uint_as_float(0x7FC00000u) : empty ? 0.0f : global;
+  const Nvfp4RowScale of_row = Nvfp4RowScaleOf<kThreads>(in, k_dim);
+  const float global = of_row.global;
+  const bool empty = of_row.empty();
+  if (threadIdx.x == 0) row_scale[row] = of_row.has_nan ? __uint_as_float(0x7FC00000u) : empty ? 0.0f : global;
   for (int64_t first = 0; first < k_dim; first += kThreads) {
     const int64_t k = first + threadIdx.x;
     const float v = k < k_dim && !empty ? in[k] : 0.0f;
-    float block_max = fabsf(v);
-#pragma unroll
-    for (int o = 8; o > 0; o /= 2) block_max = fmaxf(block_max, __shfl_xor_sync(0xFFFFFFFFu, block_max, o));
-    const float wanted = empty ? 1.0f : block_max / (6.0f * global);
-    const uint8_t scale_code = gpu::F32ToE4m3(wanted < 0x1p-9f ? 0x1p-9f : wanted);
+    const float wanted = Nvfp4BlockScale(v, global);
+    const uint8_t scale_code = gpu::F32ToE4m3(empty ? 1.0f : wanted);
     const float scale = gpu::E4m3ToF32(scale_code) * (empty ? 1.0f : global);
     const uint32_t code = gpu::F32ToE2m1(v / scale);
     const uint32_t next = __shfl_down_sync(0xFFFFFFFFu, code, 1);
