@@ -123,177 +123,233 @@ void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weigh
     StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
 }
 
-}  // namespace
+// Forms of inputs that the experts of a step want; as a rule all want the same.
+struct Wanted {
+  bool rows[2][2] = {}, tiles[2][2] = {}, integers = false;  // [rounded][column order]
+};
 
-void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
-  const int64_t num_tokens = a.x.dim(0), d = a.x.dim(1), slots = a.experts.dim(1), f = a.hidden.dim(1) / 2;
-  const int64_t num_pairs = num_tokens * slots;
-  static thread_local Scratch scratch;
-  Scratch& s = scratch;  // a thread_local names another object on the worker threads
-  GroupByExpert(a, s);
+// One call, in the order of the contract. `scratch` is the caller's: its memory stays from call to call.
+class Call {
+ public:
+  Call(const ExecContext& ctx, const ExpertsArgs& a, Scratch& scratch)
+      : pool_(ctx.pool),
+        a_(a),
+        s_(scratch),
+        num_tokens_(a.x.dim(0)),
+        d_(a.x.dim(1)),
+        slots_(a.experts.dim(1)),
+        f_(a.hidden.dim(1) / 2),
+        num_pairs_(num_tokens_ * slots_),
+        hidden_(a.hidden.f32()) {}
 
-  const float* x = a.x.f32();
-  float* hidden = a.hidden.f32();
-  const auto token_of = [&](int64_t i) { return s.pairs[static_cast<size_t>(i)] / slots; };
-  if (Rounds(a)) {
-    float* rounded = a.rounded_x.f32();
-    ParallelFor(ctx.pool, num_tokens, /*grain=*/4, [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t) RoundRow(a, x + t * d, rounded + t * d, d);
+  void Run() {
+    GroupByExpert(a_, s_);
+    if (Rounds(a_)) RoundTokens();
+    FindForms();
+    PlaceTokens();
+    PlaceOutputs();
+    MultiplyGateAndUp();
+    MakeHidden();
+    MultiplyDown();
+    AddUp();
+  }
+
+ private:
+  int64_t token_of(int64_t i) const { return s_.pairs[static_cast<size_t>(i)] / slots_; }
+  const ExpertMatrices& matrices_of(const Group& g) const { return a_.matrices[static_cast<size_t>(g.expert)]; }
+  bool TakesIntegers(const QuantTensor& w) const { return RoundsToIntegers(a_.activation, w.format); }
+  bool RoundsFor(const QuantTensor& w) const { return Rounds(a_) && w.quantised(); }
+  const float* TokensFor(bool rounded) const { return rounded ? a_.rounded_x.f32() : a_.x.f32(); }
+
+  void RoundTokens() const {
+    ParallelFor(pool_, num_tokens_, /*grain=*/4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t) RoundRow(a_, a_.x.f32() + t * d_, a_.rounded_x.f32() + t * d_, d_);
     });
   }
-  // Inputs in every form that an expert of this step wants; as a rule all want the same.
-  const auto takes_integers = [&a](const QuantTensor& w) { return RoundsToIntegers(a.activation, w.format); };
-  struct Wanted {
-    bool rows[2][2] = {}, tiles[2][2] = {}, integers = false;  // [rounded][column order]
-  };
-  Wanted wanted, wanted_hidden;
-  const auto want = [&](Wanted& forms, const QuantTensor& w, bool rounded) {
-    if (takes_integers(w)) {
+
+  void Want(Wanted& forms, const QuantTensor& w, bool rounded) const {
+    if (TakesIntegers(w)) {
       forms.integers = true;
     } else {
       (UsesTiles(w) ? forms.tiles : forms.rows)[rounded][OrderIndex(w)] = true;
     }
-  };
-  for (const Group& g : s.groups) {
-    const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
-    for (const QuantTensor* w : {&m.gate, &m.up}) want(wanted, *w, Rounds(a) && w->quantised());
-    want(wanted_hidden, m.down, /*rounded=*/false);  // hidden rows are rounded where they lie
   }
-  if (wanted.integers) {
-    s.integer_tokens.Set(ctx.pool, num_tokens, 1, d, a.activation, [&](int64_t t) { return x + t * d; });
-    s.integer_rows.resize(static_cast<size_t>(num_pairs));
-    for (int64_t i = 0; i < num_pairs; ++i) s.integer_rows[static_cast<size_t>(i)] = s.integer_tokens.row(token_of(i));
+  void FindForms() {
+    for (const Group& g : s_.groups) {
+      const ExpertMatrices& m = matrices_of(g);
+      for (const QuantTensor* w : {&m.gate, &m.up}) Want(wanted_, *w, RoundsFor(*w));
+      Want(wanted_hidden_, m.down, /*rounded=*/false);  // hidden rows are rounded where they lie
+    }
   }
-  if (wanted_hidden.integers) s.integer_hidden.Reserve(num_pairs, 1, f, a.activation);
-  for (int rounded = 0; rounded < 2; ++rounded) {
+
+  void PlaceTokens() {
+    if (wanted_.integers) {
+      s_.integer_tokens.Set(pool_, num_tokens_, 1, d_, a_.activation,
+                            [&](int64_t t) { return a_.x.f32() + t * d_; });
+      s_.integer_rows.resize(static_cast<size_t>(num_pairs_));
+      for (int64_t i = 0; i < num_pairs_; ++i)
+        s_.integer_rows[static_cast<size_t>(i)] = s_.integer_tokens.row(token_of(i));
+    }
+    if (wanted_hidden_.integers) s_.integer_hidden.Reserve(num_pairs_, 1, f_, a_.activation);
     for (int order = 0; order < 2; ++order) {
-      if (!wanted.rows[rounded][order]) continue;
-      InputRows& tokens = s.tokens[rounded][order];
-      const float* from = rounded ? a.rounded_x.f32() : x;
-      tokens.Set(ctx.pool, num_tokens, 1, d, static_cast<ColumnOrder>(order), [&](int64_t t) { return from + t * d; });
-      std::vector<const float*>& rows = s.rows[rounded][order];
-      rows.resize(static_cast<size_t>(num_pairs));
-      for (int64_t i = 0; i < num_pairs; ++i) rows[static_cast<size_t>(i)] = tokens.row(token_of(i));
+      for (const bool rounded : {false, true}) {
+        if (wanted_.rows[rounded][order]) PlaceRows(rounded, order);
+        if (wanted_.tiles[rounded][order]) PlaceTiles(rounded, order);
+      }
+      if (wanted_hidden_.rows[0][order])
+        s_.hidden[order].Reserve(num_pairs_, 1, f_, static_cast<ColumnOrder>(order));
     }
   }
-  for (int order = 0; order < 2; ++order) {
-    if (wanted_hidden.rows[0][order]) s.hidden[order].Reserve(num_pairs, 1, f, static_cast<ColumnOrder>(order));
+  void PlaceRows(bool rounded, int order) {
+    InputRows& tokens = s_.tokens[rounded][order];
+    const float* from = TokensFor(rounded);
+    tokens.Set(pool_, num_tokens_, 1, d_, static_cast<ColumnOrder>(order), [&](int64_t t) { return from + t * d_; });
+    std::vector<const float*>& rows = s_.rows[rounded][order];
+    rows.resize(static_cast<size_t>(num_pairs_));
+    for (int64_t i = 0; i < num_pairs_; ++i) rows[static_cast<size_t>(i)] = tokens.row(token_of(i));
   }
+
 #ifdef DSV4_SIMD_AMX
-  const auto num_groups = static_cast<int64_t>(s.groups.size());
-  const auto group_size = [&](int64_t i) {
-    return s.groups[static_cast<size_t>(i)].end - s.groups[static_cast<size_t>(i)].begin;
-  };
-  const auto place_of = [&](int64_t i, int64_t t) { return s.groups[static_cast<size_t>(i)].begin + t; };
-  for (int rounded = 0; rounded < 2; ++rounded) {
+  // row_of(i): the input of pair i, in the order of `pairs`.
+  template <typename RowOf>
+  void SetTiles(TilePanels& tiles, int64_t columns, int order, const RowOf& row_of) {
+    tiles.Set(
+        pool_, static_cast<int64_t>(s_.groups.size()), columns, static_cast<ColumnOrder>(order),
+        [&](int64_t g) { return s_.groups[static_cast<size_t>(g)].end - s_.groups[static_cast<size_t>(g)].begin; },
+        [&](int64_t g, int64_t t) { return row_of(s_.groups[static_cast<size_t>(g)].begin + t); });
+  }
+  void PlaceTiles(bool rounded, int order) {
+    const float* from = TokensFor(rounded);
+    SetTiles(s_.tiles[rounded][order], d_, order, [&](int64_t i) { return from + token_of(i) * d_; });
+  }
+  void PlaceHiddenTiles() {
     for (int order = 0; order < 2; ++order) {
-      if (!wanted.tiles[rounded][order]) continue;
-      const float* from = rounded ? a.rounded_x.f32() : x;
-      s.tiles[rounded][order].Set(ctx.pool, num_groups, d, static_cast<ColumnOrder>(order), group_size,
-                                  [&](int64_t i, int64_t t) { return from + token_of(place_of(i, t)) * d; });
+      if (!wanted_hidden_.tiles[0][order]) continue;
+      SetTiles(s_.hidden_tiles[order], f_, order,
+               [&](int64_t i) { return hidden_ + s_.pairs[static_cast<size_t>(i)] * 2 * f_; });
     }
   }
+#else
+  void PlaceTiles(bool, int) {}
+  void PlaceHiddenTiles() {}
 #endif
-  s.place.resize(static_cast<size_t>(num_pairs));
-  for (int64_t i = 0; i < num_pairs; ++i) s.place[static_cast<size_t>(s.pairs[static_cast<size_t>(i)])] = i;
-  s.gate_rows.resize(static_cast<size_t>(num_pairs));
-  s.out_rows.resize(static_cast<size_t>(num_pairs));
-  for (int64_t i = 0; i < num_pairs; ++i) {
-    const int64_t pair = s.pairs[static_cast<size_t>(i)];
-    s.gate_rows[static_cast<size_t>(i)] = hidden + pair * 2 * f;
-    s.out_rows[static_cast<size_t>(i)] = a.outputs.f32() + pair * d;
-  }
 
-  const int64_t gate_tiles = CeilDiv(f, kRowUnit);
-  ForEachGroupTile(ctx.pool, s, 2 * gate_tiles, kRowUnit * d, [&](const Group& g, int64_t begin, int64_t end) {
-    const ExpertMatrices& m = a.matrices[static_cast<size_t>(g.expert)];
-    for (const bool up : {false, true}) {  // tiles of the gate, then tiles of up
-      const int64_t first = std::clamp<int64_t>(begin - (up ? gate_tiles : 0), 0, gate_tiles) * kRowUnit;
-      const int64_t last = std::min(
-          f, std::clamp<int64_t>(end - (up ? gate_tiles : 0), 0, gate_tiles) * kRowUnit);
-      if (first >= last) continue;
-      const QuantTensor& w = up ? m.up : m.gate;
-      const int64_t to = (up ? f : 0) + first;
-#ifdef DSV4_SIMD_AMX
-      if (UsesTiles(w) && !takes_integers(w)) {
-        const TilePanel* panel = &s.tiles[Rounds(a) && w.quantised()][OrderIndex(w)].panel(&g - s.groups.data());
-        MultiplyGroup(TileProduct{.w = &w, .x = panel}, s.gate_rows, g, to, first, last);
-        continue;
-      }
-#endif
-      if (takes_integers(w)) {
-        const IntegerProduct p{.w = &w, .activation = a.activation, .x = s.integer_rows.data() + g.begin};
-        MultiplyGroup(p, s.gate_rows, g, to, first, last);
-      } else {
-        const auto& rows = s.rows[Rounds(a) && w.quantised()][OrderIndex(w)];
-        MultiplyGroup(RowProduct{.w = &w, .x = rows.data() + g.begin}, s.gate_rows, g, to, first, last);
-      }
+  void PlaceOutputs() {
+    const auto size = static_cast<size_t>(num_pairs_);
+    s_.place.resize(size), s_.gate_rows.resize(size), s_.out_rows.resize(size);
+    for (size_t i = 0; i < size; ++i) {
+      const int64_t pair = s_.pairs[i];
+      s_.place[static_cast<size_t>(pair)] = static_cast<int64_t>(i);
+      s_.gate_rows[i] = hidden_ + pair * 2 * f_;
+      s_.out_rows[i] = a_.outputs.f32() + pair * d_;
     }
-  });
-
-  ParallelFor(ctx.pool, num_pairs, /*grain=*/std::max<int64_t>(1, 8192 / std::max<int64_t>(f, 1)),
-              [&](int64_t begin, int64_t end, int) {
-                for (int64_t pair = begin; pair < end; ++pair) {
-                  if (a.experts.i32()[pair] == kNoExpert) {
-                    std::fill_n(a.outputs.f32() + pair * d, d, 0.0f);
-                    continue;
-                  }
-                  float* gate = hidden + pair * 2 * f;
-                  SwigluRow(gate, gate + f, f, a.limit, a.weights.f32()[pair]);
-                  const QuantTensor& down = a.matrices[static_cast<size_t>(a.experts.i32()[pair])].down;
-                  if (Rounds(a) && down.quantised()) RoundRow(a, gate, gate, f);
-                  const int64_t place = s.place[static_cast<size_t>(pair)];
-                  if (takes_integers(down)) {
-                    s.integer_hidden.SetRow(place, gate);
-                  } else if (!UsesTiles(down)) {
-                    s.hidden[OrderIndex(down)].SetRow(place, gate);
-                  }
-                }
-              });
-#ifdef DSV4_SIMD_AMX
-  for (int order = 0; order < 2; ++order) {
-    if (!wanted_hidden.tiles[0][order]) continue;
-    s.hidden_tiles[order].Set(
-        ctx.pool, num_groups, f, static_cast<ColumnOrder>(order), group_size, [&](int64_t i, int64_t t) {
-          return hidden + s.pairs[static_cast<size_t>(s.groups[static_cast<size_t>(i)].begin + t)] * 2 * f;
-        });
   }
-#endif
 
-  ForEachGroupTile(ctx.pool, s, CeilDiv(d, kRowUnit), kRowUnit * f,
-                   [&](const Group& g, int64_t begin, int64_t end) {
-                     const int64_t first = begin * kRowUnit, last = std::min(d, end * kRowUnit);
-                     const QuantTensor& down = a.matrices[static_cast<size_t>(g.expert)].down;
+  // Rows [first, last) of w times the tokens of group g, to column `to` of their hidden rows.
+  void MultiplyIn(const Group& g, const QuantTensor& w, int64_t to, int64_t first, int64_t last) const {
+    const bool rounded = RoundsFor(w);
+    const int order = OrderIndex(w);
+    if (TakesIntegers(w)) {
+      const IntegerProduct p{.w = &w, .activation = a_.activation, .x = s_.integer_rows.data() + g.begin};
+      return MultiplyGroup(p, s_.gate_rows, g, to, first, last);
+    }
 #ifdef DSV4_SIMD_AMX
-                     if (UsesTiles(down) && !takes_integers(down)) {
-                       const TilePanel* panel = &s.hidden_tiles[OrderIndex(down)].panel(&g - s.groups.data());
-                       return MultiplyGroup(TileProduct{.w = &down, .x = panel}, s.out_rows, g, first, first, last);
-                     }
+    if (UsesTiles(w)) {
+      const TilePanel* panel = &s_.tiles[rounded][order].panel(&g - s_.groups.data());
+      return MultiplyGroup(TileProduct{.w = &w, .x = panel}, s_.gate_rows, g, to, first, last);
+    }
 #endif
-                     if (takes_integers(down)) {
-                       const IntegerProduct p{
-                           .w = &down, .activation = a.activation, .x = s.integer_hidden.rows() + g.begin};
-                       MultiplyGroup(p, s.out_rows, g, first, first, last);
-                     } else {
-                       const InputRows& rows = s.hidden[OrderIndex(down)];
-                       MultiplyGroup(RowProduct{.w = &down, .x = rows.rows() + g.begin}, s.out_rows, g, first, first,
-                                     last);
-                     }
-                   });
+    const RowProduct p{.w = &w, .x = s_.rows[rounded][order].data() + g.begin};
+    MultiplyGroup(p, s_.gate_rows, g, to, first, last);
+  }
+  void MultiplyGateAndUp() {
+    const int64_t gate_tiles = CeilDiv(f_, kRowUnit);
+    ForEachGroupTile(pool_, s_, 2 * gate_tiles, kRowUnit * d_, [&](const Group& g, int64_t begin, int64_t end) {
+      const ExpertMatrices& m = matrices_of(g);
+      for (const bool up : {false, true}) {  // tiles of the gate, then tiles of up
+        const int64_t before = up ? gate_tiles : 0;
+        const int64_t first = std::clamp<int64_t>(begin - before, 0, gate_tiles) * kRowUnit;
+        const int64_t last = std::min(f_, std::clamp<int64_t>(end - before, 0, gate_tiles) * kRowUnit);
+        if (first < last) MultiplyIn(g, up ? m.up : m.gate, (up ? f_ : 0) + first, first, last);
+      }
+    });
+  }
 
-  const float* outputs = a.outputs.f32();
-  ParallelFor(ctx.pool, num_tokens, /*grain=*/std::max<int64_t>(1, 32768 / std::max<int64_t>(d * slots, 1)),
-              [&](int64_t begin, int64_t end, int) {
-                for (int64_t t = begin; t < end; ++t) {
-                  const float* add = a.shared.f32() + t * d;
-                  float* y = a.y.f32() + t * d;
-                  if (add != y) std::copy_n(add, d, y);
-                  for (int64_t slot = 0; slot < slots; ++slot) {
-                    const float* out = outputs + (t * slots + slot) * d;
-                    for (int64_t c = 0; c < d; ++c) y[c] += out[c];
+  // SwiGLU, rounded, in the forms that the down projections want.
+  void MakeHidden() {
+    ParallelFor(pool_, num_pairs_, /*grain=*/std::max<int64_t>(1, 8192 / std::max<int64_t>(f_, 1)),
+                [&](int64_t begin, int64_t end, int) {
+                  for (int64_t pair = begin; pair < end; ++pair) {
+                    if (a_.experts.i32()[pair] == kNoExpert) {
+                      std::fill_n(a_.outputs.f32() + pair * d_, d_, 0.0f);
+                      continue;
+                    }
+                    float* gate = hidden_ + pair * 2 * f_;
+                    SwigluRow(gate, gate + f_, f_, a_.limit, a_.weights.f32()[pair]);
+                    const QuantTensor& down = a_.matrices[static_cast<size_t>(a_.experts.i32()[pair])].down;
+                    if (RoundsFor(down)) RoundRow(a_, gate, gate, f_);
+                    const int64_t place = s_.place[static_cast<size_t>(pair)];
+                    if (TakesIntegers(down)) {
+                      s_.integer_hidden.SetRow(place, gate);
+                    } else if (!UsesTiles(down)) {
+                      s_.hidden[OrderIndex(down)].SetRow(place, gate);
+                    }
                   }
-                }
-              });
+                });
+    PlaceHiddenTiles();
+  }
+
+  // Rows [first, last) of the down projection of group g.
+  void MultiplyOut(const Group& g, int64_t first, int64_t last) const {
+    const QuantTensor& w = matrices_of(g).down;
+    if (TakesIntegers(w)) {
+      const IntegerProduct p{.w = &w, .activation = a_.activation, .x = s_.integer_hidden.rows() + g.begin};
+      return MultiplyGroup(p, s_.out_rows, g, first, first, last);
+    }
+#ifdef DSV4_SIMD_AMX
+    if (UsesTiles(w)) {
+      const TilePanel* panel = &s_.hidden_tiles[OrderIndex(w)].panel(&g - s_.groups.data());
+      return MultiplyGroup(TileProduct{.w = &w, .x = panel}, s_.out_rows, g, first, first, last);
+    }
+#endif
+    const RowProduct p{.w = &w, .x = s_.hidden[OrderIndex(w)].rows() + g.begin};
+    MultiplyGroup(p, s_.out_rows, g, first, first, last);
+  }
+  void MultiplyDown() {
+    ForEachGroupTile(pool_, s_, CeilDiv(d_, kRowUnit), kRowUnit * f_, [&](const Group& g, int64_t begin, int64_t end) {
+      MultiplyOut(g, begin * kRowUnit, std::min(d_, end * kRowUnit));
+    });
+  }
+
+  void AddUp() const {
+    const float* outputs = a_.outputs.f32();
+    ParallelFor(pool_, num_tokens_, /*grain=*/std::max<int64_t>(1, 32768 / std::max<int64_t>(d_ * slots_, 1)),
+                [&](int64_t begin, int64_t end, int) {
+                  for (int64_t t = begin; t < end; ++t) {
+                    const float* add = a_.shared.f32() + t * d_;
+                    float* y = a_.y.f32() + t * d_;
+                    if (add != y) std::copy_n(add, d_, y);
+                    for (int64_t slot = 0; slot < slots_; ++slot) {
+                      const float* out = outputs + (t * slots_ + slot) * d_;
+                      for (int64_t c = 0; c < d_; ++c) y[c] += out[c];
+                    }
+                  }
+                });
+  }
+
+  ThreadPool* const pool_;
+  const ExpertsArgs& a_;
+  Scratch& s_;
+  const int64_t num_tokens_, d_, slots_, f_, num_pairs_;
+  float* const hidden_;
+  Wanted wanted_, wanted_hidden_;
+};
+
+}  // namespace
+
+void ExpertsCpu(const ExecContext& ctx, const ExpertsArgs& a) {
+  static thread_local Scratch scratch;
+  Call(ctx, a, scratch).Run();
 }
 
 }  // namespace dsv4::DSV4_ISA
