@@ -3,9 +3,7 @@
 #include "ops/experts/experts_scratch.h"
 
 #include "support/compare.h"
-#include "support/cuda_mirror.h"
-#include "support/guard_buffer.h"
-#include "support/quant_fixture.h"
+#include "support/experts_fixture.h"
 
 namespace dsv4::test {
 namespace {
@@ -98,81 +96,15 @@ TEST(ExpertsScratch, SaysWhereNotEvenOneRowFits) {
   EXPECT_EQ(ExpertsRowsAtOnce(ctx, ExpertsOf(WeightFormat::kNvfp4, 4096, 2048, 256, 6), 5), 0);
 }
 
-// A layer with an input, so that parts of it can be run.
-struct Batch {
-  Batch(Random& random, QuantCase kind, int64_t rows_, int64_t d_, int64_t f_, int64_t num_experts,
-        int64_t slots_)
-      : rows(rows_),
-        d(d_),
-        f(f_),
-        slots(slots_),
-        x({rows, d}, random.Normals(rows * d)),
-        weights({rows, slots}, random.Uniforms(rows * slots, 0, 1)),
-        shared({rows, d}, random.Normals(rows * d)),
-        ids({rows, slots}) {
-    for (int64_t t = 0; t < rows; ++t)
-      std::copy_n(random.Permutation(num_experts).begin(), slots, ids.row(t).begin());
-    for (int64_t e = 0; e < num_experts; ++e) {
-      gate.emplace_back(random, kind, f, d, QuantOptions{.unaligned = false});
-      up.emplace_back(random, kind, f, d, QuantOptions{.unaligned = false});
-      down.emplace_back(random, kind, d, f, QuantOptions{.unaligned = false});
-    }
-  }
-  int64_t rows, d, f, slots;
-  GuardBuffer<float> x, weights, shared;
-  GuardBuffer<int32_t> ids;
-  std::vector<QuantFixture> gate, up, down;
-};
+void ExpertsInPartsOfFour(const ExecContext& ctx, const ExpertsArgs& a) {
+  for (int64_t begin = 0; begin < a.x.dim(0); begin += 4)
+    Experts(ctx, experts::PartOf(a, begin, std::min<int64_t>(4, a.x.dim(0) - begin)));
+}
 
 TEST(ExpertsScratch, PartsOnACpuHaveTheBitsOfTheWhole) {
   Random random(1);
-  Batch b(random, {WeightFormat::kNvfp4}, 11, 64, 32, 5, 2);
-  std::vector<ExpertMatrices> matrices;
-  for (size_t e = 0; e < b.gate.size(); ++e)
-    matrices.push_back({b.gate[e].tensor(), b.up[e].tensor(), b.down[e].tensor()});
-  GuardBuffer<float> hidden({b.rows * b.slots, 2 * b.f}), outputs({b.rows * b.slots, b.d}),
-      rounded({b.rows, b.d}), whole({b.rows, b.d}), parts({b.rows, b.d});
-  ExpertsArgs a{.x = b.x.tensor(),
-                .experts = b.ids.tensor(),
-                .weights = b.weights.tensor(),
-                .matrices = matrices,
-                .limit = 3,
-                .hidden = hidden.tensor(),
-                .outputs = outputs.tensor(),
-                .rounded_x = rounded.tensor(),
-                .shared = b.shared.tensor(),
-                .y = whole.tensor()};
-  Experts({}, a);
-  a.y = parts.tensor();
-  for (int64_t begin = 0; begin < b.rows; begin += 4)
-    Experts({}, experts::PartOf(a, begin, std::min<int64_t>(4, b.rows - begin)));
-  EXPECT_TRUE(BitEqual(parts.span(), whole.span()));
-}
-
-std::vector<float> OnGpu(Batch& b, Regime regime, int64_t scratch_bytes, int64_t* at_once) {
-  GuardBuffer<float> y({b.rows, b.d});
-  Mirror gpu;
-  gpu.ctx().regime = regime;
-  if (scratch_bytes > 0) gpu.ctx().scratch.bytes = scratch_bytes;
-  std::vector<ExpertMatrices> matrices;
-  for (size_t e = 0; e < b.gate.size(); ++e) {
-    matrices.push_back(
-        {gpu.Weight(b.gate[e].tensor()), gpu.Weight(b.up[e].tensor()), gpu.Weight(b.down[e].tensor())});
-  }
-  const ExpertsArgs a{.x = gpu.In(b.x.tensor()),
-                      .experts = gpu.In(b.ids.tensor()),
-                      .weights = gpu.In(b.weights.tensor()),
-                      .matrices = {gpu.Array(matrices), matrices.size()},
-                      .first = matrices[0],
-                      .limit = 3,
-                      .hidden = gpu.Temp({b.rows * b.slots, 2 * b.f}),
-                      .outputs = gpu.Temp({b.rows * b.slots, b.d}),
-                      .shared = gpu.In(b.shared.tensor()),
-                      .y = gpu.Out(y.tensor())};
-  *at_once = ExpertsRowsAtOnce(gpu.ctx(), ShapeOf(a), b.rows);
-  Experts(gpu.ctx(), a);
-  gpu.Finish();
-  return y.values();
+  ExpertsLayer l(random, {WeightFormat::kNvfp4}, 5, 64, 32, 11, 2);
+  EXPECT_TRUE(BitEqual(OutputOf(l, {.op = ExpertsInPartsOfFour}), OutputOf(l)));
 }
 
 // Scratch memory for a part of the rows, and what F32 matrices launch a grid of.
@@ -180,19 +112,17 @@ TEST(CudaExpertsScratch, PartsHaveTheBitsOfTheWhole) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   for (const QuantCase& kind : AllQuantCases()) {
-    Batch b(random, kind, 301, 192, 96, 9, 3);
+    ExpertsLayer l(random, kind, 9, 192, 96, 301, 3);
+    const ExpertsShape shape{.first = l.matrices[0], .num_experts = 9, .slots = 3};
     for (const Regime regime : {Regime::kDecode, Regime::kPrompt, Regime::kLongPrompt}) {
       SCOPED_TRACE(StrCat(kind.name(), ", regime ", static_cast<int>(regime)));
-      int64_t at_once = 0;
-      const std::vector<float> whole = OnGpu(b, regime, 0, &at_once);
-      EXPECT_EQ(at_once, b.rows);
-      ExecContext ctx = H200(regime);
-      ctx.gpu = Gpu()->Context(nullptr, false).gpu;
-      const ExpertsShape shape{
-          .first = {b.gate[0].tensor(), b.up[0].tensor(), b.down[0].tensor()}, .num_experts = 9, .slots = 3};
-      const std::vector<float> parts = OnGpu(b, regime, ExpertsScratchBytes(ctx, shape, 101), &at_once);
-      EXPECT_LT(at_once, b.rows);
-      EXPECT_TRUE(BitEqual(parts, whole));
+      ExecContext ctx = Gpu()->Context(nullptr, false);
+      ctx.regime = regime;
+      EXPECT_EQ(ExpertsRowsAtOnce(ctx, shape, l.t), l.t);
+      const std::vector<float> whole = OutputOf(l, {.op = ExpertsOnGpu, .ctx = ctx});
+      ctx.scratch.bytes = ExpertsScratchBytes(ctx, shape, 101);
+      EXPECT_LT(ExpertsRowsAtOnce(ctx, shape, l.t), l.t);
+      EXPECT_TRUE(BitEqual(OutputOf(l, {.op = ExpertsOnGpu, .ctx = ctx}), whole));
     }
   }
 }

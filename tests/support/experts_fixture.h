@@ -57,9 +57,10 @@ inline std::vector<ExpertMatrices> WithWideTiles(std::vector<ExpertMatrices> mat
   return matrices;
 }
 
-// The same call with operands in the GPU's memory.
+// The same call with operands in the GPU's memory; `like` may have less scratch memory.
 inline void ExpertsOnGpu(const ExecContext& like, const ExpertsArgs& a) {
   Mirror gpu(like);
+  if (like.scratch.bytes > 0) gpu.ctx().scratch.bytes = like.scratch.bytes;
   std::vector<ExpertMatrices> matrices;
   for (const ExpertMatrices& m : a.matrices)
     matrices.push_back({gpu.Weight(m.gate), gpu.Weight(m.up), gpu.Weight(m.down)});
