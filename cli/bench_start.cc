@@ -1,7 +1,10 @@
 // The parts of dsv4 bench that measure no steps: one start by phases, and writing a synthetic checkpoint.
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -36,6 +39,13 @@ double SecondsSinceProcessStart() {
          std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
+// Of the bits of `values`: which two runs have the same logits (FNV-1a).
+std::string HashOf(std::span<const float> values) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const std::byte b : std::as_bytes(values)) hash = (hash ^ std::to_integer<uint64_t>(b)) * 0x100000001B3u;
+  return std::to_string(hash);
+}
+
 }  // namespace
 
 // One start, from the process to the second token: the first comes from the prompt's logits, the second from a recorded
@@ -57,6 +67,7 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   auto sampler = Must(Sampler::Create(params, v));
   const TokenId first = Must(sampler->Sample(logits)).id;
   const double first_s = SecondsSinceProcessStart();
+  const std::string logits_hash = HashOf(logits);
   const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = first, .max_tokens = 1};
   const int64_t free_before = engine->free_bytes();
   const auto decode_start = Clock::now();
@@ -87,6 +98,7 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
                     {"direct", t.direct},
                     {"read_bytes_per_s", rate},
                     {"prefill_s", prefill_s},
+                    {"logits_hash", logits_hash},
                     {"first_token_s", first_s},
                     {"record_and_second_token_s", second_s},
                     {"recording_bytes", recording_bytes},

@@ -91,24 +91,30 @@ __device__ __forceinline__ int64_t WordAt(const ExchangeMemory& m, uint32_t tag,
   return (static_cast<int64_t>(tag & 1) * Count + sender) * m.elements + element;
 }
 
-// Four values from `element` (a multiple of 4) on, to every peer.
+// Four values of a lane: two from each of two elements on, both even.
+struct WordPairs {
+  int64_t first, second;
+  bool has_first = true, has_second = true;
+};
+
+// To every peer.
 template <int Count>
-__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element,
+__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, const WordPairs& pairs,
                                           const float (&v)[4]) {
-  const int64_t at = WordAt<Count>(m, tag, rank, element);
+  const int64_t at = WordAt<Count>(m, tag, rank, 0);
 #pragma unroll
   for (int k = 1; k < Count; ++k) {
     uint64_t* to = m.words[static_cast<size_t>((rank + k) % Count)] + at;
-    StoreWords(to, ExchangeWord(v[0], tag), ExchangeWord(v[1], tag));
-    StoreWords(to + 2, ExchangeWord(v[2], tag), ExchangeWord(v[3], tag));
+    if (pairs.has_first) StoreWords(to + pairs.first, ExchangeWord(v[0], tag), ExchangeWord(v[1], tag));
+    if (pairs.has_second) StoreWords(to + pairs.second, ExchangeWord(v[2], tag), ExchangeWord(v[3], tag));
   }
 }
 
 // Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for
-// say so with `wanted`, and they, too, stay until the warp has what it wants.
+// stay, too, until the warp has what it wants.
 template <int Count>
-__device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site,
-                                          int64_t element, bool wanted, float (&v)[Count][4]) {
+__device__ __forceinline__ void PollPairs(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site,
+                                          const WordPairs& pairs, float (&v)[Count][4]) {
   const uint64_t* mine = m.words[static_cast<size_t>(rank)];
   PollLimit limit;
   for (;;) {
@@ -116,14 +122,15 @@ __device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uin
     int missing = -1;
 #pragma unroll
     for (int p = 0; p < Count; ++p) {
-      if (p == rank || !wanted) continue;
-      const uint64_t* from = mine + WordAt<Count>(m, tag, p, element);
-      LoadWords(from, w[p][0], w[p][1]);
-      LoadWords(from + 2, w[p][2], w[p][3]);
+      if (p == rank) continue;
+      const uint64_t* from = mine + WordAt<Count>(m, tag, p, 0);
+      w[p][0] = w[p][1] = w[p][2] = w[p][3] = ExchangeWord(0, tag);
+      if (pairs.has_first) LoadWords(from + pairs.first, w[p][0], w[p][1]);
+      if (pairs.has_second) LoadWords(from + pairs.second, w[p][2], w[p][3]);
     }
 #pragma unroll
     for (int p = 0; p < Count; ++p) {
-      if (p == rank || !wanted) continue;
+      if (p == rank) continue;
       if (!HasTag(w[p][0], tag) || !HasTag(w[p][1], tag) || !HasTag(w[p][2], tag) || !HasTag(w[p][3], tag)) missing = p;
 #pragma unroll
       for (int c = 0; c < 4; ++c) v[p][c] = ValueOfWord(w[p][c]);
@@ -134,6 +141,18 @@ __device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uin
     if (expired && missing >= 0) ReportLate(m, rank, missing, site, tag);
     if (__any_sync(0xFFFFFFFFu, reached)) return;
   }
+}
+
+// The same of four values from `element` (a multiple of 4) on.
+template <int Count>
+__device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t element,
+                                          const float (&v)[4]) {
+  PushWords<Count>(m, rank, tag, WordPairs{element, element + 2}, v);
+}
+template <int Count>
+__device__ __forceinline__ void PollWords(const ExchangeMemory& m, int rank, uint32_t tag, int64_t site,
+                                          int64_t element, bool wanted, float (&v)[Count][4]) {
+  PollPairs<Count>(m, rank, tag, site, WordPairs{element, element + 2, wanted, wanted}, v);
 }
 
 template <int Count>
@@ -158,28 +177,35 @@ __global__ void __launch_bounds__(kExchangeThreads)
   AllowNext();
   WaitForPrevious();
   const uint32_t tag = ExchangeTag(m, site);
+  // A warp has 128 elements, of which a lane stores and polls pairs beside its neighbours': whole sectors travel.
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x * 4;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
-  const auto load = [&](int64_t i, float (&v)[4]) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x / 32 * 32) * 4;
+  const int64_t lane = threadIdx.x % 32;
+  const auto pairs_of = [&](int64_t i) {
+    const int64_t a = i + 2 * lane, b = a + 64;
+    return WordPairs{a, b, a < n, b < n};
+  };
+  const auto element = [](const WordPairs& pairs, int c) { return c < 2 ? pairs.first + c : pairs.second + c - 2; };
+  const auto load = [&](const WordPairs& pairs, float (&v)[4]) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) v[c] = i + c < n ? x[i + c] : 0.0f;
+    for (int c = 0; c < 4; ++c) v[c] = element(pairs, c) < n ? x[element(pairs, c)] : 0.0f;
   };
   for (int64_t i = first; i < n; i += stride) {
     float v[4];
-    load(i, v);
-    PushWords<Count>(m, rank, tag, i, v);
+    load(pairs_of(i), v);
+    PushWords<Count>(m, rank, tag, pairs_of(i), v);
   }
-  // Whole warps, the last of which may reach beyond n.
-  for (int64_t i = first; i - static_cast<int64_t>(threadIdx.x % 32) * 4 < n; i += stride) {
+  for (int64_t i = first; i < n; i += stride) {
+    const WordPairs pairs = pairs_of(i);
     float v[Count][4], own[4];
-    PollWords<Count>(m, rank, tag, site, i, i < n, v);
-    load(i, own);
+    PollPairs<Count>(m, rank, tag, site, pairs, v);
+    load(pairs, own);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       float part[Count];
 #pragma unroll
       for (int p = 0; p < Count; ++p) part[p] = p == rank ? own[c] : v[p][c];
-      if (i + c < n) take(i + c, part);
+      if (element(pairs, c) < n) take(element(pairs, c), part);
     }
   }
 }

@@ -13,17 +13,19 @@ inline constexpr int kBulkThreads = 512;
 
 // A value that ranks exchange, a share each: rank r's lies behind each other at `own` of its memory, `columns` runs of
 // run(r) floats, and among everybody's at all + begin[r], `stride` from run to run. Every begin is a multiple of 4, and
-// of several columns every run.
+// of several columns every run. `fours`: both are 16-byte aligned, as those of several columns always are.
 struct BulkArray {
   const float* own;
   float* all;
   int64_t begin[kMaxRanks + 1];
   int64_t stride;
   int columns;
+  bool fours;
   // Shares of ShareOf(units, r, count, grain) units of `unit` floats.
   static BulkArray Of(const float* own, float* all, int64_t units, int count, int64_t grain, int64_t unit,
                       int64_t columns = 1) {
-    BulkArray a = {.own = own, .all = all, .begin = {}, .stride = units * unit, .columns = static_cast<int>(columns)};
+    BulkArray a = {.own = own, .all = all, .begin = {}, .stride = units * unit, .columns = static_cast<int>(columns),
+                   .fours = (reinterpret_cast<uintptr_t>(own) | reinterpret_cast<uintptr_t>(all)) % 16 == 0};
     for (int r = 0; r < count; ++r) a.begin[r + 1] = ShareOf(units, r, count, grain).end * unit;
     return a;
   }
@@ -75,39 +77,27 @@ __device__ __forceinline__ uint64_t* BulkFlag(const ExchangeMemory& m, uint8_t* 
   return reinterpret_cast<uint64_t*>(row + m.bulk_floats * 4) + chunk;
 }
 
-// Four elements from i on, or as many as there are before `end`.
-__device__ __forceinline__ void StoreBulk(float* to, int64_t i, int64_t end, const float4& v) {
-  if (i + 4 <= end) {
+// Four elements from i on, or as many as there are before `end`; `fours`: 16-byte aligned.
+__device__ __forceinline__ void StoreBulk(float* to, int64_t i, int64_t end, bool fours, const float4& v) {
+  if (fours && i + 4 <= end) {
     *reinterpret_cast<float4*>(to) = v;
     return;
   }
   if (i < end) to[0] = v.x;
   if (i + 1 < end) to[1] = v.y;
   if (i + 2 < end) to[2] = v.z;
+  if (i + 3 < end) to[3] = v.w;
 }
-__device__ __forceinline__ float4 LoadBulk(const float* from, int64_t i, int64_t end) {
-  if (i + 4 <= end) return __ldcs(reinterpret_cast<const float4*>(from));
-  return {i < end ? from[0] : 0.0f, i + 1 < end ? from[1] : 0.0f, i + 2 < end ? from[2] : 0.0f, 0.0f};
+__device__ __forceinline__ float4 LoadBulk(const float* from, int64_t i, int64_t end, bool fours) {
+  if (fours && i + 4 <= end) return __ldcs(reinterpret_cast<const float4*>(from));
+  return {i < end ? from[0] : 0.0f, i + 1 < end ? from[1] : 0.0f, i + 2 < end ? from[2] : 0.0f,
+          i + 3 < end ? from[3] : 0.0f};
 }
 
 inline constexpr int kBulkFours = kBulkChunk / 4 / kBulkThreads;  // of a thread, of a chunk
 
-// The block sends elements [span.begin, span.end) of x as chunk `chunk` of this exchange to `peer`.
-__device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag,
-                                          const float* x, const BulkSpan& span, int64_t chunk) {
-  uint8_t* row = BulkRow(m, peer, tag, count, rank);
-  float* to = reinterpret_cast<float*>(row) + chunk * kBulkChunk;
-  float4 v[kBulkFours];
-#pragma unroll
-  for (int j = 0; j < kBulkFours; ++j) {
-    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
-    v[j] = LoadBulk(x + i, i, span.end);
-  }
-#pragma unroll
-  for (int j = 0; j < kBulkFours; ++j) {
-    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
-    StoreBulk(to + (i - span.begin), i, span.end, v[j]);
-  }
+// Behind what the block has stored for `chunk` of `row`, another rank's.
+__device__ __forceinline__ void RaiseFlag(const ExchangeMemory& m, uint8_t* row, int64_t chunk, uint32_t tag) {
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();
@@ -116,7 +106,42 @@ __device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int
   }
 }
 
-// The block puts rank r's elements [span.begin, span.end) of an array, which lie at `from`, to their places.
+// The block sends elements [span.begin, span.end) of x as chunk `chunk` of this exchange to `peer`.
+__device__ __forceinline__ void SendChunk(const ExchangeMemory& m, int rank, int peer, int count, uint32_t tag,
+                                          const float* x, bool fours, const BulkSpan& span, int64_t chunk) {
+  uint8_t* row = BulkRow(m, peer, tag, count, rank);
+  float* to = reinterpret_cast<float*>(row) + chunk * kBulkChunk;
+  float4 v[kBulkFours];
+#pragma unroll
+  for (int j = 0; j < kBulkFours; ++j) {
+    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
+    v[j] = LoadBulk(x + i, i, span.end, fours);
+  }
+#pragma unroll
+  for (int j = 0; j < kBulkFours; ++j) {
+    const int64_t i = span.begin + (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4;
+    StoreBulk(to + (i - span.begin), i, span.end, /*fours=*/true, v[j]);
+  }
+  RaiseFlag(m, row, chunk, tag);
+}
+
+// Four elements' sums over ranks, parts[p] + i, in RankTree's order.
+template <int Count>
+__device__ __forceinline__ float4 TreeOfFours(const float* const (&parts)[Count], int64_t i) {
+  float4 part[Count];
+#pragma unroll
+  for (int p = 0; p < Count; ++p) part[p] = __ldcg(reinterpret_cast<const float4*>(parts[p] + i));
+  const auto tree = [&](float float4::*c) {
+    float of[Count];
+#pragma unroll
+    for (int p = 0; p < Count; ++p) of[p] = part[p].*c;
+    return RankTree<Count>(of);
+  };
+  return {tree(&float4::x), tree(&float4::y), tree(&float4::z), tree(&float4::w)};
+}
+
+// The block puts rank r's elements [span.begin, span.end) of an array, which lie at `from` (16-byte aligned), to their
+// places.
 __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const float* from, const BulkSpan& span) {
   float* to = a.all + a.begin[r];
   const auto run = static_cast<uint32_t>(a.run(r));
@@ -125,7 +150,8 @@ __device__ __forceinline__ void PlaceChunk(const BulkArray& a, int r, const floa
     const int64_t at = (j * kBulkThreads + static_cast<int>(threadIdx.x)) * 4, i = span.begin + at;
     if (i >= span.end) continue;
     const auto column = a.columns == 1 ? 0u : static_cast<uint32_t>(i) / run;
-    StoreBulk(to + i + column * (a.stride - run), i, span.end, __ldcg(reinterpret_cast<const float4*>(from + at)));
+    StoreBulk(to + i + column * (a.stride - run), i, span.end, a.fours,
+              __ldcg(reinterpret_cast<const float4*>(from + at)));
   }
 }
 
@@ -159,7 +185,8 @@ __device__ __forceinline__ void SendChunks(const ExchangeMemory& m, int rank, ui
     if (chunk >= ChunksAtOnce(m, a, of, first)) continue;
     const BulkSpan span = SpanOf(a, of, first + chunk);
     const BulkArray& array = a.arrays[span.array];
-    SendChunk(m, rank, peer, Count, tag, of == rank ? array.own : array.all + array.begin[of], span, chunk);
+    SendChunk(m, rank, peer, Count, tag, of == rank ? array.own : array.all + array.begin[of], array.fours, span,
+              chunk);
   }
 }
 
@@ -179,24 +206,14 @@ __global__ void __launch_bounds__(kBulkThreads)
       AwaitChunk(m, rank, static_cast<int>(threadIdx.x), Count, tag, site, chunk);
     __syncthreads();
     const BulkSpan span = SpanOf(a, rank, first + chunk);
-    for (int64_t at = static_cast<int>(threadIdx.x) * 4; at < span.end - span.begin; at += kBulkThreads * 4) {
-      float4 part[Count];
+    const float* parts[Count];
 #pragma unroll
-      for (int p = 0; p < Count; ++p) {
-        part[p] = __ldcg(reinterpret_cast<const float4*>(
-            p == rank ? mine + span.begin + at
-                      : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + chunk * kBulkChunk + at));
-      }
-      float4 sum;
-      const auto tree = [&](float float4::*c) {
-        float of[Count];
-#pragma unroll
-        for (int p = 0; p < Count; ++p) of[p] = part[p].*c;
-        return RankTree<Count>(of);
-      };
-      sum.x = tree(&float4::x), sum.y = tree(&float4::y), sum.z = tree(&float4::z), sum.w = tree(&float4::w);
-      *reinterpret_cast<float4*>(mine + span.begin + at) = sum;
+    for (int p = 0; p < Count; ++p) {
+      parts[p] = p == rank ? mine + span.begin
+                           : reinterpret_cast<const float*>(BulkRow(m, rank, tag, Count, p)) + chunk * kBulkChunk;
     }
+    for (int64_t at = static_cast<int>(threadIdx.x) * 4; at < span.end - span.begin; at += kBulkThreads * 4)
+      *reinterpret_cast<float4*>(mine + span.begin + at) = TreeOfFours<Count>(parts, at);
     __syncthreads();  // before the next chunk's flags are asked for
   }
 }

@@ -116,21 +116,27 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   const Tensor outputs = b.outputs.Head(t * routing.slots());
   const bool leaves = plan.out == Form::kSlots || plan.out == Form::kSlotsForBridge;
   const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
-  Experts(ctx, {.x = x.x,
-                .experts = routing.experts,
-                .weights = routing.weights,
-                .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)},
-                .first = w.experts.front(),
-                .limit = s.limit,
-                .activation = s.activation,
-                .hidden = b.hidden.Head(t * routing.slots()),
-                .outputs = outputs,
-                .rounded_x = {b.rounded.data, DType::kF32, x.x.shape},
-                .shared = plan.shared_is_routed ? Tensor{} : y,
-                .y = leaves ? Tensor{} : y,
-                .always = routing.always,
-                .fetched = FetchesExperts(ctx, plan, w, s.activation, t * routing.slots()) ? w.fetched : nullptr,
-                .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr});
+  ExpertsArgs experts{.x = x.x,
+                      .experts = routing.experts,
+                      .weights = routing.weights,
+                      .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)},
+                      .first = w.experts.front(),
+                      .limit = s.limit,
+                      .activation = s.activation,
+                      .hidden = b.hidden.Head(t * routing.slots()),
+                      .outputs = outputs,
+                      .rounded_x = {b.rounded.data, DType::kF32, x.x.shape},
+                      .shared = plan.shared_is_routed ? Tensor{} : y,
+                      .y = leaves ? Tensor{} : y,
+                      .always = routing.always,
+                      .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr};
+  experts.sums_ranks = plan.out == Form::kRowParts && ExpertsSumRanks(ctx, experts);
+  experts.site = *site;
+  Experts(ctx, experts);
+  if (experts.sums_ranks) {
+    ++*site;
+    return {Form::kRankRows, y, nullptr};
+  }
   if (!leaves) return {plan.out, y, nullptr};
   return {plan.out, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
 }

@@ -116,28 +116,30 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       want_shares.insert(want_shares.end(), part.begin() + share.begin * columns, part.begin() + share.end * columns);
     }
     ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
-      DeviceBuffer x, y, all;
-      ASSERT_TRUE(x.Allocate(device, 4 * n) && y.Allocate(device, 4 * n) && all.Allocate(device, 4 * n * count));
+      DeviceBuffer memory, y, all;
+      ASSERT_TRUE(memory.Allocate(device, 4 * n + 4) && y.Allocate(device, 4 * n) &&
+                  all.Allocate(device, 4 * n * count));
+      uint8_t* const x = memory.data() + (columns % 2 == 0 ? 0 : 4);  // rows need no alignment
       const auto at = static_cast<size_t>(r);
-      device.Upload(x.data(), parts[at].data(), 4 * n);
+      device.Upload(x, parts[at].data(), 4 * n);
       device.Upload(y.data(), parts[at].data(), 4 * n);
       Together(ranks.exchange(), r);
       int64_t site = 0;
       const SumRanksArgs sum{.y = {y.data(), DType::kF32, shape}, .site = site};
       SumRanks(ctx, sum);
       site += SumExchanges(ctx, sum);
-      GatherRanks(ctx, {.x = {x.data(), DType::kF32, shape},
+      GatherRanks(ctx, {.x = {x, DType::kF32, shape},
                         .y = {all.data(), DType::kF32, {shape[0], columns * count}},
                         .site = site});
       site += RankExchanges(ctx, n);
       GatherSharesArgs shared{.site = site};
-      shared.AddRows(ctx, {x.data(), DType::kF32, shape});
+      shared.AddRows(ctx, {x, DType::kF32, shape});
       GatherShares(ctx, shared);
       site += ShareExchanges(ctx, shared);
       AdvanceExchanges(ctx, site);
       sums[at].resize(static_cast<size_t>(n)), gathered[at].resize(static_cast<size_t>(n * count));
       shares[at].resize(static_cast<size_t>(n));
-      device.Download(shares[at].data(), x.data(), 4 * n);
+      device.Download(shares[at].data(), x, 4 * n);
       device.Download(sums[at].data(), y.data(), 4 * n);
       device.Download(gathered[at].data(), all.data(), 4 * n * count);
       Together(ranks.exchange(), r);

@@ -8,7 +8,9 @@
 
 #include <gmock/gmock.h>
 
+#include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
+#include "io/test_files.h"
 #include "support/agreement.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
@@ -123,6 +125,25 @@ TEST_P(CudaRanksOn, SyntheticWeightsDoNotDependOnTheRanks) {
   ExpectAgreement("synthetic", Compare(AllLogits(*two, ids), AllLogits(*one, ids), 4096), 0.01, 0.98);
 }
 
+// Read once and handed to the ranks, packed on their GPUs: no bit differs from what was made there.
+TEST_P(CudaRanksOn, AWrittenModelIsTheOneInMemory) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  for (const bool fp8_dense : {false, true}) {
+    EngineOptions made;
+    made.synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42};
+    made.device = GetParam();
+    const std::vector<float> want = LogitsOfModel(made);
+    const TempDir temp;
+    made.device = "cuda";
+    ASSERT_TRUE(WriteSyntheticCheckpoint(made, temp / "m").ok());
+    EngineOptions read;
+    read.model_dir = temp / "m", read.device = GetParam();
+    const std::vector<float> got = LogitsOfModel(read);
+    EXPECT_FALSE(got.empty());
+    EXPECT_TRUE(got == want) << "fp8_dense " << fp8_dense;
+  }
+}
+
 // How values travel changes nothing.
 TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   DSV4_GPUS_OR_SKIP(kTwoGpus);
@@ -131,6 +152,33 @@ TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   const std::vector<float> want = LogitsOfModel(NanoOnRanks(kOneGpu));
   EXPECT_EQ(LogitsOfModel(NanoOnRanks(kTwoGpus)), want);
   EXPECT_EQ(LogitsOfModel(events), want);
+}
+
+// Long prompts of Flash's widths: rows travel as FP16 blocks, the experts' sums as they are made.
+TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
+  DSV4_GPUS_OR_SKIP(kTwoGpus);
+  EngineOptions options;
+  options.synthetic = {.shape = "flash", .num_layers = 4, .seed = 5};
+  options.max_context = 4096;
+  const auto last_row = [&](const char* device, bool events) {
+    options.device = device, options.exchange_by_events = events;
+    const auto engine = LoadOrFail(options);
+    std::vector<float> logits;
+    if (engine == nullptr) return logits;
+    const auto session = std::move(engine->NewSession()).value();
+    for (const int64_t tokens : {1301, 2048}) {  // shares of several sizes
+      const std::vector<TokenId> ids = SomeTokens(tokens, 3, engine->info().vocab_size);
+      std::vector<float> row;
+      EXPECT_TRUE(session->Append(ids, LogitRows::kLast, &row).ok());
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    return logits;
+  };
+  const std::vector<float> words = last_row(kTwoGpus, false);
+  ASSERT_FALSE(words.empty());
+  EXPECT_TRUE(words == last_row(kTwoGpus, true));
+  // Random weights: choices of experts near a tie differ with the order of a sum.
+  ExpectAgreement("one GPU", Compare(words, last_row("cuda", false), static_cast<int64_t>(words.size()) / 2), 0.1, 0);
 }
 
 TEST(CudaRanksPlan, CountsWhatARankTakes) {

@@ -1,5 +1,6 @@
 #include "ops/experts/experts.h"
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
 #include "ops/idle_row.h"
+#include "ops/rank_rows.h"
 #include "ops/weight_formats/tile_formats.h"
 
 namespace dsv4 {
@@ -32,6 +34,7 @@ void Experts(const ExecContext& ctx, const ExpertsArgs& a) {
   DSV4_CHECK_EQ(a.outputs.dim(0), num_slots);
   DSV4_CHECK((!a.shared && ctx.device != DeviceKind::kCpu) || a.shared.shape == a.x.shape);
   DSV4_CHECK((!a.y && !a.shared && ctx.device != DeviceKind::kCpu) || (a.y.shape == a.x.shape && a.y.data != a.x.data));
+  DSV4_CHECK(!a.sums_ranks || ExpertsSumRanks(ctx, a));
   RunOp("experts", kExpertsCandidates, ctx, a);
 }
 
@@ -41,6 +44,16 @@ ExpertsShape ShapeOf(const ExpertsArgs& a) {
           .slots = a.experts.dim(1),
           .activation = a.activation,
           .with_shared = !a.shared};
+}
+
+bool ExpertsSumRanks(const ExecContext& ctx, const ExpertsArgs& a) {
+  if (!SupportsCuda(ctx) || ctx.ranks == nullptr || ctx.ranks->transport != ExchangeTransport::kWords || !a.shared)
+    return false;
+  const int64_t rows = a.x.dim(0), d = a.x.dim(1), count = ctx.ranks->count, num_experts = std::ssize(a.matrices);
+  return ExpertsRunAsPrompt(ctx, a.first, a.activation, num_experts) &&
+         ExpertsRowsAtOnce(ctx, ShapeOf(a), rows) == rows && rows >= count * kShareRows && d % 4 == 0 &&
+         d >= kBulkChunk &&
+         LongestShare(rows, static_cast<int>(count), kShareRows) * d <= ctx.ranks->memory.bulk_floats;
 }
 
 bool ExpertsTake(WeightFormat format, WeightFormat other) { return other == format || other == FormatBeside(format); }

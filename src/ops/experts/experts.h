@@ -63,8 +63,16 @@ struct ExpertsArgs {
   // x as FP16 in blocks (ops/activation_blocks.cuh), or null; read instead where x would be rounded to that, unless
   // the rows are run in parts.
   const uint8_t* x_blocks = nullptr;
+  // Where ExpertsSumRanks: y is a rank's part, and its own rows (ops/rank_rows.h) become the sums, as sum_ranks adds,
+  // in the pass's exchange `site`; y's other rows hold anything then.
+  bool sums_ranks = false;
+  int64_t site = 0;
 };
 void Experts(const ExecContext& ctx, const ExpertsArgs& args);
+
+// Whether ranks' parts of y are added up here: between GPUs, of prompts whose rows travel in one exchange. They are
+// sent as they are made.
+bool ExpertsSumRanks(const ExecContext& ctx, const ExpertsArgs& args);
 
 // Whether kernels of decode rows take an expert of format `other` among those of `format`; those of prompts take one
 // format.

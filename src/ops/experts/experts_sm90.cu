@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/launch.cuh"
+#include "ops/experts/combine_ranks_sm90.cuh"
 #include "ops/experts/experts_scratch.h"
 #include "ops/experts/sorted_pairs_sm90.cuh"
 #include "ops/gemm_sm90.cuh"
@@ -325,6 +326,10 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
   LaunchProduct<false>(ctx, a, p, parts);
 
+  if (a.sums_ranks) {
+    const int count = ctx.ranks->count;
+    return count == 2 ? CombineRanks<2>(ctx, a) : count == 4 ? CombineRanks<4>(ctx, a) : CombineRanks<8>(ctx, a);
+  }
   Launch(ctx, CombineKernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, a.outputs.f32(), a.shared.f32(),
          a.y.f32(), static_cast<int>(picked), static_cast<int>(d),
          d % 4 == 0 && Aligned16(a.outputs.data) && Aligned16(a.shared.data) && Aligned16(a.y.data));
