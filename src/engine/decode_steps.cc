@@ -117,7 +117,7 @@ void DecodeSteps::DrawAll() {
 }
 
 void DecodeSteps::RunModel() {
-  runner_.Queue(view_);
+  runner_.Queue(view_, {});
   if (!masked()) DrawAll();
 }
 

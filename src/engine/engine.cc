@@ -192,38 +192,42 @@ int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
   return take;
 }
 
+// Of the pass's rows of logits, those that lie in the device's memory now.
+void EngineImpl::TakeRows(int64_t first, int64_t count) {
+  for (const Part& part : parts_) {
+    const int64_t begin = std::max(first, part.first_row);
+    const int64_t end = std::min(first + count, part.first_row + part.num_rows);
+    if (begin >= end) continue;
+    runner().DownloadLogits(part.logits + (begin - part.first_row) * info_.vocab_size, begin - first, end - begin);
+  }
+}
+
 Status EngineImpl::RunPass(int64_t budget) {
   std::vector<Part>& parts = parts_;
   step_.Clear();
   step_caches_.clear();
-  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, for it and for its
-  // logits; the rest goes to them in order.
+  // Decode rows first, then prompts. Every sequence of the regime gets a token while there is room, the rest goes to
+  // them in order.
   const auto earlier = [](const Part& a, const Part& b) { return a.regime < b.regime; };
   const Regime regime = std::min_element(parts.begin(), parts.end(), earlier)->regime;
-  int64_t room = runner().regimes().MaxRows(regime, budget), row_room = MostStepRows(options_);
+  int64_t room = runner().regimes().MaxRows(regime, budget);
   int64_t waiting = std::count_if(parts.begin(), parts.end(),
                                   [regime](const Part& part) { return part.regime == regime; });
   for (Part& part : parts) {
     part.taken = part.num_rows = 0;
     if (part.regime != regime || room == 0) continue;
     --waiting;
-    if (part.rows != LogitRows::kNone && row_room == 0) continue;
-    const int64_t most = part.rows == LogitRows::kAll ? std::min(room, row_room) : room;
-    room -= AddToStep(part, std::max<int64_t>(most - waiting, 1));
-    row_room -= part.num_rows;
+    room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
   }
 
-  DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_));
+  DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_,
+                                       [this](int64_t first, int64_t count) { TakeRows(first, count); }));
   if (options_.check_ranks) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
-  for (Part& part : parts) {
-    if (part.num_rows == 0) continue;
-    runner().DownloadLogits(part.logits, part.first_row, part.num_rows);
-    part.logits += part.num_rows * info_.vocab_size;
-  }
   if (!runner().device().Synchronize().ok()) return health();  // it names the rank
   for (Part& part : parts) {
     if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));
+    part.logits += part.num_rows * info_.vocab_size;
     part.tokens = part.tokens.subspan(static_cast<size_t>(part.taken));
   }
   std::erase_if(parts, [](const Part& part) { return part.tokens.empty(); });

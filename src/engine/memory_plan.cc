@@ -18,7 +18,7 @@ namespace {
 // Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
 int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places) {
   const ModelFacts& facts = model.facts();
-  return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk, rows) +
+  return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk) +
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
          RecordingBytes(facts.num_layers, places);
 }

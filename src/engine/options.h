@@ -23,7 +23,7 @@ int64_t PrefillChunk(const EngineOptions& options);  // the option, or what suit
 // What the buffers of steps are made for on a GPU, however small the first step is: some blocks of eight rows at least,
 // so that what attention keeps as FP16 numbers has room in chunks of any size (layers/attention.cc).
 int64_t LeastStepTokens(const EngineOptions& options, int64_t max_context);
-// The same for rows of logits, on a CPU too. No pass has more, whatever its sequences ask for.
+// The same for rows of logits, on a CPU too. A pass that has more makes so many at a time.
 int64_t MostStepRows(const EngineOptions& options);
 
 NumericsModes ModesOf(const EngineOptions& options);

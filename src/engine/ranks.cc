@@ -65,9 +65,9 @@ Status Ranks::Run(const std::function<Status(int)>& job) {
   return exchanged.ok() ? ran : exchanged;
 }
 
-Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches) {
+Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take) {
   if (count() == 1) {
-    leader().Forward(step, rows);
+    leader().Forward(step, rows, take);
     return {};
   }
   DSV4_RETURN_IF_ERROR(GiveViews(step, caches));
@@ -75,7 +75,7 @@ Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const
     DSV4_RETURN_IF_ERROR(Run([&](int r) { return runner(r).Prepare(StepOf(r, step), rows), Status{}; }));
   }
   return Run([&](int r) {
-    runner(r).Forward(StepOf(r, step), rows);
+    runner(r).Forward(StepOf(r, step), rows, r == 0 ? take : TakeLogits());
     return runner(r).device().Synchronize();
   });
 }

@@ -40,10 +40,11 @@ class Ranks {
   // Runner::Reserve on every rank. Throws std::bad_alloc.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // Queues the pass on every rank; with several it has run when this returns. `step` holds the leader's views of
+  // Queues the pass on every rank; with several it has run when this returns. `take` gets the leader's logits
+  // (Runner::Forward). `step` holds the leader's views of
   // sequences, caches[s] those of all ranks. After an error of one rank the others do not wait for it, and status()
   // tells.
-  Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches);
+  Status Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take);
 
   // A pass of the model's draft module on every rank, of one row a sequence (LoadedModel::Draft): its logits [S, V] and
   // confidences [S]. Reserve has made room.

@@ -56,7 +56,7 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
   const int64_t rows = std::max(max_rows, memory_ ? memory_->max_rows() : 0);
   recordings_.Clear();
   memory_.reset();
-  step_buffers_.Reserve(tokens, rows);
+  step_buffers_.Reserve(tokens);
   if (!on_host()) idle_rows_.Reserve();
   memory_ = model_->MakeStepMemory(tokens, rows, device_);
 }
@@ -73,20 +73,16 @@ StepView Runner::Place(const Step& step, Regime rows) {
   return step_buffers_.Place(step);
 }
 
-Tensor Runner::Queue(const StepView& view) {
-  const Tensor logits = memory_->Logits(view.logit_rows.dim(0));
-  model_->Forward(ctx_, view, *memory_, logits);
-  return logits;
+void Runner::Queue(const StepView& view, const TakeLogits& take) {
+  model_->Forward(ctx_, view, *memory_, memory_->Logits(std::min(view.logit_rows.dim(0), memory_->max_rows())), take);
 }
 
-void Runner::Forward(const Step& step, Regime rows) {
+void Runner::Forward(const Step& step, Regime rows, const TakeLogits& take) {
   if (!BeginPass()) return;
-  if (!Repeats(step, rows)) {
-    Queue(Place(step, rows));
-    return;
-  }
+  if (!Repeats(step, rows)) return Queue(Place(step, rows), take);
   const StepView view = Place(FillUp(step), rows);
-  recordings_.Run(StepWork::kModel, view.num_tokens(), [&] { Queue(view); });
+  recordings_.Run(StepWork::kModel, view.num_tokens(), [&] { Queue(view, {}); });
+  if (take) take(0, step.num_tokens());
 }
 
 bool Runner::Repeats(const Step& step, Regime rows) const {
@@ -101,7 +97,7 @@ bool Runner::RecordsNext(const Step& step, Regime rows) const {
 
 void Runner::Prepare(const Step& step, Regime rows) {
   const StepView view = Place(FillUp(step), rows);
-  recordings_.Prepare(StepWork::kModel, view.num_tokens(), [&] { Queue(view); });
+  recordings_.Prepare(StepWork::kModel, view.num_tokens(), [&] { Queue(view, {}); });
 }
 
 void Runner::Draft(const Step& step, int64_t place) {

@@ -44,9 +44,9 @@ class Runner {
   bool BeginPass();
 
   // Queues the forward pass of `step`, rows of one regime, for which there is room. On a device a step of one token for
-  // each sequence, all with logits, is filled up with idle rows and runs from its recording. The calling thread is the
-  // device's from here on.
-  void Forward(const Step& step, Regime rows);
+  // each sequence, all with logits, is filled up with idle rows and runs from its recording. `take`, if it is one,
+  // gets all of its logits (LoadedModel::Forward). The calling thread is the device's from here on.
+  void Forward(const Step& step, Regime rows, const TakeLogits& take);
   // Whether Forward would record first; Prepare does that part of it (Recordings::Prepare).
   bool RecordsNext(const Step& step, Regime rows) const;
   void Prepare(const Step& step, Regime rows);
@@ -56,14 +56,13 @@ class Runner {
   void Draft(const Step& step, int64_t place);
   void DownloadDraft(float* logits, float* confidence, int64_t rows);
 
-  // Rows of the last pass's logits, f32 [num_rows, V], to the host.
+  // Rows of those logits that the pass made last, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
 
   // The two halves of Forward, for steps that advance on the device: brings the step's arrays there; queues the pass.
-  // Returns its logits, f32 [R, V].
   StepView Place(const Step& step, Regime rows);
   const Step& FillUp(const Step& step) { return idle_rows_.Fill(step); }  // with idle rows (IdleRows::Fill)
-  Tensor Queue(const StepView& view);
+  void Queue(const StepView& view, const TakeLogits& take);
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
 
  private:

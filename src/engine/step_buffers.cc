@@ -1,6 +1,5 @@
 #include "engine/step_buffers.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -14,7 +13,7 @@ namespace {
 struct Places {
   int64_t positions, tokens, sequence_of, sequences, rows, bytes = 0;
 
-  Places(int64_t max_tokens, int64_t max_rows) {
+  explicit Places(int64_t max_tokens) {
     const auto take = [this](int64_t n) {
       constexpr int64_t kAlignment = 256;
       const int64_t at = bytes;
@@ -25,34 +24,33 @@ struct Places {
     tokens = take(max_tokens * 4);
     sequence_of = take(max_tokens * 4);
     sequences = take(max_tokens * static_cast<int64_t>(sizeof(SequenceView)));
-    rows = take(max_rows * 4);
+    rows = take(max_tokens * 4);
   }
 };
 
 }  // namespace
 
-int64_t StepBuffers::Bytes(int64_t max_tokens, int64_t max_rows) {
-  return Places(kSmallStep, kSmallStep).bytes + Places(max_tokens, max_rows).bytes;
+int64_t StepBuffers::Bytes(int64_t max_tokens) {
+  return Places(kSmallStep).bytes + Places(max_tokens).bytes;
 }
 
-void StepBuffers::Reserve(int64_t max_tokens, int64_t max_rows) {
+void StepBuffers::Reserve(int64_t max_tokens) {
   if (device_.kind() == DeviceKind::kCpu) return;
-  Reserve(small_, kSmallStep, kSmallStep);
-  Reserve(large_, max_tokens, max_rows);
+  Reserve(small_, kSmallStep);
+  Reserve(large_, max_tokens);
 }
 
-void StepBuffers::Reserve(Block& b, int64_t max_tokens, int64_t max_rows) {
-  if (max_tokens <= b.max_tokens && max_rows <= b.max_rows) return;
-  b.max_tokens = std::max(max_tokens, b.max_tokens);
-  b.max_rows = std::max(max_rows, b.max_rows);
-  const Places places(b.max_tokens, b.max_rows);
+void StepBuffers::Reserve(Block& b, int64_t max_tokens) {
+  if (max_tokens <= b.max_tokens) return;
+  b.max_tokens = max_tokens;
+  const Places places(max_tokens);
   b.positions_at = places.positions;
   b.tokens_at = places.tokens;
   b.sequence_of_at = places.sequence_of;
   b.sequences_at = places.sequences;
   b.rows_at = places.rows;
   if (!b.memory.Allocate(device_, places.bytes)) {
-    b.max_tokens = b.max_rows = 0;
+    b.max_tokens = 0;
     throw std::bad_alloc();
   }
   b.staged.assign(static_cast<size_t>(places.bytes), 0);
@@ -61,8 +59,8 @@ void StepBuffers::Reserve(Block& b, int64_t max_tokens, int64_t max_rows) {
 StepView StepBuffers::Place(const Step& step) {
   if (device_.kind() == DeviceKind::kCpu) return HostView(step);
   const int64_t t = step.num_tokens(), rows = static_cast<int64_t>(step.logit_rows.size());
-  Block& b = t <= kSmallStep && rows <= kSmallStep ? small_ : large_;
-  DSV4_CHECK(t <= b.max_tokens && rows <= b.max_rows);
+  Block& b = t <= kSmallStep ? small_ : large_;
+  DSV4_CHECK(t <= b.max_tokens && rows <= t);
   const auto put = [&b](int64_t at, const auto& values) {
     if (!values.empty()) std::memcpy(b.staged.data() + at, values.data(), values.size() * sizeof(values[0]));
   };

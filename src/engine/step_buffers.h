@@ -18,23 +18,23 @@ class StepBuffers {
 
   explicit StepBuffers(Device& device) : device_(device) {}
 
-  // Of the device's memory, after Reserve(max_tokens, max_rows).
-  static int64_t Bytes(int64_t max_tokens, int64_t max_rows);
+  // Of the device's memory, after Reserve(max_tokens).
+  static int64_t Bytes(int64_t max_tokens);
 
-  // Room for steps of that size. Throws std::bad_alloc.
-  void Reserve(int64_t max_tokens, int64_t max_rows);
+  // Room for steps of that size, every row with logits. Throws std::bad_alloc.
+  void Reserve(int64_t max_tokens);
 
   // The view of `step`, which must outlive it on the host.
   StepView Place(const Step& step);
 
  private:
   struct Block {
-    int64_t max_tokens = 0, max_rows = 0;
+    int64_t max_tokens = 0;
     int64_t positions_at = 0, tokens_at = 0, sequence_of_at = 0, sequences_at = 0, rows_at = 0;
     DeviceBuffer memory;
     std::vector<uint8_t> staged;
   };
-  void Reserve(Block& block, int64_t max_tokens, int64_t max_rows);
+  void Reserve(Block& block, int64_t max_tokens);
 
   Device& device_;
   Block small_, large_;

@@ -85,6 +85,9 @@ struct StepView {
 };
 StepView HostView(const Step& step);
 
+// Takes rows [first, first + count) of a step's logits, which lie in the first rows of the memory for them.
+using TakeLogits = std::function<void(int64_t first, int64_t count)>;
+
 // The buffers of a step, sized once for the largest one.
 class StepMemory {
  public:
@@ -110,10 +113,11 @@ class LoadedModel {
   // covered.
   virtual void Plan(const ExecContext& ctx) = 0;
 
-  // logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far.
-  // `memory` comes from MakeStepMemory of this model.
-  virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory,
-                       const Tensor& logits) const = 0;
+  // logits f32 [R, V], or fewer rows, of which at least one: then they are made so many at a time, each time anew.
+  // `take` is called behind each such piece, if it is one; its kernels are queued. Appends the step's tokens to the
+  // caches of its sequences, whose pages must reach that far. `memory` comes from MakeStepMemory of this model.
+  virtual void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits,
+                       const TakeLogits& take) const = 0;
 
   virtual DraftFacts draft() const { return {}; }
 

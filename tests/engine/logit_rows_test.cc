@@ -1,4 +1,4 @@
-// Rows of logits: every one that is asked for, in passes for which the memory plan has room.
+// Rows of logits: every one that is asked for, as many at a time as the memory plan has room for.
 #include <memory>
 #include <vector>
 
@@ -13,13 +13,24 @@ EngineOptions BundledNano() { return {.model_dir = std::string(DSV4_SOURCE_DIR) 
 
 int64_t RoomForRows(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).runner().max_rows(); }
 
-TEST(LogitRows, OfALongPromptAreMadeInPassesOfThePlansSize) {
+TEST(LogitRows, OfAPassAreMadeInPiecesOfThePlansSize) {
   const auto engine = LoadOrFail(BundledNano());
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> ids = SomeTokens(300, 1, engine->info().vocab_size);
   const std::vector<float> all = AllLogits(*engine, ids);
   EXPECT_EQ(RoomForRows(*engine), kMaxDecodeRows);
   EXPECT_EQ(AllLogits(*engine, ids, 1), all);  // a token at a time
+  dynamic_cast<EngineImpl&>(*engine).runner().FailAfter(2);
+  EXPECT_EQ(AllLogits(*engine, ids), all) << "one pass, however many rows";
+}
+
+TEST(LogitRows, OfRanksAreMadeInPieces) {
+  EngineOptions options = BundledNano();
+  options.device = "cpu*2";
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<TokenId> ids = SomeTokens(300, 1, engine->info().vocab_size);
+  EXPECT_EQ(AllLogits(*engine, ids), AllLogits(*engine, ids, 1));
 }
 
 TEST(LogitRows, OfSeveralSequencesShareAPass) {

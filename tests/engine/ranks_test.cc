@@ -184,7 +184,8 @@ class ExchangingModel : public LoadedModel {
     return std::make_unique<NoMemory>();
   }
   void Plan(const ExecContext&) override {}
-  void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&) const override {
+  void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&,
+               const TakeLogits&) const override {
     float y[64] = {};
     for (int64_t site = 0; site < 20; ++site) {
       before_(site);
@@ -237,7 +238,7 @@ TEST(RanksFaults, ALateRankIsAwaited) {
   FaultyRanks ranks([](int64_t site) {
     if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }, 20);
-  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   EXPECT_TRUE(ranks->status().ok());
 }
 
@@ -245,11 +246,11 @@ TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
   FaultyRanks ranks([](int64_t site) {
     if (site == 5) throw std::bad_alloc();
   }, 0);
-  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("rank 3 (behind place 4): no memory for this step"));
   EXPECT_EQ(ranks->status().message(), status.message());
-  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());  // and does not hang
+  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());  // and does not hang
 }
 
 // Before a step has begun nothing has failed: one that fits runs.
@@ -258,18 +259,18 @@ TEST(RanksFaults, BuffersThatDoNotFitOneRankLeaveSmallerStepsPossible) {
   EXPECT_THROW(ranks->Reserve(4096, 1), std::bad_alloc);
   EXPECT_TRUE(ranks->status().ok());
   ranks->Reserve(1, 1);
-  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
 }
 
 TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   FaultyRanks ranks([](int64_t) {}, 0);  // waiting has no end
   ranks->runner(2).FailAfter(2);
-  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}).ok());
-  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
+  const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 2 (behind place 19): the CPU failed (as if: DSV4_FAIL_DEVICE_AFTER)"));
   EXPECT_EQ(ranks->status().message(), status.message());
-  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}).message(), status.message());
+  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }
 
 TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
@@ -277,7 +278,7 @@ TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
     if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }, 0.3);
   const auto begun = std::chrono::steady_clock::now();
-  const Status status = ranks->Forward({}, Regime::kDecode, {});
+  const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("rank 3 sent nothing to rank "));

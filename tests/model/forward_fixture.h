@@ -38,7 +38,7 @@ inline void RunForward(const std::string& dir, bool reference_ops, std::vector<s
   deepseek_v4::Activations activations(model.config, t, 1);
   ThreadPool pool(2);
   const ExecContext ctx{.pool = &pool, .reference_ops = reference_ops};
-  deepseek_v4::Forward(ctx, model, HostView(step), activations, {}, [&](int64_t, const Tensor& s) {
+  deepseek_v4::Forward(ctx, model, HostView(step), activations, {}, {}, [&](int64_t, const Tensor& s) {
     const int64_t width = s.dim(1) * s.dim(2);
     streams->emplace_back(s.f32() + (t - last) * width, s.f32() + t * width);
   });

@@ -1,5 +1,7 @@
 #include "model/deepseek_v4/forward.h"
 
+#include <algorithm>
+
 #include "base/str.h"
 #include "device/exchange.h"
 #include "layers/plan.h"
@@ -54,17 +56,29 @@ void GatherStreams(const ExecContext& ctx, const Config& c, const Frame& f, int6
   *site += ShareExchanges(ctx, shares);
 }
 
-// The logits of the rows that the step asks for.
-void StepLogits(const ExecContext& ctx, const Model& model, const StepView& step, const Frame& f, const Tensor& logits,
-                int64_t* site, Activations& a) {
+// The logits of `rows`.
+void LogitsOfRows(const ExecContext& ctx, const Model& model, const Tensor& rows, const Frame& f, const Tensor& logits,
+                  int64_t* site, Activations& a) {
   const Config& c = model.config;
   const HcHeadWeights& w = model.weights.hc_head;
-  const int64_t r = step.logit_rows.dim(0);
+  const int64_t r = rows.dim(0);
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
-  GatherRows(ctx, {.x = f.streams, .rows = step.logit_rows, .out = out_streams});
+  GatherRows(ctx, {.x = f.streams, .rows = rows, .out = out_streams});
   HcHead(ctx, {.streams = out_streams, .fn = w.fn, .base = w.base, .scale = w.scale, .eps = c.hc_eps,
                .norm_eps = c.rms_norm_eps, .out = out});
   LogitsOf(ctx, model, out, model.weights.norm, logits, site, a);
+}
+
+// The logits of the rows that the step asks for, as many at a time as `logits` has rows.
+void StepLogits(const ExecContext& ctx, const Model& model, const StepView& step, const Frame& f, const Tensor& logits,
+                const TakeLogits& take, int64_t* site, Activations& a) {
+  const int64_t rows = step.logit_rows.dim(0);
+  for (int64_t done = 0; done < rows;) {
+    const int64_t n = std::min(rows - done, logits.dim(0));
+    LogitsOfRows(ctx, model, step.logit_rows.Rows(done, n), f, logits.Head(n), site, a);
+    if (take) take(done, n);
+    done += n;
+  }
 }
 
 // Layers whose choices lie alike count together.
@@ -149,7 +163,7 @@ Model MakeModel(Config config, Weights weights, NumericsModes modes) {
 }
 
 void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
-             const LayerObserver& observer) {
+             const TakeLogits& take, const LayerObserver& observer) {
   const Config& c = model.config;
   const StepRows rows = RowsOf(ctx, model, step, a);
   Frame f = FrameOf(a.streams.Head(step.num_tokens()), a);
@@ -186,7 +200,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   if (pending && (wants_logits || drafts)) write_output();
   KeepMean(ctx, c, c.num_layers - 1, f);
   if (wants_logits || drafts) gather_streams();
-  if (wants_logits) StepLogits(ctx, model, step, f, logits, &site, a);
+  if (wants_logits) StepLogits(ctx, model, step, f, logits, take, &site, a);
   if (drafts) KeepDraftRows(ctx, model, step, f, a);
   AdvanceExchanges(ctx, site);
 }

@@ -39,11 +39,12 @@ KvSpec MakeKvSpec(const Config& config, const NumericsModes& modes);
 // Called with the streams [T, H, D] after each layer: to look inside, not to change them.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& streams)>;
 
-// logits f32 [R, V]. Appends the step's tokens to the caches of its sequences, whose pages must reach that far.
+// logits f32 [R, V], or fewer rows at a time: LoadedModel::Forward says how. Appends the step's tokens to the caches of
+// its sequences, whose pages must reach that far.
 // Of several ranks (shard.h) each calls it with the same step, its own model, caches and buffers; all get the same
 // logits.
 void Forward(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a, const Tensor& logits,
-             const LayerObserver& observer = {});
+             const TakeLogits& take = {}, const LayerObserver& observer = {});
 
 // Where ranks exchange at this site of a pass, for messages: "layer 17, experts".
 std::string ExchangeName(const Config& config, int64_t site);

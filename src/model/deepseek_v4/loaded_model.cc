@@ -72,8 +72,9 @@ std::unique_ptr<StepMemory> BoundModel::MakeStepMemory(int64_t max_tokens, int64
   return std::make_unique<Activations>(model_.config, max_tokens, max_rows, &device);
 }
 
-void BoundModel::Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const {
-  deepseek_v4::Forward(ctx, model_, step, static_cast<Activations&>(memory), logits);
+void BoundModel::Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits,
+                         const TakeLogits& take) const {
+  deepseek_v4::Forward(ctx, model_, step, static_cast<Activations&>(memory), logits, take);
 }
 
 void BoundModel::Draft(const ExecContext& ctx, const StepView& step, int64_t place, StepMemory& memory,

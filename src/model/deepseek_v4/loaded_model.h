@@ -24,7 +24,8 @@ class BoundModel : public LoadedModel {
   const KvLayout& kv_layout() const override { return model_.kv_layout; }
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
   void Plan(const ExecContext& ctx) override { PlanModel(ctx, &model_); }
-  void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits) const override;
+  void Forward(const ExecContext& ctx, const StepView& step, StepMemory& memory, const Tensor& logits,
+               const TakeLogits& take) const override;
   DraftFacts draft() const override {
     const DraftConfig& draft = model_.config.draft;
     return {draft.module, draft.most(), draft.rows()};
