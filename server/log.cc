@@ -7,9 +7,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <new>
+#include <type_traits>
 
 #include "json.h"
 
@@ -45,7 +47,41 @@ std::string AsciiText(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
+constexpr std::array<const char*, 3> kLevels = {"info", "warning", "error"};
+
+Json ToJson(const LogField& field) {
+  return std::visit(
+      [](const auto& value) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, LogBytes>) {
+          return value.bytes;
+        } else {
+          return value;
+        }
+      },
+      field.value);
+}
+
+std::string ToText(const LogField& field) {
+  if (const auto* text = std::get_if<std::string>(&field.value)) return IsPlain(*text) ? *text : AsciiText(*text);
+  if (const auto* size = std::get_if<LogBytes>(&field.value)) {
+    std::array<char, 32> buffer;
+    const int n = std::snprintf(buffer.data(), buffer.size(), "%.1fMiB", static_cast<double>(size->bytes) / (1 << 20));
+    return {buffer.data(), static_cast<size_t>(n)};
+  }
+  return ToJson(field).dump();
+}
+
+bool IsLeftOut(const LogField& field) {
+  const auto* text = std::get_if<std::string>(&field.value);
+  return text != nullptr && text->empty();
+}
+
 }  // namespace
+
+double Rounded(double value, int digits) {
+  const double unit = std::pow(10.0, digits);
+  return std::round(value * unit) / unit;
+}
 
 Log::Log(bool json, int fd) : json_(json), fd_(fd), thread_([this] { Run(); }) {}
 
@@ -63,9 +99,9 @@ uint64_t Log::num_dropped() const {
   return num_dropped_;
 }
 
-void Log::Line(std::string_view event, std::initializer_list<LogField> fields) const {
+void Log::Line(LogLevel level, std::string_view event, std::span<const LogField> fields) const {
   try {
-    std::string line = Format(event, fields);
+    std::string line = Format(level, event, fields);
     const std::lock_guard lock(mutex_);
     if (queued_bytes_ + line.size() > kMaxQueuedBytes) {
       ++num_dropped_;
@@ -80,22 +116,18 @@ void Log::Line(std::string_view event, std::initializer_list<LogField> fields) c
   wake_.notify_one();
 }
 
-std::string Log::Format(std::string_view event, std::initializer_list<LogField> fields) const {
+std::string Log::Format(LogLevel level, std::string_view event, std::span<const LogField> fields) const {
   std::string line;
   if (json_) {
-    Json json = {{"time", Now()}, {"event", event}};
-    for (const auto& [key, value] : fields) {
-      if (!value.empty()) json[std::string(key)] = value;
+    Json json = {{"time", Now()}, {"level", kLevels[static_cast<size_t>(level)]}, {"event", event}};
+    for (const LogField& field : fields) {
+      if (!IsLeftOut(field)) json[std::string(field.key)] = ToJson(field);
     }
     line = AsciiText(json);
   } else {
     line = Now() + ' ' + std::string(event);
-    for (const auto& [key, value] : fields) {
-      if (value.empty()) continue;
-      line += ' ';
-      line += key;
-      line += '=';
-      line += IsPlain(value) ? value : AsciiText(value);
+    for (const LogField& field : fields) {
+      if (!IsLeftOut(field)) line.append(" ").append(field.key).append("=").append(ToText(field));
     }
   }
   return line + '\n';
@@ -113,7 +145,10 @@ void Log::Run() {
     const uint64_t num_dropped = num_dropped_;
     lock.unlock();
     try {
-      if (num_dropped > num_told) text += Format("log", {{"dropped", std::to_string(num_dropped - num_told)}});
+      if (num_dropped > num_told) {
+        const LogField dropped{"dropped", static_cast<int64_t>(num_dropped - num_told)};
+        text += Format(LogLevel::kWarning, "log", {&dropped, 1});
+      }
       num_told = num_dropped;
     } catch (const std::bad_alloc&) {
       // Told with a later line.

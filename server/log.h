@@ -12,27 +12,47 @@
 #include <initializer_list>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
+#include <variant>
 
 namespace dsv4::server {
 
-using LogField = std::pair<std::string_view, std::string>;
+// As text in MiB, in JSON as a number of bytes.
+struct LogBytes {
+  int64_t bytes;
+};
+
+struct LogField {
+  std::string_view key;
+  std::variant<std::string, int64_t, double, bool, LogBytes> value;  // an empty string: the field is left out
+};
+
+enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+
+// Rounded to as many digits behind the point: what a line says of a time or a rate.
+double Rounded(double value, int digits);
 
 class Log {
  public:
   explicit Log(bool json, int fd = 2);
   ~Log();  // writes what waits, for a second at most
 
-  void Line(std::string_view event, std::initializer_list<LogField> fields) const;
+  void Line(std::string_view event, std::initializer_list<LogField> fields) const {
+    Line(LogLevel::kInfo, event, fields);
+  }
+  void Line(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) const {
+    Line(level, event, std::span(fields.begin(), fields.size()));
+  }
+  void Line(LogLevel level, std::string_view event, std::span<const LogField> fields) const;
 
   // Lines dropped so far.
   uint64_t num_dropped() const;
 
  private:
-  std::string Format(std::string_view event, std::initializer_list<LogField> fields) const;
+  std::string Format(LogLevel level, std::string_view event, std::span<const LogField> fields) const;
   void Run();
   // False: the time to stop has come.
   bool WriteAll(std::string_view bytes);

@@ -41,6 +41,28 @@ TEST_F(LogTest, LinesArriveInOrder) {
   EXPECT_LT(text.find("first"), text.find("second"));
 }
 
+TEST_F(LogTest, JsonHasALevelAndNumbers) {
+  {
+    const Log log(/*json=*/true, ends_[1]);
+    log.Line(LogLevel::kError, "request", {{"status", 200}, {"ms", 1.5}, {"complete", true}, {"none", ""},
+                                           {"size", LogBytes{3 << 20}}, {"name", "x"}});
+  }
+  const std::string text = ReadAll();
+  EXPECT_NE(text.find(R"("level":"error","event":"request","status":200,"ms":1.5,"complete":true,"size":3145728,)"
+                      R"("name":"x"})"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(LogTest, TextHasTheSameForPeople) {
+  {
+    const Log log(/*json=*/false, ends_[1]);
+    log.Line("request",
+             {{"status", 200}, {"ms", Rounded(1.24999, 2)}, {"complete", false}, {"size", LogBytes{3 << 19}}});
+  }
+  EXPECT_NE(ReadAll().find("Z request status=200 ms=1.25 complete=false size=1.5MiB\n"), std::string::npos);
+}
+
 TEST_F(LogTest, NothingThatATerminalObeysComesOut) {
   for (const bool json : {false, true}) {
     {
