@@ -14,6 +14,10 @@
 
 namespace dsv4::server {
 
+class MetricsPage;
+
+inline constexpr int64_t kKvPageTokens = 256;  // that KV grows by: a block, in vLLM's words
+
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds)
@@ -33,7 +37,10 @@ struct Gauges {
   int64_t running = 0, waiting = 0;
   int64_t kv_used_bytes = 0, kv_kept_bytes = 0, kv_budget_bytes = 0;
   int64_t cuts_in_memory = 0, cuts_on_disk = 0, kv_disk_bytes = 0;  // of the prefix cache
+  int64_t kv_budget_pages = 0;
+  bool prefix_cache = false, draining = false;
   int64_t connections = 0, body_bytes = 0, log_lines_dropped = 0;
+  uint64_t spans_sent = 0, spans_dropped = 0;
   double max_gap_s = 0;
   int64_t admission_limit = 0;
 };
@@ -69,9 +76,22 @@ class Metrics {
   void SetExperts(const ExpertUse& use);
   void AddHttp(const std::string& route, int status);
 
+  // So far.
+  struct Totals {
+    uint64_t prompt_tokens = 0, generated_tokens = 0, prefix_queries = 0, prefix_hits = 0;
+  };
+  Totals totals() const;
+
   std::string Render(const Gauges& gauges) const;
 
  private:
+  void RenderCacheConfig(const Gauges& g, MetricsPage* page) const;
+  void RenderDrafts(MetricsPage* page) const;
+  void RenderHistograms(MetricsPage* page) const;
+  void RenderPrefixCache(const Gauges& g, MetricsPage* page) const;
+  void RenderExperts(MetricsPage* page) const;
+  void RenderServer(const Gauges& g, MetricsPage* page) const;
+
   std::string model_label_;
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0,
@@ -80,8 +100,8 @@ class Metrics {
   std::map<std::string, uint64_t> success_, hits_, misses_, kv_disk_, rejections_;
   std::map<std::pair<std::string, int>, uint64_t> http_;
   ExpertUse experts_;
-  Histogram first_token_, token_gap_, decode_step_, total_, queue_, prefill_, decode_, step_tokens_, request_prompt_,
-      request_generated_;
+  Histogram first_token_, token_gap_, decode_step_, mean_gap_, total_, queue_, inference_, prefill_, decode_,
+      step_tokens_, request_prompt_, request_generated_;
 };
 
 }  // namespace dsv4::server

@@ -14,12 +14,18 @@
 
 namespace dsv4 {
 
+struct MemoryPlan;
+
 struct ServerOptions {
   std::string model_dir;   // for generation_config.json and tokenizer_config.json
-  std::string model_name;  // what /v1/models says
+  std::string model_name;  // what /v1/models says and replies name
+  std::vector<std::string> other_names;  // that requests may call the model by as well
   std::string host = "127.0.0.1";
   int port = 8000;                    // 0: any free one; the start-up line tells which
+  int metrics_port = -1;              // /metrics and /health* alone, without a key or TLS; 0: any free one; -1: none
+  std::string tls_cert, tls_key;      // PEM files, both or none; "": plain HTTP
   std::vector<std::string> api_keys;  // empty: none is asked for
+  std::vector<std::string> key_labels = {};  // of each, for the log; where there is none, or "": "key-N"
   bool share_cache = false;           // of several keys: all use one prefix cache instead of one each
   std::string cors_origin;            // "": no CORS headers
   // Names beside localhost, 127.0.0.0/8, ::1 and `host` that requests may call this server by. With none, and a host
@@ -37,6 +43,7 @@ struct ServerOptions {
   int64_t max_running = 64;     // sequences in the batch
   // the engine decodes more than kMaxDecodeRows of them in a pass (engine.h): said at the start
   bool wide_steps = false;
+  int num_ranks = 1;            // of the engine, for clients that ask
   int64_t max_waiting = 256;    // sequences in the queue; more get 429
   int64_t prefill_chunk = 512;  // prompt tokens of one step
   double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound
@@ -45,6 +52,8 @@ struct ServerOptions {
   int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none
   std::string kv_disk;          // folder for KV that leaves memory; "": none
   int64_t kv_disk_bytes = int64_t{32} << 30;
+  int kv_events_port = -1;      // for routers that want to know which tokens are kept (ZeroMQ); 0: any; -1: none
+  std::string kv_events_topic;  // "": kv@HOST:PORT@MODEL
   std::string count_experts_file;  // counts of experts, once a minute and at the end (dsv4/experts.h); "": none
 
   size_t max_body_bytes = size_t{32} << 20;
@@ -61,11 +70,19 @@ struct ServerOptions {
   bool restart_device = true;       // that has failed; else the server ends, for its supervisor to start it anew
   double ping_s = 10;               // silence of a stream after which a comment is sent; 0: never
   bool log_json = false;
+  double log_interval_s = 10;  // between two lines that say how much work is being done; 0: none
+  std::string otlp_endpoint;   // http://HOST[:PORT][/PATH] of a collector that takes spans; "": none
 };
 
 // Serves until SIGTERM or SIGINT, then finishes what is being answered, up to the drain time-out; a second signal ends
 // the process at once, with the status 0. Prints to standard error. Errors: kInvalidArgument, kResourceExhausted (the
 // port is taken), and of a device that failed and was not to be opened anew, or could not be.
 Status Serve(Engine& engine, const Tokenizer& tokenizer, const ServerOptions& options);
+
+// Whether the budget holds a sequence. Error: kInvalidArgument, naming --kv-budget.
+Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model);
+
+// The first line of the log in JSON, on standard error: for EngineOptions::on_plan.
+void LogPlan(const MemoryPlan& plan);
 
 }  // namespace dsv4

@@ -68,7 +68,7 @@ class SameBits(unittest.TestCase):
         replies = ask_all(off)
         expected = [output(reply) for reply in replies]
         self.assertEqual([cached(reply) for reply in replies], [0] * len(REQUESTS))
-        self.assertEqual(off.metric("dsv4:prefix_cuts"), 0)
+        self.assertEqual(off.metric("dsv4_prefix_cuts"), 0)
         off.stop()
 
         flags = ["--kv-disk", self.folder, "--cut-interval", "64"]
@@ -90,20 +90,20 @@ class SameBits(unittest.TestCase):
         self.assertGreater(len(self.files()), len(REQUESTS))
 
         second = self.serve(*flags)
-        self.assertEqual(second.metric("dsv4:prefix_cuts", place="disk"), len(self.files()))
+        self.assertEqual(second.metric("dsv4_prefix_cuts", place="disk"), len(self.files()))
         replies = ask_all(second)
         self.assertEqual([output(reply) for reply in replies], expected, "from disk")
         for reply in replies:
             self.assertGreaterEqual(cached(reply), 0.9 * reply["usage"]["prompt_tokens"])
-        self.assertGreater(second.metric("dsv4:prefix_hit_total", place="disk"), 2)
-        self.assertEqual(second.metric("dsv4:kv_disk_total", event="refused"), 0)
+        self.assertGreater(second.metric("dsv4_prefix_hit_total", place="disk"), 2)
+        self.assertEqual(second.metric("dsv4_kv_disk_total", event="refused"), 0)
         self.assertEqual(second.stop(), 0)
 
         # Damaged while the server is down (cut off: seen at the start) and behind its back (seen when used).
         with open(self.files()[0], "r+b") as file:
             file.truncate(100)
         third = self.serve(*flags)
-        self.assertEqual(third.metric("dsv4:kv_disk_total", event="refused"), 1)
+        self.assertEqual(third.metric("dsv4_kv_disk_total", event="refused"), 1)
         self.assertIn(self.files()[0], third.read_log())
         for path in self.files()[1:]:
             with open(path, "r+b") as file:
@@ -114,14 +114,14 @@ class SameBits(unittest.TestCase):
         replies = ask_all(third)
         self.assertEqual([output(reply) for reply in replies], expected, "damaged")
         self.assertEqual(cached(replies[0]), 0)
-        self.assertGreater(third.metric("dsv4:kv_disk_total", event="refused"), 4)
-        self.assertEqual(third.metric("dsv4:prefix_hit_total", place="disk"), 0)
+        self.assertGreater(third.metric("dsv4_kv_disk_total", event="refused"), 4)
+        self.assertEqual(third.metric("dsv4_prefix_hit_total", place="disk"), 0)
         self.assertEqual(third.stop(), 0)
 
         # Files of other settings are left alone.
         fourth = self.serve(*flags, "--kv-dtype", "bf16")
-        self.assertEqual(fourth.metric("dsv4:prefix_cuts", place="disk"), 0)
-        self.assertGreater(fourth.metric("dsv4:kv_disk_total", event="foreign"), 4)
+        self.assertEqual(fourth.metric("dsv4_prefix_cuts", place="disk"), 0)
+        self.assertGreater(fourth.metric("dsv4_kv_disk_total", event="foreign"), 4)
 
     def test_what_leaves_memory_comes_back_from_disk(self):
         # Room for a few cuts only.
@@ -132,9 +132,9 @@ class SameBits(unittest.TestCase):
         self.assertEqual([output(r) for r in after], [output(r) for r in before])
         for reply in after:
             self.assertGreater(cached(reply), 0.9 * reply["usage"]["prompt_tokens"])
-        self.assertGreater(server.metric("dsv4:prefix_evictions_total"), 0)
-        self.assertGreater(server.metric("dsv4:kv_disk_total", event="restored"), 0)
-        self.assertLessEqual(server.metric("dsv4:kv_bytes", use="kept") + server.metric("dsv4:kv_bytes", use="running"), 12000000)
+        self.assertGreater(server.metric("dsv4_prefix_evictions_total"), 0)
+        self.assertGreater(server.metric("dsv4_kv_disk_total", event="restored"), 0)
+        self.assertLessEqual(server.metric("dsv4_kv_bytes", use="kept") + server.metric("dsv4_kv_bytes", use="running"), 12000000)
 
 
 class Conversations(ServerTestCase):

@@ -24,17 +24,17 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
   FakeEngine engine(10);
   Metrics metrics("m");
   ExpertWatch watch(engine, metrics, "");
-  EXPECT_THAT(metrics.Render({}), Not(HasSubstr("dsv4:expert")));
+  EXPECT_THAT(metrics.Render({}), Not(HasSubstr("dsv4_expert")));
   engine.use = SomeUse();
   EXPECT_TRUE(watch.Look(/*idle=*/true).ok());
   const std::string page = metrics.Render({});
-  for (const char* line : {"dsv4:experts{model_name=\"m\",place=\"device\"} 4\n",
-                           "dsv4:experts{model_name=\"m\",place=\"host\"} 2\n",
-                           "dsv4:expert_host_bytes{model_name=\"m\"} 2000\n",
-                           "dsv4:expert_choices_total{model_name=\"m\"} 12\n",
-                           "dsv4:expert_hits_total{model_name=\"m\"} 9\n",
-                           "dsv4:expert_fetched_bytes_total{model_name=\"m\"} 3000\n",
-                           "dsv4:expert_swaps_total{model_name=\"m\"} 7\n"}) {
+  for (const char* line : {"dsv4_experts{model_name=\"m\",place=\"device\"} 4\n",
+                           "dsv4_experts{model_name=\"m\",place=\"host\"} 2\n",
+                           "dsv4_expert_host_bytes{model_name=\"m\"} 2000\n",
+                           "dsv4_expert_choices_total{model_name=\"m\"} 12\n",
+                           "dsv4_expert_hits_total{model_name=\"m\"} 9\n",
+                           "dsv4_expert_fetched_bytes_total{model_name=\"m\"} 3000\n",
+                           "dsv4_expert_swaps_total{model_name=\"m\"} 7\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
 }
@@ -46,7 +46,7 @@ TEST(ExpertWatch, AnEngineThatDoesNotCountIsAskedOnce) {
   EXPECT_TRUE(watch.Look(true).ok());
   engine.use = SomeUse();
   EXPECT_TRUE(watch.Look(true).ok());
-  EXPECT_THAT(metrics.Render({}), Not(HasSubstr("dsv4:expert")));
+  EXPECT_THAT(metrics.Render({}), Not(HasSubstr("dsv4_expert")));
 }
 
 TEST(ExpertWatch, TheFileIsWrittenAtTheEnd) {
@@ -74,7 +74,7 @@ TEST_F(SchedulerExperts, CountsAreShownAfterAReplyAndKeptWhenItStops) {
   const auto client = Submit({{200}}, 3);
   Wait(client);
   scheduler_->Stop();
-  EXPECT_THAT(metrics_.Render({}), HasSubstr("dsv4:expert_choices_total"));
+  EXPECT_THAT(metrics_.Render({}), HasSubstr("dsv4_expert_choices_total"));
   EXPECT_TRUE(ReadExpertCounts(temp / "counts").ok());
 }
 

@@ -181,7 +181,7 @@ def main():
         crashed = server.process.poll() is not None
         if not crashed:
             resident.append(round(resident_mib(pid), 1))
-            kv.append(round((server.metric("dsv4:kv_bytes", use="running") + server.metric("dsv4:kv_bytes", use="kept")) / 2**20, 1))
+            kv.append(round((server.metric("dsv4_kv_bytes", use="running") + server.metric("dsv4_kv_bytes", use="kept")) / 2**20, 1))
             done = sum(sum(client.counts.values()) for client in clients)
             print("%4.0f s: %d requests, %.1f MiB, of them %.1f of KV, %.0f s of CPU, clients %.0f s"
                   % (time.monotonic() - begin, done, resident[-1], kv[-1], cpu_seconds(pid), time.process_time()),
@@ -212,16 +212,16 @@ def main():
             inside = histogram(page, "vllm:inter_token_latency_seconds")
             report.update({"server_gaps": inside[-1][1], "server_gap_p50_ms": quantile_ms(inside, 0.5),
                            "server_gap_p99_ms": quantile_ms(inside, 0.99), "server_gap_p999_ms": quantile_ms(inside, 0.999)})
-            decode = histogram(page, "dsv4:decode_step_seconds")
+            decode = histogram(page, "dsv4_decode_step_seconds")
             if decode:
                 report["decode_step_p99_ms"] = quantile_ms(decode, 0.99)
             server.wait_until_idle(60)
             time.sleep(0.5)
             names = {"tokens": "vllm:generation_tokens_total", "preemptions": "vllm:num_preemptions_total",
                      "running_end": "vllm:num_requests_running", "waiting_end": "vllm:num_requests_waiting",
-                     "connections_end": "dsv4:connections"}
+                     "connections_end": "dsv4_connections"}
             report.update({key: server.metric(name) for key, name in names.items()})
-            report["kv_running_end"] = server.metric("dsv4:kv_bytes", use="running")
+            report["kv_running_end"] = server.metric("dsv4_kv_bytes", use="running")
             report["resident_end_mib"] = round(resident_mib(pid), 1)
             # The connection that asks is one.
             left = report["kv_running_end"] != 0 or report["connections_end"] > 1

@@ -91,7 +91,7 @@ class Together(ServerTestCase):
                 sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 time.sleep(0.5)
             self.server.wait_until_idle(60)
-        self.assertEqual(self.server.metric("dsv4:kv_bytes", use="running"), 0)
+        self.assertEqual(self.server.metric("dsv4_kv_bytes", use="running"), 0)
 
     def test_a_storm_leaves_nothing_behind(self):
         def one(i):
@@ -105,7 +105,7 @@ class Together(ServerTestCase):
         for start in range(0, 60, 20):
             in_parallel([lambda i=i: one(i) for i in range(start, start + 20)])
         self.server.wait_until_idle()
-        self.assertEqual(self.server.metric("dsv4:kv_bytes", use="running"), 0)
+        self.assertEqual(self.server.metric("dsv4_kv_bytes", use="running"), 0)
         self.assertEqual(self.complete(STORY, max_tokens=2)["usage"]["completion_tokens"], 2)
 
     def test_usage_and_counters_agree(self):
@@ -200,7 +200,7 @@ class Memory(ServerTestCase):
         together = in_parallel([lambda body=body: self.complete(**body)["choices"] for body in bodies])
         self.assertEqual(together, alone)
         self.assertGreater(self.server.metric("vllm:num_preemptions_total"), 0)
-        self.assertLessEqual(self.server.metric("dsv4:kv_bytes", use="kept"), self.budget)
+        self.assertLessEqual(self.server.metric("dsv4_kv_bytes", use="kept"), self.budget)
 
     def test_a_prompt_that_never_fits(self):
         self.refused(self.server.post("/v1/completions", {"prompt": [5] * 200000}), 400, "--kv-budget")
