@@ -22,7 +22,11 @@ constexpr int kSendBuffer = 256 << 10;
 class HttpServerImpl : public HttpServer {
  public:
   HttpServerImpl(const HttpOptions& options, Gate gate, Handler handler, DoneFn done)
-      : shared_(options), acceptor_(shared_.context), sweeper_(shared_.context), signals_(shared_.context) {
+      : shared_(options),
+        main_(shared_.context),
+        metrics_(shared_.context),
+        sweeper_(shared_.context),
+        signals_(shared_.context) {
     shared_.gate = std::move(gate);
     shared_.handler = std::move(handler);
     shared_.done = std::move(done);
@@ -30,7 +34,7 @@ class HttpServerImpl : public HttpServer {
   ~HttpServerImpl() override { Close(); }
   void Close() override {
     error_code ignored;
-    acceptor_.close(ignored);
+    for (Listener* l : {&main_, &metrics_}) l->acceptor.close(ignored);
     for (Connection* c : Connections()) c->Close("the server stopped");
     shared_.let_go.Settle();
     // Calls that are still queued hold connections and may queue more.
@@ -41,36 +45,24 @@ class HttpServerImpl : public HttpServer {
   }
 
   Status Open() {
-    error_code error;
-    tcp::resolver resolver(shared_.context);
-    const auto found = resolver.resolve(shared_.options.host, std::to_string(shared_.options.port), error);
-    if (error || found.empty()) {
-      return InvalidArgument("--host " + shared_.options.host +
-                             " is not an address of this machine: " + error.message());
+    const HttpOptions& o = shared_.options;
+    if (!o.tls_cert.empty()) {
+      DSV4_ASSIGN_OR_RETURN(tls_, TlsContext::Load(o.tls_cert, o.tls_key));
     }
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    const std::string where = shared_.options.host + ":" + std::to_string(shared_.options.port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) {
-      return ResourceExhausted("cannot listen on " + where + ": " + error.message() +
-                               "; choose another --port (0: any free one)");
-    }
-    port_ = acceptor_.local_endpoint().port();
-    loopback_ = endpoint.address().is_loopback();
-    Accept();
-    return {};
+    DSV4_RETURN_IF_ERROR(Open(o.port, "--port", &main_));
+    return o.metrics_port < 0 ? Status() : Open(o.metrics_port, "--metrics-port", &metrics_);
   }
 
-  int port() const override { return port_; }
+  int port() const override { return main_.port; }
+  int metrics_port() const override { return metrics_.port; }
   bool is_loopback() const override { return loopback_; }
   void Run() override {
     const auto work = asio::make_work_guard(shared_.context);
     while (true) {
       try {
-        if (!accepting_) Accept();
+        for (Listener* l : {&main_, &metrics_}) {
+          if (!l->accepting && l->acceptor.is_open()) Accept(*l);
+        }
         if (!sweeping_) Sweep();
         shared_.context.run();
         return;
@@ -112,23 +104,52 @@ class HttpServerImpl : public HttpServer {
     return {shared_.connections.begin(), shared_.connections.end()};
   }
 
-  void Accept() {
-    accepting_ = true;
-    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-      accepting_ = false;
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+  struct Listener {
+    explicit Listener(asio::io_context& context) : acceptor(context) {}
+    tcp::acceptor acceptor;
+    bool accepting = false;
+    int port = -1;
+  };
+
+  Status Open(int port, const std::string& flag, Listener* l) {
+    error_code error;
+    tcp::resolver resolver(shared_.context);
+    const std::string& host = shared_.options.host;
+    const auto found = resolver.resolve(host, std::to_string(port), error);
+    if (error || found.empty())
+      return InvalidArgument("--host " + host + " is not an address of this machine: " + error.message());
+    const tcp::endpoint endpoint = found.begin()->endpoint();
+    l->acceptor.open(endpoint.protocol(), error);
+    if (!error) l->acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) l->acceptor.bind(endpoint, error);
+    if (!error) l->acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return ResourceExhausted("cannot listen on " + host + ":" + std::to_string(port) + ": " + error.message() +
+                               "; choose another " + flag + " (0: any free one)");
+    }
+    l->port = l->acceptor.local_endpoint().port();
+    loopback_ = endpoint.address().is_loopback();
+    Accept(*l);
+    return {};
+  }
+
+  void Accept(Listener& l) {
+    l.accepting = true;
+    l.acceptor.async_accept([this, &l](error_code error, tcp::socket socket) {
+      l.accepting = false;
+      if (error == asio::error::operation_aborted || !l.acceptor.is_open()) return;
       if (error) {
         // Out of file descriptors, most likely: try again later rather than at once.
-        accepting_ = true;
-        return PostAfter(std::chrono::milliseconds(100), [this] { Accept(); });
+        l.accepting = true;
+        return PostAfter(std::chrono::milliseconds(100), [this, &l] { Accept(l); });
       }
-      Welcome(std::move(socket));
+      Welcome(std::move(socket), /*metrics=*/&l == &metrics_);
       if (!sweeping_) Sweep();
-      Accept();
+      Accept(l);
     });
   }
 
-  void Welcome(tcp::socket socket) {
+  void Welcome(tcp::socket socket, bool metrics) {
     const HttpOptions& o = shared_.options;
     const size_t open = shared_.connections.size();
     if (open >= o.max_connections + o.num_reserved) return;  // closed without a word: it costs nothing
@@ -137,8 +158,13 @@ class HttpServerImpl : public HttpServer {
     // Else the kernel takes megabytes for a client that reads nothing, and nobody notices.
     socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
     const auto remote = socket.remote_endpoint(ignored);
-    std::make_shared<Connection>(shared_, std::move(socket), remote.address().to_string(ignored),
-                                 /*reserved=*/open >= o.max_connections)
+    std::unique_ptr<TlsStream> tls;
+    if (tls_ != nullptr && !metrics) {
+      tls = tls_->Accept(socket.native_handle());
+      if (tls == nullptr) return;
+    }
+    std::make_shared<Connection>(shared_, std::move(socket), remote.address().to_string(ignored), std::move(tls),
+                                 metrics, /*reserved=*/open >= o.max_connections)
         ->Start();
   }
 
@@ -161,12 +187,12 @@ class HttpServerImpl : public HttpServer {
   }
 
   Shared shared_;
-  tcp::acceptor acceptor_;
+  std::unique_ptr<TlsContext> tls_;  // null: plain HTTP
+  Listener main_, metrics_;
   asio::steady_timer sweeper_;
   asio::posix::stream_descriptor signals_;
   std::array<char, 1> signal_{};
-  bool accepting_ = false, sweeping_ = false, loopback_ = false;
-  int port_ = 0;
+  bool sweeping_ = false, loopback_ = false;
 };
 
 }  // namespace

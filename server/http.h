@@ -30,6 +30,8 @@
 
 namespace dsv4::server {
 
+struct RequestNote;
+
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 // A to Z as a to z: names of hosts and headers, in every locale.
@@ -38,6 +40,8 @@ std::string LowerAscii(std::string_view text);
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                         // 0: any free one
+  int metrics_port = -1;  // a second one, without TLS, whose requests the gate sees as `metrics`; 0: any; -1: none
+  std::string tls_cert, tls_key;           // PEM files; "": plain HTTP
   size_t max_header_bytes = 32 << 10;      // also of a chunk's extension and of a trailer
   size_t max_header_lines = 128;
   // sizes of chunks, extensions and trailer, beside eight bytes for each of the body
@@ -65,6 +69,8 @@ struct HttpRequest {
   std::string id;    // of the request: the client's X-Request-ID if it is usable, else a new one
   std::string peer;  // address of the client
   bool reserved = false;  // it came on a connection beyond max_connections
+  bool metrics = false;   // it came by metrics_port
+  std::shared_ptr<RequestNote> note = nullptr;  // of the gate, carried along to the handler and to DoneFn
 
   // "" where it is missing; of several the first.
   std::string_view Header(std::string_view lower_case_name) const;
@@ -81,6 +87,7 @@ struct HttpReply {
 struct HttpVerdict {
   std::optional<HttpReply> refusal;  // the answer; a body is not read then
   size_t max_body_bytes = 0;         // a larger body is a 413
+  std::shared_ptr<RequestNote> note = nullptr;
 };
 
 // One request and its reply. Any thread may call any method; calls on one Exchange are carried out in order.
@@ -130,12 +137,13 @@ class HttpServer {
   using Handler = std::function<void(ExchangePtr)>;                         // on the I/O thread
   using DoneFn = std::function<void(const HttpRequest&, const HttpDone&)>;  // on the I/O thread
 
-  // Errors: kInvalidArgument (no such host), kResourceExhausted (the port is taken).
+  // Errors: kInvalidArgument (no such host, no such certificate), kResourceExhausted (the port is taken).
   static Result<std::unique_ptr<HttpServer>> Listen(const HttpOptions& options, Gate gate, Handler handler,
                                                     DoneFn done);
   virtual ~HttpServer() = default;
 
   virtual int port() const = 0;
+  virtual int metrics_port() const = 0;  // -1: none
   virtual bool is_loopback() const = 0;  // only this machine reaches it
   virtual void Run() = 0;
   virtual void Stop() = 0;  // any thread

@@ -35,8 +35,14 @@ std::string IdSource::Next() {
   return id;
 }
 
-Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, bool reserved)
-    : shared_(shared), socket_(std::move(socket)), peer_(std::move(peer)), reserved_(reserved) {
+Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std::unique_ptr<TlsStream> tls,
+                       bool metrics, bool reserved)
+    : shared_(shared),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      tls_(std::move(tls)),
+      metrics_(metrics),
+      reserved_(reserved) {
   shared_.connections.insert(this);
   error_code ignored;
   socket_.non_blocking(true, ignored);
@@ -107,10 +113,19 @@ void Connection::Read() {
 void Connection::OnReadable() {
   if (closed_) return;
   error_code error;
-  const size_t n = socket_.read_some(asio::buffer(shared_.read_buffer), error);
+  const size_t n = ReadSome(error);
   if (error && error != asio::error::would_block) return Close("the client left");
   if (n > 0 && !close_after_write_) TakeBytes({shared_.read_buffer.data(), n});
   Read();
+}
+
+size_t Connection::ReadSome(error_code& error) {
+  if (tls_ == nullptr) return socket_.read_some(asio::buffer(shared_.read_buffer), error);
+  size_t n = 0;
+  // A handshake that cannot be written now goes on with what the client sends next, or never: it has time-outs.
+  if (tls_->Read(shared_.read_buffer.data(), shared_.read_buffer.size(), &n) == TlsStream::Io::kEnd)
+    error = asio::error::eof;
+  return n;
 }
 
 void Connection::TakeBytes(std::string_view bytes) {
@@ -184,6 +199,7 @@ bool Connection::CheckHeader() {
   head_ = ReadHead();
   if (!HasSoundHeader()) return false;
   const HttpVerdict verdict = shared_.gate(head_);
+  head_.note = verdict.note;
   const bool has_body = !parser_->is_done();
   if (verdict.refusal) {
     Refuse(*verdict.refusal, /*read_on=*/!has_body);
@@ -229,6 +245,7 @@ HttpRequest Connection::ReadHead() const {
   }
   head.peer = peer_;
   head.reserved = reserved_;
+  head.metrics = metrics_;
   const std::string_view id = head.Header("x-request-id");
   head.id = IsUsableId(id) ? std::string(id) : shared_.ids.Next();
   return head;
@@ -269,7 +286,8 @@ void Connection::BeginReply() {
               .headers = {},
               .body = {},
               .id = head_.id.empty() ? shared_.ids.Next() : head_.id,
-              .peer = peer_};
+              .peer = peer_,
+              .note = head_.note};
   ++serial_;
   answering_ = true;
   complete_ = false;

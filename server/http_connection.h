@@ -17,6 +17,7 @@
 #include "http.h"
 #include "http_exchange.h"
 #include "http_intake.h"
+#include "tls.h"
 
 namespace dsv4::server::http_internal {
 
@@ -57,7 +58,9 @@ struct Shared {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `reserved`: beyond the limit; it has a short time to ask for what the gate lets pass.
-  Connection(Shared& shared, tcp::socket socket, std::string peer, bool reserved);
+  // `tls`: null on a plain one.
+  Connection(Shared& shared, tcp::socket socket, std::string peer, std::unique_ptr<TlsStream> tls, bool metrics,
+             bool reserved);
   ~Connection() { shared_.connections.erase(this); }
 
   void Start() { Read(); }
@@ -105,6 +108,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The client has left, or will send no more; asked where nothing is being read.
   bool HasHungUp();
   void OnReadable();
+  // What is there, without waiting; 0 where nothing is, or with an error.
+  size_t ReadSome(error_code& error);
   void TakeBytes(std::string_view bytes);
   void Parse();
   // One call of the parser. False: nothing more can be done now.
@@ -129,6 +134,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Frames of one turn of the I/O loop leave together.
   void Flush();
   void WriteSome();
+  void WriteSomeTls();
   void OnWritten(size_t n);
   void FinishReply();
   void AfterWriting();
@@ -139,7 +145,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Shared& shared_;
   tcp::socket socket_;
   const std::string peer_;
-  const bool reserved_;
+  const std::unique_ptr<TlsStream> tls_;
+  const bool metrics_, reserved_;
   bool reading_ = false;
 
   // The request that is arriving.

@@ -147,7 +147,11 @@ void Connection::OutOfMemory(uint64_t serial) noexcept {
   if (!answering_) start_ = Clock::now();
   error_code error;
   status_ = 503;
-  sent_bytes_ = socket_.write_some(asio::buffer(kOutOfMemory.data(), kOutOfMemory.size()), error);
+  if (tls_ != nullptr) {
+    tls_->Write(kOutOfMemory.data(), kOutOfMemory.size(), &sent_bytes_);
+  } else {
+    sent_bytes_ = socket_.write_some(asio::buffer(kOutOfMemory.data(), kOutOfMemory.size()), error);
+  }
   answering_ = true;
   Done("out of memory");
   if (error || sent_bytes_ < kOutOfMemory.size()) return Close("");
@@ -225,6 +229,7 @@ void Connection::WriteSome() {
     flushing_ = false;
     return AfterWriting();
   }
+  if (tls_ != nullptr) return WriteSomeTls();
   socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
                            [self = shared_from_this()](error_code error, size_t n) {
                              if (self->closed_) return;
@@ -233,10 +238,23 @@ void Connection::WriteSome() {
                            });
 }
 
+void Connection::WriteSomeTls() {
+  size_t n = 0;
+  const TlsStream::Io io = tls_->Write(writing_.data() + written_, writing_.size() - written_, &n);
+  if (io == TlsStream::Io::kEnd) return Close("the client left");
+  const auto go_on = [self = shared_from_this(), n](error_code error) {
+    if (self->closed_) return;
+    if (error) return self->Close("the client left");
+    self->Guard([&] { self->OnWritten(n); });
+  };
+  if (io == TlsStream::Io::kDone) return asio::post(socket_.get_executor(), [go_on] { go_on({}); });
+  socket_.async_wait(io == TlsStream::Io::kWantWrite ? tcp::socket::wait_write : tcp::socket::wait_read, go_on);
+}
+
 void Connection::OnWritten(size_t n) {
   written_ += n;
   window_written_ += n;
-  last_progress_ = Clock::now();
+  if (n > 0) last_progress_ = Clock::now();
   if (pressed_ && unsent() < shared_.options.pressure_bytes / 4) {
     pressed_ = false;
     if (on_pressure_) on_pressure_(false);
@@ -274,6 +292,7 @@ void Connection::AfterWriting() {
   lingering_ = true;
   linger_end_ = Clock::now() + kLinger;
   error_code ignored;
+  if (tls_ != nullptr) tls_->Shutdown();
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   Read();
 }
