@@ -5,12 +5,11 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <mutex>
-#include <random>
 #include <utility>
 
 #include "dsv4/json_text.h"
 #include "keys.h"
+#include "trace.h"
 
 namespace dsv4::server {
 
@@ -55,13 +54,6 @@ const char* AnthropicType(int status) {
     default:
       return status >= 500 ? "api_error" : "invalid_request_error";
   }
-}
-
-uint64_t RandomBits() {
-  static std::mutex mutex;
-  static std::mt19937_64 random((static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}());
-  const std::lock_guard lock(mutex);
-  return random();
 }
 
 bool IsUtf8(std::string_view bytes) {
@@ -127,16 +119,7 @@ ApiError ToApiError(const Status& status) {
   }
 }
 
-std::string NewId(std::string_view prefix) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string id(prefix);
-  uint64_t bits = 0;
-  for (int i = 0; i < 24; ++i) {
-    if (i % 16 == 0) bits = RandomBits();
-    id += kDigits[(bits >> (4 * (i % 16))) & 15];
-  }
-  return id;
-}
+std::string NewId(std::string_view prefix) { return std::string(prefix) + RandomHex(24); }
 
 int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -227,6 +210,8 @@ ReplyOptions ReadReplyOptions(const Fields& fields) {
     options.include_usage = in.Bool("include_usage").value_or(false);
     options.continuous_usage = in.Bool("continuous_usage_stats").value_or(false) && options.include_usage;
   }
+  options.timings = fields.Bool("timings_per_token").value_or(false);
+  options.progress = fields.Bool("return_progress").value_or(false) && options.stream;
   options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
   if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
     Refuse("best_of", "best_of other than n is not supported");
@@ -265,41 +250,17 @@ void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wa
 
 void CheckModel(const Api& api, const Fields& fields) {
   const auto model = fields.Text("model");
-  if (api.options.strict_model && model && *model != api.options.model_name) {
-    throw ApiError(404,
-                   "there is no model '" + *model + "' here; this server has '" + api.options.model_name + "'",
-                   "model", "model_not_found");
-  }
+  if (api.options.strict_model && model && !IsModelName(api.options, *model)) throw NoSuchModel(api.options, *model);
 }
 
-Json UsageToJson(const TokenCounts& c) {
-  Json details = {{"reasoning_tokens", c.reasoning}};
-  if (c.drafted > 0) details["accepted_prediction_tokens"] = c.drafted;
-  return {{"prompt_tokens", c.prompt},
-          {"completion_tokens", c.completion},
-          {"total_tokens", c.prompt + c.completion},
-          {"prompt_tokens_details", {{"cached_tokens", c.cached}}},
-          {"completion_tokens_details", std::move(details)},
-          {"prompt_cache_hit_tokens", c.cached},
-          {"prompt_cache_miss_tokens", c.prompt - c.cached}};
+bool IsModelName(const ServerOptions& options, const std::string& name) {
+  return name == options.model_name ||
+         std::find(options.other_names.begin(), options.other_names.end(), name) != options.other_names.end();
 }
 
-void UsageSum::Set(int index, const TokenCounts& counts) {
-  if (static_cast<size_t>(index) >= counts_.size()) counts_.resize(static_cast<size_t>(index) + 1);
-  counts_[static_cast<size_t>(index)] = counts;
-}
-
-TokenCounts UsageSum::Total(int sequences_per_prompt) const {
-  TokenCounts total;
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    total.completion += counts_[i].completion;
-    total.reasoning += counts_[i].reasoning;
-    total.drafted += counts_[i].drafted;
-    if (i % static_cast<size_t>(sequences_per_prompt) != 0) continue;
-    total.prompt += counts_[i].prompt;
-    total.cached += counts_[i].cached;
-  }
-  return total;
+ApiError NoSuchModel(const ServerOptions& options, const std::string& name) {
+  return {404, "there is no model '" + name + "' here; this server has '" + options.model_name + "'", "model",
+          "model_not_found"};
 }
 
 const char* FinishReasonName(FinishReason reason) {
@@ -413,7 +374,7 @@ std::string TenantOf(const Api& api, const HttpRequest& request) {
   return key ? api.tenants[*key] : "";
 }
 
-ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input) {
+RenderedPrompt RenderChat(const Api& api, const ChatInput& input) {
   const ChatRequest request = ToChatRequest(input);
   const auto& last = request.messages.back();
   if (last.role == Role::kAssistant && !last.wo_eos) {
@@ -425,8 +386,12 @@ ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatI
   }
   auto rendered = RenderPromptWithPlaces(request, api.options.dialect);
   if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");
+  return std::move(*rendered);
+}
+
+ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input) {
   ChatPrompt prompt;
-  prompt.text = std::make_shared<const RenderedPrompt>(std::move(*rendered));
+  prompt.text = std::make_shared<const RenderedPrompt>(RenderChat(api, input));
   prompt.ids = std::make_shared<const std::vector<TokenId>>(api.scheduler.EncodePrompt(tenant, *prompt.text));
   prompt.starts_in_reasoning = prompt.text->text.ends_with("<think>");
   return prompt;

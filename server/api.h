@@ -17,6 +17,7 @@
 #include "json.h"
 #include "metrics.h"
 #include "scheduler.h"
+#include "usage.h"
 
 namespace dsv4::server {
 
@@ -60,6 +61,8 @@ struct ReplyOptions {
   bool stream = false;
   bool include_usage = false;     // a last chunk without choices
   bool continuous_usage = false;  // in every chunk
+  bool timings = false;           // in every chunk; else in the last of each choice
+  bool progress = false;          // chunks tell how far the prompt is read
   int n = 1;                      // choices of each prompt
 };
 ReplyOptions ReadReplyOptions(const Fields& fields);
@@ -71,18 +74,8 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name);
 void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
                  const std::string& param, GenerationParams* params);
 void CheckModel(const Api& api, const Fields& fields);
-
-// OpenAI's usage object, with DeepSeek's flat cache counts.
-Json UsageToJson(const TokenCounts& counts);
-// What the choices of one request took together: prompts are counted once per `distinct_prompts`.
-class UsageSum {
- public:
-  void Set(int index, const TokenCounts& counts);
-  TokenCounts Total(int sequences_per_prompt) const;
-
- private:
-  std::vector<TokenCounts> counts_;
-};
+bool IsModelName(const ServerOptions& options, const std::string& name);
+ApiError NoSuchModel(const ServerOptions& options, const std::string& name);
 
 const char* FinishReasonName(FinishReason reason);
 
@@ -122,7 +115,9 @@ struct ChatPrompt {
   std::shared_ptr<const RenderedPrompt> text;
   bool starts_in_reasoning = false;
 };
-// Renders and encodes. Errors name the message.
+// What the model reads of a chat. Throws ApiError 400 that names the message.
+RenderedPrompt RenderChat(const Api& api, const ChatInput& input);
+// Rendered and encoded, the replies that were kept with the ids that the model wrote.
 ChatPrompt MakeChatPrompt(const Api& api, const std::string& tenant, const ChatInput& input);
 ChatRequest ToChatRequest(const ChatInput& input);
 
@@ -145,6 +140,10 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange);
 void ServeDetokenize(const Api& api, const ExchangePtr& exchange);
 void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange);
 void ServeVersion(const Api& api, const ExchangePtr& exchange);
+void ServeModelInfo(const Api& api, const ExchangePtr& exchange);
+void ServeServerInfo(const Api& api, const ExchangePtr& exchange);
+void ServeChatRender(const Api& api, const ExchangePtr& exchange);
+void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange);
 
 // Of the model's generation_config.json, where it says something sound.
 SamplingParams ReadDefaultSampling(const std::string& model_dir);

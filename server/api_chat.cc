@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "content.h"
+#include "chat_input.h"
 #include "reply.h"
 #include "structured/output_form.h"
 
@@ -19,7 +19,7 @@ struct ChatOptions : ReplyOptions {
 class ChatReply : public Reply {
  public:
   ChatReply(const Api& api, ExchangePtr exchange, const ChatOptions& options)
-      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, static_cast<size_t>(options.n)),
+      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, static_cast<size_t>(options.n), options.n),
         options_(options),
         choices_(static_cast<size_t>(options.n)),
         id_(NewId("chatcmpl-")),
@@ -82,7 +82,6 @@ class ChatReply : public Reply {
   }
 
   void Take(StepOutput& output) override {
-    usage_.Set(output.index, output.counts);
     Choice& choice = choices_[static_cast<size_t>(output.index)];
     choice.finish = output.finish;
     if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
@@ -154,31 +153,36 @@ class ChatReply : public Reply {
     }
     const bool ended = output.finish != FinishReason::kNone;
     const bool tells = !reasoning.empty() || !content.empty() || !calls.empty();
-    const bool wanted = tells || (!output.tokens.empty() && (options_.logprobs || options_.continuous_usage));
+    const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
+    const bool wanted = tells || reads || (!output.tokens.empty() && (options_.logprobs || options_.continuous_usage));
     if (wanted || (ended && !choice.role_sent)) {
       if (!choice.role_sent) {
         delta["role"] = "assistant";
         choice.role_sent = true;
       }
       if (!reasoning.empty()) SetReasoning(&delta, reasoning);
-      if (!content.empty() || (reasoning.empty() && calls.empty())) delta["content"] = content;
+      if (!content.empty() || (reasoning.empty() && calls.empty() && !reads)) delta["content"] = content;
       if (!calls.empty()) delta["tool_calls"] = std::move(calls);
-      Chunk(output.index, std::move(delta), options_.logprobs ? &output.tokens : nullptr, nullptr, {});
+      Chunk(output, std::move(delta), /*last=*/false);
     }
     if (ended) {
-      Chunk(output.index, Json::object(), nullptr, FinishReasonName(output.finish), choice.stop_reason);
+      Chunk(output, Json::object(), /*last=*/true);
     }
   }
 
-  void Chunk(int index, Json delta, const std::vector<OutputToken>* tokens, const char* finish,
-             const Json& stop_reason) {
-    Json choice = {{"index", index}, {"delta", std::move(delta)}, {"logprobs", nullptr}};
-    if (tokens != nullptr) choice["logprobs"] = {{"content", Logprobs(*tokens)}, {"refusal", nullptr}};
-    choice["finish_reason"] = finish == nullptr ? Json(nullptr) : Json(finish);
-    if (!stop_reason.is_null()) choice["stop_reason"] = stop_reason;
+  void Chunk(const StepOutput& output, Json delta, bool last) {
+    Json choice = {{"index", output.index}, {"delta", std::move(delta)}, {"logprobs", nullptr}};
+    if (options_.logprobs && !last && output.counts.completion > 0)
+      choice["logprobs"] = {{"content", Logprobs(output.tokens)}, {"refusal", nullptr}};
+    choice["finish_reason"] = last ? Json(FinishReasonName(output.finish)) : Json(nullptr);
+    const Json& stop_reason = choices_[static_cast<size_t>(output.index)].stop_reason;
+    if (last && !stop_reason.is_null()) choice["stop_reason"] = stop_reason;
     Json chunk = {{"choices", Json::array({std::move(choice)})}};
+    if (options_.progress && output.counts.completion == 0)
+      chunk["prompt_progress"] = ProgressToJson(output.counts, output.times);
+    if (last || options_.timings) chunk["timings"] = TimingsToJson(output.counts, output.times);
     if (options_.continuous_usage) {
-      chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+      chunk["usage"] = UsageToJson(usage_.Total());
     } else if (options_.include_usage) {
       chunk["usage"] = nullptr;
     }
@@ -190,7 +194,8 @@ class ChatReply : public Reply {
       if (options_.include_usage) {
         Json chunk = Head("chat.completion.chunk");
         chunk["choices"] = Json::array();
-        chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+        chunk["usage"] = UsageToJson(usage_.Total());
+        chunk["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
         Event(chunk);
       }
       return Raw("data: [DONE]\n\n");
@@ -217,7 +222,8 @@ class ChatReply : public Reply {
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
       whole_["choices"].push_back(std::move(choice));
     }
-    whole_["usage"] = UsageToJson(usage_.Total(options_.n));
+    whole_["usage"] = UsageToJson(usage_.Total());
+    whole_["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
   }
 
   const ChatOptions options_;
@@ -225,216 +231,7 @@ class ChatReply : public Reply {
   const std::string id_;
   const int64_t created_;
   const std::string chunk_head_;
-  UsageSum usage_;
 };
-
-// The parts of a message, each as text; results of tools stay apart. `only_notes`: nothing of it can be read.
-Json ReadContent(const Json& content, const std::string& path, bool* only_notes) {
-  *only_notes = false;
-  if (!content.is_array()) return content;
-  Json parts = Json::array();
-  bool notes = !content.empty();
-  for (size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
-    const std::string part_path = path + "[" + std::to_string(i) + "]";
-    if (part.is_object() && part.contains("type") && part["type"] == "tool_result") {
-      Json result = part;
-      if (result.contains("content")) result["content"] = ReadParts(result["content"], part_path + ".content");
-      parts.push_back(std::move(result));
-      notes = false;
-      continue;
-    }
-    PartText read = ReadPart(part, part_path);
-    parts.push_back({{"type", "text"}, {"text", std::move(read.text)}});
-    notes = notes && read.is_note;
-  }
-  *only_notes = notes;
-  return parts;
-}
-
-// {type: custom, custom: {name, input}} to the function that it is to the model.
-void ReadCustomCall(Json* call) {
-  if (!call->is_object() || !call->contains("custom") || !(*call)["custom"].is_object()) return;
-  const Fields custom((*call)["custom"], "custom");
-  const Json arguments = {{"input", custom.Text("input").value_or("")}};
-  (*call)["function"] = {{"name", custom.Text("name").value_or("")}, {"arguments", Dump(arguments)}};
-}
-
-// OpenAI's messages to those that the encoder knows.
-Json ReadMessages(const Fields& fields, bool* continue_last) {
-  const Json* list = fields.Array("messages");
-  if (list == nullptr) Refuse("messages", "messages is missing");
-  Json messages = Json::array();
-  std::string unreadable;  // the last user's message, if there is nothing in it to answer
-  for (size_t i = 0; i < list->size(); ++i) {
-    const std::string path = "messages[" + std::to_string(i) + "]";
-    const Fields in((*list)[i], path);
-    const std::string role = in.Text("role").value_or("");
-    static constexpr std::array kRoles = {"system",    "developer", "user",
-                                          "assistant", "tool",      "latest_reminder"};
-    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-      Refuse(path + ".role",
-             path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
-    }
-    Json m = {{"role", role == "developer" ? "system" : role}};
-    bool only_notes = false;
-    if (const Json* content = in.Get("content")) m["content"] = ReadContent(*content, path + ".content", &only_notes);
-    if (role == "user") unreadable = only_notes ? path + ".content" : "";
-    for (const char* name : {"tool_calls", "tool_call_id", "task", "tools"}) {
-      if (const Json* value = in.Get(name)) m[name] = *value;
-    }
-    if (m.contains("tool_calls") && m["tool_calls"].is_array()) {
-      for (Json& call : m["tool_calls"]) ReadCustomCall(&call);
-    }
-    const auto reasoning = in.Text("reasoning_content");
-    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string()
-                           ? in.Text("reasoning")
-                           : std::nullopt;
-    if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
-    if (in.Bool("prefix").value_or(false)) {
-      if (role != "assistant" || i + 1 != list->size())
-        Refuse(path + ".prefix", path + ".prefix belongs on the last message, an assistant's");
-      *continue_last = true;
-    }
-    messages.push_back(std::move(m));
-  }
-  RefuseUnreadable(unreadable);
-  return messages;
-}
-
-Json ReadTools(const Fields& fields, std::vector<std::string>* custom_tools) {
-  Json tools = Json::array();
-  const Json* list = fields.Array("tools");
-  if (list == nullptr) return tools;
-  for (size_t i = 0; i < list->size(); ++i) {
-    const std::string path = "tools[" + std::to_string(i) + "]";
-    const Fields tool((*list)[i], path);
-    const std::string type = tool.Text("type").value_or("function");
-    if (type == "custom") {
-      const Json* given = tool.Object("custom");
-      if (given == nullptr) Refuse(path + ".custom", path + ".custom is missing");
-      const Fields custom(*given, path + ".custom");
-      const auto name = custom.Text("name");
-      if (!name) Refuse(path + ".custom.name", path + ".custom.name is missing");
-      Json function = {{"name", *name}, {"parameters", CustomParameters()}};
-      if (const auto description = custom.Text("description")) function["description"] = *description;
-      tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-      custom_tools->push_back(*name);
-      continue;
-    }
-    if (type != "function") {
-      Refuse(path + ".type", path + ".type is \"" + type + "\"; only functions and custom tools are supported");
-    }
-    const Json* function = tool.Object("function");
-    if (function == nullptr) Refuse(path + ".function", path + ".function is missing");
-    if (!Fields(*function, path + ".function").Text("name"))
-      Refuse(path + ".function.name", path + ".function.name is missing");
-    tools.push_back({{"type", "function"}, {"function", *function}});
-  }
-  return tools;
-}
-
-std::vector<std::string> ToolNames(const Json& tools) {
-  std::vector<std::string> names;
-  for (const Json& tool : tools) names.push_back(tool["function"]["name"].get<std::string>());
-  return names;
-}
-
-void ReadChatToolChoice(const Fields& fields, const Json& tools, GenerationParams* params) {
-  params->calls_allowed = !tools.empty();
-  params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
-  const Json* choice = fields.Get("tool_choice");
-  if (choice == nullptr) return;
-  std::string mode = choice->is_string() ? choice->get<std::string>() : "";
-  std::string name;
-  if (choice->is_object()) {
-    const Fields object(*choice, "tool_choice");
-    mode = object.Text("type").value_or("");
-    if (mode == "allowed_tools") return ReadAllowedTools(object, ToolNames(tools), params);
-    if (mode == "custom") {
-      const Json* custom = object.Object("custom");
-      name = custom == nullptr ? "" : Fields(*custom, "tool_choice.custom").Text("name").value_or("");
-      mode = "function";
-    } else if (mode == "function") {
-      const Json* function = object.Object("function");
-      name = function == nullptr ? object.Text("name").value_or("")
-                                 : Fields(*function, "tool_choice.function").Text("name").value_or("");
-      if (name.empty()) Refuse("tool_choice", "tool_choice.function.name is missing");
-    }
-  }
-  if (mode == "auto") return;
-  if (mode == "none") {
-    params->calls_allowed = false;
-    return;
-  }
-  if (mode != "required" && mode != "function") {
-    Refuse("tool_choice",
-           "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
-           "{\"name\": ...}}");
-  }
-  if (tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
-  params->required_calls = ToolNames(tools);
-  if (mode == "function") {
-    const auto& names = params->required_calls;
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
-    }
-    params->required_calls = {name};
-    params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(false);
-  }
-}
-
-// thinking: {type} (DeepSeek), reasoning_effort (OpenAI), chat_template_kwargs (vLLM), enable_thinking (Qwen's name).
-Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* params) {
-  Reasoning r = DefaultReasoning(api);
-  std::optional<bool> asked;
-  if (const auto effort = fields.Text("reasoning_effort")) {
-    if (*effort == "none") {
-      r.thinking = false;
-    } else {
-      r.effort = MapEffort(api, *effort, "reasoning_effort");
-      asked = true;
-    }
-  }
-  if (const Json* reasoning = fields.Object("reasoning")) {  // OpenRouter's form
-    const Fields in(*reasoning, "reasoning");
-    if (const auto effort = in.Text("effort")) {
-      if (*effort == "none")
-        asked = false;
-      else
-        r.effort = MapEffort(api, *effort, "reasoning.effort"), asked = true;
-    }
-    if (const auto on = in.Bool("enabled")) asked = *on;
-    if (const auto budget = in.Integer("max_tokens", 1)) params->thinking_budget = *budget;
-  }
-  if (const Json* kwargs = fields.Object("chat_template_kwargs")) {
-    const Fields in(*kwargs, "chat_template_kwargs");
-    for (const char* name : {"thinking", "enable_thinking"}) {
-      if (const auto on = in.Bool(name)) asked = *on;
-    }
-    if (const auto effort = in.Text("reasoning_effort")) {
-      if (*effort != "none") r.effort = MapEffort(api, *effort, "chat_template_kwargs.reasoning_effort");
-    }
-  }
-  if (const auto on = fields.Get("enable_thinking") == nullptr ? std::nullopt : fields.Bool("enable_thinking"))
-    asked = *on;
-  if (const Json* thinking = fields.Get("thinking")) {
-    if (thinking->is_boolean()) {
-      asked = thinking->get<bool>();
-    } else {
-      const Fields in(*thinking, "thinking");
-      const std::string type = in.Text("type").value_or("");
-      if (type != "enabled" && type != "disabled" && type != "adaptive") {
-        Refuse("thinking", "thinking.type is \"" + type + "\"; expected enabled or disabled");
-      }
-      asked = type != "disabled";
-      if (const auto budget = in.Integer("budget_tokens", 1)) params->thinking_budget = *budget;
-    }
-  }
-  if (const auto budget = fields.Integer("thinking_budget", 0)) params->thinking_budget = *budget;
-  if (asked) r.thinking = *asked;
-  return r;
-}
 
 }  // namespace
 
@@ -448,6 +245,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   ReadSampling(api, fields, &params);
   params.chat = true;
   ChatOptions options{ReadReplyOptions(fields)};
+  params.progress = options.progress;
   options.logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
   if (top && *top > 0 && !options.logprobs)
@@ -462,27 +260,9 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   fields.RefuseUnlessEmpty("function_call", "use tool_choice");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use /v1/completions with echo and logprobs");
   fields.RefuseUnlessEmpty("audio", "this model reads and writes text only");
-  if (!fields.Bool("add_generation_prompt").value_or(true) &&
-      !fields.Bool("continue_final_message").value_or(false)) {
-    Refuse("add_generation_prompt",
-           "add_generation_prompt: false is supported with continue_final_message: true only");
-  }
-
   const OutputForm form = ReadResponseFormat(fields);
-  ChatInput input;
+  ChatInput input = ReadChatInput(api, fields, &params, &options.custom_tools);
   input.schema = form.shown;
-  input.continue_last = fields.Bool("continue_final_message").value_or(false);
-  input.messages = ReadMessages(fields, &input.continue_last);
-  input.tools = ReadTools(fields, &options.custom_tools);
-  input.reasoning = ReadReasoning(api, fields, &params);
-  bool any_tools = !input.tools.empty();
-  for (const Json& m : input.messages) any_tools = any_tools || (m.contains("tools") && !m["tools"].empty());
-  ReadChatToolChoice(fields, input.tools, &params);
-  if (input.tools.empty() && any_tools && params.required_calls.empty()) {
-    const Json* choice = fields.Get("tool_choice");
-    params.calls_allowed = choice == nullptr || *choice != "none";
-  }
-
   if (!form.format.is_null() && input.continue_last) {
     Refuse(form.param, form.param + " is about the whole reply, of which the last message is the beginning already");
   }
@@ -496,6 +276,23 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job,
                  [reply = std::make_shared<ChatReply>(api, exchange, options), job] { reply->Run(job); });
+}
+
+// The ids of a chat by its text alone, as any server of this model encodes it: what another has kept is not known here.
+void ServeChatRender(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Fields fields(document.root(), "");
+  CheckModel(api, fields);
+  GenerationParams params;
+  std::vector<std::string> custom_tools;
+  ChatInput input = ReadChatInput(api, fields, &params, &custom_tools);
+  input.schema = ReadResponseFormat(fields).shown;
+  const RenderedPrompt prompt = RenderChat(api, input);
+  const EncodeOptions options = EncodeOptionsOf(prompt, api.options.special_tokens_in_content);
+  exchange->Respond(200, "application/json",
+                    Dump({{"request_id", exchange->request().id},
+                          {"model", api.options.model_name},
+                          {"token_ids", api.tokenizer.Encode(prompt.text, options)}}));
 }
 
 }  // namespace dsv4::server

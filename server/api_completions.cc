@@ -24,7 +24,7 @@ class CompletionReply : public Reply {
  public:
   CompletionReply(const Api& api, ExchangePtr exchange, const CompletionOptions& options,
                   size_t num_sequences, std::vector<std::string> prompt_texts, bool skip_special)
-      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences),
+      : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences, options.n),
         options_(options),
         choices_(num_sequences),
         id_(NewId("cmpl-")),
@@ -100,7 +100,6 @@ class CompletionReply : public Reply {
   }
 
   void Take(StepOutput& output) override {
-    usage_.Set(output.index, output.counts);
     Choice& choice = choices_[static_cast<size_t>(output.index)];
     choice.finish = output.finish;
     if (!output.matched_stop.empty()) choice.stop_reason = output.matched_stop;
@@ -118,14 +117,17 @@ class CompletionReply : public Reply {
     text += output.text;
     const bool ended = output.finish != FinishReason::kNone;
     const bool counted = options_.continuous_usage && !output.tokens.empty();
-    if (text.empty() && logprobs.tokens.empty() && !ended && !counted) return;
+    const bool reads = options_.progress && output.counts.completion == 0 && output.counts.read > 0;
+    if (text.empty() && logprobs.tokens.empty() && !ended && !counted && !reads) return;
     Json chunk, one = {{"index", output.index}, {"text", std::move(text)}, {"logprobs", nullptr}};
     if (!logprobs.tokens.empty()) one["logprobs"] = ToJson(std::move(logprobs));
     one["finish_reason"] = ended ? Json(FinishReasonName(output.finish)) : Json(nullptr);
     if (ended && !choice.stop_reason.is_null()) one["stop_reason"] = choice.stop_reason;
     chunk["choices"] = Json::array({std::move(one)});
+    if (reads) chunk["prompt_progress"] = ProgressToJson(output.counts, output.times);
+    if (ended || options_.timings) chunk["timings"] = TimingsToJson(output.counts, output.times);
     if (options_.continuous_usage) {
-      chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+      chunk["usage"] = UsageToJson(usage_.Total());
     } else if (options_.include_usage) {
       chunk["usage"] = nullptr;
     }
@@ -137,7 +139,8 @@ class CompletionReply : public Reply {
       if (options_.include_usage) {
         Json chunk = Head();
         chunk["choices"] = Json::array();
-        chunk["usage"] = UsageToJson(usage_.Total(options_.n));
+        chunk["usage"] = UsageToJson(usage_.Total());
+        chunk["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
         Event(chunk);
       }
       return Raw("data: [DONE]\n\n");
@@ -152,7 +155,8 @@ class CompletionReply : public Reply {
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
       whole_["choices"].push_back(std::move(choice));
     }
-    whole_["usage"] = UsageToJson(usage_.Total(options_.n));
+    whole_["usage"] = UsageToJson(usage_.Total());
+    whole_["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
   }
 
   const CompletionOptions options_;
@@ -160,7 +164,6 @@ class CompletionReply : public Reply {
   const std::string id_;
   const int64_t created_;
   const std::string head_;
-  UsageSum usage_;
 };
 
 using Ids = std::vector<TokenId>;
@@ -186,8 +189,10 @@ struct Prompt {
 
 class PromptReader {
  public:
-  PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields)
+  // `remembered`: texts that were kept have the ids that the model wrote; else theirs alone.
+  PromptReader(const Api& api, const ExchangePtr& exchange, const Fields& fields, bool remembered = true)
       : api_(api),
+        remembered_(remembered),
         tenant_(TenantOf(api, exchange->request())),
         add_special_(fields.Bool("add_special_tokens").value_or(true)) {}
 
@@ -222,10 +227,12 @@ class PromptReader {
     const bool add = add_special_ && !spelling.empty() && !text.starts_with(spelling);
     auto rendered = std::make_shared<const RenderedPrompt>(
         RenderedPrompt{.text = (add ? std::string(spelling) : "") + text});
+    if (!remembered_) return {.ids = api_.tokenizer.Encode(rendered->text)};
     return {.ids = api_.scheduler.EncodePrompt(tenant_, *rendered), .text = rendered};
   }
 
   const Api& api_;
+  const bool remembered_;
   const std::string tenant_;
   const bool add_special_;
 };
@@ -252,6 +259,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   GenerationParams params;
   ReadSampling(api, fields, &params);
   CompletionOptions options{ReadReplyOptions(fields)};
+  params.progress = options.progress;
   options.echo = fields.Bool("echo").value_or(false);
   const auto logprobs = fields.Integer("logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
   if (logprobs) {
@@ -281,6 +289,16 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
                                                        params.skip_special);
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
+}
+
+void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange) {
+  const JsonDocument document = ParseJson(exchange->request().body);
+  const Fields fields(document.root(), "");
+  CheckModel(api, fields);
+  Json list = Json::array();
+  for (const Prompt& prompt : PromptReader(api, exchange, fields, /*remembered=*/false).Read(fields.Get("prompt")))
+    list.push_back({{"request_id", exchange->request().id}, {"token_ids", prompt.ids}});
+  exchange->Respond(200, "application/json", Dump(list));
 }
 
 void ServeTokenize(const Api& api, const ExchangePtr& exchange) {

@@ -33,6 +33,7 @@ struct GenerationParams {
   bool include_stop = false;  // the stop string is part of the text
   bool skip_special = true;
   int prompt_logprobs = -1;  // >= 0: log-probabilities of the prompt's tokens, and of the n most likely ones
+  bool progress = false;     // outputs tell how far the prompt is read, before there is a token
 
   // Chat: the output is parsed into reasoning, content and tool calls.
   bool chat = false;
@@ -65,6 +66,14 @@ struct TokenCounts {
   int64_t completion = 0;  // chosen tokens, EOS and reasoning included
   int64_t reasoning = 0;
   int64_t drafted = 0;     // of the completion: came by drafts that were accepted
+  int64_t read = 0;        // of the prompt, the cached ones included: where GenerationParams::progress asks for it
+};
+
+// Where the time of a sequence went so far, in seconds, one after the other.
+struct SequenceTimes {
+  double queued = 0;  // up to its place in the batch
+  double prompt = 0;  // up to the first token
+  double decode = 0;  // up to the latest token
 };
 
 // What one step brought one sequence.
@@ -79,6 +88,7 @@ struct StepOutput {
   std::optional<TokenId> matched_id;  // the stop id that ended it; not EOS
   Status error;                       // with kError
   TokenCounts counts;                 // so far
+  SequenceTimes times;
 };
 
 // Provenance of a prompt's ids: how a text is split into tokens is learnt from prompts that the server encoded itself,

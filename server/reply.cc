@@ -4,6 +4,8 @@
 #include <chrono>
 #include <new>
 
+#include "request_note.h"
+
 namespace dsv4::server {
 
 void Reply::Run(const std::shared_ptr<Job>& job) {
@@ -58,7 +60,9 @@ void Reply::OnOutput(std::vector<StepOutput>& outputs) {
 
 void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   StartStream();
+  const char* finish = "";
   for (StepOutput& output : outputs) {
+    usage_.Set(output);
     if (output.finish == FinishReason::kError) return Fail(ToApiError(output.error));
     if (output.finish == FinishReason::kCancelled) {
       over_ = true;  // its client is gone
@@ -67,7 +71,9 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
     const bool ended = output.finish != FinishReason::kNone;
     Take(output);
     if (ended) --num_open_;
+    finish = ended ? FinishReasonName(output.finish) : "";
   }
+  Note(finish);
   AfterStep();
   if (num_open_ > 0) return Flush();
   over_ = true;
@@ -80,8 +86,20 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   }
 }
 
+// For the request's line in the log, which may come at any time: the client may leave.
+void Reply::Note(const char* finish) {
+  RequestNote* note = exchange_->request().note.get();
+  if (note == nullptr) return;
+  note->generates = true;
+  if (const auto job = job_.lock()) note->submitted = job->submitted;
+  note->counts = usage_.Total();
+  note->times = usage_.Times();
+  note->finish = finish;
+}
+
 void Reply::Fail(const ApiError& error) {
   over_ = true;
+  Note("error");
   if (const auto job = job_.lock()) api_.scheduler.Cancel(job);
   if (error.status >= 500 && api_.on_failure) api_.on_failure(exchange_->request().id, error.what());
   if (!stream_) return RespondError(*exchange_, form_, error);

@@ -14,8 +14,14 @@ namespace dsv4::server {
 // One job's reply. The routes derive the form from it; all calls come on the I/O thread, in order.
 class Reply : public std::enable_shared_from_this<Reply> {
  public:
-  Reply(const Api& api, ExchangePtr exchange, ErrorForm form, bool stream, size_t num_sequences)
-      : api_(api), exchange_(std::move(exchange)), form_(form), stream_(stream), num_open_(num_sequences) {}
+  Reply(const Api& api, ExchangePtr exchange, ErrorForm form, bool stream, size_t num_sequences,
+        int sequences_per_prompt = 1)
+      : api_(api),
+        exchange_(std::move(exchange)),
+        form_(form),
+        stream_(stream),
+        usage_(sequences_per_prompt),
+        num_open_(num_sequences) {}
   virtual ~Reply() = default;
 
   // Starts `job` with this as the receiver of its output. Throws ApiError. The head of a stream is sent when the job
@@ -51,11 +57,13 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const ExchangePtr exchange_;
   const ErrorForm form_;
   const bool stream_;
+  UsageSum usage_;  // of what Take has been given, that one included
   Json whole_;  // set by End() where the reply is not streamed
 
  private:
   void OnOutput(std::vector<StepOutput>& outputs);
   void TakeAll(std::vector<StepOutput>& outputs);
+  void Note(const char* finish);
   void Fail(const ApiError& error);
   void StartStream();
   void Flush();

@@ -154,6 +154,10 @@ void Scheduler::Fill(Gauges* g) const {
   g->cuts_on_disk = cache_.num_on_disk();
   g->kv_disk_bytes = cache_.disk_bytes();
   g->kv_budget_bytes = options_.kv_budget_bytes;
+  const double page_bytes = kKvPageTokens * options_.kv_bytes_per_token;
+  if (page_bytes > 0)
+    g->kv_budget_pages = static_cast<int64_t>(static_cast<double>(options_.kv_budget_bytes) / page_bytes);
+  g->prefix_cache = cache_.options().enabled;
   g->max_gap_s = options_.max_gap_s;
   g->admission_limit = admission_limit_;
 }
@@ -255,10 +259,13 @@ void Scheduler::DropEnded() {
 void Scheduler::Deliver() {
   std::vector<std::pair<std::shared_ptr<Job>, std::vector<StepOutput>>> outputs;
   std::unordered_map<const Job*, size_t> places;
+  const auto now = Clock::now();
   const auto collect = [&](Sequence& s) {
     if (!s.has_output()) return;
     const auto [place, is_new] = places.try_emplace(s.job.get(), outputs.size());
     if (is_new) outputs.push_back({s.job, {}});
+    if (s.params.progress) s.out.counts.read = std::max(s.out.counts.read, s.num_prompt_read());
+    s.out.times = s.Times(now);
     StepOutput next;
     next.index = s.index;
     next.counts = s.out.counts;
@@ -278,15 +285,14 @@ void Scheduler::Deliver() {
 void Scheduler::Retire() {
   const auto retire = [this](Sequence& s, bool ran) {
     const auto now = Clock::now();
-    const double total = Seconds(now - s.job->submitted);
-    const double queued = s.was_admitted ? Seconds(s.admitted - s.job->submitted) : total;
+    const SequenceTimes times = s.Times(now);
     metrics_.AddRequest({.reason = ReasonName(s.end_reason),
                          .prompt_tokens = s.out.counts.prompt,
                          .generated_tokens = s.out.counts.completion,
-                         .queue_s = queued,
-                         .prefill_s = s.has_token ? Seconds(s.first_token - s.admitted) : 0,
-                         .decode_s = s.has_token ? Seconds(s.last_token - s.first_token) : 0,
-                         .total_s = total});
+                         .queue_s = times.queued,
+                         .prefill_s = s.has_token ? times.prompt : 0,
+                         .decode_s = times.decode,
+                         .total_s = Seconds(now - s.job->submitted)});
     if (s.end_reason != FinishReason::kError && engine_.health().ok()) KeepReply(s);
     s.session.reset();
     --(ran ? num_running_ : num_waiting_);  // idle() says that nothing is held

@@ -1,6 +1,7 @@
 // One sequence of a request, from its prompt to its end.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,16 @@ struct Scheduler::Sequence {
   // One token is left to read, and the next one follows from its row: like any step that writes.
   bool generating() const { return num_unread() == 1 && params.max_tokens > 0 && !needs_prompt_rows(); }
   bool has_output() const {
-    return !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
+    return tells_progress() || !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
            out.finish != FinishReason::kNone;
+  }
+  int64_t num_prompt_read() const { return static_cast<int64_t>(std::min(num_read(), prompt_size)); }
+  bool tells_progress() const { return params.progress && !has_token && num_prompt_read() > out.counts.read; }
+  SequenceTimes Times(Clock::time_point now) const {
+    SequenceTimes times{.queued = Seconds((was_admitted ? admitted : now) - job->submitted)};
+    if (was_admitted) times.prompt = Seconds((has_token ? first_token : now) - admitted);
+    if (has_token) times.decode = Seconds(last_token - first_token);
+    return times;
   }
 
   const std::shared_ptr<Job> job;

@@ -77,6 +77,53 @@ class Chat(ServerTestCase):
             reasons = [c["choices"][0]["finish_reason"] for c in chunks]
             self.assertEqual(reasons, [None] * (len(chunks) - 1) + [whole["choices"][0]["finish_reason"]])
 
+    def test_timings_as_llama_server_gives_them(self):
+        def check(timings, usage):
+            self.assertEqual(timings["predicted_n"], usage["completion_tokens"])
+            self.assertEqual(timings["prompt_n"] + timings["cache_n"], usage["prompt_tokens"])
+            self.assertAlmostEqual(timings["predicted_per_second"] * timings["predicted_ms"] / 1000,
+                                   usage["completion_tokens"] - 1, delta=0.1)
+            for name in ["prompt_ms", "prompt_per_second", "predicted_per_token_ms"]:
+                self.assertGreater(timings[name], 0, name)
+            self.assertGreaterEqual(timings["queue_ms"], 0)
+
+        whole = self.chat(max_tokens=12)
+        check(whole["timings"], whole["usage"])
+        text = self.complete("And it came", max_tokens=12, ignore_eos=True)
+        check(text["timings"], text["usage"])
+        for chunks in [self.chat(max_tokens=12, stream=True, stream_options={"include_usage": True}),
+                       self.complete("And it came", max_tokens=12, ignore_eos=True, stream=True, stream_options={"include_usage": True})]:
+            chunks = [chunk for _, chunk in chunks if chunk != "[DONE]"]
+            check(chunks[-1]["timings"], chunks[-1]["usage"])
+            self.assertEqual([c for c in chunks[:-2] if "timings" in c], [])
+            self.assertEqual(chunks[-2]["timings"]["predicted_n"], 12)
+        chunks = [chunk for _, chunk in self.chat(max_tokens=12, stream=True, timings_per_token=True) if chunk != "[DONE]"]
+        counts = [chunk["timings"]["predicted_n"] for chunk in chunks]
+        self.assertEqual(counts, sorted(counts))
+        self.assertGreater(len(set(counts)), 5)
+
+    def test_progress_of_a_long_prompt(self):
+        messages = [{"role": "user", "content": "A story. " * 700}]
+        for ask in [lambda **f: self.chat(messages, **f), lambda **f: self.complete("Another story. " * 700, **f)]:
+            chunks = [c for _, c in ask(max_tokens=2, stream=True, return_progress=True, stream_options={"include_usage": True})
+                      if c != "[DONE]"]
+            told = [c["prompt_progress"] for c in chunks if "prompt_progress" in c]
+            total = chunks[-1]["usage"]["prompt_tokens"]
+            self.assertGreaterEqual(len(told), 3)
+            read = [p["processed"] for p in told]
+            self.assertEqual(read, sorted(set(read)))
+            self.assertGreater(read[0], 0)
+            self.assertLessEqual(read[-1], total)
+            self.assertGreater(read[-1], total - 600)
+            self.assertEqual({p["total"] for p in told}, {total})
+            self.assertGreater(told[-1]["time_ms"], told[0]["time_ms"])
+            self.assertIn("prompt_progress", chunks[0])
+            again = [c for _, c in ask(max_tokens=2, stream=True, return_progress=True) if c != "[DONE]"]
+            first = again[0]["prompt_progress"]
+            self.assertGreater(first["cache"], 0.9 * total)
+            self.assertGreaterEqual(first["processed"], first["cache"])
+        self.assertFalse(any("prompt_progress" in c for _, c in self.chat(max_tokens=2, stream=True) if c != "[DONE]"))
+
     def test_no_usage_unless_asked_for(self):
         events = self.chat(stream=True, max_tokens=3)
         self.assertFalse(any("usage" in chunk for _, chunk in events[:-1]))
@@ -425,7 +472,7 @@ class Drafts(ServerTestCase):
         self.assertGreater(accepted, 0)
         self.assertGreater(drafts, accepted)
         self.assertEqual(self.server.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total"), accepted)
-        self.assertGreater(self.server.metric("dsv4:decode_steps_total"), 0)
+        self.assertGreater(self.server.metric("dsv4_decode_steps_total"), 0)
 
     def test_calls_and_structured_output(self):
         schema = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city", "days"]}

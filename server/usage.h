@@ -1,0 +1,43 @@
+// What a reply says of itself: tokens, and where its time went.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "generation.h"
+#include "json.h"
+
+namespace dsv4::server {
+
+// OpenAI's usage object, with DeepSeek's flat cache counts.
+Json UsageToJson(const TokenCounts& counts);
+
+// As llama-server's `timings`: counts, milliseconds and tokens a second of prompt and output; queue_ms is our own.
+Json TimingsToJson(const TokenCounts& counts, const SequenceTimes& times);
+
+// As llama-server's `prompt_progress`: tokens of the prompt in all, from the cache, read; milliseconds so far.
+Json ProgressToJson(const TokenCounts& counts, const SequenceTimes& times);
+
+// Tokens a second behind the first one, which reading the prompt gave; 0 where there is no second one.
+double TokensPerSecond(const TokenCounts& counts, const SequenceTimes& times);
+
+// What the choices of one request took together: prompts are counted once for `sequences_per_prompt` of them, the
+// longest times count.
+class UsageSum {
+ public:
+  explicit UsageSum(int sequences_per_prompt) : sequences_per_prompt_(static_cast<size_t>(sequences_per_prompt)) {}
+
+  void Set(const StepOutput& output);
+  TokenCounts Total() const;
+  SequenceTimes Times() const;
+
+ private:
+  struct One {
+    TokenCounts counts;
+    SequenceTimes times;
+  };
+  const size_t sequences_per_prompt_;
+  std::vector<One> sequences_;
+};
+
+}  // namespace dsv4::server
