@@ -158,22 +158,15 @@ void PrefixCache::Poll() {
     const bool current = node != nullptr && (written ? node->value.image == done.image : node->value.is_read);
     if (!done.status.ok() && (written || current)) Error(done.status, written ? "failed" : "refused");
     if (!current) continue;  // removed meanwhile
-    if (!done.status.ok()) {
-      const std::lock_guard lock(mutex_);
-      DropFile(node, /*remove=*/false);
-      PruneNode(node);
+    const bool strange = !written && done.status.ok() && done.image->info().tokens != Tree::Key(*node);
+    if (strange) Error(DataLoss("'" + done.path + "': holds other tokens than its name says"), "refused");
+    if (strange || !done.status.ok()) {
+      ForgetFile(node);
     } else if (written) {
       node->value.image.reset();
     } else {
       node->value.is_read = false;
-      if (done.image->info().tokens != Tree::Key(*node)) {
-        Error(DataLoss("'" + done.path + "': holds other tokens than its name says"), "refused");
-        const std::lock_guard lock(mutex_);
-        DropFile(node, /*remove=*/false);
-        PruneNode(node);
-      } else if (node->value.snapshot == nullptr) {
-        (void)Restore(node, *done.image);
-      }
+      if (node->value.snapshot == nullptr) (void)Restore(node, *done.image);
     }
   }
 }
@@ -193,8 +186,7 @@ bool PrefixCache::Restore(Node* node, const SnapshotImage& image) {
   }
   if (!loaded.ok()) return false;
   const std::lock_guard lock(mutex_);
-  node->value.snapshot = std::move(*loaded);
-  node->value.place = by_use_.insert(by_use_.begin(), node);
+  AddSnapshot(node, std::move(*loaded));
   node->value.from_disk = true;
   Touch(node);
   metrics_.AddKvDisk("restored");
@@ -223,10 +215,7 @@ void PrefixCache::Put(const std::string& tenant, std::shared_ptr<const KvSnapsho
   Trees& trees = TreesOf(tenant);
   Node* node = trees.cuts.Insert(tokens);
   node->value.trees = &trees;
-  if (node->value.snapshot == nullptr) {
-    node->value.snapshot = std::move(snapshot);
-    node->value.place = by_use_.insert(by_use_.begin(), node);
-  }
+  if (node->value.snapshot == nullptr) AddSnapshot(node, std::move(snapshot));
   Touch(node);
   if (key) AddText(node, key->key, more);
   // Where the encoder sees other special tokens than the model wrote, it would not lead to the same ids.
@@ -305,18 +294,32 @@ void PrefixCache::DropMemory() {
   }
 }
 
+void PrefixCache::AddSnapshot(Node* node, std::shared_ptr<const KvSnapshot> snapshot) {
+  node->value.snapshot = std::move(snapshot);
+  node->value.place = by_use_.insert(by_use_.begin(), node);
+  if (options_.watcher != nullptr) options_.watcher->Kept(CutPlace::kMemory, node->value.snapshot->tokens());
+}
+
 void PrefixCache::DropSnapshot(Node* node) {
+  if (options_.watcher != nullptr) options_.watcher->Dropped(CutPlace::kMemory, node->value.snapshot->tokens());
   by_use_.erase(node->value.place);
   node->value.snapshot.reset();
 }
 
 void PrefixCache::DropFile(Node* node, bool remove) {
   if (remove && disk_ != nullptr) disk_->Remove(node->value.file);
+  if (options_.watcher != nullptr) options_.watcher->Dropped(CutPlace::kDisk, Tree::Key(*node));
   files_.erase(node->value.disk_place);
   file_bytes_ -= std::exchange(node->value.file_bytes, 0);
   node->value.file.clear();
   node->value.image.reset();
   node->value.is_read = false;
+}
+
+void PrefixCache::ForgetFile(Node* node) {
+  const std::lock_guard lock(mutex_);
+  DropFile(node, /*remove=*/false);
+  PruneNode(node);
 }
 
 // Texts are kept as long as there are cuts at or behind their node.
@@ -368,6 +371,7 @@ bool PrefixCache::Write(Node* node) {
   node->value.image = std::move(*image);
   node->value.disk_place = files_.insert(files_.begin(), node);
   file_bytes_ += node->value.file_bytes;
+  if (options_.watcher != nullptr) options_.watcher->Kept(CutPlace::kDisk, node->value.snapshot->tokens());
   FitFolder();
   return true;
 }
@@ -434,6 +438,7 @@ bool PrefixCache::AddFile(const std::string& path) {
   node->value.file_bytes = info->file_bytes;
   node->value.disk_place = files_.insert(files_.begin(), node);
   file_bytes_ += info->file_bytes;
+  if (options_.watcher != nullptr) options_.watcher->Kept(CutPlace::kDisk, info->tokens);
   ReadTexts(node, note);
   return true;
 }
@@ -468,6 +473,7 @@ void PrefixCache::SaveAndClear(const std::function<bool()>& until) {
   by_use_.clear();
   files_.clear();
   trees_.clear();
+  if (options_.watcher != nullptr) options_.watcher->Cleared();
 }
 
 void PrefixCache::Error(const Status& status, const char* event) {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cut_watcher.h"
 #include "dsv4/chat.h"
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
@@ -36,6 +37,7 @@ struct PrefixCacheOptions {
   SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;  // of prompts
   std::function<void()> on_disk_done = {};        // Poll has something to take; called by another thread
   std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
+  CutWatcher* watcher = nullptr;                  // of all tenants' cuts; null: none
 };
 
 // EncodePrompt and the gauges may be called by any thread, everything else by the engine's.
@@ -151,8 +153,10 @@ class PrefixCache {
   bool Restore(Node* node, const SnapshotImage& image);
   void Touch(Node* node);
   void AddText(Node* node, std::string_view key, std::span<const TokenId> more);
+  void AddSnapshot(Node* node, std::shared_ptr<const KvSnapshot> snapshot);
   void DropSnapshot(Node* node);
   void DropFile(Node* node, bool remove);
+  void ForgetFile(Node* node);
   void PruneNode(Node* node);
   bool Write(Node* node);
   std::string NoteOf(const Node& node) const;
