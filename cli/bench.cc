@@ -299,7 +299,7 @@ int RunBench(const BenchOptions& options) {
   model.on_plan = [&memory](const MemoryPlan& plan) { memory = plan; };
   const auto start = Clock::now();
   ProgressLine progress;
-  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
   const double load_s = Seconds(start, Clock::now());
   RateMeter meter;
   const Rates rates = meter.Now(*engine);

@@ -53,7 +53,7 @@ std::string HashOf(std::span<const float> values) {
 int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   const double main_s = SecondsSinceProcessStart();
   ProgressLine progress;
-  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
   const double loaded_s = SecondsSinceProcessStart();
   const int64_t v = engine->info().vocab_size,
                 count = options.prompts && !options.prompts->empty() ? options.prompts->front() : 512;

@@ -76,12 +76,6 @@ void AddGenerate(CLI::App* app, Command* chosen) {
   });
 }
 
-void AddDialect(CLI::App* c, std::optional<ChatDialect>* dialect) {
-  AddChoice<std::optional<ChatDialect>>(c, "--encoding", dialect,
-                                        {{"v4", ChatDialect::kV4Preview}, {"v4-0731", ChatDialect::kV40731}},
-                                        "prompt dialect (default: what the model folder says, else v4)");
-}
-
 void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
   CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
@@ -169,15 +163,6 @@ void AddDetokenize(CLI::App* app, Command* chosen) {
   c->add_flag("--skip-special", o->skip_special, "leave out special tokens (BOS, EOS, padding)");
   c->add_flag("--jsonl", o->jsonl, "one JSON array per line in, one JSON string per line out");
   c->final_callback([=] { *chosen = [o] { return RunDetokenize(*o); }; });
-}
-
-void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual) {
-  AddChoice<SpecialTokensInContent>(
-      app, "--special-tokens-in-content", value,
-      {{"official", SpecialTokensInContent::kOfficial}, {"text", SpecialTokensInContent::kText}},
-      "what \"<think>\" and the like in messages are: special tokens, as in the official encoder, or "
-      "text (default " +
-          usual + ")");
 }
 
 void AddEncode(CLI::App* app, Command* chosen) {
@@ -289,91 +274,11 @@ void AddBench(CLI::App* app, Command* chosen) {
 
 void AddServe(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ServeOptions>();
-  ServerOptions* s = &o->server;
   CLI::App* c = AddCommand(app, "serve", "Serve OpenAI- and Anthropic-compatible HTTP",
                            "dsv4 serve --port 8000 --api-key-file keys.txt", o);
-  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
-  AddSyntheticFlags(c, &o->model);
-  AddCountExperts(c, &o->model, &o->count_experts_file);
-  AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
-          [=](const std::string& text) { s->host = text; });
-  AddInteger(c, "--port", &s->port, 0, 65535, "port to listen on (default 8000; 0: any free one)");
-  AddText(c, "--served-model-name", "NAME", "the model's name for clients (default: the folder's)",
-          [=](const std::string& text) { s->model_name = text; });
-  c->add_flag("--strict-model", s->strict_model, "404 for requests that name another model");
-  AddTexts(c, "--api-key", "KEY",
-           "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
-           [=](const std::string& key) {
-             if (!IsUsableKey(key)) throw UsageError("--api-key is empty or has other than visible ASCII characters");
-             s->api_keys.push_back(key);
-           });
-  AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line");
-  c->add_flag("--share-cache", s->share_cache,
-              "all keys use one prefix cache (default: one each, where there are several)");
-  AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
-          [=](const std::string& text) { s->cors_origin = text; });
-  AddTexts(
-      c, "--allowed-host", "NAME",
-      "a name besides localhost, 127.* and --host that requests may call this server by; without it a host that others "
-      "reach goes by any (may be repeated)",
-      [=](const std::string& name) {
-        if (name.empty()) throw UsageError("--allowed-host is empty");
-        s->allowed_hosts.push_back(name);
-      });
-  AddInteger(c, "--key-guesses", &o->key_guesses, 0, 1000000,
-             "wrong keys a second from one address, beyond which it gets 429 (default 5; 0: any)");
-  AddDialect(c, &o->dialect);
-  AddSpecialTokens(c, &s->special_tokens_in_content, "text");
-  AddChoice<bool>(c, "--default-thinking", &s->default_thinking, {{"on", true}, {"off", false}},
-                  "reasoning where an OpenAI request does not say (default on)");
-  AddChoice<std::string>(c, "--reasoning-field", &s->reasoning_field,
-                         {{"reasoning_content", "reasoning_content"}, {"reasoning", "reasoning"}, {"both", "both"}},
-                         "name of the reasoning in chat replies (default reasoning_content)");
-  AddInteger(c, "--max-concurrent", &s->max_running, 1, 4096, "sequences in the batch (default 64)");
-  AddInteger(c, "--max-queue", &s->max_waiting, 1, 1 << 20, "sequences that wait; more get 429 (default 256)");
-  AddInteger(c, "--max-prompt", &s->max_prompt_tokens, 0, kMaxInt64, "tokens of a prompt (default 0: the context)");
-  AddInteger(c, "--max-connections", &s->max_connections, 1, 1 << 20, "open connections (default 1024)");
-  AddBytes(c, "--max-body", &o->max_body, "largest request body (default 32MiB)");
-  AddBytes(c, "--max-body-total", &o->max_body_total,
-           "memory for the bodies of all requests, each until its reply is read; more get 503 (default 256MiB)");
-  AddBytes(
-      c, "--min-rate", &o->min_rate,
-      "bytes a second at least, of bodies that arrive and of readers that let a reply wait (default 4KiB; 0: any)");
-  AddInteger(c, "--header-timeout", &o->header_timeout_s, 1, 1 << 20, "seconds for a request's header (default 30)");
-  AddInteger(c, "--body-timeout", &o->body_timeout_s, 1, 1 << 20,
-             "seconds in which a body must keep --min-rate (default 30)");
-  AddInteger(c, "--write-timeout", &o->write_timeout_s, 1, 1 << 20,
-             "seconds in which a reader must keep --min-rate (default 60)");
-  AddBytes(c, "--kv-budget", &s->kv_budget_bytes,
-           "memory for KV, the prefix cache included (default: half of what is free)");
-  AddChoice<bool>(c, "--prefix-cache", &s->prefix_cache, {{"on", true}, {"off", false}},
-                  "keeps KV for prompts that begin alike, within the KV budget (default on)");
-  AddInteger(c, "--cut-interval", &s->cut_interval, 0, kMaxInt64,
-             "tokens between the points of a long prompt that others can go on from (default 4096; 0: its end only)");
-  c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")
-      ->type_name(kFolderType);
-  AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
-  AddInteger(
-      c, "--max-gap", &o->max_gap_ms, 0, 1000000,
-      "aim in milliseconds of the time between two tokens of a stream while prompts are read (default 250; 0: none)");
-  AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30,
-             "seconds for one request (default 3600; 0: any)");
-  AddInteger(c, "--drain-timeout", &o->drain_timeout_s, 0, 1 << 30,
-             "seconds that running requests get after SIGTERM (default 30)");
-  AddInteger(c, "--stall-timeout", &o->stall_timeout_s, 0, 1 << 30,
-             "seconds of one step after which /health turns false (default 120; 0: never)");
-  AddChoice<bool>(c, "--on-device-failure", &s->restart_device, {{"restart", true}, {"exit", false}},
-                  "what follows when the GPU fails: it is opened anew, or the server ends with status 1 "
-                  "(default restart)");
-  AddInteger(c, "--ping", &o->ping_s, 0, 1 << 20,
-             "seconds of silence after which a stream gets a ping (default 10; 0: none)");
-  AddChoice<bool>(c, "--log-format", &s->log_json, {{"text", false}, {"json", true}}, "form of the log (default text)");
+  AddServeFlags(c, o.get());
   c->final_callback([=] {
-    CheckSynthetic(o->model);
-    if (o->max_body_total > 0 && o->max_body_total < o->max_body) {
-      throw UsageError("--max-body-total is " + std::to_string(o->max_body_total) +
-                       ", less than one body may take (--max-body " + std::to_string(o->max_body) + ")");
-    }
+    CheckServeFlags(*o);
     *chosen = [o] { return RunServe(*o); };
   });
 }

@@ -36,6 +36,16 @@ bool IsUsableKey(std::string_view key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
+int64_t ReadInteger(const std::string& flag, const std::string& text, int64_t low, int64_t high) {
+  int64_t n = 0;
+  if (!ParseWhole(text, &n) || n < low || n > high) {
+    throw UsageError(flag + " is '" + text + "'; accepted: a whole number " +
+                     (high == kMaxInt64 ? "from " + std::to_string(low)
+                                        : "from " + std::to_string(low) + " to " + std::to_string(high)));
+  }
+  return n;
+}
+
 std::string LongName(const std::string& flags) { return flags.substr(flags.find("--")); }
 
 void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
@@ -257,6 +267,21 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
     }
     stops->ids.push_back(id);
   });
+}
+
+void AddDialect(CLI::App* app, std::optional<ChatDialect>* dialect) {
+  AddChoice<std::optional<ChatDialect>>(app, "--encoding", dialect,
+                                        {{"v4", ChatDialect::kV4Preview}, {"v4-0731", ChatDialect::kV40731}},
+                                        "prompt dialect (default: what the model folder says, else v4)");
+}
+
+void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual) {
+  AddChoice<SpecialTokensInContent>(
+      app, "--special-tokens-in-content", value,
+      {{"official", SpecialTokensInContent::kOfficial}, {"text", SpecialTokensInContent::kText}},
+      "what \"<think>\" and the like in messages are: special tokens, as in the official encoder, or "
+      "text (default " +
+          usual + ")");
 }
 
 }  // namespace dsv4::cli

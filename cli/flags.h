@@ -53,17 +53,14 @@ bool IsUsableKey(std::string_view key);
 // "--model" of "-m,--model".
 std::string LongName(const std::string& flags);
 
+// Of a flag's value; throws UsageError that names the flag.
+int64_t ReadInteger(const std::string& flag, const std::string& text, int64_t low, int64_t high);
+
 template <typename T>
 void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high,
                 const std::string& help) {
   AddText(app, flags, "N", help, [=](const std::string& text) {
-    int64_t n = 0;
-    if (!ParseWhole(text, &n) || n < low || n > high) {
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a whole number " +
-                       (high == kMaxInt64 ? "from " + std::to_string(low)
-                                          : "from " + std::to_string(low) + " to " + std::to_string(high)));
-    }
-    *value = static_cast<T>(n);
+    *value = static_cast<T>(ReadInteger(LongName(flags), text, low, high));
   });
 }
 
@@ -102,5 +99,11 @@ void AddSyntheticFlags(CLI::App* app, ModelOptions* model);
 void CheckSynthetic(const ModelOptions& model);  // its flags come with --synthetic
 void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path);
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops);
+void AddDialect(CLI::App* app, std::optional<ChatDialect>* dialect);
+void AddSpecialTokens(CLI::App* app, SpecialTokensInContent* value, const std::string& usual);
+
+// Of `dsv4 serve`, whose command calls Check when all are read.
+void AddServeFlags(CLI::App* app, ServeOptions* o);
+void CheckServeFlags(const ServeOptions& o);
 
 }  // namespace dsv4::cli

@@ -94,13 +94,14 @@ void WriteCountedExperts(Engine& engine, const std::string& path) {
   if (!path.empty()) Must(WriteExpertCounts(path, Must(engine.expert_use()).counts));
 }
 
-std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan) {
+std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, TellPlan tell) {
   CheckGpuMemory(options);
   options.progress = progress.Callback();
-  const bool tells = tell_plan || (!IsCpu(options.device) && StderrIsTerminal());
-  options.on_plan = [tells, also = options.on_plan](const MemoryPlan& plan) {
+  const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
+  options.on_plan = [tell, watched, also = options.on_plan](const MemoryPlan& plan) {
     if (also) also(plan);
-    if (tells) PrintError(PlanLine(plan));
+    if (tell == TellPlan::kNever) return;
+    if (tell == TellPlan::kAlways || watched) PrintError(PlanLine(plan));
     if (plan.host_embedding_bytes > 0) PrintError(HostLine(plan));
   };
   auto engine = Must(Engine::Load(options));

@@ -20,9 +20,11 @@ std::string FindModelDir(const std::string& model_dir);
 
 bool HasTokenizer(const std::string& model_dir);
 
-// Loads with a progress line; Ctrl-C stops it. Before that, the memory plan goes to stderr: with `tell_plan`, and for a
-// GPU when stderr is a terminal.
-std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress, bool tell_plan = false);
+// Loads with a progress line; Ctrl-C stops it. Before that, the memory plan goes to stderr, or not, or for a GPU when
+// stderr is a terminal; and to `options.on_plan`.
+enum class TellPlan { kWhenWatched, kAlways, kNever };
+std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress,
+                                   TellPlan tell = TellPlan::kWhenWatched);
 
 // Throws where --gpu-memory was given with a CPU.
 void CheckGpuMemory(const EngineOptions& options);

@@ -116,8 +116,12 @@ struct BenchOptions {
 };
 
 struct ServeOptions {
+  enum class Goal { kLatency, kBalanced, kThroughput };
+
   ModelOptions model;
   ServerOptions server;
+  Goal goal = Goal::kBalanced;  // what follows where the flag is not given
+  std::optional<int64_t> max_gap_ms, max_concurrent;
   std::optional<ChatDialect> dialect;
   std::string api_key_file;
   std::string count_experts_file;
@@ -128,11 +132,11 @@ struct ServeOptions {
   int64_t body_timeout_s = 30;
   int64_t write_timeout_s = 60;
   int64_t key_guesses = 5;
-  int64_t max_gap_ms = 250;
   int64_t request_timeout_s = 3600;
   int64_t drain_timeout_s = 30;
   int64_t stall_timeout_s = 120;
   int64_t ping_s = 10;
+  int64_t log_interval_s = 10;
 };
 
 // Each returns the exit status, or throws what errors.h names.

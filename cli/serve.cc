@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/inspect.h"
 #include "dsv4/server.h"
 #include "dsv4/tokenizer.h"
 #include "errors.h"
@@ -21,26 +22,70 @@ namespace dsv4::cli {
 
 namespace {
 
-// One key a line; empty lines and lines that start with # do not count, nor does a byte order mark.
-void AddKeysFromFile(const std::string& path, std::vector<std::string>* keys) {
+// One key a line, or a label for the log and a key; empty lines and lines that start with # do not count, nor does a
+// byte order mark.
+void AddKeysFromFile(const std::string& path, ServerOptions* server) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string text = ReadInput(path);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   std::istringstream lines(text);
-  const size_t before = keys->size();
+  const size_t before = server->api_keys.size();
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
     const size_t begin = line.find_first_not_of(" \t\r");
     if (begin == std::string::npos || line[begin] == '#') continue;
-    std::string key = line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
-    if (!IsUsableKey(key)) {
+    const std::string words = line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+    const size_t blank = words.find_last_of(" \t");
+    const size_t label_end = blank == std::string::npos ? 0 : words.find_last_not_of(" \t", blank) + 1;
+    const std::string label = words.substr(0, label_end), key = words.substr(blank + 1);
+    if (!IsUsableKey(key) || (!label.empty() && !IsUsableKey(label))) {
       throw RunError(path + ", line " + std::to_string(number) +
-                     ": a key has visible ASCII characters only, else no header can carry it");
+                     ": expected a key, or a label and a key, of visible ASCII characters: no header can carry others");
     }
-    keys->push_back(std::move(key));
+    server->key_labels.resize(server->api_keys.size());
+    server->api_keys.push_back(key);
+    server->key_labels.push_back(label);
   }
-  if (keys->size() == before) throw RunError(path + " holds no API key; write one a line");
+  if (server->api_keys.size() == before) throw RunError(path + " holds no API key; write one a line");
+}
+
+// What a server is for decides how long streams may wait for prompts, and how many share a step.
+void SetLoad(const ServeOptions& options, ServerOptions* server) {
+  using Goal = ServeOptions::Goal;
+  const bool latency = options.goal == Goal::kLatency, throughput = options.goal == Goal::kThroughput;
+  server->max_gap_s = static_cast<double>(options.max_gap_ms.value_or(latency ? 60 : throughput ? 0 : 250)) / 1000;
+  server->max_running = options.max_concurrent.value_or(latency ? 16 : throughput ? kMaxDecodeRows : 64);
+}
+
+void SetLimits(const ServeOptions& options, ServerOptions* server) {
+  const int64_t body_total =
+      options.max_body_total > 0 ? options.max_body_total : std::max(int64_t{256} << 20, options.max_body);
+  server->max_body_bytes = static_cast<size_t>(options.max_body);
+  server->max_body_total = static_cast<size_t>(body_total);
+  server->min_rate = static_cast<size_t>(options.min_rate);
+  server->header_timeout_s = static_cast<double>(options.header_timeout_s);
+  server->body_timeout_s = static_cast<double>(options.body_timeout_s);
+  server->write_timeout_s = static_cast<double>(options.write_timeout_s);
+  server->key_guesses = static_cast<double>(options.key_guesses);
+  server->request_timeout_s = static_cast<double>(options.request_timeout_s);
+  server->drain_timeout_s = static_cast<double>(options.drain_timeout_s);
+  server->stall_timeout_s = static_cast<double>(options.stall_timeout_s);
+  server->ping_s = static_cast<double>(options.ping_s);
+  server->log_interval_s = static_cast<double>(options.log_interval_s);
+}
+
+// What was asked for and cannot be is said before the weights are loaded, which may take minutes.
+void CheckAgainstModel(const EngineOptions& model, int64_t kv_budget) {
+  if (model.max_context == 0 && kv_budget == 0) return;
+  EngineOptions unlimited = model;
+  unlimited.max_context = 0;
+  const ModelInfo info = Must(Inspect(unlimited)).info;
+  if (model.max_context > info.max_context) {
+    throw RunError("--ctx is " + std::to_string(model.max_context) + ", more than the model's own " +
+                   std::to_string(info.max_context) + " tokens; leave it out, or give less");
+  }
+  if (kv_budget > 0) Must(CheckKvBudget(kv_budget, info));
 }
 
 }  // namespace
@@ -49,23 +94,11 @@ int RunServe(const ServeOptions& options) {
   ServerOptions server = options.server;
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
-  if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server.api_keys);
-  const int64_t body_total =
-      options.max_body_total > 0 ? options.max_body_total : std::max(int64_t{256} << 20, options.max_body);
+  if (!options.api_key_file.empty()) AddKeysFromFile(options.api_key_file, &server);
   if (!options.count_experts_file.empty()) CheckWritable(options.count_experts_file);
   server.count_experts_file = options.count_experts_file;
-  server.max_body_bytes = static_cast<size_t>(options.max_body);
-  server.max_body_total = static_cast<size_t>(body_total);
-  server.min_rate = static_cast<size_t>(options.min_rate);
-  server.header_timeout_s = static_cast<double>(options.header_timeout_s);
-  server.body_timeout_s = static_cast<double>(options.body_timeout_s);
-  server.write_timeout_s = static_cast<double>(options.write_timeout_s);
-  server.key_guesses = static_cast<double>(options.key_guesses);
-  server.max_gap_s = static_cast<double>(options.max_gap_ms) / 1000;
-  server.request_timeout_s = static_cast<double>(options.request_timeout_s);
-  server.drain_timeout_s = static_cast<double>(options.drain_timeout_s);
-  server.stall_timeout_s = static_cast<double>(options.stall_timeout_s);
-  server.ping_s = static_cast<double>(options.ping_s);
+  SetLoad(options, &server);
+  SetLimits(options, &server);
   // Synthetic weights have no tokenizer: the model folder's serves for the text that they write.
   const auto tokenizer = Must(Tokenizer::Load(model.model_dir));
   server.model_dir = model.model_dir;
@@ -82,12 +115,20 @@ int RunServe(const ServeOptions& options) {
   server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;
   if (model.kv_room == 0) model.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
+  CheckAgainstModel(model, server.kv_budget_bytes);
   ProgressLine progress;
-  const std::unique_ptr<Engine> engine = LoadEngine(model, progress, /*tell_plan=*/true);
+  model.on_plan = [&](const MemoryPlan& plan) {
+    server.num_ranks = plan.ranks * plan.devices;
+    if (server.log_json) LogPlan(plan);
+  };
+  const std::unique_ptr<Engine> engine =
+      LoadEngine(model, progress, server.log_json ? TellPlan::kNever : TellPlan::kAlways);
   if (server.kv_budget_bytes == 0) {
-    constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30;
+    constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30, kPageTokens = 256;
     const int64_t free = engine->free_bytes();
-    server.kv_budget_bytes = free == 0 ? kUnknown : std::max(free / 2, kLeast);
+    const auto two = static_cast<int64_t>(2 * (static_cast<double>(engine->info().kv_fixed_bytes) +
+                                               kPageTokens * engine->info().kv_bytes_per_token));
+    server.kv_budget_bytes = free == 0 ? kUnknown : std::max({free / 2, kLeast, two});
   }
   Must(Serve(*engine, *tokenizer, server));
   return kExitDone;

@@ -1,4 +1,5 @@
 // What a client may ask about the model and the program, and what the model's folder says about both.
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <filesystem>
@@ -26,6 +27,28 @@ std::string ReadSmallFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// RFC 3339, for Anthropic's clients.
+std::string TimeText(std::time_t time) {
+  std::tm utc{};
+  ::gmtime_r(&time, &utc);
+  std::array<char, 32> text;
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+Json ModelToJson(const Api& api, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", api.created},
+          {"owned_by", "dsv4"},
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", TimeText(api.created)},
+          {"root", api.options.model_name},
+          {"max_model_len", api.model.max_context},
+          {"max_input_tokens", api.model.max_context},
+          {"max_tokens", api.model.max_context}};
+}
+
 }  // namespace
 
 SamplingParams ReadDefaultSampling(const std::string& model_dir) {
@@ -45,40 +68,51 @@ SamplingParams ReadDefaultSampling(const std::string& model_dir) {
 }
 
 void ServeModels(const Api& api, const ExchangePtr& exchange) {
-  const std::string& name = api.options.model_name;
   constexpr std::string_view kPrefix = "/v1/models";
   const std::string& path = exchange->request().path;
-  // RFC 3339, for Anthropic's clients.
-  const std::time_t created = api.created;
-  std::tm utc{};
-  ::gmtime_r(&created, &utc);
-  std::array<char, 32> time;
-  const size_t n = std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  const Json model = {{"id", name},
-                      {"object", "model"},
-                      {"created", api.created},
-                      {"owned_by", "dsv4"},
-                      {"type", "model"},
-                      {"display_name", name},
-                      {"created_at", std::string(time.data(), n)},
-                      {"max_model_len", api.model.max_context},
-                      {"max_input_tokens", api.model.max_context},
-                      {"max_tokens", api.model.max_context}};
   if (path.size() > kPrefix.size() + 1) {
     const std::string wanted = path.substr(kPrefix.size() + 1);
-    if (wanted != name) {
-      throw ApiError(404, "there is no model '" + wanted + "' here; this server has '" + name + "'", "model",
-                     "model_not_found");
-    }
-    return exchange->Respond(200, "application/json", Dump(model));
+    if (!IsModelName(api.options, wanted)) throw NoSuchModel(api.options, wanted);
+    return exchange->Respond(200, "application/json", Dump(ModelToJson(api, wanted)));
   }
+  Json models = Json::array({ModelToJson(api, api.options.model_name)});
+  for (const std::string& name : api.options.other_names) models.push_back(ModelToJson(api, name));
   exchange->Respond(200, "application/json",
                     Dump({{"object", "list"},
-                          {"data", Json::array({model})},
-                          {"models", Json::array({model})},  // where Codex looks
+                          {"data", models},
+                          {"models", models},  // where Codex looks
                           {"has_more", false},
-                          {"first_id", name},
-                          {"last_id", name}}));
+                          {"first_id", models.front()["id"]},
+                          {"last_id", models.back()["id"]}}));
+}
+
+// As SGLang's, for its gateway.
+void ServeModelInfo(const Api& api, const ExchangePtr& exchange) {
+  exchange->Respond(200, "application/json",
+                    Dump({{"model_path", api.options.model_dir},
+                          {"tokenizer_path", api.options.model_dir},
+                          {"served_model_name", api.options.model_name},
+                          {"is_generation", true},
+                          {"model_type", "deepseek_v4"},
+                          {"context_length", api.model.max_context}}));
+}
+
+void ServeServerInfo(const Api& api, const ExchangePtr& exchange) {
+  const ServerOptions& o = api.options;
+  const double room = static_cast<double>(o.kv_budget_bytes) / std::max(api.model.kv_bytes_per_token, 1.0);
+  exchange->Respond(200, "application/json",
+                    Dump({{"version", GetBuildInfo().version},
+                          {"model_path", o.model_dir},
+                          {"served_model_name", o.model_name},
+                          {"context_length", api.model.max_context},
+                          {"tp_size", o.num_ranks},
+                          {"dp_size", 1},
+                          {"max_running_requests", o.max_running},
+                          {"max_queued_requests", o.max_waiting},
+                          {"chunked_prefill_size", o.prefill_chunk},
+                          {"page_size", kKvPageTokens},
+                          {"max_total_num_tokens", static_cast<int64_t>(room)},
+                          {"disaggregation_mode", "null"}}));
 }
 
 void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange) {

@@ -51,6 +51,10 @@ std::optional<size_t> FindKey(const std::vector<std::string>& keys, const HttpRe
   return found;
 }
 
+std::string LabelOf(const std::vector<std::string>& labels, size_t index) {
+  return index < labels.size() && !labels[index].empty() ? labels[index] : "key-" + std::to_string(index + 1);
+}
+
 std::vector<std::string> TenantsOf(const std::vector<std::string>& keys, bool share) {
   const bool several = std::set<std::string>(keys.begin(), keys.end()).size() > 1;
   std::vector<std::string> tenants;

@@ -16,6 +16,9 @@ std::string GivenKey(const HttpRequest& request);
 // of them. Takes as long for a wrong key as for a right one.
 std::optional<size_t> FindKey(const std::vector<std::string>& keys, const HttpRequest& request);
 
+// What the log calls the key at `index`: its label, or "key-N" (from 1).
+std::string LabelOf(const std::vector<std::string>& labels, size_t index);
+
 // The tenant of each key (prefix_cache.h). Where there are several keys each has its own, named by a digest of the key,
 // so that files of its cache are found again after keys came and went; otherwise, and where all share, it is "".
 std::vector<std::string> TenantsOf(const std::vector<std::string>& keys, bool share);

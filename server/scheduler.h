@@ -40,7 +40,8 @@ struct SchedulerOptions {
   bool restart_device = true;       // after its failure it is opened anew; else on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
-  std::function<void(bool failed, const std::string& what)> on_device = {};  // it failed and why; it was opened anew
+  // it failed, and why; it was opened anew, and ""
+  std::function<void(const char* event, const std::string& what)> on_device = {};
   std::function<void(const Status&)> on_fatal = {};  // there is no device any more: every request fails from now on
 };
 

@@ -8,7 +8,7 @@ namespace dsv4::server {
 // and the model loaded again, while requests are refused; or whoever runs the server hears that there is none any more.
 void Scheduler::OnDeviceFailure(const Status& failure) {
   device_failed_ = true;
-  if (options_.on_device) options_.on_device(/*failed=*/true, failure.message());
+  if (options_.on_device) options_.on_device("device-failed", failure.message());
   const auto end = [&](Sequence& s) {
     End(s, FinishReason::kError, failure);
     s.session.reset();
@@ -26,7 +26,7 @@ void Scheduler::OnDeviceFailure(const Status& failure) {
     return;
   }
   device_failed_ = false;
-  if (options_.on_device) options_.on_device(/*failed=*/false, "");
+  if (options_.on_device) options_.on_device("device-restarted", "");
 }
 
 }  // namespace dsv4::server

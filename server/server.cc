@@ -5,19 +5,23 @@
 #include <array>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "access.h"
+#include "announce.h"
 #include "api.h"
 #include "dsv4/version.h"
 #include "file_watch.h"
 #include "http.h"
 #include "keys.h"
+#include "kv_events.h"
 #include "log.h"
 #include "memory_reserve.h"
 #include "page.h"
+#include "request_log.h"
+#include "request_note.h"
 #include "sha256.h"
+#include "spans.h"
 #include "structured/compile_queue.h"
 #include "structured/grammar.h"
 #include "workers.h"
@@ -53,20 +57,14 @@ constexpr std::array kRoutes = {
     RouteEntry{"POST", "/detokenize", ServeDetokenize},
     RouteEntry{"GET", "/tokenizer_info", ServeTokenizerInfo},
     RouteEntry{"GET", "/version", ServeVersion},
+    RouteEntry{"GET", "/get_model_info", ServeModelInfo},
+    RouteEntry{"GET", "/get_server_info", ServeServerInfo},
+    RouteEntry{"POST", "/v1/chat/completions/render", ServeChatRender},
+    RouteEntry{"POST", "/v1/completions/render", ServeCompletionsRender},
 };
 // Answered by the I/O thread at once, however busy the rest is.
 constexpr std::array<std::string_view, 6> kQuickPaths = {
     "/health", "/health/live", "/health/ready", "/metrics", "/", "/favicon.ico"};
-
-std::string Number(double value, int digits) {
-  std::ostringstream out;
-  out.setf(std::ios::fixed);
-  out.precision(digits);
-  out << value;
-  return out.str();
-}
-
-std::string Mebibytes(int64_t bytes) { return Number(static_cast<double>(bytes) / (1 << 20), 1) + "MiB"; }
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -93,29 +91,23 @@ class Server {
 
   Status Run() {
     KeepMemoryReserve(kMemoryReserve);
-    HttpOptions http_options{.host = options_.host,
-                             .port = options_.port,
-                             .max_body_total = options_.max_body_total,
-                             .max_connections = options_.max_connections,
-                             .header_timeout = Milliseconds(options_.header_timeout_s),
-                             .body_timeout = Milliseconds(options_.body_timeout_s),
-                             .write_timeout = Milliseconds(options_.write_timeout_s),
-                             .min_rate = options_.min_rate};
-    if (!options_.cors_origin.empty()) {
-      http_options.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
-                              {"Access-Control-Allow-Headers", "*, Authorization"},
-                              {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                              {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
-    }
+    DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
     DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
-                                     http_options, [this](const HttpRequest& head) { return Admit(head); },
+                                     MakeHttpOptions(), [this](const HttpRequest& head) { return Admit(head); },
                                      [this](ExchangePtr e) { Handle(std::move(e)); },
                                      [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
+    if (!options_.otlp_endpoint.empty()) {
+      DSV4_ASSIGN_OR_RETURN(spans_, SpanExporter::Create(options_.otlp_endpoint, options_.model_name,
+                                                         [this](const std::string& what) { Warn(what); }));
+    }
     access_.emplace(AccessOptions{.api_keys = options_.api_keys,
                                   .cors_origin = options_.cors_origin,
                                   .check_host = http_->is_loopback() || !options_.allowed_hosts.empty(),
                                   .allowed_hosts = AllowedHosts(),
                                   .key_guesses = options_.key_guesses});
+    if (options_.kv_events_port >= 0) {
+      DSV4_RETURN_IF_ERROR(OpenKvEvents());
+    }
     if (!options_.kv_disk.empty()) {
       std::error_code error;
       std::filesystem::create_directories(options_.kv_disk, error);
@@ -136,10 +128,13 @@ class Server {
                          .disk = options_.kv_disk,
                          .disk_bytes = options_.kv_disk_bytes,
                          .in_content = options_.special_tokens_in_content,
-                         .on_disk_error = [this](const std::string& what) { log_.Line("kv-disk", {{"what", what}}); }},
+                         .on_disk_error = [this](const std::string& what) { LogError("kv-disk", what); },
+                         .watcher = kv_blocks_ ? &*kv_blocks_ : nullptr},
         .restart_device = options_.restart_device,
-        .on_warning = [this](const std::string& what) { log_.Line("warning", {{"what", what}}); },
-        .on_device = [this](const char* event, const std::string& what) { log_.Line(event, {{"what", what}}); },
+        .on_warning = [this](const std::string& what) { Warn(what); },
+        .on_device = [this](const char* event, const std::string& what) {
+          log_.Line(what.empty() ? LogLevel::kInfo : LogLevel::kError, event, {{"what", what}});
+        },
         .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
     scheduler_options.count_experts_file = options_.count_experts_file;
     scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
@@ -159,24 +154,25 @@ class Server {
                      .compile_queue = &*compile_queue_,
                      .created = UnixTime(),
                      .on_failure = [this](const std::string& id, const std::string& what) {
-                       log_.Line("failed", {{"id", id}, {"what", what}});
+                       log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
                      }});
     workers_.emplace(2, kMaxQueuedReads);
     if (!options_.kv_disk.empty()) {
       Gauges gauges;
       scheduler_->Fill(&gauges);
       log_.Line("kv-disk", {{"folder", options_.kv_disk},
-                            {"cuts", std::to_string(gauges.cuts_on_disk)},
-                            {"size", Mebibytes(gauges.kv_disk_bytes)}});
+                            {"cuts", gauges.cuts_on_disk},
+                            {"size", LogBytes{gauges.kv_disk_bytes}}});
     }
     http_->OnSignal([this](int signal) { OnSignal(signal); });
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
-      log_.Line("model-changed",
+      log_.Line(LogLevel::kError, "model-changed",
                 {{"file", path}, {"what", "the file was written to while it is in use; start the server again"}});
     });
-    Announce();
+    Announce(log_, options_, engine_.info(), tokenizer_, *http_);
     http_->Run();
 
+    stopped_ = true;
     workers_.reset();
     compile_queue_.reset();
     scheduler_->Stop();
@@ -186,52 +182,46 @@ class Server {
   }
 
  private:
+  HttpOptions MakeHttpOptions() const {
+    HttpOptions http{.host = options_.host,
+                     .port = options_.port,
+                     .metrics_port = options_.metrics_port,
+                     .tls_cert = options_.tls_cert,
+                     .tls_key = options_.tls_key,
+                     .max_body_total = options_.max_body_total,
+                     .max_connections = options_.max_connections,
+                     .header_timeout = Milliseconds(options_.header_timeout_s),
+                     .body_timeout = Milliseconds(options_.body_timeout_s),
+                     .write_timeout = Milliseconds(options_.write_timeout_s),
+                     .min_rate = options_.min_rate};
+    if (!options_.cors_origin.empty()) {
+      http.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
+                      {"Access-Control-Allow-Headers", "*, Authorization"},
+                      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                      {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
+    }
+    return http;
+  }
+
+  Status OpenKvEvents() {
+    DSV4_ASSIGN_OR_RETURN(kv_publisher_, KvPublisher::Bind(options_.host, options_.kv_events_port));
+    const std::string own = "kv@" + options_.host + ":" + std::to_string(http_->port()) + "@" + options_.model_name;
+    const std::string topic = options_.kv_events_topic.empty() ? own : options_.kv_events_topic;
+    kv_blocks_.emplace([this, topic](const Json& events) { kv_publisher_->Send(topic, events); });
+    kv_blocks_->Cleared();  // what readers know of a server that was here before
+    log_.Line("kv-events", {{"port", int64_t{kv_publisher_->port()}}, {"topic", topic}});
+    return {};
+  }
+
+  void Warn(const std::string& what) const { log_.Line(LogLevel::kWarning, "warning", {{"what", what}}); }
+  void LogError(const char* event, const std::string& what) const {
+    log_.Line(LogLevel::kError, event, {{"what", what}});
+  }
+
   // Two replies with the same one, to the same request, come from the same weights by the same program: seeds hold.
   std::string Fingerprint() {
     const auto numerics = engine_.SnapshotFingerprint();
     return "fp_" + Sha256Hex(GetBuildInfo().commit + "\n" + (numerics.ok() ? *numerics : options_.model_name), 12);
-  }
-
-  void Announce() const {
-    const ModelInfo& info = engine_.info();
-    log_.Line("model", {{"name", options_.model_name},
-                        {"folder", options_.model_dir},
-                        {"weights", Mebibytes(info.weight_bytes)},
-                        {"context", std::to_string(info.max_context)},
-                        {"encoder", std::string(ChatDialectName(options_.dialect))},
-                        {"thinking", options_.default_thinking ? "on" : "off"}});
-    if (info.vocab_size > tokenizer_.vocab_size()) {
-      log_.Line("warning",
-                {{"what", "the model's vocabulary has " + std::to_string(info.vocab_size) + " ids, the tokenizer " +
-                              std::to_string(tokenizer_.vocab_size()) + ": ids beyond them have no text"}});
-    }
-    if (options_.api_keys.empty() && !http_->is_loopback()) {
-      log_.Line("warning", {{"what", "no API key is asked for, and " + options_.host +
-                                         " can be reached by other machines: whoever reaches it may use it; "
-                                         "--api-key-file sets keys"}});
-    }
-    const double tokens = info.kv_bytes_per_token > 0
-                              ? static_cast<double>(options_.kv_budget_bytes - info.kv_fixed_bytes) /
-                                    info.kv_bytes_per_token
-                              : 0;
-    log_.Line("memory", {{"kv_budget", Mebibytes(options_.kv_budget_bytes)},
-                         {"per_sequence", Mebibytes(info.kv_fixed_bytes)},
-                         {"per_1k_tokens", Mebibytes(static_cast<int64_t>(info.kv_bytes_per_token * 1000))},
-                         {"tokens_of_one_sequence", Number(std::max(tokens, 0.0), 0)}});
-    log_.Line("limits", {{"concurrent", std::to_string(options_.max_running)},
-                         {"queue", std::to_string(options_.max_waiting)},
-                         {"prefill_chunk", std::to_string(options_.prefill_chunk)},
-                         {"max_gap_ms", Number(options_.max_gap_s * 1000, 0)},
-                         {"api_keys", std::to_string(options_.api_keys.size())}});
-    if (options_.wide_steps) {
-      log_.Line("note", {{"what", "steps of more than " + std::to_string(kMaxDecodeRows) +
-                                      " sequences take other kernels: the last bits of a "
-                                      "token's probabilities then depend on how many run; --max-concurrent " +
-                                      std::to_string(kMaxDecodeRows) + " keeps them apart"}});
-    }
-    const bool v6 = options_.host.find(':') != std::string::npos;
-    log_.Line("listening", {{"url", "http://" + (v6 ? "[" + options_.host + "]" : options_.host) + ":" +
-                                        std::to_string(http_->port())}});
   }
 
   // ---- On the I/O thread
@@ -241,11 +231,23 @@ class Server {
     const ErrorForm form = head.path.starts_with("/v1/messages") ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
     std::string allow;
     const std::optional<ApiError> error = WhyRefused(head, &allow);
-    if (!error)
-      return {.refusal = {}, .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody};
+    auto note = MakeNote(head);
+    if (!error) {
+      return {.refusal = {},
+              .max_body_bytes = head.method == "POST" ? options_.max_body_bytes : kMaxIdleBody,
+              .note = std::move(note)};
+    }
     HttpReply reply = ErrorReply(form, *error, head.id);
     if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
-    return {.refusal = std::move(reply)};
+    return {.refusal = std::move(reply), .note = std::move(note)};
+  }
+
+  std::shared_ptr<RequestNote> MakeNote(const HttpRequest& head) const {
+    auto note = std::make_shared<RequestNote>();
+    note->trace = ReadTraceParent(head.Header("traceparent"));
+    if (spans_ != nullptr && note->trace.trace_id.empty()) note->trace = NewTrace();
+    if (const auto key = FindKey(options_.api_keys, head)) note->key = LabelOf(options_.key_labels, *key);
+    return note;
   }
 
   // `allow`: the methods that the route takes, where the method is wrong.
@@ -255,7 +257,9 @@ class Server {
       return ApiError(405, head.path + " takes " + std::string(takes));
     };
     const bool get = head.method == "GET" || head.method == "HEAD";
-    if (head.path.starts_with("/health")) return get ? std::nullopt : std::optional(wrong_method("GET"));
+    const bool open = head.path.starts_with("/health") || (head.metrics && head.path == "/metrics");
+    if (open) return get ? std::nullopt : std::optional(wrong_method("GET"));
+    if (head.metrics) return ApiError(404, "this port has /metrics and /health alone; the routes are on another");
     if (head.reserved) return Unavailable("too many connections", 1);
     if (head.method == "OPTIONS" && !options_.cors_origin.empty()) return std::nullopt;
     if (auto error = access_->Check(head, Clock::now())) return error;
@@ -282,21 +286,45 @@ class Server {
     if (request.method == "OPTIONS") return exchange->Respond(204, "", "");
     if (IsQuick(request.path)) return Quick(*exchange);
     const RouteEntry& route = *FindRoute(request.path);
+    if (route.method == "POST") TellThroughput();
     if (workers_->Post([this, &route, exchange] { Serve(route, exchange); })) return;
     ApiError error(429, "too many requests wait to be read");
     error.retry_after_s = 1;
     RespondError(*exchange, route.form, error);
   }
 
+  Gauges ReadGauges() const {
+    Gauges gauges;
+    scheduler_->Fill(&gauges);
+    gauges.draining = draining_;
+    gauges.connections = static_cast<int64_t>(http_->num_connections());
+    gauges.body_bytes = static_cast<int64_t>(http_->body_bytes());
+    gauges.log_lines_dropped = static_cast<int64_t>(log_.num_dropped());
+    const SpanExporter::Counts spans = spans_ == nullptr ? SpanExporter::Counts{} : spans_->counts();
+    gauges.spans_sent = spans.sent;
+    gauges.spans_dropped = spans.dropped;
+    return gauges;
+  }
+
+  // From now on, while there is work.
+  void TellThroughput() {
+    if (tells_throughput_ || options_.log_interval_s <= 0) return;
+    tells_throughput_ = true;
+    throughput_.Begin();
+    TellThroughputLater();
+  }
+  void TellThroughputLater() {
+    http_->PostAfter(Milliseconds(options_.log_interval_s), [this] {
+      if (stopped_) return;
+      tells_throughput_ = throughput_.Tell(ReadGauges());
+      if (tells_throughput_) TellThroughputLater();
+    });
+  }
+
   void Quick(Exchange& exchange) {
     const std::string& path = exchange.request().path;
     if (path == "/metrics") {
-      Gauges gauges;
-      scheduler_->Fill(&gauges);
-      gauges.connections = static_cast<int64_t>(http_->num_connections());
-      gauges.body_bytes = static_cast<int64_t>(http_->body_bytes());
-      gauges.log_lines_dropped = static_cast<int64_t>(log_.num_dropped());
-      return exchange.Respond(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Render(gauges));
+      return exchange.Respond(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Render(ReadGauges()));
     }
     if (path == "/") {
       return exchange.Respond(200, "text/html; charset=utf-8", std::string(ChatPage()),
@@ -339,29 +367,23 @@ class Server {
                        IsQuick(request.path);
     metrics_.AddHttp(known ? request.path : "other", done.status);
     if (request.path.starts_with("/health") || request.path == "/metrics") return;
-    log_.Line("request", {{"id", request.id},
-                          {"peer", request.peer},
-                          {"method", request.method},
-                          {"path", request.path.substr(0, 200)},
-                          {"status", std::to_string(done.status)},
-                          {"complete", done.complete ? "true" : "false"},
-                          {"cut", std::string(done.cut)},
-                          {"bytes", std::to_string(done.sent_bytes)},
-                          {"ms", Number(done.seconds * 1000, 1)}});
+    LogRequest(log_, request, done);
+    if (spans_ != nullptr) spans_->Add(request, done);
   }
 
   void OnSignal(int signal) {
     draining_ = true;
     drain_end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(options_.drain_timeout_s));
-    log_.Line("draining", {{"signal", std::to_string(signal)}, {"busy", std::to_string(http_->num_busy())}});
+    log_.Line("draining", {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
     http_->Drain();
     WaitUntilDrained();
   }
   void WaitUntilDrained() {
     if (http_->num_busy() == 0) return http_->Stop();
     if (Clock::now() > drain_end_) {
-      log_.Line("stopping", {{"reason", "drain time-out"}, {"busy", std::to_string(http_->num_busy())}});
+      log_.Line(LogLevel::kWarning, "stopping",
+                {{"reason", "drain time-out"}, {"busy", static_cast<int64_t>(http_->num_busy())}});
       scheduler_->Stop();  // its last outputs, errors, are queued now
       return http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
     }
@@ -372,7 +394,7 @@ class Server {
   void OnFatal(const Status& status) {
     fatal_ = status;
     draining_ = true;
-    log_.Line("stopping", {{"reason", status.message()}});
+    log_.Line(LogLevel::kError, "stopping", {{"reason", status.message()}});
     http_->PostAfter(kLastReplies, [this] { http_->Stop(); });
   }
 
@@ -387,7 +409,7 @@ class Server {
       } catch (const std::bad_alloc&) {
         throw;
       } catch (const std::exception& error) {
-        log_.Line("error", {{"id", exchange->request().id}, {"what", error.what()}});
+        log_.Line(LogLevel::kError, "error", {{"id", exchange->request().id}, {"what", error.what()}});
         RespondError(*exchange, route.form, ApiError(500, std::string("internal error: ") + error.what()));
       }
       exchange->DropBody();
@@ -395,7 +417,7 @@ class Server {
       exchange->DropBody();
       exchange->OutOfMemory();
       RefillMemoryReserve();
-      log_.Line("error", {{"what", "a request needs more memory than there is; it got a 503"}});
+      LogError("error", "a request needs more memory than there is; it got a 503");
     }
   }
 
@@ -404,8 +426,11 @@ class Server {
   const ServerOptions& options_;
   const Log log_;
   Metrics metrics_;
+  bool stopped_ = false;  // calls that still wait for their time find nothing to do
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<FolderLock> folder_lock_;
+  std::unique_ptr<KvPublisher> kv_publisher_;
+  std::optional<KvBlocks> kv_blocks_;
   std::optional<Scheduler> scheduler_;
   std::unique_ptr<GrammarCompiler> grammars_;
   std::optional<Api> api_;
@@ -413,7 +438,9 @@ class Server {
   std::optional<Workers> workers_;
   std::optional<Access> access_;
   std::optional<FileWatch> file_watch_;
-  bool draining_ = false;
+  std::unique_ptr<SpanExporter> spans_;  // null: none are exported
+  ThroughputLog throughput_{log_, metrics_};
+  bool tells_throughput_ = false, draining_ = false;
   Status fatal_;  // why the server ends by itself
   Clock::time_point drain_end_;
 };
