@@ -71,12 +71,12 @@ class Reply:
 class Server:
     """A live server on a free port; `popen`: more arguments for its process."""
 
-    def __init__(self, *args, threads=2, **popen):
+    def __init__(self, *args, threads=2, start_timeout=60, **popen):
         self.log = tempfile.TemporaryFile()
         command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *os.environ.get("DSV4_TEST_SERVE", "").split(),
                    *map(str, args)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **{"stderr": self.log, **popen})
-        end = time.time() + 60
+        end = time.time() + start_timeout
         while True:
             found = re.search(r"listening.*https?://127\.0\.0\.1:(\d+)", self.read_log())
             if found:
