@@ -27,7 +27,8 @@ void AddAccessFlags(CLI::App* c, ServeOptions* o) {
              if (!IsUsableKey(key)) throw UsageError("--api-key is empty or has other than visible ASCII characters");
              s->api_keys.push_back(key);
            });
-  AddPath(c, "--api-key-file", &o->api_key_file, "ask for one of the keys in this file, one a line, behind a label for the log or without");
+  AddPath(c, "--api-key-file", &o->api_key_file,
+          "ask for one of the keys in this file, one a line, behind a label for the log or without");
   c->add_flag("--share-cache", s->share_cache,
               "all keys use one prefix cache (default: one each, where there are several)");
   AddText(c, "--cors-origin", "ORIGIN", "let pages of this origin use the server (default: none)",
@@ -109,8 +110,12 @@ void AddKvFlags(CLI::App* c, ServeOptions* o) {
   c->add_option("--kv-disk", s->kv_disk, "folder for KV that leaves memory, kept over restarts")
       ->type_name(kFolderType);
   AddBytes(c, "--kv-disk-bytes", &s->kv_disk_bytes, "size of that folder (default 32GiB)");
+  AddBytes(c, "--store-responses", &s->store_responses_bytes,
+           "keep responses for previous_response_id: so much in memory, and again in the folder of --kv-disk "
+           "(default 0: none)");
   AddInteger(c, "--kv-events", &s->kv_events_port, 0, 65535,
-             "publish on this port over ZeroMQ which tokens' KV is kept, as vLLM does (default: none; 0: any free port)");
+             "publish on this port over ZeroMQ which tokens' KV is kept, as vLLM does (default: none; 0: any free "
+             "port)");
   AddText(c, "--kv-events-topic", "TEXT", "topic of those messages (default kv@HOST:PORT@MODEL)",
           [=](const std::string& text) { s->kv_events_topic = text; });
 }

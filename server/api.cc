@@ -56,24 +56,6 @@ const char* AnthropicType(int status) {
   }
 }
 
-bool IsUtf8(std::string_view bytes) {
-  size_t i = 0;
-  while (i < bytes.size()) {
-    const auto c = static_cast<unsigned char>(bytes[i]);
-    const size_t length = c < 0x80                ? 1
-                          : c >= 0xC2 && c < 0xE0 ? 2
-                          : c >= 0xE0 && c < 0xF0 ? 3
-                          : c >= 0xF0 && c < 0xF5 ? 4
-                                                  : 0;
-    if (length == 0 || i + length > bytes.size()) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(bytes[i + k]) & 0xC0) != 0x80) return false;
-    }
-    i += length;
-  }
-  return true;
-}
-
 }  // namespace
 
 Json ErrorBody(ErrorForm form, const ApiError& error, const std::string& request_id) {
@@ -272,21 +254,6 @@ const char* FinishReasonName(FinishReason reason) {
     default:
       return "stop";
   }
-}
-
-std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
-  if (!tokenizer.IsValid(id)) return "";
-  const std::string_view bytes = tokenizer.TokenBytes(id);
-  if (IsUtf8(bytes)) return std::string(bytes);
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "bytes:";
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += "\\x";
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
 }
 
 ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::string& param) {

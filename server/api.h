@@ -23,6 +23,7 @@ namespace dsv4::server {
 
 class CompileQueue;
 class GrammarCompiler;
+class ResponseStore;
 
 // The form of a route's errors.
 enum class ErrorForm { kOpenAi, kAnthropic };
@@ -38,6 +39,7 @@ struct Api {
   std::string fingerprint = {};            // of model, build and numerics, for system_fingerprint
   std::vector<std::string> tenants = {};   // of each API key
   CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
+  ResponseStore* responses = nullptr;      // null: none are kept
   int64_t created;                  // seconds since 1970
   // of a request, for the log; any thread
   std::function<void(const std::string& id, const std::string& what)> on_failure = {};
@@ -78,9 +80,6 @@ bool IsModelName(const ServerOptions& options, const std::string& name);
 ApiError NoSuchModel(const ServerOptions& options, const std::string& name);
 
 const char* FinishReasonName(FinishReason reason);
-
-// Text of a token for logprobs; bytes that are no UTF-8 as "bytes:\x..".
-std::string TokenText(const Tokenizer& tokenizer, TokenId id);
 
 // ---- Chat routes
 
@@ -135,6 +134,8 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange);
 void ServeMessages(const Api& api, const ExchangePtr& exchange);
 void ServeCountTokens(const Api& api, const ExchangePtr& exchange);
 void ServeResponses(const Api& api, const ExchangePtr& exchange);
+void ServeStoredResponse(const Api& api, const ExchangePtr& exchange);
+void ServeDeleteResponse(const Api& api, const ExchangePtr& exchange);
 void ServeModels(const Api& api, const ExchangePtr& exchange);
 void ServeTokenize(const Api& api, const ExchangePtr& exchange);
 void ServeDetokenize(const Api& api, const ExchangePtr& exchange);

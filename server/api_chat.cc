@@ -53,28 +53,6 @@ class ChatReply : public Reply {
             {"system_fingerprint", api_.fingerprint}};
   }
 
-  Json LogprobEntry(TokenId id, float logprob) const {
-    Json bytes = Json::array();
-    if (api_.tokenizer.IsValid(id)) {
-      for (const char c : api_.tokenizer.TokenBytes(id))
-        bytes.push_back(static_cast<int>(static_cast<unsigned char>(c)));
-    }
-    return {{"token", TokenText(api_.tokenizer, id)},
-            {"logprob", FloatToJson(logprob)},
-            {"bytes", std::move(bytes)}};
-  }
-  Json Logprobs(const std::vector<OutputToken>& tokens) const {
-    Json list = Json::array();
-    for (const OutputToken& token : tokens) {
-      Json entry = LogprobEntry(token.id, token.logprob);
-      entry["top_logprobs"] = Json::array();
-      for (const TokenLogprob& other : token.top)
-        entry["top_logprobs"].push_back(LogprobEntry(other.id, other.logprob));
-      list.push_back(std::move(entry));
-    }
-    return list;
-  }
-
   void SetReasoning(Json* object, const std::string& text) const {
     const std::string& field = api_.options.reasoning_field;
     if (field != "reasoning") (*object)["reasoning_content"] = text;
@@ -108,7 +86,7 @@ class ChatReply : public Reply {
       }
     }
     if (options_.logprobs) {
-      for (Json& entry : Logprobs(output.tokens)) choice.logprobs.push_back(std::move(entry));
+      for (Json& entry : LogprobsToJson(api_.tokenizer, output.tokens)) choice.logprobs.push_back(std::move(entry));
     }
   }
 
@@ -173,7 +151,7 @@ class ChatReply : public Reply {
   void Chunk(const StepOutput& output, Json delta, bool last) {
     Json choice = {{"index", output.index}, {"delta", std::move(delta)}, {"logprobs", nullptr}};
     if (options_.logprobs && !last && output.counts.completion > 0)
-      choice["logprobs"] = {{"content", Logprobs(output.tokens)}, {"refusal", nullptr}};
+      choice["logprobs"] = {{"content", LogprobsToJson(api_.tokenizer, output.tokens)}, {"refusal", nullptr}};
     choice["finish_reason"] = last ? Json(FinishReasonName(output.finish)) : Json(nullptr);
     const Json& stop_reason = choices_[static_cast<size_t>(output.index)].stop_reason;
     if (last && !stop_reason.is_null()) choice["stop_reason"] = stop_reason;

@@ -1,10 +1,12 @@
-// POST /v1/responses: OpenAI's Responses form, stateless.
+// POST /v1/responses: OpenAI's Responses form. Responses are kept where the operator wants that, unless the request
+// says otherwise.
 #include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
 #include "reply.h"
+#include "response_store.h"
 #include "responses_input.h"
 #include "structured/output_form.h"
 
@@ -21,10 +23,16 @@ using NamespacedTools = std::map<std::string, ToolName>;
 
 class ResponsesReply : public Reply {
  public:
-  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, NamespacedTools names)
+  // `thinking`: the reply begins with reasoning. `items`: of the conversation so far, where the response is kept; JSON,
+  // an array.
+  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, NamespacedTools names,
+                 bool thinking = false, bool logprobs = false, std::string items = "")
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, stream, 1),
         response_(std::move(response)),
-        names_(std::move(names)) {}
+        names_(std::move(names)),
+        logprobs_(logprobs),
+        in_reasoning_(thinking),
+        items_(std::move(items)) {}
 
  private:
   enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall, kCustomCall };
@@ -54,6 +62,7 @@ class ResponsesReply : public Reply {
     CloseItem("completed");
     item_ = item;
     text_.clear();
+    text_logprobs_ = Json::array();
     output_.push_back(std::move(json));
     Send("response.output_item.added", {{"output_index", OutputIndex()}, {"item", output_.back()}});
     if (item == Item::kCall || item == Item::kCustomCall) return;
@@ -64,8 +73,7 @@ class ResponsesReply : public Reply {
 
   Json Part(const std::string& text) const {
     if (item_ == Item::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
-    return {
-        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", text_logprobs_}};
   }
 
   void Text(Item item, const std::string& text) {
@@ -84,9 +92,24 @@ class ResponsesReply : public Reply {
     text_ += text;
     Json data = Place();
     data["delta"] = text;
-    if (item == Item::kMessage) data["logprobs"] = Json::array();
+    if (item == Item::kMessage) data["logprobs"] = TakeLogprobs();
     Send(item == Item::kReasoning ? "response.reasoning_text.delta" : "response.output_text.delta",
          std::move(data));
+  }
+
+  // Of the tokens since the text before this one; they are those of the text as a whole, too.
+  Json TakeLogprobs() {
+    Json entries = LogprobsToJson(api_.tokenizer, std::exchange(untold_, {}));
+    for (const Json& entry : entries) text_logprobs_.push_back(entry);
+    return entries;
+  }
+
+  // What comes behind the reasoning.
+  void NoteTokens(std::vector<OutputToken>& tokens) {
+    for (OutputToken& token : tokens) {
+      if (!in_reasoning_) untold_.push_back(std::move(token));
+      in_reasoning_ = in_reasoning_ && token.id != api_.tokenizer.FindToken("</think>");
+    }
   }
 
   void CloseItem(const char* status) {
@@ -109,7 +132,10 @@ class ResponsesReply : public Reply {
     } else {
       Json done = Place();
       done["text"] = text_;
-      if (item_ == Item::kMessage) done["logprobs"] = Json::array();
+      if (item_ == Item::kMessage) {
+        TakeLogprobs();
+        done["logprobs"] = text_logprobs_;
+      }
       Send(item_ == Item::kReasoning ? "response.reasoning_text.done" : "response.output_text.done",
            std::move(done));
       Json part = Place();
@@ -124,7 +150,9 @@ class ResponsesReply : public Reply {
   void Take(StepOutput& output) override {
     counts_ = output.counts;
     finish_ = output.finish;
+    if (logprobs_) NoteTokens(output.tokens);
     for (const OutputDelta& d : output.deltas) {
+      if (d.kind == OutputDelta::Kind::kToolCallBegin || d.kind == OutputDelta::Kind::kToolCallEnd) untold_.clear();
       switch (d.kind) {
         case OutputDelta::Kind::kReasoning:
           Text(Item::kReasoning, d.text);
@@ -175,7 +203,18 @@ class ResponsesReply : public Reply {
                           {"output_tokens_details", {{"reasoning_tokens", counts_.reasoning}}},
                           {"total_tokens", counts_.prompt + counts_.completion}};
     Send(cut ? "response.incomplete" : "response.completed", {{"response", response_}});
+    if (!items_.empty()) Keep();
     whole_ = std::move(response_);
+  }
+
+  void Keep() {
+    const std::string output = Dump(output_);
+    const bool between = items_.size() > 2 && output.size() > 2;  // "[]"
+    items_.pop_back();
+    items_ += (between ? "," : "") + output.substr(1);
+    api_.responses->Put(response_["id"].get<std::string>(), {.tenant = TenantOf(api_, exchange_->request()),
+                                                             .response = Dump(response_),
+                                                             .items = std::move(items_)});
   }
 
   std::string ErrorEvent(const ApiError& error) override {
@@ -188,6 +227,11 @@ class ResponsesReply : public Reply {
 
   Json response_;
   const NamespacedTools names_;
+  const bool logprobs_;
+  bool in_reasoning_;
+  std::vector<OutputToken> untold_;  // of the message, since its latest text
+  Json text_logprobs_ = Json::array();
+  std::string items_;
   int64_t sequence_ = 0;
   Json output_ = Json::array();
   Item item_ = Item::kNone;
@@ -254,23 +298,81 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
     Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
 }
 
+// include: ["message.output_text.logprobs"], with top_logprobs; either asks for them.
+bool ReadResponsesLogprobs(const Api& api, const Fields& fields, GenerationParams* params) {
+  const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  const Json* include = fields.Array("include");
+  const bool asked = include != nullptr && std::find(include->begin(), include->end(),
+                                                     Json("message.output_text.logprobs")) != include->end();
+  if (!asked && !top) return false;
+  params->sampling.top_logprobs = static_cast<int>(top.value_or(0));
+  return true;
+}
+
 Json Echo(const Fields& fields, const char* name, Json otherwise) {
   const Json* value = fields.Get(name);
   return value == nullptr ? std::move(otherwise) : *value;
 }
 
+// The items of the conversation that previous_response_id goes on from; an empty array: none.
+Json ReadPrevious(const Api& api, const Fields& fields, const std::string& tenant) {
+  const auto id = fields.Text("previous_response_id");
+  if (!id) return Json::array();
+  const auto previous = api.responses == nullptr ? nullptr : api.responses->Get(tenant, *id);
+  if (previous == nullptr) {
+    throw ApiError(400,
+                   "there is no response '" + *id + "' here" +
+                       (api.responses == nullptr ? ": this server keeps none (--store-responses)" : "") +
+                       "; send the whole input",
+                   "previous_response_id", "previous_response_not_found");
+  }
+  return Json::parse(previous->items);
+}
+
+std::string ItemsToKeep(const Json& before, const Fields& fields) {
+  const JsonDocument input(KeptItems(fields));
+  std::string items = Dump(before), more = Dump(input.root());
+  if (items.size() <= 2) return more;
+  if (more.size() <= 2) return items;
+  items.back() = ',';
+  return items + more.substr(1);
+}
+
+// Of a request for /v1/responses/ID.
+std::string WantedResponse(const ExchangePtr& exchange) {
+  constexpr std::string_view kPrefix = "/v1/responses/";
+  return exchange->request().path.substr(kPrefix.size());
+}
+
+ApiError NoSuchResponse(const std::string& id) {
+  return {404, "there is no response '" + id + "' here", "response_id"};
+}
+
 }  // namespace
+
+void ServeStoredResponse(const Api& api, const ExchangePtr& exchange) {
+  const std::string id = WantedResponse(exchange);
+  const auto found =
+      api.responses == nullptr ? nullptr : api.responses->Get(TenantOf(api, exchange->request()), id);
+  if (found == nullptr) throw NoSuchResponse(id);
+  exchange->Respond(200, "application/json", found->response);
+}
+
+void ServeDeleteResponse(const Api& api, const ExchangePtr& exchange) {
+  const std::string id = WantedResponse(exchange);
+  if (api.responses == nullptr || !api.responses->Remove(TenantOf(api, exchange->request()), id))
+    throw NoSuchResponse(id);
+  exchange->Respond(200, "application/json", Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
+}
 
 void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
   const Fields fields(body, "");
   CheckModel(api, fields);
-  if (const auto previous = fields.Text("previous_response_id")) {
-    throw ApiError(
-        400, "there is no response '" + *previous + "' here: this server keeps none; send the whole input",
-        "previous_response_id", "previous_response_not_found");
-  }
+  const std::string tenant = TenantOf(api, exchange->request());
+  const JsonDocument before(ReadPrevious(api, fields, tenant));
+  const bool store = api.responses != nullptr && fields.Bool("store").value_or(true);
   fields.RefuseUnlessEmpty("background", "responses are made while the client waits");
   fields.RefuseUnlessEmpty("conversation", "this server keeps none; send the whole input");
   fields.RefuseUnlessEmpty("prompt", "this server keeps no prompt templates");
@@ -287,17 +389,18 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
       if (*effort != "none") input.reasoning.effort = MapEffort(api, *effort, "reasoning.effort");
     }
   }
-  input.messages = ReadResponsesInput(fields);
+  input.messages = ReadResponsesInput(fields, &before.root());
   NamespacedTools names;
   if (const Json* tools = fields.Array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i)
       AddTool((*tools)[i], "tools[" + std::to_string(i) + "]", "", &input, &names);
   }
   ReadResponsesToolChoice(fields, input, &params);
+  const bool logprobs = ReadResponsesLogprobs(api, fields, &params);
   const OutputForm form = ReadTextFormat(fields);
   input.schema = form.shown;
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
-  const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
+  const ChatPrompt prompt = MakeChatPrompt(api, tenant, input);
   params.thinking = prompt.starts_in_reasoning;
 
   Json response = {{"id", NewId("resp_")},
@@ -312,9 +415,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"model", api.options.model_name},
                    {"output", Json::array()},
                    {"parallel_tool_calls", params.parallel_calls},
-                   {"previous_response_id", nullptr},
+                   {"previous_response_id", Echo(fields, "previous_response_id", nullptr)},
                    {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
-                   {"store", false},
+                   {"store", store},
                    {"temperature", FloatToJson(params.sampling.temperature)},
                    {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
                    {"tool_choice", Echo(fields, "tool_choice", "auto")},
@@ -334,7 +437,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   }
   const auto job = std::make_shared<Job>();
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
-  const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names));
+  const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names),
+                                                      params.thinking, logprobs,
+                                                      store ? ItemsToKeep(before.root(), fields) : "");
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 

@@ -197,12 +197,31 @@ class InputReader {
 
 }  // namespace
 
-Json ReadResponsesInput(const Fields& fields) {
+Json KeptItems(const Fields& fields) {
+  const Json* given = fields.Get("input");
+  if (given == nullptr) return Json::array();
+  if (given->is_string()) return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *given}}});
+  Json items = given->is_array() ? *given : Json::array();
+  for (Json& item : items) {
+    for (const char* name : {"content", "output"}) {
+      if (!item.is_object() || !item.contains(name) || !item[name].is_array()) continue;
+      for (Json& part : item[name]) {
+        if (part.is_object() && part.contains("type") && part["type"].is_string() && !part.contains("text"))
+          part = {{"type", "input_text"}, {"text", ReadPart(part, name).text}};
+      }
+    }
+  }
+  return items;
+}
+
+Json ReadResponsesInput(const Fields& fields, const Json* before) {
   Json first = Json::array();
   if (const auto instructions = fields.Text("instructions"); instructions && !instructions->empty()) {
     first.push_back({{"role", "system"}, {"content", *instructions}});
   }
   InputReader reader(std::move(first));
+  for (size_t i = 0; before != nullptr && i < before->size(); ++i)
+    reader.Add((*before)[i], "previous_response_id: item " + std::to_string(i));
   const Json* given = fields.Get("input");
   if (given == nullptr || (given->is_array() && given->empty())) {
     // Codex looks whether the route is there with an empty input.

@@ -20,6 +20,7 @@
 #include "page.h"
 #include "request_log.h"
 #include "request_note.h"
+#include "response_store.h"
 #include "sha256.h"
 #include "spans.h"
 #include "structured/compile_queue.h"
@@ -50,9 +51,12 @@ constexpr std::array kRoutes = {
     RouteEntry{"POST", "/v1/chat/completions", ServeChat},
     RouteEntry{"POST", "/v1/completions", ServeCompletions},
     RouteEntry{"POST", "/v1/responses", ServeResponses},
+    RouteEntry{"GET", "/v1/responses/", ServeStoredResponse},
+    RouteEntry{"DELETE", "/v1/responses/", ServeDeleteResponse},
     RouteEntry{"POST", "/v1/messages", ServeMessages, ErrorForm::kAnthropic},
     RouteEntry{"POST", "/v1/messages/count_tokens", ServeCountTokens, ErrorForm::kAnthropic},
     RouteEntry{"GET", "/v1/models", ServeModels},
+    RouteEntry{"GET", "/v1/models/", ServeModels},
     RouteEntry{"POST", "/tokenize", ServeTokenize},
     RouteEntry{"POST", "/detokenize", ServeDetokenize},
     RouteEntry{"GET", "/tokenizer_info", ServeTokenizerInfo},
@@ -74,10 +78,27 @@ bool IsQuick(std::string_view path) {
   return std::find(kQuickPaths.begin(), kQuickPaths.end(), path) != kQuickPaths.end();
 }
 
-const RouteEntry* FindRoute(std::string_view path) {
-  if (path.starts_with("/v1/models/")) path = "/v1/models";
-  const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const RouteEntry& r) { return r.path == path; });
-  return route == kRoutes.end() ? nullptr : &*route;
+// One whose path ends with a slash takes a name behind it.
+bool HasPath(const RouteEntry& route, std::string_view path) {
+  return route.path == path || (route.path.back() == '/' && path.starts_with(route.path) && path != route.path);
+}
+
+// That of the method, or another one of this path; null: there is no such path.
+const RouteEntry* FindRoute(std::string_view path, std::string_view method) {
+  const RouteEntry* found = nullptr;
+  for (const RouteEntry& route : kRoutes) {
+    if (HasPath(route, path) && (found == nullptr || route.method == method)) found = &route;
+  }
+  return found;
+}
+
+// "GET, DELETE"
+std::string MethodsOf(std::string_view path) {
+  std::string methods;
+  for (const RouteEntry& route : kRoutes) {
+    if (HasPath(route, path)) methods.append(methods.empty() ? "" : ", ").append(route.method);
+  }
+  return methods;
 }
 
 class Server {
@@ -142,6 +163,10 @@ class Server {
     std::vector<TokenId> ends = engine_.info().eos_token_ids;
     grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, std::move(ends));
     compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
+    if (options_.store_responses_bytes > 0) {
+      responses_.emplace(static_cast<size_t>(options_.store_responses_bytes),
+                         options_.kv_disk.empty() ? "" : options_.kv_disk + "/responses");
+    }
     api_.emplace(Api{.options = options_,
                      .model = engine_.info(),
                      .tokenizer = tokenizer_,
@@ -152,6 +177,7 @@ class Server {
                      .fingerprint = Fingerprint(),
                      .tenants = TenantsOf(options_.api_keys, options_.share_cache),
                      .compile_queue = &*compile_queue_,
+                     .responses = responses_ ? &*responses_ : nullptr,
                      .created = UnixTime(),
                      .on_failure = [this](const std::string& id, const std::string& what) {
                        log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
@@ -197,7 +223,7 @@ class Server {
     if (!options_.cors_origin.empty()) {
       http.headers = {{"Access-Control-Allow-Origin", options_.cors_origin},
                       {"Access-Control-Allow-Headers", "*, Authorization"},
-                      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                      {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                       {"Access-Control-Expose-Headers", "x-request-id, request-id"}};
     }
     return http;
@@ -253,7 +279,7 @@ class Server {
   // `allow`: the methods that the route takes, where the method is wrong.
   std::optional<ApiError> WhyRefused(const HttpRequest& head, std::string* allow) {
     const auto wrong_method = [&](std::string_view takes) {
-      *allow = takes == "GET" ? "GET, HEAD" : takes;
+      *allow = takes.starts_with("GET") ? "GET, HEAD" + std::string(takes.substr(3)) : std::string(takes);
       return ApiError(405, head.path + " takes " + std::string(takes));
     };
     const bool get = head.method == "GET" || head.method == "HEAD";
@@ -265,11 +291,12 @@ class Server {
     if (auto error = access_->Check(head, Clock::now())) return error;
     if (IsQuick(head.path)) return get ? std::nullopt : std::optional(wrong_method("GET"));
     if (draining_) return Unavailable("the server is shutting down", 5);
-    const RouteEntry* route = FindRoute(head.path);
+    const std::string_view method = get ? "GET" : std::string_view(head.method);
+    const RouteEntry* route = FindRoute(head.path, method);
     if (route == nullptr) {
       return ApiError(404, "there is no " + head.path + " here; docs/serving/reference.md lists the routes");
     }
-    if (route->method != (get ? "GET" : head.method)) return wrong_method(route->method);
+    if (route->method != method) return wrong_method(MethodsOf(head.path));
     return std::nullopt;
   }
 
@@ -285,7 +312,7 @@ class Server {
     if (request.path.starts_with("/health")) return Health(*exchange);
     if (request.method == "OPTIONS") return exchange->Respond(204, "", "");
     if (IsQuick(request.path)) return Quick(*exchange);
-    const RouteEntry& route = *FindRoute(request.path);
+    const RouteEntry& route = *FindRoute(request.path, request.method == "HEAD" ? "GET" : request.method);
     if (route.method == "POST") TellThroughput();
     if (workers_->Post([this, &route, exchange] { Serve(route, exchange); })) return;
     ApiError error(429, "too many requests wait to be read");
@@ -362,10 +389,9 @@ class Server {
   }
 
   void Done(const HttpRequest& request, const HttpDone& done) {
-    const bool known = std::any_of(kRoutes.begin(), kRoutes.end(),
-                                   [&](const RouteEntry& r) { return r.path == request.path; }) ||
-                       IsQuick(request.path);
-    metrics_.AddHttp(known ? request.path : "other", done.status);
+    const RouteEntry* route = FindRoute(request.path, request.method);
+    metrics_.AddHttp(route != nullptr ? std::string(route->path) : IsQuick(request.path) ? request.path : "other",
+                     done.status);
     if (request.path.starts_with("/health") || request.path == "/metrics") return;
     LogRequest(log_, request, done);
     if (spans_ != nullptr) spans_->Add(request, done);
@@ -433,6 +459,7 @@ class Server {
   std::optional<KvBlocks> kv_blocks_;
   std::optional<Scheduler> scheduler_;
   std::unique_ptr<GrammarCompiler> grammars_;
+  std::optional<ResponseStore> responses_;
   std::optional<Api> api_;
   std::optional<CompileQueue> compile_queue_;
   std::optional<Workers> workers_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 namespace dsv4::server {
@@ -18,7 +19,60 @@ Json MsPerToken(int64_t tokens, double seconds) {
   return tokens > 0 ? Json(RoundedMs(seconds / static_cast<double>(tokens))) : Json(nullptr);
 }
 
+bool IsUtf8(std::string_view bytes) {
+  size_t i = 0;
+  while (i < bytes.size()) {
+    const auto c = static_cast<unsigned char>(bytes[i]);
+    const size_t length = c < 0x80                ? 1
+                          : c >= 0xC2 && c < 0xE0 ? 2
+                          : c >= 0xE0 && c < 0xF0 ? 3
+                          : c >= 0xF0 && c < 0xF5 ? 4
+                                                  : 0;
+    if (length == 0 || i + length > bytes.size()) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(bytes[i + k]) & 0xC0) != 0x80) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+Json LogprobEntry(const Tokenizer& tokenizer, TokenId id, float logprob) {
+  Json bytes = Json::array();
+  if (tokenizer.IsValid(id)) {
+    for (const char c : tokenizer.TokenBytes(id)) bytes.push_back(static_cast<int>(static_cast<unsigned char>(c)));
+  }
+  return {{"token", TokenText(tokenizer, id)}, {"logprob", FloatToJson(logprob)}, {"bytes", std::move(bytes)}};
+}
+
 }  // namespace
+
+std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
+  if (!tokenizer.IsValid(id)) return "";
+  const std::string_view bytes = tokenizer.TokenBytes(id);
+  if (IsUtf8(bytes)) return std::string(bytes);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "bytes:";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += "\\x";
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+Json LogprobsToJson(const Tokenizer& tokenizer, const std::vector<OutputToken>& tokens) {
+  Json list = Json::array();
+  for (const OutputToken& token : tokens) {
+    Json entry = LogprobEntry(tokenizer, token.id, token.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (const TokenLogprob& other : token.top)
+      entry["top_logprobs"].push_back(LogprobEntry(tokenizer, other.id, other.logprob));
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
 
 Json UsageToJson(const TokenCounts& c) {
   Json details = {{"reasoning_tokens", c.reasoning}};

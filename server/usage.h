@@ -1,9 +1,11 @@
-// What a reply says of itself: tokens, and where its time went.
+// What a reply says of itself: tokens, how likely they were, and where its time went.
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "dsv4/tokenizer.h"
 #include "generation.h"
 #include "json.h"
 
@@ -17,6 +19,12 @@ Json TimingsToJson(const TokenCounts& counts, const SequenceTimes& times);
 
 // As llama-server's `prompt_progress`: tokens of the prompt in all, from the cache, read; milliseconds so far.
 Json ProgressToJson(const TokenCounts& counts, const SequenceTimes& times);
+
+// OpenAI's list of log-probabilities: each token with its text, bytes and the likeliest ones in its place.
+Json LogprobsToJson(const Tokenizer& tokenizer, const std::vector<OutputToken>& tokens);
+
+// Text of a token; bytes that are no UTF-8 as "bytes:\x..".
+std::string TokenText(const Tokenizer& tokenizer, TokenId id);
 
 // Tokens a second behind the first one, which reading the prompt gave; 0 where there is no second one.
 double TokensPerSecond(const TokenCounts& counts, const SequenceTimes& times);

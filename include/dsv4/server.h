@@ -52,6 +52,7 @@ struct ServerOptions {
   int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none
   std::string kv_disk;          // folder for KV that leaves memory; "": none
   int64_t kv_disk_bytes = int64_t{32} << 30;
+  int64_t store_responses_bytes = 0;  // of responses kept for previous_response_id, in memory and as much on the disk
   int kv_events_port = -1;      // for routers that want to know which tokens are kept (ZeroMQ); 0: any; -1: none
   std::string kv_events_topic;  // "": kv@HOST:PORT@MODEL
   std::string count_experts_file;  // counts of experts, once a minute and at the end (dsv4/experts.h); "": none

@@ -1,0 +1,176 @@
+#include "response_store.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "json.h"
+
+namespace dsv4::server {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxQueuedWrites = size_t{64} << 20;  // bytes; what comes beyond stays in memory alone
+
+// As NewId makes them; others name no file.
+bool IsResponseId(std::string_view id) {
+  return id.size() == 29 && id.starts_with("resp_") &&
+         id.substr(5).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+size_t SizeOf(const StoredResponse& r) { return r.tenant.size() + r.response.size() + r.items.size(); }
+
+}  // namespace
+
+void ResponseStore::Shelf::Add(const std::string& id, size_t size, Ptr response) {
+  Drop(id);
+  ids.push_front(id);
+  places[id] = {.bytes = size, .at = ids.begin(), .response = std::move(response)};
+  bytes += size;
+}
+
+void ResponseStore::Shelf::Drop(const std::string& id) {
+  const auto place = places.find(id);
+  if (place == places.end()) return;
+  bytes -= place->second.bytes;
+  ids.erase(place->second.at);
+  places.erase(place);
+}
+
+bool ResponseStore::Shelf::Use(const std::string& id) {
+  const auto place = places.find(id);
+  if (place == places.end()) return false;
+  ids.splice(ids.begin(), ids, place->second.at);
+  return true;
+}
+
+ResponseStore::ResponseStore(size_t max_bytes, std::string folder)
+    : max_bytes_(max_bytes), folder_(std::move(folder)) {
+  if (folder_.empty()) return;
+  ReadFolder();
+  thread_ = std::thread([this] { Run(); });
+}
+
+ResponseStore::~ResponseStore() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ResponseStore::Put(const std::string& id, StoredResponse response) {
+  const auto kept = std::make_shared<const StoredResponse>(std::move(response));
+  const size_t size = SizeOf(*kept);
+  if (size > max_bytes_) return;
+  const std::lock_guard lock(mutex_);
+  AddToMemory(id, kept);
+  if (folder_.empty() || queued_bytes_ + size > kMaxQueuedWrites) return;
+  queued_bytes_ += size;
+  tasks_.emplace_back(id, kept);
+  disk_.Add(id, size, nullptr);
+  FitDisk();
+  wake_.notify_one();
+}
+
+std::shared_ptr<const StoredResponse> ResponseStore::Get(const std::string& tenant, const std::string& id) {
+  bool on_disk = false;
+  {
+    const std::lock_guard lock(mutex_);
+    on_disk = disk_.Use(id);
+    if (memory_.Use(id)) {
+      const Ptr& found = memory_.places[id].response;
+      return found->tenant == tenant ? found : nullptr;
+    }
+  }
+  if (!on_disk) return nullptr;
+  const Ptr read = ReadFile(id);
+  if (read == nullptr || read->tenant != tenant) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (disk_.Use(id)) AddToMemory(id, read);
+  return read;
+}
+
+bool ResponseStore::Remove(const std::string& tenant, const std::string& id) {
+  if (Get(tenant, id) == nullptr) return false;
+  const std::lock_guard lock(mutex_);
+  memory_.Drop(id);
+  disk_.Drop(id);
+  if (!folder_.empty()) tasks_.emplace_back(id, nullptr);
+  wake_.notify_one();
+  return true;
+}
+
+void ResponseStore::AddToMemory(const std::string& id, Ptr response) {
+  const size_t size = SizeOf(*response);
+  memory_.Add(id, size, std::move(response));
+  while (memory_.bytes > max_bytes_) memory_.Drop(std::string(memory_.ids.back()));
+}
+
+void ResponseStore::FitDisk() {
+  while (disk_.bytes > max_bytes_) {
+    const std::string oldest = disk_.ids.back();
+    disk_.Drop(oldest);
+    tasks_.emplace_back(oldest, nullptr);
+  }
+}
+
+void ResponseStore::ReadFolder() {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
+    if (entry.path().extension() == ".json" && IsResponseId(entry.path().stem().string()))
+      files.emplace_back(entry.last_write_time(error), entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto& [time, path] : files) disk_.Add(path.stem().string(), fs::file_size(path, error), nullptr);
+  FitDisk();
+}
+
+ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
+  std::ifstream file(PathOf(id), std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // Three lines, each of them JSON.
+  const size_t first = text.find('\n'), second = text.find('\n', first + 1);
+  if (first == std::string::npos || second == std::string::npos || !text.ends_with('\n')) return nullptr;
+  const Json tenant = Json::parse(text.substr(0, first), nullptr, /*allow_exceptions=*/false);
+  if (!tenant.is_string()) return nullptr;
+  return std::make_shared<const StoredResponse>(
+      StoredResponse{.tenant = tenant.get<std::string>(),
+                     .response = text.substr(first + 1, second - first - 1),
+                     .items = text.substr(second + 1, text.size() - second - 2)});
+}
+
+std::string ResponseStore::PathOf(const std::string& id) const { return (fs::path(folder_) / (id + ".json")).string(); }
+
+void ResponseStore::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    const auto [id, response] = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    std::error_code error;
+    const std::string path = PathOf(id);
+    if (response == nullptr) {
+      fs::remove(path, error);
+    } else {
+      std::ofstream file(path + ".tmp", std::ios::binary);
+      file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
+      if (file) fs::rename(path + ".tmp", path, error);  // else it stays in memory alone
+    }
+    lock.lock();
+    if (response != nullptr) queued_bytes_ -= SizeOf(*response);
+  }
+}
+
+}  // namespace dsv4::server

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""/v1/responses beyond one request: responses that are kept, and log-probabilities."""
+
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import SUM, Server, ServerTestCase, main
+
+ASK = SUM[0]["content"]
+
+
+class Logprobs(ServerTestCase):
+    def respond(self, **body):
+        reply = self.server.post("/v1/responses", {"input": ASK, "temperature": 0, **body})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.events() if body.get("stream") else reply.json
+
+    def test_they_are_those_of_the_text(self):
+        for effort in ["none", "high"]:
+            asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 3, "reasoning": {"effort": effort}}
+            (message,) = [item for item in self.respond(**asked)["output"] if item["type"] == "message"]
+            (part,) = message["content"]
+            text = "".join(entry["token"] for entry in part["logprobs"])
+            self.assertEqual(text.removesuffix("<｜end▁of▁sentence｜>"), part["text"])
+            for entry in part["logprobs"]:
+                self.assertEqual(len(entry["top_logprobs"]), 3)
+                self.assertLessEqual(entry["logprob"], 0)
+                self.assertEqual(bytes(entry["bytes"]).decode(), entry["token"])
+            events = self.respond(stream=True, **asked)
+            told = [e for name, d in events if name == "response.output_text.delta" for e in d["logprobs"]]
+            done = [d["logprobs"] for name, d in events if name == "response.output_text.done"]
+            self.assertEqual(done, [part["logprobs"]])
+            self.assertEqual(told, part["logprobs"][:len(told)])
+            self.assertGreaterEqual(len(told), len(part["logprobs"]) - 1)
+
+    def test_none_unless_asked_for(self):
+        for item in self.respond(reasoning={"effort": "none"})["output"]:
+            self.assertEqual(item["content"][0]["logprobs"], [])
+
+
+class Kept(unittest.TestCase):
+    def start(self, *flags):
+        server = Server("--default-thinking", "off", *flags)
+        self.addCleanup(server.stop)
+        return server
+
+    def respond(self, server, key="", status=200, **body):
+        headers = {"Authorization": "Bearer " + key} if key else {}
+        reply = server.request("POST", "/v1/responses", {"temperature": 0, "max_output_tokens": 40, **body}, headers)
+        self.assertEqual(reply.status, status, reply.body)
+        return reply.json
+
+    def test_nothing_is_kept_unless_the_operator_wants_it(self):
+        server = self.start()
+        first = self.respond(server, input=ASK, store=True)
+        self.assertIs(first["store"], False)
+        error = self.respond(server, input="And?", previous_response_id=first["id"], status=400)["error"]
+        self.assertEqual((error["param"], error["code"]), ("previous_response_id", "previous_response_not_found"))
+        self.assertIn("--store-responses", error["message"])
+
+    def test_a_conversation_goes_on_and_reads_only_what_is_new(self):
+        server = self.start("--store-responses", "1MiB")
+        image = {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}, {"type": "input_text", "text": ASK}]}
+        for given in [ASK, [image]]:
+            first = self.respond(server, input=given, instructions="Be brief.")
+            self.assertIs(first["store"], True)
+            second = self.respond(server, input="What is 1 + 1?", previous_response_id=first["id"], instructions="Be brief.")
+            self.assertEqual(second["previous_response_id"], first["id"])
+            whole = [{"role": "user", "content": ASK}] if given is ASK else given
+            by_hand = self.respond(server, input=[*whole, *first["output"], {"role": "user", "content": "What is 1 + 1?"}],
+                                   instructions="Be brief.", store=False)
+            self.assertEqual(second["usage"]["input_tokens"], by_hand["usage"]["input_tokens"])
+            self.assertEqual(second["output"][-1]["content"], by_hand["output"][-1]["content"])
+            self.assertGreater(second["usage"]["input_tokens_details"]["cached_tokens"], 0.7 * second["usage"]["input_tokens"] - 20)
+            third = self.respond(server, input="And?", previous_response_id=second["id"], stream=False)
+            self.assertGreater(third["usage"]["input_tokens"], first["usage"]["input_tokens"])
+            self.respond(server, input="x", previous_response_id=by_hand["id"], status=400)  # it was not to be kept
+
+    def test_they_can_be_read_and_deleted(self):
+        server = self.start("--store-responses", "1MiB")
+        first = self.respond(server, input=ASK)
+        path = "/v1/responses/" + first["id"]
+        self.assertEqual(server.get(path).json, first)
+        self.assertEqual(server.request("DELETE", path).json, {"id": first["id"], "object": "response", "deleted": True})
+        self.assertEqual(server.get(path).status, 404)
+        self.assertEqual(server.request("DELETE", path).status, 404)
+        self.respond(server, input="x", previous_response_id=first["id"], status=400)
+        wrong = server.request("PUT", path, {})
+        self.assertEqual((wrong.status, wrong.headers["allow"]), (405, "GET, HEAD, DELETE"))
+
+    def test_the_oldest_go_and_keys_are_apart(self):
+        server = self.start("--store-responses", "8KiB", "--api-key", "a", "--api-key", "b")
+        ids = [self.respond(server, key="a", input="%d %s" % (i, "word " * 150), max_output_tokens=2)["id"] for i in range(6)]
+        found = [server.get("/v1/responses/" + i, Authorization="Bearer a").status for i in ids]
+        self.assertEqual((found[0], found[-1]), (404, 200))
+        self.assertEqual(found, sorted(found, reverse=True))
+        self.assertEqual(server.get("/v1/responses/" + ids[-1], Authorization="Bearer b").status, 404)
+        self.respond(server, key="b", input="x", previous_response_id=ids[-1], status=400)
+
+    def test_beside_the_kv_on_disk_they_outlive_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--store-responses", "64KiB", "--kv-disk", folder]
+            server = self.start(*flags)
+            first = self.respond(server, input=ASK)
+            gone = self.respond(server, input=ASK)
+            server.request("DELETE", "/v1/responses/" + gone["id"])
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(os.listdir(Path(folder) / "responses"), [first["id"] + ".json"])
+            again = self.start(*flags)
+            self.assertEqual(again.get("/v1/responses/" + first["id"]).json, first)
+            second = self.respond(again, input="What is 1 + 1?", previous_response_id=first["id"])
+            self.assertGreater(second["usage"]["input_tokens"], first["usage"]["input_tokens"])
+            self.assertEqual(again.get("/v1/responses/..%2Fx").status, 404)
+            again.stop()
+            # One that was damaged is none.
+            (Path(folder) / "responses" / (first["id"] + ".json")).write_text("no")
+            third = self.start(*flags)
+            self.assertEqual(third.get("/v1/responses/" + first["id"]).status, 404)
+            third.stop()
+
+
+if __name__ == "__main__":
+    main()
