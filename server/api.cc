@@ -15,7 +15,6 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr double kAnyNumber = 1e30;
 constexpr size_t kMaxStops = 64;
 
 const char* OpenAiType(int status) {
@@ -130,22 +129,21 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
 void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params) {
   SamplingParams& s = params->sampling;
   s = api.default_sampling;
-  const auto number = [&](const char* name, double low, double high, float* value) {
-    if (const auto x = fields.Number(name, low, high)) *value = static_cast<float>(*x);
+  const auto number = [&](const char* name, float* value) {
+    if (const auto x = fields.Number(name)) *value = static_cast<float>(*x);
   };
-  number("temperature", 0, 100, &s.temperature);
-  number("top_p", 0, 1, &s.top_p);
+  number("temperature", &s.temperature);
+  number("top_p", &s.top_p);
   if (s.top_p <= 0) {  // as vLLM and others read it: the most likely token only
     s.top_p = 1;
     s.top_k = 1;
   }
-  number("min_p", 0, 1, &s.min_p);
-  number("presence_penalty", -2, 2, &s.presence_penalty);
-  number("frequency_penalty", -2, 2, &s.frequency_penalty);
-  number("repetition_penalty", 1e-6, kAnyNumber, &s.repeat_penalty);
-  if (const auto k = fields.Integer("top_k", -1)) s.top_k = std::max<int64_t>(*k, 0);
-  if (const auto seed = fields.Integer("seed", std::numeric_limits<int64_t>::min()))
-    s.seed = static_cast<uint64_t>(*seed);
+  number("min_p", &s.min_p);
+  number("presence_penalty", &s.presence_penalty);
+  number("frequency_penalty", &s.frequency_penalty);
+  number("repetition_penalty", &s.repeat_penalty);
+  if (const auto k = fields.Integer("top_k")) s.top_k = std::max<int64_t>(*k, 0);
+  if (const auto seed = fields.Integer("seed")) s.seed = static_cast<uint64_t>(*seed);
   if (const Json* bias = fields.Object("logit_bias")) {
     for (const auto& [key, value] : bias->items()) {
       TokenId id = -1;
@@ -164,7 +162,7 @@ void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params
   params->include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
   params->speculate = fields.Bool("speculate").value_or(true);
   params->ignore_eos = fields.Bool("ignore_eos").value_or(false);
-  params->min_tokens = fields.Integer("min_tokens", 0).value_or(0);
+  params->min_tokens = fields.Integer("min_tokens").value_or(0);
   params->skip_special = fields.Bool("skip_special_tokens").value_or(true);
   if (const Json* ids = fields.Array("stop_token_ids")) {
     for (const Json& id : *ids) {
@@ -194,8 +192,8 @@ ReplyOptions ReadReplyOptions(const Fields& fields) {
   }
   options.timings = fields.Bool("timings_per_token").value_or(false);
   options.progress = fields.Bool("return_progress").value_or(false) && options.stream;
-  options.n = static_cast<int>(fields.Integer("n", 1, 128).value_or(1));
-  if (const auto best_of = fields.Integer("best_of", 1); best_of && *best_of != options.n) {
+  options.n = static_cast<int>(fields.Integer("n").value_or(1));
+  if (const auto best_of = fields.Integer("best_of"); best_of && *best_of != options.n) {
     Refuse("best_of", "best_of other than n is not supported");
   }
   return options;

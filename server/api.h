@@ -145,6 +145,8 @@ void ServeModelInfo(const Api& api, const ExchangePtr& exchange);
 void ServeServerInfo(const Api& api, const ExchangePtr& exchange);
 void ServeChatRender(const Api& api, const ExchangePtr& exchange);
 void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange);
+void ServeOpenApi(const Api& api, const ExchangePtr& exchange);
+void ServeDocs(const Api& api, const ExchangePtr& exchange);
 
 // Of the model's generation_config.json, where it says something sound.
 SamplingParams ReadDefaultSampling(const std::string& model_dir);

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "body_fields.h"
 #include "chat_input.h"
 #include "reply.h"
 #include "structured/output_form.h"
@@ -216,7 +217,7 @@ class ChatReply : public Reply {
 void ServeChat(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kChatBody);
   CheckModel(api, fields);
 
   GenerationParams params;
@@ -225,12 +226,13 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   ChatOptions options{ReadReplyOptions(fields)};
   params.progress = options.progress;
   options.logprobs = fields.Bool("logprobs").value_or(false);
-  const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  const auto top = fields.Integer("top_logprobs");
   if (top && *top > 0 && !options.logprobs)
     Refuse("top_logprobs", "top_logprobs is given, but logprobs is not true");
-  if (options.logprobs) params.sampling.top_logprobs = static_cast<int>(top.value_or(0));
-  const auto max_tokens = fields.Integer("max_tokens", 1);
-  const auto max_completion = fields.Integer("max_completion_tokens", 1);
+  if (options.logprobs)
+    params.sampling.top_logprobs = static_cast<int>(std::min(top.value_or(0), api.model.vocab_size));
+  const auto max_tokens = fields.Integer("max_tokens");
+  const auto max_completion = fields.Integer("max_completion_tokens");
   if (max_tokens && max_completion && *max_tokens != *max_completion) {
     Refuse("max_tokens", "max_tokens and max_completion_tokens contradict each other; send one of them");
   }
@@ -259,7 +261,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
 // The ids of a chat by its text alone, as any server of this model encodes it: what another has kept is not known here.
 void ServeChatRender(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
-  const Fields fields(document.root(), "");
+  const Fields fields(document.root(), "", &kChatRenderBody);
   CheckModel(api, fields);
   GenerationParams params;
   std::vector<std::string> custom_tools;

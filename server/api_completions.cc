@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "body_fields.h"
 #include "reply.h"
 #include "structured/output_form.h"
 
@@ -253,7 +254,7 @@ std::string Decode(const Tokenizer& tokenizer, const Ids& ids, bool skip_special
 void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kCompletionsBody);
   CheckModel(api, fields);
 
   GenerationParams params;
@@ -261,16 +262,17 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   CompletionOptions options{ReadReplyOptions(fields)};
   params.progress = options.progress;
   options.echo = fields.Bool("echo").value_or(false);
-  const auto logprobs = fields.Integer("logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  const auto logprobs = fields.Integer("logprobs");
   if (logprobs) {
     options.logprobs = true;
-    params.sampling.top_logprobs = static_cast<int>(*logprobs);
-    if (options.echo) params.prompt_logprobs = static_cast<int>(*logprobs);
+    const auto top = static_cast<int>(std::min(*logprobs, api.model.vocab_size));
+    params.sampling.top_logprobs = top;
+    if (options.echo) params.prompt_logprobs = top;
   }
   fields.RefuseUnlessEmpty("suffix", "the model was not trained to fill in");
   fields.RefuseUnlessEmpty("prompt_logprobs", "use echo with logprobs");
   GrammarPlan plan = PlanForm(api, ReadResponseFormat(fields), Json::array(), &params);
-  const auto max_tokens = fields.Integer("max_tokens", 0);
+  const auto max_tokens = fields.Integer("max_tokens");
 
   std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
@@ -293,7 +295,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
 
 void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
-  const Fields fields(document.root(), "");
+  const Fields fields(document.root(), "", &kCompletionsRenderBody);
   CheckModel(api, fields);
   Json list = Json::array();
   for (const Prompt& prompt : PromptReader(api, exchange, fields, /*remembered=*/false).Read(fields.Get("prompt")))
@@ -304,7 +306,7 @@ void ServeCompletionsRender(const Api& api, const ExchangePtr& exchange) {
 void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kTokenizeBody);
   CheckModel(api, fields);
   Ids ids;
   if (const auto text = fields.Text("prompt")) {
@@ -332,7 +334,7 @@ void ServeTokenize(const Api& api, const ExchangePtr& exchange) {
 void ServeDetokenize(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kDetokenizeBody);
   CheckModel(api, fields);
   const Json* tokens = fields.Array("tokens");
   if (tokens == nullptr) Refuse("tokens", "tokens is missing");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "body_fields.h"
 #include "content.h"
 #include "reply.h"
 #include "structured/output_form.h"
@@ -332,18 +333,18 @@ void ReadReasoning(const Api& api, const Fields& fields, ChatInput* input, Gener
 void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kMessagesBody);
   CheckModel(api, fields);
   GenerationParams params;
   params.chat = true;
   params.sampling = api.default_sampling;
-  if (const auto t = fields.Number("temperature", 0, 2)) params.sampling.temperature = static_cast<float>(*t);
-  if (const auto p = fields.Number("top_p", 0, 1); p && *p > 0)
+  if (const auto t = fields.Number("temperature")) params.sampling.temperature = static_cast<float>(*t);
+  if (const auto p = fields.Number("top_p"); p && *p > 0)
     params.sampling.top_p = static_cast<float>(*p);
-  if (const auto k = fields.Integer("top_k", 0)) params.sampling.top_k = *k;
-  if (const auto seed = fields.Integer("seed", 0)) params.sampling.seed = static_cast<uint64_t>(*seed);
+  if (const auto k = fields.Integer("top_k")) params.sampling.top_k = *k;
+  if (const auto seed = fields.Integer("seed")) params.sampling.seed = static_cast<uint64_t>(*seed);
   params.stops = ReadStops(fields, "stop_sequences");
-  const auto max_tokens = fields.Integer("max_tokens", 1);
+  const auto max_tokens = fields.Integer("max_tokens");
   if (!max_tokens) Refuse("max_tokens", "max_tokens is missing");
 
   ChatInput input;
@@ -370,7 +371,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
 void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kCountTokensBody);
   CheckModel(api, fields);
   GenerationParams params;
   ChatInput input;

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "body_fields.h"
 #include "reply.h"
 #include "response_store.h"
 #include "responses_input.h"
@@ -300,12 +301,12 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
 
 // include: ["message.output_text.logprobs"], with top_logprobs; either asks for them.
 bool ReadResponsesLogprobs(const Api& api, const Fields& fields, GenerationParams* params) {
-  const auto top = fields.Integer("top_logprobs", 0, std::min<int64_t>(100, api.model.vocab_size));
+  const auto top = fields.Integer("top_logprobs");
   const Json* include = fields.Array("include");
   const bool asked = include != nullptr && std::find(include->begin(), include->end(),
                                                      Json("message.output_text.logprobs")) != include->end();
   if (!asked && !top) return false;
-  params->sampling.top_logprobs = static_cast<int>(top.value_or(0));
+  params->sampling.top_logprobs = static_cast<int>(std::min(top.value_or(0), api.model.vocab_size));
   return true;
 }
 
@@ -368,7 +369,7 @@ void ServeDeleteResponse(const Api& api, const ExchangePtr& exchange) {
 void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const JsonDocument document = ParseJson(exchange->request().body);
   const Json& body = document.root();
-  const Fields fields(body, "");
+  const Fields fields(body, "", &kResponsesBody);
   CheckModel(api, fields);
   const std::string tenant = TenantOf(api, exchange->request());
   const JsonDocument before(ReadPrevious(api, fields, tenant));
@@ -428,7 +429,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
                    {"metadata", Echo(fields, "metadata", Json::object())}};
   const bool stream = fields.Bool("stream").value_or(false);
   try {
-    LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens", 1), ErrorForm::kOpenAi, "input", &params);
+    LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input", &params);
   } catch (const ApiError& error) {
     if (!stream || error.code.empty()) throw;
     // Agents look for a failed response, not for a status.

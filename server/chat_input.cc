@@ -214,7 +214,7 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
       if (const auto budget = in.Integer("budget_tokens", 1)) params->thinking_budget = *budget;
     }
   }
-  if (const auto budget = fields.Integer("thinking_budget", 0)) params->thinking_budget = *budget;
+  if (const auto budget = fields.Integer("thinking_budget")) params->thinking_budget = *budget;
   if (asked) r.thinking = *asked;
   return r;
 }

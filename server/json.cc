@@ -96,19 +96,42 @@ Json FloatToJson(float value) {
   return shortest;
 }
 
-Fields::Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+const FieldSpec* BodySpec::Find(std::string_view name) const {
+  for (const auto& fields : parts()) {
+    for (const FieldSpec& field : fields) {
+      if (field.name == name) return &field;
+    }
+  }
+  return nullptr;
+}
+
+Fields::Fields(const Json& object, std::string path, const BodySpec* spec)
+    : object_(object), path_(std::move(path)), spec_(spec) {
   if (!object.is_object()) {
     Refuse(path_, (path_.empty() ? "the body" : path_) + " is " + Show(object) + "; expected an object");
   }
 }
 
+const FieldSpec& Fields::SpecOf(const char* name) const {
+  const FieldSpec* field = spec_ == nullptr ? nullptr : spec_->Find(name);
+  if (field == nullptr) throw std::logic_error("the field " + std::string(name) + " is in no table");
+  return *field;
+}
+
+const Json* Fields::Get(const char* name, FieldKind kind) const {
+  if (spec_ != nullptr && SpecOf(name).kind != kind && SpecOf(name).kind != FieldKind::kAny)
+    throw std::logic_error("the field " + std::string(name) + " is of another kind in its table");
+  return Get(name);
+}
+
 const Json* Fields::Get(const char* name) const {
+  if (spec_ != nullptr) (void)SpecOf(name);
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
 std::optional<bool> Fields::Bool(const char* name) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kBool);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean())
     Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected true or false");
@@ -116,7 +139,7 @@ std::optional<bool> Fields::Bool(const char* name) const {
 }
 
 std::optional<int64_t> Fields::Integer(const char* name, int64_t low, int64_t high) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kInteger);
   if (value == nullptr) return std::nullopt;
   const std::string range = high == std::numeric_limits<int64_t>::max()
                                 ? "a whole number from " + std::to_string(low)
@@ -140,7 +163,7 @@ std::optional<int64_t> Fields::Integer(const char* name, int64_t low, int64_t hi
 }
 
 std::optional<double> Fields::Number(const char* name, double low, double high) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kNumber);
   if (value == nullptr) return std::nullopt;
   const double x = value->is_number() ? value->get<double>() : std::nan("");
   if (!(x >= low && x <= high)) {
@@ -151,14 +174,14 @@ std::optional<double> Fields::Number(const char* name, double low, double high) 
 }
 
 std::optional<std::string> Fields::Text(const char* name) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kText);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected a string");
   return value->get<std::string>();
 }
 
 const Json* Fields::Array(const char* name) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kArray);
   if (value != nullptr && !value->is_array()) {
     Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected an array");
   }
@@ -166,15 +189,27 @@ const Json* Fields::Array(const char* name) const {
 }
 
 const Json* Fields::Object(const char* name) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kObject);
   if (value != nullptr && !value->is_object()) {
     Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected an object");
   }
   return value;
 }
 
+std::optional<int64_t> Fields::Integer(const char* name) const {
+  constexpr double kMost = 1e18;  // beyond which a bound is none
+  const FieldSpec& field = SpecOf(name);
+  using Limits = std::numeric_limits<int64_t>;
+  return Integer(name, field.low < -kMost ? Limits::min() : static_cast<int64_t>(field.low),
+                 field.high > kMost ? Limits::max() : static_cast<int64_t>(field.high));
+}
+
+std::optional<double> Fields::Number(const char* name) const {
+  return Number(name, SpecOf(name).low, SpecOf(name).high);
+}
+
 void Fields::RefuseUnlessEmpty(const char* name, const std::string& why) const {
-  const Json* value = Get(name);
+  const Json* value = Get(name, FieldKind::kRefused);
   if (value == nullptr) return;
   if (value->is_boolean() && !value->get<bool>()) return;
   if (value->is_number() && value->get<double>() == 0) return;

@@ -1,9 +1,14 @@
 // JSON at the edges of the server: parsing with limits, and typed access to the fields of a request.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -55,10 +60,35 @@ std::string Dump(const Json& json);
 // The shortest number that is this float.
 Json FloatToJson(float value);
 
+// What a body's field may be. kAny: several types, which its reader tells apart; kRefused: known and not offered.
+enum class FieldKind : uint8_t { kBool, kInteger, kNumber, kText, kArray, kObject, kAny, kRefused };
+
+struct FieldSpec {
+  const char* name;
+  FieldKind kind;
+  const char* help;
+  double low = 0, high = 0;  // of numbers; 1e30 and more: no bound
+};
+
+// The fields of a body, in parts that bodies share. The parts outlive it.
+class BodySpec {
+ public:
+  constexpr BodySpec(std::initializer_list<std::span<const FieldSpec>> parts) : size_(parts.size()) {
+    std::copy(parts.begin(), parts.end(), parts_.begin());
+  }
+  std::span<const std::span<const FieldSpec>> parts() const { return std::span(parts_).first(size_); }
+  const FieldSpec* Find(std::string_view name) const;
+
+ private:
+  std::array<std::span<const FieldSpec>, 8> parts_;
+  size_t size_;
+};
+
 // The members of an object; null counts as missing. Every method throws ApiError 400 that names the field.
 class Fields {
  public:
-  Fields(const Json& object, std::string path);
+  // `spec`: a body's, whose fields are read as it says and no others (std::logic_error: a mistake of ours).
+  Fields(const Json& object, std::string path, const BodySpec* spec = nullptr);
 
   const Json* Get(const char* name) const;
   bool Has(const char* name) const { return Get(name) != nullptr; }
@@ -68,6 +98,9 @@ class Fields {
   std::optional<int64_t> Integer(const char* name, int64_t low,
                                  int64_t high = std::numeric_limits<int64_t>::max()) const;
   std::optional<double> Number(const char* name, double low, double high) const;
+  // Within the bounds of the spec.
+  std::optional<int64_t> Integer(const char* name) const;
+  std::optional<double> Number(const char* name) const;
   std::optional<std::string> Text(const char* name) const;
   const Json* Array(const char* name) const;
   const Json* Object(const char* name) const;
@@ -76,8 +109,12 @@ class Fields {
   void RefuseUnlessEmpty(const char* name, const std::string& why) const;
 
  private:
+  const FieldSpec& SpecOf(const char* name) const;
+  const Json* Get(const char* name, FieldKind kind) const;
+
   const Json& object_;
   std::string path_;
+  const BodySpec* spec_;
 };
 
 }  // namespace dsv4::server

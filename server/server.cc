@@ -21,6 +21,7 @@
 #include "request_log.h"
 #include "request_note.h"
 #include "response_store.h"
+#include "routes.h"
 #include "sha256.h"
 #include "spans.h"
 #include "structured/compile_queue.h"
@@ -41,64 +42,14 @@ constexpr std::chrono::milliseconds kDrainPoll{50};
 constexpr std::chrono::milliseconds kLastReplies{200};  // for errors, before the end
 constexpr std::chrono::milliseconds kFileWatch{5000};
 
-struct RouteEntry {
-  std::string_view method, path;
-  Route serve;
-  ErrorForm form = ErrorForm::kOpenAi;
-};
-
-constexpr std::array kRoutes = {
-    RouteEntry{"POST", "/v1/chat/completions", ServeChat},
-    RouteEntry{"POST", "/v1/completions", ServeCompletions},
-    RouteEntry{"POST", "/v1/responses", ServeResponses},
-    RouteEntry{"GET", "/v1/responses/", ServeStoredResponse},
-    RouteEntry{"DELETE", "/v1/responses/", ServeDeleteResponse},
-    RouteEntry{"POST", "/v1/messages", ServeMessages, ErrorForm::kAnthropic},
-    RouteEntry{"POST", "/v1/messages/count_tokens", ServeCountTokens, ErrorForm::kAnthropic},
-    RouteEntry{"GET", "/v1/models", ServeModels},
-    RouteEntry{"GET", "/v1/models/", ServeModels},
-    RouteEntry{"POST", "/tokenize", ServeTokenize},
-    RouteEntry{"POST", "/detokenize", ServeDetokenize},
-    RouteEntry{"GET", "/tokenizer_info", ServeTokenizerInfo},
-    RouteEntry{"GET", "/version", ServeVersion},
-    RouteEntry{"GET", "/get_model_info", ServeModelInfo},
-    RouteEntry{"GET", "/get_server_info", ServeServerInfo},
-    RouteEntry{"POST", "/v1/chat/completions/render", ServeChatRender},
-    RouteEntry{"POST", "/v1/completions/render", ServeCompletionsRender},
-};
-// Answered by the I/O thread at once, however busy the rest is.
-constexpr std::array<std::string_view, 6> kQuickPaths = {
-    "/health", "/health/live", "/health/ready", "/metrics", "/", "/favicon.ico"};
-
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+// Answered by the I/O thread at once.
 bool IsQuick(std::string_view path) {
-  return std::find(kQuickPaths.begin(), kQuickPaths.end(), path) != kQuickPaths.end();
-}
-
-// One whose path ends with a slash takes a name behind it.
-bool HasPath(const RouteEntry& route, std::string_view path) {
-  return route.path == path || (route.path.back() == '/' && path.starts_with(route.path) && path != route.path);
-}
-
-// That of the method, or another one of this path; null: there is no such path.
-const RouteEntry* FindRoute(std::string_view path, std::string_view method) {
-  const RouteEntry* found = nullptr;
-  for (const RouteEntry& route : kRoutes) {
-    if (HasPath(route, path) && (found == nullptr || route.method == method)) found = &route;
-  }
-  return found;
-}
-
-// "GET, DELETE"
-std::string MethodsOf(std::string_view path) {
-  std::string methods;
-  for (const RouteEntry& route : kRoutes) {
-    if (HasPath(route, path)) methods.append(methods.empty() ? "" : ", ").append(route.method);
-  }
-  return methods;
+  const RouteEntry* route = FindRoute(path, "GET");
+  return route != nullptr && route->serve == nullptr;
 }
 
 class Server {
@@ -294,7 +245,7 @@ class Server {
     const std::string_view method = get ? "GET" : std::string_view(head.method);
     const RouteEntry* route = FindRoute(head.path, method);
     if (route == nullptr) {
-      return ApiError(404, "there is no " + head.path + " here; docs/serving/reference.md lists the routes");
+      return ApiError(404, "there is no " + head.path + " here; /docs lists the routes");
     }
     if (route->method != method) return wrong_method(MethodsOf(head.path));
     return std::nullopt;
@@ -390,8 +341,7 @@ class Server {
 
   void Done(const HttpRequest& request, const HttpDone& done) {
     const RouteEntry* route = FindRoute(request.path, request.method);
-    metrics_.AddHttp(route != nullptr ? std::string(route->path) : IsQuick(request.path) ? request.path : "other",
-                     done.status);
+    metrics_.AddHttp(route != nullptr ? std::string(route->path) : "other", done.status);
     if (request.path.starts_with("/health") || request.path == "/metrics") return;
     LogRequest(log_, request, done);
     if (spans_ != nullptr) spans_->Add(request, done);
