@@ -283,8 +283,9 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
       for (const Json& tool : input.tools) names.push_back(tool["function"]["name"].get<std::string>());
       return ReadAllowedTools(in, names, params);
     }
-    if (in.Text("type").value_or("") != "function")
-      Refuse("tool_choice", "tool_choice.type must be \"function\"");
+    const std::string type = in.Text("type").value_or("");
+    if (type != "function" && type != "custom")
+      Refuse("tool_choice", "tool_choice.type must be \"function\", \"custom\" or \"allowed_tools\"");
     name = in.Text("name").value_or("");
   } else if (*choice != "required") {
     Refuse("tool_choice",

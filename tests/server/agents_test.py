@@ -191,6 +191,8 @@ class Agents(ServerTestCase):
                 "temperature": 0}
         whole = self.text(body, "/v1/responses")["output"]
         self.assertEqual([i["type"] for i in whole if "call" in i["type"]][:1], ["custom_tool_call"])
+        named = self.text({**body, "tool_choice": {"type": "custom", "name": "run"}}, "/v1/responses")["output"]
+        self.assertEqual([i["name"] for i in named if "call" in i["type"]][:1], ["run"])
         events = self.server.post("/v1/responses", {**body, "stream": True}).events()
         inputs = [data["input"] for name, data in events if name == "response.custom_tool_call_input.done"]
         self.assertEqual(inputs, [i["input"] for i in whole if i["type"] == "custom_tool_call"])
