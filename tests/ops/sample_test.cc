@@ -64,6 +64,28 @@ DSV4_DEVICE_TEST(Sample, DamagedRowsAreNamedAndKeepTheirState) {
   EXPECT_EQ(row.num_outputs, 9u);
 }
 
+// What is only assumed to be output counts as if it were, and leaves no trace.
+DSV4_DEVICE_TEST(Sample, TokensBesidesCountAsOutput) {
+  Random random(21);
+  const int64_t v = 300;
+  for (int trial = 0; trial < 40; ++trial) {
+    SampleCase c = RandomSampleCase(random, v);
+    c.params.repeat_penalty = 1.4f, c.params.presence_penalty = 0.7f, c.params.frequency_penalty = 0.9f;
+    SampleState known(c), assumed(c);
+    std::vector<int32_t> besides;
+    for (int64_t i = random.Index(9); i >= 0; --i) besides.push_back(static_cast<int32_t>(random.Index(5)));
+    for (const int32_t id : besides) ++known.output_count[static_cast<size_t>(id)];
+    assumed.row.also = besides.data();
+    assumed.row.num_also = static_cast<int32_t>(besides.size());
+    assumed.row.counts = false;
+    const std::vector<uint16_t> before = assumed.output_count;
+    const std::vector<float> logits = RandomLogits(random, v);
+    EXPECT_EQ(SampleOne(on, logits, assumed.row), SampleOne(on, logits, known.row)) << trial;
+    EXPECT_EQ(assumed.output_count, before);
+    EXPECT_EQ(assumed.row.num_outputs, 0u);
+  }
+}
+
 // The rest needs a second implementation to compare with the reference: a CPU has none.
 void SampleStates(std::vector<std::unique_ptr<SampleState>>& states, const Tensor& logits, GuardBuffer<int32_t>& tokens,
                   const Tensor& logprobs) {

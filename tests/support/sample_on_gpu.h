@@ -25,6 +25,7 @@ inline void SampleOnGpu(const ExecContext&, const SampleArgs& a) {
     row.bias_ids = in(row.bias_ids, row.num_bias);
     row.bias = in(row.bias, row.num_bias);
     row.allowed = in(row.allowed, masks);
+    row.also = in(row.also, row.num_also);
   }
   const Tensor on_device =
       gpu.Out({rows.data(), DType::kU8, {static_cast<int64_t>(rows.size() * sizeof(SampleRow))}});

@@ -125,8 +125,9 @@ __device__ __forceinline__ void Adjust(Row& row) {
     const int id = row.first + j;
     float x = row.logit[j];
     if (penalties) {
-      const int outputs = p.output_count ? p.output_count[id] : 0,
-                prompt = p.prompt_count ? p.prompt_count[id] : 0;
+      const int prompt = p.prompt_count ? p.prompt_count[id] : 0;
+      int outputs = p.output_count ? p.output_count[id] : 0;
+      for (int i = 0; i < p.num_also; ++i) outputs += p.also[i] == id ? 1 : 0;
       if (outputs + prompt > 0)
         x = Penalise(x, p.repeat_penalty, p.presence_penalty, p.frequency_penalty, outputs);
     }

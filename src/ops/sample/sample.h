@@ -37,6 +37,9 @@ struct SampleRow {
   const int32_t* bias_ids = nullptr;  // [num_bias], each in [0, V) and once
   const float* bias = nullptr;        // [num_bias], no NaN
   const uint32_t* allowed = nullptr;  // [ceil(V / 32)]: bit id % 32 of word id / 32; null: all
+  const int32_t* also = nullptr;      // [num_also]: tokens that count as output besides
+  int32_t num_also = 0;
+  bool counts = true;  // false: num_outputs and output_count stay as they are
 };
 
 // Tokens of a row that cannot be sampled; its state stays as it was.

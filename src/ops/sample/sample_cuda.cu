@@ -26,6 +26,7 @@ struct Choice {
       logprobs[r] = static_cast<float>(Exponent(row.logits[id], row.raw_largest, 1.0) -
                                        log(static_cast<double>(raw_sum) * (1 / kMassUnit)));
     }
+    if (!row.p.counts) return;
     rows[r].num_outputs = row.p.num_outputs + 1;
     if (row.p.output_count != nullptr && row.p.output_count[id] < 65535) ++row.p.output_count[id];
   }

@@ -30,8 +30,9 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   }
   if (row.repeat_penalty != 1.0f || row.presence_penalty != 0 || row.frequency_penalty != 0) {
     for (int64_t i = 0; i < v; ++i) {
-      const int outputs = row.output_count ? row.output_count[i] : 0,
-                prompt = row.prompt_count ? row.prompt_count[i] : 0;
+      const int prompt = row.prompt_count ? row.prompt_count[i] : 0;
+      int outputs = row.output_count ? row.output_count[i] : 0;
+      outputs += static_cast<int>(std::count(row.also, row.also + row.num_also, static_cast<int32_t>(i)));
       float& x = adjusted[static_cast<size_t>(i)];
       if (outputs + prompt > 0)
         x = sample::Penalise(x, row.repeat_penalty, row.presence_penalty, row.frequency_penalty, outputs);
@@ -97,7 +98,7 @@ void SampleRef(const ExecContext&, const SampleArgs& a) {
       }
       a.logprobs.f32()[r] = logprob;
     }
-    if (id < 0) continue;
+    if (id < 0 || !row.counts) continue;
     ++row.num_outputs;
     if (row.output_count != nullptr && row.output_count[id] < 65535) ++row.output_count[id];
   }
