@@ -76,7 +76,8 @@ StepView StepBuffers::Place(const Step& step) {
           .sequence_of = reinterpret_cast<const int32_t*>(base + b.sequence_of_at),
           .sequences = reinterpret_cast<const SequenceView*>(base + b.sequences_at),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
-          .logit_rows = {base + b.rows_at, DType::kI32, {rows}}};
+          .logit_rows = {base + b.rows_at, DType::kI32, {rows}},
+          .few_each = step.few_each()};
 }
 
 }  // namespace dsv4

@@ -38,8 +38,6 @@ struct Call {
 
   bool compresses() const { return cache.layer->main.ratio != 0; }
   bool indexes() const { return cache.layer->index.ratio != 0; }
-  // One token of each sequence, a decode step: then the window row may go into the ring before attention reads it.
-  bool one_each() const { return !plan.by_tokens && cache.num_sequences == cache.num_tokens; }
 };
 
 // The buffer's memory as T rows of `width`.
@@ -139,8 +137,8 @@ void GatherKeys(const ExecContext& ctx, const Call& c, int64_t* site) {
 }
 
 // Every head normed without a weight, RoPE on the tail; the tokens' own rows likewise: one vector is key and value.
-// Where every sequence has one token, its rows go into the cache by the same launch.
-void Prepare(const ExecContext& ctx, const Call& c, int64_t* site) {
+// With `append` their rows go into the cache by the same launch.
+void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) {
   const int64_t t = c.num_own();
   QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q,
                        .kv = c.Own(c.kv),
@@ -150,7 +148,7 @@ void Prepare(const ExecContext& ctx, const Call& c, int64_t* site) {
                        .norm_eps = c.s.norm_eps,
                        .index_dtype = c.s.index_dtype,
                        .cache = c.own_cache,
-                       .append = c.one_each()};
+                       .append = append};
   if (c.plan.by_tokens) {
     if (t > 0) QPrepare(ctx, prepare);
     GatherKeys(ctx, c, site);
@@ -226,15 +224,16 @@ AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks)
 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
                const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
-               const Tensor& y, int64_t* site, bool append) {
+               const Tensor& y, int64_t* site, Appends appends) {
   const Call c = Place(ctx, plan, w, s, rope, cache, b);
-  DSV4_CHECK(append || (!c.one_each() && !c.compresses()));
+  DSV4_CHECK(appends != Appends::kNever || (cache.num_sequences != cache.num_tokens && !c.compresses()));
   const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
   if (any) Project(ctx, c, x);
   if (any && !plan.expands) Expand(ctx, c);
-  Prepare(ctx, c, site);
+  const bool before = appends == Appends::kBefore && !plan.by_tokens;
+  Prepare(ctx, c, before, site);
   if (any) Attend(ctx, c, b);
-  if (append && !c.one_each()) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
+  if (appends != Appends::kNever && !before) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
   if (any) ProjectOut(ctx, c, c.Own(y));
 }
 

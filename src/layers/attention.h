@@ -85,14 +85,21 @@ struct AttentionBuffers {
   Tensor topk_idxs;      // i32 [T, K]
 };
 
-// y [T, D] = attention of x [T, D] (normalised input); appends to the cache. Every choice of kernels and forms is the
-// plan's. Where that is by tokens, x and y have the rank's own rows (RowsOfRank), x's blocks these alone; what becomes
-// keys is gathered, from the pass's exchange `site` on, and every rank appends all rows. Without `append` the cache
-// stays as it is; that is for layers that do not compress, in decode steps of more than one token a sequence. There
-// cache.positions say which rows a token sees, rope where it stands.
+// When a step's rows go into the cache.
+enum class Appends : uint8_t {
+  kBefore,  // attention reads them, in the launch that makes them, unless a plan is by tokens: where no sequence has
+            // more than kSpareSlots tokens
+  kAfter,
+  kNever,   // for layers that do not compress, in decode steps of more than one token a sequence. There cache.positions
+            // say which rows a token sees, rope where it stands
+};
+
+// y [T, D] = attention of x [T, D] (normalised input). Every choice of kernels and forms is the plan's. Where that is
+// by tokens, x and y have the rank's own rows (RowsOfRank), x's blocks these alone; what becomes keys is gathered, from
+// the pass's exchange `site` on, and every rank appends all rows.
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w,
                const AttentionSettings& settings, const RopeAnglesView& rope, const CacheView& cache,
-               const Activation& x, AttentionBuffers& buffers, const Tensor& y, int64_t* site, bool append = true);
+               const Activation& x, AttentionBuffers& buffers, const Tensor& y, int64_t* site, Appends appends);
 
 // The two halves of writing rows to the cache of a layer that does not compress, without attending: what x [T, D] is as
 // key and value, kv f32 [T, Dh]; and its norm, RoPE and rounding (in place), and its place in the window's ring.

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/deepseek_v4/open.h"
 
@@ -18,11 +20,17 @@ void LoadedModel::Draft(const ExecContext&, const StepView&, int64_t, StepMemory
   DSV4_CHECK(false, "the model has no draft module");
 }
 
+bool Step::few_each() const {
+  return std::all_of(sequences.begin(), sequences.end(),
+                     [](const SequenceView& s) { return s.end - s.begin <= kSpareSlots; });
+}
+
 StepView HostView(const Step& step) {
   return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),
           .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
-          .logit_rows = ViewOf(step.logit_rows, DType::kI32)};
+          .logit_rows = ViewOf(step.logit_rows, DType::kI32),
+          .few_each = step.few_each()};
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,

@@ -91,10 +91,11 @@ void ExpectRoundedRows(GuardBuffer<float>& kv, GuardBuffer<float>& want, KvDtype
 void ExpectTheRingHolds(const CacheFixture& cache, GuardBuffer<float>& kv) {
   const CacheView view = cache.View(0);
   for (const SequenceView& seq : cache.sequences()) {
-    if (seq.begin == seq.end) continue;
-    std::vector<float> row(static_cast<size_t>(view.layer->window_row.dim));
-    view.window_rows(seq).Read(seq.start % view.layer->window_slots, row.data());
-    EXPECT_TRUE(BitEqual(row, kv.row(seq.begin))) << seq.begin;
+    for (int64_t t = seq.begin; t < seq.end; ++t) {
+      std::vector<float> row(static_cast<size_t>(view.layer->window_row.dim));
+      view.window_rows(seq).Read((seq.start + t - seq.begin) % view.layer->window_slots, row.data());
+      EXPECT_TRUE(BitEqual(row, kv.row(t))) << t;
+    }
   }
 }
 
@@ -102,7 +103,7 @@ void ExpectTheRingHolds(const CacheFixture& cache, GuardBuffer<float>& kv) {
 // Index queries have no sum: bit-equal.
 void ExpectTheOps(On on, Random& random, bool full, KvDtype dtype, IndexDtype index, bool append) {
   const KvSpec spec = full ? FullKvSpec({4}, dtype, index) : TinyKvSpec({4}, dtype, index);
-  const std::vector<SequenceStep> steps = append ? std::vector<SequenceStep>{{0, 1}, {130, 1}, {7, 0}, {1000, 1}}
+  const std::vector<SequenceStep> steps = append ? std::vector<SequenceStep>{{0, 1}, {130, 4}, {7, 0}, {1000, 8}}
                                                  : std::vector<SequenceStep>{{0, 9}, {130, 1}, {7, 3}};
   CacheFixture want_cache(spec, steps);
   const int64_t t = want_cache.num_tokens(), n = full ? 64 : 3, ni = full ? 64 : 5, dh = spec.head_dim,

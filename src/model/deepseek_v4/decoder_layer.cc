@@ -91,7 +91,7 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   const bool by_tokens = plan.attention.by_tokens;
   const AttentionWeights& attn = by_tokens ? model.attn_by_tokens[static_cast<size_t>(l)] : w.attn;
   const AttentionSettings own = SettingsOf(c, model.modes), settings = by_tokens ? WithAllHeads(own, c.num_ranks) : own;
-  Attention(ctx, plan.attention, attn, settings, rows.rope, cache, x, a.attention, f.y, site, rows.append);
+  Attention(ctx, plan.attention, attn, settings, rows.rope, cache, x, a.attention, f.y, site, rows.appends);
   const Activation heads{plan.attention.out, f.y, nullptr};
   JoinParts(ctx, heads, site);
   // What is gathered into moe's room comes from another one.

@@ -30,7 +30,7 @@ struct LayerRows {
   Tensor tokens;       // i32 [T]
   CacheView cache;     // of any layer
   RopeAnglesView rope;
-  bool append = true;  // to the layer's cache
+  Appends appends = Appends::kBefore;  // to the layer's cache
 };
 
 // Writes the output of the sublayer before, if it is pending, into the streams; reads them into f.x through the next

@@ -165,7 +165,7 @@ void DraftBlock(const ExecContext& ctx, const Model& model, const StepView& step
                        .cache = {.window = c.window + b, .sequences = blocks, .num_sequences = s,
                                  .sequence_of = sequence_of.i32(), .positions = last.i64(), .num_tokens = t},
                        .rope = AnglesOf(ctx, model, positions, a),
-                       .append = false};
+                       .appends = Appends::kNever};
   const Frame f = FrameOf(a.streams.Head(t), a);
   Embed(ctx, {.tokens = tokens, .table = model.weights.embed, .streams = f.streams});
   Activation pending;

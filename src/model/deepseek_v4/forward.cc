@@ -36,7 +36,8 @@ StepRows RowsOf(const ExecContext& ctx, const Model& model, const StepView& step
                        .cache = {.window = model.config.window, .sequences = step.sequences,
                                  .num_sequences = step.num_sequences, .sequence_of = step.sequence_of,
                                  .positions = step.positions.i64(), .num_tokens = t},
-                       .rope = {}};
+                       .rope = {},
+                       .appends = step.few_each ? Appends::kBefore : Appends::kAfter};
   StepRows both{rows, rows};
   both.plain.rope = {model.weights.plain_frequencies, a.plain_cos_sin.Head(t)};
   both.compress.rope = {model.weights.compress_frequencies, a.compress_cos_sin.Head(t)};

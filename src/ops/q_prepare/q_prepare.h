@@ -4,8 +4,8 @@
 //   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
 //   index_q  every head: Rope, RoundIndexQuery
 //   compress Compress: only with `append`, and nothing above reads or writes what it does
-// `append` needs that no sequence has more than one token in this step: then the slot that is overwritten holds the row
-// that has just left the window, and attention, which comes later, does not read it.
+// `append` needs that no sequence has more than kSpareSlots tokens in this step: then the slots that are overwritten
+// hold rows that have left the window, and attention, which comes later, does not read them.
 #pragma once
 
 #include <array>
