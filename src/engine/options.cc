@@ -55,11 +55,6 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument(
         StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
   }
-  const bool module = o.speculate == Speculate::kMtp || o.speculate == Speculate::kDspark;
-  if (module && !o.synthetic.shape.empty()) {
-    return Unsupported(StrCat("--speculate ", kSpeculateNames[static_cast<size_t>(o.speculate)],
-                              ": a synthetic model has no draft module; use --speculate lookup or off"));
-  }
   if (o.draft_tokens < 0 || o.draft_tokens > kMaxDraftTokens) {
     return InvalidArgument(
         StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
@@ -178,7 +173,7 @@ Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const D
     return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
                                   ") were named; use one"));
   }
-  return OpenSyntheticModel(o.synthetic, ModesOf(o), device, o.tight_experts);
+  return OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts);
 }
 
 }  // namespace dsv4

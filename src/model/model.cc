@@ -39,8 +39,8 @@ Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const Num
 }
 
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
-                                                        const Device& device, bool tight_experts) {
-  return deepseek_v4::OpenSynthetic(model, modes, device, tight_experts);
+                                                        const Device& device, DraftModule draft, bool tight_experts) {
+  return deepseek_v4::OpenSynthetic(model, modes, device, draft, tight_experts);
 }
 
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,

@@ -222,9 +222,11 @@ class ModelSource {
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,
                                                DraftModule draft = DraftModule::kNone, bool tight_experts = true);
 
-// Random weights of a released shape (SyntheticModel, dsv4/engine.h). Errors: kInvalidArgument.
+// Random weights of a released shape (SyntheticModel, dsv4/engine.h), with that draft module; of kAny without. Errors:
+// kInvalidArgument.
 Result<std::unique_ptr<ModelSource>> OpenSyntheticModel(const SyntheticModel& model, const NumericsModes& modes,
-                                                        const Device& device, bool tight_experts = true);
+                                                        const Device& device, DraftModule draft = DraftModule::kNone,
+                                                        bool tight_experts = true);
 
 // Such weights as a checkpoint in the new folder `dir` (WriteSyntheticCheckpoint, dsv4/engine.h).
 Status WriteSyntheticModel(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,

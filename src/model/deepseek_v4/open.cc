@@ -350,8 +350,8 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
 }
 
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
-                                                   const Device& device, bool tight_experts) {
-  DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
+                                                   const Device& device, DraftModule draft, bool tight_experts) {
+  DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model, draft));
   const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, 1, {}).weights.device;
   return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes, tight_experts));
 }

@@ -14,6 +14,6 @@ namespace dsv4::deepseek_v4 {
 Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, const NumericsModes& modes,
                                                     const Device& device, DraftModule draft, bool tight_experts);
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
-                                                   const Device& device, bool tight_experts);
+                                                   const Device& device, DraftModule draft, bool tight_experts);
 
 }  // namespace dsv4::deepseek_v4

@@ -16,7 +16,22 @@
 
 namespace dsv4::deepseek_v4 {
 
-Result<Config> SyntheticConfig(const SyntheticModel& model) {
+namespace {
+
+void AddDraftModule(DraftModule module, Config* c) {
+  DraftConfig& d = c->draft;
+  if (module == DraftModule::kMtp) d = {.module = module, .stages = 1, .targets = {}};
+  if (module == DraftModule::kDspark) {
+    d = {.module = module, .stages = 3, .block = 5, .noise_token_id = static_cast<TokenId>(c->vocab_size - 481),
+         .targets = {}, .markov_rank = c->hidden_size > 4096 ? 512 : std::max<int64_t>(64, c->hidden_size / 16)};
+    for (int64_t l = std::max<int64_t>(0, c->num_layers - 3); l < c->num_layers; ++l) d.targets.push_back(l);
+  }
+  c->compress_ratios.resize(static_cast<size_t>(c->num_layers + d.stages), 0);
+}
+
+}  // namespace
+
+Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft) {
   Config c;
   c.vocab_size = 129280;
   c.head_dim = 512;
@@ -94,6 +109,7 @@ Result<Config> SyntheticConfig(const SyntheticModel& model) {
   c.num_layers = model.num_layers > 0 ? model.num_layers : layers;
   c.compress_ratios.resize(static_cast<size_t>(c.num_layers));
   c.num_hash_layers = std::min(c.num_hash_layers, c.num_layers);
+  AddDraftModule(draft, &c);
   return c;
 }
 
