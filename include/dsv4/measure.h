@@ -1,5 +1,5 @@
 // For measurements: what an engine's processor could do at most, and where the time of its steps goes. The CPU only;
-// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate.
+// elsewhere every call ends with kUnsupported, but for Engine::MeasureReadRate and ReplaceDrafts.
 #pragma once
 
 #include <cstdint>
@@ -57,5 +57,23 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
 // tokens, which must be there. For measurements at contexts that would take hours to fill; the text that follows means
 // nothing.
 Status AppendCopies(Session& session, std::span<const TokenId> tokens);
+
+// What a session is going to say, as far as is known.
+struct KnownText {
+  const Session* session = nullptr;
+  size_t begin = 0;              // its tokens in front of
+  std::vector<TokenId> tokens;   // these
+};
+struct KnownDrafts {
+  std::vector<KnownText> texts;
+  double right = 1;     // probability of a token of a draft, where those in front of it are right
+  double repeats = 0;   // of a wrong one: that it repeats the token in front of it, else it is any
+  int64_t tokens = 0;   // of every draft; 0: what the engine's policy takes
+  uint64_t seed = 1;
+};
+// From now on drafts of `engine` are made as its options say, which takes its time, and then replaced: for figures of
+// what drafts would give if they were so good. Without texts drafts are its own again. Sessions outlive that; on any
+// device. Errors: kInvalidArgument (an engine that does not draft).
+Status ReplaceDrafts(Engine& engine, KnownDrafts known);
 
 }  // namespace dsv4

@@ -7,7 +7,8 @@
 #include "engine/check_ranks.h"
 #include "engine/decode_loop.h"
 #include "engine/engine_impl.h"
-#include "engine/host_decode_loop.h"
+#include "engine/host_round.h"
+#include "engine/round_loop.h"
 #include "engine/sampler_impl.h"
 #include "ops/sample/sample.h"
 
@@ -22,7 +23,7 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
     if (item.max_tokens < 1) return InvalidArgument("a decode item asks for less than one token");
     const auto* sampler = dynamic_cast<SamplerImpl*>(item.sampler);
     can = can && sampler != nullptr && sampler->params().top_logprobs < 0 &&
-          sampler->params().logit_bias.size() <= DecodeSteps::kMaxBiased;
+          sampler->params().logit_bias.size() <= SamplerTables::kMaxBiased;
   }
   return can;
 }
@@ -36,7 +37,10 @@ Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_t
 
 Status EngineImpl::DecodeOnHost(std::span<const DecodeItem> items, const TokenFn& on_token) {
   const PoolUse use(&pool());  // also while a token is drawn
-  return HostDecodeLoop(*this, drafting_, items, on_token).Run();
+  std::vector<LiveItem> live = LiveItemsOf(items);
+  HostRound step(*this);
+  const int64_t max_rows = runner().RowsAlike(static_cast<int64_t>(live.size()));
+  return RoundLoop(info_, drafting_, items, on_token, live, step, max_rows).Run();
 }
 
 Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const TokenFn& on_token) {
@@ -51,7 +55,11 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     }
   }
   try {
-    DSV4_RETURN_IF_ERROR(DecodeLoop(*decode_steps_, info_, items, on_token).Run());
+    std::vector<LiveItem> live = LiveItemsOf(items);
+    DecodeLoop loop(*decode_steps_, info_, items, on_token, live);
+    RoundLoop rounds(info_, drafting_, items, on_token, live, *device_round_, DeviceRound::kMaxRows);
+    rounds.UseWithoutDrafts(&loop);
+    DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
     if (!options_.check_ranks) return {};
     step_caches_.clear();
     for (const DecodeItem& item : items) step_caches_.push_back(&static_cast<SessionImpl*>(item.session)->caches());

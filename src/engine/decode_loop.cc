@@ -21,23 +21,18 @@ Result<bool> ReserveInPlace(RankCaches& caches, int64_t tokens) {
   return true;
 }
 
-int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(session.tokens().size()); }
-
 }  // namespace
 
 DecodeLoop::DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items,
-                       const TokenFn& on_token)
-    : steps_(steps), info_(info), items_(items), on_token_(on_token) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    live_.push_back({.item = i, .session = static_cast<SessionImpl*>(items[i].session),
-                     .sampler = static_cast<SamplerImpl*>(items[i].sampler), .next = items[i].first});
-  }
-}
+                       const TokenFn& on_token, std::vector<LiveItem>& live)
+    : steps_(steps), info_(info), items_(items), on_token_(on_token), live_(live) {}
 
-Status DecodeLoop::Run() {
-  while (!live_.empty()) {
+Status DecodeLoop::Run(const std::function<bool()>& pause) {
+  pause_ = pause;
+  paused_ = false;
+  while (!live_.empty() && !paused_) {
     DSV4_RETURN_IF_ERROR(RunTogether());
-    std::erase_if(live_, [](const Live& l) { return l.ended; });
+    std::erase_if(live_, [](const LiveItem& l) { return l.ended; });
   }
   return {};
 }
@@ -49,7 +44,7 @@ Status DecodeLoop::SetUp() {
   caches_.clear();
   std::vector<DecodeSteps::Draw> draws;
   for (int64_t i = 0; i < n; ++i) {
-    Live& l = live_[static_cast<size_t>(i)];
+    LiveItem& l = live_[static_cast<size_t>(i)];
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, LengthOf(*l.session), {&l.next, 1}));
     const int64_t start = LengthOf(*l.session);
     // The token behind the sequence and the one behind that.
@@ -68,7 +63,7 @@ Status DecodeLoop::SetUp() {
 }
 
 Result<bool> DecodeLoop::RoomForNext() {
-  for (Live& l : live_) {
+  for (LiveItem& l : live_) {
     const int64_t after = LengthOf(*l.session) + 2;  // tokens once the next step has run
     if (l.drawn + 1 >= items_[l.item].max_tokens || after > info_.max_context) return false;
     const Result<bool> in_place = ReserveInPlace(l.session->caches(), after);
@@ -84,7 +79,7 @@ Status DecodeLoop::QueueDraw(int64_t k) {
   for (size_t i = 0; i < live_.size(); ++i) {
     const std::span<uint32_t> row = steps_.MaskOf(i);
     if (row.empty()) continue;
-    const Live& l = live_[i];
+    const LiveItem& l = live_[i];
     const std::span<const uint32_t> allowed = l.ended ? std::span<const uint32_t>() : items_[l.item].allowed();
     if (allowed.empty()) {
       std::fill(row.begin(), row.end(), ~0u);
@@ -95,19 +90,13 @@ Status DecodeLoop::QueueDraw(int64_t k) {
   return steps_.QueueDraw(k);
 }
 
-Status DecodeLoop::Take(Live& l, int32_t drawn) {
+Status DecodeLoop::Take(LiveItem& l, int32_t drawn) {
   l.session->ReserveTokens(2);
   l.session->Commit({&l.next, 1});
   const SampledToken token{.id = drawn};
-  if (token.id == kSampleBanned) return InvalidArgument(kBannedAll);
-  if (token.id < 0)
-    return Internal("sampler: the logits are NaN or all -inf; the model's weights or output are damaged");
+  DSV4_RETURN_IF_ERROR(CheckDrawn(token.id));
   l.sampler->Count(token.id);
-  l.next = token.id;
-  ++l.drawn;
-  const DecodeItem& item = items_[l.item];
-  const bool stop = std::find(item.stop_ids.begin(), item.stop_ids.end(), token.id) != item.stop_ids.end();
-  l.ended = !on_token_(l.item, token) || stop || l.drawn >= item.max_tokens;
+  Emit(l, items_[l.item], token, on_token_);
   return {};
 }
 
@@ -128,7 +117,8 @@ Result<bool> DecodeLoop::RunStep(int64_t k) {
   if (more) DSV4_RETURN_IF_ERROR(steps_.QueueModel(k + 1));
   DSV4_ASSIGN_OR_RETURN(const bool all_go_on, Collect(k));
   if (more) DSV4_RETURN_IF_ERROR(QueueDraw(k + 1));
-  if (all_go_on && more) return true;
+  paused_ = paused_ || (pause_ && pause_());
+  if (all_go_on && more && !paused_) return true;
   if (more) DSV4_RETURN_IF_ERROR(Collect(k + 1).status());
   return false;
 }

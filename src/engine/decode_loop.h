@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "dsv4/engine.h"
 #include "dsv4/status.h"
+#include "engine/live_item.h"
 #include "engine/rank_decode_steps.h"
-#include "engine/session.h"
 #include "model/model.h"
 
 namespace dsv4 {
@@ -20,24 +21,17 @@ namespace dsv4 {
 // runs ahead in the same way, and only the draw waits for the answer, which follows from the token before.
 class DecodeLoop {
  public:
-  // All outlive the loop. Items are checked: sessions of this engine, each once, with samplers of ours.
-  DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token);
+  // All outlive the loop. Items are checked: sessions of this engine, each once, with samplers of ours; `live` are
+  // those of them that go on.
+  DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token,
+             std::vector<LiveItem>& live);
 
-  // Errors as of Engine::Decode. Throws std::bad_alloc.
-  Status Run();
+  // Until none is live or `pause` says so, which is asked behind every step's tokens: one more step is queued by then,
+  // and ends first. Errors as of Engine::Decode. Throws std::bad_alloc.
+  Status Run(const std::function<bool()>& pause = {});
 
  private:
-  // One sequence that has not ended.
-  struct Live {
-    size_t item;
-    SessionImpl* session;
-    SamplerImpl* sampler;
-    TokenId next;  // drawn, not yet appended
-    int64_t drawn = 0;
-    bool ended = false;
-  };
-
-  // Steps with the same sequences until one ends or a page table moves.
+  // Steps with the same sequences until one ends, a page table moves or `pause` says so.
   Status RunTogether();
   Status SetUp();
   // Room for the step behind the one that is under way. False: the loop must be set up anew after that one.
@@ -46,13 +40,15 @@ class DecodeLoop {
   Result<bool> RunStep(int64_t k);
   // Takes the tokens of a step: true while every sequence goes on.
   Result<bool> Collect(int64_t k);
-  Status Take(Live& live, int32_t drawn);
+  Status Take(LiveItem& live, int32_t drawn);
 
   RankDecodeSteps& steps_;
   const ModelInfo& info_;
   const std::span<const DecodeItem> items_;
   const TokenFn& on_token_;
-  std::vector<Live> live_;
+  std::vector<LiveItem>& live_;
+  std::function<bool()> pause_;
+  bool paused_ = false;
   Step step_;
   std::vector<RankCaches*> caches_;  // of step_'s sequences
 };

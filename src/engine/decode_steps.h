@@ -13,6 +13,7 @@
 #include "dsv4/status.h"
 #include "engine/runner.h"
 #include "engine/sampler_impl.h"
+#include "engine/sampler_tables.h"
 #include "model/model.h"
 #include "ops/sample/sample.h"
 
@@ -20,7 +21,7 @@ namespace dsv4 {
 
 class DecodeSteps {
  public:
-  static constexpr int64_t kMaxSequences = StepBuffers::kSmallStep;
+  static constexpr int64_t kMaxSequences = SamplerTables::kMaxSequences;
 
   // How a sequence's tokens are drawn.
   struct Draw {
@@ -28,13 +29,11 @@ class DecodeSteps {
     bool masked = false;  // asks before every draw which tokens it may take
   };
 
-  // Ids that a sequence's sampler may bias; those with more are drawn for on the host.
-  static constexpr size_t kMaxBiased = 1024;
-
   // Of the device's memory, after Reserve.
   static int64_t Bytes(int64_t vocab_size);
 
-  DecodeSteps(Runner& runner, int64_t vocab_size) : runner_(runner), vocab_size_(vocab_size) {}
+  DecodeSteps(Runner& runner, int64_t vocab_size)
+      : runner_(runner), vocab_size_(vocab_size), tables_(runner.device(), vocab_size) {}
   ~DecodeSteps();
 
   // Takes all memory that steps need, whatever their samplers ask for. Begin asks by itself. Errors:
@@ -57,15 +56,17 @@ class DecodeSteps {
   // What MaskOf's rows of another rank's steps hold. The last draw has been waited for.
   void TakeMasks(const DecodeSteps& other);
 
+  // For whoever draws between steps; Begin places its own.
+  SamplerTables& tables() { return tables_; }
+
   // Waits for step k's tokens, one a sequence (negative: kSampleNan and so on). Good until step k + 2 is queued.
   Result<std::span<const int32_t>> Wait(int64_t k);
 
  private:
   bool ReserveStaging();
   void PlaceRows(std::span<const Draw> draws);
-  void PlaceCounts(size_t i, const SamplerImpl& sampler, SampleRow* row);
-  void PlaceBias(size_t i, const SamplerImpl& sampler, SampleRow* row);
   StepWork WorkOfModel() const { return masked() ? StepWork::kModel : StepWork::kModelAndDraw; }
+  RepeatedStep Repeated(StepWork work) const { return RepeatedStep::OneEach(work, sampled_.dim(0)); }
   void RunModel();
   void DrawAll();
   void Fetch(int64_t k);
@@ -80,9 +81,8 @@ class DecodeSteps {
   std::vector<int64_t> masks_of_;  // a sequence's row of the masks; -1: none. Empty: no sequence has one
   int64_t num_masks_ = 0;
 
-  // Each for kMaxSequences: SampleRow, token, ids that are allowed, u16 [2, V] of the prompt and of the output, i32 and
-  // f32 [kMaxBiased].
-  DeviceBuffer rows_, tokens_, masks_, counts_, bias_;
+  SamplerTables tables_;
+  DeviceBuffer rows_, tokens_, masks_;  // each for kMaxSequences: SampleRow, token, ids that are allowed
   std::array<int32_t*, 2> arrived_ = {};                   // tokens of the last two steps, on the host
   std::array<int64_t, 2> marks_ = {};
   uint32_t* staged_masks_ = nullptr;

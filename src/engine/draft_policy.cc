@@ -1,18 +1,20 @@
 #include "engine/draft_policy.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <functional>
 #include <vector>
 
 namespace dsv4 {
 
-void DraftPolicy::AddStep(int64_t rows, double seconds) {
+void StepTimes::Add(int64_t rows, double seconds) {
   constexpr double kNew = 0.2;
   const auto [at, is_first] = seconds_.try_emplace(rows, seconds);
   if (!is_first) at->second += kNew * (seconds - at->second);
 }
 
-double DraftPolicy::Expect(int64_t rows) const {
+double StepTimes::Expect(int64_t rows) const {
   if (seconds_.empty()) return 0;
   const auto above = seconds_.lower_bound(rows);
   if (above == seconds_.begin()) return above->second;
@@ -25,41 +27,95 @@ double DraftPolicy::Expect(int64_t rows) const {
   return below->second + part * (above->second - below->second);
 }
 
+void DraftPolicy::AddStep(int64_t rows, int64_t sequences, double seconds) {
+  if (rows > sequences) return drafted_.Add(rows, seconds);
+  plain_.Add(sequences, seconds);
+  ++TrialOf(sequences).idle;
+}
+
+double DraftPolicy::Expect(int64_t rows, int64_t sequences) const {
+  const double plain = plain_.Expect(sequences), drafted = drafted_.Expect(rows);
+  if (rows == sequences) return plain;
+  // Wider than anything so far, or narrower than what has had drafts: at least a step without them.
+  constexpr double kOfARow = 0.1;
+  if (drafted > 0) return std::max(drafted, plain);
+  return plain * (1 + kOfARow * static_cast<double>(rows - sequences) / static_cast<double>(sequences));
+}
+
+DraftPolicy::Trial& DraftPolicy::TrialOf(int64_t sequences) {
+  const auto size = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(sequences, 1)))) - 1;
+  return trials_[std::min(size, trials_.size() - 1)];
+}
+
+// Few gains say little: what is not surely a loss goes on.
+bool DraftPolicy::Trial::Pays() const {
+  return seen < least || gain + 0.5 / std::sqrt(static_cast<double>(seen)) > 0;
+}
+
+bool DraftPolicy::Wants(int64_t sequences) {
+  if (threshold_ >= 0) return true;
+  if (plain_.Expect(sequences) == 0) return false;
+  Trial& trial = TrialOf(sequences);
+  if (trial.Pays()) return true;
+  if (trial.idle < trial.wait) return false;
+  trial = {.least = 2, .wait = std::min(2 * trial.wait, kLongestWait)};
+  return true;
+}
+
+void DraftPolicy::AddGain(int64_t sequences, int64_t tokens, double seconds) {
+  constexpr double kLeastShare = 1.0 / 32;
+  constexpr int64_t kProven = 32;
+  const double plain = plain_.Expect(sequences);
+  if (plain == 0) return;
+  Trial& trial = TrialOf(sequences);
+  const double gain = static_cast<double>(tokens) / static_cast<double>(sequences) - seconds / plain;
+  ++trial.seen;
+  trial.gain += std::max(1 / static_cast<double>(trial.seen), kLeastShare) * (gain - trial.gain);
+  trial.idle = 0;
+  if (trial.seen >= kProven && trial.gain > 0) trial.wait = kFirstWait;
+}
+
 int64_t DraftPolicy::Best(std::span<const float> survivals, int64_t sequences) const {
-  double tokens = static_cast<double>(sequences), best_rate = tokens / Expect(sequences);
+  double tokens = static_cast<double>(sequences), best_rate = tokens / Expect(sequences, sequences);
   int64_t best = 0;
   for (size_t i = 0; i < survivals.size(); ++i) {
     tokens += survivals[i];
     const auto taken = static_cast<int64_t>(i) + 1;
-    const double rate = tokens / Expect(sequences + taken);
+    const double rate = tokens / Expect(sequences + taken, sequences);
     if (rate > best_rate) best_rate = rate, best = taken;
   }
   return best;
 }
 
 void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
-  struct Place {
+  struct Candidate {
     float survival;
     size_t draft;
   };
-  std::vector<Place> places;
+  std::vector<Candidate> candidates;
   for (size_t d = 0; d < drafts.size(); ++d) {
-    float survival = 1;
-    for (const float confidence : drafts[d].confidence)
-      places.push_back({survival *= std::clamp(confidence, 0.0f, 1.0f), d});
+    double survival = 1;
+    for (size_t i = 0; i < drafts[d].confidence.size(); ++i) {
+      const Place& place = places_[std::min(i, places_.size() - 1)];
+      survival *= std::clamp(static_cast<double>(drafts[d].confidence[i]) * place.accepted / place.hoped, 0.0, 1.0);
+      candidates.push_back({static_cast<float>(survival), d});
+    }
   }
-  if (places.empty()) return;
+  if (candidates.empty()) return;
   // Likeliest first; a draft's places stay in order.
-  std::stable_sort(places.begin(), places.end(),
-                   [](const Place& a, const Place& b) { return a.survival > b.survival; });
-  if (static_cast<int64_t>(places.size()) > room) places.resize(static_cast<size_t>(room));
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.survival > b.survival; });
+  if (static_cast<int64_t>(candidates.size()) > room) candidates.resize(static_cast<size_t>(room));
   std::vector<float> survivals;
-  for (const Place& p : places) survivals.push_back(p.survival);
+  for (const Candidate& c : candidates) survivals.push_back(c.survival);
   const auto sequences = static_cast<int64_t>(drafts.size());
-  int64_t taken = Expect(sequences) > 0 ? Best(survivals, sequences) : 0;
-  if (taken == 0 && room > 0 && ++refused_ % kTryAgain == 0) taken = 1;
+  const Trial& trial = TrialOf(sequences);
+  const bool known = plain_.Expect(sequences) > 0;
+  int64_t taken = known ? Best(survivals, sequences) : 0;
+  const bool tries = (known && trial.seen < trial.least) || (taken == 0 && ++refused_ % kTryAgain == 0);
+  if (tries && room > 0) taken = std::max<int64_t>(taken, 1);
   std::vector<size_t> kept(drafts.size());
-  for (int64_t i = 0; i < taken; ++i) ++kept[places[static_cast<size_t>(i)].draft];
+  for (int64_t i = 0; i < taken; ++i) ++kept[candidates[static_cast<size_t>(i)].draft];
   for (size_t d = 0; d < drafts.size(); ++d) drafts[d].Shorten(kept[d]);
 }
 
@@ -72,6 +128,16 @@ void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows) {
                                        [this](float c) { return c < threshold_; });
     d.Shorten(static_cast<size_t>(std::min<int64_t>(unlikely - d.confidence.begin(), left)));
     left -= static_cast<int64_t>(d.tokens.size());
+  }
+}
+
+void DraftPolicy::Observe(const Draft& draft, int64_t accepted) {
+  constexpr double kForget = 1 - 1.0 / 64;
+  const auto tried = std::min<int64_t>(static_cast<int64_t>(draft.tokens.size()), accepted + 1);
+  for (int64_t i = 0; i < std::min(tried, kMaxDraftTokens); ++i) {
+    Place& place = places_[static_cast<size_t>(i)];
+    place.hoped = kForget * place.hoped + std::max(static_cast<double>(draft.confidence[static_cast<size_t>(i)]), 1e-3);
+    place.accepted = kForget * place.accepted + (i < accepted ? 1 : 0);
   }
 }
 

@@ -17,7 +17,7 @@ namespace dsv4 {
 struct Draft {
   // Of the sequence: what has been processed, and the token behind that.
   const SessionImpl* session = nullptr;
-  const SamplerImpl* sampler = nullptr;  // null: not ours
+  SamplerImpl* sampler = nullptr;  // as it was once Propose returns; null: not ours
   TokenId next = -1;
   int64_t most = 0;  // tokens wanted; 0: none
 
@@ -36,6 +36,7 @@ class Drafter {
   virtual ~Drafter() = default;
 
   virtual int64_t max_tokens() const = 0;  // of a draft, unless the caller asks for a number
+  virtual bool is_free() const { return false; }  // Propose takes no time of the model's device
   // Fills the drafts, which come without tokens.
   virtual Status Propose(std::span<Draft> drafts) = 0;
   // How many tokens of a draft of Propose's, which may have been cut since, were accepted.

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "dsv4/engine.h"
+#include "dsv4/measure.h"
 #include "dsv4/speculation.h"
 #include "engine/draft_policy.h"
 #include "engine/drafter.h"
@@ -16,15 +17,24 @@ class Ranks;
 struct Drafting {
   // What the options ask for, where no module of a model is needed.
   explicit Drafting(const EngineOptions& options);
-  // The model's module instead, if it has one and the options ask for it. `ranks` outlives its use.
-  void UseModule(const EngineOptions& options, Ranks& ranks, int64_t vocab_size);
+  // The model's module instead, if it has one and the options ask for it. `ranks` outlives its use, which CloseModule
+  // ends.
+  void UseModule(Ranks& ranks, int64_t vocab_size);
+  void CloseModule();
+  // As ReplaceDrafts (dsv4/measure.h).
+  void Replace(KnownDrafts known, int64_t vocab_size);
 
-  void Use(std::unique_ptr<Drafter> with, const EngineOptions& options);
+  void Use(std::unique_ptr<Drafter> with);
 
   std::unique_ptr<Drafter> drafter;  // null: no drafts
   int64_t max_tokens = 0;            // of a draft
   DraftPolicy policy;
   DraftCounts counts;
+
+ private:
+  const float threshold_;
+  const int64_t wanted_tokens_;  // 0: what suits the drafter
+  bool uses_module_ = false;
 };
 
 }  // namespace dsv4

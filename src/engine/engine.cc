@@ -56,10 +56,12 @@ Status EngineImpl::Start(Loaded loaded) {
   memory_->fingerprint = fingerprint_;
   ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_);
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
-  drafting_.UseModule(options_, *ranks_, info_.vocab_size);
+  device_round_ = std::make_unique<DeviceRound>(*decode_steps_, info_);
+  drafting_.UseModule(*ranks_, info_.vocab_size);
   try {
     if (runner().on_host()) return {};
     ranks_->Reserve(1, 1);
+    DSV4_RETURN_IF_ERROR(device_round_->Reserve());
     return decode_steps_->Reserve();
   } catch (const std::bad_alloc&) {
     return NoMemoryForStep();

@@ -13,6 +13,7 @@
 #include "dsv4/experts.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
+#include "engine/device_round.h"
 #include "engine/drafting.h"
 #include "engine/options.h"
 #include "engine/rank_decode_steps.h"
@@ -122,6 +123,7 @@ class EngineImpl : public Engine {
   const RankPlaces places_;
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<RankDecodeSteps> decode_steps_;
+  std::unique_ptr<DeviceRound> device_round_;
   Drafting drafting_;
   Repicker repicker_;
   dsv4::Step step_;

@@ -25,8 +25,15 @@ class IdleRows {
   // Throws std::bad_alloc.
   void Reserve();
 
-  // `step`, with one token for each sequence and logits of all, and the idle rows behind them: StepRows of each. Good
-  // until the next call. Throws std::bad_alloc where Reserve was not called.
+  // Sequences and rows of Fill(step).
+  struct Size {
+    int64_t sequences, rows;
+  };
+  static Size SizeOf(const Step& step);
+
+  // `step`, with few tokens for each sequence and logits of all, and the idle rows behind them: StepRows in all. Where
+  // every sequence has one token so has every idle row; else they are all of one. Good until the next call. Throws
+  // std::bad_alloc where Reserve was not called.
   const Step& Fill(const Step& step);
 
  private:

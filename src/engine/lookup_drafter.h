@@ -21,6 +21,7 @@ class LookupDrafter : public Drafter {
   static constexpr int64_t kLongest = 8, kShortest = 3;
 
   int64_t max_tokens() const override { return 5; }
+  bool is_free() const override { return true; }
   Status Propose(std::span<Draft> drafts) override;
   void Observe(const Draft& draft, int64_t accepted) override;
 

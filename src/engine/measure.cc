@@ -150,4 +150,12 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens) {
   return {};
 }
 
+Status ReplaceDrafts(Engine& engine, KnownDrafts known) {
+  auto* impl = dynamic_cast<EngineImpl*>(&engine);
+  if (impl == nullptr || impl->drafting().drafter == nullptr)
+    return InvalidArgument("the engine makes no drafts; use --speculate lookup, mtp or dspark");
+  impl->drafting().Replace(std::move(known), engine.info().vocab_size);
+  return {};
+}
+
 }  // namespace dsv4

@@ -7,6 +7,8 @@
 #include "base/str.h"
 #include "device/cpu_features.h"
 #include "engine/decode_steps.h"
+#include "engine/device_round.h"
+#include "engine/draft_chain.h"
 #include "engine/idle_rows.h"
 #include "engine/options.h"
 #include "engine/step_buffers.h"
@@ -20,6 +22,8 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
   const ModelFacts& facts = model.facts();
   return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk) +
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
+         DeviceRound::Bytes(facts.vocab_size) +
+         (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes()) +
          RecordingBytes(facts.num_layers, places);
 }
 

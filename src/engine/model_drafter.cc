@@ -5,6 +5,7 @@
 #include <new>
 
 #include "engine/options.h"
+#include "engine/sampler_tables.h"
 
 namespace dsv4 {
 
@@ -19,9 +20,13 @@ float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_size)
-    : ranks_(ranks), facts_(facts), vocab_size_(vocab_size), most_(std::min(facts.most, kMaxDraftTokens)),
+    : ranks_(ranks), greedy_({.temperature = 0}, vocab_size, 0), facts_(facts), vocab_size_(vocab_size),
+      most_(std::min(facts.most, kMaxDraftTokens)),
       default_tokens_(facts.module == DraftModule::kMtp ? std::min(kMtpTokens, most_) : most_) {
   accepted_.fill(kFirstGuess);
+  const bool on_device = !ranks.leader().on_host() && vocab_size <= kMaxSampleVocab;
+  for (int r = 0; on_device && r < ranks.count(); ++r)
+    chains_.push_back(std::make_unique<DraftChain>(ranks.runner(r)));
 }
 
 Status ModelDrafter::Propose(std::span<Draft> drafts) {
@@ -42,20 +47,18 @@ Status ModelDrafter::ProposeSome(std::span<Draft* const> drafts) {
   rows_.clear(), caches_.clear();
   int64_t places = 0;
   for (Draft* draft : drafts) {
-    rows_.push_back({.draft = draft,
-                     .sampler = draft->sampler != nullptr ? *draft->sampler
-                                                          : SamplerImpl({.temperature = 0}, vocab_size_, 0),
-                     .last = draft->next});
+    draft->tokens.reserve(kMaxDraftTokens), draft->confidence.reserve(kMaxDraftTokens);
+    SamplerImpl& sampler = draft->sampler != nullptr ? *draft->sampler : greedy_;
+    rows_.push_back({.draft = draft, .sampler = &sampler, .num_seen = sampler.num_seen(), .last = draft->next});
     caches_.push_back(&draft->session->caches());
     places = std::max(places, std::min(draft->most, most_));
   }
   const auto rows = static_cast<int64_t>(rows_.size()) * facts_.rows;
   ranks_.Reserve(rows, rows);
-  for (int64_t place = 0; place < places; ++place) DSV4_RETURN_IF_ERROR(DraftPlace(place));
-  return {};
+  return chains_.empty() ? DraftOnHost(places) : DraftOnDevice(places);
 }
 
-Status ModelDrafter::DraftPlace(int64_t place) {
+void ModelDrafter::MakeStep(int64_t place) {
   step_.Clear();
   for (const Row& row : rows_) {
     const auto s = static_cast<int64_t>(step_.tokens.size());
@@ -65,6 +68,21 @@ Status ModelDrafter::DraftPlace(int64_t place) {
     step_.sequence_of.push_back(static_cast<int32_t>(s));
     step_.sequences.push_back(row.draft->session->cache().View(position, s, s + 1));
   }
+}
+
+Status ModelDrafter::DraftOnHost(int64_t places) {
+  struct Restored {  // also where there is no memory
+    std::span<const Row> rows;
+    ~Restored() {
+      for (const Row& row : rows) row.sampler->TakeBack(row.draft->tokens, row.num_seen);
+    }
+  } const restored{rows_};
+  for (int64_t place = 0; place < places; ++place) DSV4_RETURN_IF_ERROR(DraftPlace(place));
+  return {};
+}
+
+Status ModelDrafter::DraftPlace(int64_t place) {
+  MakeStep(place);
   DSV4_RETURN_IF_ERROR(ranks_.Draft(step_, place, caches_, &logits_, &confidence_));
   const auto v = static_cast<size_t>(vocab_size_);
   for (size_t s = 0; s < rows_.size(); ++s)
@@ -74,15 +92,43 @@ Status ModelDrafter::DraftPlace(int64_t place) {
 
 void ModelDrafter::Take(Row& row, int64_t place, std::span<const float> logits, float confidence) {
   if (row.ended || place >= std::min(row.draft->most, most_)) return;
-  const Result<SampledToken> token = row.sampler.Sample(logits, {});
-  if (!token.ok()) {
-    row.ended = true;
-    return;
-  }
-  row.last = token->id;
-  row.draft->tokens.push_back(token->id);
+  const Result<SampledToken> token = row.sampler->Sample(logits, {});
+  row.ended = !token.ok();
+  if (!row.ended) Add(row, place, token->id, confidence);
+}
+
+void ModelDrafter::Add(Row& row, int64_t place, TokenId token, float confidence) {
+  row.last = token;
+  row.draft->tokens.push_back(token);
   row.draft->confidence.push_back(facts_.module == DraftModule::kDspark ? Sigmoid(confidence)
-                                                                  : accepted_[static_cast<size_t>(place)]);
+                                                                        : accepted_[static_cast<size_t>(place)]);
+}
+
+Status ModelDrafter::DraftOnDevice(int64_t places) {
+  MakeStep(0);
+  std::vector<SampleRow> draws;
+  for (const Row& row : rows_) {
+    SampleRow draw = RowOf(*row.sampler, vocab_size_);
+    draw.repeat_penalty = 1, draw.presence_penalty = draw.frequency_penalty = 0;
+    draws.push_back(draw);
+  }
+  const auto chain = [this](int r) -> DraftChain& { return *chains_[static_cast<size_t>(r)]; };
+  DSV4_RETURN_IF_ERROR(ranks_.GiveViews(step_, caches_));
+  DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));
+  const auto records = [](const auto& each) { return each->RecordsNext(); };
+  if (ranks_.count() > 1 && std::any_of(chains_.begin(), chains_.end(), records)) {
+    DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Prepare(), Status{}; }));
+  }
+  DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
+  for (int64_t place = 0; place < places; ++place) {
+    for (size_t s = 0; s < rows_.size(); ++s) {
+      Row& row = rows_[s];
+      const TokenId token = chain(0).token(place, static_cast<int64_t>(s));
+      row.ended = row.ended || token < 0 || place >= std::min(row.draft->most, most_);
+      if (!row.ended) Add(row, place, token, chain(0).confidence(place, static_cast<int64_t>(s)));
+    }
+  }
+  return {};
 }
 
 void ModelDrafter::Observe(const Draft& draft, int64_t accepted) {

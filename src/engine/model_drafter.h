@@ -1,13 +1,16 @@
-// Drafts by the checkpoint's own module (model/model.h): a pass of it for each place of a draft, drawn from as the row
-// that will verify the token will be drawn from.
+// Drafts by the checkpoint's own module (model/model.h): a pass of it for each place of a draft. The host draws as the
+// row that will verify the token will be drawn from; a device with the same random number and cuts, but without
+// penalties, bias and masks, which would need what the host has.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "dsv4/speculation.h"
+#include "engine/draft_chain.h"
 #include "engine/drafter.h"
 #include "engine/ranks.h"
 
@@ -26,17 +29,25 @@ class ModelDrafter : public Drafter {
   // A sequence of a pass.
   struct Row {
     Draft* draft;
-    SamplerImpl sampler;  // at the draft's place
+    SamplerImpl* sampler;
+    size_t num_seen;      // by it, before
     TokenId last;         // what the next pass reads
     bool ended = false;   // nothing can be drawn from here on
   };
 
   Status ProposeSome(std::span<Draft* const> drafts);
+  // As a step of the rows' last tokens, `place` positions behind what has been processed.
+  void MakeStep(int64_t place);
+  Status DraftOnHost(int64_t places);
   Status DraftPlace(int64_t place);
+  Status DraftOnDevice(int64_t places);
   // The token of a row of logits, and how likely it is to be accepted.
   void Take(Row& row, int64_t place, std::span<const float> logits, float confidence);
+  void Add(Row& row, int64_t place, TokenId token, float confidence);
 
   Ranks& ranks_;
+  std::vector<std::unique_ptr<DraftChain>> chains_;  // of the ranks, where devices draw
+  SamplerImpl greedy_;                               // for samplers that are not ours
   const DraftFacts facts_;
   const int64_t vocab_size_, most_, default_tokens_;
   // of MTP, by place: running share of drafts that were accepted there

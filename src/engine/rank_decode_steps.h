@@ -21,6 +21,7 @@ class RankDecodeSteps {
   RankDecodeSteps(Ranks& ranks, int64_t vocab_size);
 
   Ranks& ranks() const { return ranks_; }
+  SamplerTables& tables() const { return leader().tables(); }  // the first rank's
 
   // DecodeSteps::Reserve on every rank.
   Status Reserve();

@@ -4,30 +4,30 @@
 
 namespace dsv4 {
 
-void Recordings::Run(StepWork kind, int64_t rows, const std::function<void()>& work) {
+void Recordings::Run(const RepeatedStep& step, const std::function<void()>& work) {
   if (RecordsNothing()) return work();
-  Entry& entry = entries_[{kind, rows}];
+  Entry& entry = entries_[step];
   entry.last_run = ++clock_;
-  if (RecordsNext(entry, rows)) Record(entry, work);
+  if (RecordsNext(entry, step)) Record(entry, work);
   if (entry.recording != nullptr) return entry.recording->Launch();
   ++entry.runs;
   work();
 }
 
-bool Recordings::RecordsNext(const Entry& entry, int64_t rows) const {
-  const bool at_once = rows <= kSmall && !entry.waits;
+bool Recordings::RecordsNext(const Entry& entry, const RepeatedStep& step) {
+  const bool at_once = IsSmall(step) && !entry.waits;
   return entry.recording == nullptr && (at_once || entry.runs >= kRunsBefore);
 }
 
-bool Recordings::RecordsNext(StepWork kind, int64_t rows) const {
+bool Recordings::RecordsNext(const RepeatedStep& step) const {
   if (RecordsNothing()) return false;
-  const auto at = entries_.find({kind, rows});
-  return at == entries_.end() ? rows <= kSmall : RecordsNext(at->second, rows);
+  const auto at = entries_.find(step);
+  return at == entries_.end() ? IsSmall(step) : RecordsNext(at->second, step);
 }
 
-void Recordings::Prepare(StepWork kind, int64_t rows, const std::function<void()>& work) {
-  if (!RecordsNext(kind, rows)) return;
-  Entry& entry = entries_[{kind, rows}];
+void Recordings::Prepare(const RepeatedStep& step, const std::function<void()>& work) {
+  if (!RecordsNext(step)) return;
+  Entry& entry = entries_[step];
   entry.last_run = clock_ + 1;  // not the oldest
   Record(entry, work);
 }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "device/device.h"
 #include "dsv4/status.h"
@@ -15,10 +15,20 @@
 namespace dsv4 {
 
 // What a recording does: the model with its logits, the draw of tokens from them with the next step's input, or both.
-enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw };
+// kDraft: passes of a draft module with their draws.
+enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw, kDraft };
+
+// Steps that repeat: the same kernels on the same addresses. Of kDraft `rows` are the places of a draft.
+struct RepeatedStep {
+  StepWork work;
+  int64_t sequences, rows;
+
+  static RepeatedStep OneEach(StepWork work, int64_t sequences) { return {work, sequences, sequences}; }
+  auto operator<=>(const RepeatedStep&) const = default;
+};
 
 // A recorded step starts at once; one that is not recorded is queued kernel by kernel, which the device hides behind
-// the step before as soon as a step takes longer than its launches: from a few sequences on. So small steps are
+// the step before as soon as a step takes longer than its launches: from a few rows on. So small steps are
 // recorded when they first run, others once they have proved to come back, the least used one goes when the share is
 // full, and a step whose recording the device has no memory for runs without. Bits are the same either way: the same
 // kernels on the same arrays. Steps have few sizes (idle_rows.h).
@@ -31,14 +41,13 @@ class Recordings {
   // that of one more may be used.
   Recordings(Device& device, int64_t max_bytes) : device_(device), max_bytes_(max_bytes) {}
 
-  // Queues `work`, which is that of every other call with the same `kind` and `rows` since Clear: the same kernels
-  // on the same addresses.
-  void Run(StepWork kind, int64_t rows, const std::function<void()>& work);
+  // Queues `work`, which is that of every other call with the same `step` since Clear.
+  void Run(const RepeatedStep& step, const std::function<void()>& work);
 
   // Whether the next Run of that would record first; Prepare does that part of it. Recording may wait for a GPU, and
   // for those that write its memory: ranks all do it before one of them launches what waits for others.
-  bool RecordsNext(StepWork kind, int64_t rows) const;
-  void Prepare(StepWork kind, int64_t rows, const std::function<void()>& work);
+  bool RecordsNext(const RepeatedStep& step) const;
+  void Prepare(const RepeatedStep& step, const std::function<void()>& work);
 
   // Forgets all: addresses change. Nothing may be queued.
   void Clear();
@@ -49,7 +58,6 @@ class Recordings {
   int64_t bytes() const { return bytes_; }  // by which the device's free memory has shrunk
 
  private:
-  using Key = std::pair<StepWork, int64_t>;
   struct Entry {
     std::unique_ptr<Recording> recording;
     int64_t runs = 0;  // without one
@@ -57,13 +65,14 @@ class Recordings {
     bool waits = false;  // there was no memory: small steps wait as others do
   };
   bool RecordsNothing() const { return device_.kind() == DeviceKind::kCpu || max_bytes_ == 0; }
-  bool RecordsNext(const Entry& entry, int64_t rows) const;
+  static bool IsSmall(const RepeatedStep& step) { return std::max(step.sequences, step.rows) <= kSmall; }
+  static bool RecordsNext(const Entry& entry, const RepeatedStep& step);
   void Record(Entry& entry, const std::function<void()>& work);
   bool EvictOldest();
 
   Device& device_;
   const int64_t max_bytes_;
-  std::map<Key, Entry> entries_;
+  std::map<RepeatedStep, Entry> entries_;
   int64_t count_ = 0, bytes_ = 0, clock_ = 0;
 };
 

@@ -18,6 +18,8 @@ bool SameModel(const ModelInfo& a, const ModelInfo& b) {
 
 void EngineImpl::CloseDevices(Status why) {
   if (memory_ != nullptr) memory_->engine = nullptr;
+  drafting_.CloseModule();
+  device_round_.reset();
   decode_steps_.reset();
   ranks_.reset();
   memory_.reset();  // sessions and snapshots that are left keep the devices open

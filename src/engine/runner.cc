@@ -81,30 +81,40 @@ void Runner::Forward(const Step& step, Regime rows, const TakeLogits& take) {
   if (!BeginPass()) return;
   if (!Repeats(step, rows)) return Queue(Place(step, rows), take);
   const StepView view = Place(FillUp(step), rows);
-  recordings_.Run(StepWork::kModel, view.num_tokens(), [&] { Queue(view, {}); });
+  recordings_.Run(RepeatedOf(step), [&] { Queue(view, {}); });
   if (take) take(0, step.num_tokens());
 }
 
 bool Runner::Repeats(const Step& step, Regime rows) const {
   const int64_t t = step.num_tokens();
-  return !on_host() && rows == Regime::kDecode && static_cast<int64_t>(step.sequences.size()) == t &&
-         static_cast<int64_t>(step.logit_rows.size()) == t && t <= StepBuffers::kSmallStep;
+  return !on_host() && rows == Regime::kDecode && static_cast<int64_t>(step.logit_rows.size()) == t &&
+         t <= StepBuffers::kSmallStep && step.few_each();
+}
+
+RepeatedStep Runner::RepeatedOf(const Step& step) {
+  const auto [sequences, rows] = IdleRows::SizeOf(step);
+  return {StepWork::kModel, sequences, rows};
 }
 
 bool Runner::RecordsNext(const Step& step, Regime rows) const {
-  return Repeats(step, rows) && recordings_.RecordsNext(StepWork::kModel, StepRows(step.num_tokens()));
+  return Repeats(step, rows) && recordings_.RecordsNext(RepeatedOf(step));
 }
 
 void Runner::Prepare(const Step& step, Regime rows) {
   const StepView view = Place(FillUp(step), rows);
-  recordings_.Prepare(StepWork::kModel, view.num_tokens(), [&] { Queue(view, {}); });
+  recordings_.Prepare(RepeatedOf(step), [&] { Queue(view, {}); });
 }
 
 void Runner::Draft(const Step& step, int64_t place) {
   if (!BeginPass()) return;
   const StepView view = Place(step, Regime::kDecode);
-  const int64_t rows = step.num_tokens();
-  model_->Draft(ctx_, view, place, *memory_, memory_->Logits(rows), memory_->Confidence(rows));
+  QueueDraft(view, place, memory_->Confidence(step.num_tokens()));
+}
+
+Tensor Runner::QueueDraft(const StepView& view, int64_t place, const Tensor& confidence) {
+  const Tensor logits = memory_->Logits(view.num_tokens());
+  model_->Draft(ctx_, view, place, *memory_, logits, confidence);
+  return logits;
 }
 
 void Runner::DownloadDraft(float* logits, float* confidence, int64_t rows) {

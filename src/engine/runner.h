@@ -43,9 +43,10 @@ class Runner {
   // A pass is about to be queued. False: the device has failed, and there is nothing to queue. Forward asks by itself.
   bool BeginPass();
 
-  // Queues the forward pass of `step`, rows of one regime, for which there is room. On a device a step of one token for
-  // each sequence, all with logits, is filled up with idle rows and runs from its recording. `take`, if it is one,
-  // gets all of its logits (LoadedModel::Forward). The calling thread is the device's from here on.
+  // Queues the forward pass of `step`, rows of one regime, for which there is room. On a device a step of few decode
+  // rows for each sequence, all with logits, is filled up with idle rows and runs from the recording of steps with so
+  // many sequences and rows. `take`, if it is one, gets all of its logits (LoadedModel::Forward). The calling thread is
+  // the device's from here on.
   void Forward(const Step& step, Regime rows, const TakeLogits& take);
   // Whether Forward would record first; Prepare does that part of it (Recordings::Prepare).
   bool RecordsNext(const Step& step, Regime rows) const;
@@ -55,6 +56,8 @@ class Runner {
   // sequences.
   void Draft(const Step& step, int64_t place);
   void DownloadDraft(float* logits, float* confidence, int64_t rows);
+  // The part of Draft for passes that advance on the device: queues one of `view`, which Place gave; its logits.
+  Tensor QueueDraft(const StepView& view, int64_t place, const Tensor& confidence);
 
   // Rows of those logits that the pass made last, f32 [num_rows, V], to the host.
   void DownloadLogits(float* dst, int64_t first_row, int64_t num_rows);
@@ -66,8 +69,10 @@ class Runner {
   Tensor Logits(int64_t num_rows) const { return memory_->Logits(num_rows); }
 
  private:
-  // One token for every sequence, with its logits: the same kernels at the same addresses whatever the positions.
+  // A few decode rows of each sequence, with their logits: the same kernels at the same addresses, whatever the
+  // positions and whichever rows are whose.
   bool Repeats(const Step& step, Regime rows) const;
+  static RepeatedStep RepeatedOf(const Step& step);
 
   Device& device_;
   const std::unique_ptr<LoadedModel> model_;

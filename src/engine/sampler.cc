@@ -208,6 +208,12 @@ void SamplerImpl::Count(TokenId id) {
   ++num_outputs_;
 }
 
+void SamplerImpl::TakeBack(std::span<const TokenId> drawn, size_t num_seen) {
+  for (const TokenId id : drawn) --output_count_[id];
+  for (; seen_.size() > num_seen; seen_.pop_back()) is_seen_[seen_.back()] = false;
+  num_outputs_ -= drawn.size();
+}
+
 // adjusted_ = logits with bias and penalties, each token's computed in float64 and rounded once.
 void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t> allowed) {
   adjusted_.assign(logits.begin(), logits.end());

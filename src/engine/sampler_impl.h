@@ -32,6 +32,9 @@ class SamplerImpl : public Sampler {
 
   // A token that was drawn elsewhere with this sampler's parameters and state.
   void Count(TokenId id);
+  // The tokens drawn or counted since `num_seen` was num_seen() turn out to be none.
+  size_t num_seen() const { return seen_.size(); }
+  void TakeBack(std::span<const TokenId> drawn, size_t num_seen);
 
  private:
   static Status NanError(std::span<const float> logits);

@@ -92,4 +92,6 @@ class SessionImpl : public Session {
   int64_t written_ = 0;  // the most tokens that the rings have held
 };
 
+inline int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(session.tokens().size()); }
+
 }  // namespace dsv4

@@ -76,7 +76,8 @@ class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
   std::vector<std::vector<TokenId>> InLoop(const std::vector<Wanted>& wanted) {
     RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);
     return Run(wanted, [&](std::span<const DecodeItem> items, const TokenFn& fn) {
-      return DecodeLoop(steps, engine_->info(), items, fn).Run();
+      std::vector<LiveItem> live = LiveItemsOf(items);
+      return DecodeLoop(steps, engine_->info(), items, fn, live).Run();
     });
   }
 
@@ -108,7 +109,8 @@ TEST_P(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
       for (int round = 0; round < 2 && status.ok(); ++round) {  // the second begins with the same token for all
         std::vector<DecodeItem> again(items.begin(), items.end());
         if (round == 1) for (DecodeItem& item : again) item.first = 77;
-        status = in_loop ? DecodeLoop(steps, engine_->info(), again, fn).Run() : engine_->Decode(again, fn);
+        std::vector<LiveItem> live = LiveItemsOf(again);
+        status = in_loop ? DecodeLoop(steps, engine_->info(), again, fn, live).Run() : engine_->Decode(again, fn);
       }
       return status;
     });
@@ -124,7 +126,23 @@ TEST_P(DecodeLoopTest, BannedTokensAreAnError) {
   std::vector<DecodeItem> items = {{.session = session.get(), .sampler = sampler.get(), .first = 3, .max_tokens = 1}};
   items[0].allowed = [&none] { return std::span<const uint32_t>(none); };
   const TokenFn fn = [](size_t, const SampledToken&) { return true; };
-  EXPECT_EQ(DecodeLoop(steps, engine_->info(), items, fn).Run().code(), StatusCode::kInvalidArgument);
+  std::vector<LiveItem> live = LiveItemsOf(items);
+  EXPECT_EQ(DecodeLoop(steps, engine_->info(), items, fn, live).Run().code(), StatusCode::kInvalidArgument);
+}
+
+// Behind a pause the sequences go on with what it left, here by another loop.
+TEST_P(DecodeLoopTest, GoesOnBehindAPause) {
+  const auto in_parts = Run(kWanted, [this](std::span<const DecodeItem> items, const TokenFn& fn) {
+    RankDecodeSteps steps(impl().ranks(), engine_->info().vocab_size);
+    std::vector<LiveItem> live = LiveItemsOf(items);
+    Status status;
+    for (int64_t n = 0; !live.empty() && status.ok(); ++n) {
+      int64_t asked = 0;
+      status = DecodeLoop(steps, engine_->info(), items, fn, live).Run([&] { return ++asked > n % 4; });
+    }
+    return status;
+  });
+  EXPECT_EQ(in_parts, OnHost(kWanted));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // comes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,8 +10,11 @@
 #include <vector>
 
 #include "dsv4/sampling.h"
+#include "engine/decode_loop.h"
+#include "engine/device_round.h"
 #include "engine/engine_impl.h"
 #include "engine/lookup_drafter.h"
+#include "engine/round_loop.h"
 #include "support/random.h"
 #include "support/sessions.h"
 #include "support/visible_state.h"
@@ -89,10 +93,33 @@ class Oracle : public Drafter {
   std::map<const Session*, std::pair<size_t, size_t>> watched_;
 };
 
+using DecodeFn = std::function<Status(std::span<const DecodeItem> items, const TokenFn& on_token)>;
+
+// Decode as where a device draws the tokens, with any engine's as that device, which outlives it.
+inline DecodeFn AsOnADevice(Engine& of) {
+  auto& engine = dynamic_cast<EngineImpl&>(of);
+  struct Made {
+    RankDecodeSteps steps;
+    DeviceRound step;
+    explicit Made(EngineImpl& of) : steps(of.ranks(), of.info().vocab_size), step(steps, of.info()) {}
+  };
+  return [&engine, made = std::make_shared<Made>(engine)](std::span<const DecodeItem> items, const TokenFn& on_token) {
+    const ModelInfo& info = engine.info();
+    std::vector<LiveItem> live = LiveItemsOf(items);
+    DecodeLoop loop(made->steps, info, items, on_token, live);
+    RoundLoop rounds(info, engine.drafting(), items, on_token, live, made->step, DeviceRound::kMaxRows);
+    rounds.UseWithoutDrafts(&loop);
+    return rounds.Run();
+  };
+}
+
 // Runs batches of one engine.
 class DraftedDecode {
  public:
   explicit DraftedDecode(Engine& engine) : engine_(dynamic_cast<EngineImpl&>(engine)) {}
+
+  // From now on instead of Engine::Decode.
+  void UseDecode(DecodeFn decode) { decode_ = std::move(decode); }
 
   // Drafts of up to `most` tokens, all of which are verified; null: none.
   std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter,
@@ -127,7 +154,7 @@ class DraftedDecode {
         };
       }
     }
-    const Status status = engine_.Decode(items, [&](size_t i, const SampledToken& token) {
+    const TokenFn on_token = [&](size_t i, const SampledToken& token) {
       DraftOutcome& o = out[i];
       o.ids.push_back(token.id);
       o.logprobs.push_back(token.logprob);
@@ -136,13 +163,13 @@ class DraftedDecode {
       o.lengths.push_back(sessions[i]->tokens().size());
       o.drafted += token.drafted ? 1 : 0;
       return static_cast<int64_t>(o.ids.size()) < wanted[i].ends_after;
-    });
+    };
+    const Status status = decode_ ? decode_(items, on_token) : engine_.Decode(items, on_token);
     EXPECT_TRUE(status.ok()) << status.message();
     for (size_t i = 0; i < wanted.size(); ++i) {
       auto& session = static_cast<SessionImpl&>(*sessions[i]);
       out[i].session = session.tokens();
-      out[i].state = VisibleState(session.memory().layout(), session.cache(),
-                                  static_cast<int64_t>(session.tokens().size()));
+      out[i].state = StateOf(session);
       if (static_cast<int64_t>(session.tokens().size()) < engine_.info().max_context) {
         EXPECT_TRUE(sessions[i]->Append({&out[i].ids.back(), 1}, LogitRows::kLast, &out[i].next_row).ok());
       }
@@ -169,7 +196,14 @@ class DraftedDecode {
   EngineImpl& engine() { return engine_; }
 
  private:
+  // On a GPU, where the host cannot read it, next_row speaks for it.
+  std::vector<uint8_t> StateOf(const SessionImpl& session) const {
+    if (!engine_.runner().on_host()) return {};
+    return VisibleState(session.memory().layout(), session.cache(), static_cast<int64_t>(session.tokens().size()));
+  }
+
   EngineImpl& engine_;
+  DecodeFn decode_;
 };
 
 // Every option of the sampler; sequence i of a batch gets the i-th.

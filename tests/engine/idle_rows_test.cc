@@ -28,6 +28,32 @@ TEST(IdleRows, StepsHaveFewSizes) {
   EXPECT_EQ(sizes.size(), 8u + 14 + 8);
 }
 
+// Steps that verify drafts: all their idle rows are one sequence's.
+TEST(IdleRows, FillUpStepsOfSeveralRowsEach) {
+  const auto device = std::move(Device::Open("cpu")).value();
+  IdleRows idle(*device, 64);
+  idle.Reserve();
+  Step step;
+  for (int64_t row = 0; row < 13; ++row) {
+    step.tokens.push_back(7), step.positions.push_back(90 + row), step.logit_rows.push_back(static_cast<int32_t>(row));
+    step.sequence_of.push_back(row < 5 ? 0 : 1);
+  }
+  step.sequences = {{.start = 90, .begin = 0, .end = 5}, {.start = 95, .begin = 5, .end = 13}};
+  const Step& filled = idle.Fill(step);
+  const auto [sequences, rows] = IdleRows::SizeOf(step);
+  EXPECT_EQ(sequences, 3);
+  EXPECT_EQ(rows, 16);
+  ASSERT_EQ(filled.num_tokens(), rows);
+  ASSERT_EQ(static_cast<int64_t>(filled.sequences.size()), sequences);
+  EXPECT_EQ(filled.sequences.back().begin, 13);
+  EXPECT_EQ(filled.sequences.back().end, 16);
+  EXPECT_TRUE(filled.few_each());
+  for (size_t row = 13; row < 16; ++row) {
+    EXPECT_EQ(filled.sequence_of[row], 2);
+    EXPECT_EQ(filled.positions[row], 0);
+  }
+}
+
 struct Decoded {
   std::vector<std::vector<TokenId>> drawn;
   std::vector<std::vector<uint8_t>> kv;  // of every sequence and rank
@@ -63,7 +89,9 @@ class IdleRowsOfSteps : public ::testing::TestWithParam<const char*> {
       return true;
     };
     RankDecodeSteps steps(impl.ranks(), v);
-    EXPECT_TRUE((on_device ? DecodeLoop(steps, engine->info(), items, fn).Run() : engine->Decode(items, fn)).ok());
+    std::vector<LiveItem> live = LiveItemsOf(items);
+    EXPECT_TRUE(
+        (on_device ? DecodeLoop(steps, engine->info(), items, fn, live).Run() : engine->Decode(items, fn)).ok());
     for (const auto& session : sessions) {
       RankCaches& caches = static_cast<SessionImpl&>(*session).caches();
       for (int r = 0; r < caches.count(); ++r) {

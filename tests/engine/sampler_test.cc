@@ -12,9 +12,11 @@
 #include "base/random.h"
 #include "dsv4/sampling.h"
 #include "base/sample_math.h"
+#include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "support/random.h"
 
 namespace dsv4 {
 namespace {
@@ -486,6 +488,26 @@ TEST(ValidateSampling, NamesFieldValueAndWhatIsAccepted) {
   }
   EXPECT_TRUE(ValidateSampling({}, 10).ok());
   EXPECT_FALSE(Sampler::Create({}, 0).ok());
+}
+
+// What was drawn for a draft leaves no trace.
+TEST(Sampler, TakesBackWhatItDrew) {
+  const int64_t v = 50;
+  const SamplingParams params{.temperature = 1, .repeat_penalty = 1.5f, .frequency_penalty = 0.8f, .seed = 4};
+  SamplerImpl sampler(params, v, 4), untouched(params, v, 4);
+  const std::vector<TokenId> prompt = {3, 9, 9, 40};
+  test::Random random(6);
+  for (SamplerImpl* s : {&sampler, &untouched}) s->AddPrompt(prompt);
+  for (int round = 0; round < 30; ++round) {
+    const std::vector<float> logits = random.Normals(v);
+    const size_t num_seen = sampler.num_seen();
+    std::vector<TokenId> drawn;
+    for (int i = 0; i < round % 4; ++i) drawn.push_back(sampler.Sample(random.Normals(v)).value().id);
+    sampler.TakeBack(drawn, num_seen);
+    ASSERT_EQ(sampler.Sample(logits).value().id, untouched.Sample(logits).value().id);
+    ASSERT_EQ(sampler.num_seen(), untouched.num_seen());
+    ASSERT_EQ(sampler.num_outputs(), untouched.num_outputs());
+  }
 }
 
 }  // namespace

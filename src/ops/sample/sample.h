@@ -41,6 +41,7 @@ struct SampleRow {
   int32_t num_also = 0;
   bool counts = true;  // false: num_outputs and output_count stay as they are
 };
+inline constexpr int64_t kSampleRowBytes = static_cast<int64_t>(sizeof(SampleRow));
 
 // Tokens of a row that cannot be sampled; its state stays as it was.
 inline constexpr int32_t kSampleNan = -1;      // NaN among the logits

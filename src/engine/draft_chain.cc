@@ -1,0 +1,71 @@
+#include "engine/draft_chain.h"
+
+#include "base/check.h"
+#include "ops/advance/advance.h"
+
+namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kOutBytes = kMaxDraftTokens * DraftChain::kMaxSequences * 4;
+
+}  // namespace
+
+int64_t DraftChain::Bytes() { return kMaxSequences * kSampleRowBytes + 2 * kOutBytes; }
+
+DraftChain::~DraftChain() {
+  (void)device().Synchronize();
+  if (tokens_ != nullptr) device().FreeStaging(tokens_);
+  if (confidence_ != nullptr) device().FreeStaging(confidence_);
+}
+
+Status DraftChain::Allocate() {
+  if (confidence_ != nullptr) return {};
+  bool ok = device_rows_.Allocate(device(), kMaxSequences * kSampleRowBytes) &&
+            device_tokens_.Allocate(device(), kOutBytes) && device_confidence_.Allocate(device(), kOutBytes);
+  if (ok && tokens_ == nullptr) tokens_ = static_cast<int32_t*>(device().AllocateStaging(kOutBytes));
+  ok = ok && tokens_ != nullptr;
+  if (ok) confidence_ = static_cast<float*>(device().AllocateStaging(kOutBytes));
+  return confidence_ != nullptr ? Status{} : ResourceExhausted("no memory for drafts");
+}
+
+Status DraftChain::Begin(const Step& step, std::span<const SampleRow> rows, int64_t places) {
+  const int64_t sequences = step.num_tokens();
+  DSV4_CHECK(sequences <= kMaxSequences && places <= kMaxDraftTokens);
+  DSV4_RETURN_IF_ERROR(Allocate());
+  repeated_ = {StepWork::kDraft, sequences, places};
+  view_ = runner_.Place(step, Regime::kDecode);
+  device().Upload(device_rows_.data(), rows.data(), sequences * kSampleRowBytes);
+  return {};
+}
+
+void DraftChain::Run() {
+  const int64_t s = repeated_.sequences;
+  const Tensor tokens{device_tokens_.data(), DType::kI32, {repeated_.rows * s}};
+  const Tensor confidence{device_confidence_.data(), DType::kF32, {repeated_.rows * s}};
+  for (int64_t place = 0; place < repeated_.rows; ++place) {
+    const Tensor drawn = tokens.Rows(place * s, s);
+    const Tensor logits = runner_.QueueDraft(view_, place, confidence.Rows(place * s, s));
+    Sample(runner_.context(),
+           {.logits = logits, .rows = reinterpret_cast<SampleRow*>(device_rows_.data()), .tokens = drawn});
+    Advance(runner_.context(), {.sampled = drawn, .tokens = view_.tokens, .positions = view_.positions,
+                                .sequences = const_cast<SequenceView*>(view_.sequences)});
+  }
+}
+
+void DraftChain::Prepare() {
+  runner_.recordings().Prepare(repeated_, [this] { Run(); });
+}
+
+void DraftChain::Queue() {
+  if (runner_.BeginPass()) runner_.recordings().Run(repeated_, [this] { Run(); });
+}
+
+Status DraftChain::Wait() {
+  const int64_t bytes = repeated_.sequences * repeated_.rows * 4;
+  device().DownloadLater(tokens_, device_tokens_.data(), bytes);
+  device().DownloadLater(confidence_, device_confidence_.data(), bytes);
+  return device().Wait(device().Mark());
+}
+
+}  // namespace dsv4

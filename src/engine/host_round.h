@@ -1,0 +1,27 @@
+// Rounds whose tokens the host draws: Engine::Step, and samplers of whatever kind.
+#pragma once
+
+#include <vector>
+
+#include "engine/round_step.h"
+
+namespace dsv4 {
+
+class EngineImpl;
+
+class HostRound : public RoundStep {
+ public:
+  // `engine` outlives it.
+  explicit HostRound(EngineImpl& engine) : engine_(engine) {}
+
+  Status Run(std::span<const RoundSequence> sequences) override;
+  Result<SampledToken> Draw(size_t i, size_t row) override;
+
+ private:
+  EngineImpl& engine_;
+  std::span<const RoundSequence> sequences_;
+  std::vector<std::vector<float>> logits_;  // of sequences_
+  std::vector<StepItem> step_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,49 @@
+#include "engine/oracle_drafter.h"
+
+#include <utility>
+
+#include "base/random.h"
+
+namespace dsv4 {
+
+namespace {
+
+// What those who are never right may hope for: the policy has to find out.
+constexpr float kHope = 0.7f;
+
+}  // namespace
+
+OracleDrafter::OracleDrafter(std::unique_ptr<Drafter> inner, KnownDrafts known, int64_t vocab_size)
+    : inner_(std::move(inner)), known_(std::move(known)), vocab_size_(vocab_size) {
+  for (const KnownText& text : known_.texts) texts_[text.session] = &text;
+}
+
+Status OracleDrafter::Propose(std::span<Draft> drafts) {
+  DSV4_RETURN_IF_ERROR(inner_->Propose(drafts));
+  for (Draft& draft : drafts) {
+    if (draft.most > 0 && texts_.contains(draft.session)) Replace(draft);
+  }
+  return {};
+}
+
+void OracleDrafter::Replace(Draft& draft) {
+  const KnownText& text = *texts_.at(draft.session);
+  draft.tokens.clear(), draft.confidence.clear();
+  TokenId before = draft.next;
+  for (int64_t i = 0; i < draft.most; ++i) {
+    // tokens[0] stands behind the `begin` tokens of the session; the draft's first behind those and the next one.
+    const size_t at = draft.session->tokens().size() + 1 - text.begin + static_cast<size_t>(i);
+    const TokenId right = at < text.tokens.size() ? text.tokens[at] : -1;
+    TokenId token = right;
+    if (right < 0 || RandomUniform(known_.seed, counter_++) >= known_.right) {
+      const bool repeats = RandomUniform(known_.seed, counter_++) < known_.repeats;
+      token = repeats ? before : static_cast<TokenId>(RandomBits(known_.seed, counter_++) %
+                                                      static_cast<uint64_t>(vocab_size_));
+      if (token == right) token = static_cast<TokenId>((right + 1) % vocab_size_);
+    }
+    draft.tokens.push_back(before = token);
+    draft.confidence.push_back(known_.right > 0 ? static_cast<float>(known_.right) : kHope);
+  }
+}
+
+}  // namespace dsv4

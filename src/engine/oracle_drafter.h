@@ -1,0 +1,37 @@
+// Drafts that are right as often as a measurement wants, at the price of another drafter's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "dsv4/measure.h"
+#include "engine/drafter.h"
+
+namespace dsv4 {
+
+class OracleDrafter : public Drafter {
+ public:
+  // Sessions of known.texts outlive it.
+  OracleDrafter(std::unique_ptr<Drafter> inner, KnownDrafts known, int64_t vocab_size);
+
+  std::unique_ptr<Drafter> TakeInner() { return std::move(inner_); }
+
+  int64_t max_tokens() const override { return inner_->max_tokens(); }
+  bool is_free() const override { return inner_->is_free(); }
+  Status Propose(std::span<Draft> drafts) override;
+  void Observe(const Draft& draft, int64_t accepted) override { inner_->Observe(draft, accepted); }
+
+ private:
+  // In place of what `inner` drafted.
+  void Replace(Draft& draft);
+
+  std::unique_ptr<Drafter> inner_;
+  const KnownDrafts known_;
+  const int64_t vocab_size_;
+  std::map<const Session*, const KnownText*> texts_;
+  uint64_t counter_ = 0;  // of random numbers
+};
+
+}  // namespace dsv4

@@ -1,0 +1,161 @@
+#include "engine/round_loop.h"
+
+#include <algorithm>
+
+#include "base/stopwatch.h"
+
+namespace dsv4 {
+
+RoundLoop::RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const DecodeItem> items,
+                     const TokenFn& on_token, std::vector<LiveItem>& live, RoundStep& step, int64_t max_rows)
+    : info_(info), drafting_(drafting), items_(items), on_token_(on_token), live_(live), step_(step),
+      max_rows_(max_rows) {}
+
+Status RoundLoop::Run() {
+  step_.Forget();
+  while (!live_.empty()) {
+    DSV4_RETURN_IF_ERROR(Propose());
+    DSV4_RETURN_IF_ERROR(plain_ != nullptr && !HasDrafts() ? RunPlain() : RunRound());
+    std::erase_if(live_, [](const LiveItem& l) { return l.ended; });
+  }
+  return {};
+}
+
+bool RoundLoop::WantsDrafts() const {
+  return drafting_.drafter != nullptr &&
+         std::any_of(live_.begin(), live_.end(), [this](const LiveItem& l) { return MostDrafts(l) > 0; });
+}
+
+bool RoundLoop::HasDrafts() const {
+  return std::any_of(drafts_.begin(), drafts_.end(), [](const Draft& d) { return !d.tokens.empty(); });
+}
+
+// The last draw is never appended, and no token lies behind the context's end.
+int64_t RoundLoop::MostDrafts(const LiveItem& live) const {
+  const DecodeItem& item = items_[live.item];
+  if (!item.speculate || live.session == nullptr || live.ended) return 0;
+  const auto length = static_cast<int64_t>(live.session->tokens().size());
+  const int64_t most =
+      std::min({drafting_.max_tokens, item.max_tokens - live.drawn - 1, info_.max_context - length - 1});
+  return std::max<int64_t>(most, 0);
+}
+
+Status RoundLoop::Propose() {
+  drafts_.resize(live_.size());
+  for (size_t i = 0; i < live_.size(); ++i) {
+    Draft& d = drafts_[i];
+    d.tokens.clear(), d.confidence.clear();
+    d.next = live_[i].next;
+    d.most = drafting_.drafter != nullptr ? MostDrafts(live_[i]) : 0;
+    d.session = live_[i].session;
+    d.sampler = live_[i].sampler;
+  }
+  draft_seconds_ = 0;
+  const auto sequences = static_cast<int64_t>(live_.size());
+  if (!WantsDrafts() || !drafting_.policy.Wants(sequences)) return {};
+  const Stopwatch drafting;
+  DSV4_RETURN_IF_ERROR(drafting_.drafter->Propose(drafts_));
+  draft_seconds_ = drafting.Seconds();
+  drafting_.counts.draft_s += draft_seconds_;
+  drafting_.policy.Cut(drafts_, max_rows_);
+  if (!HasDrafts() && !drafting_.drafter->is_free()) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
+  return {};
+}
+
+// Until a draft is worth while; one more step follows then, behind which drafts are made anew.
+Status RoundLoop::RunPlain() {
+  step_.Forget();
+  const auto sequences = static_cast<int64_t>(live_.size());
+  int64_t seen = 0;
+  Stopwatch stepping;
+  return plain_->Run([&] {
+    ++drafting_.counts.steps;
+    // The first one's time is also that of what came before it.
+    if (++seen > 1) drafting_.policy.AddStep(sequences, sequences, stepping.Seconds());
+    stepping = Stopwatch();
+    if (std::any_of(live_.begin(), live_.end(), [](const LiveItem& l) { return l.ended; })) return true;
+    if (!WantsDrafts()) return false;
+    if (!drafting_.drafter->is_free()) return drafting_.policy.Wants(sequences);
+    return Propose().ok() && HasDrafts();
+  });
+}
+
+Status RoundLoop::RunRound() {
+  Status status = StepOnce();
+  // Drafts may be what there is no memory for.
+  if (status.code() == StatusCode::kResourceExhausted && HasDrafts()) {
+    for (Draft& d : drafts_) d.Shorten(0);
+    status = StepOnce();
+  }
+  DSV4_RETURN_IF_ERROR(status);
+  const int64_t before = drafting_.counts.accepted;
+  for (size_t i = 0; i < live_.size(); ++i) DSV4_RETURN_IF_ERROR(Draw(i));
+  const auto sequences = static_cast<int64_t>(live_.size());
+  if (HasDrafts() && !step_.was_first()) {
+    drafting_.policy.AddGain(sequences, drafting_.counts.accepted - before,
+                             draft_seconds_ + step_seconds_ - drafting_.policy.Expect(sequences, sequences));
+  }
+  return {};
+}
+
+Status RoundLoop::StepOnce() {
+  tokens_.resize(std::max(tokens_.size(), live_.size()));
+  sequences_.clear();
+  int64_t rows = 0;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    std::vector<TokenId>& tokens = tokens_[i];
+    tokens.assign(1, live_[i].next);
+    tokens.insert(tokens.end(), drafts_[i].tokens.begin(), drafts_[i].tokens.end());
+    rows += static_cast<int64_t>(tokens.size());
+    sequences_.push_back({.live = &live_[i], .item = &items_[live_[i].item], .tokens = tokens});
+  }
+  const Stopwatch stepping;
+  DSV4_RETURN_IF_ERROR(step_.Run(sequences_));
+  step_seconds_ = stepping.Seconds();
+  const auto sequences = static_cast<int64_t>(live_.size());
+  if (!step_.was_first()) drafting_.policy.AddStep(rows, sequences, step_seconds_);
+  ++drafting_.counts.steps;
+  if (rows > sequences) drafting_.counts.verify_s += step_seconds_;
+  // Until it is drawn, a drafted token is none.
+  for (size_t i = 0; i < live_.size(); ++i) live_[i].session->TakeBack(drafts_[i].tokens.size());
+  return {};
+}
+
+Status RoundLoop::Draw(size_t i) {
+  LiveItem& l = live_[i];
+  const Draft& draft = drafts_[i];
+  const DecodeItem& item = items_[l.item];
+  const auto position = static_cast<int64_t>(l.session->tokens().size()) - 2;
+  const size_t rows = draft.tokens.size() + 1;
+  size_t row = 0;
+  for (;; ++row) {
+    DSV4_ASSIGN_OR_RETURN(SampledToken token, step_.Draw(i, row));
+    token.drafted = row > 0;
+    Emit(l, item, token, on_token_);
+    if (row + 1 == rows || token.id != draft.tokens[row]) break;
+    if (l.ended) {
+      ++row;  // it was drafted rightly, though nothing follows
+      break;
+    }
+    l.session->Commit({&l.next, 1});
+  }
+  if (rows > 1) Count(draft, position, static_cast<int64_t>(row), item);
+  return {};
+}
+
+void RoundLoop::Count(const Draft& draft, int64_t position, int64_t accepted, const DecodeItem& item) {
+  DraftCounts& c = drafting_.counts;
+  ++c.verifications;
+  c.drafted += static_cast<int64_t>(draft.tokens.size());
+  c.accepted += accepted;
+  for (size_t i = 0; i < draft.tokens.size(); ++i) {
+    ++c.drafted_at[i];
+    if (static_cast<int64_t>(i) < accepted) ++c.accepted_at[i];
+  }
+  drafting_.policy.Observe(draft, accepted);
+  drafting_.drafter->Observe(draft, accepted);
+  if (item.on_verification)
+    item.on_verification({.position = position, .proposed = draft.tokens, .accepted = accepted});
+}
+
+}  // namespace dsv4

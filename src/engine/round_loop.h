@@ -1,0 +1,59 @@
+// Engine::Decode in rounds, between which the host waits: drafts, a step that verifies them, draws.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/engine.h"
+#include "dsv4/speculation.h"
+#include "engine/decode_loop.h"
+#include "engine/drafting.h"
+#include "engine/live_item.h"
+#include "engine/round_step.h"
+
+namespace dsv4 {
+
+// A step verifies a draft: it computes the rows of a sequence's next token and of its drafted ones, and every row's
+// token is drawn as the step that had it alone would, with the same random number and the same counts. While draw and
+// draft agree the next row's token counts; the rows behind are taken back. So what is emitted does not depend on the
+// drafts.
+class RoundLoop {
+ public:
+  // All outlive the loop; `live` are the items that go on.
+  RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const DecodeItem> items, const TokenFn& on_token,
+            std::vector<LiveItem>& live, RoundStep& step, int64_t max_rows);
+
+  // Where there is no draft to verify, `loop` decodes, whose steps follow each other without the host.
+  void UseWithoutDrafts(DecodeLoop* loop) { plain_ = loop; }
+
+  // Errors as of Engine::Decode.
+  Status Run();
+
+ private:
+  Status Propose();
+  bool WantsDrafts() const;
+  bool HasDrafts() const;
+  int64_t MostDrafts(const LiveItem& live) const;
+  Status RunPlain();
+  Status RunRound();
+  Status StepOnce();
+  // Draws the tokens of live_[i]'s rows.
+  Status Draw(size_t i);
+  void Count(const Draft& draft, int64_t position, int64_t accepted, const DecodeItem& item);
+
+  const ModelInfo& info_;
+  Drafting& drafting_;
+  const std::span<const DecodeItem> items_;
+  const TokenFn& on_token_;
+  std::vector<LiveItem>& live_;
+  RoundStep& step_;
+  const int64_t max_rows_;  // of a step
+  DecodeLoop* plain_ = nullptr;
+  std::vector<Draft> drafts_;  // of live_
+  double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round
+  std::vector<std::vector<TokenId>> tokens_;
+  std::vector<RoundSequence> sequences_;
+};
+
+}  // namespace dsv4
