@@ -334,6 +334,12 @@ int RunBench(const BenchOptions& options) {
     BenchLinears(options, *engine, meter, tokens, /*budget_s=*/options.budget_s > 0 ? plan.budget_s : 0.3);
     return kExitDone;
   }
+  if (options.draft_rows || options.draft_right) {
+    for (const int64_t context : plan.contexts) {
+      for (const int64_t batch : plan.batches) BenchDrafts(options, *engine, batch, context, plan.tokens);
+    }
+    return kExitDone;
+  }
   Bench bench(options, plan, *engine, meter, progress);
   for (const int64_t tokens : plan.prompts) bench.Prefill(tokens);
   for (const int64_t context : plan.contexts) {

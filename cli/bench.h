@@ -54,6 +54,9 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
 // The last rows of prompts, computed in each of the ways that a GPU has for them, against float32 inputs.
 int BenchErrors(const BenchOptions& options, const EngineOptions& model);
 
+// What the drafts of options.draft_rows and draft_right cost and give, in decode runs of `tokens` a sequence.
+void BenchDrafts(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens);
+
 int BenchWriteCheckpoint(const BenchOptions& options);
 
 }  // namespace dsv4::cli

@@ -246,6 +246,13 @@ void AddBench(CLI::App* app, Command* chosen) {
               o->shapes.push_back(shape);
             }
           });
+  AddCounts(c, "--draft-rows", &o->draft_rows, kMaxDraftTokens + 1,
+            "with --speculate: instead, steps that verify drafts, by rows of one sequence in them");
+  AddCounts(c, "--draft-right", &o->draft_right, 100,
+            "with --speculate: instead, decoding with drafts whose tokens are right so often, in percent, at the price "
+            "of the drafter's own", /*least=*/0);
+  AddInteger(c, "--draft-repeats", &o->draft_repeats, 0, 100,
+             "of tokens that are not right so many percent like the one in front (default 0)");
   AddCountExperts(c, &o->model, &o->count_experts_file);
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
@@ -266,6 +273,8 @@ void AddBench(CLI::App* app, Command* chosen) {
     if (!IsCpu(o->model.device) && (o->linears || o->ops.value_or(false))) {
       throw UsageError("--ops and --linears measure the CPU; add --device cpu");
     }
+    if ((o->draft_rows || o->draft_right) && o->model.speculate == Speculate::kOff)
+      throw UsageError("--draft-rows and --draft-right measure drafts; add --speculate mtp, dspark or lookup");
     if (!o->shapes.empty() && !o->linears) throw UsageError("--shapes are those of --linears; add it");
     if (o->first_token && o->linears) throw UsageError("bench takes one of --first-token and --linears, not both");
     *chosen = [o] { return RunBench(*o); };

@@ -79,16 +79,16 @@ void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std
 }
 
 void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
-               const std::string& help) {
+               const std::string& help, int64_t least) {
   AddText(app, names, "N,N,...", help, [=](const std::string& text) {
     counts->emplace();
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
       int64_t value = 0;
       const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-      if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > largest) {
-        throw UsageError(names + " holds '" + word + "'; accepted: numbers from 1 to " + std::to_string(largest) +
-                         ", separated by commas");
+      if (error != std::errc() || end != word.data() + word.size() || value < least || value > largest) {
+        throw UsageError(names + " holds '" + word + "'; accepted: numbers from " + std::to_string(least) + " to " +
+                         std::to_string(largest) + ", separated by commas");
       }
       (*counts)->push_back(value);
     }

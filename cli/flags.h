@@ -88,7 +88,7 @@ void AddBytes(CLI::App* app, const std::string& flags, int64_t* value, const std
 
 // "512,8192"; an empty list leaves that part out.
 void AddCounts(CLI::App* app, const std::string& names, std::optional<std::vector<int64_t>>* counts, int64_t largest,
-               const std::string& help);
+               const std::string& help, int64_t least = 1);
 
 void AddModelDir(CLI::App* app, std::string* dir);
 // What a command does with the model: it generates (or says what that takes), and drafts; it has contexts of its own;

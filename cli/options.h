@@ -110,6 +110,9 @@ struct BenchOptions {
   std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
   bool errors = false;      // instead: how far prompts of these lengths are from float32 inputs (GPU)
   bool first_token = false;  // the time to the first token by phases instead
+  // drafts instead: rows of one sequence in a step that verifies, and shares of tokens that are right, in percent
+  std::optional<std::vector<int64_t>> draft_rows, draft_right;
+  int64_t draft_repeats = 0;  // of wrong tokens, in percent: like the one in front
   std::string count_experts_file;
   std::string disk;     // write the synthetic weights into this folder instead of measuring
   bool json = false;

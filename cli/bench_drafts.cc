@@ -1,0 +1,154 @@
+// dsv4 bench --drafts: what drafts would give if they were right so often, and what the steps that verify them take.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench.h"
+#include "dsv4/sampling.h"
+#include "dsv4/snapshot.h"
+#include "errors.h"
+#include "format.h"
+
+namespace dsv4::cli {
+
+namespace {
+
+// What a batch decoded until its first sequence was through.
+struct DraftedRun {
+  double seconds = 0;
+  int64_t tokens = 0;
+  DraftCounts counts;  // of the run
+  std::vector<std::vector<TokenId>> texts;
+
+  double rate() const { return static_cast<double>(tokens) / seconds; }
+  double a_step(double of_all) const { return of_all / static_cast<double>(std::max<int64_t>(counts.steps, 1)); }
+  double ms() const { return a_step(1e3 * seconds); }
+};
+
+class DraftBench {
+ public:
+  DraftBench(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens)
+      : options_(options), engine_(engine), batch_(batch), context_(context), tokens_(tokens) {
+    for (int64_t i = 0; i < batch; ++i) {
+      const auto session = Must(engine.NewSession());
+      const std::vector<TokenId> ids = SomeTokens(context, static_cast<uint64_t>(i) + 7, engine.info().vocab_size);
+      Must(session->Append(ids, LogitRows::kNone, nullptr));
+      starts_.push_back(Must(session->Snapshot()));
+    }
+    off_ = Measure({}, /*drafts=*/false);
+    known_ = off_.texts;
+  }
+
+  // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
+  void Rows(int64_t rows) {
+    const DraftedRun run =
+        rows == 1 ? off_ : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true);
+    const double verify = rows == 1 ? run.ms() : run.a_step(1e3 * run.counts.verify_s);
+    const double draft = run.a_step(1e3 * run.counts.draft_s);
+    Json row = Head("verify");
+    row["rows"] = rows;
+    row["repeats"] = Repeats();
+    row["ms_verify"] = verify;
+    row["ms_draft"] = draft;
+    row["ms_round"] = run.ms();
+    row["of_one_row"] = verify / off_.ms();
+    Report(options_, row, What() + ", " + std::to_string(rows) + " rows each: " + FormatFixed(verify, 3) + " ms, " +
+                              FormatFixed(verify / off_.ms(), 2) + " times one, and " + FormatFixed(draft, 3) +
+                              " ms of drafting");
+  }
+
+  // Drafts of which each token is right with probability `right`, as many as the policy takes.
+  void Right(double right) {
+    const DraftedRun run = Measure({.right = right, .repeats = Repeats()}, true);
+    const auto& c = run.counts;
+    Json row = Head("drafts");
+    row["right"] = right;
+    row["tokens_per_s"] = run.rate();
+    row["tokens_per_s_off"] = off_.rate();
+    row["gain"] = run.rate() / off_.rate();
+    row["tokens_per_step"] = run.a_step(static_cast<double>(run.tokens));
+    row["drafted_per_step"] = run.a_step(static_cast<double>(c.drafted));
+    row["accepted_per_step"] = run.a_step(static_cast<double>(c.accepted));
+    row["verifications"] = c.verifications;
+    row["steps"] = c.steps;
+    row["ms_draft"] = run.a_step(1e3 * c.draft_s);
+    Report(options_, row, What() + ", right with " + FormatFixed(right, 2) + ": " + FormatFixed(run.rate(), 1) +
+                              " tok/s, " + FormatFixed(run.rate() / off_.rate(), 3) + " times without, " +
+                              FormatFixed(run.a_step(static_cast<double>(run.tokens)), 2) + " tokens a step");
+  }
+
+ private:
+  double Repeats() const { return static_cast<double>(options_.draft_repeats) / 100; }
+  Json Head(const char* phase) const { return {{"phase", phase}, {"batch", batch_}, {"context", context_}}; }
+  std::string What() const {
+    return "batch " + std::to_string(batch_) + " context " + std::to_string(context_);
+  }
+
+  // One run; what comes first warms up, and the policy finds out.
+  DraftedRun Measure(KnownDrafts drafts, bool with) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<std::unique_ptr<Sampler>> samplers;
+    std::vector<DecodeItem> items;
+    DraftedRun run;
+    const auto total = static_cast<size_t>(tokens_ * (options_.repeat + 1));
+    for (size_t i = 0; i < starts_.size(); ++i) {
+      sessions.push_back(Must(engine_.NewSession(*starts_[i])));
+      SamplingParams params = options_.sampling;
+      params.seed = i;
+      samplers.push_back(Must(Sampler::Create(params, engine_.info().vocab_size)));
+      const TokenId first = SomeTokens(1, i + 1000, engine_.info().vocab_size).front();
+      run.texts.push_back({first});
+      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = first,
+                       .max_tokens = static_cast<int64_t>(total), .speculate = with});
+      if (with) drafts.texts.push_back({sessions.back().get(), static_cast<size_t>(context_), known_[i]});
+    }
+    if (with) Must(ReplaceDrafts(engine_, std::move(drafts)));
+    DraftCounts before;
+    bool counts = false, more = true;
+    Clock::time_point start;
+    Must(engine_.Decode(items, [&](size_t item, const SampledToken& token) {
+      run.texts[item].push_back(token.id);
+      if (!counts && static_cast<int64_t>(run.texts[item].size()) > tokens_ && !token.drafted) {
+        counts = true;
+        before = engine_.draft_counts();
+        start = Clock::now();
+      } else if (counts && more) {
+        ++run.tokens;
+        run.seconds = Seconds(start, Clock::now());
+        run.counts = Since(before);
+      }
+      more = more && run.texts[item].size() <= total;
+      return more || !with;  // the texts are wanted whole
+    }));
+    if (with) Must(ReplaceDrafts(engine_, {}));
+    return run;
+  }
+
+  DraftCounts Since(const DraftCounts& before) const {
+    DraftCounts c = engine_.draft_counts();
+    c.steps -= before.steps, c.verifications -= before.verifications;
+    c.drafted -= before.drafted, c.accepted -= before.accepted;
+    c.draft_s -= before.draft_s, c.verify_s -= before.verify_s;
+    return c;
+  }
+
+  const BenchOptions& options_;
+  Engine& engine_;
+  const int64_t batch_, context_, tokens_;
+  std::vector<std::shared_ptr<const KvSnapshot>> starts_;
+  DraftedRun off_;
+  std::vector<std::vector<TokenId>> known_;
+};
+
+}  // namespace
+
+void BenchDrafts(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens) {
+  DraftBench bench(options, engine, batch, context, tokens);
+  for (const int64_t rows : options.draft_rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
+  for (const int64_t percent : options.draft_right.value_or(std::vector<int64_t>()))
+    bench.Right(static_cast<double>(percent) / 100);
+}
+
+}  // namespace dsv4::cli
