@@ -61,7 +61,7 @@ class FakeDevice : public Device {
 
 constexpr auto kNothing = [] {};
 
-RepeatedStep Step(int64_t sequences, StepWork work = StepWork::kModel) {
+RepeatedStep StepOfSize(int64_t sequences, StepWork work = StepWork::kModel) {
   return RepeatedStep::OneEach(work, sequences);
 }
 
@@ -69,26 +69,26 @@ RepeatedStep Step(int64_t sequences, StepWork work = StepWork::kModel) {
 TEST(Recordings, PreparingRecordsAndRunsNothing) {
   FakeDevice device;
   Recordings recordings(device, 1000);
-  EXPECT_TRUE(recordings.RecordsNext(Step(1)));
-  recordings.Prepare(Step(1), kNothing);
-  EXPECT_FALSE(recordings.RecordsNext(Step(1)));
+  EXPECT_TRUE(recordings.RecordsNext(StepOfSize(1)));
+  recordings.Prepare(StepOfSize(1), kNothing);
+  EXPECT_FALSE(recordings.RecordsNext(StepOfSize(1)));
   EXPECT_EQ(device.launches, 0);
-  recordings.Run(Step(1), kNothing);
+  recordings.Run(StepOfSize(1), kNothing);
   EXPECT_EQ(device.launches, 1);
   EXPECT_EQ(device.recorded, 1);
   for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) {
-    EXPECT_FALSE(recordings.RecordsNext(Step(20)));
-    recordings.Run(Step(20), kNothing);
+    EXPECT_FALSE(recordings.RecordsNext(StepOfSize(20)));
+    recordings.Run(StepOfSize(20), kNothing);
   }
-  EXPECT_TRUE(recordings.RecordsNext(Step(20)));
+  EXPECT_TRUE(recordings.RecordsNext(StepOfSize(20)));
 }
 
 TEST(Recordings, NoMemoryForThemMeansNone) {
   FakeDevice device;
   Recordings recordings(device, 0);
-  EXPECT_FALSE(recordings.RecordsNext(Step(1)));
+  EXPECT_FALSE(recordings.RecordsNext(StepOfSize(1)));
   int64_t runs = 0;
-  for (int i = 0; i < 3; ++i) recordings.Run(Step(1), [&] { ++runs; });
+  for (int i = 0; i < 3; ++i) recordings.Run(StepOfSize(1), [&] { ++runs; });
   EXPECT_EQ(runs, 3);
   EXPECT_EQ(device.recorded, 0);
 }
@@ -96,16 +96,16 @@ TEST(Recordings, NoMemoryForThemMeansNone) {
 TEST(Recordings, SmallStepsAreRecordedAtOnceOthersWhenTheyComeBack) {
   FakeDevice device;
   Recordings recordings(device, 1000);
-  recordings.Run(Step(1), kNothing);
+  recordings.Run(StepOfSize(1), kNothing);
   EXPECT_EQ(device.launches, 1);
   int64_t plain = 0;
-  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(Step(20), [&] { ++plain; });
+  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(StepOfSize(20), [&] { ++plain; });
   EXPECT_EQ(plain, Recordings::kRunsBefore);
   EXPECT_EQ(device.recorded, 1);
-  recordings.Run(Step(20), kNothing);
+  recordings.Run(StepOfSize(20), kNothing);
   EXPECT_EQ(device.recorded, 2);
   EXPECT_EQ(device.launches, 2);
-  recordings.Run(Step(1, StepWork::kDraw), kNothing);
+  recordings.Run(StepOfSize(1, StepWork::kDraw), kNothing);
   EXPECT_EQ(device.recorded, 3) << "another kind of work";
   recordings.Run({StepWork::kModel, 1, 4}, kNothing);
   EXPECT_EQ(device.recorded, 4) << "other rows of as many sequences";
@@ -116,18 +116,18 @@ TEST(Recordings, SmallStepsAreRecordedAtOnceOthersWhenTheyComeBack) {
 TEST(Recordings, TheLeastUsedGoesWhenTheShareIsFull) {
   FakeDevice device;
   Recordings recordings(device, 300);
-  for (int64_t n = 1; n <= 3; ++n) recordings.Run(Step(n), kNothing);
+  for (int64_t n = 1; n <= 3; ++n) recordings.Run(StepOfSize(n), kNothing);
   EXPECT_EQ(recordings.bytes(), 300);
-  recordings.Run(Step(1), kNothing);
-  recordings.Run(Step(4), kNothing);  // 2 goes
+  recordings.Run(StepOfSize(1), kNothing);
+  recordings.Run(StepOfSize(4), kNothing);  // 2 goes
   EXPECT_EQ(recordings.count(), 3);
   EXPECT_EQ(device.free, 700);
   EXPECT_EQ(device.recorded, 4);
-  recordings.Run(Step(1), kNothing);
+  recordings.Run(StepOfSize(1), kNothing);
   EXPECT_EQ(device.recorded, 4) << "1 was used later than 2";
-  recordings.Run(Step(2), kNothing);
+  recordings.Run(StepOfSize(2), kNothing);
   EXPECT_EQ(device.recorded, 5);
-  for (int64_t n = 1; n < 200; ++n) recordings.Run(Step(n % 8 + 1), kNothing);
+  for (int64_t n = 1; n < 200; ++n) recordings.Run(StepOfSize(n % 8 + 1), kNothing);
   EXPECT_LE(recordings.bytes(), 300);
 }
 
@@ -135,7 +135,7 @@ TEST(Recordings, WithoutMemoryOthersGoFirstAndThenStepsRunWithout) {
   FakeDevice device;
   device.free = 250;
   Recordings recordings(device, 1000);
-  for (int64_t n = 1; n <= 3; ++n) recordings.Run(Step(n), kNothing);
+  for (int64_t n = 1; n <= 3; ++n) recordings.Run(StepOfSize(n), kNothing);
   EXPECT_EQ(recordings.count(), 2) << "the third took the place of the first";
   EXPECT_EQ(device.launches, 3);
   recordings.Clear();
@@ -145,11 +145,11 @@ TEST(Recordings, WithoutMemoryOthersGoFirstAndThenStepsRunWithout) {
   device.free = 50;
   int64_t runs = 0;
   device.launches = 0;
-  for (int i = 0; i < 5; ++i) recordings.Run(Step(1), [&] { ++runs; });
+  for (int i = 0; i < 5; ++i) recordings.Run(StepOfSize(1), [&] { ++runs; });
   EXPECT_EQ(device.launches, 0);
   EXPECT_EQ(runs, 5 + 1) << "five plain steps, one attempt to record";
   device.free = 500;
-  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(Step(1), kNothing);
+  for (int64_t i = 0; i < Recordings::kRunsBefore; ++i) recordings.Run(StepOfSize(1), kNothing);
   EXPECT_GT(device.launches, 0) << "tried again once there was time for it";
 }
 
@@ -165,13 +165,13 @@ TEST(Recordings, MakeRoomForKv) {
   EXPECT_TRUE(ReserveKv(of_ranks, reserve).ok());
   EXPECT_EQ(attempts, 1);
   for (int64_t n = 1; n <= 3; ++n) {
-    for (Recordings* r : of_ranks) r->Run(Step(n), kNothing);
+    for (Recordings* r : of_ranks) r->Run(StepOfSize(n), kNothing);
   }
   EXPECT_TRUE(ReserveKv(of_ranks, reserve).ok());
   EXPECT_EQ(attempts, 3);
   EXPECT_EQ(recordings.count(), 0);
   EXPECT_EQ(others.count(), 0) << "ranks record the same steps";
-  recordings.Run(Step(1), kNothing);
+  recordings.Run(StepOfSize(1), kNothing);
   EXPECT_EQ(recordings.count(), 0) << "the memory is not taken back at once";
   device.free = 500;
   EXPECT_EQ(ReserveKv(of_ranks, reserve).code(), StatusCode::kResourceExhausted);

@@ -13,7 +13,7 @@ namespace {
 
 using TokenIds = std::vector<TokenId>;
 
-TokenIds Counting(size_t n, TokenId first = 0) {
+TokenIds CountingIds(size_t n, TokenId first = 0) {
   TokenIds ids(n);
   std::iota(ids.begin(), ids.end(), first);
   return ids;
@@ -31,7 +31,7 @@ class KvBlocksTest : public ::testing::Test {
 };
 
 TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
-  const TokenIds ids = Counting(700);
+  const TokenIds ids = CountingIds(700);
   blocks_.Kept(CutPlace::kMemory, std::span(ids).first(255));
   EXPECT_TRUE(Take().empty());
   blocks_.Kept(CutPlace::kMemory, std::span(ids).first(300));
@@ -41,7 +41,7 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
   EXPECT_EQ(first[0], "BlockStored");
   ASSERT_EQ(first[1].size(), 1u);
   EXPECT_TRUE(first[2].is_null());
-  EXPECT_EQ(first[3], Json(Counting(256)));
+  EXPECT_EQ(first[3], Json(CountingIds(256)));
   EXPECT_EQ(first[4], 256);
   EXPECT_TRUE(first[5].is_null());
   EXPECT_EQ(first[6], "gpu");
@@ -51,7 +51,7 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0][1].size(), 1u);
   EXPECT_EQ(events[0][2], first[1][0]);
-  EXPECT_EQ(events[0][3], Json(Counting(256, 256)));
+  EXPECT_EQ(events[0][3], Json(CountingIds(256, 256)));
 
   blocks_.Dropped(CutPlace::kMemory, std::span(ids).first(300));
   EXPECT_TRUE(Take().empty());  // the longer cut has it, too
@@ -63,7 +63,7 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
 }
 
 TEST_F(KvBlocksTest, HashesStandForAllThatComesBefore) {
-  TokenIds a = Counting(512), b = a;
+  TokenIds a = CountingIds(512), b = a;
   b[0] = 9;
   blocks_.Kept(CutPlace::kMemory, a);
   blocks_.Kept(CutPlace::kMemory, b);
@@ -74,7 +74,7 @@ TEST_F(KvBlocksTest, HashesStandForAllThatComesBefore) {
 }
 
 TEST_F(KvBlocksTest, PlacesAreApartAndClearedTogether) {
-  const TokenIds ids = Counting(256);
+  const TokenIds ids = CountingIds(256);
   blocks_.Kept(CutPlace::kMemory, ids);
   blocks_.Kept(CutPlace::kDisk, ids);
   std::vector<Json> events = Take();
