@@ -374,7 +374,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   CheckModel(api, fields);
   const std::string tenant = TenantOf(api, exchange->request());
   const JsonDocument before(ReadPrevious(api, fields, tenant));
-  const bool store = api.responses != nullptr && fields.Bool("store").value_or(true);
+  const bool store = fields.Bool("store").value_or(true) && api.responses != nullptr;
   fields.RefuseUnlessEmpty("background", "responses are made while the client waits");
   fields.RefuseUnlessEmpty("conversation", "this server keeps none; send the whole input");
   fields.RefuseUnlessEmpty("prompt", "this server keeps no prompt templates");
