@@ -173,17 +173,17 @@ PAGE = 256  # tokens
 
 def kv_of_three():
     """Room for three sequences of one page each; the second page of any is too much. What a sequence takes on all ranks
-    together, wherever they are, a server tells that has room for none."""
-    server = Server("--kv-budget", 1)
+    together, wherever they are, a server tells of those that it has no room for."""
+    server = Server("--kv-budget", 16 << 20)
 
     def kv_of(tokens):
         reply = server.post("/v1/completions", {"prompt": [5] * (tokens - 1)})
         return int(re.search(r"needs ([0-9]+) bytes of KV", reply.json["error"]["message"])[1])
 
-    few, many = kv_of(2), kv_of(1002)
+    few, many = kv_of(200000), kv_of(300000)
     server.stop()
-    per_token = (many - few) / 1000
-    return int(3 * (few - 2 * per_token) + 3.5 * PAGE * per_token)
+    per_token = (many - few) / 100000
+    return int(3 * (few - 200000 * per_token) + 3.5 * PAGE * per_token)
 
 
 class Memory(ServerTestCase):
