@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace dsv4::server {
 
 namespace {
 
+constexpr std::string_view kUserMarker = "<｜User｜>";
 constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 
 bool HasPenalties(const SamplingParams& s) {
@@ -46,7 +48,8 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
       post_(std::move(post)),
       cache_(engine, tokenizer, metrics, WithWake(options.prefix_cache)),
       expert_watch_(engine, metrics, options.count_experts_file),
-      dsml_marker_(tokenizer.FindToken(kDsmlMarker)) {
+      dsml_marker_(tokenizer.FindToken(kDsmlMarker)),
+      user_marker_(tokenizer.FindToken(kUserMarker)) {
   step_begin_ = Clock::now();
   admission_limit_ = options_.max_running;
   mask_workers_ = std::make_unique<MaskWorkers>(options_.mask_threads, [this] { Wake(); });

@@ -63,8 +63,9 @@ bool Scheduler::ShouldWait(const Sequence& s, size_t cut) {
   return false;
 }
 
-// The cuts that `s` makes while it reads: where another conversation left this one's way, every so many tokens, and
-// before the last token of the prompt. From there other replies to the same prompt start, and the next turn of a
+// The cuts that `s` makes while it reads: where another conversation left this one's way, where the first user begins
+// to speak (an agent that compacts its conversation keeps what stands before that), every so many tokens, and before
+// the last token of the prompt. From there other replies to the same prompt start, and the next turn of a
 // conversation whose reasoning the encoder leaves out ("<think>" is that last token).
 void Scheduler::PlanCuts(Sequence& s, size_t common) {
   s.cuts.clear();
@@ -75,6 +76,10 @@ void Scheduler::PlanCuts(Sequence& s, size_t common) {
     for (size_t at = (begin / interval + 1) * interval; at + interval / 4 < end; at += interval) s.cuts.push_back(at);
   }
   if (common >= begin + kWorthWaiting && common < end) s.cuts.push_back(common);
+  const auto prompt_end = s.ids.begin() + static_cast<ptrdiff_t>(s.prompt_size);
+  const auto user = user_marker_ ? std::find(s.ids.begin(), prompt_end, *user_marker_) : prompt_end;
+  const auto spoken = static_cast<size_t>(user - s.ids.begin());
+  if (spoken >= begin + kWorthWaiting && spoken < end) s.cuts.push_back(spoken);
   s.cuts.push_back(end);
   std::sort(s.cuts.begin(), s.cuts.end());
   s.cuts.erase(std::unique(s.cuts.begin(), s.cuts.end()), s.cuts.end());

@@ -9,7 +9,7 @@ from support import ServerTestCase, main
 
 TURNS, COMPACTED = 30, 20
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PROJECT = (DOCS / "architecture.md").read_text()  # what an agent is told of a project
+PROJECT = "".join((DOCS / name).read_text() for name in ["architecture.md", "glossary.md"])  # what an agent is told of a project
 FILES = (DOCS / "model.md").read_text()
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TOOLS = [("Read", "Reads a file.", {"file_path": "string", "offset": "integer", "limit": "integer"}),
