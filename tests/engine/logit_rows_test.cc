@@ -1,5 +1,6 @@
 // Rows of logits: every one that is asked for, as many at a time as the memory plan has room for.
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "dsv4/inspect.h"
@@ -30,7 +31,17 @@ TEST(LogitRows, OfRanksAreMadeInPieces) {
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> ids = SomeTokens(300, 1, engine->info().vocab_size);
-  EXPECT_EQ(AllLogits(*engine, ids), AllLogits(*engine, ids, 1));
+  const std::vector<float> all = AllLogits(*engine, ids);
+  ASSERT_EQ(all.size(), ids.size() * static_cast<size_t>(engine->info().vocab_size));
+  // Rows of every piece, as the last of a prompt that ends there. Ranks cut prompts otherwise than single tokens.
+  for (const size_t n : {size_t{200}, size_t{257}, ids.size()}) {
+    const auto session = std::move(engine->NewSession()).value();
+    std::vector<float> last;
+    ASSERT_TRUE(session->Append(std::span(ids).first(n), LogitRows::kLast, &last).ok());
+    EXPECT_EQ(last, std::vector<float>(all.begin() + static_cast<ptrdiff_t>((n - 1) * last.size()),
+                                       all.begin() + static_cast<ptrdiff_t>(n * last.size())))
+        << n;
+  }
 }
 
 TEST(LogitRows, OfSeveralSequencesShareAPass) {
