@@ -88,7 +88,7 @@ void Runner::Forward(const Step& step, Regime rows, const TakeLogits& take) {
 bool Runner::Repeats(const Step& step, Regime rows) const {
   const int64_t t = step.num_tokens();
   return !on_host() && rows == Regime::kDecode && static_cast<int64_t>(step.logit_rows.size()) == t &&
-         t <= StepBuffers::kSmallStep && step.few_each();
+         t <= StepBuffers::kSmallStep && step.most_each() <= 1 + kMaxDraftTokens;
 }
 
 RepeatedStep Runner::RepeatedOf(const Step& step) {

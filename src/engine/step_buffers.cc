@@ -77,7 +77,7 @@ StepView StepBuffers::Place(const Step& step) {
           .sequences = reinterpret_cast<const SequenceView*>(base + b.sequences_at),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
           .logit_rows = {base + b.rows_at, DType::kI32, {rows}},
-          .few_each = step.few_each()};
+          .most_each = step.most_each()};
 }
 
 }  // namespace dsv4

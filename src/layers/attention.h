@@ -88,7 +88,7 @@ struct AttentionBuffers {
 // When a step's rows go into the cache.
 enum class Appends : uint8_t {
   kBefore,  // attention reads them, in the launch that makes them, unless a plan is by tokens: where no sequence has
-            // more than kSpareSlots tokens
+            // more tokens than one and those that rings have slots to spare for
   kAfter,
   kNever,   // for layers that do not compress, in decode steps of more than one token a sequence. There cache.positions
             // say which rows a token sees, rope where it stands

@@ -20,9 +20,10 @@ void LoadedModel::Draft(const ExecContext&, const StepView&, int64_t, StepMemory
   DSV4_CHECK(false, "the model has no draft module");
 }
 
-bool Step::few_each() const {
-  return std::all_of(sequences.begin(), sequences.end(),
-                     [](const SequenceView& s) { return s.end - s.begin <= kSpareSlots; });
+int64_t Step::most_each() const {
+  int64_t most = 0;
+  for (const SequenceView& s : sequences) most = std::max(most, s.end - s.begin);
+  return most;
 }
 
 StepView HostView(const Step& step) {
@@ -30,7 +31,7 @@ StepView HostView(const Step& step) {
           .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
           .logit_rows = ViewOf(step.logit_rows, DType::kI32),
-          .few_each = step.few_each()};
+          .most_each = step.most_each()};
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,

@@ -67,7 +67,7 @@ struct Step {
   std::vector<int32_t> logit_rows;        // [R]: rows of [0, T) whose logits are wanted
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  bool few_each() const;  // as StepView's
+  int64_t most_each() const;  // as StepView's
   void Clear() {  // keeps the memory
     tokens.clear(), positions.clear(), sequence_of.clear(), sequences.clear(), logit_rows.clear();
   }
@@ -81,7 +81,7 @@ struct StepView {
   const SequenceView* sequences = nullptr; // [S]
   int64_t num_sequences = 0;
   Tensor logit_rows;                       // i32 [R]
-  bool few_each = false;                   // no sequence has more than kSpareSlots of the tokens
+  int64_t most_each = 0;                   // tokens that a sequence has, at most
 
   int64_t num_tokens() const { return tokens.dim(0); }
 };

@@ -47,7 +47,7 @@ TEST(IdleRows, FillUpStepsOfSeveralRowsEach) {
   ASSERT_EQ(static_cast<int64_t>(filled.sequences.size()), sequences);
   EXPECT_EQ(filled.sequences.back().begin, 13);
   EXPECT_EQ(filled.sequences.back().end, 16);
-  EXPECT_TRUE(filled.few_each());
+  EXPECT_EQ(filled.most_each(), 8);
   for (size_t row = 13; row < 16; ++row) {
     EXPECT_EQ(filled.sequence_of[row], 2);
     EXPECT_EQ(filled.positions[row], 0);

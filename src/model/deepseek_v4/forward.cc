@@ -32,12 +32,13 @@ struct StepRows {
 
 StepRows RowsOf(const ExecContext& ctx, const Model& model, const StepView& step, Activations& a) {
   const int64_t t = step.num_tokens();
+  const int64_t spare = model.kv_layout.layers.front().window_slots - model.kv_layout.window;
   const LayerRows rows{.tokens = step.tokens,
                        .cache = {.window = model.config.window, .sequences = step.sequences,
                                  .num_sequences = step.num_sequences, .sequence_of = step.sequence_of,
                                  .positions = step.positions.i64(), .num_tokens = t},
                        .rope = {},
-                       .appends = step.few_each ? Appends::kBefore : Appends::kAfter};
+                       .appends = step.most_each <= 1 + spare ? Appends::kBefore : Appends::kAfter};
   StepRows both{rows, rows};
   both.plain.rope = {model.weights.plain_frequencies, a.plain_cos_sin.Head(t)};
   both.compress.rope = {model.weights.compress_frequencies, a.compress_cos_sin.Head(t)};

@@ -4,8 +4,9 @@
 //   kv       RmsNorm with `kv_norm`, Rope, RoundKv in the window's row format; with `append` also WindowAppend
 //   index_q  every head: Rope, RoundIndexQuery
 //   compress Compress: only with `append`, and nothing above reads or writes what it does
-// `append` needs that no sequence has more than kSpareSlots tokens in this step: then the slots that are overwritten
-// hold rows that have left the window, and attention, which comes later, does not read them.
+// `append` needs that no sequence has more tokens in this step than one and those that rings have slots to spare for:
+// then the slots that are overwritten hold rows that have left the window, and attention, which comes later, does not
+// read them.
 #pragma once
 
 #include <array>
