@@ -114,6 +114,8 @@ class OwnedMemory {
     bytes_ = bytes;
     return true;
   }
+  // The same where it is empty; what it holds stays.
+  [[nodiscard]] bool AllocateOnce(Device& device, int64_t bytes) { return data_ != nullptr || Allocate(device, bytes); }
   void Reset() {
     if (data_ != nullptr) (device_->*kFree)(data_);
     data_ = nullptr;
@@ -129,5 +131,7 @@ class OwnedMemory {
 };
 using DeviceBuffer = OwnedMemory<&Device::Allocate, &Device::Free>;
 using HostBuffer = OwnedMemory<&Device::AllocateHost, &Device::FreeHost>;
+// Whoever has copies to or from it under way waits for them before it goes.
+using StagingBuffer = OwnedMemory<&Device::AllocateStaging, &Device::FreeStaging>;
 
 }  // namespace dsv4

@@ -6,40 +6,18 @@
 
 namespace dsv4 {
 
-namespace {
-
-int64_t MaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
-
-}  // namespace
-
 int64_t DecodeSteps::Bytes(int64_t vocab_size) {
-  return SamplerTables::Bytes(vocab_size) + kMaxSequences * (kSampleRowBytes + 4 + 4 * MaskWords(vocab_size));
+  return SamplerTables::Bytes(vocab_size) + kMaxSequences * (kSampleRowBytes + 4 + 4 * SampleMaskWords(vocab_size));
 }
 
-DecodeSteps::~DecodeSteps() {
-  (void)device().Synchronize();
-  for (int32_t* p : arrived_) {
-    if (p != nullptr) device().FreeStaging(p);
-  }
-  if (staged_masks_ != nullptr) device().FreeStaging(staged_masks_);
-}
-
-bool DecodeSteps::ReserveStaging() {
-  for (int32_t*& p : arrived_) {
-    if (p == nullptr) p = static_cast<int32_t*>(device().AllocateStaging(kMaxSequences * 4));
-    if (p == nullptr) return false;
-  }
-  if (staged_masks_ == nullptr)
-    staged_masks_ = static_cast<uint32_t*>(device().AllocateStaging(kMaxSequences * 4 * mask_words()));
-  return staged_masks_ != nullptr;
-}
+DecodeSteps::~DecodeSteps() { (void)device().Synchronize(); }
 
 Status DecodeSteps::Reserve() {
-  const auto take = [this](DeviceBuffer& buffer, int64_t bytes_each) {
-    return buffer.data() != nullptr || buffer.Allocate(device(), kMaxSequences * bytes_each);
+  const auto take = [this](auto& buffer, int64_t bytes_each) {
+    return buffer.AllocateOnce(device(), kMaxSequences * bytes_each);
   };
   const bool ok = take(rows_, kSampleRowBytes) && take(tokens_, 4) && take(masks_, 4 * mask_words()) &&
-                  ReserveStaging();
+                  take(arrived_[0], 4) && take(arrived_[1], 4) && take(staged_masks_, 4 * mask_words());
   return ok ? tables_.Reserve() : ResourceExhausted("no memory for the buffers of a decode loop");
 }
 
@@ -94,30 +72,30 @@ void DecodeSteps::PrepareModel() {
 }
 
 void DecodeSteps::TakeMasks(const DecodeSteps& other) {
-  std::copy_n(other.staged_masks_, num_masks_ * mask_words(), staged_masks_);
+  std::copy_n(other.staged_mask(0), num_masks_ * mask_words(), staged_mask(0));
 }
 
 std::span<uint32_t> DecodeSteps::MaskOf(size_t sequence) {
   if (!masked() || masks_of_[sequence] < 0) return {};
-  return {staged_masks_ + masks_of_[sequence] * mask_words(), static_cast<size_t>(mask_words())};
+  return {staged_mask(masks_of_[sequence]), static_cast<size_t>(mask_words())};
 }
 
 void DecodeSteps::QueueDraw(int64_t k) {
-  device().Upload(masks_.data(), staged_masks_, num_masks_ * mask_words() * 4);
+  device().Upload(masks_.data(), staged_masks_.data(), num_masks_ * mask_words() * 4);
   runner_.recordings().Run(Repeated(StepWork::kDraw), [this] { DrawAll(); });
   Fetch(k);
 }
 
 void DecodeSteps::Fetch(int64_t k) {
   const auto at = static_cast<size_t>(k % 2);
-  device().DownloadLater(arrived_[at], sampled_.data, 4 * sampled_.dim(0));
+  device().DownloadLater(arrived_[at].data(), sampled_.data, 4 * sampled_.dim(0));
   marks_[at] = device().Mark();
 }
 
 Result<std::span<const int32_t>> DecodeSteps::Wait(int64_t k) {
   const auto at = static_cast<size_t>(k % 2);
   DSV4_RETURN_IF_ERROR(device().Wait(marks_[at]));
-  return std::span<const int32_t>(arrived_[at], num_sequences_);
+  return std::span(reinterpret_cast<const int32_t*>(arrived_[at].data()), num_sequences_);
 }
 
 }  // namespace dsv4

@@ -63,14 +63,16 @@ class DecodeSteps {
   Result<std::span<const int32_t>> Wait(int64_t k);
 
  private:
-  bool ReserveStaging();
   void PlaceRows(std::span<const Draw> draws);
   StepWork WorkOfModel() const { return masked() ? StepWork::kModel : StepWork::kModelAndDraw; }
   RepeatedStep Repeated(StepWork work) const { return RepeatedStep::OneEach(work, sampled_.dim(0)); }
   void RunModel();
   void DrawAll();
   void Fetch(int64_t k);
-  int64_t mask_words() const { return (vocab_size_ + 31) / 32; }
+  int64_t mask_words() const { return SampleMaskWords(vocab_size_); }
+  uint32_t* staged_mask(int64_t row) const {
+    return reinterpret_cast<uint32_t*>(staged_masks_.data()) + row * mask_words();
+  }
   Device& device() const { return runner_.device(); }
 
   Runner& runner_;
@@ -83,9 +85,9 @@ class DecodeSteps {
 
   SamplerTables tables_;
   DeviceBuffer rows_, tokens_, masks_;  // each for kMaxSequences: SampleRow, token, ids that are allowed
-  std::array<int32_t*, 2> arrived_ = {};                   // tokens of the last two steps, on the host
+  std::array<StagingBuffer, 2> arrived_;  // tokens of the last two steps
   std::array<int64_t, 2> marks_ = {};
-  uint32_t* staged_masks_ = nullptr;
+  StagingBuffer staged_masks_;
 };
 
 }  // namespace dsv4

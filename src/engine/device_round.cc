@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "engine/idle_rows.h"
-#include "engine/sampler_tables.h"
 
 namespace dsv4 {
 
@@ -16,26 +15,19 @@ constexpr int64_t kAlsoBytes = DeviceRound::kMaxRows * (static_cast<int64_t>(kMo
 }  // namespace
 
 int64_t DeviceRound::Bytes(int64_t vocab_size) {
-  return kMaxRows * (kSampleRowBytes + 4 + (vocab_size + 31) / 32 * 4) + kAlsoBytes;
+  return kMaxRows * (kSampleRowBytes + 4 + SampleMaskWords(vocab_size) * 4) + kAlsoBytes;
 }
 
-DeviceRound::~DeviceRound() {
-  (void)device().Synchronize();
-  if (drawn_ != nullptr) device().FreeStaging(drawn_);
-  if (masks_ != nullptr) device().FreeStaging(masks_);
-}
+DeviceRound::~DeviceRound() { (void)device().Synchronize(); }
 
 Status DeviceRound::Reserve() {
-  const auto take = [this](DeviceBuffer& buffer, int64_t bytes) {
-    return buffer.data() != nullptr || buffer.Allocate(device(), bytes);
-  };
   const int64_t mask_bytes = kMaxRows * mask_words() * 4;
-  const bool ok = take(device_rows_, kMaxRows * kSampleRowBytes + kAlsoBytes) && take(device_tokens_, kMaxRows * 4) &&
-                  take(device_masks_, mask_bytes);
-  if (ok && drawn_ == nullptr) drawn_ = static_cast<int32_t*>(device().AllocateStaging(kMaxRows * 4));
-  if (ok && masks_ == nullptr) masks_ = static_cast<uint32_t*>(device().AllocateStaging(mask_bytes));
-  return ok && drawn_ != nullptr && masks_ != nullptr ? tables_.Reserve()
-                                                      : ResourceExhausted("no memory for the draws of a step");
+  const bool ok = device_rows_.AllocateOnce(device(), kMaxRows * kSampleRowBytes + kAlsoBytes) &&
+                  device_tokens_.AllocateOnce(device(), kMaxRows * 4) &&
+                  device_masks_.AllocateOnce(device(), mask_bytes) &&
+                  staged_tokens_.AllocateOnce(device(), kMaxRows * 4) &&
+                  staged_masks_.AllocateOnce(device(), mask_bytes);
+  return ok ? tables_.Reserve() : ResourceExhausted("no memory for the draws of a step");
 }
 
 Status DeviceRound::MakeStep() {
@@ -47,13 +39,8 @@ Status DeviceRound::MakeStep() {
     DSV4_RETURN_IF_ERROR(CheckTokens(info_, start, s.tokens));
     DSV4_RETURN_IF_ERROR(ReserveKv(ranks_.recordings(), [&] { return session.caches().Reserve(start + n); }));
     session.ReserveTokens(static_cast<size_t>(n) + 1);
-    for (int64_t i = 0; i < n; ++i) {
-      step_.tokens.push_back(s.tokens[static_cast<size_t>(i)]);
-      step_.positions.push_back(start + i);
-      step_.sequence_of.push_back(static_cast<int32_t>(step_.sequences.size()));
-      step_.logit_rows.push_back(static_cast<int32_t>(begin + i));
-    }
-    step_.sequences.push_back(session.cache().View(start, begin, begin + n));
+    step_.Add(s.tokens, session.cache().View(start, begin, begin + n));
+    for (int64_t i = 0; i < n; ++i) step_.logit_rows.push_back(static_cast<int32_t>(begin + i));
     caches_.push_back(&session.caches());
   }
   DSV4_CHECK(step_.num_tokens() <= kMaxRows);
@@ -92,13 +79,13 @@ void DeviceRound::AddRows(size_t i) {
 // The sequence's first row, or the one that is drawn next, draws what its item allows now.
 void DeviceRound::PlaceMask(size_t i) {
   const std::span<const uint32_t> allowed = sequences_[i].item->allowed();
-  uint32_t* mask = masks_ + static_cast<int64_t>(i) * mask_words();
+  const int64_t at = static_cast<int64_t>(i) * mask_words() * 4;
+  auto* const mask = reinterpret_cast<uint32_t*>(staged_masks_.data() + at);
   if (allowed.empty()) {
     std::fill_n(mask, mask_words(), ~0u);
   } else {
     std::copy_n(allowed.begin(), mask_words(), mask);
   }
-  const int64_t at = static_cast<int64_t>(i) * mask_words() * 4;
   device().Upload(device_masks_.data() + at, mask, mask_words() * 4);
 }
 
@@ -108,7 +95,7 @@ Status DeviceRound::DrawRows(int64_t first, int64_t count) {
   device().Upload(rows, rows_.data() + first, count * kSampleRowBytes);
   Sample(ranks_.leader().context(), {.logits = ranks_.leader().Logits(first + count).Rows(first, count), .rows = rows,
                                      .tokens = {tokens, DType::kI32, {count}}});
-  device().DownloadLater(drawn_ + first, tokens, count * 4);
+  device().DownloadLater(staged_tokens_.data() + first * 4, tokens, count * 4);
   return device().Wait(device().Mark());
 }
 
@@ -147,7 +134,7 @@ Result<SampledToken> DeviceRound::Draw(size_t i, size_t row) {
         reinterpret_cast<const uint32_t*>(device_masks_.data()) + static_cast<int64_t>(i) * mask_words();
     if (!DrawRows(at, 1).ok()) return ranks_.status();
   }
-  const SampledToken token{.id = drawn_[at]};
+  const SampledToken token{.id = reinterpret_cast<const int32_t*>(staged_tokens_.data())[at]};
   DSV4_RETURN_IF_ERROR(CheckDrawn(token.id));
   s.live->sampler->Count(token.id);
   if (s.live->sampler->has_penalties()) placed_.at(s.live->item).also.push_back(token.id);

@@ -52,7 +52,7 @@ class DeviceRound : public RoundStep {
   void PlaceMask(size_t i);
   Status DrawRows(int64_t first, int64_t count);
   Device& device() const { return ranks_.leader().device(); }
-  int64_t mask_words() const { return (info_.vocab_size + 31) / 32; }
+  int64_t mask_words() const { return SampleMaskWords(info_.vocab_size); }
 
   Ranks& ranks_;
   SamplerTables& tables_;
@@ -66,8 +66,7 @@ class DeviceRound : public RoundStep {
   std::vector<SampleRow> rows_;
   std::vector<int32_t> also_;
   DeviceBuffer device_rows_, device_tokens_, device_masks_;
-  int32_t* drawn_ = nullptr;  // a token of every row, on the host
-  uint32_t* masks_ = nullptr;
+  StagingBuffer staged_tokens_, staged_masks_;  // a token of every row; what a sequence's next draw allows
 };
 
 }  // namespace dsv4

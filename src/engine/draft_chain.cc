@@ -13,20 +13,15 @@ constexpr int64_t kOutBytes = kMaxDraftTokens * DraftChain::kMaxSequences * 4;
 
 int64_t DraftChain::Bytes() { return kMaxSequences * kSampleRowBytes + 2 * kOutBytes; }
 
-DraftChain::~DraftChain() {
-  (void)device().Synchronize();
-  if (tokens_ != nullptr) device().FreeStaging(tokens_);
-  if (confidence_ != nullptr) device().FreeStaging(confidence_);
-}
+DraftChain::~DraftChain() { (void)device().Synchronize(); }
 
 Status DraftChain::Allocate() {
-  if (confidence_ != nullptr) return {};
-  bool ok = device_rows_.Allocate(device(), kMaxSequences * kSampleRowBytes) &&
-            device_tokens_.Allocate(device(), kOutBytes) && device_confidence_.Allocate(device(), kOutBytes);
-  if (ok && tokens_ == nullptr) tokens_ = static_cast<int32_t*>(device().AllocateStaging(kOutBytes));
-  ok = ok && tokens_ != nullptr;
-  if (ok) confidence_ = static_cast<float*>(device().AllocateStaging(kOutBytes));
-  return confidence_ != nullptr ? Status{} : ResourceExhausted("no memory for drafts");
+  const bool ok = device_rows_.AllocateOnce(device(), kMaxSequences * kSampleRowBytes) &&
+                  device_tokens_.AllocateOnce(device(), kOutBytes) &&
+                  device_confidence_.AllocateOnce(device(), kOutBytes) &&
+                  staged_tokens_.AllocateOnce(device(), kOutBytes) &&
+                  staged_confidence_.AllocateOnce(device(), kOutBytes);
+  return ok ? Status{} : ResourceExhausted("no memory for drafts");
 }
 
 Status DraftChain::Begin(const Step& step, std::span<const SampleRow> rows, int64_t places) {
@@ -63,8 +58,8 @@ void DraftChain::Queue() {
 
 Status DraftChain::Wait() {
   const int64_t bytes = repeated_.sequences * repeated_.rows * 4;
-  device().DownloadLater(tokens_, device_tokens_.data(), bytes);
-  device().DownloadLater(confidence_, device_confidence_.data(), bytes);
+  device().DownloadLater(staged_tokens_.data(), device_tokens_.data(), bytes);
+  device().DownloadLater(staged_confidence_.data(), device_confidence_.data(), bytes);
   return device().Wait(device().Mark());
 }
 

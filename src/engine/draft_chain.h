@@ -34,8 +34,12 @@ class DraftChain {
   // Waits for what was queued; then the draft of sequence s at a place, negative where none could be drawn, and the
   // module's confidence in it.
   Status Wait();
-  int32_t token(int64_t place, int64_t s) const { return tokens_[place * repeated_.sequences + s]; }
-  float confidence(int64_t place, int64_t s) const { return confidence_[place * repeated_.sequences + s]; }
+  int32_t token(int64_t place, int64_t s) const {
+    return reinterpret_cast<const int32_t*>(staged_tokens_.data())[place * repeated_.sequences + s];
+  }
+  float confidence(int64_t place, int64_t s) const {
+    return reinterpret_cast<const float*>(staged_confidence_.data())[place * repeated_.sequences + s];
+  }
 
  private:
   Status Allocate();
@@ -46,8 +50,7 @@ class DraftChain {
   RepeatedStep repeated_{StepWork::kDraft, 0, 0};
   StepView view_;
   DeviceBuffer device_rows_, device_tokens_, device_confidence_;
-  int32_t* tokens_ = nullptr;  // of every place, on the host
-  float* confidence_ = nullptr;
+  StagingBuffer staged_tokens_, staged_confidence_;  // of every place
 };
 
 }  // namespace dsv4

@@ -18,7 +18,7 @@ int64_t StepRows(int64_t rows) {
 }
 
 void IdleRows::Reserve() {
-  if (fixed_.data() == nullptr && !fixed_.Allocate(device_, fixed_bytes_)) throw std::bad_alloc();
+  if (!fixed_.AllocateOnce(device_, fixed_bytes_)) throw std::bad_alloc();
 }
 
 IdleRows::Size IdleRows::SizeOf(const Step& step) {

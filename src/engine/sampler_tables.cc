@@ -30,10 +30,8 @@ SampleRow RowOf(const SamplerImpl& sampler, int64_t vocab_size) {
 int64_t SamplerTables::Bytes(int64_t vocab_size) { return kMaxSequences * (4 * vocab_size + 2 * kBiasBytes); }
 
 Status SamplerTables::Reserve() {
-  const auto take = [this](DeviceBuffer& buffer, int64_t bytes_each) {
-    return buffer.data() != nullptr || buffer.Allocate(device_, kMaxSequences * bytes_each);
-  };
-  const bool ok = take(counts_, 4 * vocab_size_) && take(bias_, 2 * kBiasBytes);
+  const bool ok = counts_.AllocateOnce(device_, kMaxSequences * 4 * vocab_size_) &&
+                  bias_.AllocateOnce(device_, kMaxSequences * 2 * kBiasBytes);
   return ok ? Status{} : ResourceExhausted("no memory for counts and biases of samplers");
 }
 

@@ -13,14 +13,9 @@ constexpr int64_t kBatch = 4096;  // samples that are under way together: a wait
 // Samples on their way from the device. Their digest is that of one after the other.
 class Samples {
  public:
-  explicit Samples(Device& device)
-      : device_(device), staged_(static_cast<uint8_t*>(device.AllocateStaging(kBatch * kSampleBytes))) {}
-  ~Samples() {
-    if (staged_ == nullptr) return;
-    (void)device_.Synchronize();
-    device_.FreeStaging(staged_);
-  }
-  bool ok() const { return staged_ != nullptr; }
+  explicit Samples(Device& device) : device_(device), ok_(staged_.Allocate(device, kBatch * kSampleBytes)) {}
+  ~Samples() { (void)device_.Synchronize(); }
+  bool ok() const { return ok_; }
 
   void Take(const void* data, int64_t bytes, float factor) {
     AddToDigest(&digest_, &bytes, sizeof(bytes));
@@ -28,7 +23,7 @@ class Samples {
     const int64_t n = std::min(bytes, kSampleBytes);
     for (const int64_t at : {(bytes - n) / 3, bytes - n}) {
       if (static_cast<int64_t>(sizes_.size()) == kBatch) Collect();
-      device_.DownloadLater(staged_ + static_cast<int64_t>(sizes_.size()) * kSampleBytes,
+      device_.DownloadLater(staged_.data() + static_cast<int64_t>(sizes_.size()) * kSampleBytes,
                             static_cast<const uint8_t*>(data) + at, n);
       sizes_.push_back(n);
     }
@@ -42,12 +37,13 @@ class Samples {
  private:
   void Collect() {
     if (status_.ok()) status_ = device_.Synchronize();
-    for (size_t i = 0; i < sizes_.size(); ++i) AddToDigest(&digest_, staged_ + i * kSampleBytes, sizes_[i]);
+    for (size_t i = 0; i < sizes_.size(); ++i) AddToDigest(&digest_, staged_.data() + i * kSampleBytes, sizes_[i]);
     sizes_.clear();
   }
 
   Device& device_;
-  uint8_t* staged_;
+  StagingBuffer staged_;
+  const bool ok_;
   std::vector<int64_t> sizes_;  // of the samples in staged_
   uint64_t digest_ = kDigestBegin;
   Status status_;

@@ -79,25 +79,23 @@ class Uploader {
   ~Uploader() {
     reader_.Stop();  // nothing is read into memory that is about to go
     for (const Rank& rank : ranks_) (void)rank.device->Synchronize();
-    if (host_ != nullptr) ranks_.front().device->FreeStaging(host_);
   }
 
   // packed_bytes: of the largest matrix that goes to the host.
   Status Prepare(int64_t packed_bytes) {
     constexpr int64_t kBytes = kBatches * kBatchBytes;
-    host_ = ranks_.front().device->AllocateStaging(kBytes + ParallelReader::kBlock);
+    bool ok = host_.Allocate(*ranks_.front().device, kBytes + ParallelReader::kBlock);
     for (Rank& rank : ranks_) {
       rank.device->Bind();
-      if (host_ == nullptr || !rank.batches.Allocate(*rank.device, kBytes) ||
-          !rank.packed.Allocate(*rank.device, packed_bytes)) {
+      ok = ok && rank.batches.Allocate(*rank.device, kBytes) && rank.packed.Allocate(*rank.device, packed_bytes);
+      if (!ok) {
         return ResourceExhausted(StrCat("no memory for the loader's buffers, ", kBytes,
                                         " bytes pinned on the host and as many on ", rank.device->name(),
                                         "; free some memory"));
       }
     }
-    const auto address = reinterpret_cast<uintptr_t>(host_);
-    auto* aligned = static_cast<uint8_t*>(host_) +
-                    (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
+    const auto address = reinterpret_cast<uintptr_t>(host_.data());
+    auto* aligned = host_.data() + (ParallelReader::kBlock - address % ParallelReader::kBlock) % ParallelReader::kBlock;
     for (int64_t i = 0; i < kBatches; ++i) batches_[i].host = aligned + i * kBatchBytes;
     return {};
   }
@@ -290,7 +288,7 @@ class Uploader {
   ParallelReader& reader_;
   const std::function<bool(int64_t, int64_t)>& progress_;
   int64_t total_, done_ = 0;
-  void* host_ = nullptr;
+  StagingBuffer host_;
   Batch batches_[kBatches];
   int64_t number_ = 0, retired_ = 0;  // batches begun, minus one; batches handed to the devices
 };

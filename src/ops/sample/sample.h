@@ -43,6 +43,9 @@ struct SampleRow {
 };
 inline constexpr int64_t kSampleRowBytes = static_cast<int64_t>(sizeof(SampleRow));
 
+// Words of a row's `allowed`.
+constexpr int64_t SampleMaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
 // Tokens of a row that cannot be sampled; its state stays as it was.
 inline constexpr int32_t kSampleNan = -1;      // NaN among the logits
 inline constexpr int32_t kSampleNothing = -2;  // every logit is -inf
