@@ -51,10 +51,7 @@ Status DecodeLoop::SetUp() {
     DSV4_RETURN_IF_ERROR(
         ReserveKv(steps_.ranks().recordings(), [&] { return l.session->caches().Reserve(start + 2); }));
     l.session->ReserveTokens(2);
-    step_.tokens.push_back(l.next);
-    step_.positions.push_back(start);
-    step_.sequence_of.push_back(static_cast<int32_t>(i));
-    step_.sequences.push_back(l.session->cache().View(start, i, i + 1));
+    step_.Add({&l.next, 1}, l.session->cache().View(start, i, i + 1));
     step_.logit_rows.push_back(static_cast<int32_t>(i));
     caches_.push_back(&l.session->caches());
     draws.push_back({.sampler = l.sampler, .masked = static_cast<bool>(items_[l.item].allowed)});

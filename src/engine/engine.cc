@@ -179,12 +179,7 @@ Status EngineImpl::Run() {
 int64_t EngineImpl::AddToStep(Part& part, int64_t most) {
   const int64_t take = std::min(static_cast<int64_t>(part.tokens.size()), most);
   const int64_t begin = step_.num_tokens(), start = static_cast<int64_t>(part.session->tokens().size());
-  for (int64_t i = 0; i < take; ++i) {
-    step_.tokens.push_back(part.tokens[static_cast<size_t>(i)]);
-    step_.positions.push_back(start + i);
-    step_.sequence_of.push_back(static_cast<int32_t>(step_.sequences.size()));
-  }
-  step_.sequences.push_back(part.session->cache().View(start, begin, begin + take));
+  step_.Add(part.tokens.first(static_cast<size_t>(take)), part.session->cache().View(start, begin, begin + take));
   step_caches_.push_back(&part.session->caches());
   const bool last = take == static_cast<int64_t>(part.tokens.size());
   part.taken = take;

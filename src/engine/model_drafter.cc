@@ -63,10 +63,7 @@ void ModelDrafter::MakeStep(int64_t place) {
   for (const Row& row : rows_) {
     const auto s = static_cast<int64_t>(step_.tokens.size());
     const int64_t position = static_cast<int64_t>(row.draft->session->tokens().size()) + place;
-    step_.tokens.push_back(row.last);
-    step_.positions.push_back(position);
-    step_.sequence_of.push_back(static_cast<int32_t>(s));
-    step_.sequences.push_back(row.draft->session->cache().View(position, s, s + 1));
+    step_.Add({&row.last, 1}, row.draft->session->cache().View(position, s, s + 1));
   }
 }
 

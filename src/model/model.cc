@@ -20,6 +20,15 @@ void LoadedModel::Draft(const ExecContext&, const StepView&, int64_t, StepMemory
   DSV4_CHECK(false, "the model has no draft module");
 }
 
+void Step::Add(std::span<const TokenId> ids, const SequenceView& view) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    tokens.push_back(ids[i]);
+    positions.push_back(view.start + static_cast<int64_t>(i));
+    sequence_of.push_back(static_cast<int32_t>(sequences.size()));
+  }
+  sequences.push_back(view);
+}
+
 int64_t Step::most_each() const {
   int64_t most = 0;
   for (const SequenceView& s : sequences) most = std::max(most, s.end - s.begin);

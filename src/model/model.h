@@ -68,6 +68,8 @@ struct Step {
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t most_each() const;  // as StepView's
+  // Appends a sequence: `ids` from position view.start on, which are the rows [view.begin, view.end); no logits.
+  void Add(std::span<const TokenId> ids, const SequenceView& view);
   void Clear() {  // keeps the memory
     tokens.clear(), positions.clear(), sequence_of.clear(), sequences.clear(), logit_rows.clear();
   }
