@@ -48,8 +48,8 @@ struct Shared {
   HttpServer::DoneFn done;
   IdSource ids;
   ByteBudget bodies;
-  LetGoList let_go;
   std::unordered_set<Connection*> connections;
+  LetGoList let_go;  // behind the connections: those in it end before that list does
   std::array<char, 64 << 10> read_buffer;  // of whoever reads: an idle connection holds none
   bool draining = false;
   asio::io_context context{1};  // last: its end drops queued calls, and with them connections

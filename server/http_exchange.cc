@@ -39,7 +39,7 @@ ExchangeImpl::ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::
       request_(std::move(request)) {}
 
 ExchangeImpl::~ExchangeImpl() {
-  node_->connection = connection_;
+  node_->connection = std::move(connection_);  // a copy here could outlive all others, and be the last
   node_->num_queued = num_queued_;
   node_->serial = serial_;
   node_->out_of_memory = out_of_memory_;

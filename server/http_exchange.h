@@ -40,7 +40,7 @@ class ExchangeImpl : public Exchange {
  public:
   ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::io_context& context, LetGoList& let_go,
                uint64_t serial, HttpRequest request);
-  // The connection goes along: whoever drops the exchange, a connection ends its life on the I/O thread.
+  // Gives the connection away: whoever drops the exchange, a connection ends its life on the I/O thread.
   ~ExchangeImpl() override;
 
   const HttpRequest& request() const override { return request_; }
@@ -61,7 +61,7 @@ class ExchangeImpl : public Exchange {
   template <typename Call>
   void Do(Call call);
 
-  const std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> connection_;  // given away at the end
   boost::asio::io_context& context_;
   LetGoList& let_go_;
   const uint64_t serial_;

@@ -104,7 +104,7 @@ void Connection::Write(uint64_t serial, const std::string& bytes) {
 void Connection::FinishStream(uint64_t serial) {
   if (serial != serial_ || !answering_ || !streaming_) return;
   if (chunked_) Send("0\r\n\r\n");
-  FinishReply();
+  if (answering_) FinishReply();  // a reader may have been too slow for these bytes, too
 }
 
 void Connection::SetPing(uint64_t serial, std::string bytes, std::chrono::seconds silence) {

@@ -1,163 +1,27 @@
 // What a connection may hold and how long it may take, against a server on a free port.
 #include "server/http.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <functional>
+#include <future>
 #include <memory>
-#include <mutex>
-#include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include "http_fixture.h"
 
 namespace dsv4::server {
 
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr size_t kMaxBody = 100000;
-
-class HttpClient {
- public:
-  explicit HttpClient(int port, int receive_buffer = 0) {
-    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (receive_buffer > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  }
-  ~HttpClient() { ::close(fd_); }
-  HttpClient(const HttpClient&) = delete;
-
-  // False: the server takes no more.
-  bool Send(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return false;
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-    return true;
-  }
-  // What comes until the server ends the connection, or until `time` is over.
-  std::string Read(milliseconds time = milliseconds(20000), size_t most = std::string::npos) {
-    std::string text;
-    const auto end = std::chrono::steady_clock::now() + time;
-    while (text.size() < most) {
-      const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now()).count();
-      pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
-      if (left <= 0 || ::poll(&wait, 1, static_cast<int>(left)) <= 0) break;
-      char buffer[4096];
-      const ssize_t n = ::recv(fd_, buffer, std::min(sizeof(buffer), most - text.size()), 0);
-      if (n <= 0) {
-        ended_ = true;
-        break;
-      }
-      text.append(buffer, static_cast<size_t>(n));
-    }
-    return text;
-  }
-  bool ended() const { return ended_; }
-  void Leave() { ::shutdown(fd_, SHUT_RDWR); }
-
- private:
-  int fd_;
-  bool ended_ = false;
-};
-
-std::string StatusLine(const std::string& reply) { return reply.substr(0, 12); }
-
-class Http : public ::testing::Test {
- protected:
-  ~Http() override {
-    if (thread_.joinable()) {
-      server_->Stop();
-      thread_.join();
-    }
-  }
-
-  void Start(HttpOptions options = {}) {
-    options.port = 0;
-    server_ = std::move(HttpServer::Listen(
-                            options, [this](const HttpRequest& head) { return Admit(head); },
-                            [this](ExchangePtr e) { Handle(e); },
-                            [this](const HttpRequest&, const HttpDone& done) {
-                              const std::lock_guard lock(mutex_);
-                              done_.push_back(done);
-                              changed_.notify_all();
-                            }))
-                  .value();
-    thread_ = std::thread([this] { server_->Run(); });
-  }
-
-  HttpVerdict Admit(const HttpRequest& head) {
-    if (head.reserved && head.path != "/health")
-      return {.refusal = HttpReply{.status = 503, .type = "", .body = "full"}};
-    if (head.path == "/closed") return {.refusal = HttpReply{.status = 401, .type = "", .body = "no"}};
-    return {.refusal = {}, .max_body_bytes = kMaxBody};
-  }
-
-  void Handle(const ExchangePtr& e) {
-    ++num_handled_;
-    const HttpRequest& r = e->request();
-    if (r.path == "/memory") throw std::bad_alloc();
-    if (r.path == "/hold") {
-      held_ = e;  // until the test drops it
-    } else if (r.path == "/stream") {
-      e->StartStream(200, "text/plain");
-      for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
-      e->FinishStream();
-    } else if (r.path == "/endless") {
-      e->OnPressure([this](bool on) { num_pressed_ += on ? 1 : 0; });
-      e->StartStream(200, "text/plain");
-      for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
-      held_ = e;
-    } else if (r.path == "/later") {
-      e->StartStream(200, "text/plain");
-      held_ = e;
-    } else if (r.path == "/large") {
-      e->Respond(200, "text/plain", std::string(1 << 20, 'x'));
-    } else {
-      e->Respond(200, "text/plain", r.body);
-    }
-  }
-
-  HttpDone WaitForDone(size_t count = 1) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return done_.size() >= count; }));
-    return done_.size() < count ? HttpDone{} : done_[count - 1];
-  }
-  size_t num_done() {
-    const std::lock_guard lock(mutex_);
-    return done_.size();
-  }
-  std::string Ask(std::string_view request) {
-    HttpClient client(server_->port());
-    client.Send(request);
-    return client.Read();
-  }
-
-  std::unique_ptr<HttpServer> server_;
-  std::thread thread_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<HttpDone> done_;
-  std::atomic<int> num_handled_{0}, num_pressed_{0};
-  ExchangePtr held_;
-};
 
 constexpr std::string_view kChunked = "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -397,6 +261,25 @@ TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
   server_->Post([this] { held_.reset(); });
 }
 
+TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
+  Start();
+  const std::string request = "GET /short HTTP/1.1\r\n\r\n";
+  {
+    HttpClient client(server_->port());
+    client.Send(request);
+    client.Read(milliseconds(20000), 12);
+  }
+  const size_t all = WaitForDone().sent_bytes;
+  HttpOptions options;
+  options.max_unsent_bytes = all - 1;
+  Restart(options);
+  HttpClient client(server_->port());
+  client.Send(request);
+  client.Read();
+  EXPECT_EQ(WaitForDone(2).cut, "slow reader");
+  EXPECT_EQ(num_done(), 2u);
+}
+
 TEST_F(Http, ASilentConnectionIsClosed) {
   Start({.keep_alive = milliseconds(1000)});
   HttpClient fresh(server_->port()), used(server_->port());
@@ -454,6 +337,40 @@ TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
 }
 
 // ---- The end
+
+// The first request's note is the last thing but its connection that its exchange lets go of: there all others let go
+// of the connection. The second one's goes with the connection.
+TEST_F(Http, AConnectionEndsOnTheIoThreadWhoeverDropsItsExchange) {
+  std::optional<HttpClient> client;
+  std::promise<std::thread::id> ended;
+  std::future<std::thread::id> by = ended.get_future();
+  const auto calls = [](std::function<void()> call) {
+    return std::shared_ptr<RequestNote>(new RequestNote, [call = std::move(call)](const RequestNote* note) {
+      delete note;
+      call();
+    });
+  };
+  notes_["/hold"] = calls([&] {
+    client.reset();
+    (void)by.wait_for(milliseconds(500));
+  });
+  notes_["/echo"] = calls([&] { ended.set_value(std::this_thread::get_id()); });
+  Start();
+  client.emplace(server_->port());
+  client->Send("GET /hold HTTP/1.1\r\n\r\n");
+  for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  std::promise<ExchangePtr> taken;
+  server_->Post([&] { taken.set_value(std::move(held_)); });
+  ExchangePtr exchange = taken.get_future().get();
+  ASSERT_NE(exchange, nullptr);
+  exchange->Respond(200, "text/plain", "");
+  WaitForDone();
+  client->Send("GET /echo HTTP/1.1\r\n\r\n");
+  WaitForDone(2);
+  exchange.reset();
+  ASSERT_EQ(by.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(by.get(), thread_.get_id());
+}
 
 TEST_F(Http, WhileDrainingNewConnectionsAreAnswered) {
   Start();
