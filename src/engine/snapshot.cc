@@ -229,10 +229,11 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
   }
 }
 
+// What reads uses nothing that Restart takes away: it may run beside it.
 Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   try {
-    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, kv_layout_, fingerprint_, info_));
     return std::move(opened.info);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted(StrCat("no memory to read '", path, "'"));
@@ -243,7 +244,7 @@ Result<SnapshotInfo> EngineImpl::ReadSnapshotInfo(const std::string& path) {
 Result<std::shared_ptr<const SnapshotImage>> EngineImpl::ReadSnapshot(const std::string& path) {
   DSV4_RETURN_IF_ERROR(SnapshotFingerprint().status());
   try {
-    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, memory_->layout(), memory_->fingerprint, info_));
+    DSV4_ASSIGN_OR_RETURN(OpenedFile opened, OpenSnapshot(path, kv_layout_, fingerprint_, info_));
     const auto body = static_cast<int64_t>(opened.head_bytes.size());
     auto image = std::make_shared<ImageImpl>(opened.head, std::move(opened.head_bytes), std::move(opened.info));
     DSV4_RETURN_IF_ERROR(opened.file->Read(body, image->body_size(), image->body()));

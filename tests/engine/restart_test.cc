@@ -1,8 +1,10 @@
 // A device that fails, and the engine after it.
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "dsv4/snapshot.h"
@@ -63,6 +65,26 @@ TEST_F(Restart, SnapshotsOnDiskSurviveThoseInMemoryAreNotWritten) {
   const auto loaded = engine_->LoadSnapshot(dir / "a");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_EQ((*loaded)->tokens(), tokens_);
+}
+
+TEST_F(Restart, SnapshotsAreReadBesideIt) {
+  const TempDir dir;
+  ASSERT_TRUE(engine_->SnapshotFingerprint().ok());
+  {
+    auto session = std::move(engine_->NewSession()).value();
+    ASSERT_TRUE(session->Append(tokens_, LogitRows::kNone, nullptr).ok());
+    const auto snapshot = std::move(session->Snapshot()).value();
+    ASSERT_TRUE(std::move(snapshot->MakeImage("")).value()->Write(dir / "a").ok());
+  }
+  std::atomic<bool> stop = false;
+  std::atomic<int> refused = 0;
+  std::thread reader([&] {
+    while (!stop) refused += engine_->ReadSnapshot(dir / "a").ok() ? 0 : 1;
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(engine_->Restart().ok());
+  stop = true;
+  reader.join();
+  EXPECT_EQ(refused, 0);
 }
 
 TEST_F(Restart, InjectedAfterSoManyPasses) {
