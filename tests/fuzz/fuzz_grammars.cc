@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "dsv4/tokenizer.h"
+#include "fuzz/require.h"
 #include "server/json.h"
 #include "server/structured/formats.h"
 #include "server/structured/grammar.h"
@@ -24,10 +24,7 @@ namespace {
 
 using namespace dsv4;
 using namespace dsv4::server;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 constexpr size_t kMaxText = 60;
 

@@ -8,20 +8,17 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "fuzz/require.h"
 #include "server/http.h"
 
 namespace {
 
 using namespace dsv4::server;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 // Echoes bodies, whole or as a stream; drops what asks for it.
 struct EchoServer {

@@ -2,21 +2,19 @@
 // are JSON objects, and what the strict parser accepts the tolerant one reads the same way up to newlines at
 // its edges. First byte: thinking, and where the splits come from.
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "dsv4/json_text.h"
 #include "dsv4/output_parser.h"
 #include "dsv4/stop_strings.h"
+#include "fuzz/require.h"
 #include "text/json_value.h"
 #include "text/utf8.h"
 
 namespace {
 
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 bool Same(const dsv4::ParsedMessage& a, const dsv4::ParsedMessage& b) {
   return dsv4::MessageToJson(a) == dsv4::MessageToJson(b) && a.cut_off == b.cut_off;

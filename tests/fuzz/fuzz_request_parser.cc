@@ -1,18 +1,16 @@
 // Chat requests: any text is refused in one line or rendered, and JSON that was printed once prints the same again.
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "dsv4/chat.h"
+#include "fuzz/require.h"
 #include "text/json_value.h"
 #include "text/utf8.h"
 
 namespace {
 
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 void RequireMessage(const dsv4::Status& status) {
   Require(!status.message().empty() && status.message().find('\n') == std::string::npos);

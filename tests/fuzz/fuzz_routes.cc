@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fuzz/require.h"
 #include "server/api.h"
 #include "server/fake_engine.h"
 #include "server/structured/grammar.h"
@@ -20,10 +21,7 @@ namespace {
 
 using namespace dsv4;
 using namespace dsv4::server;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 constexpr size_t kMaxText = 400;
 

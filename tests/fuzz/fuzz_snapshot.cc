@@ -8,7 +8,6 @@
 #include <zlib.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -20,14 +19,12 @@
 #include "dsv4/engine.h"
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
+#include "fuzz/require.h"
 
 namespace {
 
 using namespace dsv4;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
+using dsv4::fuzz::Require;
 
 struct World {
   World() : path("/dev/shm/dsv4-fuzz-" + std::to_string(::getpid()) + ".dsv4kv") {  // no disk waits

@@ -1,21 +1,18 @@
 // The tokenizer's files and its input. The first byte chooses what the others are: a whole tokenizer.json, a
 // part of one that is right otherwise, tokenizer_config.json, or text.
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "dsv4/tokenizer.h"
+#include "fuzz/require.h"
 #include "text/support.h"
 #include "text/utf8.h"
 
 namespace {
 
+using dsv4::fuzz::Require;
 using dsv4::test::SmallFile;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // Encoding and decoding again gives the text, with broken parts replaced; a stream decodes to the same.
 void RoundTrip(const dsv4::Tokenizer& tokenizer, std::string_view text) {
