@@ -168,7 +168,7 @@ def percentile(values, share):
 
 
 def main():
-    server = Server(*FLAGS, threads=THREADS)
+    server = Server(*FLAGS, threads=THREADS, start_timeout=600)
     pid, begin = server.process.pid, time.monotonic()
     end = begin + SECONDS
     clients = [Client(server, i, end) for i in range(CLIENTS)]
