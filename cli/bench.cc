@@ -284,6 +284,35 @@ class Bench {
   Rates first_rates_;
 };
 
+// The first row: what is measured, on what.
+void ReportHead(const BenchOptions& options, const EngineOptions& model, Engine& engine, const Rates& rates,
+                double load_s) {
+  const BuildInfo build = GetBuildInfo();
+  const std::string name = model.synthetic.shape.empty() ? model.model_dir : "synthetic " + model.synthetic.shape;
+  constexpr const char* kExperts[] = {"nvfp4", "cast", "mxfp4"};
+  Json head = {{"model", name}, {"layers", engine.info().num_layers}, {"weight_bytes", engine.info().weight_bytes},
+               {"fp8_dense", model.synthetic.fp8_dense},
+               {"experts", kExperts[static_cast<size_t>(model.synthetic.experts)]},
+               {"tight_experts", model.tight_experts}, {"device", model.device}, {"commit", build.commit},
+               {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
+  std::string line = name + ", " + std::to_string(engine.info().num_layers) + " layers on " + model.device +
+                     "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +
+                     " s";
+  if (const Result<CpuInfo> cpu = DescribeCpu(engine); cpu.ok()) {
+    head["fma_per_s"] = rates.fma;
+    head["instructions"] = cpu->instructions;
+    head["threads"] = cpu->num_threads;
+    head["cores"] = cpu->num_cores;
+    head["nodes"] = cpu->num_nodes;
+    head["pinned"] = cpu->pinned;
+    head["cpu"] = build.cpu_features;
+    line += "; " + cpu->instructions + ", " + std::to_string(cpu->num_threads) + " threads on " +
+            std::to_string(cpu->num_cores) + " cores" + (cpu->pinned ? ", pinned" : "") + ", FMA peak " +
+            FormatFixed(2 * rates.fma / 1e9, 1) + " GFLOP/s";
+  }
+  Report(options, head, line);
+}
+
 }  // namespace
 
 int RunBench(const BenchOptions& options) {
@@ -302,31 +331,7 @@ int RunBench(const BenchOptions& options) {
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
   const double load_s = Seconds(start, Clock::now());
   RateMeter meter;
-  const Rates rates = meter.Now(*engine);
-  const BuildInfo build = GetBuildInfo();
-  const std::string name = model.synthetic.shape.empty() ? model.model_dir : "synthetic " + model.synthetic.shape;
-  constexpr const char* kExperts[] = {"nvfp4", "cast", "mxfp4"};
-  Json head = {{"model", name}, {"layers", engine->info().num_layers}, {"weight_bytes", engine->info().weight_bytes},
-               {"fp8_dense", model.synthetic.fp8_dense}, 
-               {"experts", kExperts[static_cast<size_t>(model.synthetic.experts)]},
-               {"tight_experts", model.tight_experts}, {"device", model.device}, {"commit", build.commit},
-               {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
-  std::string line = name + ", " + std::to_string(engine->info().num_layers) + " layers on " + model.device +
-                     "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +
-                     " s";
-  if (const Result<CpuInfo> cpu = DescribeCpu(*engine); cpu.ok()) {
-    head["fma_per_s"] = rates.fma;
-    head["instructions"] = cpu->instructions;
-    head["threads"] = cpu->num_threads;
-    head["cores"] = cpu->num_cores;
-    head["nodes"] = cpu->num_nodes;
-    head["pinned"] = cpu->pinned;
-    head["cpu"] = build.cpu_features;
-    line += "; " + cpu->instructions + ", " + std::to_string(cpu->num_threads) + " threads on " +
-            std::to_string(cpu->num_cores) + " cores" + (cpu->pinned ? ", pinned" : "") + ", FMA peak " +
-            FormatFixed(2 * rates.fma / 1e9, 1) + " GFLOP/s";
-  }
-  Report(options, head, line);
+  ReportHead(options, model, *engine, meter.Now(*engine), load_s);
   const BenchPlan plan = MakePlan(options, engine->info());
   if (options.linears) {
     std::vector<int64_t> tokens = {1};

@@ -46,11 +46,8 @@ std::string HashOf(std::span<const float> values) {
   return std::to_string(hash);
 }
 
-}  // namespace
-
-// One start, from the process to the second token: the first comes from the prompt's logits, the second from a recorded
-// decode step, which is recorded then.
-int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
+// One start, as the row of its report.
+Json MeasureStart(const BenchOptions& options, const EngineOptions& model) {
   const double main_s = SecondsSinceProcessStart();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress, TellPlan::kAlways);
@@ -67,7 +64,6 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   auto sampler = Must(Sampler::Create(params, v));
   const TokenId first = Must(sampler->Sample(logits)).id;
   const double first_s = SecondsSinceProcessStart();
-  const std::string logits_hash = HashOf(logits);
   const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = first, .max_tokens = 1};
   const int64_t free_before = engine->free_bytes();
   const auto decode_start = Clock::now();
@@ -78,41 +74,45 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
   Must(engine->SnapshotFingerprint());
   const double fingerprint_s = Seconds(fingerprint_start, Clock::now());
   const LoadTimes& t = engine->load_times();
-  const double rate = t.read > 0 ? static_cast<double>(t.bytes) / t.read : 0;
-  const Json row = {{"phase", "first token"},
-                    {"model", model.model_dir},
-                    {"layers", engine->info().num_layers},
-                    {"weight_bytes", engine->info().weight_bytes},
-                    {"device", model.device},
-                    {"commit", GetBuildInfo().commit},
-                    {"prompt", count},
-                    {"main_s", main_s},
-                    {"open_s", t.open},
-                    {"map_s", t.map},
-                    {"allocate_s", t.allocate},
-                    {"read_s", t.read},
-                    {"pack_s", t.pack},
-                    {"loaded_s", loaded_s},
-                    {"read_bytes", t.bytes},
-                    {"cached_bytes", t.cached_bytes},
-                    {"direct", t.direct},
-                    {"read_bytes_per_s", rate},
-                    {"prefill_s", prefill_s},
-                    {"logits_hash", logits_hash},
-                    {"first_token_s", first_s},
-                    {"record_and_second_token_s", second_s},
-                    {"recording_bytes", recording_bytes},
-                    {"fingerprint_s", fingerprint_s}};
-  if (options.json) {
-    Print(row.dump() + "\n");
-    return kExitDone;
-  }
-  const auto s = [](double seconds) { return FormatFixed(seconds, 2) + " s"; };
-  Print("first token after " + s(first_s) + ": process " + s(main_s) + ", device " + s(t.open) + ", mapping " +
-        s(t.map) + ", memory " + s(t.allocate) + ", reading " + s(t.read) + " (" + FormatBytes(t.bytes) + ", " +
-        FormatFixed(rate / 1e9, 2) + " GB/s), packing behind it " + s(t.pack) + ", prefill of " +
-        std::to_string(count) + " tokens " + s(prefill_s) + "; recording and second token " + s(second_s) +
-        "; fingerprint of the weights, which files of KV carry, " + s(fingerprint_s) + "\n");
+  return {{"phase", "first token"},
+          {"model", model.model_dir},
+          {"layers", engine->info().num_layers},
+          {"weight_bytes", engine->info().weight_bytes},
+          {"device", model.device},
+          {"commit", GetBuildInfo().commit},
+          {"prompt", count},
+          {"main_s", main_s},
+          {"open_s", t.open},
+          {"map_s", t.map},
+          {"allocate_s", t.allocate},
+          {"read_s", t.read},
+          {"pack_s", t.pack},
+          {"loaded_s", loaded_s},
+          {"read_bytes", t.bytes},
+          {"cached_bytes", t.cached_bytes},
+          {"direct", t.direct},
+          {"read_bytes_per_s", t.read > 0 ? static_cast<double>(t.bytes) / t.read : 0.0},
+          {"prefill_s", prefill_s},
+          {"logits_hash", HashOf(logits)},
+          {"first_token_s", first_s},
+          {"record_and_second_token_s", second_s},
+          {"recording_bytes", recording_bytes},
+          {"fingerprint_s", fingerprint_s}};
+}
+
+}  // namespace
+
+int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
+  const Json row = MeasureStart(options, model);
+  const auto s = [&](const char* name) { return FormatFixed(row[name].get<double>(), 2) + " s"; };
+  Report(options, row,
+         "first token after " + s("first_token_s") + ": process " + s("main_s") + ", device " + s("open_s") +
+             ", mapping " + s("map_s") + ", memory " + s("allocate_s") + ", reading " + s("read_s") + " (" +
+             FormatBytes(row["read_bytes"].get<int64_t>()) + ", " +
+             FormatFixed(row["read_bytes_per_s"].get<double>() / 1e9, 2) + " GB/s), packing behind it " +
+             s("pack_s") + ", prefill of " + row["prompt"].dump() + " tokens " + s("prefill_s") +
+             "; recording and second token " + s("record_and_second_token_s") +
+             "; fingerprint of the weights, which files of KV carry, " + s("fingerprint_s"));
   return kExitDone;
 }
 

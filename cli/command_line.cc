@@ -202,6 +202,65 @@ void AddInspect(CLI::App* app, Command* chosen) {
   });
 }
 
+// A word of --shapes, "4096x4096".
+std::pair<int64_t, int64_t> ParseShape(std::string_view word) {
+  std::pair<int64_t, int64_t> shape;
+  constexpr int64_t kMost = 1 << 20;
+  const size_t x = std::min(word.find('x'), word.size());
+  const bool numbers = ParseWhole(word.substr(0, x), &shape.first) &&
+                       ParseWhole(word.substr(std::min(x + 1, word.size())), &shape.second);
+  if (!numbers || shape.first < 1 || shape.second < 128 || shape.first > kMost || shape.second > kMost ||
+      shape.second % 128 != 0) {
+    throw UsageError("--shapes holds '" + std::string(word) +
+                     "'; accepted: rows x columns, the columns a multiple of 128, for example 4096x4096");
+  }
+  return shape;
+}
+
+void CheckBench(const BenchOptions& o) {
+  CheckSynthetic(o.model);
+  if (!o.disk.empty() && o.model.synthetic.shape.empty())
+    throw UsageError("--disk writes synthetic weights; add --synthetic flash");
+  if (!IsCpu(o.model.device) && (o.linears || o.ops.value_or(false))) {
+    throw UsageError("--ops and --linears measure the CPU; add --device cpu");
+  }
+  if ((o.draft_rows || o.draft_right) && o.model.speculate == Speculate::kOff)
+    throw UsageError("--draft-rows and --draft-right measure drafts; add --speculate mtp, dspark or lookup");
+  if (!o.shapes.empty() && !o.linears) throw UsageError("--shapes are those of --linears; add it");
+  if (o.first_token && o.linears) throw UsageError("bench takes one of --first-token and --linears, not both");
+}
+
+// What is measured instead of steps.
+void AddOtherBenches(CLI::App* c, const std::shared_ptr<BenchOptions>& o) {
+  c->add_flag("--errors", o->errors,
+              "on a GPU: instead of times the error of each way to compute a prompt of --prompts tokens, against "
+              "float32 inputs");
+  c->add_flag("--linears", o->linears,
+              "measure linears of the model's shapes in every weight format instead, for one token and for the "
+              "--prompts (CPU)");
+  AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's",
+          [o](const std::string& text) {
+            std::istringstream words(text);
+            for (std::string word; std::getline(words, word, ',');) o->shapes.push_back(ParseShape(word));
+          });
+  AddCounts(c, "--draft-rows", &o->draft_rows, kMaxDraftTokens + 1,
+            "with --speculate: instead, steps that verify drafts, by rows of one sequence in them");
+  AddCounts(c, "--draft-right", &o->draft_right, 100,
+            "with --speculate: instead, decoding with drafts whose tokens are right so often, in percent, at the price "
+            "of the drafter's own", /*least=*/0);
+  AddInteger(c, "--draft-repeats", &o->draft_repeats, 0, 100,
+             "of tokens that are not right so many percent like the one in front (default 0)");
+  c->add_flag("--first-token", o->first_token,
+              "measure one start instead: from the start of the process to the first token, by phases (prompt: the "
+              "first of --prompts)");
+  AddText(c, "--disk", kFolderType,
+          "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
+          [o](const std::string& text) {
+            if (text.empty()) throw UsageError("--disk needs the name of a folder");
+            o->disk = text;
+          });
+}
+
 void AddBench(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<BenchOptions>();
   CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
@@ -222,61 +281,13 @@ void AddBench(CLI::App* app, Command* chosen) {
   c->add_flag_callback(
       "--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
   c->add_flag_callback("--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
-  c->add_flag("--errors", o->errors,
-              "on a GPU: instead of times the error of each way to compute a prompt of --prompts tokens, against "
-              "float32 inputs");
-  c->add_flag("--linears", o->linears,
-              "measure linears of the model's shapes in every weight format instead, for one token and for the "
-              "--prompts (CPU)");
-  AddText(c, "--shapes", "NxK,...", "with --linears: rows and columns, for example 4096x4096, instead of the model's",
-          [o](const std::string& text) {
-            std::istringstream words(text);
-            for (std::string word; std::getline(words, word, ',');) {
-              std::pair<int64_t, int64_t> shape;
-              const size_t x = std::min(word.find('x'), word.size());
-              constexpr int64_t kMost = 1 << 20;
-              const bool numbers = ParseWhole(std::string_view(word).substr(0, x), &shape.first) &&
-                                   ParseWhole(std::string_view(word).substr(std::min(x + 1, word.size())),
-                                              &shape.second);
-              if (!numbers || shape.first < 1 || shape.second < 128 || shape.first > kMost || shape.second > kMost ||
-                  shape.second % 128 != 0) {
-                throw UsageError("--shapes holds '" + word +
-                                 "'; accepted: rows x columns, the columns a multiple of 128, for example 4096x4096");
-              }
-              o->shapes.push_back(shape);
-            }
-          });
-  AddCounts(c, "--draft-rows", &o->draft_rows, kMaxDraftTokens + 1,
-            "with --speculate: instead, steps that verify drafts, by rows of one sequence in them");
-  AddCounts(c, "--draft-right", &o->draft_right, 100,
-            "with --speculate: instead, decoding with drafts whose tokens are right so often, in percent, at the price "
-            "of the drafter's own", /*least=*/0);
-  AddInteger(c, "--draft-repeats", &o->draft_repeats, 0, 100,
-             "of tokens that are not right so many percent like the one in front (default 0)");
   AddCountExperts(c, &o->model, &o->count_experts_file);
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
-  c->add_flag("--first-token", o->first_token,
-              "measure one start instead: from the start of the process to the first token, by phases (prompt: the "
-              "first of --prompts)");
-  AddText(c, "--disk", kFolderType,
-          "with --synthetic: measure nothing, write the weights as a checkpoint into this new folder",
-          [o](const std::string& text) {
-            if (text.empty()) throw UsageError("--disk needs the name of a folder");
-            o->disk = text;
-          });
+  AddOtherBenches(c, o);
   c->add_flag("--json", o->json, "one JSON object per line");
   c->final_callback([=] {
-    CheckSynthetic(o->model);
-    if (!o->disk.empty() && o->model.synthetic.shape.empty())
-      throw UsageError("--disk writes synthetic weights; add --synthetic flash");
-    if (!IsCpu(o->model.device) && (o->linears || o->ops.value_or(false))) {
-      throw UsageError("--ops and --linears measure the CPU; add --device cpu");
-    }
-    if ((o->draft_rows || o->draft_right) && o->model.speculate == Speculate::kOff)
-      throw UsageError("--draft-rows and --draft-right measure drafts; add --speculate mtp, dspark or lookup");
-    if (!o->shapes.empty() && !o->linears) throw UsageError("--shapes are those of --linears; add it");
-    if (o->first_token && o->linears) throw UsageError("bench takes one of --first-token and --linears, not both");
+    CheckBench(*o);
     *chosen = [o] { return RunBench(*o); };
   });
 }

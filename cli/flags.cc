@@ -118,10 +118,7 @@ void AddDraftFlags(CLI::App* app, ModelOptions* o) {
             "end drafts in front of the first token less likely than this, 0 to 1 (default: by measured times)");
 }
 
-}  // namespace
-
-void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
-  AddModelDir(app, &o->model_dir);
+void AddDevice(CLI::App* app, ModelOptions* o) {
   AddText(app, "--device", "NAME",
           "where to run: cpu, cuda (the first GPU), cuda:N (default cpu); several ranks: cuda:0,1, cuda:0-3, cuda:0*2, "
           "cpu*N",
@@ -138,22 +135,18 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
             }
             o->device = text;
           });
-  AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
-  AddChoice<Pinning>(app, "--pin", &o->pinning,
-                     {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
-                     "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
-  AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
-             "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
-  if (flags != ModelFlags::kWithoutContext) {
-    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
-               "context limit in tokens (default: the model's own)");
-  }
+}
+
+void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
   AddBytes(app, "--gpu-memory", &o->gpu_memory,
            "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
   AddBytes(app, "--kv-room", &o->kv_room,
            "what experts leave free for KV where not all fit a GPU (default 2GiB, or one sequence of --ctx)");
   AddPath(app, "--expert-counts", &o->expert_counts,
           "a file of --count-experts: experts that it seldom counts leave the GPU first");
+}
+
+void AddNumberFormats(CLI::App* app, ModelOptions* o) {
   AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
                      {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
                      "how KV rows are kept (default fp8, as trained)");
@@ -182,6 +175,9 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
                 "(slower prefill)");
+}
+
+void AddRankFlags(CLI::App* app, ModelOptions* o) {
   AddChoice<bool>(app, "--exchange", &o->exchange_by_events, {{"auto", false}, {"events", true}},
                   "how several GPUs exchange: auto writes into each other's memory; events is slower and works under "
                   "profilers");
@@ -189,6 +185,26 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
             "seconds that a GPU waits for another before it gives up; 0: for ever (default 10)");
   app->add_flag("--check-ranks", o->check_ranks,
                 "of several ranks: compare what they have computed after every call (slow)");
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
+  AddModelDir(app, &o->model_dir);
+  AddDevice(app, o);
+  AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
+  AddChoice<Pinning>(app, "--pin", &o->pinning,
+                     {{"auto", Pinning::kAuto}, {"on", Pinning::kOn}, {"off", Pinning::kOff}},
+                     "keep each CPU thread on one core (default auto: on machines with several memory nodes)");
+  AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
+             "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
+  if (flags != ModelFlags::kWithoutContext) {
+    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
+               "context limit in tokens (default: the model's own)");
+  }
+  AddMemoryFlags(app, o);
+  AddNumberFormats(app, o);
+  AddRankFlags(app, o);
   app->add_flag("--reference-ops", o->reference_ops,
                 "run the plain reference of every op (slow; for checking)");
   if (flags == ModelFlags::kGenerate) AddDraftFlags(app, o);

@@ -178,6 +178,64 @@ Json LogprobsToJson(const std::vector<SampledToken>& tokens, const Tokenizer* to
   return list;
 }
 
+// Makes of ids read or encoded the prompt that runs: within the vocabulary and the context, BOS in front of a text.
+void FinishPrompt(const GenerateOptions& options, const ModelInfo& info, std::vector<TokenId>* prompt) {
+  if (!options.token_ids_file.empty()) {
+    CheckTokenIds(*prompt, info.vocab_size, options.token_ids_file);
+  } else if (!options.no_bos && info.bos_token_id >= 0 && (prompt->empty() || prompt->front() != info.bos_token_id)) {
+    prompt->insert(prompt->begin(), info.bos_token_id);
+  }
+  if (prompt->empty()) throw RunError("the prompt is empty: there is nothing to continue");
+  if (static_cast<int64_t>(prompt->size()) > info.max_context) {
+    throw RunError("the prompt has " + FormatCount(static_cast<int64_t>(prompt->size())) +
+                   " tokens, more than the context of " + FormatCount(info.max_context) +
+                   "; shorten it or raise --ctx");
+  }
+}
+
+// What a run took and gave, for --json and the summary.
+struct Figures {
+  int64_t prompt_tokens, output_tokens;
+  int64_t steps;  // tokens behind the first, which comes with the prompt's logits: a step each, or with drafts
+  double load_s, prompt_s, decode_s, first_token_s;
+  DraftCounts drafts;
+  uint64_t seed;
+};
+
+Json ToJson(const GenerateOptions& options, const Generation& g, const Figures& f, const Tokenizer* tokenizer) {
+  Json j = {{"text", g.text},
+            {"ids", g.ids},
+            {"finish_reason", g.finish_reason},
+            {"prompt_tokens", f.prompt_tokens},
+            {"completion_tokens", f.output_tokens},
+            {"seed", f.seed}};
+  if (f.drafts.verifications > 0) {
+    j["drafts"] = {{"steps", f.drafts.steps}, {"proposed", f.drafts.drafted}, {"accepted", f.drafts.accepted}};
+  }
+  if (options.sampling.top_logprobs >= 0) j["logprobs"] = LogprobsToJson(g.sampled, tokenizer);
+  j["timings"] = {{"load_s", f.load_s},
+                  {"prompt_s", f.prompt_s},
+                  {"decode_s", f.decode_s},
+                  {"time_to_first_token_s", f.first_token_s},
+                  {"prompt_tokens_per_s", f.prompt_s > 0 ? static_cast<double>(f.prompt_tokens) / f.prompt_s : 0.0},
+                  {"decode_tokens_per_s", f.decode_s > 0 ? static_cast<double>(f.steps) / f.decode_s : 0.0}};
+  return j;
+}
+
+std::string Summary(const GenerateOptions& options, const Figures& f) {
+  std::string summary = "load " + FormatFixed(f.load_s, 2) + " s | prompt " + FormatCount(f.prompt_tokens) +
+                        " tokens, " + Rate(f.prompt_tokens, f.prompt_s) + " | generated " +
+                        FormatCount(f.output_tokens) + " tokens, " + Rate(f.steps, f.decode_s) +
+                        " | first token after " + FormatFixed(1000 * f.first_token_s, 0) + " ms";
+  if (f.drafts.verifications > 0) {
+    const double a_step = static_cast<double>(f.steps) / static_cast<double>(std::max<int64_t>(f.drafts.steps, 1));
+    summary += " | drafts " + FormatCount(f.drafts.accepted) + " of " + FormatCount(f.drafts.drafted) + " accepted, " +
+               FormatFixed(a_step, 2) + " tokens a step";
+  }
+  if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(f.seed);
+  return summary;
+}
+
 }  // namespace
 
 int RunGenerate(const GenerateOptions& options) {
@@ -190,7 +248,6 @@ int RunGenerate(const GenerateOptions& options) {
   for (const std::string& file : {options.output_ids_file, options.draft_log_file, options.count_experts_file}) {
     if (!file.empty()) CheckWritable(file);
   }
-
   std::unique_ptr<Tokenizer> tokenizer;
   if (!from_ids || HasTokenizer(model.model_dir)) tokenizer = Must(Tokenizer::Load(model.model_dir));
   if (tokenizer == nullptr && !options.stops.texts.empty()) {
@@ -202,71 +259,32 @@ int RunGenerate(const GenerateOptions& options) {
   const auto load_start = Clock::now();
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
-  const ModelInfo& info = engine->info();
   const double load_s = Seconds(load_start, Clock::now());
-
-  if (from_ids) {
-    CheckTokenIds(prompt, info.vocab_size, options.token_ids_file);
-  } else if (!options.no_bos && info.bos_token_id >= 0 &&
-             (prompt.empty() || prompt.front() != info.bos_token_id)) {
-    prompt.insert(prompt.begin(), info.bos_token_id);
-  }
-  if (prompt.empty()) throw RunError("the prompt is empty: there is nothing to continue");
-  if (static_cast<int64_t>(prompt.size()) > info.max_context) {
-    throw RunError("the prompt has " + FormatCount(static_cast<int64_t>(prompt.size())) +
-                   " tokens, more than the context of " + FormatCount(info.max_context) +
-                   "; shorten it or raise --ctx");
-  }
-  MustBeUsable(ValidateSampling(options.sampling, info.vocab_size));
-  const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, info.vocab_size));
+  FinishPrompt(options, engine->info(), &prompt);
+  MustBeUsable(ValidateSampling(options.sampling, engine->info().vocab_size));
+  const std::unique_ptr<Sampler> sampler = Must(Sampler::Create(options.sampling, engine->info().vocab_size));
   const std::unique_ptr<Session> session = Must(engine->NewSession());
 
   const Generation g = Generate(options, *engine, *session, *sampler, tokenizer.get(), prompt);
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto output_tokens = static_cast<int64_t>(g.ids.size());
-  const double prompt_s = Seconds(g.start, g.prompt_done);
-  const double decode_s = Seconds(g.prompt_done, g.end);
-  const DraftCounts drafts = engine->draft_counts();
-  // The first token comes with the prompt's logits; the others took a step each, or came with drafts.
-  const int64_t steps = std::max<int64_t>(output_tokens - 1, 0);
-
+  const Figures figures = {.prompt_tokens = static_cast<int64_t>(prompt.size()),
+                           .output_tokens = output_tokens,
+                           .steps = std::max<int64_t>(output_tokens - 1, 0),
+                           .load_s = load_s,
+                           .prompt_s = Seconds(g.start, g.prompt_done),
+                           .decode_s = Seconds(g.prompt_done, g.end),
+                           .first_token_s = Seconds(g.start, g.first_token),
+                           .drafts = engine->draft_counts(),
+                           .seed = sampler->seed()};
   if (options.json) {
-    Json j = {{"text", g.text},
-              {"ids", g.ids},
-              {"finish_reason", g.finish_reason},
-              {"prompt_tokens", prompt_tokens},
-              {"completion_tokens", output_tokens},
-              {"seed", sampler->seed()}};
-    if (drafts.verifications > 0) {
-      j["drafts"] = {{"steps", drafts.steps}, {"proposed", drafts.drafted}, {"accepted", drafts.accepted}};
-    }
-    if (options.sampling.top_logprobs >= 0) j["logprobs"] = LogprobsToJson(g.sampled, tokenizer.get());
-    j["timings"] = {{"load_s", load_s},
-                    {"prompt_s", prompt_s},
-                    {"decode_s", decode_s},
-                    {"time_to_first_token_s", Seconds(g.start, g.first_token)},
-                    {"prompt_tokens_per_s", prompt_s > 0 ? static_cast<double>(prompt_tokens) / prompt_s : 0.0},
-                    {"decode_tokens_per_s", decode_s > 0 ? static_cast<double>(steps) / decode_s : 0.0}};
+    const Json j = ToJson(options, g, figures, tokenizer.get());
     Print(j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
   WriteCountedExperts(*engine, options.count_experts_file);
   if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
-  if (!options.output_ids_file.empty()) {
-    WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
-  }
+  if (!options.output_ids_file.empty()) WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   if (!options.draft_log_file.empty()) WriteOutput(options.draft_log_file, g.draft_log);
-  std::string summary = "load " + FormatFixed(load_s, 2) + " s | prompt " + FormatCount(prompt_tokens) +
-                        " tokens, " + Rate(prompt_tokens, prompt_s) + " | generated " +
-                        FormatCount(output_tokens) + " tokens, " + Rate(steps, decode_s) +
-                        " | first token after " + FormatFixed(1000 * Seconds(g.start, g.first_token), 0) +
-                        " ms";
-  if (drafts.verifications > 0) {
-    const double a_step = static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(drafts.steps, 1));
-    summary += " | drafts " + FormatCount(drafts.accepted) + " of " + FormatCount(drafts.drafted) + " accepted, " +
-               FormatFixed(a_step, 2) + " tokens a step";
-  }
-  if (options.sampling.temperature > 0) summary += " | seed " + std::to_string(sampler->seed());
-  PrintError(summary + "\n");
+  PrintError(Summary(options, figures) + "\n");
   return kExitDone;
 }
 

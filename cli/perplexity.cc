@@ -34,23 +34,64 @@ double NegativeLogLikelihood(std::span<const float> logits, TokenId id) {
   return largest + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(id)]);
 }
 
+std::vector<TokenId> ReadIds(const PerplexityOptions& options, const std::string& model_dir) {
+  if (!options.token_ids_file.empty()) return ReadTokenIds(options.token_ids_file);
+  const std::unique_ptr<Tokenizer> tokenizer = Must(Tokenizer::Load(model_dir));
+  const std::string text = ReadInput(options.text_file);
+  NoteInvalidUtf8(text, options.text_file);
+  // Spellings of added tokens in a text to be measured are text.
+  return tokenizer->Encode(text, {.recognize_added_tokens = false});
+}
+
+struct Measured {
+  double sum = 0;  // of negative log-likelihoods
+  int64_t predicted = 0, windows = 0;
+};
+
+// Adds a window, slice by slice: results do not depend on how it is cut. `told` gets the tokens taken of it so far.
+template <typename Told>
+void MeasureWindow(Session& session, std::span<const TokenId> tokens, size_t vocab_size, size_t slice, Measured* m,
+                   Told told) {
+  session.Reset();
+  ++m->windows;
+  std::vector<float> logits;  // of one slice
+  const std::span<const TokenId> inputs = tokens.first(tokens.size() - 1);  // the last token predicts nothing
+  for (size_t at = 0; at < inputs.size(); at += slice) {
+    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    const auto part = inputs.subspan(at, std::min(slice, inputs.size() - at));
+    Must(session.Append(part, LogitRows::kAll, &logits));
+    for (size_t i = 0; i < part.size(); ++i) {
+      m->sum += NegativeLogLikelihood(std::span<const float>(logits).subspan(i * vocab_size, vocab_size),
+                                      tokens[at + i + 1]);
+      ++m->predicted;
+    }
+    told(static_cast<int64_t>(at + part.size()));
+  }
+}
+
+void ReportPerplexity(const PerplexityOptions& options, const Measured& m, int64_t window, bool with_bos) {
+  const double mean = m.sum / static_cast<double>(m.predicted);
+  if (std::isnan(mean)) throw RunError("the model's logits hold NaN; its weights are damaged");
+  if (options.json) {
+    const nlohmann::ordered_json j = {{"mean_nll", mean},        {"perplexity", std::exp(mean)},
+                                      {"tokens", m.predicted},   {"windows", m.windows},
+                                      {"window_tokens", window}, {"bos", with_bos}};
+    Print(j.dump() + "\n");
+    return;
+  }
+  Print("mean negative log-likelihood  " + FormatFixed(mean, 6) + " nats per token\n" +
+        "perplexity                    " + FormatFixed(std::exp(mean), 4) + "\n" +
+        "tokens                        " + FormatCount(m.predicted) + " in " + FormatCount(m.windows) +
+        " windows of up to " + FormatCount(window) + "\n");
+}
+
 }  // namespace
 
 int RunPerplexity(const PerplexityOptions& options) {
   EngineOptions model = options.model;
   model.model_dir = FindModelDir(model.model_dir);
-  const bool from_ids = !options.token_ids_file.empty();
-  const std::string name = from_ids ? options.token_ids_file : options.text_file;
-  std::vector<TokenId> ids;
-  if (from_ids) {
-    ids = ReadTokenIds(name);
-  } else {
-    const std::unique_ptr<Tokenizer> tokenizer = Must(Tokenizer::Load(model.model_dir));
-    const std::string text = ReadInput(name);
-    NoteInvalidUtf8(text, name);
-    // Spellings of added tokens in a text to be measured are text.
-    ids = tokenizer->Encode(text, {.recognize_added_tokens = false});
-  }
+  const std::vector<TokenId> ids = ReadIds(options, model.model_dir);
+  const std::string name = options.token_ids_file.empty() ? options.text_file : options.token_ids_file;
 
   ProgressLine progress;
   const std::unique_ptr<Engine> engine = LoadEngine(model, progress);
@@ -64,52 +105,23 @@ int RunPerplexity(const PerplexityOptions& options) {
   if (text_per_window < 1)
     throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
 
-  // Rows of logits of one slice are in memory at a time; results do not depend on how a window is cut.
   const int64_t slice = model.prefill_chunk > 0 ? std::min<int64_t>(model.prefill_chunk, 256) : 256;
   const std::unique_ptr<Session> session = Must(engine->NewSession());
-  std::vector<float> logits;
-  double sum = 0;
-  int64_t predicted = 0;
-  int64_t windows = 0;
+  Measured measured;
   for (int64_t begin = 0; begin < num_tokens; begin += text_per_window) {
     const int64_t end = std::min(begin + text_per_window, num_tokens);
-    std::vector<TokenId> tokens;
-    if (with_bos) tokens.push_back(info.bos_token_id);
-    tokens.insert(tokens.end(), ids.begin() + begin, ids.begin() + end);
+    std::vector<TokenId> tokens(ids.begin() + begin, ids.begin() + end);
+    if (with_bos) tokens.insert(tokens.begin(), info.bos_token_id);
     if (tokens.size() < 2) continue;  // without BOS, a last window of one token
-    session->Reset();
-    ++windows;
-    // The last token predicts nothing.
-    const std::span<const TokenId> inputs = std::span<const TokenId>(tokens).first(tokens.size() - 1);
-    for (size_t at = 0; at < inputs.size(); at += static_cast<size_t>(slice)) {
-      if (Interrupted()) throw QuietExit{kExitInterrupted};
-      const auto part = inputs.subspan(at, std::min(static_cast<size_t>(slice), inputs.size() - at));
-      Must(session->Append(part, LogitRows::kAll, &logits));
-      const auto vocab_size = static_cast<size_t>(info.vocab_size);
-      for (size_t i = 0; i < part.size(); ++i) {
-        sum += NegativeLogLikelihood(std::span<const float>(logits).subspan(i * vocab_size, vocab_size),
-                                     tokens[at + i + 1]);
-        ++predicted;
-      }
-      progress.Update("measuring", begin + static_cast<int64_t>(at + part.size()), num_tokens,
-                      "perplexity so far " + FormatFixed(std::exp(sum / static_cast<double>(predicted)), 3));
-    }
+    MeasureWindow(*session, tokens, static_cast<size_t>(info.vocab_size), static_cast<size_t>(slice), &measured,
+                  [&](int64_t taken) {
+                    const double mean = measured.sum / static_cast<double>(measured.predicted);
+                    progress.Update("measuring", begin + taken, num_tokens,
+                                    "perplexity so far " + FormatFixed(std::exp(mean), 3));
+                  });
   }
   progress.Clear();
-
-  const double mean = sum / static_cast<double>(predicted);
-  if (std::isnan(mean)) throw RunError("the model's logits hold NaN; its weights are damaged");
-  if (options.json) {
-    const nlohmann::ordered_json j = {{"mean_nll", mean},        {"perplexity", std::exp(mean)},
-                                      {"tokens", predicted},     {"windows", windows},
-                                      {"window_tokens", window}, {"bos", with_bos}};
-    Print(j.dump() + "\n");
-  } else {
-    Print("mean negative log-likelihood  " + FormatFixed(mean, 6) + " nats per token\n" +
-          "perplexity                    " + FormatFixed(std::exp(mean), 4) + "\n" +
-          "tokens                        " + FormatCount(predicted) + " in " + FormatCount(windows) +
-          " windows of up to " + FormatCount(window) + "\n");
-  }
+  ReportPerplexity(options, measured, window, with_bos);
   return kExitDone;
 }
 
