@@ -29,9 +29,8 @@ void AddDraftModule(DraftModule module, Config* c) {
   c->compress_ratios.resize(static_cast<size_t>(c->num_layers + d.stages), 0);
 }
 
-}  // namespace
-
-Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft) {
+// What the released models have in common.
+Config ReleasedConfig() {
   Config c;
   c.vocab_size = 129280;
   c.head_dim = 512;
@@ -57,56 +56,76 @@ Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft) {
   c.max_positions = 1048576;
   c.bos_token_id = 0;
   c.eos_token_ids = {1};
-  int64_t layers = 0, pairs = 0;
-  if (model.shape == "flash") {
-    c.hidden_size = 4096;
-    c.num_heads = 64;
-    c.q_lora_rank = 1024;
-    c.o_groups = 8;
-    c.moe_intermediate = 2048;
-    c.num_experts = 256;
-    c.routed_scaling_factor = 1.5f;
-    c.index_topk = 512;
-    c.compress_ratios = {0, 0};
-    layers = 43, pairs = 20;
-  } else if (model.shape == "pro") {
-    c.hidden_size = 7168;
-    c.num_heads = 128;
-    c.q_lora_rank = 1536;
-    c.o_groups = 16;
-    c.moe_intermediate = 3072;
-    c.num_experts = 384;
-    c.routed_scaling_factor = 2.5f;
-    c.index_topk = 1024;
-    c.compress_ratios = {128, 128};
-    layers = 61, pairs = 29;
-  } else if (model.shape == "nano") {
-    c.vocab_size = 4096;
-    c.hidden_size = 256;
-    c.num_heads = 4;
-    c.q_lora_rank = 128;
-    c.o_groups = 2;
-    c.o_lora_rank = 128;
-    c.moe_intermediate = 256;
-    c.num_experts = 16;
-    c.experts_per_token = 3;
-    c.num_hash_layers = 1;
-    c.routed_scaling_factor = 1.5f;
-    c.index_heads = 4;
-    c.index_topk = 64;
-    c.max_positions = 131072;
-    c.compress_ratios = {0};
-    layers = 6, pairs = 2;
-  } else {
-    return InvalidArgument(StrCat("no synthetic model '", model.shape, "'; use flash, pro or nano"));
+  return c;
+}
+
+// The ratios of the first layers; then `pairs` times 4 and 128, and 4 for the last layer.
+void SetLayers(std::vector<int64_t> first_ratios, int64_t pairs, Config* c) {
+  c->compress_ratios = std::move(first_ratios);
+  for (int64_t i = 0; i < pairs; ++i) c->compress_ratios.insert(c->compress_ratios.end(), {4, 128});
+  c->compress_ratios.push_back(4);
+  c->num_layers = static_cast<int64_t>(c->compress_ratios.size());
+}
+
+Config FlashConfig() {
+  Config c = ReleasedConfig();
+  c.hidden_size = 4096;
+  c.num_heads = 64;
+  c.q_lora_rank = 1024;
+  c.o_groups = 8;
+  c.moe_intermediate = 2048;
+  c.num_experts = 256;
+  c.routed_scaling_factor = 1.5f;
+  c.index_topk = 512;
+  SetLayers({0, 0}, 20, &c);
+  return c;
+}
+
+Config ProConfig() {
+  Config c = ReleasedConfig();
+  c.hidden_size = 7168;
+  c.num_heads = 128;
+  c.q_lora_rank = 1536;
+  c.o_groups = 16;
+  c.moe_intermediate = 3072;
+  c.num_experts = 384;
+  c.routed_scaling_factor = 2.5f;
+  c.index_topk = 1024;
+  SetLayers({128, 128}, 29, &c);
+  return c;
+}
+
+Config NanoConfig() {
+  Config c = ReleasedConfig();
+  c.vocab_size = 4096;
+  c.hidden_size = 256;
+  c.num_heads = 4;
+  c.q_lora_rank = 128;
+  c.o_groups = 2;
+  c.o_lora_rank = 128;
+  c.moe_intermediate = 256;
+  c.num_experts = 16;
+  c.experts_per_token = 3;
+  c.num_hash_layers = 1;
+  c.routed_scaling_factor = 1.5f;
+  c.index_heads = 4;
+  c.index_topk = 64;
+  c.max_positions = 131072;
+  SetLayers({0}, 2, &c);
+  return c;
+}
+
+}  // namespace
+
+Result<Config> SyntheticConfig(const SyntheticModel& model, DraftModule draft) {
+  const bool is_known = model.shape == "flash" || model.shape == "pro" || model.shape == "nano";
+  if (!is_known) return InvalidArgument(StrCat("no synthetic model '", model.shape, "'; use flash, pro or nano"));
+  Config c = model.shape == "flash" ? FlashConfig() : model.shape == "pro" ? ProConfig() : NanoConfig();
+  if (model.num_layers < 0 || model.num_layers > c.num_layers) {
+    return InvalidArgument(StrCat("synthetic ", model.shape, " with ", model.num_layers, " layers: it has ",
+                                  c.num_layers, "; use 1 to ", c.num_layers, ", or 0 for all"));
   }
-  for (int64_t i = 0; i < pairs; ++i) c.compress_ratios.insert(c.compress_ratios.end(), {4, 128});
-  c.compress_ratios.push_back(4);
-  if (model.num_layers < 0 || model.num_layers > layers) {
-    return InvalidArgument(StrCat("synthetic ", model.shape, " with ", model.num_layers, " layers: it has ", layers,
-                                  "; use 1 to ", layers, ", or 0 for all"));
-  }
-  c.num_layers = model.num_layers > 0 ? model.num_layers : layers;
+  if (model.num_layers > 0) c.num_layers = model.num_layers;
   c.compress_ratios.resize(static_cast<size_t>(c.num_layers));
   c.num_hash_layers = std::min(c.num_hash_layers, c.num_layers);
   AddDraftModule(draft, &c);
