@@ -63,6 +63,8 @@ struct Tokenizer::Impl {
   explicit Impl(size_t num_merges) : merges(num_merges) {}
 
   Status AddTokens(const TokenizerFile& file);
+  Status PlaceTokens(const TokenizerFile& file, std::vector<std::string>* texts);  // texts of ids, and `kinds`
+  Status IndexTokens(const TokenizerFile& file);                                   // ids of texts
   Status AddMerges(const TokenizerFile& file);
   Status AddConfig(const TokenizerConfig& config);
   std::string_view Bytes(TokenId id) const {
@@ -87,11 +89,12 @@ struct Tokenizer::Impl {
   TokenId eos_token_id = -1;
 };
 
-Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
+Status Tokenizer::Impl::PlaceTokens(const TokenizerFile& file, std::vector<std::string>* texts_of) {
   // A token may stand in the vocabulary and among the added ones, under the same id: so there are at least
   // half as many ids as entries, and ids without a gap stay below their number.
   const size_t limit = file.vocab.size() + file.added_tokens.size();
-  std::vector<std::string> texts(limit);
+  std::vector<std::string>& texts = *texts_of;
+  texts.resize(limit);
   kinds.assign(limit, TokenKind::kNone);
   std::unordered_map<std::string_view, TokenId> contents;
   for (const AddedToken& token : file.added_tokens) {
@@ -127,15 +130,25 @@ Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
     if (kinds[i] == TokenKind::kNone)
       return DataLoss(StrCat("no token has the id ", i, ", but there are higher ones"));
   }
+  texts.resize(kinds.size());
+  return {};
+}
 
+Status Tokenizer::Impl::AddTokens(const TokenizerFile& file) {
+  std::vector<std::string> texts;
+  DSV4_RETURN_IF_ERROR(PlaceTokens(file, &texts));
   size_t total = 0;
-  for (size_t i = 0; i < kinds.size(); ++i) total += texts[i].size();
+  for (const std::string& text : texts) total += text.size();
   bytes.reserve(total);
   offsets.push_back(0);
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    bytes += texts[i];
+  for (const std::string& text : texts) {
+    bytes += text;
     offsets.push_back(bytes.size());
   }
+  return IndexTokens(file);
+}
+
+Status Tokenizer::Impl::IndexTokens(const TokenizerFile& file) {
   for (size_t i = 0; i < kinds.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     (kinds[i] == TokenKind::kOrdinary ? ordinary : added).emplace(Bytes(id), id);

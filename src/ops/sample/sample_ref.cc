@@ -16,10 +16,10 @@ struct Token {
   double weight;
 };
 
-int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  if (std::any_of(logits, logits + v, [](float x) { return std::isnan(x); })) return kSampleNan;
-  if (std::all_of(logits, logits + v, [](float x) { return x == kMinusInfinity; })) return kSampleNothing;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// The logits behind biases, `allowed` and penalties.
+std::vector<float> Adjusted(const float* logits, int64_t v, const SampleRow& row) {
   std::vector<float> adjusted(logits, logits + v);
   for (int32_t i = 0; i < row.num_bias; ++i) {
     float& x = adjusted[static_cast<size_t>(row.bias_ids[i])];
@@ -38,6 +38,28 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
         x = sample::Penalise(x, row.repeat_penalty, row.presence_penalty, row.frequency_penalty, outputs);
     }
   }
+  return adjusted;
+}
+
+// Leaves the top_k and then those of them that make top_p. The tokens of a cut are in order of their rank.
+void CutTokens(const SampleRow& row, int64_t v, std::vector<Token>* tokens) {
+  const bool is_top_k = row.top_k > 0 && row.top_k < v;
+  if (!is_top_k && row.top_p >= 1.0f) return;
+  std::sort(tokens->begin(), tokens->end(), [](const Token& a, const Token& b) { return a.rank > b.rank; });
+  if (is_top_k) tokens->resize(static_cast<size_t>(row.top_k));
+  if (row.top_p >= 1.0f) return;
+  uint64_t total = 0, before = 0;
+  for (const Token& t : *tokens) total += t.mass;
+  const double wanted = sample::WantedMass(row.top_p, total);
+  size_t kept = 0;
+  while (kept < tokens->size() && !sample::ReachesTopP(before, wanted)) before += (*tokens)[kept++].mass;
+  tokens->resize(kept);
+}
+
+int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
+  if (std::any_of(logits, logits + v, [](float x) { return std::isnan(x); })) return kSampleNan;
+  if (std::all_of(logits, logits + v, [](float x) { return x == kMinusInfinity; })) return kSampleNothing;
+  const std::vector<float> adjusted = Adjusted(logits, v, row);
   const auto first = std::max_element(adjusted.begin(), adjusted.end());
   const float largest = *first;
   if (largest == kMinusInfinity) return kSampleBanned;
@@ -51,19 +73,7 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
     tokens.push_back({sample::RankOf(x, static_cast<int32_t>(i)), sample::Mass(exponent),
                       sample::ExpNonPositive(exponent)});
   }
-  const bool is_top_k = row.top_k > 0 && row.top_k < v;
-  if (is_top_k || row.top_p < 1.0f) {
-    std::sort(tokens.begin(), tokens.end(), [](const Token& a, const Token& b) { return a.rank > b.rank; });
-    if (is_top_k) tokens.resize(static_cast<size_t>(row.top_k));
-    if (row.top_p < 1.0f) {
-      uint64_t total = 0, before = 0;
-      for (const Token& t : tokens) total += t.mass;
-      const double wanted = sample::WantedMass(row.top_p, total);
-      size_t kept = 0;
-      while (kept < tokens.size() && !sample::ReachesTopP(before, wanted)) before += tokens[kept++].mass;
-      tokens.resize(kept);
-    }
-  }
+  CutTokens(row, v, &tokens);
   if (row.min_p > 0)
     std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
   const uint64_t draw = RandomBits(row.seed, row.num_outputs);
