@@ -251,12 +251,66 @@ void LaunchProduct(const ExecContext& ctx, const ExpertsArgs& a, ExpertsParams p
 
 bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+// The tokens as FP16 blocks of the experts' sorted rows.
+void SpreadTokens(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& sorted, int parts, int row_blocks8,
+                  uint8_t* x) {
+  const int64_t tokens = a.x.dim(0), d = a.x.dim(1), d_slabs = CeilDiv(d, kTileCols64);
+  const int picked = static_cast<int>(a.experts.dim(1));
+  if (a.x_blocks != nullptr && IsHalf(a.first.gate.format) && parts == 1) {
+    DSV4_CHECK(d % 64 == 0);
+    const int64_t warps = CeilDiv(tokens, 8) * CeilDiv(d_slabs, kSpreadSlabs);
+    Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x,
+           static_cast<int>(tokens), picked, static_cast<int>(d_slabs), row_blocks8);
+    return;
+  }
+  DSV4_CHECK(a.x.data != nullptr, "x is there as blocks only");
+  const dim3 grid(static_cast<unsigned>(
+      std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
+  Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(),
+         sorted, x, static_cast<int>(tokens), picked, static_cast<int>(d), static_cast<int>(d_slabs), parts,
+         row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
+}
+
+// Pairs of a token and an expert, in order of the experts; an expert's rows begin at a tile.
+void SortPairs(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& sorted, int parts) {
+  const auto* experts = a.experts.i32();
+  const int num_pairs = static_cast<int>(a.x.dim(0) * a.experts.dim(1)), e = static_cast<int>(a.matrices.size());
+  const auto blocks = static_cast<unsigned>(CeilDiv(num_pairs, kSortThreads));
+  const dim3 block(kSortThreads);
+  Launch(ctx, CountKernel, dim3(blocks), block, 0, experts, sorted, num_pairs, e);
+  const int num_groups = a.fetched == nullptr ? 1 : a.fetched->num_groups;
+  DSV4_CHECK(num_groups >= 1 && num_groups <= kMaxFetchGroups, num_groups, " groups");
+  Launch(ctx, PlaceKernel, dim3(1), block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts,
+         a.fetched == nullptr ? nullptr : a.fetched->group_of, num_groups);
+  Launch(ctx, ScatterKernel, dim3(blocks), block, static_cast<size_t>(32 * e), experts, a.weights.f32(), sorted,
+         num_pairs, e);
+}
+
+// Products of the sorted rows with the experts' matrices: gate and up, then down.
+void MultiplySorted(const ExecContext& ctx, const ExpertsArgs& a, ExpertsParams p, int parts, const uint8_t* x,
+                    const uint8_t* hidden) {
+  const int64_t d = a.x.dim(1), f = a.first.gate.rows;
+  p.tokens = x;
+  p.slabs = static_cast<int>(CeilDiv(d, kTileCols64));
+  p.scale_stride = static_cast<int>(CeilDiv(d, kFp8BlockSize));
+  p.row_tiles = static_cast<int>(CeilDiv(f, kTileRows16));
+  p.row_steps = static_cast<int>(CeilDiv(f, 64));
+  LaunchProduct<true>(ctx, a, p, parts);
+
+  p.tokens = hidden;
+  p.slabs = static_cast<int>(CeilDiv(f, kTileCols64));
+  p.scale_stride = static_cast<int>(CeilDiv(f, kFp8BlockSize));
+  p.row_tiles = static_cast<int>(CeilDiv(d, kTileRows16));
+  p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
+  LaunchProduct<false>(ctx, a, p, parts);
+}
+
 }  // namespace
 
 void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   const int parts = GpuExpertsInputNumbers(ctx, a.first);
   const int64_t tokens = a.x.dim(0), d = a.x.dim(1), picked = a.experts.dim(1), pairs = tokens * picked;
-  const int64_t f = a.first.gate.rows, num_experts = static_cast<int64_t>(a.matrices.size());
+  const auto num_experts = static_cast<int64_t>(a.matrices.size());
   if (pairs == 0 || d == 0) return;
   static_assert(kSortThreads >= kMaxExpertsOnGpu && kSortThreads == experts::kSortedPairs &&
                 kMaxTokens == experts::kWidestTile);
@@ -264,11 +318,8 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   DSV4_CHECK(pairs < int64_t{1} << 30 && num_experts <= kSortThreads);
   for (const QuantTensor* w : {&a.first.gate, &a.first.up, &a.first.down})
     DSV4_CHECK(w->layout == WeightLayout::kTiles);
-  const int64_t d_slabs = CeilDiv(d, kTileCols64), f_slabs = CeilDiv(f, kTileCols64),
-                blocks = CeilDiv(pairs, kSortThreads);
   const experts::SortedScratch places = experts::SortedScratchOf(ctx, ShapeOf(a), tokens);
   DSV4_CHECK(places.bytes <= ctx.scratch.bytes && Aligned16(a.outputs.data) && Aligned16(a.hidden.data));
-  const int64_t most_rows = places.most_rows;
   uint8_t* const scratch = ctx.scratch.data;
   const Sorted sorted = {.histogram = reinterpret_cast<int*>(scratch + places.histogram),
                          .totals = reinterpret_cast<Totals*>(scratch + places.totals),
@@ -278,31 +329,10 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
                          .weight = reinterpret_cast<float*>(scratch + places.weight)};
   uint8_t* const x = places.x < 0 ? static_cast<uint8_t*>(a.outputs.data) : scratch + places.x;
   uint8_t* const hidden = places.hidden < 0 ? static_cast<uint8_t*>(a.hidden.data) : scratch + places.hidden;
+  const int row_blocks8 = static_cast<int>(places.most_rows / 8);
 
-  const auto* experts = a.experts.i32();
-  const int num_pairs = static_cast<int>(pairs), e = static_cast<int>(num_experts);
-  const dim3 sort_grid(static_cast<unsigned>(blocks)), sort_block(kSortThreads);
-  Launch(ctx, CountKernel, sort_grid, sort_block, 0, experts, sorted, num_pairs, e);
-  const int num_groups = a.fetched == nullptr ? 1 : a.fetched->num_groups;
-  DSV4_CHECK(num_groups >= 1 && num_groups <= kMaxFetchGroups, num_groups, " groups");
-  Launch(ctx, PlaceKernel, dim3(1), sort_block, 0, sorted, static_cast<int>(blocks), e, kMaxTokens / parts,
-         a.fetched == nullptr ? nullptr : a.fetched->group_of, num_groups);
-  Launch(ctx, ScatterKernel, sort_grid, sort_block, static_cast<size_t>(32 * num_experts), experts, a.weights.f32(),
-         sorted, num_pairs, e);
-  const int row_blocks8 = static_cast<int>(most_rows / 8);
-  if (a.x_blocks != nullptr && IsHalf(a.first.gate.format) && parts == 1) {
-    DSV4_CHECK(d % 64 == 0);
-    const int64_t warps = CeilDiv(tokens, 8) * CeilDiv(d_slabs, kSpreadSlabs);
-    Launch(ctx, SpreadBlocksKernel, dim3(static_cast<unsigned>(CeilDiv(warps, 8))), dim3(256), 0, a.x_blocks, sorted, x,
-           static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d_slabs), row_blocks8);
-  } else {
-    DSV4_CHECK(a.x.data != nullptr, "x is there as blocks only");
-    const dim3 grid(static_cast<unsigned>(
-        std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
-    Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(),
-           sorted, x, static_cast<int>(tokens), static_cast<int>(picked), static_cast<int>(d),
-           static_cast<int>(d_slabs), parts, row_blocks8, d % 4 == 0 && Aligned16(a.x.data));
-  }
+  SortPairs(ctx, a, sorted, parts);
+  SpreadTokens(ctx, a, sorted, parts, row_blocks8, x);
   ExpertsParams p = {};
   p.matrices = a.fetched == nullptr ? a.matrices.data() : a.fetched->matrices.data();
   p.sorted = sorted;
@@ -311,20 +341,7 @@ void ExpertsPrefillSm90(const ExecContext& ctx, const ExpertsArgs& a) {
   p.limit = a.limit;
   p.outputs = a.outputs.f32();
   p.d = static_cast<int>(d);
-
-  p.tokens = x;
-  p.slabs = static_cast<int>(d_slabs);
-  p.scale_stride = static_cast<int>(CeilDiv(d, kFp8BlockSize));
-  p.row_tiles = static_cast<int>(CeilDiv(f, kTileRows16));
-  p.row_steps = static_cast<int>(CeilDiv(f, 64));
-  LaunchProduct<true>(ctx, a, p, parts);
-
-  p.tokens = hidden;
-  p.slabs = static_cast<int>(f_slabs);
-  p.scale_stride = static_cast<int>(CeilDiv(f, kFp8BlockSize));
-  p.row_tiles = static_cast<int>(CeilDiv(d, kTileRows16));
-  p.row_steps = static_cast<int>(CeilDiv(p.row_tiles, kRowTiles));
-  LaunchProduct<false>(ctx, a, p, parts);
+  MultiplySorted(ctx, a, p, parts, x, hidden);
 
   if (a.sums_ranks) {
     const int count = ctx.ranks->count;
