@@ -350,6 +350,44 @@ ApiError NoSuchResponse(const std::string& id) {
   return {404, "there is no response '" + id + "' here", "response_id"};
 }
 
+Reasoning ReadReasoning(const Api& api, const Fields& fields) {
+  Reasoning reasoning = DefaultReasoning(api);
+  const Json* wanted = fields.Object("reasoning");
+  if (wanted == nullptr) return reasoning;
+  if (const auto effort = Fields(*wanted, "reasoning").Text("effort")) {
+    reasoning.thinking = *effort != "none";
+    if (*effort != "none") reasoning.effort = MapEffort(api, *effort, "reasoning.effort");
+  }
+  return reasoning;
+}
+
+// The response as it begins: what was asked for, nothing generated.
+Json NewResponse(const Api& api, const Fields& fields, const GenerationParams& params, bool store) {
+  return {{"id", NewId("resp_")},
+          {"object", "response"},
+          {"created_at", UnixTime()},
+          {"status", "in_progress"},
+          {"background", false},
+          {"error", nullptr},
+          {"incomplete_details", nullptr},
+          {"instructions", Echo(fields, "instructions", nullptr)},
+          {"max_output_tokens", Echo(fields, "max_output_tokens", nullptr)},
+          {"model", api.options.model_name},
+          {"output", Json::array()},
+          {"parallel_tool_calls", params.parallel_calls},
+          {"previous_response_id", Echo(fields, "previous_response_id", nullptr)},
+          {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+          {"store", store},
+          {"temperature", FloatToJson(params.sampling.temperature)},
+          {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", Echo(fields, "tool_choice", "auto")},
+          {"tools", Echo(fields, "tools", Json::array())},
+          {"top_p", FloatToJson(params.sampling.top_p)},
+          {"truncation", "disabled"},
+          {"usage", nullptr},
+          {"metadata", Echo(fields, "metadata", Json::object())}};
+}
+
 }  // namespace
 
 void ServeStoredResponse(const Api& api, const ExchangePtr& exchange) {
@@ -383,14 +421,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   params.chat = true;
 
   ChatInput input;
-  input.reasoning = DefaultReasoning(api);
-  if (const Json* reasoning = fields.Object("reasoning")) {
-    const Fields in(*reasoning, "reasoning");
-    if (const auto effort = in.Text("effort")) {
-      input.reasoning.thinking = *effort != "none";
-      if (*effort != "none") input.reasoning.effort = MapEffort(api, *effort, "reasoning.effort");
-    }
-  }
+  input.reasoning = ReadReasoning(api, fields);
   input.messages = ReadResponsesInput(fields, &before.root());
   NamespacedTools names;
   if (const Json* tools = fields.Array("tools")) {
@@ -405,29 +436,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const ChatPrompt prompt = MakeChatPrompt(api, tenant, input);
   params.thinking = prompt.starts_in_reasoning;
 
-  Json response = {{"id", NewId("resp_")},
-                   {"object", "response"},
-                   {"created_at", UnixTime()},
-                   {"status", "in_progress"},
-                   {"background", false},
-                   {"error", nullptr},
-                   {"incomplete_details", nullptr},
-                   {"instructions", Echo(fields, "instructions", nullptr)},
-                   {"max_output_tokens", Echo(fields, "max_output_tokens", nullptr)},
-                   {"model", api.options.model_name},
-                   {"output", Json::array()},
-                   {"parallel_tool_calls", params.parallel_calls},
-                   {"previous_response_id", Echo(fields, "previous_response_id", nullptr)},
-                   {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
-                   {"store", store},
-                   {"temperature", FloatToJson(params.sampling.temperature)},
-                   {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
-                   {"tool_choice", Echo(fields, "tool_choice", "auto")},
-                   {"tools", Echo(fields, "tools", Json::array())},
-                   {"top_p", FloatToJson(params.sampling.top_p)},
-                   {"truncation", "disabled"},
-                   {"usage", nullptr},
-                   {"metadata", Echo(fields, "metadata", Json::object())}};
+  Json response = NewResponse(api, fields, params, store);
   const bool stream = fields.Bool("stream").value_or(false);
   try {
     LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input", &params);

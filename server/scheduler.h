@@ -82,7 +82,15 @@ class Scheduler {
   void Run();
   bool WaitForWork();  // false: stop
   void DropEnded();
+  // What the sequences in the batch will hold once their prompts are read; what several share counts once.
+  struct Planned {
+    int64_t bytes = 0, most_shared = 0;
+    void Add(const Scheduler& scheduler, const Sequence& s);
+  };
+  enum class Admission { kAdmitted, kLater, kNoRoom };  // kLater: not it, but perhaps one behind it
   void Admit();
+  Admission TryToAdmit(Sequence& s, Planned* planned);
+  Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
   int64_t PromptBudget(int64_t num_generating) const;

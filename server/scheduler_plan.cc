@@ -127,65 +127,74 @@ void Scheduler::KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendere
              {.of_ids = s.spec.text != nullptr && models_own, .rendered = std::move(rendered)});
 }
 
-void Scheduler::Admit() {
-  // What the sequences in the batch will hold once their prompts are read; what several share counts once.
-  int64_t planned = 0, most_shared = 0;
-  const auto plan = [&](const Sequence& s) {
-    const int64_t shared = s.session->memory_bytes() - s.session->own_bytes();
-    planned += BytesAfter(s, s.num_unread()) - shared;
-    most_shared = std::max(most_shared, shared);
+void Scheduler::Planned::Add(const Scheduler& scheduler, const Sequence& s) {
+  const int64_t shared = s.session->memory_bytes() - s.session->own_bytes();
+  bytes += scheduler.BytesAfter(s, s.num_unread()) - shared;
+  most_shared = std::max(most_shared, shared);
+}
+
+// A session for `s`, from the snapshot that was found; kept prompts give way.
+Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found) {
+  const auto open = [&] {
+    return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
   };
-  for (const SequencePtr& s : running_) plan(*s);
+  auto session = open();
+  while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict())
+    session = open();
+  return session;
+}
+
+Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, Planned* planned) {
+  const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
+  const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.ids) : PrefixCache::Known{};
+  if (ShouldWait(s, known.cut)) return Admission::kLater;
+  const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
+  const int64_t bytes =
+      planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) - shared;
+  if (!running_.empty() && bytes > options_.kv_budget_bytes) return Admission::kNoRoom;
+  if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
+    const auto fetched = cache_.Fetch(s.job->tenant, s.ids);
+    if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
+    s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;
+    if (s.waits_for_disk) return Admission::kLater;
+  }
+  const PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids)
+                                         : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
+  auto session = Open(found);
+  if (!session.ok()) {
+    if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) return Admission::kNoRoom;
+    End(s, FinishReason::kError, session.status());
+    return Admission::kLater;
+  }
+  s.session = std::move(*session);
+  // One that starts over computes its prompt as it did, unless the cache has lost rows since.
+  s.computes = std::max(s.computes, s.prompt_end() - std::min(s.num_read(), s.prompt_end()));
+  if (!s.was_admitted) {
+    s.out.counts.cached = std::min(static_cast<int64_t>(s.num_read()), static_cast<int64_t>(s.prompt_size));
+    metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.what);
+    s.was_admitted = true;
+    s.admitted = Clock::now();
+  }
+  PlanCuts(s, known.common);
+  planned->Add(*this, s);
+  return Admission::kAdmitted;
+}
+
+void Scheduler::Admit() {
+  Planned planned;
+  for (const SequencePtr& s : running_) planned.Add(*this, *s);
   for (const SequencePtr& s : waiting_) s->waits_for_disk = false;
   // As many as generate within the bound.
   admission_limit_ = options_.max_gap_s > 0 ? step_times_.Sequences(options_.max_gap_s, options_.max_running)
                                             : options_.max_running;
   for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int64_t>(running_.size()) < admission_limit_;) {
+    const Admission admission = TryToAdmit(**at, &planned);
+    if (admission == Admission::kNoRoom) break;
+    if (admission == Admission::kLater) {
+      ++at;
+      continue;
+    }
     Sequence& s = **at;
-    const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
-    const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.ids) : PrefixCache::Known{};
-    if (ShouldWait(s, known.cut)) {
-      ++at;
-      continue;
-    }
-    const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
-    if (!running_.empty() &&
-        planned + std::max(most_shared, shared) + BytesAfter(s, s.num_unread()) - shared > options_.kv_budget_bytes)
-      break;
-    if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
-      const auto fetched = cache_.Fetch(s.job->tenant, s.ids);
-      if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
-      s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;
-      if (s.waits_for_disk) {
-        ++at;
-        continue;
-      }
-    }
-    PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids)
-                                     : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
-    const auto open = [&] {
-      return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
-    };
-    auto session = open();
-    while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict())
-      session = open();
-    if (!session.ok()) {
-      if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) break;
-      End(s, FinishReason::kError, session.status());
-      ++at;
-      continue;
-    }
-    s.session = std::move(*session);
-    // One that starts over computes its prompt as it did, unless the cache has lost rows since.
-    s.computes = std::max(s.computes, s.prompt_end() - std::min(s.num_read(), s.prompt_end()));
-    if (!s.was_admitted) {
-      s.out.counts.cached = std::min(static_cast<int64_t>(s.num_read()), static_cast<int64_t>(s.prompt_size));
-      metrics_.AddPrefixLookup(static_cast<int64_t>(s.prompt_size), s.out.counts.cached, found.what);
-      s.was_admitted = true;
-      s.admitted = Clock::now();
-    }
-    PlanCuts(s, known.common);
-    plan(s);
     running_.push_back(std::move(*at));
     at = waiting_.erase(at);
     --num_waiting_;
