@@ -2,17 +2,24 @@
 """What `dsv4 serve` makes of the engine's speed: many streams at once, beside `dsv4 bench` in the same job. Needs the standard
 library only.
 
-    serve_load.py BINARY [--streams 1,8,32,64,128] [--prompts 512,4000] [--tokens 128] [--goal throughput] MODEL FLAGS ...
-    e.g. bench/serve_load.py build/release/dsv4 --device cuda --synthetic flash --layers 38
+    serve_load.py BINARY [--streams 1,8,32,64,128] [--prompts 512,4000] [--tokens 128,16] [--goal throughput]
+                  [--bench FILE] [--seconds 0] MODEL FLAGS ...
+    e.g. bench/serve_load.py build/release/dsv4 --device cuda --synthetic flash --layers 36 --kv-budget 5GiB
 
-A JSON object a line: of the bench (prefill of each length, decode of each number of streams), then for each number of streams
-and each length that arrive at once, with prompts that nobody has sent before:
+A JSON object a line, as it is measured. First the bench (prefill of each length and of a full chunk, decode of each number of
+streams), or with --bench those of an earlier run's output; then for each length and each number of streams that arrive at
+once, with prompts that nobody has sent before:
 
     first_token_s     median, P99 and last of the times to the first token
     gap_ms            median and P99 of the times between two tokens
-    tokens_per_s      of all streams while all of them write, and `of_bench`, its share of the bench's decode
-    prefill_per_s     prompt tokens a second up to the last first token, and `of_bench`
+    tokens_per_s      of all streams while all of them write (null: they never do), and of_bench, its share of the bench's decode
+    prefill_per_s     prompt tokens a second up to the last first token, and of_bench
     times_of_prefill  the median and the last first token, in times of what the prefill of all prompts takes by itself
+    bars              what is asked of this row, and whether it holds
+
+By itself the prefill of all prompts runs at the bench's rate for as many tokens as a step may take of them, computed as those of
+such a prompt are (docs/decisions/0008-regimes.md: short ones with two numbers an input, however many share a pass). --seconds:
+what would begin later than this is left out, and named at the end. Exit status 1: a bar does not hold.
 """
 
 import argparse
@@ -27,10 +34,19 @@ from pathlib import Path
 
 VOCABULARY = 4096  # ids that every model has
 HERE = Path(__file__).resolve().parent
+BEGIN = time.monotonic()
+DECODE, PREFILL, MEDIAN, LAST = 0.97, 0.80, 0.8, 1.4  # bars; the latter two where AT_ONCE prompts arrive
+AT_ONCE = 64
+SHORT = 1024  # prompts up to here are computed with --prompt-inputs two on a GPU
+SERVE_ONLY = {"--kv-budget", "--max-concurrent", "--max-gap"}  # flags that bench does not know
 
 
 def numbers(text):
     return [int(n) for n in text.split(",")]
+
+
+def say(*words):
+    print("[%6.1f s]" % (time.monotonic() - BEGIN), *words, file=sys.stderr, flush=True)
 
 
 def arguments():
@@ -38,17 +54,24 @@ def arguments():
     parser.add_argument("binary")
     parser.add_argument("--streams", type=numbers, default=[1, 8, 32, 64, 128])
     parser.add_argument("--prompts", type=numbers, default=[512, 4000])
-    parser.add_argument("--tokens", type=int, default=128, help="that each stream writes")
+    parser.add_argument("--tokens", type=numbers, default=[128, 16], help="that each stream writes, for each of the prompts")
+    parser.add_argument("--chunk", type=int, default=None, help="--prefill-chunk (default: the device's)")
     parser.add_argument("--goal", default="throughput")
-    return parser.parse_known_args()
+    parser.add_argument("--bench", help="take the bench's figures from this output")
+    parser.add_argument("--seconds", type=float, default=0, help="0: no limit")
+    options, flags = parser.parse_known_args()
+    if options.chunk is None:
+        options.chunk = 4096 if any(flag.startswith("cuda") for flag in flags) else 512
+    options.tokens += options.tokens[-1:] * (len(options.prompts) - len(options.tokens))
+    return options, [*flags, "--prefill-chunk", str(options.chunk)]
 
 
 class Stream(threading.Thread):
     """One request; the times at which its tokens arrived."""
 
     def __init__(self, server, ids, tokens, begin):
-        super().__init__()
-        self.server, self.begin, self.times = server, begin, []
+        super().__init__(daemon=True)
+        self.server, self.begin, self.times, self.head = server, begin, [], b""
         self.body = {"prompt": ids, "max_tokens": tokens, "temperature": 0.7, "seed": ids[0], "ignore_eos": True, "stream": True,
                      "stream_options": {"include_usage": True, "continuous_usage_stats": True}}  # a chunk for each token
 
@@ -57,10 +80,12 @@ class Stream(threading.Thread):
         with self.server.socket(timeout=600) as sock:
             self.begin.wait()
             self.start_time = time.monotonic()
-            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                         % len(data) + data)
             rest = b""
             while piece := sock.recv(1 << 16):
                 now, rest = time.monotonic(), rest + piece
+                self.head = self.head or rest[:300]
                 lines = rest.split(b"\n")
                 rest = lines.pop()
                 self.times += [now] * sum(b'"text":' in line and b'"finish_reason":null' in line for line in lines)
@@ -79,27 +104,106 @@ def load(server, count, length, tokens, seed):
         stream.start()
     for stream in streams:
         stream.join()
-    if any(len(s.times) < tokens - 1 for s in streams):  # the last one comes with the finish
-        sys.exit("a stream broke off: " + server.read_log()[-2000:])
+    for stream in streams:
+        if len(stream.times) < tokens - 1:  # the last one comes with the finish
+            sys.exit("a stream broke off: %r\n%s" % (stream.head, server.read_log()[-2000:]))
     start = min(s.start_time for s in streams)
     first = [s.times[0] - start for s in streams]
     gaps = [b - a for s in streams for a, b in zip(s.times, s.times[1:])]
     all_write, one_ends = max(s.times[0] for s in streams), min(s.times[-1] for s in streams)
     together = sum(all_write < t <= one_ends for s in streams for t in s.times)
-    return {"streams": count, "prompt": length,
+    return {"streams": count, "prompt": length, "tokens": tokens,
             "first_token_s": {"median": statistics.median(first), "p99": percentile(first, 0.99), "last": max(first)},
             "gap_ms": {"median": 1e3 * statistics.median(gaps), "p99": 1e3 * percentile(gaps, 0.99)},
             "tokens_per_s": together / (one_ends - all_write) if one_ends > all_write else None,
             "prefill_per_s": count * length / max(first)}
 
 
-def run_bench(options, flags):
-    command = [options.binary, "bench", *flags, "--json", "--prompts", ",".join(map(str, options.prompts)),
-               "--contexts", str(options.prompts[0] + options.tokens // 2), "--batches", ",".join(map(str, options.streams))]
-    rows = [json.loads(line) for line in subprocess.run(command, check=True, capture_output=True).stdout.splitlines()]
-    prefill = {row["tokens"]: row["tokens_per_s"] for row in rows if row.get("phase") == "prefill"}
-    decode = {row["batch"]: row["tokens_per_s"] for row in rows if row.get("phase") == "decode"}
-    return prefill, decode
+def run_bench(options, flags, *more):
+    known = [f for i, f in enumerate(flags) if f not in SERVE_ONLY and (i == 0 or flags[i - 1] not in SERVE_ONLY)]
+    command = [options.binary, "bench", *known, "--json", "--no-ops", "--repeat", "3", *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            say("bench", line.strip()[:110])
+            yield json.loads(line)
+    if process.returncode != 0:
+        sys.exit("%s ended with %d" % (" ".join(command), process.returncode))
+
+
+class Bench:
+    """Tokens a second of streams by their number, and of prompts by length and tokens of a pass."""
+
+    def __init__(self, prefill, decode):
+        self.prefill, self.decode = prefill, {int(k): v for k, v in decode.items()}
+
+    def json(self, flags):
+        return {"bench": {"prefill_per_s": self.prefill, "decode_per_s": self.decode}, "flags": flags}
+
+    @classmethod
+    def read(cls, path):
+        found = json.loads(Path(path).read_text().splitlines()[0])["bench"]
+        return cls(found["prefill_per_s"], found["decode_per_s"])
+
+    @staticmethod
+    def key(length, tokens, flags):
+        """Which way such a prompt is computed, and the tokens of a pass."""
+        short = length <= SHORT and "--prompt-inputs" not in flags and any(f.startswith("cuda") for f in flags)
+        return "%s %d" % ("short" if short else "long", tokens)
+
+    @classmethod
+    def run(cls, options, flags):
+        keys = {cls.key(length, min(length * count, options.chunk), flags)
+                for length in options.prompts for count in options.streams}
+        prefill, decode = {}, {}
+        for kind in ["long", "short"]:
+            lengths = sorted({int(key.split()[1]) for key in keys if key.startswith(kind)})
+            # Decode comes with the first of them: a model is loaded for each.
+            first = not decode
+            if not lengths and not first:
+                continue
+            context = options.prompts[0] + options.tokens[0] // 2
+            more = ["--prompt-inputs", "two"] if kind == "short" else []
+            for row in run_bench(options, flags, *more, "--prompts", ",".join(map(str, lengths)), "--contexts",
+                                 str(context) if first else "", "--batches", ",".join(map(str, options.streams)) if first else ""):
+                if row.get("phase") == "prefill":
+                    prefill["%s %d" % (kind, row["tokens"])] = row["tokens_per_s"]
+                elif row.get("phase") == "decode":
+                    decode[row["batch"]] = row["tokens_per_s"]
+        return cls(prefill, decode)
+
+    def compare(self, row, chunk, flags):
+        """Adds of_bench, times_of_prefill and bars to a row."""
+        count, length = row["streams"], row["prompt"]
+        rate = self.prefill[self.key(length, min(count * length, chunk), flags)]
+        alone = count * length / rate
+        decode = row["tokens_per_s"] / self.decode[count] if row["tokens_per_s"] else None
+        row["of_bench"] = {"prefill": row["prefill_per_s"] / rate, "decode": decode}
+        row["times_of_prefill"] = {k: row["first_token_s"][k] / alone for k in ("median", "last")}
+        bars = {"prefill": row["of_bench"]["prefill"] >= PREFILL}
+        if decode is not None:
+            bars["decode"] = decode >= DECODE
+        if count == AT_ONCE:
+            bars["median"] = row["times_of_prefill"]["median"] <= MEDIAN
+            bars["last"] = row["times_of_prefill"]["last"] <= LAST
+        row["bars"] = bars
+
+
+def measure(server, bench, options, flags):
+    """Prints a row for each case; those that a bar failed for, and those that were left out."""
+    failed, left = [], []
+    load(server, 2, 64, 8, 0)  # warms up
+    for length, tokens in zip(options.prompts, options.tokens):
+        for count in options.streams:
+            name = "%d streams of %d tokens" % (count, length)
+            if 0 < options.seconds < time.monotonic() - BEGIN:
+                left.append(name)
+                continue
+            say(name)
+            row = {"goal": options.goal, **load(server, count, length, tokens, count * 100003 + length)}
+            bench.compare(row, options.chunk, flags)
+            print(json.dumps(row), flush=True)
+            failed += [name + ": " + bar for bar, holds in row["bars"].items() if not holds]
+    return failed, left
 
 
 def main():
@@ -108,19 +212,17 @@ def main():
     sys.path.insert(0, str(HERE.parent / "tests" / "server"))
     from support import Server
 
-    prefill, decode = run_bench(options, flags)
-    print(json.dumps({"bench": {"prefill_per_s": prefill, "decode_per_s": decode}, "flags": flags}), flush=True)
-    server = Server("--prefix-cache", "off", "--goal", options.goal, *flags, start_timeout=600)
-    load(server, 2, 64, 8, 0)  # warms up
-    for length in options.prompts:
-        for count in options.streams:
-            row = load(server, count, length, options.tokens, count * 100003 + length)
-            alone = count * length / prefill[length]
-            row["times_of_prefill"] = {k: row["first_token_s"][k] / alone for k in ("median", "last")}
-            row["of_bench"] = {"prefill": row["prefill_per_s"] / prefill[length],
-                               "decode": row["tokens_per_s"] / decode[count] if row["tokens_per_s"] else None}
-            print(json.dumps(row), flush=True)
+    bench = Bench.read(options.bench) if options.bench else Bench.run(options, flags)
+    print(json.dumps(bench.json(flags)), flush=True)
+    threads = flags[flags.index("--threads") + 1] if "--threads" in flags else "2"
+    server = Server("--prefix-cache", "off", "--goal", options.goal, *flags, threads=threads, start_timeout=600)
+    say("the server is up:", server.read_log().splitlines()[-1][:110])
+    failed, left = measure(server, bench, options, flags)
     server.stop()
+    say("beyond a bar: " + ("; ".join(failed) or "nothing"))
+    if left:
+        say("left out: " + "; ".join(left))
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":
