@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""What lies in deploy/ is what Kubernetes, Prometheus and Grafana read: schemas of PyPI's kubernetes-validate, and names that must
+fit each other. Whether the flags are the program's and the metrics there is tested in operations_test.py."""
+
+import json
+import re
+import sys
+import unittest
+
+from clients_venv import enter
+
+enter(["kubernetes_validate==1.34.1"], "deploy-venv")
+
+import kubernetes_validate  # noqa: E402
+import yaml  # noqa: E402
+
+from support import ROOT, main  # noqa: E402
+
+DEPLOY = ROOT / "deploy"
+BASE, REPLICAS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "replicas"
+# Of the Gateway API and its Inference Extension: kubernetes-validate has Kubernetes' own only.
+EXTENSIONS = {"InferencePool", "HTTPRoute"}
+
+
+def documents(path):
+    return [d for d in yaml.safe_load_all(path.read_text()) if d]
+
+
+def resources(folder):
+    """What `kubectl apply -k FOLDER` would send, before its generators."""
+    found = []
+    for name in documents(folder / "kustomization.yaml")[0]["resources"]:
+        path = folder / name
+        found += resources(path) if path.is_dir() else documents(path)
+    return found
+
+
+def one(kind, folder=REPLICAS):
+    (found,) = [r for r in resources(folder) if r["kind"] == kind]
+    return found
+
+
+class Kubernetes(unittest.TestCase):
+    def test_resources_keep_their_schemas(self):
+        kinds = []
+        for resource in resources(REPLICAS):
+            kinds.append(resource["kind"])
+            if resource["kind"] not in EXTENSIONS:
+                kubernetes_validate.validate(resource, "1.34", strict=True)
+        self.assertEqual(sorted(kinds), ["HTTPRoute", "InferencePool", "PersistentVolumeClaim", "Service", "StatefulSet"])
+
+    def test_a_wrong_resource_is_found(self):
+        wrong = one("StatefulSet")
+        wrong["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(wrong, "1.34", strict=True)
+
+    def test_every_file_is_used(self):
+        for folder in [BASE, REPLICAS]:
+            kustomization = documents(folder / "kustomization.yaml")[0]
+            secrets = [f for s in kustomization.get("secretGenerator", []) for f in s["files"]]
+            used = {"kustomization.yaml", *secrets, *(r for r in kustomization["resources"] if "/" not in r)}
+            self.assertEqual(used, {path.name for path in folder.iterdir()})
+
+    def test_names_fit(self):
+        spec = one("StatefulSet")["spec"]
+        labels = spec["template"]["metadata"]["labels"]
+        for selector in [spec["selector"]["matchLabels"], one("Service")["spec"]["selector"],
+                         one("InferencePool")["spec"]["selector"]["matchLabels"]]:
+            self.assertLessEqual(selector.items(), labels.items())
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        volumes = {v["name"]: v for v in pod["volumes"]}
+        claims = {c["metadata"]["name"] for c in spec["volumeClaimTemplates"]}
+        self.assertEqual({m["name"] for m in container["volumeMounts"]}, claims | set(volumes))
+        self.assertEqual(volumes["model"]["persistentVolumeClaim"]["claimName"], one("PersistentVolumeClaim")["metadata"]["name"])
+        (secret,) = documents(BASE / "kustomization.yaml")[0]["secretGenerator"]
+        self.assertEqual(volumes["keys"]["secret"]["secretName"], secret["name"])
+        self.assertIn("%s/%s" % (self.mounts(container)["keys"], secret["files"][0]), self.flags(container)["api-key-file"])
+        self.assertEqual(documents(BASE / "kustomization.yaml")[0]["images"][0]["name"], container["image"])
+        self.assertEqual(documents(REPLICAS / "kustomization.yaml")[0]["replicas"][0]["name"], one("StatefulSet")["metadata"]["name"])
+
+    @staticmethod
+    def flags(container):
+        return dict(re.fullmatch(r"--([a-z-]+)=(.*)", arg).groups() for arg in container["args"])
+
+    @staticmethod
+    def mounts(container):
+        return {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+
+    def test_ports_and_paths_are_those_of_the_flags(self):
+        spec = one("StatefulSet")["spec"]["template"]
+        (container,) = spec["spec"]["containers"]
+        flags, ports = self.flags(container), {p["name"]: p["containerPort"] for p in container["ports"]}
+        self.assertEqual(ports, {"http": int(flags["port"]), "metrics": int(flags["metrics-port"]), "kv-events": int(flags["kv-events"])})
+        self.assertEqual(spec["metadata"]["annotations"]["prometheus.io/port"], flags["metrics-port"])
+        self.assertEqual(one("InferencePool")["spec"]["targetPorts"], [{"number": ports["http"]}])
+        for probe in ["startupProbe", "readinessProbe", "livenessProbe"]:
+            self.assertIn(container[probe]["httpGet"]["port"], ports)
+        for flag, volume in [("model", "model"), ("kv-disk", "kv")]:
+            self.assertEqual(flags[flag], self.mounts(container)[volume])
+
+    def test_there_is_time_to_drain(self):
+        spec = one("StatefulSet")["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+        drain, save = int(self.flags(container)["drain-timeout"]), 60
+        self.assertGreater(spec["terminationGracePeriodSeconds"], before + drain + save)
+
+
+class Monitoring(unittest.TestCase):
+    def test_rules(self):
+        (rules,) = documents(DEPLOY / "monitoring" / "alerts.yaml")
+        names = []
+        for group in rules["groups"]:
+            self.assertEqual(set(group) - {"interval"}, {"name", "rules"})
+            for rule in group["rules"]:
+                self.assertEqual(set(rule) - {"for", "labels", "annotations"}, {"alert", "expr"})
+                self.assertRegex(rule.get("for", "0s"), r"^\d+[smhd]$")
+                self.assertTrue(all(isinstance(text, str) for text in rule["annotations"].values()))
+                names.append(rule["alert"])
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_the_dashboard_fits_its_grid(self):
+        board = json.loads((DEPLOY / "monitoring" / "grafana.json").read_text())
+        taken = set()
+        for panel in board["panels"]:
+            at = panel["gridPos"]
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            self.assertLessEqual(at["x"] + at["w"], 24, panel["title"])
+            self.assertFalse(cells & taken, panel["title"])
+            taken |= cells
+
+
+if __name__ == "__main__":
+    main()
