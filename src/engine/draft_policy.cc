@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -36,20 +35,21 @@ void DraftPolicy::AddStep(int64_t rows, int64_t sequences, double seconds) {
 double DraftPolicy::Expect(int64_t rows, int64_t sequences) const {
   const double plain = plain_.Expect(sequences), drafted = drafted_.Expect(rows);
   if (rows == sequences) return plain;
-  // Wider than anything so far, or narrower than what has had drafts: at least a step without them.
-  constexpr double kOfARow = 0.1;
-  if (drafted > 0) return std::max(drafted, plain);
-  return plain * (1 + kOfARow * static_cast<double>(rows - sequences) / static_cast<double>(sequences));
+  // The first row more costs most, half of a step perhaps, and the next ones half of that: what is wider than anything
+  // so far should be tried, but not at any price.
+  constexpr double kOfARow = 0.5;
+  const int64_t widest = drafted_.widest();
+  const auto more = [](int64_t n, int64_t of) { return static_cast<double>(n) / static_cast<double>(of); };
+  if (drafted == 0) return plain * (1 + kOfARow * more(rows - sequences, sequences));
+  const double least = std::max(drafted, plain);  // narrower than what has had drafts, it takes that at least
+  if (rows <= widest || widest <= sequences) return least;
+  return std::max(least, drafted_.Expect(widest) + kOfARow * (drafted_.Expect(widest) - plain) *
+                                                       more(rows - widest, widest - sequences));
 }
 
 DraftPolicy::Trial& DraftPolicy::TrialOf(int64_t sequences) {
   const auto size = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(sequences, 1)))) - 1;
   return trials_[std::min(size, trials_.size() - 1)];
-}
-
-// Few gains say little: what is not surely a loss goes on.
-bool DraftPolicy::Trial::Pays() const {
-  return seen < least || gain + 0.5 / std::sqrt(static_cast<double>(seen)) > 0;
 }
 
 bool DraftPolicy::Wants(int64_t sequences) {
@@ -58,21 +58,22 @@ bool DraftPolicy::Wants(int64_t sequences) {
   Trial& trial = TrialOf(sequences);
   if (trial.Pays()) return true;
   if (trial.idle < trial.wait) return false;
-  trial = {.least = 2, .wait = std::min(2 * trial.wait, kLongestWait)};
+  trial = {.wait = std::min(2 * trial.wait, kLongestWait)};
   return true;
 }
 
 void DraftPolicy::AddGain(int64_t sequences, int64_t tokens, double seconds) {
-  constexpr double kLeastShare = 1.0 / 32;
-  constexpr int64_t kProven = 32;
+  // What was expected varies less than what came: some of it keeps a trial from ending by bad luck.
+  constexpr double kExpected = 0.25;
   const double plain = plain_.Expect(sequences);
   if (plain == 0) return;
   Trial& trial = TrialOf(sequences);
-  const double gain = static_cast<double>(tokens) / static_cast<double>(sequences) - seconds / plain;
-  ++trial.seen;
-  trial.gain += std::max(1 / static_cast<double>(trial.seen), kLeastShare) * (gain - trial.gain);
+  const double won = kExpected * expected_ + (1 - kExpected) * static_cast<double>(tokens);
+  trial.credit = std::min(trial.credit + won / static_cast<double>(sequences) - seconds / plain, kMostCredit);
+  expected_ = 0;
+  trial.begun = true;
   trial.idle = 0;
-  if (trial.seen >= kProven && trial.gain > 0) trial.wait = kFirstWait;
+  if (trial.credit == kMostCredit) trial.wait = kFirstWait;
 }
 
 int64_t DraftPolicy::Best(std::span<const float> survivals, int64_t sequences) const {
@@ -101,6 +102,7 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
       candidates.push_back({static_cast<float>(survival), d});
     }
   }
+  expected_ = 0;
   if (candidates.empty()) return;
   // Likeliest first; a draft's places stay in order.
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -109,13 +111,16 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
   std::vector<float> survivals;
   for (const Candidate& c : candidates) survivals.push_back(c.survival);
   const auto sequences = static_cast<int64_t>(drafts.size());
-  const Trial& trial = TrialOf(sequences);
   const bool known = plain_.Expect(sequences) > 0;
   int64_t taken = known ? Best(survivals, sequences) : 0;
-  const bool tries = (known && trial.seen < trial.least) || (taken == 0 && ++refused_ % kTryAgain == 0);
+  const bool tries = (known && !TrialOf(sequences).begun) || (taken == 0 && ++refused_ % kTryAgain == 0);
   if (tries && room > 0) taken = std::max<int64_t>(taken, 1);
   std::vector<size_t> kept(drafts.size());
-  for (int64_t i = 0; i < taken; ++i) ++kept[candidates[static_cast<size_t>(i)].draft];
+  for (int64_t i = 0; i < taken; ++i) {
+    const Candidate& c = candidates[static_cast<size_t>(i)];
+    ++kept[c.draft];
+    expected_ += static_cast<double>(c.survival);
+  }
   for (size_t d = 0; d < drafts.size(); ++d) drafts[d].Shorten(kept[d]);
 }
 

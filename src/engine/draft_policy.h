@@ -16,6 +16,7 @@ class StepTimes {
  public:
   void Add(int64_t rows, double seconds);
   double Expect(int64_t rows) const;  // from those that were; 0: none was
+  int64_t widest() const { return seconds_.empty() ? 0 : seconds_.rbegin()->first; }
 
  private:
   std::map<int64_t, double> seconds_;
@@ -25,21 +26,27 @@ class DraftPolicy {
  public:
   // of what is not worth while, so many times not, one token of one draft once
   static constexpr int64_t kTryAgain = 32;
+  // What a trial of drafts may lose before it ends, in steps without drafts, and the most that it may lose again of
+  // what it has won: enough for a drafter that is worth while to outlive its bad luck.
+  static constexpr double kStake = 0.6, kMostCredit = 12;
   // Steps without drafts until some are tried again where they did not pay; twice as many each time.
-  static constexpr int64_t kFirstWait = 192, kLongestWait = 1024;
+  static constexpr int64_t kFirstWait = 192, kLongestWait = 768;
 
   // `threshold` as EngineOptions::draft_threshold.
   explicit DraftPolicy(float threshold) : threshold_(threshold) {}
+
+  // Goes on from the times that another has seen.
+  void TakeTimes(const DraftPolicy& from) { plain_ = from.plain_, drafted_ = from.drafted_; }
 
   // What a step of `sequences` with so many rows took; rows == sequences: it had no drafts.
   void AddStep(int64_t rows, int64_t sequences, double seconds);
   // What one would take; 0: unknown.
   double Expect(int64_t rows, int64_t sequences) const;
 
-  // Whether drafts for a step of `sequences` should be made at all: while those of before made more tokens than steps
-  // without would have in the time, else for a few steps at long intervals.
+  // Whether drafts for a step of `sequences` should be made at all: while they have not lost what they may, else at
+  // long intervals for as long as that takes again.
   bool Wants(int64_t sequences);
-  // What making drafts and verifying them gave: tokens and seconds beside those of a step without.
+  // What making drafts and verifying them, which Cut has cut, gave: tokens and seconds beside those of a step without.
   void AddGain(int64_t sequences, int64_t tokens, double seconds);
 
   // Cuts the drafts of a step in which every sequence has a row besides, `max_rows` in all: to those tokens that make
@@ -49,18 +56,17 @@ class DraftPolicy {
   void Observe(const Draft& draft, int64_t accepted);
 
  private:
-  // Drafts in batches of about a size: a trial, which goes on while they pay.
+  // Drafts in batches of about a size: a trial, which goes on while it has credit.
   struct Trial {
-    double gain = 0;      // running, in steps without drafts
-    int64_t seen = 0;     // gains
-    int64_t least = 3;    // of them, before it can end
-    int64_t idle = 0;     // steps without drafts since it ended
+    double credit = kStake;  // with what it has won since, in steps without drafts
+    bool begun = false;      // one draft has been verified
+    int64_t idle = 0;        // steps without drafts since it ended
     int64_t wait = kFirstWait;
-    bool Pays() const;
+    bool Pays() const { return credit > 0; }
   };
-  // Of a place in drafts: what confidences said, and what was accepted.
+  // Of a place in drafts: what confidences said, and what was accepted. Begins as if some had been seen.
   struct Place {
-    double hoped = 4, accepted = 4;
+    double hoped = 8, accepted = 8;
   };
 
   Trial& TrialOf(int64_t sequences);
@@ -73,6 +79,7 @@ class DraftPolicy {
   std::array<Trial, 8> trials_;  // by the logarithm of the number of sequences
   std::array<Place, kMaxDraftTokens> places_;
   int64_t refused_ = 0;
+  double expected_ = 0;  // tokens of the drafts that were cut last, until their gain is added
 };
 
 }  // namespace dsv4

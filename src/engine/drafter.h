@@ -20,6 +20,7 @@ struct Draft {
   SamplerImpl* sampler = nullptr;  // as it was once Propose returns; null: not ours
   TokenId next = -1;
   int64_t most = 0;  // tokens wanted; 0: none
+  int64_t longest = 0;  // the most that drafts have: passes may be made for so many, as those repeat
 
   std::vector<TokenId> tokens;      // out: `most` at most
   std::vector<float> confidence;    // out, of each of them: probability that it is accepted when those before it are

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMostRows = 128;  // of a pass of the module
 constexpr int64_t kMtpTokens = 2;   // it is trained for one
-constexpr float kFirstGuess = 0.7f, kShareOfNew = 1.0f / 32;
+constexpr int64_t kMostSeen = 32;   // that count in a place's share
 
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
@@ -23,7 +23,6 @@ ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_
     : ranks_(ranks), greedy_({.temperature = 0}, vocab_size, 0), facts_(facts), vocab_size_(vocab_size),
       most_(std::min(facts.most, kMaxDraftTokens)),
       default_tokens_(facts.module == DraftModule::kMtp ? std::min(kMtpTokens, most_) : most_) {
-  accepted_.fill(kFirstGuess);
   const bool on_device = !ranks.leader().on_host() && vocab_size <= kMaxSampleVocab;
   for (int r = 0; on_device && r < ranks.count(); ++r)
     chains_.push_back(std::make_unique<DraftChain>(ranks.runner(r)));
@@ -51,7 +50,7 @@ Status ModelDrafter::ProposeSome(std::span<Draft* const> drafts) {
     SamplerImpl& sampler = draft->sampler != nullptr ? *draft->sampler : greedy_;
     rows_.push_back({.draft = draft, .sampler = &sampler, .num_seen = sampler.num_seen(), .last = draft->next});
     caches_.push_back(&draft->session->caches());
-    places = std::max(places, std::min(draft->most, most_));
+    places = std::max(places, std::min(chains_.empty() ? draft->most : std::max(draft->most, draft->longest), most_));
   }
   const auto rows = static_cast<int64_t>(rows_.size()) * facts_.rows;
   ranks_.Reserve(rows, rows);
@@ -98,7 +97,7 @@ void ModelDrafter::Add(Row& row, int64_t place, TokenId token, float confidence)
   row.last = token;
   row.draft->tokens.push_back(token);
   row.draft->confidence.push_back(facts_.module == DraftModule::kDspark ? Sigmoid(confidence)
-                                                                        : accepted_[static_cast<size_t>(place)]);
+                                                                        : shares_[static_cast<size_t>(place)].accepted);
 }
 
 Status ModelDrafter::DraftOnDevice(int64_t places) {
@@ -131,8 +130,9 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
 void ModelDrafter::Observe(const Draft& draft, int64_t accepted) {
   const auto proposed = static_cast<int64_t>(draft.tokens.size());
   for (int64_t i = 0; i < std::min(accepted + 1, proposed); ++i) {
-    float& share = accepted_[static_cast<size_t>(i)];
-    share += kShareOfNew * ((i < accepted ? 1.0f : 0.0f) - share);
+    Share& share = shares_[static_cast<size_t>(i)];
+    share.seen = std::min(share.seen + 1, kMostSeen);
+    share.accepted += ((i < accepted ? 1.0f : 0.0f) - share.accepted) / static_cast<float>(share.seen);
   }
 }
 

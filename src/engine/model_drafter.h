@@ -50,8 +50,12 @@ class ModelDrafter : public Drafter {
   SamplerImpl greedy_;                               // for samplers that are not ours
   const DraftFacts facts_;
   const int64_t vocab_size_, most_, default_tokens_;
-  // of MTP, by place: running share of drafts that were accepted there
-  std::array<float, kMaxDraftTokens + 1> accepted_;
+  // Of MTP, by place: the share of drafts that were accepted there lately.
+  struct Share {
+    float accepted = 0.7f;
+    int64_t seen = 4;  // as if so many had been
+  };
+  std::array<Share, kMaxDraftTokens + 1> shares_;
   std::vector<Row> rows_;
   std::vector<RankCaches*> caches_;
   Step step_;

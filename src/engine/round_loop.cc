@@ -47,6 +47,7 @@ Status RoundLoop::Propose() {
     d.tokens.clear(), d.confidence.clear();
     d.next = live_[i].next;
     d.most = drafting_.drafter != nullptr ? MostDrafts(live_[i]) : 0;
+    d.longest = drafting_.max_tokens;
     d.session = live_[i].session;
     d.sampler = live_[i].sampler;
   }
@@ -70,8 +71,13 @@ Status RoundLoop::RunPlain() {
   Stopwatch stepping;
   return plain_->Run([&] {
     ++drafting_.counts.steps;
-    // The first one's time is also that of what came before it.
+    // The first one waits for what sets it up, which is a part of what drafts cost.
     if (++seen > 1) drafting_.policy.AddStep(sequences, sequences, stepping.Seconds());
+    if (seen == 1 && was_round_) {
+      const double plain = drafting_.policy.Expect(sequences, sequences);
+      drafting_.policy.AddGain(sequences, 0, std::clamp(stepping.Seconds() - plain, 0.0, plain));
+    }
+    was_round_ = false;
     stepping = Stopwatch();
     if (std::any_of(live_.begin(), live_.end(), [](const LiveItem& l) { return l.ended; })) return true;
     if (!WantsDrafts()) return false;
@@ -91,6 +97,7 @@ Status RoundLoop::RunRound() {
   const int64_t before = drafting_.counts.accepted;
   for (size_t i = 0; i < live_.size(); ++i) DSV4_RETURN_IF_ERROR(Draw(i));
   const auto sequences = static_cast<int64_t>(live_.size());
+  was_round_ = HasDrafts();
   if (HasDrafts() && !step_.was_first()) {
     drafting_.policy.AddGain(sequences, drafting_.counts.accepted - before,
                              draft_seconds_ + step_seconds_ - drafting_.policy.Expect(sequences, sequences));

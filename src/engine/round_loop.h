@@ -52,6 +52,7 @@ class RoundLoop {
   DecodeLoop* plain_ = nullptr;
   std::vector<Draft> drafts_;  // of live_
   double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round
+  bool was_round_ = false;  // with drafts, what came last
   std::vector<std::vector<TokenId>> tokens_;
   std::vector<RoundSequence> sequences_;
 };
