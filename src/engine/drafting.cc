@@ -30,10 +30,16 @@ void Drafting::Use(std::unique_ptr<Drafter> with) {
   max_tokens = wanted_tokens_ > 0 ? wanted_tokens_ : drafter->max_tokens();
 }
 
+void Drafting::UsePolicy(float threshold) {
+  const DraftPolicy before = policy;
+  policy = DraftPolicy(threshold);
+  policy.TakeTimes(before);
+}
+
 void Drafting::Replace(KnownDrafts known, int64_t vocab_size) {
   std::unique_ptr<Drafter> own = std::move(drafter);
   if (auto* oracle = dynamic_cast<OracleDrafter*>(own.get())) own = oracle->TakeInner();
-  policy = DraftPolicy(known.tokens > 0 ? 0 : threshold_);
+  UsePolicy(known.tokens > 0 ? 0 : threshold_);
   if (known.texts.empty()) return Use(std::move(own));
   const int64_t tokens = known.tokens;
   Use(std::make_unique<OracleDrafter>(std::move(own), std::move(known), vocab_size));

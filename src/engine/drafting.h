@@ -25,6 +25,10 @@ struct Drafting {
   void Replace(KnownDrafts known, int64_t vocab_size);
 
   void Use(std::unique_ptr<Drafter> with);
+  // A new policy, which knows the times that the old one has seen; `threshold` as EngineOptions::draft_threshold.
+  void UsePolicy(float threshold);
+  // As the options say.
+  void UsePolicy() { UsePolicy(threshold_); }
 
   std::unique_ptr<Drafter> drafter;  // null: no drafts
   int64_t max_tokens = 0;            // of a draft

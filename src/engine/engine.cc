@@ -62,7 +62,8 @@ Status EngineImpl::Start(Loaded loaded) {
     if (runner().on_host()) return {};
     ranks_->Reserve(1, 1);
     DSV4_RETURN_IF_ERROR(device_round_->Reserve());
-    return decode_steps_->Reserve();
+    DSV4_RETURN_IF_ERROR(decode_steps_->Reserve());
+    return MeasureDrafts();
   } catch (const std::bad_alloc&) {
     return NoMemoryForStep();
   }

@@ -89,6 +89,10 @@ class EngineImpl : public Engine {
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);
 
+  // With drafts: runs steps of one sequence without and with each number of drafts, so that the policy knows what they
+  // take, and what repeats is recorded. Nobody decodes. Where there is no memory it is left out.
+  Status MeasureDrafts();
+
  private:
   // Closes the devices; `why` is what every call says from then on.
   void CloseDevices(Status why);

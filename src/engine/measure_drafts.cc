@@ -1,0 +1,60 @@
+// What rounds with drafts take, before the first text.
+#include <utility>
+
+#include "dsv4/sampling.h"
+#include "engine/engine_impl.h"
+
+namespace dsv4 {
+
+namespace {
+
+// Another's drafts, of which it does not hear how they went.
+class UnheardDrafter : public Drafter {
+ public:
+  explicit UnheardDrafter(Drafter& inner) : inner_(inner) {}
+  int64_t max_tokens() const override { return inner_.max_tokens(); }
+  Status Propose(std::span<Draft> drafts) override { return inner_.Propose(drafts); }
+
+ private:
+  Drafter& inner_;
+};
+
+// Decodes behind a text of one token, which lookup finds again.
+Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t tokens) {
+  constexpr TokenId kText[] = {0, 0, 0, 0};
+  session.Reset();
+  DSV4_RETURN_IF_ERROR(session.Append(kText, LogitRows::kNone, nullptr));
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
+                        Sampler::Create({.temperature = 0}, engine.info().vocab_size));
+  const DecodeItem item{.session = &session, .sampler = sampler.get(), .first = 0, .max_tokens = tokens,
+                        .speculate = speculate};
+  return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
+}
+
+Status DecodeEachWay(Engine& engine, int64_t most_drafts) {
+  constexpr int64_t kPlain = 8;
+  constexpr int kRuns = 2;  // the first one records
+  DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.NewSession());
+  DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, false, kPlain));
+  for (int64_t drafts = 1; drafts <= most_drafts; ++drafts) {
+    for (int run = 0; run < kRuns; ++run)
+      DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status EngineImpl::MeasureDrafts() {
+  if (drafting_.drafter == nullptr) return {};
+  std::unique_ptr<Drafter> drafter = std::move(drafting_.drafter);
+  drafting_.drafter = std::make_unique<UnheardDrafter>(*drafter);
+  drafting_.UsePolicy(0);  // all that is drafted is verified
+  const Status status = DecodeEachWay(*this, drafting_.max_tokens);
+  drafting_.UsePolicy();
+  drafting_.drafter = std::move(drafter);
+  drafting_.counts = {};
+  return status.code() == StatusCode::kResourceExhausted ? Status{} : status;
+}
+
+}  // namespace dsv4
