@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,8 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
 int BenchErrors(const BenchOptions& options, const EngineOptions& model);
 
 // What the drafts of options.draft_rows and draft_right cost and give, in decode runs of `tokens` a sequence.
-void BenchDrafts(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens);
+void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const int64_t> batches, int64_t context,
+                 int64_t tokens);
 
 int BenchWriteCheckpoint(const BenchOptions& options);
 

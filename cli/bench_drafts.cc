@@ -10,6 +10,7 @@
 #include "dsv4/snapshot.h"
 #include "errors.h"
 #include "format.h"
+#include "progress.h"
 
 namespace dsv4::cli {
 
@@ -27,18 +28,42 @@ struct DraftedRun {
   double ms() const { return a_step(1e3 * seconds); }
 };
 
+// Prompts that batches of all sizes begin with, each computed once.
+class Prompts {
+ public:
+  Prompts(Engine& engine, int64_t length) : engine_(engine), length_(length) {}
+
+  std::vector<std::shared_ptr<const KvSnapshot>> Take(int64_t count) {
+    ProgressLine progress;
+    while (static_cast<int64_t>(all_.size()) < count) {
+      const auto session = Must(engine_.NewSession());
+      const std::vector<TokenId> ids =
+          SomeTokens(length_, static_cast<uint64_t>(all_.size()) + 7, engine_.info().vocab_size);
+      Must(session->Append(ids, LogitRows::kNone, nullptr));
+      all_.push_back(Must(session->Snapshot()));
+      progress.Update("prompts of " + std::to_string(length_) + " tokens", static_cast<int64_t>(all_.size()), count);
+    }
+    progress.Clear();
+    return {all_.begin(), all_.begin() + count};
+  }
+
+ private:
+  Engine& engine_;
+  const int64_t length_;
+  std::vector<std::shared_ptr<const KvSnapshot>> all_;
+};
+
 class DraftBench {
  public:
-  DraftBench(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens)
-      : options_(options), engine_(engine), batch_(batch), context_(context), tokens_(tokens) {
-    for (int64_t i = 0; i < batch; ++i) {
-      const auto session = Must(engine.NewSession());
-      const std::vector<TokenId> ids = SomeTokens(context, static_cast<uint64_t>(i) + 7, engine.info().vocab_size);
-      Must(session->Append(ids, LogitRows::kNone, nullptr));
-      starts_.push_back(Must(session->Snapshot()));
-    }
-    off_ = Measure({}, /*drafts=*/false);
-    known_ = off_.texts;
+  DraftBench(const BenchOptions& options, Engine& engine, Prompts& prompts, int64_t batch, int64_t context,
+             int64_t tokens)
+      : options_(options), engine_(engine), batch_(batch), context_(context), tokens_(tokens),
+        starts_(prompts.Take(batch)), off_(Measure({}, /*with=*/false)) {
+    Json row = Head("drafts_off");
+    row["ms_per_step"] = off_.ms();
+    row["tokens_per_s"] = off_.rate();
+    Report(options_, row, What() + ", without drafts: " + FormatFixed(off_.ms(), 3) + " ms a step, " +
+                              FormatFixed(off_.rate(), 1) + " tok/s");
   }
 
   // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
@@ -102,7 +127,7 @@ class DraftBench {
       run.texts.push_back({first});
       items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = first,
                        .max_tokens = static_cast<int64_t>(total), .speculate = with});
-      if (with) drafts.texts.push_back({sessions.back().get(), static_cast<size_t>(context_), known_[i]});
+      if (with) drafts.texts.push_back({sessions.back().get(), static_cast<size_t>(context_), off_.texts[i]});
     }
     if (with) Must(ReplaceDrafts(engine_, std::move(drafts)));
     DraftCounts before;
@@ -137,18 +162,21 @@ class DraftBench {
   const BenchOptions& options_;
   Engine& engine_;
   const int64_t batch_, context_, tokens_;
-  std::vector<std::shared_ptr<const KvSnapshot>> starts_;
-  DraftedRun off_;
-  std::vector<std::vector<TokenId>> known_;
+  const std::vector<std::shared_ptr<const KvSnapshot>> starts_;
+  const DraftedRun off_;  // its texts are those that drafts know
 };
 
 }  // namespace
 
-void BenchDrafts(const BenchOptions& options, Engine& engine, int64_t batch, int64_t context, int64_t tokens) {
-  DraftBench bench(options, engine, batch, context, tokens);
-  for (const int64_t rows : options.draft_rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
-  for (const int64_t percent : options.draft_right.value_or(std::vector<int64_t>()))
-    bench.Right(static_cast<double>(percent) / 100);
+void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const int64_t> batches, int64_t context,
+                 int64_t tokens) {
+  Prompts prompts(engine, context);
+  for (const int64_t batch : batches) {
+    DraftBench bench(options, engine, prompts, batch, context, tokens);
+    for (const int64_t rows : options.draft_rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
+    for (const int64_t percent : options.draft_right.value_or(std::vector<int64_t>()))
+      bench.Right(static_cast<double>(percent) / 100);
+  }
 }
 
 }  // namespace dsv4::cli

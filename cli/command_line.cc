@@ -274,7 +274,8 @@ void AddBench(CLI::App* app, Command* chosen) {
   AddCounts(c, "--contexts", &o->contexts, 1 << 20,
             "tokens in the cache when decode begins (default: cpu 512,8192,131072, cuda 512,8192)");
   AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default: cpu 1,4,16, cuda 1,8)");
-  AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20, "tokens of a decode run (default: cpu 16, cuda 64)");
+  AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20,
+             "tokens of a decode run (default: cpu 16, cuda 64, with --draft-rows or --draft-right 24)");
   AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
   AddInteger(c, "--budget", &o->budget_s, 1, 1 << 20,
              "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");
