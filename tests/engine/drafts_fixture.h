@@ -2,6 +2,8 @@
 // comes.
 #pragma once
 
+#include <algorithm>
+#include <cctype>
 #include <functional>
 #include <map>
 #include <memory>
@@ -121,14 +123,22 @@ class DraftedDecode {
   // From now on instead of Engine::Decode.
   void UseDecode(DecodeFn decode) { decode_ = std::move(decode); }
 
-  // Drafts of up to `most` tokens, all of which are verified; null: none.
-  std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter,
-                                int64_t most) {
-    const int64_t v = engine_.info().vocab_size;
+  // Decodes with drafts of up to `most` tokens, all of which are verified; null: none. Gives the drafter back.
+  std::unique_ptr<Drafter> DecodeWith(std::unique_ptr<Drafter> drafter, int64_t most, std::span<const DecodeItem> items,
+                                      const TokenFn& on_token) {
     Drafting& drafting = engine_.drafting();
     drafting.drafter = std::move(drafter);
     drafting.max_tokens = most;
-    auto* oracle = dynamic_cast<Oracle*>(drafting.drafter.get());
+    const Status status = decode_ ? decode_(items, on_token) : engine_.Decode(items, on_token);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return std::move(drafting.drafter);
+  }
+
+  // What comes of a batch.
+  std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, std::unique_ptr<Drafter> drafter,
+                                int64_t most) {
+    const int64_t v = engine_.info().vocab_size;
+    auto* oracle = dynamic_cast<Oracle*>(drafter.get());
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<std::unique_ptr<Sampler>> samplers;
     std::vector<std::vector<uint32_t>> masks(wanted.size());
@@ -164,8 +174,7 @@ class DraftedDecode {
       o.drafted += token.drafted ? 1 : 0;
       return static_cast<int64_t>(o.ids.size()) < wanted[i].ends_after;
     };
-    const Status status = decode_ ? decode_(items, on_token) : engine_.Decode(items, on_token);
-    EXPECT_TRUE(status.ok()) << status.message();
+    engine_.drafting().drafter = DecodeWith(std::move(drafter), most, items, on_token);
     for (size_t i = 0; i < wanted.size(); ++i) {
       auto& session = static_cast<SessionImpl&>(*sessions[i]);
       out[i].session = session.tokens();
@@ -199,7 +208,14 @@ class DraftedDecode {
   // On a GPU, where the host cannot read it, next_row speaks for it.
   std::vector<uint8_t> StateOf(const SessionImpl& session) const {
     if (!engine_.runner().on_host()) return {};
-    return VisibleState(session.memory().layout(), session.cache(), static_cast<int64_t>(session.tokens().size()));
+    const KvLayout& layout = session.memory().layout();
+    std::vector<uint8_t> state = VisibleState(layout, session.cache(), static_cast<int64_t>(session.tokens().size()));
+    if (engine_.runner().model().draft().module == DraftModule::kMtp) {
+      // Its row of a sequence's last position takes the token behind it in: it is written once that is known.
+      const RowFormat& row = layout.layers.back().window_row;
+      state.resize(state.size() - static_cast<size_t>(row.data_bytes + row.scale_bytes));
+    }
+    return state;
   }
 
   EngineImpl& engine_;
@@ -232,5 +248,67 @@ inline std::vector<DraftWanted> EveryOption(uint64_t seed) {
   for (size_t i = 0; i < all.size(); ++i) all[i].sampling.seed = 1000 * seed + i;
   return all;
 }
+
+// A model to decode with, and how.
+struct DraftedModel {
+  const char* fixture;  // or nano, the bundled one
+  const char* device = "cpu";
+  bool in_rounds = false;               // the device draws the tokens; a CPU as that device (AsOnADevice)
+  Speculate module = Speculate::kOff;   // the model's own, which drafts too
+  bool (*is_there)() = [] { return true; };  // the device
+};
+
+// For INSTANTIATE_TEST_SUITE_P.
+inline std::string NameOf(const testing::TestParamInfo<DraftedModel>& instance) {
+  const DraftedModel& model = instance.param;
+  std::string name = std::string(model.fixture) + "_" + model.device + (model.in_rounds ? "_rounds" : "") +
+                     (model.module == Speculate::kOff ? "" : "_" + std::string(kSpeculateNames[size_t(model.module)]));
+  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+}
+
+// One engine and runs of it without drafts, which those with drafts are held against.
+class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
+ protected:
+  void SetUp() override {
+    const DraftedModel& model = GetParam();
+    if (!model.is_there()) GTEST_SKIP() << "no " << model.device << " that this build runs on";
+    const std::string name = model.fixture;
+    const std::string dir = name == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(name);
+    if (dir.empty()) GTEST_SKIP() << "fixture " << name << " is not on this machine";
+    engine_ = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1, .speculate = model.module,
+                          .draft_threshold = 0});
+    ASSERT_NE(engine_, nullptr);
+    decode_ = std::make_unique<DraftedDecode>(*engine_);
+    module_ = std::move(decode_->engine().drafting().drafter);
+    if (model.in_rounds && decode_->engine().runner().on_host()) decode_->UseDecode(AsOnADevice(*engine_));
+  }
+
+  // The batch; where rounds are of a device, without what the host draws.
+  std::vector<DraftWanted> Options(uint64_t seed) const {
+    std::vector<DraftWanted> all = EveryOption(seed);
+    for (DraftWanted& w : all) {
+      if (GetParam().in_rounds) w.sampling.top_logprobs = -1;
+    }
+    return all;
+  }
+  int64_t vocab() const { return engine_->info().vocab_size; }
+  std::unique_ptr<Oracle> MakeOracle(Guess guess, const std::vector<DraftOutcome>& plain) {
+    return std::make_unique<Oracle>(guess, plain, vocab());
+  }
+  const Oracle& LastOracle() { return dynamic_cast<Oracle&>(*decode_->engine().drafting().drafter); }
+  // What differs with the model's own module, where there is one.
+  std::string DifferencesWithModule(const std::vector<DraftWanted>& wanted, const std::vector<DraftOutcome>& plain,
+                                    int64_t most) {
+    if (module_ == nullptr) return "";
+    const std::string text = decode_->Differences(wanted, plain, std::move(module_), most);
+    module_ = std::move(decode_->engine().drafting().drafter);
+    return text;
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<DraftedDecode> decode_;
+  std::unique_ptr<Drafter> module_;  // goes before the engine
+};
 
 }  // namespace dsv4::test

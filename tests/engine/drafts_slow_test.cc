@@ -1,21 +1,23 @@
 // Drafts change nothing, over many seeds, lengths of drafts and sizes of batches.
 #include "engine/drafts_fixture.h"
+#include "engine/own_module.h"
 
 namespace dsv4::test {
 namespace {
 
-struct DraftedModel {
+struct ModelAndSeeds {
   const char* fixture;  // or nano
   const char* device;
   uint64_t seeds;
 };
 
-class ManyDrafts : public ::testing::TestWithParam<DraftedModel> {};
+class ManyDrafts : public ::testing::TestWithParam<ModelAndSeeds> {};
 INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
-                         testing::Values(DraftedModel{"flash-nvfp4", "cpu", 20},
-                                         DraftedModel{"pro-official-cut", "cpu", 4},
-                                         DraftedModel{"mini-bf16", "cpu", 4}, DraftedModel{"flash-all-nvfp4", "cpu", 4},
-                                         DraftedModel{"nano", "cpu", 3}, DraftedModel{"flash-nvfp4", "cpu*2", 3}),
+                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 20},
+                                         ModelAndSeeds{"pro-official-cut", "cpu", 4},
+                                         ModelAndSeeds{"mini-bf16", "cpu", 4},
+                                         ModelAndSeeds{"flash-all-nvfp4", "cpu", 4},
+                                         ModelAndSeeds{"nano", "cpu", 3}, ModelAndSeeds{"flash-nvfp4", "cpu*2", 3}),
                          [](const auto& instance) {
                            std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
                            std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
@@ -24,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
 
 // A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
 TEST_P(ManyDrafts, ChangeNothing) {
-  const DraftedModel& model = GetParam();
+  const ModelAndSeeds& model = GetParam();
   const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
                                                                : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
@@ -51,9 +53,42 @@ TEST_P(ManyDrafts, ChangeNothing) {
   }
 }
 
+// The bundled model's own modules.
+struct ModuleOnDevice {
+  Speculate module;
+  const char* device;
+  uint64_t seeds;
+};
+
+class ManyOwnDrafts : public ::testing::TestWithParam<ModuleOnDevice> {};
+INSTANTIATE_TEST_SUITE_P(Nano, ManyOwnDrafts,
+                         testing::Values(ModuleOnDevice{Speculate::kMtp, "cpu", 20},
+                                         ModuleOnDevice{Speculate::kDspark, "cpu", 20},
+                                         ModuleOnDevice{Speculate::kMtp, "cpu*2", 2},
+                                         ModuleOnDevice{Speculate::kDspark, "cpu*2", 2}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.module == Speculate::kMtp ? "Mtp" : "Dspark") +
+                                  (std::string(instance.param.device) == "cpu" ? "" : "OfTwoRanks");
+                         });
+
+TEST_P(ManyOwnDrafts, ChangeNothing) {
+  OwnModule own(GetParam().module, GetParam().device, 2);
+  ASSERT_TRUE(own);
+  for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
+    std::vector<DraftWanted> wanted = EveryOption(seed);
+    wanted.resize(1 + (3 * seed + 9) % 10);
+    const auto most = static_cast<int64_t>(1 + seed % 7);
+    const std::vector<DraftOutcome> plain = own.Run(wanted, 0), drafted = own.Run(wanted, most);
+    for (size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_TRUE(drafted[i] == plain[i]) << "seed " << seed << ", " << most << " tokens, sequence " << i;
+  }
+  EXPECT_GT(own.counts().accepted, 0);
+  EXPECT_LT(own.counts().accepted, own.counts().drafted);
+}
+
 // With the policy, which follows the clock.
 TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
-  const DraftedModel& model = GetParam();
+  const ModelAndSeeds& model = GetParam();
   const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
                                                                : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";

@@ -12,8 +12,7 @@ namespace dsv4::test {
 class OwnModule {
  public:
   OwnModule(Speculate module, const char* device, int num_threads)
-      : is_mtp_(module == Speculate::kMtp),
-        engine_(LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .device = device, .num_threads = num_threads,
+      : engine_(LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .device = device, .num_threads = num_threads,
                             .speculate = module, .draft_threshold = 0})) {
     if (engine_ == nullptr) return;
     decode_ = std::make_unique<DraftedDecode>(*engine_);
@@ -26,20 +25,10 @@ class OwnModule {
   std::vector<DraftOutcome> Run(const std::vector<DraftWanted>& wanted, int64_t most) {
     std::vector<DraftOutcome> out = decode_->Run(wanted, most > 0 ? std::move(drafter_) : nullptr, most);
     if (most > 0) drafter_ = std::move(decode_->engine().drafting().drafter);
-    // MTP's row of a sequence's last position takes the token behind it in: it is written once that is known.
-    for (DraftOutcome& o : out) o.state.resize(o.state.size() - (is_mtp_ ? RowBytes() : 0));
     return out;
   }
 
  private:
-  // Of the last layer's ring, whose last row ends a state.
-  size_t RowBytes() const {
-    const auto session = std::move(engine_->NewSession()).value();
-    const auto row = static_cast<SessionImpl&>(*session).memory().layout().layers.back().window_row;
-    return static_cast<size_t>(row.data_bytes + row.scale_bytes);
-  }
-
-  const bool is_mtp_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<DraftedDecode> decode_;
   std::unique_ptr<Drafter> drafter_;
