@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <utility>
+#include <vector>
 
 #include "device/copy_queue.h"
+#include "device/cuda.h"
 #include "device/launch.cuh"
 
 namespace dsv4 {
@@ -26,6 +30,8 @@ class CudaCopyQueue : public CopyQueue {
     for (cudaEvent_t event : marks_) {
       if (event != nullptr) cudaEventDestroy(event);
     }
+    spare_.insert(spare_.end(), waits_.begin(), waits_.end());
+    for (const Interval& wait : spare_) cudaEventDestroy(wait.begin), cudaEventDestroy(wait.end);
     if (work_ != nullptr) cudaEventDestroy(work_);
     if (copies_ != nullptr) cudaStreamDestroy(copies_);
   }
@@ -36,7 +42,7 @@ class CudaCopyQueue : public CopyQueue {
   }
   void Copy(void* dst, const void* src, int64_t bytes) override {
     const OnGpu on(index_);
-    Note(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, copies_));
+    if (bytes > 0) Note(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, copies_));
   }
   int64_t Mark() override {
     const OnGpu on(index_);
@@ -46,16 +52,70 @@ class CudaCopyQueue : public CopyQueue {
   }
   void WorkAfter(int64_t mark) override {
     const OnGpu on(index_);
-    Note(cudaStreamWaitEvent(StreamOf(ctx_), EventOf(std::max(mark, last_ - kMarks + 1)), 0));
+    const Interval wait = BeginWait();
+    Note(cudaStreamWaitEvent(StreamOf(ctx_), EventOf(mark), 0));
+    if (wait.end == nullptr) return;
+    Note(cudaEventRecord(wait.end, StreamOf(ctx_)));
+    waits_.push_back(wait);
+  }
+  bool Reached(int64_t mark) override {
+    const OnGpu on(index_);
+    const cudaError_t error = cudaEventQuery(EventOf(mark));
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // an answer, not a failure
+      return false;
+    }
+    Note(error);
+    return error == cudaSuccess;
+  }
+  double waited_seconds() override {
+    const OnGpu on(index_);
+    while (!waits_.empty()) {
+      float ms = 0;
+      const cudaError_t error = cudaEventElapsedTime(&ms, waits_.front().begin, waits_.front().end);
+      if (error != cudaSuccess) {
+        cudaGetLastError();
+        break;
+      }
+      waited_ += static_cast<double>(ms) * 1e-3;
+      spare_.push_back(waits_.front());
+      waits_.pop_front();
+    }
+    return waited_;
   }
 
  private:
-  cudaEvent_t EventOf(int64_t mark) const { return marks_[static_cast<size_t>(mark % kMarks)]; }
+  // Around a wait, in the order of the device's work.
+  struct Interval {
+    cudaEvent_t begin = nullptr, end = nullptr;
+  };
+
+  // Later marks are behind earlier ones.
+  cudaEvent_t EventOf(int64_t mark) const {
+    return marks_[static_cast<size_t>(std::max(mark, last_ - kMarks + 1) % kMarks)];
+  }
+  // Nulls: this one is not measured.
+  Interval BeginWait() {
+    if (waits_.size() == kMostWaits) (void)waited_seconds();
+    if (waits_.size() == kMostWaits) return {};
+    Interval wait;
+    if (!spare_.empty()) {
+      wait = spare_.back();
+      spare_.pop_back();
+    } else if (cudaEventCreate(&wait.begin) != cudaSuccess || cudaEventCreate(&wait.end) != cudaSuccess) {
+      cudaGetLastError();
+      if (wait.begin != nullptr) cudaEventDestroy(wait.begin);
+      return {};
+    }
+    Note(cudaEventRecord(wait.begin, StreamOf(ctx_)));
+    return wait;
+  }
   void Note(cudaError_t error) const {
     if (error != cudaSuccess) NoteCudaError(ctx_, error, "copy beside work");
   }
 
-  static constexpr int64_t kMarks = 8;  // that are kept
+  static constexpr int64_t kMarks = 8;        // that are kept
+  static constexpr size_t kMostWaits = 1024;  // that have not been looked at
 
   const int index_;
   const ExecContext ctx_;
@@ -63,12 +123,14 @@ class CudaCopyQueue : public CopyQueue {
   cudaEvent_t work_ = nullptr;
   std::array<cudaEvent_t, kMarks> marks_ = {};
   int64_t last_ = 0;
+  std::deque<Interval> waits_;
+  std::vector<Interval> spare_;
+  double waited_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<CopyQueue> OpenCopyQueue(Device& device) {
-  if (device.kind() != DeviceKind::kCuda) return nullptr;
+std::unique_ptr<CopyQueue> OpenCudaCopyQueue(Device& device) {
   auto queue = std::make_unique<CudaCopyQueue>(device);
   return queue->Open() ? std::move(queue) : nullptr;
 }

@@ -234,6 +234,14 @@ class CudaDevice : public Device {
     }
     return faults_.status();
   }
+  bool Reached(int64_t mark) override {
+    const OnGpu on(index_);
+    const auto at = marks_.find(mark);
+    if (at == marks_.end()) return true;
+    const cudaError_t state = cudaEventQuery(at->second);
+    if (state == cudaErrorNotReady) cudaGetLastError();  // an answer, not a failure of the GPU
+    return state != cudaErrorNotReady;
+  }
   std::unique_ptr<Recording> Record(const std::function<void()>& work) override {
     const OnGpu on(index_);
     if (!Ok(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture")) return nullptr;

@@ -1,6 +1,5 @@
 // The build without CUDA.
 #include "base/str.h"
-#include "device/copy_queue.h"
 #include "device/cuda.h"
 #include "device/exchange.h"
 
@@ -17,7 +16,7 @@ Result<std::unique_ptr<Exchange>> OpenGpuExchange(std::span<const ExchangeGpu>, 
 
 void AdvanceExchanges(const ExecContext&, int64_t) {}
 
-std::unique_ptr<CopyQueue> OpenCopyQueue(Device&) { return nullptr; }
+std::unique_ptr<CopyQueue> OpenCudaCopyQueue(Device&) { return nullptr; }
 
 std::string CompiledGpuArchitectures() { return ""; }
 

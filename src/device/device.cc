@@ -50,6 +50,7 @@ class CpuDevice : public Device {
   void Fail(const std::string& why) override { faults_.Note("as if", why); }
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return faults_.status(); }
+  bool Reached(int64_t) override { return true; }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
   Result<double> MeasureReadRate(ThreadPool* pool) override { return CpuReadRate(pool); }
   ExecContext Context(ThreadPool* pool, bool reference_ops) override {

@@ -73,6 +73,7 @@ class Device {
   // Marks the end of the work queued so far; Wait returns when that mark is reached.
   virtual int64_t Mark() = 0;
   virtual Status Wait(int64_t mark) = 0;
+  virtual bool Reached(int64_t mark) = 0;  // whether Wait would return at once
 
   // What `work` queues, recorded instead of run. Null where the device has no recordings: then run the work itself.
   virtual std::unique_ptr<Recording> Record(const std::function<void()>& work) = 0;

@@ -55,6 +55,7 @@ class FakeDevice : public Device {
   void Clear(void*, int64_t) override {}
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
+  bool Reached(int64_t) override { return true; }
   Result<double> MeasureReadRate(ThreadPool*) override { return 0.0; }
   ExecContext Context(ThreadPool*, bool) override { return {}; }
 };

@@ -38,6 +38,7 @@ class ScarceDevice : public Device {
   void Fail(const std::string&) override {}
   int64_t Mark() override { return 0; }
   Status Wait(int64_t) override { return {}; }
+  bool Reached(int64_t) override { return true; }
   std::unique_ptr<Recording> Record(const std::function<void()>&) override { return nullptr; }
   Result<double> MeasureReadRate(ThreadPool* pool) override { return cpu_->MeasureReadRate(pool); }
   ExecContext Context(ThreadPool* pool, bool reference_ops) override { return cpu_->Context(pool, reference_ops); }
