@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/stopwatch.h"
 #include "base/str.h"
+#include "tensor/quant_tensor.h"
 
 namespace dsv4 {
 
@@ -171,6 +173,32 @@ std::string ParallelReader::Run(const Piece& piece) {
   file_bytes_ += bytes;
   if (cached) cached_bytes_ += bytes;
   return "";
+}
+
+double ReadRateOf(const std::vector<std::shared_ptr<const MappedFile>>& files) {
+  constexpr int64_t kParts = 64;
+  int64_t total = 0, bytes = 0;
+  for (const auto& file : files) total += file->size();
+  const int64_t step = std::max(total / kParts, kPieceBytes), slot = kPieceBytes + ParallelReader::kBlock;
+  std::vector<uint8_t> memory(static_cast<size_t>(kParts * slot + ParallelReader::kBlock));
+  const auto odd = reinterpret_cast<uintptr_t>(memory.data()) % ParallelReader::kBlock;
+  uint8_t* to = memory.data() + (ParallelReader::kBlock - odd) % ParallelReader::kBlock;
+  ParallelReader reader(files);
+  const Stopwatch reading;
+  int64_t before = 0;  // of the files in front
+  for (size_t i = 0; i < files.size(); before += files[i]->size(), ++i) {
+    for (int64_t at = CeilDiv(before, step) * step; at < before + files[i]->size() && bytes < kParts * kPieceBytes;
+         at += step) {
+      const FilePart part{.file = static_cast<int32_t>(i), .offset = at - before,
+                          .bytes = std::min(kPieceBytes, before + files[i]->size() - at)};
+      reader.Read(0, part, to);
+      bytes += part.bytes;
+      to += slot;
+    }
+  }
+  const bool read = reader.Wait(0).ok();
+  reader.Stop();
+  return read && bytes > 0 ? static_cast<double>(bytes) / reading.Seconds() : 0;
 }
 
 }  // namespace dsv4

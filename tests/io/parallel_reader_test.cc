@@ -76,6 +76,15 @@ TEST_F(ParallelReaderTest, ReadsEveryPartOfEveryFile) {
   }());
 }
 
+TEST_F(ParallelReaderTest, RatesAreOfFilesOfAnySize) {
+  EXPECT_EQ(ReadRateOf({}), 0);
+  EXPECT_GT(ReadRateOf({Make("a", "x")}), 0);
+  EXPECT_GT(ReadRateOf({Make("b", RandomBytes((5 << 20) + 4097, 1)), Make("c", "yz"), Make("d", "z")}), 0);
+  const auto gone = Make("e", RandomBytes(3 << 20, 2));
+  ASSERT_EQ(::truncate(gone->path().c_str(), 1 << 20), 0);
+  EXPECT_EQ(ReadRateOf({gone}), 0);
+}
+
 TEST_F(ParallelReaderTest, WhatThePageCacheHoldsComesFromThere) {
   const std::string bytes = RandomBytes(1 << 20, 3);  // just written: every page is there
   ParallelReader reader({Make("a", bytes)}, 2);
