@@ -99,10 +99,12 @@ void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
   const double hits = static_cast<double>(use.chosen_resident) / static_cast<double>(use.chosen);
   Report(options,
          Json{{"phase", "experts"}, {"choices", use.chosen}, {"hits", use.chosen_resident},
-              {"fetched_bytes", use.fetched_bytes}, {"swaps", use.swaps}},
+              {"fetched_bytes", use.fetched_bytes}, {"swaps", use.swaps}, {"moved_bytes", use.moved_bytes},
+              {"wait_seconds", use.wait_seconds}},
          "experts: " + FormatFixed(100 * hits, 2) + " % of " + FormatCount(static_cast<int64_t>(use.chosen)) +
              " choices on the device, " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
-             " of the others fetched; " + FormatCount(use.swaps) + " pairs changed places");
+             " of the others fetched, for which prompts waited " + FormatFixed(1e3 * use.wait_seconds, 1) + " ms; " +
+             FormatCount(use.swaps) + " pairs changed places");
 }
 
 class Bench {

@@ -54,7 +54,9 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"host_expert_bytes", p.host_expert_bytes},
                {"host_embedding_bytes", p.host_embedding_bytes},
                {"host_bytes_per_token", p.host_bytes_per_token},
-               {"host_available_bytes", p.host_available_bytes}};
+               {"host_available_bytes", p.host_available_bytes},
+               {"disk_bytes", p.disk_bytes},
+               {"disk_bytes_per_token", p.disk_bytes_per_token}};
   j["cards"] = Json::array();
   for (const CardPlan& c : d.cards) {
     j["cards"].push_back({{"gigabytes", c.gigabytes},

@@ -73,9 +73,11 @@ std::string HostLine(const MemoryPlan& p) {
   const auto [least, most] = std::minmax_element(p.experts_on_host.begin(), p.experts_on_host.end());
   int64_t on_host = 0, layers = 0;
   for (const int64_t n : p.experts_on_host) on_host += n, layers += n > 0 ? 1 : 0;
-  return FormatCount(on_host) + " of " + FormatCount(p.experts) +
-         " experts and the embedding table stay in host memory (" + FormatBytes(p.host_embedding_bytes) + " and " +
-         FormatBytes(p.host_expert_bytes) + "; " + FormatCount(layers) + " of " +
+  const bool table = p.host_embedding_bytes > 0;
+  return FormatCount(on_host) + " of " + FormatCount(p.experts) + " experts" +
+         (table ? " and the embedding table" : "") + " stay in host memory (" +
+         (table ? FormatBytes(p.host_embedding_bytes) + " and " : "") + FormatBytes(p.host_expert_bytes) + "; " +
+         FormatCount(layers) + " of " +
          FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " + FormatCount(*least) + " to " +
          FormatCount(*most) + " of a layer): a token is expected to read " +
          FormatBytes(static_cast<int64_t>(p.host_bytes_per_token)) + " of them over the link, about " +
@@ -83,11 +85,26 @@ std::string HostLine(const MemoryPlan& p) {
          FormatFixed(kHostLinkRate / 1e9, 0) + " GB/s\n";
 }
 
+// What is read from the disk again and again, and what that costs.
+std::string DiskLine(const MemoryPlan& p) {
+  std::string line = "warning: " + FormatBytes(p.disk_bytes) + " of the weights do not fit memory (" +
+                     FormatBytes(p.available_bytes) + "): they are read from the disk whenever tokens choose them, " +
+                     FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token)) +
+                     " a token where experts are chosen alike";
+  if (p.disk_rate > 0) {
+    line += ", about " + FormatFixed(p.disk_bytes_per_token / p.disk_rate, 2) + " s at " +
+            FormatFixed(p.disk_rate / 1e9, 2) + " GB/s, measured now";
+  }
+  return line + "\n";
+}
+
 }  // namespace
 
 void CheckGpuMemory(const EngineOptions& options) {
-  if (IsCpu(options.device) && options.gpu_memory > 0)
-    throw UsageError("--gpu-memory is the memory of a GPU; add --device cuda, or leave it out");
+  if (IsCpu(options.device) && (options.gpu_memory > 0 || options.expert_slots > 0)) {
+    throw UsageError(std::string(options.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
+                     " the memory of a GPU; add --device cuda, or leave it out");
+  }
 }
 
 void WriteCountedExperts(Engine& engine, const std::string& path) {
@@ -102,7 +119,8 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
     if (also) also(plan);
     if (tell == TellPlan::kNever) return;
     if (tell == TellPlan::kAlways || watched) PrintError(PlanLine(plan));
-    if (plan.host_embedding_bytes > 0) PrintError(HostLine(plan));
+    if (plan.host_embedding_bytes + plan.host_expert_bytes > 0) PrintError(HostLine(plan));
+    if (plan.disk_bytes > 0) PrintError(DiskLine(plan));
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();

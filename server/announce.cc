@@ -90,7 +90,8 @@ void LogPlan(const MemoryPlan& plan) {
                     {"free", LogBytes{plan.available_bytes}},
                     {"context", plan.max_context},
                     {"context_that_fits", plan.max_context_that_fits},
-                    {"host_experts", LogBytes{plan.host_expert_bytes}}});
+                    {"host_experts", LogBytes{plan.host_expert_bytes}},
+                    {"disk", LogBytes{plan.disk_bytes}}});
 }
 
 Status CheckKvBudget(int64_t budget_bytes, const ModelInfo& model) {

@@ -216,8 +216,12 @@ void Metrics::RenderExperts(MetricsPage* page) const {
   page->Counter("dsv4_expert_hits_total", "Of them, those in the device's memory.", experts_.chosen_resident);
   page->Counter("dsv4_expert_fetched_bytes_total",
                 "Bytes of experts in host memory that passes needed, once a pass.", experts_.fetched_bytes);
-  page->Counter("dsv4_expert_swaps_total", "Pairs of experts that changed places between host and device.",
-                experts_.swaps);
+  page->Counter("dsv4_expert_wait_seconds_total",
+                "Time that prompts waited for experts on their way to the device; decode never does.",
+                experts_.wait_seconds);
+  page->Counter("dsv4_expert_evictions_total", "Experts that left the device for busier ones.", experts_.swaps);
+  page->Counter("dsv4_expert_moved_bytes_total", "Bytes that were copied for that beside the steps, both ways.",
+                experts_.moved_bytes);
 }
 
 void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {

@@ -102,6 +102,12 @@ struct EngineOptions {
   // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to
   int64_t gpu_memory = 0;
                                    // the plan, for tests
+  // of each layer, that a GPU holds at most, the others are on the host (docs/offload.md); 0: as many as fit. On a CPU
+  int64_t expert_slots = 0;
+                                   // likewise
+  // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the
+  int64_t host_memory = 0;
+                                   // disk beyond it, as their pages are needed; 0: what is free
   // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a
   int64_t kv_room = 0;
                                    // sixteenth of smaller GPUs), or one sequence of max_context where that is more

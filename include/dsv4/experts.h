@@ -29,6 +29,8 @@ struct ExpertUse {
   // Of all devices: every expert on the host that a pass needed, once a pass, and those that were copied for prompts.
   double fetched_bytes = 0;
   int64_t swaps = 0;  // pairs of experts that changed places between host and devices, as they were chosen lately
+  double moved_bytes = 0;   // that were copied over the links for that, both ways; of all devices
+  double wait_seconds = 0;  // that prompts waited for experts on their way (decode never does); of one device
 };
 
 }  // namespace dsv4

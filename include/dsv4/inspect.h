@@ -40,7 +40,11 @@ struct MemoryPlan {
   int64_t host_expert_bytes = 0;  // that they take there, of all devices together
   int64_t host_embedding_bytes = 0;  // likewise, the embedding table; 0: it is on the devices
   double host_bytes_per_token = 0;  // that a token is expected to read there through one device's link
-  int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown)
+  int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown), or the option's
+  // On a CPU, of the files' weights what memory does not hold: it is read from the disk whenever it is needed.
+  int64_t disk_bytes = 0;
+  double disk_bytes_per_token = 0;  // that a token is expected to read there
+  double disk_rate = 0;             // bytes a second, measured when the model loads; 0: not measured
 };
 
 // Bytes a second at which kernels read host memory over PCIe 5 x16, few of their blocks at a time (docs/offload.md).

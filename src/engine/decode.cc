@@ -31,7 +31,6 @@ Result<bool> EngineImpl::CanDrawOnDevice(std::span<const DecodeItem> items) cons
 Status EngineImpl::Decode(std::span<const DecodeItem> items, const TokenFn& on_token) {
   DSV4_RETURN_IF_ERROR(health());
   DSV4_ASSIGN_OR_RETURN(const bool on_device, CanDrawOnDevice(items));
-  repicker_.Look(*ranks_);
   return on_device ? DecodeOnDevice(items, on_token) : DecodeOnHost(items, on_token);
 }
 
@@ -56,8 +55,12 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
   }
   try {
     std::vector<LiveItem> live = LiveItemsOf(items);
-    DecodeLoop loop(*decode_steps_, info_, items, on_token, live);
-    RoundLoop rounds(info_, drafting_, items, on_token, live, *device_round_, DeviceRound::kMaxRows);
+    const TokenFn taken = [&](size_t item, const SampledToken& token) {
+      repicker_.Look(*ranks_);
+      return on_token(item, token);
+    };
+    DecodeLoop loop(*decode_steps_, info_, items, taken, live);
+    RoundLoop rounds(info_, drafting_, items, taken, live, *device_round_, DeviceRound::kMaxRows);
     rounds.UseWithoutDrafts(&loop);
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
     if (!options_.check_ranks) return {};

@@ -83,6 +83,7 @@ Result<ExpertUse> EngineImpl::expert_use() {
   const int copies = runner().on_host() ? 1 : ranks_->count();  // each rank has its slices of the same experts there
   use.host_bytes *= copies;
   use.fetched_bytes *= copies;
+  use.moved_bytes *= copies;
   return use;
 }
 

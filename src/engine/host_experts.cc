@@ -45,16 +45,20 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
   // Read in any case: a file that is not this model's is a mistake, whether or not it is needed.
   DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options, facts));
   const bool on_host = device.kind() == DeviceKind::kCpu;
-  if (on_host && options.gpu_memory == 0) return {};  // all of its memory is the host's
+  const int64_t slots = options.expert_slots > 0 ? options.expert_slots : facts.num_experts;
+  const bool limited = slots < facts.num_experts;
+  if (on_host && options.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
   const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
   const int64_t room = std::max(page, plan->ranks * KvRoom(options, facts, plan->available_bytes / plan->ranks));
-  if (Fits(*plan, options.kv_room > 0 ? room : page)) return {};
+  if (Fits(*plan, options.kv_room > 0 ? room : page) && !limited) return {};
   // Ranks that share a GPU move their slices of an expert all at once.
   const int64_t shares = on_host ? 1 : plan->ranks;
   int64_t bytes = 0;
-  for (int round = 0; round < kMostRounds && !Fits(*plan, room); ++round) {
-    bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
-    source.KeepExpertsOnHost(device.kind(), places.count, bytes, counts);
+  for (int round = 0; round < kMostRounds; ++round) {
+    const bool fits = Fits(*plan, room);
+    if (fits && (round > 0 || !limited)) break;
+    if (!fits) bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
+    source.KeepExpertsOnHost(device.kind(), places.count, bytes, slots, counts);
     *plan = PlanMemory(options, source, device, places);
   }
   return {};
@@ -70,7 +74,8 @@ Status CheckHost(const MemoryPlan& p, DeviceKind device) {
   return ResourceExhausted(
       StrCat("weights that do not fit ", p.device, " take ", moved,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
-             " are available; close other programs, use more GPUs or leave less free for KV (--kv-room)"));
+             " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
+             "free for KV (--kv-room), or use --device cpu, which reads from the disk what memory does not hold"));
 }
 
 }  // namespace dsv4

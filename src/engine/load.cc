@@ -71,6 +71,7 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   out.places = PlacesOf(options, out.devices);
   MemoryPlan plan = PlanMemory(options, *source, device, out.places);
   DSV4_RETURN_IF_ERROR(PlaceExperts(options, *source, device, out.places, &plan));
+  if (plan.disk_bytes > 0) plan.disk_rate = source->MeasureReadRate();
   if (options.on_plan) options.on_plan(plan);
   DSV4_RETURN_IF_ERROR(CheckFits(options, *source, device, out.places, plan));
   DSV4_ASSIGN_OR_RETURN(
@@ -81,12 +82,13 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   std::vector<Device*> of_ranks;
   for (const auto& rank : out.devices) of_ranks.push_back(rank.get());
   out.info = InfoOf(source->facts(), options, count);
-  DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, plan.available_bytes, progress, &out.times));
+  const int64_t read_ahead = plan.disk_bytes > 0 ? 0 : plan.available_bytes;
+  DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, read_ahead, progress, &out.times));
   if ((options.count_experts || plan.host_expert_bytes > 0) && !out.models.front()->CountExperts(device))
     return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
   out.experts_on_host = plan.host_expert_bytes > 0;
   for (size_t r = 0; r < out.models.size() && plan.host_expert_bytes > 0; ++r)
-    out.models[r]->StreamExperts(*out.devices[r]);
+    out.models[r]->UseHostExperts(*out.devices[r]);
   return out;
 }
 

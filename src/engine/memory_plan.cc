@@ -1,6 +1,7 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
 #include "base/available_memory.h"
@@ -27,10 +28,22 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
          RecordingBytes(facts.num_layers, places);
 }
 
-// On a CPU, for the model.
-int64_t HostBytesFree(const EngineOptions& options) {
-  const int64_t available = AvailableMemory();
-  return options.gpu_memory > 0 && (available == 0 || options.gpu_memory < available) ? options.gpu_memory : available;
+// `limit` 0: none.
+int64_t Limited(int64_t available, int64_t limit) {
+  return limit > 0 && (available == 0 || limit < available) ? limit : available;
+}
+
+// Of files on a CPU: how many of their bytes are not in memory, and of those a token is expected to need. What every
+// token needs is there first, and experts are chosen alike. Scratch memory of long contexts is left to these.
+void PlanDisk(const ModelSizes& sizes, const ModelFacts& facts, MemoryPlan* plan) {
+  if (sizes.mapped == 0 || plan->available_bytes == 0) return;
+  const int64_t needed = NeededBytes(*plan, 0) - plan->scratch_bytes;
+  plan->disk_bytes = std::clamp<int64_t>(needed - plan->available_bytes, 0, sizes.mapped);
+  const int64_t each = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
+  const int64_t experts = facts.num_experts * each, away = std::min(plan->disk_bytes, experts);
+  if (experts == 0) return;
+  const double chosen = static_cast<double>(facts.experts_per_token) / static_cast<double>(facts.num_experts);
+  plan->disk_bytes_per_token = static_cast<double>(away) * chosen + static_cast<double>(plan->disk_bytes - away);
 }
 
 }  // namespace
@@ -97,6 +110,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device.kind, places.count);
+  const int64_t host_available = Limited(AvailableMemory(), options.host_memory);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
   const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count,
                                             places.transport);
@@ -109,7 +123,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count))
                                : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,
-      .available_bytes = on_host ? HostBytesFree(options) : places.free_bytes,
+      .available_bytes = on_host ? Limited(host_available, options.gpu_memory) : places.free_bytes,
       .max_context = limit,
       .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
       .kv_copies = places.sharing,
@@ -120,10 +134,11 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   plan.host_expert_bytes = (on_host ? 1 : places.count) * sizes.host_experts;
   plan.host_embedding_bytes = (on_host ? 1 : places.count) * sizes.host_embedding;
   plan.host_bytes_per_token = (on_host ? 1 : ranks) * sizes.host_bytes_per_token;
-  plan.host_available_bytes = AvailableMemory();
+  plan.host_available_bytes = host_available;
   plan.device = device.name;
   plan.ranks = places.sharing;
   plan.devices = places.num_devices();
+  PlanDisk(sizes, facts, &plan);
   return plan;
 }
 

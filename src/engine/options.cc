@@ -60,10 +60,12 @@ Status CheckEngineOptions(const EngineOptions& o) {
         StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
   }
   if (!(o.draft_threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.draft_threshold, ": from 0 to 1"));
-  if (o.gpu_memory < 0 || o.kv_room < 0) {
-    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, " and room for KV ", o.kv_room, " are bytes, or 0"));
+  if (o.gpu_memory < 0 || o.kv_room < 0 || o.host_memory < 0) {
+    return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, " and room for KV ",
+                                  o.kv_room, " are bytes, or 0"));
   }
-  if (o.gpu_memory > 0 && NamesCpu(o.device) && o.synthetic.shape.empty()) {
+  if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": 1 at least, or 0 for all"));
+  if ((o.gpu_memory > 0 || o.expert_slots > 0) && NamesCpu(o.device) && o.synthetic.shape.empty()) {
     return InvalidArgument(
         "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
   }

@@ -1,5 +1,5 @@
-// Which experts a device holds follows what tokens choose: now and then, between steps, those of the host that were
-// chosen much lately change places with those of the device that were not (docs/offload.md). Bits stay the same.
+// Which experts a device holds follows what tokens choose: every so often those of the host that were chosen much
+// lately change places with those of the device that were not, beside the steps (docs/offload.md). Bits stay the same.
 #pragma once
 
 #include <chrono>
@@ -12,28 +12,29 @@ namespace dsv4 {
 
 class Repicker {
  public:
-  static constexpr std::chrono::seconds kEvery{5};
-  static constexpr int64_t kMostSwaps = 64;  // at a time: 40 ms of copies of Flash's experts
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kEvery{50};
+  static constexpr std::chrono::seconds kHalfLife{5};  // after which a choice counts half
 
   // Where some experts are on the host.
   void TurnOn() {
     *this = {};  // a model that was loaded anew counts anew
     on_ = true;
-    next_ = std::chrono::steady_clock::now() + kEvery;
   }
 
-  // Nothing may be queued on any rank. Does nothing before its time.
-  void Look(Ranks& ranks) {
-    if (on_ && std::chrono::steady_clock::now() >= next_) (void)Repick(ranks);
-  }
-  // At once; how many pairs of a rank changed places.
-  int64_t Repick(Ranks& ranks);
+  // Between steps, some of which may be queued on the ranks, while none of them is queueing one. Waits for nothing.
+  void Look(Ranks& ranks, Clock::time_point now = Clock::now());
 
  private:
+  enum class State : uint8_t { kIdle, kAsked, kMoving };  // asked: for counts
+
+  void Choose(Ranks& ranks, Clock::time_point now);
+
   bool on_ = false;
-  std::chrono::steady_clock::time_point next_;
+  State state_ = State::kIdle;
+  Clock::time_point next_, last_;
   std::vector<uint64_t> seen_;   // counts of the last look
-  std::vector<double> lately_;   // choices since, those of before by half at every look
+  std::vector<double> lately_;   // choices, those of before less and less
 };
 
 }  // namespace dsv4

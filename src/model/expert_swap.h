@@ -5,6 +5,9 @@
 
 namespace dsv4 {
 
+// That a model makes together, at most.
+inline constexpr int64_t kMostSwapsAtOnce = 4;
+
 struct ExpertSwap {
   int64_t layer = 0;
   int64_t in = 0;   // from the host's memory to the device's

@@ -149,14 +149,25 @@ class LoadedModel {
   // no room for it.
   [[nodiscard]] virtual bool CountExperts(Device& device) = 0;
   // From now on prompts' passes bring experts of the host to `device`, which outlives the model, where that is faster;
-  // where it has no room or no kernels for that, they read them there. Before the first pass.
-  virtual void StreamExperts(Device& device) = 0;
+  // where it has no room or no kernels for that, they read them there. And experts can change places. Before the first
+  // pass.
+  virtual void UseHostExperts(Device& device) = 0;
+
+  // The following are called between passes, some of which may be queued; only the last one waits for those. `device`
+  // is theirs.
+  //
   // Swaps of experts that would serve what was `chosen` lately [L, E] better, at most `most`.
   virtual std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const = 0;
-  // Queues them on `device`, whose recorded steps stay good; those that do not fit the experts' places are left out.
-  // How many were made; 0 also without memory of the host for a matrix.
-  virtual int64_t SwapExperts(Device& device, std::span<const ExpertSwap> swaps) = 0;
-  // What they have counted, of this rank: once the device's queued work is done.
+  // Begins to make them, beside the passes, whose recordings stay good: as many as are made at a time, without those
+  // that the experts' places or sizes forbid. How many; 0 also while others are under way.
+  virtual int64_t BeginSwaps(std::span<const ExpertSwap> swaps) = 0;
+  // Goes on with what was begun, as far as its copies have run. True: nothing is under way.
+  virtual bool ContinueSwaps(Device& device) = 0;
+  // Has what passes have chosen so far, [L, E], brought to the host, while no swaps are under way; CountsAskedFor gives
+  // it. Empty: it is not there yet, or never will be: passes do not count, or the device has failed.
+  virtual void AskForCounts(Device& device) = 0;
+  virtual std::vector<uint64_t> CountsAskedFor(Device& device) = 0;
+  // What they have counted, of this rank, once the device's queued work is done.
   virtual Result<ExpertUse> UseOfExperts(Device& device) const = 0;
 
   // Bytes that a decode step of `batch` sequences at `context` tokens reads at least.
@@ -176,6 +187,7 @@ struct ModelSizes {
   int64_t host_embedding = 0, host_experts = 0;  // of the host, for what the device reads there; as they run
   std::vector<int64_t> experts_on_host;  // by layer; empty: none
   std::vector<int64_t> expert_bytes;     // of one expert, by layer
+  int64_t mapped = 0;        // of the weights, what may stay in files while the model runs
   double decode_bytes = 0;               // of weights, that a decode step of one sequence reads, wherever they are
   double host_bytes_per_token = 0;       // that a token's experts are expected to have there
 };
@@ -197,13 +209,18 @@ class ModelSource {
   virtual ModelSizes Sizes(DeviceKind device, int count) const = 0;
   // Keeps the embedding table, then routed experts in the host's memory, where kernels read them (docs/offload.md): the
   // least chosen by `counts` [L, E] (empty: as many of every layer), until Sizes' weights are `bytes` less or all are
-  // there.
+  // there, and the device has `slots` of a layer, at most.
   // Before Load; a second call starts over. Of files on a CPU none are moved: they are the host's already.
-  virtual void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) = 0;
+  virtual void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
+                                 std::span<const uint64_t> counts) = 0;
   // Of one of `count` ranks.
   virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const = 0;
   // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.
   virtual int64_t HostScratchBytes(int64_t max_context, int num_threads) const = 0;
+
+  // Bytes a second at which experts are read from the files, past the page cache where that can be, some of them, now;
+  // 0: there is nothing to read, or it cannot be read.
+  virtual double MeasureReadRate() const { return 0; }
 
   // Which kernels take an op of Forward on the device of `ctx`, which may be described only; of one of
   // `count` ranks.

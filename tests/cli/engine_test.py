@@ -145,6 +145,15 @@ class Engine(CliTestCase):
         self.fails(1, [str(self.tmp / "none")], *args, "--expert-counts", self.tmp / "none")
         self.fails(1, ["cannot write"], *args, "--count-experts", self.tmp / "no/such/file")
 
+    def test_weights_that_memory_does_not_hold_are_warned_of(self):
+        args = ["generate", *self.model, "--token-ids", self.ids, "-n", "4", "--ignore-eos", "--temperature", "0"]
+        plain = run(*args)
+        self.assertEqual(plain.returncode, 0)
+        self.assertNotIn("warning", plain.stderr.decode())
+        short = run(*args, "--host-memory", "1KiB")
+        self.assertEqual((short.returncode, short.stdout), (0, plain.stdout))
+        self.assertRegex(short.stderr.decode(), r"warning: .* do not fit memory \(.*GB/s, measured now")
+
     def test_inspect_tells_of_other_gpus(self):
         j = json.loads(self.ok("inspect", "--synthetic", "flash", "--json"))
         cards = {(c["gigabytes"], c["count"]): c for c in j["cards"]}

@@ -96,6 +96,7 @@ class Usage(CliTestCase):
     def test_the_memory_of_a_gpu_is_no_matter_of_the_cpu(self):
         for command in (["generate", "-p", "x"], ["inspect"], ["bench", "--synthetic", "nano"]):
             self.fails(2, ["--gpu-memory", "--device cuda"], *command, "--gpu-memory", "4GiB")
+            self.fails(2, ["--expert-slots", "--device cuda"], *command, "--expert-slots", "2")
         self.fails(2, ["--gpu-memory", "'much'"], "generate", "-p", "x", "--gpu-memory", "much")
         self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
 

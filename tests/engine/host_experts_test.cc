@@ -67,6 +67,29 @@ std::vector<float> SomeLogits(Engine& engine) {
   return all;
 }
 
+const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
+
+// Begins some random ones on every rank; how many of rank 0, where none are under way.
+int64_t BeginSwaps(Engine& engine, Random& random) {
+  std::vector<ExpertSwap> swaps;
+  for (int i = 0; i < 60; ++i)
+    swaps.push_back({random.Index(kNanoLayers), random.Index(kNanoExperts), random.Index(kNanoExperts)});
+  std::vector<int64_t> begun;
+  for (int r = 0; r < RanksOf(engine).count(); ++r)
+    begun.push_back(RanksOf(engine).runner(r).model().BeginSwaps(swaps));
+  for (const int64_t n : begun) EXPECT_EQ(n, begun[0]);
+  return begun[0];
+}
+// False: they go on, by one turn.
+bool ContinueSwaps(Engine& engine) {
+  bool done = true;
+  for (int r = 0; r < RanksOf(engine).count(); ++r) {
+    Runner& runner = RanksOf(engine).runner(r);
+    done = runner.model().ContinueSwaps(runner.device()) && done;
+  }
+  return done;
+}
+
 TEST(HostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   const TempDir temp;
   Random random(5);  // a random part: by counts that mean nothing
@@ -162,6 +185,10 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
 
   EngineOptions files{.model_dir = "somewhere", .gpu_memory = 1};
   EXPECT_EQ(Engine::Load(files).status().code(), StatusCode::kInvalidArgument);
+  files.gpu_memory = 0, files.expert_slots = 2;
+  EXPECT_EQ(Engine::Load(files).status().code(), StatusCode::kInvalidArgument);
+  options.expert_slots = -1;
+  EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(HostExperts, ChoicesAreCounted) {
@@ -230,7 +257,7 @@ TEST(HostExperts, ByCountsTheHotOnesStay) {
   EXPECT_GT(by_counts, evenly + 0.1);
 }
 
-// Swaps at random, and none that the experts' places forbid: the bits stay.
+// Swaps at random, and steps at each of their turns: the bits stay.
 TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   for (const char* device : {"cpu", "cpu*2"}) {
     EngineOptions options = SkewableNano();
@@ -239,24 +266,24 @@ TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
     options.gpu_memory = LimitFor(options, 0.4);
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
-    const Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
     Random random(17);
     int64_t made = 0;
     for (int round = 0; round < 4; ++round) {
-      std::vector<ExpertSwap> swaps;
-      for (int i = 0; i < 30; ++i)
-        swaps.push_back({random.Index(kNanoLayers), random.Index(kNanoExperts), random.Index(kNanoExperts)});
-      for (int r = 0; r < ranks.count(); ++r) {
-        const int64_t n = ranks.runner(r).model().SwapExperts(ranks.runner(r).device(), swaps);
-        made += n;
-        EXPECT_LT(n, 30) << "an expert cannot come from the host twice";
+      made += BeginSwaps(*engine, random);
+      EXPECT_EQ(BeginSwaps(*engine, random), 0) << "others are under way";
+      for (int turn = 0; turn < 3; ++turn) {
+        EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", round " << round << ", turn " << turn;
+        EXPECT_EQ(ContinueSwaps(*engine), turn == 2);
       }
-      EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", round " << round;
     }
-    EXPECT_GT(made, 10 * ranks.count());
+    EXPECT_TRUE(SomeLogits(*engine) == want) << device;
+    EXPECT_EQ(made, 4 * kMostSwapsAtOnce);
+    while (!ContinueSwaps(*engine)) {}
     const ExpertUse use = engine->expert_use().value();
     EXPECT_EQ(use.on_host, SumOf(PlanFor(options).experts_on_host));
-    EXPECT_EQ(use.swaps * ranks.count(), made);
+    EXPECT_GE(use.swaps, made);
+    EXPECT_GT(use.moved_bytes, 0);
+    EXPECT_EQ(use.wait_seconds, 0);
     EXPECT_LT(use.chosen_resident, use.chosen);
   }
 }
@@ -274,17 +301,53 @@ TEST(HostExperts, BatchesDraftsAndSnapshotsKnowNothingOfPlaces) {
     options.gpu_memory = LimitFor(options, 0.4);
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
-    const Ranks& ranks = dynamic_cast<EngineImpl&>(*engine).ranks();
     Random random(23);
-    for (int round = 0; round < 2; ++round) {
-      std::vector<ExpertSwap> swaps;
-      for (int i = 0; i < 30; ++i)
-        swaps.push_back({random.Index(kNanoLayers), random.Index(kNanoExperts), random.Index(kNanoExperts)});
-      for (int r = 0; r < ranks.count(); ++r)
-        EXPECT_GT(ranks.runner(r).model().SwapExperts(ranks.runner(r).device(), swaps), 0);
+    for (int round = 0; round < 3; ++round) {
+      (void)BeginSwaps(*engine, random);
       EXPECT_EQ(DraftedDecode(*engine).Differences(wanted, plain, std::make_unique<LookupDrafter>(), 5), "") << device;
+      (void)ContinueSwaps(*engine);
       EXPECT_EQ(ExpectSnapshotGoesOn(*engine).logits, behind) << device;
+      (void)ContinueSwaps(*engine);
     }
+  }
+}
+
+// Two places a layer for sixteen experts, which take turns in them while a batch decodes.
+TEST(HostExperts, TwoSlotsALayerUnderABatchGiveTheSameBits) {
+  for (const char* device : {"cpu", "cpu*2"}) {
+    EngineOptions options = SkewableNano(/*skewed=*/true);
+    options.device = device;
+    const auto whole = LoadOrFail(options);
+    options.expert_slots = 2;
+    EXPECT_EQ(PlanFor(options).experts_on_host, std::vector<int64_t>(kNanoLayers, kNanoExperts - 2));
+    EXPECT_EQ(PlanFor(options).host_embedding_bytes, 0) << "it fits";
+    const auto few = LoadOrFail(options);
+    ASSERT_NE(few, nullptr);
+    std::vector<std::unique_ptr<Session>> sessions[2];
+    for (size_t e = 0; e < 2; ++e) {
+      for (int i = 0; i < 5; ++i) sessions[e].push_back((e == 0 ? whole : few)->NewSession().value());
+    }
+    Random random(29);
+    int64_t turns = 0;
+    for (int step = 0; step < 60; ++step) {
+      std::vector<float> logits[2][5];
+      const std::vector<TokenId> ids = SomeTokens(5, static_cast<uint64_t>(step) + 1, 4096);
+      for (size_t e = 0; e < 2; ++e) {
+        std::vector<StepItem> items;
+        for (size_t i = 0; i < 5; ++i)
+          items.push_back({.session = sessions[e][i].get(), .tokens = {&ids[i], 1}, .logits = &logits[e][i]});
+        ASSERT_TRUE((e == 0 ? whole : few)->Step(items).ok());
+      }
+      for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(logits[0][i] == logits[1][i]) << device << ", step " << step;
+      if (BeginSwaps(*few, random) == 0) (void)ContinueSwaps(*few), ++turns;
+    }
+    const ExpertUse use = few->expert_use().value();
+    EXPECT_GT(turns, 40);
+    EXPECT_GT(use.swaps, 40);
+    EXPECT_EQ(use.chosen, static_cast<uint64_t>(60 * 5 * kNanoChosen * kNanoLayers));
+    EXPECT_GT(use.chosen_resident, 0u);
+    EXPECT_LT(use.chosen_resident, use.chosen / 2);
+    EXPECT_GT(use.fetched_bytes, 0);
   }
 }
 
@@ -296,6 +359,12 @@ TEST(HostExperts, RepickingFollowsWhatIsChosen) {
   options.gpu_memory = LimitFor(options, 0.5);
   const auto engine = LoadOrFail(options);
   auto& impl = dynamic_cast<EngineImpl&>(*engine);
+  auto now = Repicker::Clock::now();
+  const auto look = [&] {  // a second long; swaps that it has led to
+    const int64_t before = engine->expert_use()->swaps;
+    for (int i = 0; i < 100; ++i) impl.repicker().Look(impl.ranks(), now += std::chrono::milliseconds(10));
+    return engine->expert_use()->swaps - before;
+  };
   ExpertUse before;
   const auto hit_rate = [&] {
     EXPECT_TRUE(AllLogits(*engine, tokens) == want);
@@ -307,7 +376,7 @@ TEST(HostExperts, RepickingFollowsWhatIsChosen) {
     return hits / all;
   };
   const double evenly = hit_rate();
-  EXPECT_GT(impl.repicker().Repick(impl.ranks()), 0);
+  EXPECT_GT(look(), 0);
   const ExpertUse after = engine->expert_use().value();
   EXPECT_EQ(after.chosen_resident, before.chosen_resident) << "what was a hit stays one";
   EXPECT_EQ(after.fetched_bytes, before.fetched_bytes);
@@ -315,8 +384,32 @@ TEST(HostExperts, RepickingFollowsWhatIsChosen) {
   const double picked = hit_rate();
   EXPECT_GT(picked, evenly + 0.1);
   EXPECT_GT(picked, 0.75);
-  for (int i = 0; i < 3; ++i) (void)hit_rate(), (void)impl.repicker().Repick(impl.ranks());
-  EXPECT_EQ(impl.repicker().Repick(impl.ranks()), 0) << "places are the best by now";
+  for (int i = 0; i < 3; ++i) (void)hit_rate(), (void)look();
+  EXPECT_EQ(look(), 0) << "places are the best by now";
+}
+
+// On a CPU the files' weights need not fit memory.
+TEST(HostExperts, WhatMemoryDoesNotHoldStaysOnTheDisk) {
+  EngineOptions options{.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 2};
+  EXPECT_EQ(PlanFor(options).disk_bytes, 0);
+  EXPECT_EQ(PlanFor(options).disk_bytes_per_token, 0);
+  const std::vector<float> want = SomeLogits(*LoadOrFail(options));
+  const MemoryPlan whole = PlanFor(options);
+  options.host_memory = NeededBytes(whole, 0) - whole.scratch_bytes - 100'000;
+  MemoryPlan plan = PlanFor(options);
+  EXPECT_EQ(plan.available_bytes, options.host_memory);
+  EXPECT_EQ(plan.disk_bytes, 100'000);
+  EXPECT_GT(plan.disk_bytes_per_token, 0);
+  EXPECT_LT(plan.disk_bytes_per_token, 100'000) << "of experts, not all are chosen";
+  options.host_memory = 1;
+  options.on_plan = [&](const MemoryPlan& p) { plan = p; };
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(plan.disk_bytes, whole.weight_bytes);
+  EXPECT_GT(plan.disk_rate, 0);
+  EXPECT_TRUE(SomeLogits(*engine) == want);
+  options.host_memory = -1;
+  EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(HostExperts, SkewedRoutingIsSkewed) {

@@ -196,9 +196,12 @@ class ExchangingModel : public LoadedModel {
   std::string Describe() const override { return ""; }
   void VisitBytes(const std::function<void(const void*, int64_t, float)>&) const override {}
   bool CountExperts(Device&) override { return false; }
-  void StreamExperts(Device&) override {}
+  void UseHostExperts(Device&) override {}
   std::vector<ExpertSwap> BetterPlaces(std::span<const double>, int64_t) const override { return {}; }
-  int64_t SwapExperts(Device&, std::span<const ExpertSwap>) override { return 0; }
+  int64_t BeginSwaps(std::span<const ExpertSwap>) override { return 0; }
+  bool ContinueSwaps(Device&) override { return true; }
+  void AskForCounts(Device&) override {}
+  std::vector<uint64_t> CountsAskedFor(Device&) override { return {}; }
   Result<ExpertUse> UseOfExperts(Device&) const override { return ExpertUse{}; }
   double StepBytes(int64_t, int64_t) const override { return 0; }
   std::vector<LinearShape> LinearShapes() const override { return {}; }

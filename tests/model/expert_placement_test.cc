@@ -77,18 +77,37 @@ TEST(ExpertPlacement, TheEmbeddingTableGoesBeforeAnyExpert) {
   EXPECT_FALSE(ExpertPlacement::Coldest(300, bytes, 4, 0, {}).EmbeddingOnHost());
 }
 
+TEST(ExpertPlacement, OfEveryLayerSoManyStayAtMost) {
+  const Counts bytes(3, 100);
+  const auto by_layer = [&](int64_t overflow, int64_t slots, const std::vector<uint64_t>& counts) {
+    return ExpertPlacement::Coldest(0, bytes, 4, overflow, counts, slots).CountByLayer();
+  };
+  EXPECT_EQ(by_layer(0, 4, {}), Counts());
+  EXPECT_EQ(by_layer(0, 3, {}), Counts(3, 1));
+  EXPECT_EQ(by_layer(0, 1, {}), Counts(3, 3));
+  EXPECT_EQ(by_layer(300, 3, {}), Counts(3, 1)) << "as much as overflows";
+  EXPECT_EQ(by_layer(401, 3, {}), Counts({2, 2, 1})) << "more than that";
+  const std::vector<uint64_t> counts = {9, 8, 7, 6, 9, 1, 2, 3, 5, 5, 5, 5};
+  EXPECT_EQ(by_layer(500, 3, counts), Counts({1, 3, 1}));
+  const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 0, counts, 1);
+  for (int64_t l = 0; l < 3; ++l) {
+    for (int64_t e = 0; e < 4; ++e) EXPECT_EQ(p.OnHost(l, e), e != 0) << l << ", " << e;
+  }
+}
+
 TEST(ExpertPlacement, WhatIsClearlyChosenMoreOftenComesIn) {
   const Counts bytes(2, 100);
   ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 400, {});  // 2 and 3 of both layers
   const std::vector<double> chosen = {100, 500, 300, 900,  // 3 for 0, then 2 for 1: no gain
-                                      40, 50, 70, 60};     // less than half as much again and 16 more
+                                      40, 50, 63, 60};     // less than half as much again and 4 more
   const std::vector<ExpertSwap> swaps = BetterPlaces(p, chosen, 4, 10);
   ASSERT_EQ(swaps.size(), 1u);
   EXPECT_EQ(swaps[0].layer, 0);
   EXPECT_EQ(swaps[0].in, 3);
   EXPECT_EQ(swaps[0].out, 0);
   EXPECT_TRUE(BetterPlaces(p, chosen, 4, 0).empty());
-  p.Swap(swaps[0]);
+  p.Move(0, 3, /*to_host=*/false);
+  p.Move(0, 0, /*to_host=*/true);
   EXPECT_TRUE(p.OnHost(0, 0));
   EXPECT_FALSE(p.OnHost(0, 3));
   EXPECT_EQ(p.CountByLayer(), Counts(2, 2));

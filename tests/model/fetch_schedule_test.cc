@@ -2,69 +2,19 @@
 // wait for each other, work finds the part that it asked for.
 #include "model/deepseek_v4/fetch_schedule.h"
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
+#include <memory>
 #include <utility>
 
 #include <gtest/gtest.h>
 
+#include "model/two_queues.h"
 #include "support/random.h"
 
 namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::Random;
-
-// A device with two queues. Nothing runs before RunAll, which takes the next step of either queue at random, as long as
-// what it waits for has run.
-class TwoQueues {
- public:
-  struct Step {
-    std::function<void()> run;
-    size_t after = 0;  // steps of the other queue that run first
-  };
-
-  void Work(std::function<void()> run) { work_.push_back({std::move(run), std::exchange(work_after_, 0)}); }
-  void RunAll(Random& random) {
-    size_t done[2] = {};
-    const std::vector<Step>* const queues[2] = {&work_, &copies_};
-    while (done[0] < work_.size() || done[1] < copies_.size()) {
-      const auto ready = [&](size_t q) {
-        return done[q] < queues[q]->size() && (*queues[q])[done[q]].after <= done[1 - q];
-      };
-      ASSERT_TRUE(ready(0) || ready(1)) << "the queues wait for each other";
-      size_t q = random.Index(2) == 0 ? 0 : 1;
-      if (!ready(q)) q = 1 - q;
-      (*queues[q])[done[q]++].run();
-    }
-  }
-
-  class Copies : public CopyQueue {
-   public:
-    explicit Copies(TwoQueues& queues) : q_(queues) {}
-    void AfterWork() override { q_.copies_after_ = q_.work_.size(); }
-    void Copy(void* dst, const void* src, int64_t bytes) override {
-      q_.copies_.push_back({[=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); },
-                            std::exchange(q_.copies_after_, 0)});
-    }
-    int64_t Mark() override {
-      q_.marks_.push_back(q_.copies_.size());
-      return static_cast<int64_t>(q_.marks_.size());
-    }
-    void WorkAfter(int64_t mark) override {
-      q_.work_after_ = std::max(q_.work_after_, q_.marks_.at(static_cast<size_t>(mark - 1)));
-    }
-
-   private:
-    TwoQueues& q_;
-  };
-
- private:
-  std::vector<Step> work_, copies_;
-  std::vector<size_t> marks_;
-  size_t work_after_ = 0, copies_after_ = 0;
-};
+using test::TwoQueues;
 
 constexpr size_t kParts = 7;
 

@@ -17,7 +17,8 @@ using ::testing::Not;
 ExpertUse SomeUse() {
   return {.experts = 6, .on_host = 2, .host_bytes = 2000, .counted = true,
           .counts = {.num_layers = 2, .num_experts = 3, .chosen = {5, 0, 1, 2, 2, 2}},
-          .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7};
+          .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7,
+          .moved_bytes = 14000, .wait_seconds = 0.5};
 }
 
 TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
@@ -34,7 +35,9 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
                            "dsv4_expert_choices_total{model_name=\"m\"} 12\n",
                            "dsv4_expert_hits_total{model_name=\"m\"} 9\n",
                            "dsv4_expert_fetched_bytes_total{model_name=\"m\"} 3000\n",
-                           "dsv4_expert_swaps_total{model_name=\"m\"} 7\n"}) {
+                           "dsv4_expert_wait_seconds_total{model_name=\"m\"} 0.5\n",
+                           "dsv4_expert_evictions_total{model_name=\"m\"} 7\n",
+                           "dsv4_expert_moved_bytes_total{model_name=\"m\"} 14000\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
 }

@@ -14,11 +14,12 @@ std::vector<int64_t> ExpertPlacement::CountByLayer() const {
 }
 
 ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<const int64_t> expert_bytes,
-                                         int64_t num_experts, int64_t bytes, std::span<const uint64_t> counts) {
+                                         int64_t num_experts, int64_t bytes, std::span<const uint64_t> counts,
+                                         int64_t slots) {
   ExpertPlacement placement;
   placement.embedding_on_host_ = bytes > 0;
   bytes -= embedding_bytes;
-  if (bytes <= 0) return placement;
+  if (bytes <= 0 && slots >= num_experts) return placement;
   const auto num_layers = static_cast<int64_t>(expert_bytes.size());
   DSV4_CHECK(counts.empty() || static_cast<int64_t>(counts.size()) == num_layers * num_experts);
   struct Candidate {
@@ -38,23 +39,25 @@ ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<cons
   std::sort(candidates.begin(), candidates.end());
   placement.on_host_.assign(expert_bytes.size(), std::vector<bool>(static_cast<size_t>(num_experts)));
   int64_t moved = 0;
+  std::vector<int64_t> resident(expert_bytes.size(), num_experts);
+  const auto move = [&](const Candidate& c) {
+    placement.Move(c.layer, num_experts - 1 - c.round, /*to_host=*/true);
+    --resident[static_cast<size_t>(c.layer)];
+    moved += expert_bytes[static_cast<size_t>(c.layer)];
+  };
+  for (const Candidate& c : candidates) {
+    if (resident[static_cast<size_t>(c.layer)] > slots) move(c);
+  }
   for (const Candidate& c : candidates) {
     if (moved >= bytes) break;
-    placement.on_host_[static_cast<size_t>(c.layer)][static_cast<size_t>(num_experts - 1 - c.round)] = true;
-    moved += expert_bytes[static_cast<size_t>(c.layer)];
+    if (!placement.OnHost(c.layer, num_experts - 1 - c.round)) move(c);
   }
   return placement;
 }
 
-void ExpertPlacement::Swap(const ExpertSwap& swap) {
-  std::vector<bool>& layer = on_host_[static_cast<size_t>(swap.layer)];
-  layer[static_cast<size_t>(swap.in)] = false;
-  layer[static_cast<size_t>(swap.out)] = true;
-}
-
 std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span<const double> chosen,
                                      int64_t num_experts, int64_t most) {
-  constexpr double kTimes = 1.5, kMore = 16;  // less is chance, or not worth two copies over the link
+  constexpr double kTimes = 1.5, kMore = 4;  // less is chance, or not worth two copies over the link
   struct Candidate {
     double gain;
     ExpertSwap swap;
@@ -65,9 +68,13 @@ std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span
     const auto count = [&](int64_t e) { return chosen[static_cast<size_t>(l * num_experts + e)]; };
     std::vector<int64_t> on_host, on_device;
     for (int64_t e = 0; e < num_experts; ++e) (placement.OnHost(l, e) ? on_host : on_device).push_back(e);
-    std::sort(on_host.begin(), on_host.end(), [&](int64_t a, int64_t b) { return count(a) > count(b); });
-    std::sort(on_device.begin(), on_device.end(), [&](int64_t a, int64_t b) { return count(a) < count(b); });
-    for (size_t i = 0; i < std::min(on_host.size(), on_device.size()); ++i) {
+    const size_t pairs = std::min({on_host.size(), on_device.size(), static_cast<size_t>(most)});
+    const auto first = [pairs](std::vector<int64_t>& experts, const auto& before) {
+      std::partial_sort(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(pairs), experts.end(), before);
+    };
+    first(on_host, [&](int64_t a, int64_t b) { return count(a) > count(b); });
+    first(on_device, [&](int64_t a, int64_t b) { return count(a) < count(b); });
+    for (size_t i = 0; i < pairs; ++i) {
       const double in = count(on_host[i]), out = count(on_device[i]);
       if (in < kTimes * out + kMore) break;
       candidates.push_back({in - out, {.layer = l, .in = on_host[i], .out = on_device[i]}});

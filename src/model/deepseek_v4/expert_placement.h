@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -22,16 +23,19 @@ class ExpertPlacement {
     if (ref.row->kind == WeightKind::kEmbedding) return ref.stage < 0 && embedding_on_host_;
     return ref.expert >= 0 && ref.stage < 0 && OnHost(ref.layer, ref.expert);
   }
-  // An expert of the host and one of the device change places.
-  void Swap(const ExpertSwap& swap);
+  // Only where some are on the host.
+  void Move(int64_t layer, int64_t expert, bool to_host) {
+    on_host_[static_cast<size_t>(layer)][static_cast<size_t>(expert)] = to_host;
+  }
   std::vector<int64_t> CountByLayer() const;  // on the host; empty: none anywhere
 
   // Moves weights to the host until they are at least `bytes`, or all: the embedding table, of which a token reads one
   // row, then experts, the least chosen for their size first, those of equal rank from the last one of every layer on,
   // so that layers have as many. expert_bytes[l]: of one expert of layer l, of which there are `num_experts`. counts:
-  // how often each was chosen [L, E]; empty: they all count alike.
+  // how often each was chosen [L, E]; empty: they all count alike. Of a layer `slots` stay on the device, at most.
   static ExpertPlacement Coldest(int64_t embedding_bytes, std::span<const int64_t> expert_bytes, int64_t num_experts,
-                                 int64_t bytes, std::span<const uint64_t> counts);
+                                 int64_t bytes, std::span<const uint64_t> counts,
+                                 int64_t slots = std::numeric_limits<int64_t>::max());
 
  private:
   bool embedding_on_host_ = false;

@@ -1,6 +1,7 @@
 #include "model/deepseek_v4/expert_streams.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "model/deepseek_v4/weight_arena.h"
@@ -64,19 +65,26 @@ class ExpertStreams::LayerFetch : public ExpertFetch {
 };
 
 struct ExpertStreams::Layer {
+  // Where what lies in a place of the host is brought to, and with which group.
+  struct Fetched {
+    ExpertMatrices matrices;
+    int32_t group;
+  };
+
   int64_t first = 0;                   // of its parts
   std::vector<ExpertMatrices> matrices;  // as the kernels' table
+  std::map<const uint8_t*, Fetched> places;  // by the gate's codes on the host
   std::vector<int32_t> group_of;
   int num_groups = 0;
   std::unique_ptr<LayerFetch> fetch;
   FetchedExperts fetched;
 
   // Appends the layer's parts; false where the places are too small.
-  bool Plan(const ExpertPlacement& placement, int64_t l, uint8_t* places, int64_t place_bytes,
+  bool Plan(const ExpertPlacement& placement, int64_t l, uint8_t* memory, int64_t place_bytes,
             std::vector<FetchPart>& parts);
 };
 
-bool ExpertStreams::Layer::Plan(const ExpertPlacement& placement, int64_t l, uint8_t* places, int64_t place_bytes,
+bool ExpertStreams::Layer::Plan(const ExpertPlacement& placement, int64_t l, uint8_t* memory, int64_t place_bytes,
                                 std::vector<FetchPart>& parts) {
   std::vector<size_t> on_host;
   for (size_t e = 0; e < matrices.size(); ++e) {
@@ -92,13 +100,15 @@ bool ExpertStreams::Layer::Plan(const ExpertPlacement& placement, int64_t l, uin
   parts.resize(parts.size() + 2 * static_cast<size_t>(num_groups));
   for (int64_t i = 0; i < count; ++i) {
     ExpertMatrices& expert = matrices[on_host[static_cast<size_t>(i)]];
+    const uint8_t* const at_host = expert.gate.codes;
     const int64_t group = i / of_group, at = i % of_group * each, up = first + group, down = up + num_groups;
     group_of[on_host[static_cast<size_t>(i)]] = static_cast<int32_t>(group);
-    uint8_t* to = places + up % FetchSchedule::kPlaces * place_bytes + at;
+    uint8_t* to = memory + up % FetchSchedule::kPlaces * place_bytes + at;
     AddCopies(expert.gate, &to, parts[static_cast<size_t>(up)]);
     AddCopies(expert.up, &to, parts[static_cast<size_t>(up)]);
-    to = places + down % FetchSchedule::kPlaces * place_bytes + at;
+    to = memory + down % FetchSchedule::kPlaces * place_bytes + at;
     AddCopies(expert.down, &to, parts[static_cast<size_t>(down)]);
+    places[at_host] = {expert, static_cast<int32_t>(group)};
   }
   return true;
 }
@@ -150,19 +160,21 @@ std::unique_ptr<ExpertStreams> ExpertStreams::Open(Device& device, const Weights
   return s;
 }
 
-void ExpertStreams::Swap(Device& device, const ExpertSwap& swap, std::span<const ExpertWeights> experts) {
-  Layer& layer = *layers_[static_cast<size_t>(swap.layer)];
-  const auto in = static_cast<size_t>(swap.in), out = static_cast<size_t>(swap.out);
-  // What leaves the device is now where the other was on the host, and goes where that went.
-  const ExpertMatrices places = std::exchange(layer.matrices[in], experts[in]);
-  ExpertMatrices& moved = layer.matrices[out] = experts[out];
-  for (QuantTensor ExpertMatrices::* m : {&ExpertMatrices::gate, &ExpertMatrices::up, &ExpertMatrices::down})
-    (moved.*m).codes = (places.*m).codes, (moved.*m).block_scale = (places.*m).block_scale;
-  layer.group_of[out] = std::exchange(layer.group_of[in], 0);
-  for (const size_t e : {in, out}) {
-    device.Upload(const_cast<ExpertMatrices*>(&layer.fetched.matrices[e]), &layer.matrices[e], sizeof(ExpertMatrices));
-    device.Upload(const_cast<int32_t*>(layer.fetched.group_of + e), &layer.group_of[e], sizeof(int32_t));
+void ExpertStreams::Follow(Device& device, int64_t layer, int64_t expert, const ExpertWeights& now) {
+  Layer& l = *layers_[static_cast<size_t>(layer)];
+  const auto e = static_cast<size_t>(expert);
+  l.matrices[e] = now;
+  l.group_of[e] = 0;
+  if (const auto fetched = l.places.find(now.gate.codes); fetched != l.places.end()) {
+    for (QuantTensor ExpertMatrices::* m : {&ExpertMatrices::gate, &ExpertMatrices::up, &ExpertMatrices::down}) {
+      const QuantTensor& place = fetched->second.matrices.*m;
+      (l.matrices[e].*m).codes = place.codes, (l.matrices[e].*m).block_scale = place.block_scale;
+    }
+    l.group_of[e] = fetched->second.group;
+    schedule_->Forget();
   }
+  device.Upload(const_cast<ExpertMatrices*>(&l.fetched.matrices[e]), &l.matrices[e], sizeof(ExpertMatrices));
+  device.Upload(const_cast<int32_t*>(l.fetched.group_of + e), &l.group_of[e], sizeof(int32_t));
 }
 
 const FetchedExperts* ExpertStreams::Of(int64_t layer) const {

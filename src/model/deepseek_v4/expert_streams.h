@@ -25,13 +25,12 @@ class ExpertStreams {
                                              std::span<const int64_t> expert_bytes);
   ~ExpertStreams();
 
-  // Follows a swap that is queued on `device`: `experts` are the layer's, as they lie then. Forget comes before its
-  // copies.
-  void Forget() { schedule_->Forget(); }
-  void Swap(Device& device, const ExpertSwap& swap, std::span<const ExpertWeights> experts);
+  // From the next pass on the layer's expert lies elsewhere: on the device, or where another one was on the host.
+  void Follow(Device& device, int64_t layer, int64_t expert, const ExpertWeights& now);
 
   const FetchedExperts* Of(int64_t layer) const;  // null: it has none on the host
   int64_t fetched_bytes() const { return schedule_->fetched_bytes(); }
+  double waited_seconds() const { return schedule_->waited_seconds(); }
 
  private:
   class LayerFetch;

@@ -25,13 +25,6 @@ void FetchSchedule::Await(int64_t part) {
   copies_->WorkAfter(marks_[PlaceOf(part)]);
 }
 
-void FetchSchedule::Forget() {
-  for (size_t place = 0; place < held_.size(); ++place) {
-    if (held_[place] >= 0) copies_->WorkAfter(marks_[place]);
-    held_[place] = -1;
-  }
-}
-
 void FetchSchedule::Done(int64_t part) { Fetch(part + kPlaces); }
 
 }  // namespace dsv4::deepseek_v4

@@ -31,10 +31,11 @@ class FetchSchedule {
   // All work that reads the part has been queued.
   void Done(int64_t part);
 
-  // What parts are copied from is about to be written by the device's work: nothing that was fetched is used again.
-  void Forget();
+  // What parts are copied from has changed: nothing that was fetched is used again.
+  void Forget() { held_.fill(-1); }
 
   int64_t fetched_bytes() const { return fetched_bytes_; }
+  double waited_seconds() const { return copies_->waited_seconds(); }  // that work has waited for its parts
 
  private:
   static size_t PlaceOf(int64_t part) { return static_cast<size_t>(part % kPlaces); }

@@ -12,34 +12,6 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
-int64_t PlacedCodeBytes(const QuantTensor& m) {
-  return m.layout == WeightLayout::kTiles ? PackedCodeBytes(m) : m.rows * m.row_bytes();
-}
-int64_t PlacedScaleBytes(const QuantTensor& m) {
-  if (m.block_scale == nullptr) return 0;
-  return m.layout == WeightLayout::kTiles ? PackedScaleBytes(m) : FileScaleBytes(m);
-}
-
-bool SizedAlike(const ExpertWeights& a, const ExpertWeights& b) {
-  const auto alike = [](const QuantTensor& x, const QuantTensor& y) {
-    return x.layout == y.layout && PlacedCodeBytes(x) == PlacedCodeBytes(y) &&
-           PlacedScaleBytes(x) == PlacedScaleBytes(y) && x.scale_row_offset == 0 && y.scale_row_offset == 0;
-  };
-  return alike(a.gate, b.gate) && alike(a.up, b.up) && alike(a.down, b.down);
-}
-
-// By way of `between`, in the order of the device's work.
-void SwapPlaces(Device& device, QuantTensor& a, QuantTensor& b, uint8_t* between) {
-  const auto swap = [&](const uint8_t*& x, const uint8_t*& y, int64_t bytes) {
-    device.CopyWithin(between, x, bytes);
-    device.CopyWithin(const_cast<uint8_t*>(x), y, bytes);
-    device.CopyWithin(const_cast<uint8_t*>(y), between, bytes);
-    std::swap(x, y);
-  };
-  swap(a.codes, b.codes, PlacedCodeBytes(a));
-  if (a.block_scale != nullptr) swap(a.block_scale, b.block_scale, PlacedScaleBytes(a));
-}
-
 double MatrixBytes(const QuantTensor& m) {
   if (!m) return 0.0;
   const bool tiles = m.layout == WeightLayout::kTiles;
@@ -110,93 +82,10 @@ void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float
 }
 
 bool BoundModel::CountExperts(Device& device) {
-  const int64_t l = model_.config.num_layers, e = model_.config.num_experts, bytes = 8 * l * e;
-  if (!counters_.Allocate(device, 2 * bytes)) return false;
-  device.Clear(counters_.data(), 2 * bytes);
-  model_.expert_chosen = {counters_.data(), DType::kI64, {l, e}};
-  model_.expert_passes = {counters_.data() + bytes, DType::kI64, {l, e}};
+  if (!experts_.Count(device)) return false;
+  model_.expert_chosen = experts_.chosen();
+  model_.expert_passes = experts_.passes();
   return true;
-}
-
-void BoundModel::StreamExperts(Device& device) {
-  streams_ = ExpertStreams::Open(device, model_.weights, placement_, expert_bytes_);
-  if (streams_ == nullptr) return;
-  for (int64_t l = 0; l < model_.config.num_layers; ++l)
-    model_.weights.layers[static_cast<size_t>(l)].moe.fetched = streams_->Of(l);
-}
-
-int64_t BoundModel::SwapExperts(Device& device, std::span<const ExpertSwap> swaps) {
-  Result<std::vector<uint64_t>> counters = Counters(device);
-  if (!counters.ok()) return 0;
-  int64_t bytes = 0;
-  for (const LayerWeights& layer : model_.weights.layers) {
-    const ExpertWeights& e = layer.moe.experts.front();
-    for (const QuantTensor* m : {&e.gate, &e.up, &e.down})
-      bytes = std::max({bytes, PlacedCodeBytes(*m), PlacedScaleBytes(*m)});
-  }
-  if (swapped_.bytes() == 0 && !swapped_.Allocate(device, bytes)) return 0;
-  const ExpertUse use = UseOf(*counters);  // where they are until now
-  past_ = {.counters = std::move(*counters), .chosen_resident = use.chosen_resident,
-           .fetched_bytes = use.fetched_bytes};
-  if (streams_ != nullptr) past_.fetched_bytes -= static_cast<double>(streams_->fetched_bytes());
-  if (streams_ != nullptr) streams_->Forget();
-  int64_t made = 0;
-  for (const ExpertSwap& swap : swaps) {
-    MoeWeights& moe = model_.weights.layers[static_cast<size_t>(swap.layer)].moe;
-    ExpertWeights& in = moe.experts[static_cast<size_t>(swap.in)];
-    ExpertWeights& out = moe.experts[static_cast<size_t>(swap.out)];
-    if (!placement_.OnHost(swap.layer, swap.in) || placement_.OnHost(swap.layer, swap.out) || !SizedAlike(in, out))
-      continue;
-    for (QuantTensor ExpertWeights::* m : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down})
-      SwapPlaces(device, in.*m, out.*m, swapped_.data());
-    placement_.Swap(swap);
-    if (moe.table != nullptr) {
-      device.Upload(const_cast<ExpertWeights*>(moe.table + swap.in), &in, sizeof(in));
-      device.Upload(const_cast<ExpertWeights*>(moe.table + swap.out), &out, sizeof(out));
-    }
-    if (streams_ != nullptr) streams_->Swap(device, swap, moe.experts);
-    ++made;
-  }
-  swaps_ += made;
-  return made;
-}
-
-Result<std::vector<uint64_t>> BoundModel::Counters(Device& device) const {
-  std::vector<uint64_t> counters(2 * static_cast<size_t>(model_.config.num_layers * model_.config.num_experts));
-  if (!model_.expert_chosen) return counters;
-  device.Download(counters.data(), counters_.data(), counters_.bytes());
-  DSV4_RETURN_IF_ERROR(device.Synchronize());
-  return counters;
-}
-
-ExpertUse BoundModel::UseOf(std::span<const uint64_t> counters) const {
-  const int64_t num_layers = model_.config.num_layers, num_experts = model_.config.num_experts;
-  const auto n = static_cast<size_t>(num_layers * num_experts);
-  ExpertUse use{.experts = num_layers * num_experts, .counted = static_cast<bool>(model_.expert_chosen)};
-  const auto chosen = counters.first(use.counted ? n : 0);
-  if (use.counted) use.counts = {num_layers, num_experts, {chosen.begin(), chosen.end()}};
-  use.swaps = swaps_;
-  use.chosen_resident = past_.chosen_resident;
-  use.fetched_bytes = past_.fetched_bytes + (streams_ != nullptr ? static_cast<double>(streams_->fetched_bytes()) : 0);
-  const auto since = [&](size_t at) { return counters[at] - (past_.counters.empty() ? 0 : past_.counters[at]); };
-  for (size_t at = 0; at < n; ++at) {
-    const auto l = static_cast<int64_t>(at) / num_experts, e = static_cast<int64_t>(at) % num_experts;
-    const int64_t bytes = expert_bytes_[static_cast<size_t>(l)];
-    use.chosen += counters[at];
-    if (!placement_.OnHost(l, e)) {
-      use.chosen_resident += since(at);
-      continue;
-    }
-    ++use.on_host;
-    use.host_bytes += bytes;
-    use.fetched_bytes += static_cast<double>(since(n + at)) * static_cast<double>(bytes);
-  }
-  return use;
-}
-
-Result<ExpertUse> BoundModel::UseOfExperts(Device& device) const {
-  DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counters, Counters(device));
-  return UseOf(counters);
 }
 
 double BoundModel::StepBytes(int64_t batch, int64_t context) const {

@@ -9,7 +9,7 @@
 
 #include "device/device.h"
 #include "model/deepseek_v4/expert_placement.h"
-#include "model/deepseek_v4/expert_streams.h"
+#include "model/deepseek_v4/expert_places.h"
 #include "model/deepseek_v4/forward.h"
 #include "model/model.h"
 
@@ -19,7 +19,8 @@ class BoundModel : public LoadedModel {
  public:
   // expert_bytes: of one expert of every layer.
   BoundModel(Model model, ExpertPlacement placement, std::vector<int64_t> expert_bytes)
-      : model_(std::move(model)), placement_(std::move(placement)), expert_bytes_(std::move(expert_bytes)) {}
+      : model_(std::move(model)),
+        experts_(model_.weights, std::move(placement), std::move(expert_bytes), model_.config.num_experts) {}
 
   const KvLayout& kv_layout() const override { return model_.kv_layout; }
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
@@ -36,33 +37,21 @@ class BoundModel : public LoadedModel {
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;
   bool CountExperts(Device& device) override;
-  void StreamExperts(Device& device) override;
+  void UseHostExperts(Device& device) override { experts_.UseHost(device); }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const override {
-    return deepseek_v4::BetterPlaces(placement_, chosen, model_.config.num_experts, most);
+    return experts_.BetterPlaces(chosen, most);
   }
-  int64_t SwapExperts(Device& device, std::span<const ExpertSwap> swaps) override;
-  Result<ExpertUse> UseOfExperts(Device& device) const override;
+  int64_t BeginSwaps(std::span<const ExpertSwap> swaps) override { return experts_.BeginSwaps(swaps); }
+  bool ContinueSwaps(Device& device) override { return experts_.ContinueSwaps(device); }
+  void AskForCounts(Device& device) override { experts_.AskForCounts(device); }
+  std::vector<uint64_t> CountsAskedFor(Device& device) override { return experts_.CountsAskedFor(device); }
+  Result<ExpertUse> UseOfExperts(Device& device) const override { return experts_.Use(device); }
   double StepBytes(int64_t batch, int64_t context) const override;
   std::vector<LinearShape> LinearShapes() const override;
 
  private:
-  // What passes have counted: expert_chosen, then expert_passes; zeros where they do not count.
-  Result<std::vector<uint64_t>> Counters(Device& device) const;
-  ExpertUse UseOf(std::span<const uint64_t> counters) const;
-
   Model model_;
-  ExpertPlacement placement_;
-  const std::vector<int64_t> expert_bytes_;
-  std::unique_ptr<ExpertStreams> streams_;
-  DeviceBuffer counters_;  // model_.expert_chosen, then model_.expert_passes
-  HostBuffer swapped_;     // a matrix on its way
-  // Until experts changed places last.
-  struct {
-    std::vector<uint64_t> counters;
-    uint64_t chosen_resident = 0;
-    double fetched_bytes = 0;  // without streams_'
-  } past_;
-  int64_t swaps_ = 0;
+  ExpertPlaces experts_;  // of model_
 };
 
 }  // namespace dsv4::deepseek_v4

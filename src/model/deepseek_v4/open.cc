@@ -9,12 +9,13 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "base/str.h"
+#include "io/parallel_reader.h"
 #include "io/tensor_source.h"
 #include "model/deepseek_v4/bind.h"
 #include "model/deepseek_v4/describe_plan.h"
 #include "model/deepseek_v4/draft_config.h"
 #include "model/deepseek_v4/expert_placement.h"
-#include "model/deepseek_v4/expert_streams.h"
+#include "model/deepseek_v4/expert_places.h"
 #include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/host_scratch.h"
 #include "model/deepseek_v4/loaded_model.h"
@@ -60,10 +61,11 @@ class Source : public ModelSource {
   int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const override {
     return Activations::Bytes(ShardConfig(config_, {.count = count}), max_tokens, max_rows);
   }
-  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
+                         std::span<const uint64_t> counts) override {
     counts_.assign(counts.begin(), counts.end());
     placement_ = ExpertPlacement::Coldest(EmbeddingBytes(), ExpertBytes(device, count), config_.num_experts, bytes,
-                                          counts_);
+                                          counts_, slots);
   }
   int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
     return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
@@ -81,7 +83,7 @@ class Source : public ModelSource {
     sizes.host_experts = bytes.host - sizes.host_embedding;
     sizes.expert_bytes = ExpertBytes(device, count);
     if (device != DeviceKind::kCpu)
-      sizes.weights += ExpertStreams::Bytes(placement_, sizes.expert_bytes, config_.num_experts);
+      sizes.weights += ExpertPlaces::Bytes(placement_, sizes.expert_bytes, config_.num_experts);
     const int64_t experts = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
     sizes.decode_bytes = static_cast<double>(bytes.device + bytes.host - sizes.embedding -
                                              (config_.num_experts - config_.experts_per_token) * experts);
@@ -184,7 +186,8 @@ class Checkpoint : public Source {
   ModelSizes Sizes(DeviceKind device, int count) const override {
     if (device == DeviceKind::kCpu) {
       const int64_t copies = count * ShardCopyBytes(model_.weights, count);
-      return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies};
+      return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies,
+              .expert_bytes = BytesOfExperts(model_.weights, FileBytes), .mapped = report_.weight_bytes};
     }
     const Weights slices = ShardShapes(model_.weights, count);
     const PlacedBytes weights = UploadedBytes(slices, placement_), staging = UploadStagingBytes(slices, placement_);
@@ -192,9 +195,11 @@ class Checkpoint : public Source {
     sizes.loading = staging.device, sizes.host_staging = staging.host;
     return sizes;
   }
-  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, std::span<const uint64_t> counts) override {
-    if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, counts);
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
+                         std::span<const uint64_t> counts) override {
+    if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, slots, counts);
   }
+  double MeasureReadRate() const override { return ReadRateOf(files_->maps()); }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     return DescribeRank(ctx, model_.weights, count);
   }
