@@ -56,6 +56,7 @@ void SetLoad(const ServeOptions& options, ServerOptions* server) {
   const bool latency = options.goal == Goal::kLatency, throughput = options.goal == Goal::kThroughput;
   server->max_gap_s = static_cast<double>(options.max_gap_ms.value_or(latency ? 60 : throughput ? 0 : 250)) / 1000;
   server->max_running = options.max_concurrent.value_or(latency ? 16 : throughput ? kMaxDecodeRows : 64);
+  server->gather_s = throughput ? 0.002 : 0;
 }
 
 void SetLimits(const ServeOptions& options, ServerOptions* server) {

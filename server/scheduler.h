@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +32,7 @@ struct SchedulerOptions {
   int64_t max_waiting = 256;      // sequences in the queue
   int64_t prefill_chunk = 512;    // prompt tokens of a step when nothing generates
   double max_gap_s = 0.25;        // aim of the time between two tokens of a sequence; 0: none
+  double gather_s = 0;            // an idle engine begins when no prompt came for so long, or ten times as much is over
   int64_t kv_budget_bytes = 0;    // of all sessions and of the prefix cache
   int mask_threads = 2;           // for grammars
   int64_t kv_fixed_bytes = 0;     // of one session: what does not grow
@@ -81,6 +83,7 @@ class Scheduler {
   void Wake();
   void Run();
   bool WaitForWork();  // false: stop
+  void GatherPrompts(std::unique_lock<std::mutex>& lock);
   void DropEnded();
   // What the sequences in the batch will hold once their prompts are read; what several share counts once.
   struct Planned {
@@ -92,6 +95,7 @@ class Scheduler {
   Admission TryToAdmit(Sequence& s, Planned* planned);
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
+  void AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
   int64_t PromptBudget(int64_t num_generating) const;
   void MakeRoom(std::vector<Sequence*>& batch);

@@ -14,7 +14,7 @@ constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: pr
 // a GPU.
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20, kMaxAllRows = 112;
 constexpr std::chrono::milliseconds kMaskWait{2};        // of a step, for grammars; then their sequences are left out
-constexpr size_t kMaxPrefills = 8;                       // prompts that share one step
+constexpr size_t kMaxPrefills = 8;  // prompts that share one step; more join where it takes all that is left of them
 // for one sequence: files may be damaged, cuts may go before they are used
 constexpr int kMaxReadsOfSequence = 4;
 constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
@@ -229,21 +229,28 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
     if (s->generating()) {
       s->take = 1;
       batch.push_back(s.get());
-    } else if (prompts.size() < kMaxPrefills) {
+    } else {
       prompts.push_back(s.get());
     }
   }
-  // Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves.
-  std::stable_sort(prompts.begin(), prompts.end(),
+  AddPrompts(prompts, until, &batch);
+  return batch;
+}
+
+// Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves. Those behind
+// the first kMaxPrefills fill up the step where it has room for all of them.
+void Scheduler::AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch) {
+  const size_t sharing = std::min(prompts.size(), kMaxPrefills);
+  std::stable_sort(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(sharing),
                    [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
-  int64_t budget = PromptBudget(static_cast<int64_t>(batch.size()));
+  int64_t budget = PromptBudget(static_cast<int64_t>(batch->size()));
   const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
   int64_t all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);
-  for (size_t i = 0; i < prompts.size(); ++i) {
+  for (size_t i = 0; i < prompts.size() && (i < sharing || budget > 0); ++i) {
     Sequence& s = *prompts[i];
     if (s.needs_prompt_rows() && all_rows == 0) continue;
-    const auto sharers = static_cast<int64_t>(prompts.size() - i);
-    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), std::max<int64_t>(budget / sharers, 1));
+    const int64_t share = i < sharing ? std::max<int64_t>(budget / static_cast<int64_t>(sharing - i), 1) : budget;
+    int64_t take = std::min(static_cast<int64_t>(s.num_unread()), share);
     if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
     if (s.num_read() < s.prompt_end()) take = std::min(take, static_cast<int64_t>(s.prompt_end() - s.num_read()));
     if (s.needs_prompt_rows()) {
@@ -251,15 +258,15 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
       // The rows of the prompt are not mixed with those of chosen tokens.
       take = std::min(take, static_cast<int64_t>(s.prompt_size - s.num_read()));
     }
+    if (i >= sharing && s.num_read() + static_cast<size_t>(take) < s.prompt_end()) continue;
     // Behind the last one a token is drawn.
     if (take > 1 && take == static_cast<int64_t>(s.num_unread()) && !KnowsAllowed(s, until)) --take;
     if (s.ended) continue;
     budget = std::max<int64_t>(budget - take, 0);
     if (s.needs_prompt_rows()) all_rows -= take;
     s.take = static_cast<size_t>(take);
-    batch.push_back(&s);
+    batch->push_back(&s);
   }
-  return batch;
 }
 
 // Keeps the step within the KV budget: kept cuts go first, then the sequence that came last starts over later.

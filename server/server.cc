@@ -92,6 +92,7 @@ class Server {
         .max_waiting = options_.max_waiting,
         .prefill_chunk = options_.prefill_chunk,
         .max_gap_s = options_.max_gap_s,
+        .gather_s = options_.gather_s,
         .kv_budget_bytes = options_.kv_budget_bytes,
         .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
         .kv_bytes_per_token = engine_.info().kv_bytes_per_token,

@@ -47,6 +47,7 @@ struct ServerOptions {
   int64_t max_waiting = 256;    // sequences in the queue; more get 429
   int64_t prefill_chunk = 512;  // prompt tokens of one step
   double max_gap_s = 0.25;  // aim of the time between two tokens of a stream while prompts are read; 0: no bound
+  double gather_s = 0;      // an idle engine begins when no prompt came for so long, or ten times as much is over
   int64_t kv_budget_bytes = 0;
   bool prefix_cache = true;
   int64_t cut_interval = 4096;  // tokens between two points of a long prompt that others can go on from; 0: none

@@ -95,6 +95,31 @@ TEST_F(SchedulerTest, PromptsAreReadInPiecesBesideRunningStreams) {
   EXPECT_EQ(stream->tokens[0], Counting(101, 3000));
 }
 
+TEST_F(SchedulerTest, ShortPromptsFillUpAStepTogether) {
+  Start({.prefill_chunk = 500, .max_gap_s = 0, .prefix_cache = {.enabled = false}});
+  std::vector<Ids> prompts;
+  for (TokenId i = 0; i < 40; ++i) prompts.push_back(Ids(21, 200 + i));
+  prompts.push_back(Ids(1001, 300));
+  Wait(Submit(std::move(prompts), 1));
+  WaitIdle();
+  // 25 times 20 tokens; their last ones and 15 times 20 more. The long one, behind them, has its turn then.
+  const std::lock_guard lock(engine_.mutex);
+  ASSERT_GE(engine_.step_tokens.size(), 4u);
+  EXPECT_EQ(engine_.step_tokens[0], 25 * 20);
+  EXPECT_EQ(engine_.step_tokens[1], 25 + 15 * 20);
+}
+
+TEST_F(SchedulerTest, AnIdleEngineWaitsForPromptsThatComeTogether) {
+  Start({.gather_s = 0.3, .prefix_cache = {.enabled = false}});
+  for (int round = 0; round < 2; ++round) {
+    const auto a = Submit({Ids(11, 100)}, 1), b = Submit({Ids(11, 200)}, 1), c = Submit({Ids(11, 300)}, 1);
+    for (const auto& client : {a, b, c}) Wait(client);
+    WaitIdle();
+  }
+  const std::lock_guard lock(engine_.mutex);
+  EXPECT_EQ(engine_.step_tokens, (std::vector<int64_t>{30, 3, 30, 3}));
+}
+
 TEST_F(SchedulerTest, CancellingTakesOneStep) {
   std::atomic<int> steps = 0;
   std::mutex gate;
