@@ -171,7 +171,7 @@ class Bench:
                     decode[row["batch"]] = row["tokens_per_s"]
         return cls(prefill, decode)
 
-    def compare(self, row, chunk, flags):
+    def compare(self, row, chunk, first_length, flags):
         """Adds of_bench, times_of_prefill and bars to a row."""
         count, length = row["streams"], row["prompt"]
         rate = self.prefill[self.key(length, min(count * length, chunk), flags)]
@@ -180,7 +180,7 @@ class Bench:
         row["of_bench"] = {"prefill": row["prefill_per_s"] / rate, "decode": decode}
         row["times_of_prefill"] = {k: row["first_token_s"][k] / alone for k in ("median", "last")}
         bars = {"prefill": row["of_bench"]["prefill"] >= PREFILL}
-        if decode is not None:
+        if decode is not None and length == first_length:  # the bench decodes at that context
             bars["decode"] = decode >= DECODE
         if count == AT_ONCE:
             bars["median"] = row["times_of_prefill"]["median"] <= MEDIAN
@@ -191,7 +191,8 @@ class Bench:
 def measure(server, bench, options, flags):
     """Prints a row for each case; those that a bar failed for, and those that were left out."""
     failed, left = [], []
-    load(server, 2, 64, 8, 0)  # warms up
+    for count in options.streams:
+        load(server, count, 8, 6, count)  # warms up: steps of that size are recorded
     for length, tokens in zip(options.prompts, options.tokens):
         for count in options.streams:
             name = "%d streams of %d tokens" % (count, length)
@@ -200,7 +201,7 @@ def measure(server, bench, options, flags):
                 continue
             say(name)
             row = {"goal": options.goal, **load(server, count, length, tokens, count * 100003 + length)}
-            bench.compare(row, options.chunk, flags)
+            bench.compare(row, options.chunk, options.prompts[0], flags)
             print(json.dumps(row), flush=True)
             failed += [name + ": " + bar for bar, holds in row["bars"].items() if not holds]
     return failed, left
