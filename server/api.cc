@@ -319,9 +319,10 @@ void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& name
   std::vector<std::string> allowed;
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
-    const Json* function = tool.Object("function");
-    const std::string name = function == nullptr ? tool.Text("name").value_or("")
-                                                 : Fields(*function, "function").Text("name").value_or("");
+    const std::string type = tool.Text("type").value_or("function");
+    if (type != "function" && type != "custom") continue;  // left out among tools, too
+    const Json* named = tool.Object(type.c_str());
+    const std::string name = (named == nullptr ? tool : Fields(*named, type)).Text("name").value_or("");
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
     }

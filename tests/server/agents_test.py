@@ -211,10 +211,16 @@ class Agents(ServerTestCase):
         self.assertEqual(held["usage"]["prompt_tokens"], free["usage"]["prompt_tokens"])  # the prompt keeps all: its KV is reused
         self.assertEqual(set(calls(self.chat(tool_choice=choice("required", "get_time"), **ask))), {"get_time"})
         self.refused(self.server.post("/v1/chat/completions", {**ask, "tool_choice": choice("auto", "fly")}), 400, "fly")
+        note = {"type": "custom", "custom": {"name": "note"}}
+        custom = self.chat(**{**ask, "tools": [WEATHER_TOOL, note]}, tool_choice={
+            "type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [note]}})
+        self.assertEqual({c["custom"]["name"] for c in custom["choices"][0]["message"].get("tool_calls", [])} - {"note"}, set())
+        # What is left out among tools is left out here.
         response = self.server.post("/v1/responses", {
             "input": "What is the weather in Paris?", "max_output_tokens": 120,
-            "tools": [{"type": "function", **WEATHER_TOOL["function"]}, {"type": "function", **other["function"]}],
-            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}}).json
+            "tools": [{"type": "function", **WEATHER_TOOL["function"]}, {"type": "function", **other["function"]}, {"type": "web_search"}],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [
+                {"type": "function", "name": "get_time"}, {"type": "web_search"}]}}).json
         self.assertEqual({i["name"] for i in response["output"] if i["type"] == "function_call"}, {"get_time"})
 
 
