@@ -38,8 +38,8 @@ void Histogram::Render(const std::string& name, const std::string& help, const s
 }
 
 Metrics::Metrics(std::string model_name)
-    : model_label_(MetricsPage::Label("model_name", model_name)),
-      success_{{"abort", 0}, {"error", 0}, {"length", 0}, {"stop", 0}, {"tool_calls", 0}},
+    : model_label_(MetricsPage::Label("model_name", model_name) + "," + MetricsPage::Label("engine", "0")),
+      success_{{"abort", 0}, {"error", 0}, {"length", 0}, {"stop", 0}},
       kv_disk_{{"failed", 0}, {"foreign", 0}, {"refused", 0}, {"removed", 0}, {"restored", 0}, {"written", 0}},
       first_token_(kSeconds),
       token_gap_(kSeconds),
@@ -132,7 +132,10 @@ std::string Metrics::Render(const Gauges& g) const {
              budget > 0 ? static_cast<double>(g.kv_used_bytes) / budget : 0);
   RenderCacheConfig(g, &page);
   page.Counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", preemptions_);
-  page.Counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", prompt_tokens_);
+  page.Counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", prompt_tokens_ + prefix_hits_);
+  page.Counters("vllm:prompt_tokens_by_source_total", "Number of prompt tokens by source.", "source",
+                {{"external_kv_transfer", 0}, {"local_cache_hit", prefix_hits_}, {"local_compute", prompt_tokens_}});
+  page.Counter("vllm:prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", prefix_hits_);
   page.Counter("vllm:generation_tokens_total", "Number of generation tokens processed.", generation_tokens_);
   page.Counter("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.",
                prefix_queries_);

@@ -22,12 +22,11 @@ bool HasPenalties(const SamplingParams& s) {
   return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
 }
 
+// As vLLM counts requests: a reply that ends with calls has stopped.
 const char* ReasonName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
       return "length";
-    case FinishReason::kToolCalls:
-      return "tool_calls";
     case FinishReason::kCancelled:
       return "abort";
     case FinishReason::kError:

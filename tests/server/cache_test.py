@@ -206,11 +206,11 @@ class Conversations(ServerTestCase):
         self.assertGreaterEqual(cached(second), first["usage"]["prompt_tokens"] - 1)
 
     def test_several_replies_read_their_prompt_once(self):
-        before = self.server.metric("vllm:prompt_tokens_total")
+        before = self.server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
         reply = self.chat([{"role": "user", "content": "Once " + STORY * 8}], n=4, max_tokens=3, temperature=1, seed=3)
         self.assertEqual(len(reply["choices"]), 4)
         self.assertEqual(cached(reply), 0)
-        self.assertEqual(self.server.metric("vllm:prompt_tokens_total") - before, reply["usage"]["prompt_tokens"] + 3)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_by_source_total", source="local_compute") - before, reply["usage"]["prompt_tokens"] + 3)
 
     def test_a_changed_message_goes_on_from_where_prompts_part(self):
         def ask(text):

@@ -111,7 +111,7 @@ class OpenAi(ServerTestCase):
         import time
         for _ in range(500):
             page = self.server.get("/metrics", Authorization="Bearer key").body.decode()
-            if 'vllm:num_requests_running{model_name="nano"} 0' in page and 'waiting{model_name="nano"} 0' in page:
+            if 'vllm:num_requests_running{model_name="nano",engine="0"} 0' in page and 'waiting{model_name="nano",engine="0"} 0' in page:
                 return
             time.sleep(0.02)
         self.fail("the sequences of clients that left are still there")

@@ -29,15 +29,15 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
   engine.use = SomeUse();
   EXPECT_TRUE(watch.Look(/*idle=*/true).ok());
   const std::string page = metrics.Render({});
-  for (const char* line : {"dsv4_experts{model_name=\"m\",place=\"device\"} 4\n",
-                           "dsv4_experts{model_name=\"m\",place=\"host\"} 2\n",
-                           "dsv4_expert_host_bytes{model_name=\"m\"} 2000\n",
-                           "dsv4_expert_choices_total{model_name=\"m\"} 12\n",
-                           "dsv4_expert_hits_total{model_name=\"m\"} 9\n",
-                           "dsv4_expert_fetched_bytes_total{model_name=\"m\"} 3000\n",
-                           "dsv4_expert_wait_seconds_total{model_name=\"m\"} 0.5\n",
-                           "dsv4_expert_evictions_total{model_name=\"m\"} 7\n",
-                           "dsv4_expert_moved_bytes_total{model_name=\"m\"} 14000\n"}) {
+  for (const char* line : {"dsv4_experts{model_name=\"m\",engine=\"0\",place=\"device\"} 4\n",
+                           "dsv4_experts{model_name=\"m\",engine=\"0\",place=\"host\"} 2\n",
+                           "dsv4_expert_host_bytes{model_name=\"m\",engine=\"0\"} 2000\n",
+                           "dsv4_expert_choices_total{model_name=\"m\",engine=\"0\"} 12\n",
+                           "dsv4_expert_hits_total{model_name=\"m\",engine=\"0\"} 9\n",
+                           "dsv4_expert_fetched_bytes_total{model_name=\"m\",engine=\"0\"} 3000\n",
+                           "dsv4_expert_wait_seconds_total{model_name=\"m\",engine=\"0\"} 0.5\n",
+                           "dsv4_expert_evictions_total{model_name=\"m\",engine=\"0\"} 7\n",
+                           "dsv4_expert_moved_bytes_total{model_name=\"m\",engine=\"0\"} 14000\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
 }

@@ -245,6 +245,40 @@ class Metrics(ServerTestCase):
             self.assertGreater(self.server.metric(name), 0, name)
         self.assertLess(abs(self.server.metric("process_start_time_seconds") - time.time()), 3600)
 
+    def test_names_that_are_vllms_have_its_types_and_labels(self):
+        """As vllm/v1/metrics/loggers.py and vllm/v1/spec_decode/metrics.py name them; counters get _total on a page."""
+        histograms = ["time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds",
+                      "request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
+                      "request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+                      "iteration_tokens_total", "request_prompt_tokens", "request_generation_tokens"]
+        counters = ["num_preemptions", "prompt_tokens", "prompt_tokens_by_source", "prompt_tokens_cached", "generation_tokens",
+                    "prefix_cache_queries", "prefix_cache_hits", "request_success", "spec_decode_num_drafts",
+                    "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "spec_decode_num_accepted_tokens_per_pos"]
+        gauges = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"]
+        more = {"prompt_tokens_by_source_total": {"source"}, "request_success_total": {"finished_reason"},
+                "spec_decode_num_accepted_tokens_per_pos_total": {"position"},
+                "cache_config_info": {"block_size", "num_gpu_blocks", "enable_prefix_caching"}}
+        types = {**dict.fromkeys(histograms, "histogram"), **{name + "_total": "counter" for name in counters},
+                 **dict.fromkeys(gauges, "gauge")}
+        self.chat(max_tokens=3)
+        page = self.server.get("/metrics").body.decode()
+        self.assertEqual(dict(re.findall(r"^# TYPE vllm:(\S+) (\S+)$", page, re.M)), types)
+        for name, labels in re.findall(r"^vllm:([^{]+)\{(.*)\} ", page, re.M):
+            base = name if name in types else re.sub(r"_(bucket|sum|count)$", "", name)
+            self.assertEqual(set(re.findall(r'(\w+)="', labels)) - {"le"}, {"model_name", "engine"} | more.get(base, set()), name)
+        self.assertEqual(set(re.findall(r'finished_reason="(\w+)"', page)), {"stop", "length", "abort", "error"})
+
+    def test_prompts_count_with_what_was_cached(self):
+        before = {source: self.server.metric("vllm:prompt_tokens_by_source_total", source=source)
+                  for source in ["local_compute", "local_cache_hit"]}
+        total = self.server.metric("vllm:prompt_tokens_total")
+        usage = [self.chat([{"role": "user", "content": "Twice " * 40}], max_tokens=1)["usage"] for _ in range(2)]
+        read, cached = (self.server.metric("vllm:prompt_tokens_by_source_total", source=s) - n for s, n in before.items())
+        self.assertEqual(read + cached, sum(u["prompt_tokens"] for u in usage))
+        self.assertEqual(cached, sum(u["prompt_tokens_details"]["cached_tokens"] for u in usage))
+        self.assertGreater(cached, 40)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_total") - total, read + cached)
+
     def test_what_routers_and_dashboards_ask_for(self):
         page = self.server.get("/metrics").body.decode()
         info = re.search(r'vllm:cache_config_info\{.*block_size="256",num_gpu_blocks="(\d+)".*\} 1\n', page)

@@ -93,9 +93,11 @@ class SchedulerTest : public ::testing::Test {
     scheduler_->Fill(&gauges);
     const std::string page = metrics_.Render(gauges);
     size_t at = page.find("\n" + name + "{");
-    if (!labels.empty()) at = page.find("\n" + name + "{model_name=\"fake\"," + labels + "}");
+    if (!labels.empty()) at = page.find("\n" + name + "{model_name=\"fake\",engine=\"0\"," + labels + "}");
     return at == std::string::npos ? -1 : std::stod(page.substr(page.find("} ", at) + 2));
   }
+  // Of prompts, by the engine.
+  double NumRead() { return Metric("vllm:prompt_tokens_by_source_total", "source=\"local_compute\""); }
   void WaitIdle() {
     for (int i = 0; i < 10000 && !scheduler_->idle(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -284,7 +284,7 @@ TEST_F(SchedulerTest, SeveralRepliesReadTheirPromptOnce) {
   for (const Ids& tokens : client->tokens) EXPECT_EQ(tokens, Counting(400, 3));
   EXPECT_EQ(client->counts[0].cached, 0);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(client->counts[i].cached, 299);
-  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 299 + 4);
+  EXPECT_EQ(NumRead(), 299 + 4);
 }
 
 TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
@@ -302,7 +302,7 @@ TEST_F(SchedulerTest, PromptsThatBeginAlikeReadTheBeginningOnce) {
   gate.unlock();
   for (const auto& client : clients) Wait(client);
   WaitIdle();
-  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 1000 + 5 * 10);
+  EXPECT_EQ(NumRead(), 1000 + 5 * 10);
   EXPECT_EQ(Metric("vllm:prefix_cache_hits_total"), 4 * 1000);
   // One after the other: the second reads all and cuts where it left the first one's way, the third goes on from there.
   std::vector<int64_t> cached;
@@ -344,7 +344,7 @@ TEST_F(SchedulerTest, WithoutAPrefixCacheEverythingIsRead) {
     EXPECT_EQ(client->tokens[1], Counting(150, 3));
   }
   WaitIdle();
-  EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 200);
+  EXPECT_EQ(NumRead(), 200);
   EXPECT_EQ(engine_.kv_bytes(), 0);
 }
 
