@@ -21,9 +21,10 @@ void Reply::Run(const std::shared_ptr<Job>& job) {
   StartStream();
 }
 
+// By whoever reads the request: its note is the I/O thread's.
 void Reply::FailAtOnce(const ApiError& error) {
   StartStream();
-  Fail(error);
+  SendFailure(error);
 }
 
 // By the thread that comes first: the one that submitted the job, or the one that brings its first output.
@@ -98,9 +99,13 @@ void Reply::Note(const char* finish) {
 }
 
 void Reply::Fail(const ApiError& error) {
-  over_ = true;
   Note("error");
   if (const auto job = job_.lock()) api_.scheduler.Cancel(job);
+  SendFailure(error);
+}
+
+void Reply::SendFailure(const ApiError& error) {
+  over_ = true;
   if (error.status >= 500 && api_.on_failure) api_.on_failure(exchange_->request().id, error.what());
   if (!stream_) return RespondError(*exchange_, form_, error);
   Raw(ErrorEvent(error));

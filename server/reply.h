@@ -65,6 +65,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void TakeAll(std::vector<StepOutput>& outputs);
   void Note(const char* finish);
   void Fail(const ApiError& error);
+  void SendFailure(const ApiError& error);
   void StartStream();
   void Flush();
 

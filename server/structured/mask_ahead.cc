@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <utility>
 
 namespace dsv4::server {
@@ -61,7 +62,8 @@ void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
 }
 
 // What the tokens lead to. Without a lock: only one worker has a place at a time.
-MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask, Status* error) {
+MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask, Status* error)
+    try {
   const auto fail = [&](const Status& why) {
     *error = why;
     return State::kFailed;
@@ -81,6 +83,9 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::v
   if (!matcher->status().ok()) return fail(matcher->status());
   mask->assign(words.begin(), words.end());
   return State::kReady;
+} catch (const std::bad_alloc&) {
+  *error = ResourceExhausted("no memory for the grammar of the output");
+  return State::kFailed;
 }
 
 // True: on_ready is asked for.

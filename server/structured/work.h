@@ -1,5 +1,6 @@
-// How much work XGrammar may do in one call. Its loops call xgrammar::CountWork (scripts/fetch_xgrammar puts that
-// there), which ends the call with an exception when the thread's budget is used up.
+// How much work XGrammar may do in one call. Its loops, and its functions that call themselves, call
+// xgrammar::CountWork (scripts/fetch_xgrammar puts that there), which ends the call with an exception when the thread's
+// budget is used up, or most of its stack.
 #pragma once
 
 #include <atomic>
@@ -28,16 +29,19 @@ class WorkBudget {
   int64_t steps() const { return steps_; }
   void Count(int64_t steps) {  // throws OutOfWork
     steps_ += steps;
+    if (reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) < stack_end_) ThrowTooDeep();
     if (steps_ >= next_check_) Check();
   }
 
  private:
   void Check();
+  [[noreturn]] static void ThrowTooDeep();
 
   const std::chrono::steady_clock::time_point end_;
   const double seconds_;
   const int64_t max_steps_;
   const std::atomic<bool>* const cancelled_;
+  const uintptr_t stack_end_;  // frames below it are too deep
   int64_t steps_ = 0, next_check_ = 0;
 };
 

@@ -1,3 +1,5 @@
+#include <pthread.h>
+
 #include "work.h"
 
 namespace {
@@ -22,6 +24,20 @@ namespace {
 
 constexpr int64_t kCheckEvery = 2000;  // steps: some ten microseconds
 
+// Of this thread's stack a quarter is left for the way back and for what is called without counting.
+uintptr_t StackEnd() {
+  thread_local const uintptr_t end = []() -> uintptr_t {
+    pthread_attr_t attributes;
+    if (::pthread_getattr_np(::pthread_self(), &attributes) != 0) return 0;  // no memory: no limit
+    void* low = nullptr;
+    size_t size = 0;
+    ::pthread_attr_getstack(&attributes, &low, &size);
+    ::pthread_attr_destroy(&attributes);
+    return reinterpret_cast<uintptr_t>(low) + size / 4;
+  }();
+  return end;
+}
+
 std::string Decimal(double value) {
   std::string text = std::to_string(value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -36,11 +52,16 @@ WorkBudget::WorkBudget(double seconds, int64_t steps, const std::atomic<bool>* c
            std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds))),
       seconds_(seconds),
       max_steps_(steps),
-      cancelled_(cancelled) {
+      cancelled_(cancelled),
+      stack_end_(StackEnd()) {
   budget_of_this_thread = this;
 }
 
 WorkBudget::~WorkBudget() { budget_of_this_thread = nullptr; }
+
+void WorkBudget::ThrowTooDeep() {
+  throw OutOfWork(StatusCode::kInvalidArgument, "its references lead deeper than the most that is followed");
+}
 
 void WorkBudget::Check() {
   next_check_ = steps_ + kCheckEvery;

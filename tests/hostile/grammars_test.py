@@ -47,7 +47,10 @@ CASES = {
     "nothing, for ever": grammar('root ::= (("" | "")* "")* "b"\n'),
     "a deep expression": grammar('root ::= ' + "(" * 3000 + '"a"' + ")" * 3000 + "\n"),
     "many rules": grammar("root ::= " + " | ".join("r%d" % i for i in range(8000)) + "\n" + "".join('r%d ::= "x%d" r%d?\n' % (i, i, (i * 7) % 8000) for i in range(8000))),
+    "a chain of rules": grammar("root ::= r0\n" + "".join('r%d ::= "x" r%d\n' % (i, i + 1) for i in range(40000)) + 'r40000 ::= "a"\n'),
+    "a chain of repeats": grammar("root ::= r0\n" + "".join("r%d ::= r%d{1,2}\n" % (i, i + 1) for i in range(40000)) + 'r40000 ::= "a"\n'),
     # Schemas.
+    "a chain of references": schema({"$ref": "#/$defs/0", "$defs": {str(i): {"$ref": "#/$defs/%d" % (i + 1)} for i in range(25000)}}),
     "a deep schema": schema(nested(60, lambda s: {"type": "object", "properties": {"a": s}, "required": ["a"]}, {"type": "null"})),
     "a deep array": schema(nested(60, lambda s: {"type": "array", "items": s, "minItems": 3}, {"type": "integer"})),
     "itself": schema({"$ref": "#"}),

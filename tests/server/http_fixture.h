@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -153,6 +154,13 @@ class Http : public ::testing::Test {
   size_t num_done() {
     const std::lock_guard lock(mutex_);
     return done_.size();
+  }
+  // What `call` finds on the I/O thread.
+  template <typename Call>
+  auto OnIoThread(Call call) {
+    std::promise<decltype(call())> found;
+    server_->Post([&] { found.set_value(call()); });
+    return found.get_future().get();
   }
   std::string Ask(std::string_view request) {
     HttpClient client(server_->port());

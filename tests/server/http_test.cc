@@ -181,7 +181,7 @@ TEST_F(Http, AClientThatLeavesIsNoticedBehindRequestsThatAreNotRead) {
   EXPECT_EQ(num_done(), 0u);
   client.Leave();
   EXPECT_EQ(WaitForDone().status, 499);
-  EXPECT_EQ(server_->num_busy(), 0u);
+  EXPECT_EQ(OnIoThread([this] { return server_->num_busy(); }), 0u);
   held_.reset();
 }
 
@@ -239,12 +239,12 @@ TEST_F(Http, AReaderMustKeepUpTheRate) {
   HttpClient client(server_->port(), 4096);
   client.Send("GET /stream HTTP/1.1\r\n\r\n");
   const auto begin = std::chrono::steady_clock::now();
-  while (num_done() == 0 || server_->num_busy() > 0) {
+  while (num_done() == 0 || OnIoThread([this] { return server_->num_busy(); }) > 0) {
     client.Read(milliseconds(50), 500);  // some 10 kB a second
     if (client.ended() || std::chrono::steady_clock::now() - begin > std::chrono::seconds(15)) break;
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(server_->num_busy(), 0u);
+  EXPECT_EQ(OnIoThread([this] { return server_->num_busy(); }), 0u);
 }
 
 TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
@@ -329,10 +329,10 @@ TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
   HttpClient client(server_->port());
   client.Send("GET /hold HTTP/1.1\r\n\r\n");
   for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
-  std::this_thread::sleep_for(milliseconds(50));
-  ASSERT_NE(held_, nullptr);
-  held_->OutOfMemory();
-  held_.reset();
+  ExchangePtr exchange = OnIoThread([this] { return std::move(held_); });
+  ASSERT_NE(exchange, nullptr);
+  exchange->OutOfMemory();
+  exchange.reset();
   EXPECT_EQ(StatusLine(client.Read()), "HTTP/1.1 503");
 }
 
@@ -359,9 +359,7 @@ TEST_F(Http, AConnectionEndsOnTheIoThreadWhoeverDropsItsExchange) {
   client.emplace(server_->port());
   client->Send("GET /hold HTTP/1.1\r\n\r\n");
   for (int i = 0; i < 2000 && num_handled_ == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
-  std::promise<ExchangePtr> taken;
-  server_->Post([&] { taken.set_value(std::move(held_)); });
-  ExchangePtr exchange = taken.get_future().get();
+  ExchangePtr exchange = OnIoThread([this] { return std::move(held_); });
   ASSERT_NE(exchange, nullptr);
   exchange->Respond(200, "text/plain", "");
   WaitForDone();

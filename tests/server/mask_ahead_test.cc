@@ -2,6 +2,7 @@
 #include "server/structured/mask_ahead.h"
 
 #include <atomic>
+#include <new>
 
 #include "gtest/gtest.h"
 
@@ -24,6 +25,7 @@ struct TokenCounter : Grammar {
         --grammar.hanging;
       }
       if (id == kTooMuch) state = InvalidArgument("too much");
+      if (id == kNoMemory) throw std::bad_alloc();
       ++count;
       return id != kWrong && id != kTooMuch;
     }
@@ -35,7 +37,7 @@ struct TokenCounter : Grammar {
     uint32_t count = 100;
     Status state;
   };
-  static constexpr TokenId kSlow = 1, kHang = 2, kWrong = 3, kTooMuch = 4;
+  static constexpr TokenId kSlow = 1, kHang = 2, kWrong = 3, kTooMuch = 4, kNoMemory = 5;
   std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override {
     return std::make_unique<Matcher>(*this, flag);
   }
@@ -72,6 +74,17 @@ TEST(MaskAhead, SaysWhatIsWrong) {
   EXPECT_EQ(too_much->status().message(), "too much");
   too_much->Accept(50);  // of no effect
   EXPECT_EQ(Wait(*too_much), MaskAhead::State::kFailed);
+}
+
+TEST(MaskAhead, WhereMemoryIsGoneOneSequenceFails) {
+  const auto grammar = std::make_shared<TokenCounter>();
+  MaskWorkers workers(1, [] {});
+  const auto poor = workers.Begin(grammar), other = workers.Begin(grammar);
+  poor->Accept(TokenCounter::kNoMemory);
+  other->Accept(50);
+  EXPECT_EQ(Wait(*poor), MaskAhead::State::kFailed);
+  EXPECT_EQ(poor->status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Wait(*other), MaskAhead::State::kReady);
 }
 
 TEST(MaskAhead, CallsWhoWasTooEarly) {

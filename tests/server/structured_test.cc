@@ -321,6 +321,28 @@ TEST_F(Bounded, CompilingEndsAtALimit) {
   EXPECT_TRUE(own_->Compile(Dump(JsonFormat(Person()))).ok());
 }
 
+// Each refers to the next one: calls as deep as the chain is long.
+TEST_F(Bounded, CompilingEndsAtADepth) {
+  constexpr int kLength = 40000;
+  const auto name = [](int i) { return std::to_string(i); };
+  Json definitions = {{name(kLength), {{"type", "string"}}}};
+  std::string rules = "root ::= r0\n";
+  for (int i = 0; i < kLength; ++i) {
+    definitions[name(i)] = {{"$ref", "#/$defs/" + name(i + 1)}};
+    rules += "r" + name(i) + " ::= r" + name(i + 1) + "{1,2}\n";
+  }
+  const std::vector<Json> hostile = {JsonFormat({{"$ref", "#/$defs/0"}, {"$defs", definitions}}),
+                                     {{"type", "grammar"}, {"grammar", rules + "r" + name(kLength) + " ::= \"a\"\n"}}};
+  for (const Json& format : hostile) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto grammar = own_->Compile(Dump(format));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    EXPECT_EQ(grammar.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(grammar.status().message().find("the most"), std::string::npos) << grammar.status().message();
+    EXPECT_LT(took.count(), 60);
+  }
+}
+
 TEST_F(Bounded, CompilingCanBeGivenUpAndTriedAgain) {
   const std::string format = Dump(JsonFormat(Person()));
   const auto flag = std::make_shared<std::atomic<bool>>(true);
