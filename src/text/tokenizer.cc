@@ -1,5 +1,6 @@
 #include "dsv4/tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <unordered_map>
@@ -46,7 +47,8 @@ std::string RepairWithRanges(std::string_view text, std::vector<TextRange>* rang
 // The finder's tokens in text[begin, end), but those that touch a literal range, in order.
 void FindIn(const TokenFinder& finder, std::string_view text, TextRange part, std::span<const TextRange> literal,
             std::vector<AddedTokenPlace>* places) {
-  auto next = literal.begin();
+  auto next = std::partition_point(literal.begin(), literal.end(),
+                                   [&](const TextRange& range) { return range.end <= part.begin; });
   for (size_t at = part.begin; at < part.end;) {
     const TokenFinder::Match match = finder.Find(text.substr(0, part.end), at);
     if (match.id < 0) return;

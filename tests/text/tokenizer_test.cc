@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -90,6 +91,21 @@ TEST(Tokenizer, SpellingsInLiteralPartsAreText) {
   ASSERT_EQ(places.size(), 2u);
   EXPECT_EQ(places[0].range, (TextRange{1, 4}));
   EXPECT_EQ(places[1].id, 264);
+}
+
+// As many as a client's chat has messages: each gap between added tokens begins where the one before it ended.
+TEST(Tokenizer, ManyLiteralPartsTakeTimeInProportion) {
+  const auto t = Small();
+  constexpr size_t kParts = 300'000;
+  std::string text;
+  std::vector<TextRange> literal;
+  for (size_t i = 0; i < kParts; ++i) {
+    text += "<s><think>x";
+    literal.push_back({text.size() - 1, text.size()});
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(t->FindAddedTokens(text, {.literal = literal}).size(), 2 * kParts);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // by the square: half a minute
 }
 
 // A model may have more ids than its tokenizer.
