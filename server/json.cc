@@ -1,8 +1,10 @@
 #include "json.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 namespace dsv4::server {
 
@@ -10,6 +12,7 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids has as many
+constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second; an object of some 16,000 members of short names
 
 std::string Show(const Json& value) {
   std::string text = Dump(value);
@@ -22,28 +25,61 @@ std::string NumberText(double value) {
   return {buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr};
 }
 
+// What it takes to compare the names of objects, each with those before it in its object, in bytes: members keep their
+// order, so there is no index of them. A comparison counts as 16 bytes and those of the name.
+class NameWork {
+ public:
+  void Begin(int depth, bool is_object) { levels_[static_cast<size_t>(depth)] = {is_object, is_object, 0, 0}; }
+  void Comma(int depth) { At(depth).at_name = At(depth).is_object; }
+  void String(int depth, size_t bytes) {
+    Level& level = At(depth);
+    if (!std::exchange(level.at_name, false)) return;
+    work_ += std::min(level.bytes, level.names * bytes) + 16 * level.names;
+    ++level.names;
+    level.bytes += bytes;
+  }
+  size_t work() const { return work_; }
+
+ private:
+  struct Level {
+    bool is_object = false, at_name = false;
+    size_t names = 0, bytes = 0;
+  };
+  Level& At(int depth) { return levels_[static_cast<size_t>(std::clamp(depth, 0, kMaxDepth))]; }
+
+  std::array<Level, kMaxDepth + 1> levels_ = {};
+  size_t work_ = 0;
+};
+
 // Parsers and printers recurse on what is nested, and each value takes many times the memory of its text.
 void CheckSize(std::string_view text) {
   int depth = 0;
-  size_t values = 1;
+  size_t values = 1, string_begin = 0;
   bool in_string = false;
+  NameWork names;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
       if (c == '\\') ++i;
-      if (c == '"') in_string = false;
+      if (c != '"') continue;
+      in_string = false;
+      names.String(depth, i - string_begin);
     } else if (c == '"') {
       in_string = true;
+      string_begin = i;
     } else if (c == '[' || c == '{') {
       ++values;
       if (++depth > kMaxDepth) {
         throw ApiError(400, "the JSON nests deeper than " + std::to_string(kMaxDepth) + " levels");
       }
+      names.Begin(std::max(depth, 0), c == '{');
     } else if (c == ']' || c == '}') {
       --depth;
     } else if (c == ',') {
       ++values;
+      names.Comma(depth);
     }
+    if (names.work() > kMaxNameWork) throw ApiError(400, "the JSON's objects have too many members");
   }
   if (values > kMaxJsonValues) {
     throw ApiError(400, "the JSON holds more than " + std::to_string(kMaxJsonValues) + " values");

@@ -51,7 +51,7 @@ class JsonDocument {
   Json root_;
 };
 
-// Throws ApiError 400 for text that is not JSON, nests too deeply or holds too many values.
+// Throws ApiError 400 for text that is not JSON, nests too deeply or holds too many values or names of members.
 JsonDocument ParseJson(std::string_view text);
 
 // On one line; broken UTF-8 becomes U+FFFD.

@@ -202,5 +202,31 @@ class Bodies(HostileTestCase):
             self.assertIn(reply.status, [200, 400, 404, 501], (number, path, body, reply.body[:300]))
 
 
+class Work(HostileTestCase):
+    """Many small things in a body: their work grows with their number, not with its square."""
+
+    GROWTH_MIB = 800  # what was read for 200,000 messages is kept for the next ones
+
+    def timed(self, path, body, seconds):
+        begin = time.time()
+        reply = self.server.post(path, json.dumps(body), Host="localhost")
+        self.assertLess(time.time() - begin, seconds * SLOWNESS)
+        return reply
+
+    def test_many_messages(self):
+        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}] * 100000
+        for path in ["/tokenize", "/v1/messages/count_tokens"]:
+            with self.subTest(path=path):
+                reply = self.timed(path, {"messages": turns + [{"role": "user", "content": "z"}]}, 15)
+                self.assertEqual(reply.status, 200, reply.body[:300])
+
+    def test_many_names(self):
+        names = {"name%d" % number: 1 for number in range(80000)}
+        for body in [names, {"metadata": names}, {"tools": [{"type": "function", "function": {"name": "f", "parameters": names}}]}]:
+            reply = self.timed("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **body}, 5)
+            self.assertEqual(reply.status, 400, reply.body[:300])
+            self.assertIn("too many members", reply.json["error"]["message"])
+
+
 if __name__ == "__main__":
     main()

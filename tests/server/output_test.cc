@@ -183,5 +183,27 @@ TEST(JsonFields, NamesThePathAndTheRange) {
   EXPECT_EQ(Dump(FloatToJson(0.1f)), "0.1");
 }
 
+// Each name is compared with those before it in its object.
+TEST(ParseJson, NamesOfObjectsAreLimitedByTheWorkThatTheyMake) {
+  const auto object = [](size_t names, size_t length) {
+    std::string text = "{";
+    for (size_t i = 0; i < names; ++i) {
+      const std::string number = std::to_string(100'000'000 + i);
+      text += (i > 0 ? ",\"" : "\"") + std::string(length, 'x') + number + "\":1";
+    }
+    return text + "}";
+  };
+  EXPECT_EQ(ParseJson(object(5000, 0)).root().size(), 5000u);
+  EXPECT_THROW(ParseJson(object(40'000, 0)), ApiError);  // else seconds, of a million names an hour
+  EXPECT_THROW(ParseJson(object(10'000, 2000)), ApiError);
+  std::string many = "[" + object(4000, 0);
+  for (int i = 0; i < 40; ++i) many += "," + object(4000, 0);
+  EXPECT_THROW(ParseJson(many + "]"), ApiError);
+  // Strings that are no names, and names of many objects.
+  std::string texts = R"({"a": ["{,x")";
+  for (int i = 0; i < 100'000; ++i) texts += R"(, "{,", {"b": "c", "d": {"e\"": ","}})";
+  EXPECT_EQ(ParseJson(texts + "]}").root()["a"].size(), 200'001u);
+}
+
 }  // namespace
 }  // namespace dsv4::server
