@@ -71,6 +71,9 @@ class DeviceFailure(unittest.TestCase):
         self.assertIn("device-restarted", log)
         failed = [line for line in log.splitlines() if " failed id=" in line and re.search(FAILED, line)]
         self.assertEqual(len(failed), 2, log)
+        ended = [line for line in log.splitlines() if " request id=" in line and "finish=error" in line]
+        self.assertEqual([line for line in ended if "complete=true" in line or 'cut="an error"' not in line], [])
+        self.assertEqual(len(ended), 2, log)
         self.assertEqual(server.stop(), 0)
 
     def test_meanwhile_it_is_not_ready_and_refuses(self):
