@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `dsv4 serve` makes of the engine's speed: many streams at once, beside `dsv4 bench` in the same job. Needs the standard
+"""What `dsv4 serve` makes of the engine's speed: many streams at once, beside `dsv4 bench` in one session. Needs the standard
 library only.
 
     serve_load.py BINARY [--streams 1,8,32,64,128] [--prompts 512,4000] [--tokens 128,16] [--goal throughput]
