@@ -188,6 +188,8 @@ void AddRankFlags(CLI::App* app, ModelOptions* o) {
                   "profilers");
   AddNumber(app, "--exchange-timeout", &o->exchange_timeout_s,
             "seconds that a GPU waits for another before it gives up; 0: for ever (default 10)");
+  app->add_flag("--rank-invariant", o->rank_invariant,
+                "the same bits on 1, 2, 4 and 8 ranks: each computes, and adds up, slices of fixed width (slower)");
   app->add_flag("--check-ranks", o->check_ranks,
                 "of several ranks: compare what they have computed after every call (slow)");
 }

@@ -49,6 +49,7 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"exchange_bytes", p.exchange_bytes},
                {"ranks", p.ranks},
                {"devices", p.devices},
+               {"slices", p.slices},
                {"experts", p.experts},
                {"experts_on_host", p.experts_on_host},
                {"host_expert_bytes", p.host_expert_bytes},
@@ -123,6 +124,18 @@ std::string Cards(const ModelDescription& d) {
   return "\nother GPUs (docs/offload.md)\n" + Table(rows, {false, true, true, true, true});
 }
 
+// What --rank-invariant does, and what it takes.
+std::string Slices(const MemoryPlan& p) {
+  const int of_rank = p.slices / (p.ranks * p.devices);
+  const std::string all = FormatCount(p.slices), mine = FormatCount(of_rank);
+  return "\nthe same bits on up to " + all + " ranks\n" +
+         Table({{"slices of every layer, of a rank", all + ", " + mine},
+                {"a layer runs", mine + " times: queries to output and experts, 1/" + all + " of the width each"},
+                {"and adds up", FormatCount(2 * (of_rank - 1)) + " partial sums of its own"},
+                {"whole on every rank", "the output matrix"}},
+               {false, false});
+}
+
 std::string Plan(const ModelDescription& d) {
   const MemoryPlan& p = d.plan;
   const auto kv_per_1k = static_cast<int64_t>(p.kv_bytes_per_1k_tokens);
@@ -131,11 +144,13 @@ std::string Plan(const ModelDescription& d) {
   if (n != "1") {
     out += "\nranks\n" +
            Table({{p.devices > 1 ? "GPUs, a rank each" : "ranks on " + p.device, n},
-                  {"each has", "1/" + n + " of the heads, of every expert's width and of the output matrix"},
+                  {"each has", "1/" + n + " of the heads, of every expert's width" +
+                                   (p.slices > 0 ? "" : " and of the output matrix")},
                   {"", "all other weights, and all KV rows"},
                   {"memory below", p.devices > 1 ? "each GPU" : "all ranks together"}},
                  {false, false});
   }
+  if (p.slices > 0) out += Slices(p);
   out += "\nmemory\n" +
                     Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
                             FormatBytes(p.weight_bytes)},

@@ -89,6 +89,9 @@ struct EngineOptions {
   // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
   bool exchange_by_events = false;
   float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
+  // Results have the same bits on one rank and on several, in as many slices as ranks can divide the model, at most 8
+  // (docs/multigpu.md); slower, and a model's whole experts must lie on the GPUs
+  bool rank_invariant = false;
   bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
   AmxUse amx = AmxUse::kOff;       // CPU
   // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result

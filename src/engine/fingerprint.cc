@@ -27,13 +27,20 @@ Result<std::string> EngineImpl::SnapshotFingerprint() {
 
 namespace {
 
-// Of every rank's part.
+// Of every rank's part. Of slices: the same, however many ranks hold them.
 Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
-  if (ranks.count() == 1) return WeightDigest(ranks.leader().model(), ranks.leader().device());
+  const bool sliced = ranks.leader().model().num_slices() > 0;
+  if (ranks.count() == 1 && !sliced) return WeightDigest(ranks.leader().model(), ranks.leader().device());
   uint64_t digest = kDigestBegin;
-  for (int r = 0; r < ranks.count(); ++r) {
-    DSV4_ASSIGN_OR_RETURN(const uint64_t part, WeightDigest(ranks.runner(r).model(), ranks.runner(r).device()));
+  const auto add = [&](int rank, int slice) -> Status {
+    DSV4_ASSIGN_OR_RETURN(const uint64_t part,
+                          WeightDigest(ranks.runner(rank).model(), ranks.runner(rank).device(), slice));
     AddToDigest(&digest, &part, sizeof(part));
+    return {};
+  };
+  for (int r = 0; r < (sliced ? 1 : ranks.count()); ++r) DSV4_RETURN_IF_ERROR(add(r, -1));
+  for (int r = 0; r < ranks.count(); ++r) {
+    for (int k = 0; k < ranks.runner(r).model().num_slices(); ++k) DSV4_RETURN_IF_ERROR(add(r, k));
   }
   return digest;
 }
@@ -43,7 +50,9 @@ Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
 Result<std::string> EngineImpl::MakeFingerprint() {
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
   DSV4_ASSIGN_OR_RETURN(const uint64_t weights, DigestOfRanks(*ranks_));
-  const std::string ranks = ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count()) : "";
+  const std::string ranks = options_.rank_invariant   ? "; rank-invariant"
+                            : ranks_->count() > 1 ? StrCat("; ranks ", ranks_->count())
+                                                  : "";
   return StrCat("numerics ", kNumericsVersion, "; ",
                 runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(), "; ",
                 runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_),

@@ -45,6 +45,10 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 // there.
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
+  if (options.rank_invariant && plan.host_expert_bytes > 0) {
+    return Unsupported(StrCat("the model's experts do not all fit ", plan.device, ", and those of the host's memory do "
+                              "not come in slices; use more GPUs, or leave --rank-invariant out"));
+  }
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};
   DSV4_RETURN_IF_ERROR(CheckHost(plan, device.kind()));
   const ModelFacts& facts = source.facts();

@@ -137,6 +137,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   plan.host_available_bytes = host_available;
   plan.device = device.name;
   plan.ranks = places.sharing;
+  plan.slices = model.fixed_slices();
   plan.devices = places.num_devices();
   PlanDisk(sizes, facts, &plan);
   return plan;

@@ -96,7 +96,7 @@ NumericsModes ModesOf(const EngineOptions& o) {
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
                 static_cast<int>(o.activation_dtype),
-                NamesOneCpu(o.device) ? std::string()
+                NamesOneCpu(o.device) && !o.rank_invariant ? std::string()
                 : o.batch_invariant   ? std::string(", batch-invariant")
                                       : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
@@ -170,12 +170,17 @@ DraftModule DraftModuleOf(const EngineOptions& o) {
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const Device& device) {
-  if (o.synthetic.shape.empty()) return OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts);
-  if (!o.model_dir.empty()) {
+  const bool synthetic = !o.synthetic.shape.empty();
+  if (synthetic && !o.model_dir.empty()) {
     return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
                                   ") were named; use one"));
   }
-  return OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts);
+  DSV4_ASSIGN_OR_RETURN(
+      std::unique_ptr<ModelSource> source,
+      synthetic ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
+                : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
+  if (o.rank_invariant) source->SliceForAnyRanks();
+  return source;
 }
 
 }  // namespace dsv4

@@ -20,11 +20,11 @@ constexpr Regime RegimeOfPrompt(int64_t tokens) {
 }
 
 // The engine's one place that knows numbers of rows. One CPU has one regime; ranks on CPUs cut prompts by tokens, and
-// so tell them from decode rows (layers/plan.h).
+// so tell them from decode rows (layers/plan.h), as one does that is to have their bits.
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_(NamesOneCpu(o.device) || o.batch_invariant),
+      : one_((NamesOneCpu(o.device) && !o.rank_invariant) || o.batch_invariant),
         prompt_inputs_(o.prompt_inputs),
         max_decode_rows_(o.max_decode_rows) {}
 

@@ -55,10 +55,11 @@ void AddToDigest(uint64_t* digest, const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; ++i) *digest = (*digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
 }
 
-Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device) {
+Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device, int slice) {
   Samples samples(device);
   if (!samples.ok()) return ResourceExhausted("no memory for samples of the weights");
-  model.VisitBytes([&](const void* data, int64_t bytes, float factor) { samples.Take(data, bytes, factor); });
+  const auto take = [&](const void* data, int64_t bytes, float factor) { samples.Take(data, bytes, factor); };
+  slice < 0 ? model.VisitBytes(take) : model.VisitSlice(slice, take);
   return samples.Finish();
 }
 

@@ -15,6 +15,7 @@ void AddToDigest(uint64_t* digest, const void* data, int64_t bytes);
 
 // Of the sizes of all codes, scales and vectors, each expert's included, of their global scales, and of 256 bytes at
 // two places of each. A weight that differs elsewhere alone goes unnoticed. Errors: kResourceExhausted, the device's.
-Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device);
+// slice: of one of LoadedModel::num_slices; -1: of the weights that are in none.
+Result<uint64_t> WeightDigest(const LoadedModel& model, Device& device, int slice = -1);
 
 }  // namespace dsv4

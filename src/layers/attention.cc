@@ -1,7 +1,10 @@
 #include "layers/attention.h"
 
+#include <functional>
+
 #include "layers/linear.h"
 #include "layers/plan.h"
+#include "layers/slices.h"
 #include "ops/compress/compress.h"
 #include "ops/gather_shares/gather_shares.h"
 #include "ops/index_topk/index_topk.h"
@@ -15,11 +18,13 @@ namespace dsv4 {
 
 namespace {
 
-// One call's arguments, and its values as they lie in the buffers. A rank projects and attends for the T' tokens `own`:
-// all of them, or its own. What becomes keys has T rows, and where tokens are cut is gathered.
+// One call's arguments, and its values as they lie in the buffers; of slices, the first one's. A rank projects and
+// attends for the T' tokens `own`: all of them, or its own. What becomes keys has T rows, and where tokens are cut is
+// gathered.
 struct Call {
   const AttentionPlan& plan;
   const AttentionWeights& w;
+  HeadWeights of_heads;
   const AttentionSettings& s;
   const RopeAnglesView& rope;
   const CacheView& cache;
@@ -73,6 +78,7 @@ Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWei
   const CompressorWeights &main = w.compressor, &keys = w.indexer.compressor;
   Call c{.plan = plan,
          .w = w,
+         .of_heads = {w.q_b, w.sink, w.o_a, w.o_b},
          .s = s,
          .rope = rope,
          .cache = cache,
@@ -112,12 +118,17 @@ void Project(const ExecContext& ctx, const Call& c, const Activation& x) {
               c.rounded);
 }
 
-// Queries from their low rank: normed, expanded.
+LinearCall QueriesOf(const Call& c) {
+  const QuantTensor& q_b = c.of_heads.q_b;
+  return {q_b, c.plan.q_b, c.q.Reshaped({c.num_own(), q_b.rows}), c.queries};
+}
+
+// Queries from their low rank: normed, expanded. Those of slices are expanded one by one, later.
 void Expand(const ExecContext& ctx, const Call& c) {
   const int64_t t = c.num_own();
   NormedQuantLinear(
       ctx, c.s.activation, c.q_lora, c.w.q_a_norm, c.s.norm_eps, c.plan.norms_along,
-      {{c.w.q_b, c.plan.q_b, c.q.Reshaped({t, c.w.q_b.rows}), c.queries},
+      {c.plan.sliced ? LinearCall{} : QueriesOf(c),
        {c.w.indexer.q_b, c.plan.index_q_b, c.index_q ? c.index_q.Reshaped({t, c.w.indexer.q_b.rows}) : Tensor{}}},
       c.rounded);
 }
@@ -140,7 +151,7 @@ void GatherKeys(const ExecContext& ctx, const Call& c, int64_t* site) {
 // With `append` their rows go into the cache by the same launch.
 void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) {
   const int64_t t = c.num_own();
-  QPrepareArgs prepare{.q = c.queries.blocks != nullptr ? Tensor{} : c.q,
+  QPrepareArgs prepare{.q = c.queries.blocks != nullptr || c.plan.sliced ? Tensor{} : c.q,
                        .kv = c.Own(c.kv),
                        .kv_norm = c.w.kv_norm,
                        .index_q = c.index_q,
@@ -164,7 +175,7 @@ void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) 
     compress(CompressorCall(c, c.w.indexer.compressor, layer.index, hadamard, c.index_values, c.index_gates));
   }
   LinearArgs expand{.x = c.q_lora,
-                    .parts = {{c.w.q_b, c.q.Reshaped({t, c.w.q_b.rows})}},
+                    .parts = {{c.of_heads.q_b, c.q.Reshaped({t, c.of_heads.q_b.rows})}},
                     .norm = c.w.q_a_norm,
                     .norm_eps = c.s.norm_eps};
   if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
@@ -180,24 +191,26 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
     RoundActivation(ctx, {.x = groups, .y = groups, .mode = c.s.activation});
   }
   Linear(ctx, {.x = heads,
-               .parts = {{c.w.o_a, c.o_lora.x, c.o_lora.blocks}},
+               .parts = {{c.of_heads.o_a, c.o_lora.x, c.o_lora.blocks}},
                .groups = c.s.o_groups,
                .activation = c.s.activation,
                .x_blocks = c.heads.blocks});
-  QuantLinear(ctx, c.s.activation, c.o_lora, {{c.w.o_b, c.plan.o_b, y}}, c.rounded);
+  QuantLinear(ctx, c.s.activation, c.o_lora, {{c.of_heads.o_b, c.plan.o_b, y}}, c.rounded);
 }
 
-// Which compressed rows a token reads; then these and its window. Attention rotates back at the query's position.
-void Attend(const ExecContext& ctx, const Call& c, const AttentionBuffers& b) {
-  Tensor topk_idxs;
-  if (c.indexes()) {
-    topk_idxs = b.topk_idxs.Head(c.num_own());
-    IndexTopk(ctx,
-              {.q = c.index_q, .weights = c.index_weights, .cache = c.own_cache, .topk_idxs = topk_idxs});
-  }
+// Which compressed rows a token reads; none where it reads all.
+Tensor ChooseRows(const ExecContext& ctx, const Call& c, const AttentionBuffers& b) {
+  if (!c.indexes()) return {};
+  const Tensor topk_idxs = b.topk_idxs.Head(c.num_own());
+  IndexTopk(ctx, {.q = c.index_q, .weights = c.index_weights, .cache = c.own_cache, .topk_idxs = topk_idxs});
+  return topk_idxs;
+}
+
+// These and its window. Attention rotates back at the query's position.
+void Attend(const ExecContext& ctx, const Call& c, const Tensor& topk_idxs) {
   SparseAttention(ctx, {.q = c.q,
                         .kv = c.kv,
-                        .sink = c.w.sink,
+                        .sink = c.of_heads.sink,
                         .topk_idxs = topk_idxs,
                         .cache = c.own_cache,
                         .out = c.heads.x.Reshaped(c.q.shape),
@@ -207,18 +220,33 @@ void Attend(const ExecContext& ctx, const Call& c, const AttentionBuffers& b) {
                         .out_blocks = c.heads.blocks});
 }
 
+// The same of every slice of the heads by itself, each with its part of the output: y is the sum of the parts.
+void AttendBySlices(const ExecContext& ctx, const Call& c, const Tensor& topk_idxs, const Tensor& sums,
+                    const Tensor& y) {
+  const auto attend = [&](int k, const Tensor& part) {
+    Call slice = c;
+    slice.of_heads = c.w.slices[static_cast<size_t>(k)];
+    QuantLinear(ctx, c.s.activation, c.q_lora, {QueriesOf(slice)}, c.rounded);
+    QPrepare(ctx, {.q = c.q, .cos_sin = c.own_rope.cos_sin, .norm_eps = c.s.norm_eps, .cache = c.own_cache});
+    Attend(ctx, slice, topk_idxs);
+    ProjectOut(ctx, slice, part);
+  };
+  SumSlices(ctx, static_cast<int>(c.w.slices.size()), sums, y, std::cref(attend));  // a function that allocates nothing
+}
+
 }  // namespace
 
 AttentionWeights WithAllHeads(const AttentionWeights& w) {
   AttentionWeights all = w;
   all.q_b = w.whole.q_b, all.sink = w.whole.sink, all.o_a = w.whole.o_a, all.o_b = w.whole.o_b;
+  all.slices.clear();
   return all;
 }
 
-AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks) {
+AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_cuts) {
   AttentionSettings all = settings;
-  all.num_heads *= num_ranks;
-  all.o_groups *= num_ranks;
+  all.num_heads *= num_cuts;
+  all.o_groups *= num_cuts;
   return all;
 }
 
@@ -232,9 +260,14 @@ void Attention(const ExecContext& ctx, const AttentionPlan& plan, const Attentio
   if (any && !plan.expands) Expand(ctx, c);
   const bool before = appends == Appends::kBefore && !plan.by_tokens;
   Prepare(ctx, c, before, site);
-  if (any) Attend(ctx, c, b);
+  const Tensor topk_idxs = any ? ChooseRows(ctx, c, b) : Tensor{};
+  if (plan.sliced) {
+    AttendBySlices(ctx, c, topk_idxs, b.sums, y);
+  } else if (any) {
+    Attend(ctx, c, topk_idxs);
+  }
   if (appends != Appends::kNever && !before) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
-  if (any) ProjectOut(ctx, c, c.Own(y));
+  if (any && !plan.sliced) ProjectOut(ctx, c, c.Own(y));
 }
 
 void KeyRows(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,

@@ -1,6 +1,8 @@
 // Attention of the three layer kinds (docs/model.md).
 #pragma once
 
+#include <vector>
+
 #include "device/exec_context.h"
 #include "dsv4/types.h"
 #include "kv/layout.h"
@@ -46,6 +48,9 @@ struct AttentionWeights {
   CompressorWeights compressor;  // empty when the ratio is 0
   IndexerWeights indexer;        // CSA layers only
   HeadWeights whole;             // of one of several ranks, whose heads are above: all heads, for prompts; else empty
+  // Of a rank whose heads come in slices that are summed one by one (AttentionPlan::sliced): each, of which the first
+  // is above, too; else empty.
+  std::vector<HeadWeights> slices;
 };
 
 // What the weights do not say.
@@ -66,9 +71,9 @@ struct RopeAnglesView {
   Tensor cos_sin;      // f32 [T, Dr/2, 2]
 };
 
-// Of a rank that has all heads: what it takes for its own tokens of a prompt.
+// Of a rank that has all heads: what it takes for its own tokens of a prompt. num_cuts: parts that heads are cut in.
 AttentionWeights WithAllHeads(const AttentionWeights& w);
-AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_ranks);
+AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_cuts);
 
 // Intermediates, by their stable names. Every buffer holds T rows; rooms hold them in any of a plan's forms.
 struct AttentionBuffers {
@@ -83,6 +88,7 @@ struct AttentionBuffers {
   Tensor index_q;        // f32 [T, Ni*Di]
   Tensor index_weights;  // f32 [T, Ni]
   Tensor topk_idxs;      // i32 [T, K]
+  Tensor sums;           // f32 [levels, T, D]: of slices (slices.h); else empty
 };
 
 // When a step's rows go into the cache.

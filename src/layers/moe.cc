@@ -1,7 +1,10 @@
 #include "layers/moe.h"
 
+#include <functional>
+
 #include "layers/linear.h"
 #include "layers/plan.h"
+#include "layers/slices.h"
 #include "ops/gather_shares/gather_shares.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
@@ -24,6 +27,22 @@ Routing RoutingIn(const MoePlan& plan, const MoeBuffers& b, int64_t t) {
           .always = plan.shared_is_routed ? static_cast<int32_t>(b.router_logits.dim(1)) : -1};
 }
 
+// The experts at hand: all that a rank has of them, or a slice.
+struct ExpertsOf {
+  const ExpertWeights* table;
+  const ExpertWeights& first;
+  const ExpertWeights& shared;
+  size_t count;  // routed ones
+};
+
+template <typename W>
+ExpertsOf AtHand(const W& w) {
+  return {w.table != nullptr ? w.table : w.experts.data(), w.experts.front(), w.shared, w.experts.size()};
+}
+
+// Whether the shared expert's first two matrices take their input in the router's launch.
+bool SharedGoesAlong(const MoePlan& plan) { return !plan.shared_is_routed && !plan.by_tokens && !plan.sliced; }
+
 // The router's logits and choice; what else reads x, the shared expert's first two matrices, goes along where it reads
 // the same rows.
 void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s, const Tensor& tokens,
@@ -42,7 +61,7 @@ void Route(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, con
     route.x = x.x, route.w = w.router;
   } else if (plan.shared_is_routed) {
     QuantLinear(ctx, s.activation, x.x, {logits}, b.rounded);
-  } else if (plan.by_tokens) {
+  } else if (!SharedGoesAlong(plan)) {
     QuantLinear(ctx, s.activation, x, {logits}, b.rounded);
   } else {
     QuantLinear(
@@ -64,10 +83,11 @@ Activation RouteOwnRows(const ExecContext& ctx, const MoePlan& plan, const MoeWe
     Route(ctx, plan, w, s, of_own(tokens), {x.form, of_own(x.x), x.blocks}, b,
           {of_own(to.experts), of_own(to.weights), to.always});
   }
+  const bool alone = ctx.ranks == nullptr || ctx.ranks->count == 1;
   GatherSharesArgs shares{.site = *site};
   Activation all = x.x;
   if (plan.gathered == Form::kBlocks) {
-    all = {Form::kBlocks, {nullptr, DType::kF32, x.x.shape}, b.rounded.Blocks(t, d)};
+    all = {Form::kBlocks, {nullptr, DType::kF32, x.x.shape}, alone ? x.blocks : b.rounded.Blocks(t, d)};
     shares.AddBlocks(x.blocks, all.blocks, t, d);
   } else {
     shares.AddRows(ctx, x.x);
@@ -76,20 +96,42 @@ Activation RouteOwnRows(const ExecContext& ctx, const MoePlan& plan, const MoeWe
   shares.AddRows(ctx, to.weights);
   GatherShares(ctx, shares);
   *site += ShareExchanges(ctx, shares);
-  QuantLinear(ctx, s.activation, all,
-              {{w.shared.gate, plan.gate, b.shared_gate.Head(t)}, {w.shared.up, plan.up, b.shared_up.Head(t)}},
-              b.rounded);
   return all;
 }
 
-// From gate and up on.
-void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
-                  const MoeBuffers& b, const Tensor& y) {
+// y = the shared expert of x, from gate and up on where the router's launch has made them.
+void SharedExpert(const ExecContext& ctx, const MoePlan& plan, const ExpertsOf& w, const MoeSettings& s,
+                  const Activation& x, const MoeBuffers& b, const Tensor& y) {
   const int64_t t = y.dim(0);
-  const Tensor gate = b.shared_gate.Head(t);
+  const Tensor gate = b.shared_gate.Head(t), up = b.shared_up.Head(t);
+  if (!SharedGoesAlong(plan))
+    QuantLinear(ctx, s.activation, x, {{w.shared.gate, plan.gate, gate}, {w.shared.up, plan.up, up}}, b.rounded);
   uint8_t* blocks = plan.hidden == Form::kBlocks ? b.rounded.Blocks(t, gate.dim(1), /*before=*/y.dim(1)) : nullptr;
-  Swiglu(ctx, {.gate = gate, .up = b.shared_up.Head(t), .limit = s.limit, .y = gate, .y_blocks = blocks});
+  Swiglu(ctx, {.gate = gate, .up = up, .limit = s.limit, .y = gate, .y_blocks = blocks});
   QuantLinear(ctx, s.activation, {plan.hidden, gate, blocks}, {{w.shared.down, plan.down, y}}, b.rounded);
+}
+
+// Whether the outputs of the slots leave as they are, for the next bridge to add up.
+bool LeavesSlots(const MoePlan& plan) { return plan.out == Form::kSlots || plan.out == Form::kSlotsForBridge; }
+
+// What the experts at hand make of x, of the shape that the plan says: y or, of slots, b.outputs.
+ExpertsArgs RoutedExperts(const MoePlan& plan, const ExpertsOf& w, const MoeSettings& s, const Activation& x,
+                          const Routing& routing, const MoeBuffers& b, const Tensor& y) {
+  const int64_t slots = x.x.dim(0) * routing.slots();
+  return {.x = x.x,
+          .experts = routing.experts,
+          .weights = routing.weights,
+          .matrices = {w.table, w.count + (plan.shared_is_routed ? 1 : 0)},
+          .first = w.first,
+          .limit = s.limit,
+          .activation = s.activation,
+          .hidden = b.hidden.Head(slots),
+          .outputs = b.outputs.Head(slots),
+          .rounded_x = {b.rounded.data, DType::kF32, x.x.shape},
+          .shared = plan.shared_is_routed ? Tensor{} : y,
+          .y = LeavesSlots(plan) ? Tensor{} : y,
+          .always = routing.always,
+          .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr};
 }
 
 }  // namespace
@@ -111,25 +153,18 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   } else {
     Route(ctx, plan, w, s, tokens, rows, b, routing);
   }
-  if (!plan.shared_is_routed) SharedExpert(ctx, plan, w, s, b, y);
-
-  const Tensor outputs = b.outputs.Head(t * routing.slots());
-  const bool leaves = plan.out == Form::kSlots || plan.out == Form::kSlotsForBridge;
-  const ExpertWeights* table = w.table != nullptr ? w.table : w.experts.data();
-  ExpertsArgs experts{.x = x.x,
-                      .experts = routing.experts,
-                      .weights = routing.weights,
-                      .matrices = {table, w.experts.size() + (plan.shared_is_routed ? 1 : 0)},
-                      .first = w.experts.front(),
-                      .limit = s.limit,
-                      .activation = s.activation,
-                      .hidden = b.hidden.Head(t * routing.slots()),
-                      .outputs = outputs,
-                      .rounded_x = {b.rounded.data, DType::kF32, x.x.shape},
-                      .shared = plan.shared_is_routed ? Tensor{} : y,
-                      .y = leaves ? Tensor{} : y,
-                      .always = routing.always,
-                      .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr};
+  if (plan.sliced) {
+    const auto make = [&](int k, const Tensor& part) {
+      const ExpertsOf slice = AtHand(w.slices[static_cast<size_t>(k)]);
+      if (!plan.shared_is_routed) SharedExpert(ctx, plan, slice, s, x, b, part);
+      Experts(ctx, RoutedExperts(plan, slice, s, x, routing, b, part));
+    };
+    SumSlices(ctx, static_cast<int>(w.slices.size()), b.sums, y, std::cref(make));  // a function that allocates nothing
+    return {plan.out, y, nullptr};
+  }
+  const ExpertsOf all = AtHand(w);
+  if (!plan.shared_is_routed) SharedExpert(ctx, plan, all, s, x, b, y);
+  ExpertsArgs experts = RoutedExperts(plan, all, s, x, routing, b, y);
   experts.sums_ranks = plan.out == Form::kRowParts && ExpertsSumRanks(ctx, experts);
   experts.site = *site;
   Experts(ctx, experts);
@@ -137,8 +172,8 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
     ++*site;
     return {Form::kRankRows, y, nullptr};
   }
-  if (!leaves) return {plan.out, y, nullptr};
-  return {plan.out, outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
+  if (!LeavesSlots(plan)) return {plan.out, y, nullptr};
+  return {plan.out, experts.outputs.Reshaped({t, routing.slots(), y.dim(1)}), nullptr};
 }
 
 }  // namespace dsv4

@@ -16,6 +16,13 @@ struct MoePlan;  // plan.h
 
 using ExpertWeights = ExpertMatrices;  // official: gate = w1, up = w3, down = w2
 
+// A slice of every expert's width.
+struct ExpertSlice {
+  std::vector<ExpertWeights> experts;    // [E]
+  const ExpertWeights* table = nullptr;  // as MoeWeights'
+  ExpertWeights shared;
+};
+
 struct MoeWeights {
   QuantTensor router;    // [E, D]   official: gate.weight
   Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
@@ -24,6 +31,9 @@ struct MoeWeights {
   const ExpertWeights* table = nullptr;  // the same array in the device's memory, `shared` behind it; null: on the host
   ExpertWeights shared;
   const FetchedExperts* fetched = nullptr;  // for prompts, where some experts lie in the host's memory; or null
+  // Of a rank whose experts come in slices that are summed one by one (MoePlan::sliced): each, of which the first is
+  // above, too; else empty.
+  std::vector<ExpertSlice> slices;
 };
 
 struct MoeSettings {
@@ -43,6 +53,7 @@ struct MoeBuffers {
   Tensor shared_up;        // f32 [T, F]
   Tensor hidden;           // f32 [T*(1 + A), 2F]
   Tensor outputs;          // f32 [T*(1 + A), D]
+  Tensor sums;             // f32 [levels, T, D]: of slices (slices.h); else empty
 };
 
 // Whether tokens that choose `num_choices` experts together need most of them: then those of the host are brought to

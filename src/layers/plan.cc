@@ -25,7 +25,7 @@ Form BridgeForm(const ExecContext& ctx, const LayerShape& l, const QuantTensor& 
 // Prompts of several ranks: then a rank's heads fill no tensor core's tile, and ranks keep the streams of their own
 // tokens only.
 bool ByTokens(const ExecContext& ctx, const LayerShape& l) {
-  return l.num_ranks > 1 && ctx.regime != Regime::kDecode && l.attention->whole.q_b;
+  return l.num_cuts > 1 && ctx.regime != Regime::kDecode && l.attention->whole.q_b;
 }
 
 AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerShape& layer) {
@@ -45,8 +45,11 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
                   .o_b = InputOf(ctx, mode, w.o_b),
                   .by_tokens = by_tokens};
   const bool as_is = p.q_b == Input::kAsIs && (!index.q_b || p.index_q_b == Input::kAsIs);
-  p.norms_along = as_is && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
-  p.expands = step == StepClass::kOneRow && mode == ActivationDtype::kNative && QPrepareExpands(ctx, ExpandShapeOf(l));
+  p.sliced = l.rank_invariant && !by_tokens;
+  p.norms_along =
+      as_is && !p.sliced && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
+  p.expands = step == StepClass::kOneRow && !p.sliced && mode == ActivationDtype::kNative &&
+              QPrepareExpands(ctx, ExpandShapeOf(l));
 
   // In long prompts on a GPU attention takes queries as q_b writes them, and makes what o_a reads.
   const bool half = SparseAttentionWritesBlocks(ctx, AttentionShapeOf(l));
@@ -55,10 +58,9 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   if (p.heads == Form::kBlocks && LinearWritesBlocks(ctx, w.o_a, s.o_groups) && ReadsBlocks(ctx, mode, w.o_b))
     p.o_lora = Form::kBlocks;
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
-  if (l.num_ranks > 1) {
-    p.out = by_tokens                                                             ? Form::kRankRows
-            : HcBridgeSumsRanks(ctx, MostRows(step), l.streams, l.dim, l.mixes) ? Form::kPartsForBridge
-                                                                                  : Form::kRankParts;
+  if (l.num_cuts > 1) {
+    const bool bridge = !p.sliced && HcBridgeSumsRanks(ctx, MostRows(step), l.streams, l.dim, l.mixes);
+    p.out = by_tokens ? Form::kRankRows : bridge ? Form::kPartsForBridge : Form::kRankParts;
   }
   p.rounds_heads = mode == ActivationDtype::kNvfp4 && w.o_a.quantised();
   return p;
@@ -79,6 +81,7 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
   p.by_tokens = ByTokens(ctx, l);
+  p.sliced = l.rank_invariant;
   if (p.by_tokens) {
     const bool halves = p.experts_read_blocks && ReadsBlocks(ctx, mode, w.shared.up) &&
                         ExpertsReadBlocks(ctx, expert, mode, static_cast<int64_t>(w.experts.size()));
@@ -87,9 +90,13 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
     p.out = Form::kRowParts;
     return p;
   }
+  if (p.sliced) {
+    p.out = Form::kRankParts;
+    return p;
+  }
   const int64_t rows = MostRows(step), slots = 1 + l.experts_per_token;
   const bool adds = p.shared_is_routed && !l.is_last && HcBridgeAddsSlots(ctx, rows, l.streams, l.dim, slots);
-  if (l.num_ranks == 1) {
+  if (l.num_cuts == 1) {
     if (adds) p.out = Form::kSlots;
   } else if (!l.is_last && HcBridgeSumsRanks(ctx, rows, l.streams, l.dim, l.mixes)) {
     p.out = adds ? Form::kSlotsForBridge : Form::kPartsForBridge;
@@ -145,7 +152,7 @@ LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, Attentio
   *all = WithAllHeads(*layer.attention);
   LayerShape l = layer;
   l.attention = all;
-  l.settings = WithAllHeads(layer.settings, layer.num_ranks);
+  l.settings = WithAllHeads(layer.settings, layer.num_cuts);
   return l;
 }
 

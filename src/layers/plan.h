@@ -40,6 +40,7 @@ struct AttentionPlan {
   Input o_b = Input::kAsIs;
   // A rank takes its own tokens and all heads, not all tokens and its own heads; what makes keys is gathered.
   bool by_tokens = false;
+  bool sliced = false;                    // from q_b on slice by slice, each as if it were a rank's
   Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge
 };
 
@@ -53,6 +54,7 @@ struct MoePlan {
   // A rank routes its own tokens; then x is gathered, as floats or blocks, with the choices.
   bool by_tokens = false;
   Form gathered = Form::kFloats;          // or kBlocks
+  bool sliced = false;                    // experts slice by slice, each as if it were a rank's
   // kSlots: the next bridge adds them up; of ranks kRankParts or kRowParts, or what it adds up
   Form out = Form::kFloats;
 };
@@ -75,7 +77,8 @@ struct LayerShape {
   QuantTensor mixes;                     // fn of its bridges
   int64_t experts_per_token = 0;         // A
   bool is_last = false;                  // no bridge follows
-  int num_ranks = 1;                     // of which this one's weights are a part
+  int num_cuts = 1;                      // parts that heads and width are cut in, one of which the weights are
+  bool rank_invariant = false;           // a rank may have several of them, and no bit depends on how many
 };
 
 // `ctx` with the regime of the class.

@@ -14,6 +14,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/stream_add/stream_add.h"
 #include "ops/sum_ranks/sum_ranks.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/window_append/window_append.h"
@@ -58,6 +59,7 @@ class Lines {
     Add("window_append", one_each ? "with q_prepare" : DescribeWindowAppend(ctx_).chosen);
     Linear("o_a", w.o_a, p.rounds_heads ? Input::kRounded : Input::kAsIs, p.o_lora);
     Linear("o_b", w.o_b, p.o_b);
+    if (p.sliced) Add("slices (attention)", StrCat("q_b to o_b one by one; ", DescribeStreamAdd(ctx_).chosen));
     SumRanks("attention", p.out);
   }
 
@@ -85,6 +87,7 @@ class Lines {
     Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
                           p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge"
                                                                                   : ""));
+    if (p.sliced) Add("slices (experts)", StrCat("one by one; ", DescribeStreamAdd(ctx_).chosen));
     SumRanks("experts", p.out);
   }
 

@@ -142,8 +142,11 @@ class LoadedModel {
   virtual std::string Describe() const = 0;
 
   // Calls visit(data, bytes, factor) for the codes, scales and vectors of every weight, in a fixed order: `bytes` of
-  // the device's memory, all of which that weight owns, and its global scale.
+  // the device's memory, all of which that weight owns, and its global scale. Of what comes in slices
+  // (ModelSource::SliceForAnyRanks) nothing; VisitSlice visits it, for each of the rank's num_slices().
   virtual void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const = 0;
+  virtual int num_slices() const { return 0; }
+  virtual void VisitSlice(int /*slice*/, const std::function<void(const void*, int64_t, float)>& /*visit*/) const {}
 
   // From now on passes count the experts that they choose, in the memory of `device`, which outlives the model. False:
   // no room for it.
@@ -204,6 +207,12 @@ class ModelSource {
 
   // Whether `count` ranks can divide it; the error names the field or the tensor, and the counts that work.
   virtual Status CheckRanks(int count) const = 0;
+
+  // From now on ranks compute, and are loaded, in slices whose number does not depend on theirs, so that neither do
+  // results' bits (EngineOptions::rank_invariant). Returns the slices of all ranks: the most ranks that can divide it.
+  virtual int SliceForAnyRanks() = 0;
+  // As many, once that was asked for; before 0.
+  virtual int fixed_slices() const = 0;
 
   // Of all `count` ranks together on a CPU, of each on GPUs.
   virtual ModelSizes Sizes(DeviceKind device, int count) const = 0;

@@ -181,6 +181,95 @@ TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
   ExpectAgreement("one GPU", Compare(words, last_row("cuda", false), static_cast<int64_t>(words.size()) / 2), 0.1, 0);
 }
 
+// ---- --rank-invariant: one GPU's bits, made with the same flag. ----
+
+EngineOptions WithAnyRanks(EngineOptions options, const std::string& device) {
+  options.device = device;
+  options.rank_invariant = true;
+  return options;
+}
+
+// Prompts of every regime, and decode rows behind them.
+std::vector<float> LogitsOfAllRegimes(const EngineOptions& options) {
+  const auto engine = LoadOrFail(options);
+  std::vector<float> logits;
+  if (engine == nullptr) return logits;
+  for (const int64_t tokens : {60, 300, 1301}) {
+    const auto session = std::move(engine->NewSession()).value();
+    for (int64_t n : {tokens, int64_t{1}, int64_t{3}}) {
+      std::vector<float> row;
+      EXPECT_TRUE(session->Append(SomeTokens(n, static_cast<uint64_t>(n), engine->info().vocab_size), LogitRows::kLast,
+                                  &row)
+                      .ok());
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+  }
+  EXPECT_TRUE(engine->health().ok()) << engine->health().message();
+  return logits;
+}
+
+TEST_P(CudaRanks, RankInvariantHasOneGpusBits) {
+  const auto [fixture, device] = GetParam();
+  DSV4_GPUS_OR_SKIP(device);
+  DSV4_FIXTURE_OR_SKIP(dir, fixture);
+  const EngineOptions options = RankOptions(dir, device);
+  const auto one = LoadOrFail(WithAnyRanks(options, "cuda"));
+  ASSERT_NE(one, nullptr);
+  ExpectFixtureAgrees(*one, dir);
+  const std::vector<TokenId> ids = ReferenceArray(dir, "prompt_ids").i32;
+  const auto several = LoadOrFail(WithAnyRanks(options, device));
+  ASSERT_NE(several, nullptr);
+  EXPECT_TRUE(AllLogits(*several, ids) == AllLogits(*one, ids));
+  EXPECT_TRUE(AllLogits(*several, ids, 130) == AllLogits(*one, ids, 130));
+}
+
+TEST_P(CudaRanksOn, RankInvariantHasOneGpusBitsInAllRegimes) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  for (const bool fp8_dense : {false, true}) {
+    EngineOptions flash;
+    flash.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = fp8_dense, .seed = 5};
+    flash.max_context = 2048;
+    const std::vector<float> want = LogitsOfAllRegimes(WithAnyRanks(flash, "cuda"));
+    EXPECT_FALSE(want.empty());
+    EXPECT_TRUE(LogitsOfAllRegimes(WithAnyRanks(flash, GetParam())) == want) << "fp8_dense " << fp8_dense;
+  }
+}
+
+// A batch that decodes, in recorded steps, drawn on the GPUs; and a file that is read in slices.
+TEST_P(CudaRanksOn, RankInvariantTextIsOneGpus) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  const TempDir temp;
+  EngineOptions made;
+  made.synthetic = {.shape = "nano", .seed = 42};
+  made.device = "cuda";
+  ASSERT_TRUE(WriteSyntheticCheckpoint(made, temp / "m").ok());
+  EngineOptions read;
+  read.model_dir = temp / "m";
+  EXPECT_TRUE(LogitsOfModel(WithAnyRanks(read, GetParam())) == LogitsOfModel(WithAnyRanks(made, "cuda")));
+  std::vector<std::vector<std::vector<TokenId>>> texts;
+  for (const std::string& device : {std::string("cuda"), std::string(GetParam())}) {
+    const auto engine = LoadOrFail(WithAnyRanks(NanoOnRanks(device), device));
+    ASSERT_NE(engine, nullptr);
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<std::unique_ptr<Sampler>> samplers;
+    std::vector<DecodeItem> items;
+    for (uint64_t i = 0; i < 12; ++i) {
+      sessions.push_back(std::move(engine->NewSession()).value());
+      samplers.push_back(std::move(Sampler::Create({.temperature = 0.8f, .seed = i}, 4096)).value());
+      const std::vector<TokenId> prompt = SomeTokens(9 + 40 * static_cast<int64_t>(i), i, 4096);
+      ASSERT_TRUE(sessions.back()->Append(prompt, LogitRows::kNone, nullptr).ok());
+      items.push_back(
+          {.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 17, .max_tokens = 40});
+    }
+    texts.emplace_back(items.size());
+    ASSERT_TRUE(engine->Decode(items, [&](size_t i, const SampledToken& t) {
+                        return texts.back()[i].push_back(t.id), true;
+                      }).ok());
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(texts[0][11].size(), 40u);
+}
+
 TEST(CudaRanksPlan, CountsWhatARankTakes) {
   DSV4_GPU_OR_SKIP();
   const auto plan = [](const char* device) { return std::move(Inspect(NanoOnRanks(device))).value().plan; };

@@ -22,6 +22,14 @@ TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
   EXPECT_EQ(r.Of(1025), Regime::kLongPrompt);
 }
 
+TEST(Regimes, OneCpuHasThoseOfRanksWhereItIsToHaveTheirBits) {
+  EngineOptions options;
+  EXPECT_EQ(Regimes(options).Of(1025), Regime::kDecode);
+  options.rank_invariant = true;
+  EXPECT_EQ(Regimes(options).Of(128), Regime::kDecode);
+  EXPECT_EQ(Regimes(options).Of(1025), Regime::kLongPrompt);
+}
+
 TEST(Regimes, OneRuleForPromptsOfEveryLength) {
   EngineOptions options = OnGpu();
   for (const auto& [inputs, regime] :

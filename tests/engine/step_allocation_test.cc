@@ -1,5 +1,6 @@
-// A decode step on the CPU allocates nothing: every vector and buffer that it uses has grown before.
+// A decode step on the CPU allocates nothing, on any rank: every vector and buffer that it uses has grown before.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,7 +12,12 @@ namespace dsv4::test {
 namespace {
 
 // Sequences of 300 tokens: all layer kinds of the nano shape have rows to read, and pages with room for what follows.
-class StepAllocation : public ::testing::Test {
+struct AllocatingRanks {
+  const char* device;
+  bool rank_invariant;
+  std::vector<int> threads;
+};
+class StepAllocation : public ::testing::TestWithParam<AllocatingRanks> {
  protected:
   static constexpr int64_t kContext = 300;
 
@@ -19,6 +25,8 @@ class StepAllocation : public ::testing::Test {
     EngineOptions options;
     options.synthetic.shape = "nano";
     options.num_threads = threads;
+    options.device = GetParam().device;
+    options.rank_invariant = GetParam().rank_invariant;
     engine_ = LoadOrFail(options);
     ASSERT_NE(engine_, nullptr);
     for (int64_t i = 0; i < batch; ++i) {
@@ -32,8 +40,13 @@ class StepAllocation : public ::testing::Test {
   std::vector<std::unique_ptr<Session>> sessions_;
 };
 
-TEST_F(StepAllocation, DecodeStepsAllocateNothing) {
-  for (const int threads : {1, 3}) {
+INSTANTIATE_TEST_SUITE_P(Ranks, StepAllocation,
+                         testing::Values(AllocatingRanks{"cpu", false, {1, 3}}, AllocatingRanks{"cpu*2", false, {2}},
+                                         AllocatingRanks{"cpu", true, {2}}),
+                         [](const auto& instance) { return "case_" + std::to_string(instance.index); });
+
+TEST_P(StepAllocation, DecodeStepsAllocateNothing) {
+  for (const int threads : GetParam().threads) {
     for (const int64_t batch : {1, 5}) {
       sessions_.clear();
       Load(threads, batch);
@@ -64,7 +77,7 @@ TEST_F(StepAllocation, DecodeStepsAllocateNothing) {
   }
 }
 
-TEST_F(StepAllocation, StepsOfTheServerAllocateNothing) {
+TEST_P(StepAllocation, StepsOfTheServerAllocateNothing) {
   Load(2, 4);
   std::vector<std::vector<float>> logits(sessions_.size());
   std::vector<TokenId> next(sessions_.size(), 7);

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "base/str.h"
+#include "device/exchange.h"
+#include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/synthetic.h"
 #include "model/deepseek_v4/synthetic_values.h"
 #include "support/gpu_kernels.h"
@@ -55,6 +57,31 @@ TEST(DescribePlan, FlashInFp8AndNvfp4) {
 TEST(DescribePlan, FlashInFp8AndMxfp4) {
   ExpectThePlan(FlashModel(true, WeightFormat::kMxfp4), "flash_fp8_mxfp4_h200.txt");
 }
+// --rank-invariant: which kernels take what does not depend on how many ranks hold the slices, and nothing that they
+// compute shares a launch with what is whole.
+TEST(DescribePlan, SlicesArePlannedAlikeOnAnyNumberOfRanks) {
+  for (const bool fp8_dense : {false, true}) {
+    const SyntheticModel synthetic{.shape = "flash", .num_layers = 5, .fp8_dense = fp8_dense};
+    const Config config = SyntheticConfig(synthetic).value();
+    std::string one;
+    for (const int count : {1, 2, 4, 8}) {
+      const Sharding sharding{.count = count, .fixed_cuts = 8};
+      const Model model = MakeModel(ShardConfig(config, sharding),
+                                    ShardShapes(SyntheticShapes(config, synthetic), sharding), {});
+      const RankView ranks{.count = count, .transport = ExchangeTransport::kWords};
+      ExecContext ctx = kOnH200;
+      if (count > 1) ctx.ranks = &ranks;
+      const std::string printed = Printed(DescribePlan(ctx, model));
+      if (count == 1) one = printed;
+      EXPECT_EQ(printed, one) << count;
+    }
+    EXPECT_EQ(one.find("with q_b"), std::string::npos) << one;
+    EXPECT_EQ(one.find("with the next hc_bridge"), std::string::npos);
+    EXPECT_NE(one.find("slices (attention) | all | decode | q_b to o_b one by one"), std::string::npos);
+    EXPECT_NE(one.find("slices (experts) | all | all | one by one"), std::string::npos);
+  }
+}
+
 // As with wide tiles, the shared expert among the others included, but for the format's name.
 TEST(DescribePlan, TightTilesAreNamedAndChangeNothingElse) {
   for (const bool fp8_dense : {false, true}) {

@@ -55,7 +55,8 @@ TEST(Schema, EveryFieldOfALayerHasARow) {
     if (IsNested(row.kind)) continue;
     ++(IsVector(row.kind) ? vectors : matrices);
   }
-  const size_t others = sizeof(MoeWeights::experts) + sizeof(MoeWeights::table) + sizeof(MoeWeights::fetched);
+  const size_t others = sizeof(MoeWeights::experts) + sizeof(MoeWeights::table) + sizeof(MoeWeights::fetched) +
+                        sizeof(MoeWeights::slices) + sizeof(AttentionWeights::slices);
   EXPECT_EQ(sizeof(LayerWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor) + others);
   EXPECT_EQ(sizeof(ExpertWeights), kExpertWeights.size() * sizeof(QuantTensor));
   matrices = vectors = 0;

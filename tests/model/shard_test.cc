@@ -121,6 +121,37 @@ TEST(ShardConfig, DividesHeadsGroupsAndWidth) {
   EXPECT_EQ(mine.o_lora_rank, 1024);
 }
 
+TEST(ShardConfig, SlicesDoNotDependOnTheRanks) {
+  for (const int count : {1, 2, 4, 8}) {
+    const Config mine = ShardConfig(Flashlike(), {.rank = count - 1, .count = count, .fixed_cuts = 8});
+    EXPECT_EQ(mine.num_heads, 8) << count;
+    EXPECT_EQ(mine.moe_intermediate, 256) << count;
+    EXPECT_EQ(mine.num_ranks, count);
+    EXPECT_EQ(mine.num_slices(), 8 / count);
+  }
+}
+
+TEST(Sharding, ASliceIsThePartOfOneOfManyRanks) {
+  WeightRef of_layer{.row = &kLayerWeights[0], .layer = 3}, head{.row = &kModelWeights[0]};
+  const Sharding s = {.rank = 1, .count = 2, .fixed_cuts = 8, .slice = 3};
+  EXPECT_EQ(s.num_slices(), 4);
+  EXPECT_EQ(s.Of(of_layer).rank, 7);
+  EXPECT_EQ(s.Of(of_layer).count, 8);
+  EXPECT_EQ(s.Of(head).count, 1);
+  const Sharding plain = {.rank = 1, .count = 2};
+  EXPECT_EQ(plain.Of(head).rank, 1);
+  EXPECT_EQ(plain.Of(head).count, 2);
+}
+
+TEST(MostRanks, IsTheLargestCountThatPasses) {
+  const auto most = [](int limit) {
+    return MostRanks([&](int count) { return count <= limit ? Status{} : Unsupported("too many"); });
+  };
+  EXPECT_EQ(most(8), 8);
+  EXPECT_EQ(most(4), 4);
+  EXPECT_EQ(most(1), 1);
+}
+
 std::vector<float> Decoded(const QuantTensor& m) {
   std::vector<float> values(static_cast<size_t>(m.rows * m.cols));
   for (int64_t r = 0; r < m.rows; ++r) {
@@ -239,7 +270,7 @@ TEST_F(ShardModel, SinksFollowTheirHeads) {
 TEST_F(ShardModel, WhatBelongsToHeadsIsThereTwice) {
   Load(kModelOpt);
   const auto mine = ShardWeights(whole_, {.rank = 1, .count = 2}, nullptr);
-  const Weights shapes = ShardShapes(whole_, 2);
+  const Weights shapes = ShardShapes(whole_, {.count = 2});
   for (size_t l = 0; l < whole_.layers.size(); ++l) {
     const AttentionWeights &all = whole_.layers[l].attn, &part = mine->layers[l].attn;
     EXPECT_FALSE(all.whole.q_b);
@@ -256,7 +287,7 @@ TEST_F(ShardModel, WhatBelongsToHeadsIsThereTwice) {
 // What the plan is made of: all ranks together read what is cut once, and the rest n times.
 TEST_F(ShardModel, BytesOfRanks) {
   Load(kModelOpt);
-  EXPECT_EQ(ShardCopyBytes(whole_, 1), 0);
+  EXPECT_EQ(ShardCopyBytes(whole_, {}), 0);
   int64_t cut = 0, columns = 0;
   VisitNamedWeights(
       whole_,
@@ -268,8 +299,29 @@ TEST_F(ShardModel, BytesOfRanks) {
   const int64_t one = ShardFileBytes(whole_, 1), two = ShardFileBytes(whole_, 2);
   EXPECT_LE(one - two, cut / 2 + cut / 8);  // scales are an eighth of FP4 codes
   EXPECT_GE(one - two, cut / 2);
-  EXPECT_GE(ShardCopyBytes(whole_, 2), columns / 2);
-  EXPECT_LE(ShardCopyBytes(whole_, 2), columns / 2 + columns / 8);
+  EXPECT_GE(ShardCopyBytes(whole_, {.count = 2}), columns / 2);
+  EXPECT_LE(ShardCopyBytes(whole_, {.count = 2}), columns / 2 + columns / 8);
+}
+
+// One rank in slices has what several ranks have, and the output matrix whole.
+TEST_F(ShardModel, JoinedSlicesLieInOrder) {
+  Load(kModelOpt);
+  std::vector<Weights> slices;
+  Sharding s{.count = 1, .fixed_cuts = 2};
+  for (; s.slice < s.num_slices(); ++s.slice) slices.push_back(std::move(ShardWeights(whole_, s, nullptr)).value());
+  const Weights joined = JoinSlices(std::move(slices));
+  EXPECT_EQ(joined.head.rows, whole_.head.rows);
+  for (int r = 0; r < 2; ++r) {
+    const auto mine = ShardWeights(whole_, {.rank = r, .count = 2}, nullptr);
+    for (size_t l = 0; l < whole_.layers.size(); ++l) {
+      const LayerWeights &got = joined.layers[l], &want = mine->layers[l];
+      const auto at = static_cast<size_t>(r);
+      EXPECT_EQ(Decoded(got.attn.slices[at].o_b), Decoded(want.attn.o_b));
+      EXPECT_EQ(got.attn.slices[at].sink.f32(), want.attn.sink.f32());
+      EXPECT_EQ(Decoded(got.moe.slices[at].experts[0].down), Decoded(want.moe.experts[0].down));
+      EXPECT_EQ(Decoded(got.moe.slices[at].shared.gate), Decoded(want.moe.shared.gate));
+    }
+  }
 }
 
 TEST_F(ShardModel, TheWholeMayGo) {

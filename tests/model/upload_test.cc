@@ -139,6 +139,50 @@ TEST_F(Upload, RanksShareOneReading) {
   }
 }
 
+// In slices one rank has what several have, and what is outside the layers whole; nothing lies there twice.
+TEST_F(Upload, SlicesOfOneRankAreThePartsOfSeveral) {
+  for (const TestFormat format : {TestFormat::kBf16, TestFormat::kFp8, TestFormat::kNvfp4}) {
+    Config config = test::TinyConfig();
+    config.vocab_size = 32;
+    Load({format, format}, config);
+    const std::unique_ptr<Device> second = std::move(Device::Open("cpu")).value();
+    Device* const devices[] = {device_.get(), second.get()};
+    LoadTimes times, plain_times;
+    const auto sliced = UploadRanks({devices, 1}, pool_, host_, {}, source_.get(), {}, &times, /*fixed_cuts=*/2);
+    const auto ranks = UploadRanks(devices, pool_, host_, {}, source_.get(), {}, &plain_times);
+    ASSERT_TRUE(sliced.ok() && ranks.ok()) << sliced.status().message();
+    EXPECT_EQ(times.bytes, plain_times.bytes);
+    const Weights& got = sliced->front();
+    EXPECT_EQ(got.head.rows, config.vocab_size);
+    for (size_t l = 0; l < got.layers.size(); ++l) {
+      ASSERT_EQ(got.layers[l].attn.slices.size(), 2u);
+      for (size_t r = 0; r < 2; ++r) {
+        const LayerWeights& want = (*ranks)[r].layers[l];
+        const HeadWeights& heads = got.layers[l].attn.slices[r];
+        EXPECT_EQ(OnDevice(heads.q_b), OnDevice(want.attn.q_b)) << l;
+        EXPECT_EQ(OnDevice(heads.o_a), OnDevice(want.attn.o_a)) << l;
+        EXPECT_EQ(OnDevice(heads.o_b), OnDevice(want.attn.o_b)) << l;
+        EXPECT_EQ(std::memcmp(heads.sink.data, want.attn.sink.data, static_cast<size_t>(heads.sink.num_bytes())), 0);
+        const ExpertSlice& slice = got.layers[l].moe.slices[r];
+        ASSERT_EQ(slice.experts.size(), want.moe.experts.size());
+        for (size_t e = 0; e < slice.experts.size(); ++e) {
+          EXPECT_EQ(OnDevice(slice.experts[e].up), OnDevice(want.moe.experts[e].up)) << l << ", " << e;
+          EXPECT_EQ(OnDevice(slice.experts[e].down), OnDevice(want.moe.experts[e].down)) << l << ", " << e;
+          EXPECT_EQ(slice.table[e].down.codes, slice.experts[e].down.codes);
+        }
+        EXPECT_EQ(OnDevice(slice.shared.down), OnDevice(want.moe.shared.down)) << l;
+      }
+      EXPECT_EQ(OnDevice(got.layers[l].attn.whole.o_b), OnDevice((*ranks)[0].layers[l].attn.whole.o_b));
+    }
+    // What is planned is what the arena gives: it has no room to spare, or taking would have failed.
+    const Sharding sharding{.count = 1, .fixed_cuts = 2};
+    const int64_t planned = UploadedBytes(ShardShapes(host_, sharding), {}, sharding.num_slices()).device;
+    const int64_t of_rank = UploadedBytes(ShardShapes(host_, {.count = 2}), {}).device;
+    EXPECT_GT(planned, of_rank);
+    EXPECT_LT(planned, 2 * of_rank);
+  }
+}
+
 TEST_F(Upload, AFileThatEndsEarlyEndsLoadingOnAllRanks) {
   Config config = test::TinyConfig();
   config.vocab_size = 32;

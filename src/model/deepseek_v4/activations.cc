@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "layers/slices.h"
 #include "ops/rank_rows.h"
 #include "tensor/quant_tensor.h"
 
@@ -65,8 +66,8 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   const int64_t d = c.hidden_size, h = c.hc_mult, heads_width = c.num_heads * c.head_dim;
   const int64_t o_width = c.o_groups * c.o_lora_rank, a = c.experts_per_token, f = c.moe_intermediate;
   const DType f32 = DType::kF32;
-  // Of n ranks each has 1/n of the heads of all tokens, or all heads of about 1/n of the tokens.
-  const int64_t own = LongestShare(t, c.num_ranks, kShareRows) * c.num_ranks;
+  // Of n ranks each has a part of the heads of all tokens, or all heads of about 1/n of the tokens.
+  const int64_t own = LongestShare(t, c.num_ranks, kShareRows) * c.num_cuts();
   const auto floats = [&](int64_t width) { return std::max(FloatBytes(t, width), FloatBytes(own, width)); };
   const auto blocks = [&](int64_t width) { return std::max(BlockBytes(t, width), BlockBytes(own, width)); };
   place(streams, f32, Shape{t, h, d});
@@ -77,7 +78,8 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(plain_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
   place(compress_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
 
-  place(attention.rounded, std::max(FloatBytes(t, std::max({d, c.q_lora_rank, o_width})), BlockBytes(t, d)));
+  place(attention.rounded,
+        std::max({FloatBytes(t, std::max(d, c.q_lora_rank)), floats(o_width), BlockBytes(t, d)}));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
   // The queries are used up when o_lora is written, both when the experts' hidden values are; the index queries when
   // the heads are, those when the experts' outputs are, which the next layer's first op has read before it writes any.
@@ -107,13 +109,17 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(moe.routing_weights, f32, Shape{t, 1 + a});
   place(moe.shared_gate, f32, Shape{t, f});
   place(moe.shared_up, f32, Shape{t, f});
+  if (const int levels = SliceLevels(c.num_slices()); levels > 0) {
+    place(attention.sums, f32, Shape{levels, t, d});
+    moe.sums = attention.sums;
+  }
 
   if (c.draft.stages > 0) ForEachOfDraft(c, t, r, place);
   place(out_streams, f32, Shape{r, h, d});
   place(out, f32, Shape{r, d});
   place(rounded_out, FloatBytes(r, d));
   place(logits, f32, Shape{r, c.vocab_size});
-  if (c.num_ranks > 1) place(rank_logits, f32, Shape{r, c.vocab_size / c.num_ranks});
+  if (c.num_ranks > 1 && c.fixed_cuts == 0) place(rank_logits, f32, Shape{r, c.vocab_size / c.num_ranks});
 }
 
 int64_t Activations::Bytes(const Config& config, int64_t max_tokens, int64_t max_rows) {

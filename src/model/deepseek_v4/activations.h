@@ -69,7 +69,7 @@ class Activations : public StepMemory {
   Tensor out;                  // f32 [R, D]
   Room rounded_out;            // D columns, R rows
   Tensor logits;               // f32 [R, V]
-  Tensor rank_logits;          // f32 [R, V/n]: of n ranks' output matrix, this one's columns; none of one rank
+  Tensor rank_logits;          // f32 [R, V/n]: of n ranks' cut output matrix, this one's columns; else empty
 
  private:
   struct Measure {};

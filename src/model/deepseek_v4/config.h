@@ -67,6 +67,11 @@ struct Config {
   TokenId bos_token_id = -1;  // -1: none
   DraftConfig draft;          // filled by LoadDraftConfig
   int num_ranks = 1;          // whose share heads, groups and width are (ShardConfig); in files always 1
+  // 0; or heads, groups and width are one of so many slices, of which a rank has several, so that sums do not depend on
+  // the number of ranks (Sharding)
+  int fixed_cuts = 0;
+  int num_cuts() const { return fixed_cuts > 0 ? fixed_cuts : num_ranks; }
+  int num_slices() const { return num_cuts() / num_ranks; }  // of a rank
 
   const LayerRule& rule(int64_t layer) const { return *FindLayerRule(compress_ratios[static_cast<size_t>(layer)]); }
   LayerKind kind(int64_t layer) const { return rule(layer).kind; }

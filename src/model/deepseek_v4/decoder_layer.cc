@@ -90,7 +90,8 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   KeepMean(ctx, c, l - 1, f);
   const bool by_tokens = plan.attention.by_tokens;
   const AttentionWeights& attn = by_tokens ? model.attn_by_tokens[static_cast<size_t>(l)] : w.attn;
-  const AttentionSettings own = SettingsOf(c, model.modes), settings = by_tokens ? WithAllHeads(own, c.num_ranks) : own;
+  const AttentionSettings own = SettingsOf(c, model.modes);
+  const AttentionSettings settings = by_tokens ? WithAllHeads(own, c.num_cuts()) : own;
   Attention(ctx, plan.attention, attn, settings, rows.rope, cache, x, a.attention, f.y, site, rows.appends);
   const Activation heads{plan.attention.out, f.y, nullptr};
   JoinParts(ctx, heads, site);
@@ -107,12 +108,13 @@ void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const
               int64_t* site, Activations& a) {
   const Config& c = model.config;
   const int64_t r = x.dim(0);
-  const Tensor normed = a.out.Head(r), columns = c.num_ranks > 1 ? a.rank_logits.Head(r) : logits;
+  const Tensor normed = a.out.Head(r), columns = a.rank_logits ? a.rank_logits.Head(r) : logits;
   RmsNorm(ctx, {.x = x, .weight = norm, .y = normed, .eps = c.rms_norm_eps});
   const ActivationDtype mode = model.modes.activation;
   const QuantTensor& head = model.weights.head;
   QuantLinear(ctx, mode, normed, {{head, InputOf(ctx, mode, head), columns}}, a.rounded_out);
   *site = SiteAt(PlaceOfLogits(c), *site);
+  if (!a.rank_logits) return;
   GatherRanks(ctx, {.x = columns, .y = logits, .site = *site});
   *site += RankExchanges(ctx, columns.num_elements());
 }

@@ -133,7 +133,8 @@ LayerShape ShapeOfLayer(const Model& m, int64_t l) {
           .mixes = w.hc_attn.fn,
           .experts_per_token = c.experts_per_token,
           .is_last = l + 1 == c.num_layers || l + 1 == c.num_layers + c.draft.stages,
-          .num_ranks = c.num_ranks};
+          .num_cuts = c.num_cuts(),
+          .rank_invariant = c.fixed_cuts > 0};
 }
 
 void PlanModel(const ExecContext& ctx, Model* model) {
@@ -141,7 +142,7 @@ void PlanModel(const ExecContext& ctx, Model* model) {
   model->attn_by_tokens.clear();
   for (int64_t l = 0; l < static_cast<int64_t>(model->weights.layers.size()); ++l) {
     model->plans.push_back(PlanLayer(ctx, ShapeOfLayer(*model, l)));
-    if (model->config.num_ranks > 1)
+    if (model->config.num_cuts() > 1)
       model->attn_by_tokens.push_back(WithAllHeads(model->weights.layers[static_cast<size_t>(l)].attn));
   }
 }
@@ -186,7 +187,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   for (int64_t l = 0; l < c.num_layers; ++l) {
     LayerPlan plan = model.plans[static_cast<size_t>(l)][step_class];
     if (observer && plan.moe.out == Form::kSlots) plan.moe.out = Form::kFloats;
-    if (observer && c.num_ranks > 1 && !by_tokens) plan.moe.out = Form::kRankParts;
+    if (observer && c.num_cuts() > 1 && !by_tokens) plan.moe.out = Form::kRankParts;
     const bool sliding = c.kind(l) == LayerKind::kSliding;
     pending = DecoderLayer(ctx, model, l, plan, sliding ? rows.plain : rows.compress, f, pending, &site, a);
     if (observer) {

@@ -22,7 +22,7 @@ struct Model {
   NumericsModes modes;
   KvLayout kv_layout;
   std::vector<LayerPlans> plans;  // by layer
-  // by layer, of several ranks: with all heads, for passes whose plan has a rank take its own tokens
+  // by layer, where heads are cut: with all of them, for passes whose plan has a rank take its own tokens
   std::vector<AttentionWeights> attn_by_tokens;
   Tensor expert_chosen, expert_passes;  // i64 [L, E], in the device's memory (ops/count_experts); empty: nobody counts
 };

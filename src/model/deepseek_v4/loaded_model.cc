@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "model/deepseek_v4/draft.h"
+#include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "ops/pack_weight/pack_weight.h"
 
@@ -16,6 +17,20 @@ double MatrixBytes(const QuantTensor& m) {
   if (!m) return 0.0;
   const bool tiles = m.layout == WeightLayout::kTiles;
   return static_cast<double>(tiles ? PackedCodeBytes(m) + PackedScaleBytes(m) : FileBytes(m));
+}
+
+using VisitFn = std::function<void(const void*, int64_t, float)>;
+
+// Its codes and scales.
+void VisitMatrix(const QuantTensor& m, const VisitFn& visit) {
+  if (!m) return;
+  const bool tiles = m.layout == WeightLayout::kTiles;
+  visit(m.codes, tiles ? PackedCodeBytes(m) : m.rows * m.row_bytes(), m.global_scale);
+  if (m.block_scale == nullptr) return;
+  // Of a view into a grid of scales, those of its own rows.
+  const int64_t first = m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
+  if (const int64_t bytes = tiles ? PackedScaleBytes(m) : FileScaleBytes(m); bytes > 0)
+    visit(m.block_scale + (tiles ? 0 : first), bytes, 1.0f);
 }
 
 // KV rows and index keys that one sequence's step reads.
@@ -62,23 +77,30 @@ std::string BoundModel::Describe() const {
   return StrCat(c.num_layers, " layers (", ratios, "), hidden ", c.hidden_size, ", vocabulary ", c.vocab_size, drafts);
 }
 
-void BoundModel::VisitBytes(const std::function<void(const void*, int64_t, float)>& visit) const {
-  VisitWeights(
+void BoundModel::VisitBytes(const VisitFn& visit) const {
+  const bool sliced = model_.config.fixed_cuts > 0;
+  VisitNamedWeights(
       model_.weights,
-      [&](const QuantTensor& m, bool) {
-        if (!m) return;
-        const bool tiles = m.layout == WeightLayout::kTiles;
-        visit(m.codes, tiles ? PackedCodeBytes(m) : m.rows * m.row_bytes(), m.global_scale);
-        if (m.block_scale == nullptr) return;
-        // Of a view into a grid of scales, those of its own rows.
-        const int64_t first = m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
-        if (const int64_t bytes = tiles ? PackedScaleBytes(m) : FileScaleBytes(m); bytes > 0) {
-          visit(m.block_scale + (tiles ? 0 : first), bytes, 1.0f);
-        }
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (!sliced || !IsSliced(ref)) VisitMatrix(m, visit);
       },
-      [&](const Tensor& t) {
-        if (t) visit(t.data, t.num_bytes(), 1.0f);
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t && (!sliced || !IsSliced(ref))) visit(t.data, t.num_bytes(), 1.0f);
       });
+}
+
+void BoundModel::VisitSlice(int slice, const VisitFn& visit) const {
+  const auto k = static_cast<size_t>(slice);
+  const auto visit_expert = [&](const ExpertWeights& e) {
+    for (const QuantTensor* m : {&e.gate, &e.up, &e.down}) VisitMatrix(*m, visit);
+  };
+  for (const LayerWeights& layer : model_.weights.layers) {
+    const HeadWeights& heads = layer.attn.slices[k];
+    for (const QuantTensor* m : {&heads.q_b, &heads.o_a, &heads.o_b}) VisitMatrix(*m, visit);
+    visit(heads.sink.data, heads.sink.num_bytes(), 1.0f);
+    for (const ExpertWeights& e : layer.moe.slices[k].experts) visit_expert(e);
+    visit_expert(layer.moe.slices[k].shared);
+  }
 }
 
 bool BoundModel::CountExperts(Device& device) {
@@ -90,19 +112,20 @@ bool BoundModel::CountExperts(Device& device) {
 
 double BoundModel::StepBytes(int64_t batch, int64_t context) const {
   const Config& c = model_.config;
+  const int num_slices = c.num_slices();
   double all = 0, experts = 0;
   VisitNamedWeights(
       model_.weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
         // Decode's steps read what is cut.
         const bool read = ref.stage < 0 && ref.row->presence != WeightPresence::kRanks;
-        if (read) all += MatrixBytes(m);
+        if (read) all += TimesInRank(ref, num_slices) * MatrixBytes(m);
       },
       [](const WeightRef&, const Tensor&) {});
   for (int64_t l = 0; l < c.num_layers; ++l) {
     const LayerWeights& layer = model_.weights.layers[static_cast<size_t>(l)];
     for (const ExpertWeights& e : layer.moe.experts)
-      experts += MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down);
+      experts += num_slices * (MatrixBytes(e.gate) + MatrixBytes(e.up) + MatrixBytes(e.down));
   }
   const double share = static_cast<double>(c.experts_per_token) / static_cast<double>(c.num_experts);
   const double named = 1 - std::pow(1 - share, static_cast<double>(batch));

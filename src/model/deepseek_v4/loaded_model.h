@@ -36,6 +36,8 @@ class BoundModel : public LoadedModel {
   std::string ExchangeName(int64_t site) const override { return deepseek_v4::ExchangeName(model_.config, site); }
   std::string Describe() const override;
   void VisitBytes(const std::function<void(const void* data, int64_t bytes, float factor)>& visit) const override;
+  int num_slices() const override { return model_.config.fixed_cuts > 0 ? model_.config.num_slices() : 0; }
+  void VisitSlice(int slice, const std::function<void(const void*, int64_t, float)>& visit) const override;
   bool CountExperts(Device& device) override;
   void UseHostExperts(Device& device) override { experts_.UseHost(device); }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const override {

@@ -58,8 +58,14 @@ class Source : public ModelSource {
   std::vector<std::pair<std::string, std::string>> DescribeConfig() const override;
   std::vector<FormatSummary> formats() const override { return report_.formats; }
   Status CheckRanks(int count) const override { return CheckSharding(config_, count); }
+  int SliceForAnyRanks() override {
+    const int cuts = MostRanks([this](int count) { return CheckRanks(count); });
+    fixed_cuts_ = cuts > 1 ? cuts : 0;
+    return cuts;
+  }
+  int fixed_slices() const override { return fixed_cuts_; }
   int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const override {
-    return Activations::Bytes(ShardConfig(config_, {.count = count}), max_tokens, max_rows);
+    return Activations::Bytes(ShardConfig(config_, ShardingOf(0, count)), max_tokens, max_rows);
   }
   void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
                          std::span<const uint64_t> counts) override {
@@ -72,6 +78,9 @@ class Source : public ModelSource {
   }
 
  protected:
+  Sharding ShardingOf(int rank, int count) const { return {.rank = rank, .count = count, .fixed_cuts = fixed_cuts_}; }
+  bool is_cut(int count) const { return ShardingOf(0, count).cuts() > 1; }
+
   // Of one expert of every layer, of each rank on GPUs.
   virtual std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const = 0;
   virtual QuantTensor Embedding() const = 0;  // its shape and format
@@ -104,8 +113,13 @@ class Source : public ModelSource {
   Result<Models> MakeRankModels(const Weights& whole, int count, ThreadPool& pool) const {
     Models models;
     for (int rank = 0; rank < count; ++rank) {
-      const Sharding sharding{.rank = rank, .count = count};
-      DSV4_ASSIGN_OR_RETURN(Weights weights, ShardWeights(whole, sharding, &pool));
+      Sharding sharding = ShardingOf(rank, count);
+      std::vector<Weights> slices;
+      for (; sharding.slice < sharding.num_slices(); ++sharding.slice) {
+        DSV4_ASSIGN_OR_RETURN(Weights slice, ShardWeights(whole, sharding, &pool));
+        slices.push_back(std::move(slice));
+      }
+      Weights weights = fixed_cuts_ > 0 ? JoinSlices(std::move(slices)) : std::move(slices.front());
       models.push_back(
           Bound(MakeModel(ShardConfig(config_, sharding), std::move(weights), modes_), DeviceKind::kCpu, count));
     }
@@ -114,13 +128,14 @@ class Source : public ModelSource {
 
   std::vector<PlannedOp> DescribeRank(const ExecContext& ctx, const Weights& whole, int count) const {
     return deepseek_v4::DescribePlan(
-        ctx, MakeModel(ShardConfig(config_, {.count = count}), ShardShapes(whole, count), modes_));
+        ctx, MakeModel(ShardConfig(config_, ShardingOf(0, count)), ShardShapes(whole, ShardingOf(0, count)), modes_));
   }
 
   const Config config_;
   const NumericsModes modes_;
   const BindReport report_;
   ExpertPlacement placement_;
+  int fixed_cuts_ = 0;  // as of Sharding
 
  private:
   const ModelFacts facts_;
@@ -185,12 +200,15 @@ class Checkpoint : public Source {
   Status CheckRanks(int count) const override { return CheckSharding(config_, model_.weights, count); }
   ModelSizes Sizes(DeviceKind device, int count) const override {
     if (device == DeviceKind::kCpu) {
-      const int64_t copies = count * ShardCopyBytes(model_.weights, count);
+      const Sharding s = ShardingOf(0, count);
+      const int64_t copies = s.cuts() * ShardCopyBytes(model_.weights, s);
       return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies,
               .expert_bytes = BytesOfExperts(model_.weights, FileBytes), .mapped = report_.weight_bytes};
     }
-    const Weights slices = ShardShapes(model_.weights, count);
-    const PlacedBytes weights = UploadedBytes(slices, placement_), staging = UploadStagingBytes(slices, placement_);
+    const Sharding sharding = ShardingOf(0, count);
+    const Weights first = ShardShapes(model_.weights, sharding);
+    const PlacedBytes weights = UploadedBytes(first, placement_, sharding.num_slices()),
+                      staging = UploadStagingBytes(first, placement_);
     ModelSizes sizes = SizesOf(weights, device, count);
     sizes.loading = staging.device, sizes.host_staging = staging.host;
     return sizes;
@@ -208,7 +226,7 @@ class Checkpoint : public Source {
     Model model = model_;
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
-      if (devices.size() > 1) return RankModels(devices, pool, model, progress, times);
+      if (is_cut(static_cast<int>(devices.size()))) return RankModels(devices, pool, model, progress, times);
       DSV4_ASSIGN_OR_RETURN(
           model.weights, UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
       return OneModel(std::move(model), device.kind());
@@ -218,7 +236,7 @@ class Checkpoint : public Source {
       if (!files_->Preload(&pool, progress)) return Cancelled("loading was cancelled");
       times->bytes = files_->num_bytes();
     }
-    if (devices.size() == 1) {
+    if (!is_cut(static_cast<int>(devices.size()))) {
       times->read = reading.Seconds();
       return OneModel(std::move(model), device.kind());
     }
@@ -229,7 +247,10 @@ class Checkpoint : public Source {
 
  protected:
   std::vector<int64_t> ExpertBytes(DeviceKind, int count) const override {
-    return UploadedExpertBytes(ShardShapes(model_.weights, count));
+    const Sharding sharding = ShardingOf(0, count);
+    std::vector<int64_t> bytes = UploadedExpertBytes(ShardShapes(model_.weights, sharding));
+    for (int64_t& of_layer : bytes) of_layer *= sharding.num_slices();
+    return bytes;
   }
   QuantTensor Embedding() const override { return model_.weights.embed; }
 
@@ -237,10 +258,10 @@ class Checkpoint : public Source {
   Result<Models> RankModels(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
                             const LoadProgress& progress, LoadTimes* times) const {
     DSV4_ASSIGN_OR_RETURN(std::vector<Weights> weights, UploadRanks(devices, pool, whole.weights, placement_,
-                                                                    files_.get(), progress, times));
+                                                                    files_.get(), progress, times, fixed_cuts_));
     Models models;
     for (size_t r = 0; r < devices.size(); ++r) {
-      const Sharding sharding{.rank = static_cast<int>(r), .count = static_cast<int>(devices.size())};
+      const Sharding sharding = ShardingOf(static_cast<int>(r), static_cast<int>(devices.size()));
       devices[r]->Bind();
       models.push_back(Bound(MakeModel(ShardConfig(whole.config, sharding), std::move(weights[r]), modes_),
                              devices[r]->kind(), sharding.count));
@@ -262,10 +283,10 @@ class Synthetic : public Source {
   // Of several ranks on a CPU down projections are copied, a third of the experts: half of all is counted.
   ModelSizes Sizes(DeviceKind device, int count) const override {
     const bool on_host = device == DeviceKind::kCpu;
-    const SyntheticBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_, on_host ? 1 : count,
-                                                     placement_);
+    const SyntheticBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_,
+                                                      on_host ? Sharding{} : ShardingOf(0, count), placement_);
     ModelSizes sizes = SizesOf(bytes.weights, device, count);
-    sizes.widened = on_host && count > 1 ? (bytes.weights.device + bytes.weights.host) / 2 : 0;
+    sizes.widened = on_host && is_cut(count) ? (bytes.weights.device + bytes.weights.host) / 2 : 0;
     sizes.loading = bytes.making;
     return sizes;
   }
@@ -279,10 +300,10 @@ class Synthetic : public Source {
     const Stopwatch making;
     const auto count = static_cast<int>(devices.size());
     if (count > 1) DSV4_RETURN_IF_ERROR(CheckSharding(config_, SyntheticShapes(config_, model_), count));
-    if (count > 1 && devices.front()->kind() != DeviceKind::kCpu) return MakeRanks(devices, pool, progress, times);
+    if (is_cut(count) && devices.front()->kind() != DeviceKind::kCpu) return MakeRanks(devices, pool, progress, times);
     DSV4_ASSIGN_OR_RETURN(Weights weights, SyntheticWeights(*devices.front(), pool, config_, model_, tight_experts_,
                                                             placement_, {}, progress));
-    if (count == 1) {
+    if (!is_cut(count)) {
       times->read = making.Seconds();
       return OneModel(MakeModel(config_, std::move(weights), modes_), devices.front()->kind());
     }
@@ -294,7 +315,8 @@ class Synthetic : public Source {
  protected:
   // Of several ranks on a CPU the whole is made.
   std::vector<int64_t> ExpertBytes(DeviceKind device, int count) const override {
-    return SyntheticExpertBytes(device, config_, model_, tight_experts_, device == DeviceKind::kCpu ? 1 : count);
+    return SyntheticExpertBytes(device, config_, model_, tight_experts_,
+                                device == DeviceKind::kCpu ? Sharding{} : ShardingOf(0, count));
   }
   QuantTensor Embedding() const override { return SyntheticShapes(config_, model_).embed; }
 
@@ -315,7 +337,7 @@ class Synthetic : public Source {
           return !stopped;
         };
         made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_, placement_,
-                                    {.rank = rank, .count = count}, mine);
+                                    ShardingOf(rank, count), mine);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -324,7 +346,7 @@ class Synthetic : public Source {
       Result<Weights>& weights = made[static_cast<size_t>(rank)];
       if (!weights.ok())
         return Status(weights.status().code(), StrCat("rank ", rank, ": ", weights.status().message()));
-      Model model = MakeModel(ShardConfig(config_, {.rank = rank, .count = count}), std::move(*weights), modes_);
+      Model model = MakeModel(ShardConfig(config_, ShardingOf(rank, count)), std::move(*weights), modes_);
       models.push_back(Bound(std::move(model), devices.front()->kind(), count));
     }
     times->read = making.Seconds();
@@ -357,7 +379,7 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
 Result<std::unique_ptr<ModelSource>> OpenSynthetic(const SyntheticModel& model, const NumericsModes& modes,
                                                    const Device& device, DraftModule draft, bool tight_experts) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model, draft));
-  const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, 1, {}).weights.device;
+  const int64_t bytes = SyntheticWeightBytes(device.kind(), config, model, tight_experts, {}, {}).weights.device;
   return std::unique_ptr<ModelSource>(std::make_unique<Synthetic>(model, config, modes, bytes, tight_experts));
 }
 

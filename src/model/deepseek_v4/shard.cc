@@ -139,22 +139,46 @@ void KeepWhole(Weights& w) {
 
 }  // namespace
 
-Weights ShardShapes(const Weights& whole, int count) {
+Weights ShardShapes(const Weights& whole, const Sharding& s) {
   Weights mine = whole;
-  if (count == 1) return mine;
+  if (s.cuts() == 1) return mine;
   KeepWhole(mine);
   VisitNamedWeights(
       mine,
       [&](const WeightRef& ref, QuantTensor& m) {
         if (!m) return;
         const Slice cut = SliceOf(ref.row->cut);
-        if (cut == Slice::kColumns) m = ColumnShape(m, count);
-        if (cut == Slice::kRows) m.rows /= count;
+        if (cut == Slice::kColumns) m = ColumnShape(m, s.Of(ref).count);
+        if (cut == Slice::kRows) m.rows /= s.Of(ref).count;
       },
       [&](const WeightRef& ref, Tensor& t) {
-        if (t && SliceOf(ref.row->cut) == Slice::kRows) t = {t.data, t.dtype, {t.dim(0) / count}};
+        if (t && SliceOf(ref.row->cut) == Slice::kRows) t = {t.data, t.dtype, {t.dim(0) / s.Of(ref).count}};
       });
   return mine;
+}
+
+Weights JoinSlices(std::vector<Weights> slices) {
+  Weights joined = slices.front();
+  for (size_t l = 0; l < joined.layers.size(); ++l) {
+    LayerWeights& layer = joined.layers[l];
+    for (Weights& slice : slices) {
+      const AttentionWeights& a = slice.layers[l].attn;
+      MoeWeights& m = slice.layers[l].moe;
+      layer.attn.slices.push_back({a.q_b, a.sink, a.o_a, a.o_b});
+      layer.moe.slices.push_back({std::move(m.experts), m.table, m.shared});
+    }
+  }
+  auto storages = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  for (Weights& slice : slices) storages->push_back(std::move(slice.storage));
+  joined.storage = std::move(storages);
+  return joined;
+}
+
+int MostRanks(const std::function<Status(int count)>& check) {
+  for (const int count : {8, 4, 2}) {
+    if (check(count).ok()) return count;
+  }
+  return 1;
 }
 
 Status CheckSharding(const Config& c, int count) {
@@ -189,14 +213,16 @@ Status CheckSharding(const Config& config, const Weights& weights, int count) {
 
 Config ShardConfig(const Config& config, const Sharding& s) {
   Config mine = config;
-  mine.num_heads /= s.count;
-  mine.o_groups /= s.count;
-  mine.moe_intermediate /= s.count;
+  mine.num_heads /= s.cuts();
+  mine.o_groups /= s.cuts();
+  mine.moe_intermediate /= s.cuts();
   mine.num_ranks = s.count;
+  mine.fixed_cuts = s.fixed_cuts;
   return mine;
 }
 
-int64_t ShardCopyBytes(const Weights& whole, int count) {
+int64_t ShardCopyBytes(const Weights& whole, const Sharding& s) {
+  const int count = s.cuts();
   int64_t bytes = 0;
   VisitNamedWeights(
       whole,
@@ -228,7 +254,7 @@ int64_t ShardFileBytes(const Weights& whole, int count) {
 
 Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool* pool) {
   Weights mine = whole;
-  if (s.count == 1) return mine;
+  if (s.cuts() == 1) return mine;
   KeepWhole(mine);
   struct Owner {
     std::unique_ptr<uint8_t[]> columns;
@@ -236,27 +262,27 @@ Result<Weights> ShardWeights(const Weights& whole, const Sharding& s, ThreadPool
   };
   auto owner = std::make_shared<Owner>();
   owner->whole = whole.storage;
-  const int64_t bytes = ShardCopyBytes(whole, s.count);
+  const int64_t bytes = ShardCopyBytes(whole, s);
   owner->columns.reset(new (std::nothrow) uint8_t[static_cast<size_t>(bytes)]);
   if (owner->columns == nullptr)
     return ResourceExhausted(StrCat("no memory for a rank's slices, ", bytes, " bytes; use fewer ranks"));
 
   uint8_t* next = owner->columns.get();
   std::vector<ColumnCopy> copies;
-  const auto columns = [&](const QuantTensor& m) {
-    uint8_t* codes = std::exchange(next, next + CodeSliceBytes(m, s.count));
-    return ColumnSlice(m, s, codes, std::exchange(next, next + ScaleSliceBytes(m, s.count)), &copies);
+  const auto columns = [&](const QuantTensor& m, const Sharding& of) {
+    uint8_t* codes = std::exchange(next, next + CodeSliceBytes(m, of.count));
+    return ColumnSlice(m, of, codes, std::exchange(next, next + ScaleSliceBytes(m, of.count)), &copies);
   };
   VisitNamedWeights(
       mine,
       [&](const WeightRef& ref, QuantTensor& m) {
         if (!m) return;
         const Slice cut = SliceOf(ref.row->cut);
-        if (cut == Slice::kRows) m = RowSlice(m, s);
-        if (cut == Slice::kColumns) m = columns(m);
+        if (cut == Slice::kRows) m = RowSlice(m, s.Of(ref));
+        if (cut == Slice::kColumns) m = columns(m, s.Of(ref));
       },
       [&](const WeightRef& ref, Tensor& t) {
-        if (t && SliceOf(ref.row->cut) == Slice::kRows) t = VectorSlice(t, s);
+        if (t && SliceOf(ref.row->cut) == Slice::kRows) t = VectorSlice(t, s.Of(ref));
       });
   ParallelFor(pool, static_cast<int64_t>(copies.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {

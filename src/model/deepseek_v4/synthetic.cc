@@ -164,8 +164,9 @@ struct DeviceSizes {
   int64_t buffers() const { return staging + columns + packed; }
 };
 
-DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, int count,
+DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, const Sharding& sharding,
                          const ExpertPlacement& placement) {
+  const int count = sharding.cuts(), num_slices = sharding.num_slices();
   DeviceSizes sizes;
   VisitNamedWeights(
       whole,
@@ -178,17 +179,20 @@ DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, in
         }
       },
       [](const WeightRef&, const Tensor&) {});
-  const Weights slices = ShardShapes(whole, count);
+  const Weights slices = ShardShapes(whole, sharding);
   VisitNamedWeights(
       slices,
       [&](const WeightRef& ref, const QuantTensor& m) {
         const int64_t bytes = MadeBytes(device, m, KeepsRows(ref.row->kind), tight);
         const bool on_host = placement.OnHost(ref);
-        (on_host ? sizes.total.host : sizes.total.device) += bytes;
+        (on_host ? sizes.total.host : sizes.total.device) += TimesInRank(ref, num_slices) * bytes;
         if (on_host && Packs(device, m, KeepsRows(ref.row->kind))) sizes.packed = std::max(sizes.packed, bytes);
       },
-      [&](const WeightRef&, const Tensor& t) { sizes.total.device += t ? AlignedBytes(t.num_bytes()) : 0; });
-  for (const LayerWeights& layer : whole.layers) sizes.total.device += AlignedBytes(ExpertTableBytes(layer.moe));
+      [&](const WeightRef& ref, const Tensor& t) {
+        sizes.total.device += t ? TimesInRank(ref, num_slices) * AlignedBytes(t.num_bytes()) : 0;
+      });
+  for (const LayerWeights& layer : whole.layers)
+    sizes.total.device += num_slices * AlignedBytes(ExpertTableBytes(layer.moe));
   return sizes;
 }
 
@@ -205,7 +209,8 @@ class SyntheticMaker {
         placement_(placement),
         sharding_(sharding),
         w_(*w),
-        sizes_(MeasureSizes(device.kind(), *w, tight, sharding.count, placement)),
+        others_(static_cast<size_t>(sharding.num_slices() - 1), *w),
+        sizes_(MeasureSizes(device.kind(), *w, tight, sharding, placement)),
         arena_(std::make_shared<WeightArena>()) {}
 
   Status Prepare() {
@@ -221,7 +226,14 @@ class SyntheticMaker {
 
   int64_t done() const { return arena_->taken(); }
   int64_t total() const { return sizes_.total.device + sizes_.total.host; }
-  std::shared_ptr<const void> storage() const { return arena_; }
+  // Everything is made.
+  Weights Take() {
+    w_.storage = arena_;
+    if (sharding_.fixed_cuts == 0) return std::move(w_);
+    std::vector<Weights> slices = {std::move(w_)};
+    for (Weights& other : others_) slices.push_back(std::move(other));
+    return JoinSlices(std::move(slices));
+  }
 
   void Make(const WeightRef& ref, QuantTensor& m, uint64_t number) {
     const bool packs = Packs(device_.kind(), m, KeepsRows(ref.row->kind)), on_host = placement_.OnHost(ref);
@@ -239,23 +251,27 @@ class SyntheticMaker {
                       .std = std});
     m = Kept(m, tight_ && packs);
     if (!packs) return;
-    if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Pack(m, /*on_host=*/false);
-    m = Pack(SliceOfRank(m, SliceOf(ref.row->cut)), on_host);
+    if (sharding_.cuts() > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).matrix = Pack(m, /*on_host=*/false);
+    const QuantTensor whole = m;
+    ForEachSlice(ref, [&](const Sharding& s, Weights& w) {
+      *FieldOf(ref, w).matrix = Pack(SliceOfRank(whole, SliceOf(ref.row->cut), s), on_host);
+    });
   }
 
   void Make(const WeightRef& ref, Tensor& t, uint64_t number) {
     const uint64_t seed = RandomBits(model_.seed, number);
+    const auto placed = [&](const Tensor& values) {
+      uint8_t* data = arena_->Take(values.num_bytes());
+      device_.Upload(data, values.data, values.num_bytes());
+      return Tensor{data, values.dtype, values.shape};
+    };
     const auto upload = [&](void* values) {
-      Tensor mine{values, t.dtype, t.shape};
-      if (sharding_.count > 1 && IsKeptWhole(ref.row->cut)) {
-        uint8_t* all = arena_->Take(mine.num_bytes());
-        device_.Upload(all, mine.data, mine.num_bytes());
-        *WholeOf(ref, w_).vector = {all, mine.dtype, mine.shape};
-      }
-      if (sharding_.count > 1 && SliceOf(ref.row->cut) == Slice::kRows) mine = VectorSlice(mine, sharding_);
-      uint8_t* data = arena_->Take(mine.num_bytes());
-      device_.Upload(data, mine.data, mine.num_bytes());
-      t = {data, mine.dtype, mine.shape};
+      const Tensor whole{values, t.dtype, t.shape};
+      if (sharding_.cuts() > 1 && IsKeptWhole(ref.row->cut)) *WholeOf(ref, w_).vector = placed(whole);
+      ForEachSlice(ref, [&](const Sharding& s, Weights& w) {
+        const bool cut = s.count > 1 && SliceOf(ref.row->cut) == Slice::kRows;
+        *FieldOf(ref, w).vector = placed(cut ? VectorSlice(whole, s) : whole);
+      });
     };
     if (t.dtype == DType::kI32) return upload(SyntheticHashTable(config_, model_, seed).data());
     std::vector<float> values = SyntheticVector(*ref.row, config_, model_, t.num_elements(), seed);
@@ -266,7 +282,13 @@ class SyntheticMaker {
 
   // Behind all weights: the kernels' copies of the tables of experts.
   void MakeTables() {
-    for (LayerWeights& layer : w_.layers) {
+    MakeTablesOf(w_);
+    for (Weights& other : others_) MakeTablesOf(other);
+  }
+
+ private:
+  void MakeTablesOf(Weights& w) {
+    for (LayerWeights& layer : w.layers) {
       const int64_t n = ExpertTableBytes(layer.moe);
       uint8_t* table = arena_->Take(n);
       device_.Upload(table, ExpertTable(layer.moe).data(), n);
@@ -274,7 +296,15 @@ class SyntheticMaker {
     }
   }
 
- private:
+  // Calls make(sharding, weights) for the rank's slices of what is cut; once of what is whole.
+  template <typename Make>
+  void ForEachSlice(const WeightRef& ref, const Make& make) {
+    Sharding s = sharding_;
+    make(s.Of(ref), w_);
+    if (s.Of(ref).count == 1 || SliceOf(ref.row->cut) == Slice::kWhole) return;
+    for (Weights& other : others_) ++s.slice, make(s.Of(ref), other);
+  }
+
   // Into the arena: of what goes to the host by way of packed_.
   QuantTensor Pack(const QuantTensor& m, bool on_host) {
     const int64_t code_bytes = PackedCodeBytes(m), scale_bytes = PackedScaleBytes(m);
@@ -293,12 +323,12 @@ class SyntheticMaker {
     return PackedView(to);
   }
 
-  QuantTensor SliceOfRank(const QuantTensor& m, Slice cut) {
-    if (sharding_.count == 1 || cut == Slice::kWhole) return m;
-    if (cut == Slice::kRows) return RowSlice(m, sharding_);
+  QuantTensor SliceOfRank(const QuantTensor& m, Slice cut, const Sharding& s) {
+    if (s.count == 1 || cut == Slice::kWhole) return m;
+    if (cut == Slice::kRows) return RowSlice(m, s);
     std::vector<ColumnCopy> copies;
-    uint8_t* scales = columns_.data() + AlignedBytes(CodeSliceBytes(m, sharding_.count));
-    const QuantTensor slice = ColumnSlice(m, sharding_, columns_.data(), scales, &copies);
+    uint8_t* scales = columns_.data() + AlignedBytes(CodeSliceBytes(m, s.count));
+    const QuantTensor slice = ColumnSlice(m, s, columns_.data(), scales, &copies);
     for (const ColumnCopy& c : copies) device_.CopyColumns(c.to, c.from, c.rows, c.bytes, c.from_stride);
     return slice;
   }
@@ -311,6 +341,7 @@ class SyntheticMaker {
   const ExpertPlacement& placement_;
   const Sharding sharding_;
   Weights& w_;
+  std::vector<Weights> others_;  // the rank's slices behind its first
   const DeviceSizes sizes_;
   std::shared_ptr<WeightArena> arena_;
   DeviceBuffer staging_, columns_, packed_;
@@ -319,15 +350,18 @@ class SyntheticMaker {
 }  // namespace
 
 SyntheticBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
-                                    int count, const ExpertPlacement& placement) {
-  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), tight, count, placement);
+                                    const Sharding& sharding, const ExpertPlacement& placement) {
+  const DeviceSizes sizes = MeasureSizes(device, SyntheticShapes(config, model), tight, sharding, placement);
   return {sizes.total, sizes.buffers()};
 }
 
 std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
-                                          bool tight, int count) {
-  return BytesOfExperts(ShardShapes(SyntheticShapes(config, model), count),
-                        [&](const QuantTensor& m) { return MadeBytes(device, m, /*keep_rows=*/false, tight); });
+                                          bool tight, const Sharding& sharding) {
+  std::vector<int64_t> bytes =
+      BytesOfExperts(ShardShapes(SyntheticShapes(config, model), sharding),
+                     [&](const QuantTensor& m) { return MadeBytes(device, m, /*keep_rows=*/false, tight); });
+  for (int64_t& of_layer : bytes) of_layer *= sharding.num_slices();
+  return bytes;
 }
 
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
@@ -348,8 +382,7 @@ Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config&
   if (stopped) return Cancelled("making the synthetic weights was cancelled");
   if (device.kind() != DeviceKind::kCpu) maker.MakeTables();
   DSV4_RETURN_IF_ERROR(device.Synchronize());
-  w.storage = maker.storage();
-  return w;
+  return maker.Take();
 }
 
 }  // namespace dsv4::deepseek_v4

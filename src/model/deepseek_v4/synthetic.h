@@ -26,17 +26,18 @@ struct SyntheticBytes {
   PlacedBytes weights;
   int64_t making = 0;  // on the device, beside them, while they are made
 };
-// Bytes that SyntheticWeights takes, of each of `count` ranks.
+// Bytes that SyntheticWeights takes, of each of the ranks.
 // tight: experts in tight tiles where they can be (EngineOptions::tight_experts).
 SyntheticBytes SyntheticWeightBytes(DeviceKind device, const Config& config, const SyntheticModel& model, bool tight,
-                                    int count, const ExpertPlacement& placement);
-// Of one expert of every layer.
+                                    const Sharding& sharding, const ExpertPlacement& placement);
+// Of one expert of every layer, on one rank.
 std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
-                                          bool tight, int count);
+                                          bool tight, const Sharding& sharding);
 
 // Weights in the layout that the device's kernels want, generated there (ops/fill_weight/fill_weight.h): every matrix
 // with variance 1 / K, so that activations keep their size through the layers; router and mHC mixes in BF16 and F32.
-// `config` is the whole model's; of several ranks (on GPUs) it is the slices of the same values that are kept.
+// `config` is the whole model's; of several ranks (on GPUs) it is the slices of the same values that are kept, those of
+// a rank joined (JoinSlices).
 Result<Weights> SyntheticWeights(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
                                  bool tight, const ExpertPlacement& placement, const Sharding& sharding,
                                  const std::function<bool(int64_t done, int64_t total)>& progress);

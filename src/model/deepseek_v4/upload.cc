@@ -296,17 +296,21 @@ class Uploader {
 // The ranks' weights on their devices, as they are named there.
 class RankedWeights {
  public:
-  RankedWeights(std::span<Device* const> devices, const Weights& host) {
-    const auto count = static_cast<int>(devices.size());
-    for (int r = 0; r < count; ++r)
-      ranks_.push_back({{r, count}, ShardShapes(host, count), std::make_shared<WeightArena>()});
+  RankedWeights(std::span<Device* const> devices, const Weights& host, int fixed_cuts) {
+    for (size_t r = 0; r < devices.size(); ++r) {
+      Sharding s{.rank = static_cast<int>(r), .count = static_cast<int>(devices.size()), .fixed_cuts = fixed_cuts};
+      const auto arena = std::make_shared<WeightArena>();
+      for (; s.slice < s.num_slices(); ++s.slice) parts_.push_back({s, r, ShardShapes(host, s), arena});
+    }
   }
 
   Status Allocate(std::span<Device* const> devices, const ExpertPlacement& placement) {
-    for (size_t r = 0; r < ranks_.size(); ++r) {
+    for (const Part& part : parts_) {
+      if (part.sharding.slice > 0) continue;
+      const size_t r = part.rank;
       devices[r]->Bind();
-      const PlacedBytes bytes = UploadedBytes(ranks_[r].w, placement);
-      if (ranks_[r].arena->Allocate(*devices[r], bytes)) continue;
+      const PlacedBytes bytes = UploadedBytes(part.w, placement, part.sharding.num_slices());
+      if (part.arena->Allocate(*devices[r], bytes)) continue;
       return ResourceExhausted(StrCat("the weights take ", bytes.device, " bytes of GPU memory, of which ",
                                       devices[r]->free_bytes(), " are free",
                                       bytes.host > 0 ? StrCat(", and ", bytes.host, " bytes of pinned memory") : "",
@@ -319,9 +323,10 @@ class RankedWeights {
     const bool keep_rows = KeepsRows(m, KeepsRows(ref.row->kind));
     std::vector<TilesOfRank> tiles;
     std::vector<BytesOfRank> rows;
-    const auto place = [&](size_t r, QuantTensor& mine, Slice slice) {
-      const Sharding& s = ranks_[r].sharding;
-      uint8_t* codes = ranks_[r].arena->Take(CodeBytes(mine, keep_rows), on_host);
+    const auto place = [&](Part& part, QuantTensor& mine, Slice slice) {
+      const Sharding s = part.sharding.Of(ref);
+      const size_t r = part.rank;
+      uint8_t* codes = part.arena->Take(CodeBytes(mine, keep_rows), on_host);
       if (keep_rows) {
         DSV4_CHECK(slice != Slice::kColumns, ref.Name());
         const int64_t bytes = mine.rows * mine.row_bytes(), first = slice == Slice::kRows ? s.rank * bytes : 0;
@@ -330,39 +335,39 @@ class RankedWeights {
         return;
       }
       const int64_t scale_bytes = ScaleBytes(mine, keep_rows);
-      uint8_t* scales = scale_bytes > 0 ? ranks_[r].arena->Take(scale_bytes, on_host) : nullptr;
+      uint8_t* scales = scale_bytes > 0 ? part.arena->Take(scale_bytes, on_host) : nullptr;
       tiles.push_back({r, mine, slice == Slice::kRows ? s.rank * mine.rows : 0,
                        slice == Slice::kColumns ? s.rank * mine.cols : 0, codes, scales});
       mine = PackedView({.w = mine, .codes = codes, .block_scale = scales});
     };
-    ForEachPlace(ref, [&](size_t r, const WeightField& field, Slice slice) { place(r, *field.matrix, slice); });
+    ForEachPlace(ref, [&](Part& part, const WeightField& field, Slice slice) { place(part, *field.matrix, slice); });
     return keep_rows ? up.Copy(m.codes, m.rows * m.row_bytes(), rows) : up.Pack(m, tiles, on_host);
   }
 
   Status Vector(Uploader& up, const WeightRef& ref, const Tensor& t) {
     std::vector<BytesOfRank> parts;
-    ForEachPlace(ref, [&](size_t r, const WeightField& field, Slice slice) {
+    ForEachPlace(ref, [&](Part& part, const WeightField& field, Slice slice) {
       Tensor& mine = *field.vector;
-      const int64_t bytes = mine.num_bytes(), first = slice == Slice::kRows ? ranks_[r].sharding.rank * bytes : 0;
-      mine.data = ranks_[r].arena->Take(bytes);
-      parts.push_back({r, static_cast<uint8_t*>(mine.data), first, first + bytes});
+      const int64_t bytes = mine.num_bytes(), first = slice == Slice::kRows ? part.sharding.Of(ref).rank * bytes : 0;
+      mine.data = part.arena->Take(bytes);
+      parts.push_back({part.rank, static_cast<uint8_t*>(mine.data), first, first + bytes});
     });
     return up.Copy(static_cast<const uint8_t*>(t.data), t.num_bytes(), parts);
   }
 
   int64_t LargestOnHost(const ExpertPlacement& placement) const {
-    return deepseek_v4::LargestOnHost(ranks_.front().w, placement);
+    return deepseek_v4::LargestOnHost(parts_.front().w, placement);
   }
 
   // The experts' tables name addresses that are known only now. What is read is kept until the upload has finished.
   Status Tables(Uploader& up) {
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      for (LayerWeights& layer : ranks_[r].w.layers) {
+    for (Part& part : parts_) {
+      for (LayerWeights& layer : part.w.layers) {
         tables_.push_back(ExpertTable(layer.moe));
         const int64_t n = ExpertTableBytes(layer.moe);
-        uint8_t* table = ranks_[r].arena->Take(n);
-        const BytesOfRank part{r, table, 0, n};
-        DSV4_RETURN_IF_ERROR(up.Copy(reinterpret_cast<const uint8_t*>(tables_.back().data()), n, {&part, 1}));
+        uint8_t* table = part.arena->Take(n);
+        const BytesOfRank bytes{part.rank, table, 0, n};
+        DSV4_RETURN_IF_ERROR(up.Copy(reinterpret_cast<const uint8_t*>(tables_.back().data()), n, {&bytes, 1}));
         layer.moe.table = reinterpret_cast<const ExpertWeights*>(table);
       }
     }
@@ -370,50 +375,56 @@ class RankedWeights {
   }
 
   std::vector<Weights> Take() {
-    std::vector<Weights> all;
-    for (Rank& rank : ranks_) {
-      rank.w.storage = std::move(rank.arena);
-      all.push_back(std::move(rank.w));
+    std::vector<Weights> all, slices;
+    for (Part& part : parts_) {
+      part.w.storage = std::move(part.arena);
+      slices.push_back(std::move(part.w));
+      if (part.sharding.slice + 1 < part.sharding.num_slices()) continue;
+      all.push_back(part.sharding.fixed_cuts > 0 ? JoinSlices(std::move(slices)) : std::move(slices.front()));
+      slices.clear();
     }
     return all;
   }
 
  private:
-  struct Rank {
+  // A rank's, or one of its slices, which share an arena; what is whole lies with the first.
+  struct Part {
     Sharding sharding;
+    size_t rank;
     Weights w;
     std::shared_ptr<WeightArena> arena;
   };
 
-  // Calls place(rank, field, slice) wherever a rank has the weight or a part of it.
+  // Calls place(part, field, slice) wherever a rank has the weight or a part of it.
   template <typename Place>
   void ForEachPlace(const WeightRef& ref, const Place& place) {
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      Weights& w = ranks_[r].w;
-      const bool cut = ranks_[r].sharding.count > 1;
-      place(r, FieldOf(ref, w), cut ? SliceOf(ref.row->cut) : Slice::kWhole);
-      if (cut && IsKeptWhole(ref.row->cut)) place(r, WholeOf(ref, w), Slice::kWhole);
+    for (Part& part : parts_) {
+      const bool cut = part.sharding.Of(ref).count > 1, first = part.sharding.slice == 0;
+      const Slice slice = cut ? SliceOf(ref.row->cut) : Slice::kWhole;
+      if (first || slice != Slice::kWhole) place(part, FieldOf(ref, part.w), slice);
+      if (first && cut && IsKeptWhole(ref.row->cut)) place(part, WholeOf(ref, part.w), Slice::kWhole);
     }
   }
 
-  std::vector<Rank> ranks_;
+  std::vector<Part> parts_;  // in the order of ranks, then slices
   std::vector<std::vector<ExpertWeights>> tables_;
 };
 
 }  // namespace
 
-PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement) {
+PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement, int num_slices) {
   PlacedBytes bytes;
   VisitNamedWeights(
       weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        (placement.OnHost(ref) ? bytes.host : bytes.device) += UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
+        (placement.OnHost(ref) ? bytes.host : bytes.device) +=
+            TimesInRank(ref, num_slices) * UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
       },
-      [&](const WeightRef&, const Tensor& t) {
-        if (t) bytes.device += AlignedBytes(t.num_bytes());
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t) bytes.device += TimesInRank(ref, num_slices) * AlignedBytes(t.num_bytes());
       });
   for (const LayerWeights& layer : weights.layers) {
-    bytes.device += AlignedBytes(ExpertTableBytes(layer.moe));
+    bytes.device += num_slices * AlignedBytes(ExpertTableBytes(layer.moe));
   }
   return bytes;
 }
@@ -428,7 +439,8 @@ PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& pl
 
 Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
                                          const ExpertPlacement& placement, const TensorSource* source,
-                                         const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
+                                         const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times,
+                                         int fixed_cuts) {
   auto seconds = [last = std::chrono::steady_clock::now()](auto now) mutable {
     return std::chrono::duration<double>(now - std::exchange(last, now)).count();
   };
@@ -440,7 +452,7 @@ Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, Threa
       },
       [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
 
-  RankedWeights ranks(devices, host);
+  RankedWeights ranks(devices, host, fixed_cuts);
   DSV4_RETURN_IF_ERROR(ranks.Allocate(devices, placement));
   ParallelReader reader(source != nullptr ? source->maps() : std::vector<std::shared_ptr<const MappedFile>>{});
   Uploader up(devices, pool, reader, progress, total);
@@ -475,7 +487,7 @@ Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& h
                               const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
   Device* const one = &device;
   DSV4_ASSIGN_OR_RETURN(std::vector<Weights> ranks,
-                        UploadRanks({&one, 1}, pool, host, placement, source, progress, times));
+                        UploadRanks({&one, 1}, pool, host, placement, source, progress, times, /*fixed_cuts=*/0));
   return std::move(ranks.front());
 }
 

@@ -17,8 +17,8 @@
 
 namespace dsv4::deepseek_v4 {
 
-// Bytes that UploadWeights takes, once it is done.
-PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement);
+// Bytes that UploadWeights takes, once it is done. num_slices: a rank of so many takes, whose first `weights` are.
+PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placement, int num_slices = 1);
 // Of one expert of every layer.
 std::vector<int64_t> UploadedExpertBytes(const Weights& weights);
 
@@ -33,10 +33,11 @@ PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& pl
 // read), kInternal. The result does not need `host`.
 //
 // Of several ranks (shard.h) each gets what is its own: every byte of the files is read once and copied to all devices.
+// fixed_cuts: as of Sharding; each rank's slices are joined then.
 Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, ThreadPool& pool, const Weights& host,
                                          const ExpertPlacement& placement, const TensorSource* source,
                                          const std::function<bool(int64_t done, int64_t total)>& progress,
-                                         LoadTimes* times);
+                                         LoadTimes* times, int fixed_cuts = 0);
 Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
                               const TensorSource* source,
                               const std::function<bool(int64_t done, int64_t total)>& progress, LoadTimes* times);

@@ -1,0 +1,17 @@
+// Engines of ranks on one CPU that are to have the same bits.
+#pragma once
+
+#include <string>
+
+#include "dsv4/engine.h"
+
+namespace dsv4::test {
+
+inline EngineOptions Invariant(EngineOptions options, int ranks) {
+  options.device = ranks == 1 ? "cpu" : "cpu*" + std::to_string(ranks);
+  options.num_threads = 2;
+  options.rank_invariant = true;
+  return options;
+}
+
+}  // namespace dsv4::test

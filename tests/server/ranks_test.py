@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""`dsv4 serve` on two ranks of a CPU: many streams at once, ranks that are compared after every step, and with
+--rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
+
+import os
+import tempfile
+import threading
+import unittest
+
+from support import HAS_NANO, Server, main
+
+LONG = " ".join(f"item {i}," for i in range(120))
+ASKED = [{"prompt": prompt, "max_tokens": 24, "ignore_eos": True, "seed": seed, "temperature": 0.8 if seed % 2 else 0, "logprobs": 3}
+         for seed, prompt in enumerate(["Once upon", "A list of", LONG, LONG + " and", "The capital of", "x"])]
+
+
+@unittest.skipUnless(HAS_NANO, "the nano model is not in models/nano")
+@unittest.skipIf("--device" in os.environ.get("DSV4_TEST_SERVE", ""), "the tests' flags name a device already")
+class Ranks(unittest.TestCase):
+    def start(self, *args):
+        server = Server("--kv-budget", "200MiB", *args)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def ask_all(self, server):
+        """All of them at once."""
+        replies = [None] * len(ASKED)
+
+        def ask(i):
+            replies[i] = server.post("/v1/completions", ASKED[i])
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(ASKED))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for reply in replies:
+            self.assertEqual(reply.status, 200, reply.body)
+        return [(r.json["choices"][0]["text"], r.json["choices"][0]["logprobs"]["token_logprobs"]) for r in replies]
+
+    def test_answers_are_one_ranks_where_that_is_asked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            answers = []
+            for device in ("cpu*2", "cpu"):
+                # batch-invariant: a row that is computed has the bits of one that comes from a file
+                server = self.start("--device", device, "--rank-invariant", "--batch-invariant", "--kv-disk", folder)
+                if device == "cpu":  # goes on from what two ranks have computed and written
+                    usage = server.post("/v1/completions", ASKED[2]).json["usage"]
+                    self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 100)
+                answers.append(self.ask_all(server))
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual(answers[0], answers[1])
+
+    def test_ranks_agree_after_every_step(self):
+        server = self.start("--device", "cpu*2", "--check-ranks")
+        self.ask_all(server)
+        self.ask_all(server)  # from the prefix cache
+        self.assertEqual(server.get("/health").status, 200)
+        self.assertNotIn("differ", server.read_log())
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    main()
