@@ -1,6 +1,7 @@
 #include "engine/ranks.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -53,13 +54,15 @@ bool Ranks::RecordsNext(const Step& step, Regime rows) const {
 
 Status Ranks::Run(const std::function<Status(int)>& job) {
   if (count() == 1) return job(0);
+  const auto on_rank = [&](int r) {
+    // the caller uses the leader's
+    const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());
+    runner(r).device().Bind();
+    return job(r);
+  };
+  // By reference: functions of so few words allocate nothing.
   const Status ran = threads_.Run(
-      [&](int r) {
-        // the caller uses the leader's
-        const PoolUse use(r == 0 ? nullptr : ranks_[static_cast<size_t>(r)].pool.get());
-        runner(r).device().Bind();
-        return job(r);
-      },
+      std::cref(on_rank),
       [this](int r, const Status& why) { exchange_->FailRank(r, why, /*in_pass=*/true); });
   const Status exchanged = exchange_->status();
   return exchanged.ok() ? ran : exchanged;
@@ -74,10 +77,11 @@ Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const
   if (RecordsNext(step, rows)) {
     DSV4_RETURN_IF_ERROR(Run([&](int r) { return runner(r).Prepare(StepOf(r, step), rows), Status{}; }));
   }
-  return Run([&](int r) {
+  const auto forward = [&](int r) {
     runner(r).Forward(StepOf(r, step), rows, r == 0 ? take : TakeLogits());
     return runner(r).device().Synchronize();
-  });
+  };
+  return Run(std::cref(forward));
 }
 
 Status Ranks::Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,
