@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace dsv4 {
@@ -66,7 +67,12 @@ int ThreadPool::Parts(int64_t n, int64_t grain) const {
 void ThreadPool::RunPart(const Job& job, int part) const {
   const int64_t begin = job.n * part / job.parts;
   const int64_t end = job.n * (part + 1) / job.parts;
-  if (begin < end) job.run(job.context, begin, end, part);
+  if (begin >= end) return;
+  try {
+    job.run(job.context, begin, end, part);
+  } catch (const std::bad_alloc&) {
+    out_of_memory_.store(true, std::memory_order_relaxed);
+  }
 }
 
 bool ThreadPool::Polls(int spins) const {
@@ -84,9 +90,10 @@ void ThreadPool::Run(const Job& job) {
   RunPart(job, 0);
   for (int spins = 0;; ++spins) {
     const int pending = pending_.load(std::memory_order_acquire);
-    if (pending == 0) return;
+    if (pending == 0) break;
     if (!Polls(spins)) pending_.wait(pending, std::memory_order_acquire);
   }
+  if (out_of_memory_.exchange(false, std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
 void ThreadPool::Work(int worker) {

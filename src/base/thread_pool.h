@@ -29,7 +29,8 @@ class ThreadPool {
   int num_nodes() const { return num_nodes_; }               // of memory that pinned threads are spread over
 
   // Calls fn(begin, end, thread) for contiguous parts of [0, n), the calling thread included; returns when all are
-  // done. `grain`: no part is smaller, so small work stays on few threads. Not reentrant.
+  // done. `grain`: no part is smaller, so small work stays on few threads. Not reentrant. Throws std::bad_alloc where a
+  // part did, once all are done; others must not throw.
   template <typename Fn>
   void ParallelFor(int64_t n, int64_t grain, const Fn& fn) {
     const int parts = Parts(n, grain);
@@ -66,6 +67,7 @@ class ThreadPool {
   Job job_;
   std::atomic<uint64_t> generation_{0};  // one more for every job
   std::atomic<int> pending_{0};          // workers that have not finished the present job
+  mutable std::atomic<bool> out_of_memory_{false};  // a part of the present job threw std::bad_alloc
   std::atomic<bool> stop_{false};
   std::atomic<int> uses_{0};             // PoolUse objects that live
   std::vector<std::thread> workers_;

@@ -162,6 +162,25 @@ TEST(ThreadPool, PinnedThreadsStayOnTheirCores) {
   EXPECT_EQ(UsableCores().size(), cores.size());
 }
 
+TEST(ThreadPool, MemoryThatRunsOutOnAnyThreadIsTheCallersError) {
+  ThreadPool pool(4);
+  for (int64_t bad = 0; bad < 4; ++bad) {
+    std::atomic<int> done{0};
+    const auto work = [&](int64_t begin, int64_t, int) {
+      if (begin == bad) throw std::bad_alloc();
+      ++done;
+    };
+    EXPECT_THROW(pool.ParallelFor(4, 1, work), std::bad_alloc);
+    EXPECT_EQ(done, 3);  // all have ended by then
+  }
+  int64_t sum = 0;
+  pool.ParallelFor(1, 1, [&](int64_t, int64_t end, int) { sum += end; });
+  std::atomic<int> parts{0};
+  pool.ParallelFor(4, 1, [&](int64_t, int64_t, int) { ++parts; });
+  EXPECT_EQ(sum, 1);
+  EXPECT_EQ(parts, 4);
+}
+
 TEST(ThreadPool, ZeroMeansOnePerUsableCore) {
   EXPECT_GE(NumUsableCores(), 1);
   EXPECT_EQ(ThreadPool(0).num_threads(), NumUsableCores());
