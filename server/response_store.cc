@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "json.h"
+#include "memory_reserve.h"
 
 namespace dsv4::server {
 
@@ -25,6 +27,18 @@ bool IsResponseId(std::string_view id) {
 }
 
 size_t SizeOf(const StoredResponse& r) { return r.tenant.size() + r.response.size() + r.items.size(); }
+
+// nullptr: remove. What cannot be written stays in memory alone.
+void WriteOrRemove(const std::string& path, const StoredResponse* response) {
+  std::error_code error;
+  if (response == nullptr) {
+    fs::remove(path, error);
+    return;
+  }
+  std::ofstream file(path + ".tmp", std::ios::binary);
+  file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
+  if (file) fs::rename(path + ".tmp", path, error);
+}
 
 }  // namespace
 
@@ -159,14 +173,10 @@ void ResponseStore::Run() {
     const auto [id, response] = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    std::error_code error;
-    const std::string path = PathOf(id);
-    if (response == nullptr) {
-      fs::remove(path, error);
-    } else {
-      std::ofstream file(path + ".tmp", std::ios::binary);
-      file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
-      if (file) fs::rename(path + ".tmp", path, error);  // else it stays in memory alone
+    try {
+      WriteOrRemove(PathOf(id), response.get());
+    } catch (const std::bad_alloc&) {
+      RefillMemoryReserve();  // it stays in memory alone, or its file until the next start
     }
     lock.lock();
     if (response != nullptr) queued_bytes_ -= SizeOf(*response);

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include <boost/asio/ip/tcp.hpp>
 
 #include "access.h"
 #include "dsv4/version.h"
+#include "memory_reserve.h"
 
 namespace dsv4::server {
 
@@ -151,6 +153,8 @@ SpanExporter::Counts SpanExporter::counts() const {
 
 void SpanExporter::Run() {
   auto next_word = std::chrono::steady_clock::time_point::min();
+  std::vector<Json> batch;
+  batch.reserve(kMaxBatch);  // taking one needs no memory
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
@@ -158,18 +162,25 @@ void SpanExporter::Run() {
     wake_.wait_for(lock, kGather, [this] { return stop_ || waiting_.size() >= kMaxBatch; });
     const size_t n = std::min(waiting_.size(), kMaxBatch);
     const auto end = waiting_.begin() + static_cast<ptrdiff_t>(n);
-    const std::vector<Json> batch(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+    batch.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
-    const Status status = Post(batch);
-    const auto now = std::chrono::steady_clock::now();
-    if (!status.ok() && on_error_ && now > next_word) {
-      next_word = now + kTellAgain;
-      on_error_(status.message());
+    bool sent = false;
+    try {
+      const Status status = Post(batch);
+      sent = status.ok();
+      const auto now = std::chrono::steady_clock::now();
+      if (!sent && on_error_ && now > next_word) {
+        next_word = now + kTellAgain;
+        on_error_(status.message());
+      }
+    } catch (const std::bad_alloc&) {
+      RefillMemoryReserve();  // the batch counts as dropped
     }
+    batch.clear();
     lock.lock();
-    (status.ok() ? counts_.sent : counts_.dropped) += n;
-    if (stop_ && !status.ok()) {  // nobody is there: the end does not wait for more
+    (sent ? counts_.sent : counts_.dropped) += n;
+    if (stop_ && !sent) {  // nobody is there: the end does not wait for more
       counts_.dropped += waiting_.size();
       return;
     }
