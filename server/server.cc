@@ -33,6 +33,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
+constexpr size_t kShortBody = size_t{128} << 10;  // read within some 50 ms: never behind long ones alone
 constexpr int kCompileThreads = 2;
 constexpr size_t kMaxQueuedCompiles = 256;
 constexpr size_t kMaxIdleBody = size_t{64} << 10;  // of requests whose route takes none
@@ -134,7 +135,7 @@ class Server {
                      .on_failure = [this](const std::string& id, const std::string& what) {
                        log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
                      }});
-    workers_.emplace(2, kMaxQueuedReads);
+    workers_.emplace(2, 1, kMaxQueuedReads);
     if (!options_.kv_disk.empty()) {
       Gauges gauges;
       scheduler_->Fill(&gauges);
@@ -266,7 +267,8 @@ class Server {
     if (IsQuick(request.path)) return Quick(*exchange);
     const RouteEntry& route = *FindRoute(request.path, request.method == "HEAD" ? "GET" : request.method);
     if (route.method == "POST") TellThroughput();
-    if (workers_->Post([this, &route, exchange] { Serve(route, exchange); })) return;
+    const auto length = request.body.size() <= kShortBody ? Workers::Length::kShort : Workers::Length::kLong;
+    if (workers_->Post(length, [this, &route, exchange] { Serve(route, exchange); })) return;
     ApiError error(429, "too many requests wait to be read");
     error.retry_after_s = 1;
     RespondError(*exchange, route.form, error);

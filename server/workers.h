@@ -12,19 +12,26 @@ namespace dsv4::server {
 
 class Workers {
  public:
-  Workers(int num_threads, size_t max_queued);
+  // num_for_short: further threads, for short calls alone; so long calls never keep them all.
+  Workers(int num_threads, int num_for_short, size_t max_queued);
   ~Workers();  // finishes what is queued
 
+  enum class Length { kShort, kLong };
   // False: too much is queued already. A call that runs out of memory is dropped, and the thread goes on.
-  bool Post(std::function<void()> call);
+  bool Post(Length length, std::function<void()> call);
 
  private:
-  void Run();
+  struct Call {
+    Length length;
+    std::function<void()> run;
+  };
+  void Run(bool short_only);
+  std::deque<Call>::iterator Next(bool short_only);
 
   const size_t max_queued_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;
+  std::deque<Call> queue_;
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

@@ -19,7 +19,7 @@ bool CompileQueue::Post(std::function<void()> call, const std::shared_ptr<std::a
     if (stopping_) *cancelled = true;
     flags_.push_back(cancelled);
   }
-  return workers_.Post(std::move(call));
+  return workers_.Post(Workers::Length::kLong, std::move(call));
 }
 
 }  // namespace dsv4::server

@@ -13,7 +13,7 @@ namespace dsv4::server {
 
 class CompileQueue {
  public:
-  CompileQueue(int num_threads, size_t max_queued) : workers_(num_threads, max_queued) {}
+  CompileQueue(int num_threads, size_t max_queued) : workers_(num_threads, 0, max_queued) {}
   ~CompileQueue();  // all are cancelled; what is queued has its turn, to say so
 
   // `cancelled` ends what `call` compiles; the caller may set it, too. False: too much is queued already.

@@ -11,31 +11,59 @@
 namespace dsv4::server {
 namespace {
 
-TEST(Workers, TakeNoMoreThanTheirQueueHolds) {
+using Length = Workers::Length;
+
+// Calls that have begun stay until they may end.
+struct Held {
   std::atomic<bool> open{false};
   std::atomic<int> begun{0}, done{0};
-  {
-    Workers workers(2, 3);
-    const auto call = [&] {
-      ++begun;
-      while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      ++done;
-    };
-    for (int i = 0; i < 2; ++i) EXPECT_TRUE(workers.Post(call));
-    for (int i = 0; i < 10000 && begun < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(workers.Post(call));
-    EXPECT_FALSE(workers.Post(call));
-    open = true;
+  void Run() {
+    ++begun;
+    while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++done;
   }
-  EXPECT_EQ(done, 5);
+  void WaitForBegun(int n) const {
+    for (int i = 0; i < 10000 && begun < n; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(begun, n);
+  }
+};
+
+TEST(Workers, TakeNoMoreThanTheirQueueHolds) {
+  Held held;
+  {
+    Workers workers(2, 1, 3);
+    const auto call = [&] { held.Run(); };
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(workers.Post(Length::kShort, call));
+    held.WaitForBegun(3);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(workers.Post(Length::kShort, call));
+    EXPECT_FALSE(workers.Post(Length::kShort, call));
+    held.open = true;
+  }
+  EXPECT_EQ(held.done, 6);
+}
+
+TEST(Workers, LongCallsLeaveAThreadForShortOnes) {
+  Held held;
+  std::atomic<bool> ran{false};
+  {
+    Workers workers(2, 1, 10);
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(workers.Post(Length::kLong, [&] { held.Run(); }));
+    held.WaitForBegun(2);
+    EXPECT_TRUE(workers.Post(Length::kShort, [&] { ran = true; }));
+    for (int i = 0; i < 10000 && !ran; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(ran);
+    EXPECT_EQ(held.begun, 2);
+    held.open = true;
+  }
+  EXPECT_EQ(held.done, 4);
 }
 
 TEST(Workers, GoOnWhereMemoryRanOut) {
   std::atomic<bool> ran{false};
   {
-    Workers workers(1, 10);
-    EXPECT_TRUE(workers.Post([] { throw std::bad_alloc(); }));
-    EXPECT_TRUE(workers.Post([&] { ran = true; }));
+    Workers workers(1, 0, 10);
+    EXPECT_TRUE(workers.Post(Length::kLong, [] { throw std::bad_alloc(); }));
+    EXPECT_TRUE(workers.Post(Length::kLong, [&] { ran = true; }));
   }
   EXPECT_TRUE(ran);
 }
