@@ -135,17 +135,19 @@ class Scheduler {
   const SchedulerOptions options_;
   Metrics& metrics_;
   const std::function<void(std::function<void()>)> post_;
-  PrefixCache cache_;
-  ExpertWatch expert_watch_;
-  const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
-  const std::optional<TokenId> user_marker_;  // the token in front of what a user says
 
-  // Guarded by mutex_.
+  // Guarded by mutex_. In front of the cache, whose threads call Wake from the beginning.
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<SequencePtr> submitted_;
   bool changed_ = false;
   bool stop_ = false;
+  std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
+
+  PrefixCache cache_;
+  ExpertWatch expert_watch_;
+  const std::optional<TokenId> dsml_marker_;  // the token that marks tags of tool calls
+  const std::optional<TokenId> user_marker_;  // the token in front of what a user says
 
   // Of the engine's thread.
   std::deque<SequencePtr> waiting_;
@@ -158,7 +160,6 @@ class Scheduler {
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> device_failed_{false};
-  std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
   std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
   std::unique_ptr<MaskWorkers> mask_workers_;
   std::thread thread_;                     // last: it uses all of the above

@@ -84,7 +84,11 @@ inline std::string StatusLine(const std::string& reply) { return reply.substr(0,
 
 class Http : public ::testing::Test {
  protected:
-  ~Http() override { Stop(); }
+  ~Http() override {
+    Stop();
+    held_.reset();
+    server_.reset();  // tells what it closes
+  }
   void Stop() {
     if (!thread_.joinable()) return;
     server_->Stop();
