@@ -153,7 +153,7 @@ TEST(CudaHostExperts, TwoSlotsALayerUnderABatchGiveTheSameTokens) {
     Random random(31);
     int64_t begun = 0;
     EXPECT_EQ(DecodedTokens(*engine, [&] { begun += SwapOn(*engine, random); }), want) << device;
-    EXPECT_GT(begun, 40) << device;  // four at a time take some seven steps
+    EXPECT_GT(begun, 3 * kMostSwapsAtOnce) << device;  // round after round: their copies take some 25 of these steps
     const ExpertUse use = engine->expert_use().value();
     EXPECT_GT(use.moved_bytes, 0);
     EXPECT_LT(use.chosen_resident, use.chosen / 4) << device;
