@@ -79,9 +79,9 @@ class PrefixCache {
   struct Texts {
     // the server encoded the prompt and the model wrote the rest: they say how it is split
     bool of_ids = false;
-    // how the encoder writes the same conversation, where that may differ from what the model
+    // how the encoder writes the same conversation, where that may differ from what the model wrote (white space
+    // around calls, the form of their arguments); "": none
     RenderedPrompt rendered = {};
-                                    // wrote (white space around calls, the form of their arguments); "": none
   };
   void Put(const std::string& tenant, std::shared_ptr<const KvSnapshot> snapshot, std::span<const TokenId> ids,
            const Texts& texts);

@@ -83,9 +83,9 @@ struct EngineOptions {
   // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
   bool batch_invariant = false;
   PromptInputs prompt_inputs = PromptInputs::kByLength;
-  // GPU: of one pass; more take several. A larger number is faster than several passes, and
+  // GPU: of one pass; more take several. A larger number is faster than several passes, and the bits of a row then
+  // depend on whether its pass has more than kMaxDecodeRows
   int64_t max_decode_rows = kMaxDecodeRows;
-                                   // the bits of a row then depend on whether its pass has more than kMaxDecodeRows
   // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
   bool exchange_by_events = false;
   float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
@@ -94,26 +94,25 @@ struct EngineOptions {
   bool rank_invariant = false;
   bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
   AmxUse amx = AmxUse::kOff;       // CPU
-  // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result
+  // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result depends on it
+  // (docs/formats.md, 3.1)
   bool tight_experts = true;
-                                   // depends on it (docs/formats.md, 3.1)
   Speculate speculate = Speculate::kOff;
   int64_t draft_tokens = 0;        // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
-  // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0:
+  // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0: drafts are as
+  // long as measured times of steps make worth while
   float draft_threshold = -1;
-                                   // drafts are as long as measured times of steps make worth while
-  // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to
+  // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to the plan, for tests
   int64_t gpu_memory = 0;
-                                   // the plan, for tests
   // of each layer, that a GPU holds at most, the others are on the host (docs/offload.md); 0: as many as fit. On a CPU
+  // likewise
   int64_t expert_slots = 0;
-                                   // likewise
-  // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the
+  // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the disk
+  // beyond it, as their pages are needed; 0: what is free
   int64_t host_memory = 0;
-                                   // disk beyond it, as their pages are needed; 0: what is free
-  // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a
+  // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a sixteenth of
+  // smaller GPUs), or one sequence of max_context where that is more
   int64_t kv_room = 0;
-                                   // sixteenth of smaller GPUs), or one sequence of max_context where that is more
   // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
   std::string expert_counts = {};
   bool count_experts = false;      // Engine::expert_use has counts; they are taken anyway where experts are on the host
@@ -157,16 +156,16 @@ enum class LogitRows : uint8_t {
 
 // On a GPU the kernels for a row follow from what it is, not from what shares its step: tokens of a prompt are computed
 // in one of three ways, by how many of its tokens the request computes in all (up to 128, as decode rows are; up to
-// 1,024; more: docs/numerics.md,
-// 3.1). Whoever cuts a prompt into several steps names that number in each of them; then the cuts change no bit.
+// 1,024; more: docs/numerics.md, 3.1). Whoever cuts a prompt into several steps names that number in each of them; then
+// the cuts change no bit.
 struct StepItem {
   Session* session;
   std::span<const TokenId> tokens;   // at least one
   LogitRows rows = LogitRows::kLast;
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
-  // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the
+  // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the request computes
+  // so many tokens, those of this and of its other steps
   int64_t prompt_tokens = 0;
-                              // request computes so many tokens, those of this and of its other steps
 };
 
 // Asked before each draw of an item: which tokens may be drawn, as Sampler::Sample takes it (a bit each; empty: all).
