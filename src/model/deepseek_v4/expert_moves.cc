@@ -3,45 +3,31 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/deepseek_v4/expert_matrices.h"
 #include "model/deepseek_v4/weight_arena.h"
-#include "ops/pack_weight/pack_weight.h"
 
 namespace dsv4::deepseek_v4 {
 
 namespace {
 
-constexpr auto kMatrices = {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down};
-
-int64_t PlacedCodeBytes(const QuantTensor& m) {
-  return m.layout == WeightLayout::kTiles ? PackedCodeBytes(m) : m.rows * m.row_bytes();
-}
-int64_t PlacedScaleBytes(const QuantTensor& m) {
-  if (m.block_scale == nullptr) return 0;
-  return m.layout == WeightLayout::kTiles ? PackedScaleBytes(m) : FileScaleBytes(m);
-}
 int64_t PlacedExpertBytes(const ExpertWeights& e) {
   int64_t bytes = 0;
-  for (const auto m : kMatrices) bytes += AlignedBytes(PlacedCodeBytes(e.*m)) + AlignedBytes(PlacedScaleBytes(e.*m));
+  for (const auto m : kExpertMatrices)
+    bytes += AlignedBytes(PlacedCodeBytes(e.*m)) + AlignedBytes(PlacedScaleBytes(e.*m));
   return bytes;
 }
 
 bool SizedAlike(const ExpertWeights& a, const ExpertWeights& b) {
-  return std::all_of(kMatrices.begin(), kMatrices.end(), [&](const auto m) {
+  return std::ranges::all_of(kExpertMatrices, [&](const auto m) {
     const QuantTensor &x = a.*m, &y = b.*m;
     return x.layout == y.layout && PlacedCodeBytes(x) == PlacedCodeBytes(y) &&
            PlacedScaleBytes(x) == PlacedScaleBytes(y) && x.scale_row_offset == 0 && y.scale_row_offset == 0;
   });
 }
 
-// `e` where `other`, which is sized alike, lies.
-ExpertWeights InPlaceOf(ExpertWeights e, const ExpertWeights& other) {
-  for (const auto m : kMatrices) (e.*m).codes = (other.*m).codes, (e.*m).block_scale = (other.*m).block_scale;
-  return e;
-}
-
 // `e` in a free place from `at` on.
 ExpertWeights InFreePlace(ExpertWeights e, const uint8_t* at) {
-  for (const auto m : kMatrices) {
+  for (const auto m : kExpertMatrices) {
     (e.*m).codes = at;
     at += AlignedBytes(PlacedCodeBytes(e.*m));
     if ((e.*m).block_scale == nullptr) continue;
@@ -89,7 +75,7 @@ int64_t ExpertMoves::Begin(std::span<const ExpertSwap> swaps, std::span<const La
 void ExpertMoves::Start() {
   copies_->AfterWork();  // what is in the places that are written has been read then
   for (const ExpertMove& move : turns_[turn_]) {
-    for (const auto m : kMatrices) {
+    for (const auto m : kExpertMatrices) {
       const QuantTensor &from = move.from.*m, &to = move.to.*m;
       copies_->Copy(const_cast<uint8_t*>(to.codes), from.codes, PlacedCodeBytes(from));
       copies_->Copy(const_cast<uint8_t*>(to.block_scale), from.block_scale, PlacedScaleBytes(from));

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "model/deepseek_v4/expert_matrices.h"
 #include "model/deepseek_v4/weight_arena.h"
 #include "ops/pack_weight/pack_weight.h"
 
@@ -166,10 +167,7 @@ void ExpertStreams::Follow(Device& device, int64_t layer, int64_t expert, const 
   l.matrices[e] = now;
   l.group_of[e] = 0;
   if (const auto fetched = l.places.find(now.gate.codes); fetched != l.places.end()) {
-    for (QuantTensor ExpertMatrices::* m : {&ExpertMatrices::gate, &ExpertMatrices::up, &ExpertMatrices::down}) {
-      const QuantTensor& place = fetched->second.matrices.*m;
-      (l.matrices[e].*m).codes = place.codes, (l.matrices[e].*m).block_scale = place.block_scale;
-    }
+    l.matrices[e] = InPlaceOf(now, fetched->second.matrices);
     l.group_of[e] = fetched->second.group;
     schedule_->Forget();
   }

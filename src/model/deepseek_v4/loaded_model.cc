@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "model/deepseek_v4/draft.h"
+#include "model/deepseek_v4/expert_matrices.h"
 #include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "ops/pack_weight/pack_weight.h"
@@ -24,13 +25,11 @@ using VisitFn = std::function<void(const void*, int64_t, float)>;
 // Its codes and scales.
 void VisitMatrix(const QuantTensor& m, const VisitFn& visit) {
   if (!m) return;
-  const bool tiles = m.layout == WeightLayout::kTiles;
-  visit(m.codes, tiles ? PackedCodeBytes(m) : m.rows * m.row_bytes(), m.global_scale);
-  if (m.block_scale == nullptr) return;
+  visit(m.codes, PlacedCodeBytes(m), m.global_scale);
   // Of a view into a grid of scales, those of its own rows.
-  const int64_t first = m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
-  if (const int64_t bytes = tiles ? PackedScaleBytes(m) : FileScaleBytes(m); bytes > 0)
-    visit(m.block_scale + (tiles ? 0 : first), bytes, 1.0f);
+  const bool tiles = m.layout == WeightLayout::kTiles;
+  const int64_t first = tiles ? 0 : m.scale_row_offset / kFp8BlockSize * FileScaleRowBytes(m);
+  if (const int64_t bytes = PlacedScaleBytes(m); bytes > 0) visit(m.block_scale + first, bytes, 1.0f);
 }
 
 // KV rows and index keys that one sequence's step reads.
@@ -92,7 +91,7 @@ void BoundModel::VisitBytes(const VisitFn& visit) const {
 void BoundModel::VisitSlice(int slice, const VisitFn& visit) const {
   const auto k = static_cast<size_t>(slice);
   const auto visit_expert = [&](const ExpertWeights& e) {
-    for (const QuantTensor* m : {&e.gate, &e.up, &e.down}) VisitMatrix(*m, visit);
+    for (const auto m : kExpertMatrices) VisitMatrix(e.*m, visit);
   };
   for (const LayerWeights& layer : model_.weights.layers) {
     const HeadWeights& heads = layer.attn.slices[k];
@@ -149,7 +148,7 @@ std::vector<LinearShape> BoundModel::LinearShapes() const {
     for (const CompressorWeights* c : {&a.compressor, &a.indexer.compressor}) add(c->kv_proj), add(c->gate_proj);
     add(a.indexer.q_b), add(a.indexer.weights_proj);
     add(layer.moe.router);
-    for (const QuantTensor* m : {&layer.moe.shared.gate, &layer.moe.shared.up, &layer.moe.shared.down}) add(*m);
+    for (const auto m : kExpertMatrices) add(layer.moe.shared.*m);
   }
   for (const QuantTensor* m : {&w.draft.embed_proj, &w.draft.hidden_proj, &w.draft.main_proj}) add(*m);
   add(w.head);

@@ -5,13 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "model/deepseek_v4/expert_matrices.h"
 #include "ops/pack_weight/tight.h"
 
 namespace dsv4::deepseek_v4 {
 
 namespace {
-
-std::array<QuantTensor*, 3> MatricesOf(ExpertWeights& e) { return {&e.gate, &e.up, &e.down}; }
 
 bool IsFp4(const QuantTensor& m) { return m && TightOf(m.format) != m.format; }
 
@@ -23,7 +22,7 @@ void UseTightTilesIn(ThreadPool* pool, std::vector<ExpertWeights>& experts) {
     for (int64_t e = begin; e < end; ++e) {
       const auto at = static_cast<size_t>(e);
       for (size_t i = 0; i < 3 && all; ++i) {
-        const QuantTensor& m = *MatricesOf(experts[at])[i];
+        const QuantTensor& m = experts[at].*kExpertMatrices[i];
         const std::optional<int> base = IsFp4(m) ? FindTightBase(m) : std::nullopt;
         if (!base) all = false;
         bases[at][i] = base.value_or(0);
@@ -33,7 +32,7 @@ void UseTightTilesIn(ThreadPool* pool, std::vector<ExpertWeights>& experts) {
   if (!all) return;
   for (size_t e = 0; e < experts.size(); ++e) {
     for (size_t i = 0; i < 3; ++i) {
-      QuantTensor& m = *MatricesOf(experts[e])[i];
+      QuantTensor& m = experts[e].*kExpertMatrices[i];
       m.format = TightOf(m.format);
       m.exponent_base = static_cast<int16_t>(bases[e][i]);
     }
@@ -49,7 +48,7 @@ void UseTightTiles(ThreadPool* pool, Weights* weights) {
 void UseWideTiles(Weights* weights) {
   for (LayerWeights& layer : weights->layers) {
     for (ExpertWeights& e : layer.moe.experts) {
-      for (QuantTensor* m : MatricesOf(e)) m->format = FormatOfRows(m->format), m->exponent_base = 0;
+      for (const auto m : kExpertMatrices) (e.*m).format = FormatOfRows((e.*m).format), (e.*m).exponent_base = 0;
     }
   }
 }
