@@ -90,6 +90,7 @@ Status DecodeLoop::QueueDraw(int64_t k) {
 Status DecodeLoop::Take(LiveItem& l, int32_t drawn) {
   l.session->ReserveTokens(2);
   l.session->Commit({&l.next, 1});
+  if (!step_.keeps_drafts) l.session->SkipDrafts();
   const SampledToken token{.id = drawn};
   DSV4_RETURN_IF_ERROR(CheckDrawn(token.id));
   l.sampler->Count(token.id);

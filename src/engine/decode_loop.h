@@ -26,6 +26,9 @@ class DecodeLoop {
   DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items, const TokenFn& on_token,
              std::vector<LiveItem>& live);
 
+  // Whether steps keep what a draft module reads later; they do without this.
+  void KeepDrafts(bool keeps) { step_.keeps_drafts = keeps; }
+
   // Until none is live or `pause` says so, which is asked behind every step's tokens: one more step is queued by then,
   // and ends first. Errors as of Engine::Decode. Throws std::bad_alloc.
   Status Run(const std::function<bool()>& pause = {});

@@ -65,7 +65,9 @@ class DecodeSteps {
  private:
   void PlaceRows(std::span<const Draw> draws);
   StepWork WorkOfModel() const { return masked() ? StepWork::kModel : StepWork::kModelAndDraw; }
-  RepeatedStep Repeated(StepWork work) const { return RepeatedStep::OneEach(work, sampled_.dim(0)); }
+  RepeatedStep Repeated(StepWork work) const {
+    return {work, sampled_.dim(0), sampled_.dim(0), work == StepWork::kDraw || view_.keeps_drafts};
+  }
   void RunModel();
   void DrawAll();
   void Fetch(int64_t k);

@@ -47,9 +47,14 @@ double DraftPolicy::Expect(int64_t rows, int64_t sequences) const {
                                                        more(rows - widest, widest - sequences));
 }
 
-DraftPolicy::Trial& DraftPolicy::TrialOf(int64_t sequences) {
+size_t DraftPolicy::SizeOf(int64_t sequences) {
   const auto size = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(sequences, 1)))) - 1;
-  return trials_[std::min(size, trials_.size() - 1)];
+  return std::min(size, std::tuple_size_v<decltype(trials_)> - 1);
+}
+
+bool DraftPolicy::Rests(int64_t sequences) const {
+  const Trial& trial = trials_[SizeOf(sequences)];
+  return threshold_ < 0 && !trial.Pays() && trial.idle < trial.wait;
 }
 
 bool DraftPolicy::Wants(int64_t sequences) {

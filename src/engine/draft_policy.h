@@ -46,6 +46,8 @@ class DraftPolicy {
   // Whether drafts for a step of `sequences` should be made at all: while they have not lost what they may, else at
   // long intervals for as long as that takes again.
   bool Wants(int64_t sequences);
+  // Whether drafts have lost, and are not yet due again.
+  bool Rests(int64_t sequences) const;
   // What making drafts and verifying them, which Cut has cut, gave: tokens and seconds beside those of a step without.
   void AddGain(int64_t sequences, int64_t tokens, double seconds);
 
@@ -69,7 +71,8 @@ class DraftPolicy {
     double hoped = 8, accepted = 8;
   };
 
-  Trial& TrialOf(int64_t sequences);
+  static size_t SizeOf(int64_t sequences);
+  Trial& TrialOf(int64_t sequences) { return trials_[SizeOf(sequences)]; }
   void CutByTimes(std::span<Draft> drafts, int64_t room);
   // The number of candidates, likeliest first, that is worth most; `survivals` falls.
   int64_t Best(std::span<const float> survivals, int64_t sequences) const;

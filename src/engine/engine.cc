@@ -226,6 +226,7 @@ Status EngineImpl::RunPass(int64_t budget) {
   for (Part& part : parts) {
     if (part.taken == 0) continue;
     part.session->Commit(part.tokens.first(static_cast<size_t>(part.taken)));
+    if (!step_.keeps_drafts) part.session->SkipDrafts();
     part.logits += part.num_rows * info_.vocab_size;
     part.tokens = part.tokens.subspan(static_cast<size_t>(part.taken));
   }

@@ -86,6 +86,9 @@ class EngineImpl : public Engine {
   Drafting& drafting() { return drafting_; }
   Repicker& repicker() { return repicker_; }
 
+  // Whether steps write what a draft module reads (Step::keeps_drafts); they do without this.
+  void KeepDrafts(bool keeps) { step_.keeps_drafts = keeps; }
+
   // Runs a checked part to its end. On an error (memory) before the first pass nothing has changed.
   Status RunPart(const Part& part);
 

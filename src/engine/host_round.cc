@@ -14,7 +14,10 @@ Status HostRound::Run(std::span<const RoundSequence> sequences) {
     step_.push_back({.session = sequences[i].item->session, .tokens = sequences[i].tokens, .rows = LogitRows::kAll,
                      .logits = &logits_[i]});
   }
-  return engine_.Step(step_);
+  engine_.KeepDrafts(keeps_drafts_);
+  const Status status = engine_.Step(step_);
+  engine_.KeepDrafts(true);
+  return status;
 }
 
 Result<SampledToken> HostRound::Draw(size_t i, size_t row) {

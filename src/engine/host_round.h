@@ -14,6 +14,7 @@ class HostRound : public RoundStep {
   // `engine` outlives it.
   explicit HostRound(EngineImpl& engine) : engine_(engine) {}
 
+  void KeepDrafts(bool keeps) override { keeps_drafts_ = keeps; }
   Status Run(std::span<const RoundSequence> sequences) override;
   Result<SampledToken> Draw(size_t i, size_t row) override;
 
@@ -22,6 +23,7 @@ class HostRound : public RoundStep {
   std::span<const RoundSequence> sequences_;
   std::vector<std::vector<float>> logits_;  // of sequences_
   std::vector<StepItem> step_;
+  bool keeps_drafts_ = true;
 };
 
 }  // namespace dsv4

@@ -13,6 +13,7 @@ class UnheardDrafter : public Drafter {
  public:
   explicit UnheardDrafter(Drafter& inner) : inner_(inner) {}
   int64_t max_tokens() const override { return inner_.max_tokens(); }
+  bool is_free() const override { return inner_.is_free(); }
   Status Propose(std::span<Draft> drafts) override { return inner_.Propose(drafts); }
 
  private:
@@ -31,12 +32,16 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
   return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
 }
 
-Status DecodeEachWay(Engine& engine, int64_t most_drafts) {
+Status DecodeEachWay(Engine& engine, int64_t* most_drafts) {
   constexpr int64_t kPlain = 8;
   constexpr int kRuns = 2;  // the first one records
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, engine.NewSession());
   DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, false, kPlain));
-  for (int64_t drafts = 1; drafts <= most_drafts; ++drafts) {
+  const int64_t most = std::exchange(*most_drafts, 0);
+  const Status plain = DecodeSome(engine, *session, true, kPlain);  // keeps what the module reads
+  *most_drafts = most;
+  DSV4_RETURN_IF_ERROR(plain);
+  for (int64_t drafts = 1; drafts <= most; ++drafts) {
     for (int run = 0; run < kRuns; ++run)
       DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
   }
@@ -50,7 +55,7 @@ Status EngineImpl::MeasureDrafts() {
   std::unique_ptr<Drafter> drafter = std::move(drafting_.drafter);
   drafting_.drafter = std::make_unique<UnheardDrafter>(*drafter);
   drafting_.UsePolicy(0);  // all that is drafted is verified
-  const Status status = DecodeEachWay(*this, drafting_.max_tokens);
+  const Status status = DecodeEachWay(*this, &drafting_.max_tokens);
   drafting_.UsePolicy();
   drafting_.drafter = std::move(drafter);
   drafting_.counts = {};

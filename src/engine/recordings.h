@@ -22,6 +22,7 @@ enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw, kDraft };
 struct RepeatedStep {
   StepWork work;
   int64_t sequences, rows;
+  bool keeps_drafts = true;  // Step's
 
   static RepeatedStep OneEach(StepWork work, int64_t sequences) { return {work, sequences, sequences}; }
   auto operator<=>(const RepeatedStep&) const = default;

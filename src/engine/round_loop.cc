@@ -34,6 +34,7 @@ bool RoundLoop::HasDrafts() const {
 int64_t RoundLoop::MostDrafts(const LiveItem& live) const {
   const DecodeItem& item = items_[live.item];
   if (!item.speculate || live.session == nullptr || live.ended) return 0;
+  if (!drafting_.drafter->is_free() && !live.session->can_draft()) return 0;
   const auto length = static_cast<int64_t>(live.session->tokens().size());
   const int64_t most =
       std::min({drafting_.max_tokens, item.max_tokens - live.drawn - 1, info_.max_context - length - 1});
@@ -63,10 +64,20 @@ Status RoundLoop::Propose() {
   return {};
 }
 
+// Whether a step should keep what a draft module reads. Where drafts rest it need not: new sequences bring all that
+// drafting begins with, others make up for a window.
+bool RoundLoop::KeepsDrafts() const {
+  if (drafting_.drafter == nullptr || drafting_.drafter->is_free()) return true;
+  if (drafting_.policy.Rests(static_cast<int64_t>(live_.size()))) return false;
+  return std::any_of(live_.begin(), live_.end(), [this](const LiveItem& l) { return items_[l.item].speculate; });
+}
+
 // Until a draft is worth while; one more step follows then, behind which drafts are made anew.
 Status RoundLoop::RunPlain() {
   step_.Forget();
   const auto sequences = static_cast<int64_t>(live_.size());
+  const bool keeps = KeepsDrafts();
+  plain_->KeepDrafts(keeps);
   int64_t seen = 0;
   Stopwatch stepping;
   return plain_->Run([&] {
@@ -80,6 +91,7 @@ Status RoundLoop::RunPlain() {
     was_round_ = false;
     stepping = Stopwatch();
     if (std::any_of(live_.begin(), live_.end(), [](const LiveItem& l) { return l.ended; })) return true;
+    if (!keeps && KeepsDrafts()) return true;
     if (!WantsDrafts()) return false;
     if (!drafting_.drafter->is_free()) return drafting_.policy.Wants(sequences);
     return Propose().ok() && HasDrafts();
@@ -116,6 +128,7 @@ Status RoundLoop::StepOnce() {
     rows += static_cast<int64_t>(tokens.size());
     sequences_.push_back({.live = &live_[i], .item = &items_[live_[i].item], .tokens = tokens});
   }
+  step_.KeepDrafts(HasDrafts() || KeepsDrafts());
   const Stopwatch stepping;
   DSV4_RETURN_IF_ERROR(step_.Run(sequences_));
   step_seconds_ = stepping.Seconds();

@@ -34,6 +34,7 @@ class RoundLoop {
   Status Propose();
   bool WantsDrafts() const;
   bool HasDrafts() const;
+  bool KeepsDrafts() const;
   int64_t MostDrafts(const LiveItem& live) const;
   Status RunPlain();
   Status RunRound();

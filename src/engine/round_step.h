@@ -20,6 +20,10 @@ class RoundStep {
  public:
   virtual ~RoundStep() = default;
 
+  // Whether the next steps write what a draft module reads later (Step::keeps_drafts); they do without this. Where
+  // another decodes what has no drafts, it need not matter.
+  virtual void KeepDrafts(bool /*keeps*/) {}
+
   // Computes the sequences' rows; their tokens are appended then. Errors as of Engine::Step; on one nothing has
   // changed.
   virtual Status Run(std::span<const RoundSequence> sequences) = 0;

@@ -93,7 +93,7 @@ bool Runner::Repeats(const Step& step, Regime rows) const {
 
 RepeatedStep Runner::RepeatedOf(const Step& step) {
   const auto [sequences, rows] = IdleRows::SizeOf(step);
-  return {StepWork::kModel, sequences, rows};
+  return {StepWork::kModel, sequences, rows, step.keeps_drafts};
 }
 
 bool Runner::RecordsNext(const Step& step, Regime rows) const {

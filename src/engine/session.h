@@ -54,9 +54,9 @@ class SessionImpl : public Session {
       : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)) {}
   // Of a snapshot.
   SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
-              std::vector<TokenId> tokens, int64_t written)
+              std::vector<TokenId> tokens, int64_t written, int64_t drafts_from)
       : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)),
-        written_(written) {}
+        written_(written), drafts_from_(drafts_from) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
@@ -84,12 +84,21 @@ class SessionImpl : public Session {
   // The last tokens of a step turn out to be none: at most kSpareSlots of what was ever written.
   void TakeBack(size_t count) { tokens_.resize(tokens_.size() - count); }
 
+  // A draft module's rings lack what stands before (Step::keeps_drafts).
+  void SkipDrafts() { drafts_from_ = static_cast<int64_t>(tokens_.size()); }
+  // The module's next pass reads nothing that is missing.
+  bool can_draft() const {
+    const auto length = static_cast<int64_t>(tokens_.size());
+    return length > 0 && (drafts_from_ == 0 || length - drafts_from_ >= memory_->layout().window);
+  }
+
  private:
   EngineImpl* engine_;
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;
   std::vector<TokenId> tokens_;
   int64_t written_ = 0;  // the most tokens that the rings have held
+  int64_t drafts_from_ = 0;  // a draft module's rings hold all from here on
 };
 
 inline int64_t LengthOf(const SessionImpl& session) { return static_cast<int64_t>(session.tokens().size()); }

@@ -16,7 +16,7 @@ namespace dsv4 {
 namespace {
 
 constexpr std::string_view kMagic = "dsv4kv\r\n";  // a transfer as text would change it
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int64_t kMaxFingerprint = 4096, kMaxTokens = int64_t{1} << 28, kMaxNote = int64_t{256} << 20;
 
 // The head of a file. Behind it: fingerprint, tokens, note, the head's checksum; then the fixed block, the pages, their
@@ -28,12 +28,13 @@ struct Head {
   int64_t num_tokens, fingerprint_bytes, note_bytes;
   int64_t fixed_bytes, page_bytes, num_pages;
   int64_t num_written;  // tokens that the rings have held: num_tokens, and some behind them that were taken back
+  int64_t drafts_from;  // position from which a draft module's rings hold all
 
   int64_t text_bytes() const {
     return fingerprint_bytes + num_tokens * static_cast<int64_t>(sizeof(TokenId)) + note_bytes;
   }
 };
-static_assert(sizeof(Head) == 72);
+static_assert(sizeof(Head) == 80);
 constexpr int64_t kHeadBytes = sizeof(Head);
 
 uint32_t Checksum(const void* data, int64_t bytes, uint32_t so_far = 0) {
@@ -74,6 +75,7 @@ class ImageImpl : public SnapshotImage {
 
   int64_t num_pages() const { return head_.num_pages; }
   int64_t num_written() const { return head_.num_written; }
+  int64_t drafts_from() const { return head_.drafts_from; }
   int64_t body_size() const { return head_.fixed_bytes + head_.num_pages * head_.page_bytes; }
   uint8_t* body() const { return body_.get(); }
   uint8_t* page(int64_t i) const { return body_.get() + head_.fixed_bytes + i * head_.page_bytes; }
@@ -141,7 +143,8 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
                               "]; use another folder for each model and setting"));
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
-  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.token_bytes != sizeof(TokenId) ||
+  if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.drafts_from < 0 || h.drafts_from > h.num_tokens ||
+       h.token_bytes != sizeof(TokenId) ||
       h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes || h.num_pages != pages) {
     return Damaged(path, "its sizes do not fit its model");
   }
@@ -173,7 +176,7 @@ Result<std::shared_ptr<const KvSnapshot>> SessionImpl::Snapshot() {
     std::vector<TokenId> tokens = tokens_;
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> copy, caches_->Fork(static_cast<int64_t>(tokens.size())));
     return std::shared_ptr<const KvSnapshot>(
-        std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_));
+        std::make_shared<SnapshotImpl>(memory_, std::move(copy), std::move(tokens), written_, drafts_from_));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }
@@ -186,7 +189,7 @@ Result<std::unique_ptr<Session>> EngineImpl::NewSession(const KvSnapshot& snapsh
     std::vector<TokenId> tokens = from->tokens();
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<RankCaches> caches, from->caches().Fork(static_cast<int64_t>(tokens.size())));
     return std::unique_ptr<Session>(
-        new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written()));
+        new SessionImpl(*this, memory_, std::move(caches), std::move(tokens), from->written(), from->drafts_from()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a session");
   }
@@ -210,7 +213,8 @@ Result<std::shared_ptr<const SnapshotImage>> SnapshotImpl::MakeImage(std::string
          .fixed_bytes = layout.fixed_bytes,
          .page_bytes = layout.page_bytes,
          .num_pages = static_cast<int64_t>(cache.pages().size()),
-         .num_written = written_};
+         .num_written = written_,
+         .drafts_from = drafts_from_};
   std::memcpy(h.magic, kMagic.data(), sizeof(h.magic));
   try {
     std::string head(reinterpret_cast<const char*>(&h), sizeof(h));
@@ -278,7 +282,8 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
       }
     }
     return std::shared_ptr<const KvSnapshot>(
-        std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written()));
+        std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written(),
+                                       from->drafts_from()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }

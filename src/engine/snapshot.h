@@ -15,8 +15,9 @@ namespace dsv4 {
 class SnapshotImpl : public KvSnapshot {
  public:
   SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens,
-               int64_t written)
-      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)), written_(written) {}
+               int64_t written, int64_t drafts_from)
+      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)), written_(written),
+        drafts_from_(drafts_from) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   int64_t memory_bytes() const override { return caches_->memory_bytes(); }
@@ -25,13 +26,14 @@ class SnapshotImpl : public KvSnapshot {
 
   RankCaches& caches() const { return *caches_; }
   int64_t written() const { return written_; }
+  int64_t drafts_from() const { return drafts_from_; }
   const std::shared_ptr<SequenceMemory>& memory() const { return memory_; }
 
  private:
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;      // of tokens_; nobody writes to them
   std::vector<TokenId> tokens_;
-  int64_t written_;  // SessionImpl's
+  int64_t written_, drafts_from_;  // SessionImpl's
 };
 
 }  // namespace dsv4

@@ -77,7 +77,8 @@ StepView StepBuffers::Place(const Step& step) {
           .sequences = reinterpret_cast<const SequenceView*>(base + b.sequences_at),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
           .logit_rows = {base + b.rows_at, DType::kI32, {rows}},
-          .most_each = step.most_each()};
+          .most_each = step.most_each(),
+          .keeps_drafts = step.keeps_drafts};
 }
 
 }  // namespace dsv4

@@ -40,7 +40,8 @@ StepView HostView(const Step& step) {
           .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
           .logit_rows = ViewOf(step.logit_rows, DType::kI32),
-          .most_each = step.most_each()};
+          .most_each = step.most_each(),
+          .keeps_drafts = step.keeps_drafts};
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModel(const std::string& dir, const NumericsModes& modes, const Device& device,

@@ -65,12 +65,13 @@ struct Step {
   std::vector<int32_t> sequence_of;       // [T]
   std::vector<SequenceView> sequences;    // [S]
   std::vector<int32_t> logit_rows;        // [R]: rows of [0, T) whose logits are wanted
+  bool keeps_drafts = true;               // writes what a draft module reads of these positions
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t most_each() const;  // as StepView's
   // Appends a sequence: `ids` from position view.start on, which are the rows [view.begin, view.end); no logits.
   void Add(std::span<const TokenId> ids, const SequenceView& view);
-  void Clear() {  // keeps the memory
+  void Clear() {  // keeps the memory, and keeps_drafts
     tokens.clear(), positions.clear(), sequence_of.clear(), sequences.clear(), logit_rows.clear();
   }
 };
@@ -84,6 +85,7 @@ struct StepView {
   int64_t num_sequences = 0;
   Tensor logit_rows;                       // i32 [R]
   int64_t most_each = 0;                   // tokens that a sequence has, at most
+  bool keeps_drafts = true;                // as Step's
 
   int64_t num_tokens() const { return tokens.dim(0); }
 };

@@ -42,12 +42,14 @@ struct DraftOutcome {
   std::vector<TokenId> session;  // its tokens in the end
   std::vector<size_t> lengths;   // of the session at every draw
   std::vector<uint8_t> state;    // that a next token could read
+  std::vector<uint8_t> module_state;  // that a next draft could read, where a module's rings hold all; else empty
   std::vector<float> next_row;   // logits of one token more
   int64_t drafted = 0;           // tokens that came with the one before
 
   bool operator==(const DraftOutcome& o) const {
     return ids == o.ids && logprobs == o.logprobs && top == o.top && session == o.session && lengths == o.lengths &&
-           state == o.state && next_row == o.next_row;
+           state == o.state && next_row == o.next_row &&
+           (module_state.empty() || o.module_state.empty() || module_state == o.module_state);
   }
 };
 
@@ -178,7 +180,7 @@ class DraftedDecode {
     for (size_t i = 0; i < wanted.size(); ++i) {
       auto& session = static_cast<SessionImpl&>(*sessions[i]);
       out[i].session = session.tokens();
-      out[i].state = StateOf(session);
+      TakeState(session, &out[i]);
       if (static_cast<int64_t>(session.tokens().size()) < engine_.info().max_context) {
         EXPECT_TRUE(sessions[i]->Append({&out[i].ids.back(), 1}, LogitRows::kLast, &out[i].next_row).ok());
       }
@@ -196,7 +198,7 @@ class DraftedDecode {
       text += "sequence " + std::to_string(i) +
               (got[i].ids != plain[i].ids       ? ": ids"
                : got[i].state != plain[i].state ? ": state"
-                                                : ": other") +
+                                                : ": log-probabilities, logits or the module's state") +
               "; ";
     }
     return text;
@@ -206,16 +208,21 @@ class DraftedDecode {
 
  private:
   // On a GPU, where the host cannot read it, next_row speaks for it.
-  std::vector<uint8_t> StateOf(const SessionImpl& session) const {
-    if (!engine_.runner().on_host()) return {};
-    const KvLayout& layout = session.memory().layout();
-    std::vector<uint8_t> state = VisibleState(layout, session.cache(), static_cast<int64_t>(session.tokens().size()));
+  void TakeState(const SessionImpl& session, DraftOutcome* out) const {
+    if (!engine_.runner().on_host()) return;
+    const auto length = static_cast<int64_t>(session.tokens().size());
+    KvLayout model = session.memory().layout(), module = model;
+    const auto layers = model.layers.begin() + engine_.info().num_layers;
+    module.layers.assign(layers, model.layers.end());
+    model.layers.erase(layers, model.layers.end());
+    out->state = VisibleState(model, session.cache(), length);
+    if (!session.can_draft()) return;
+    out->module_state = VisibleState(module, session.cache(), length);
     if (engine_.runner().model().draft().module == DraftModule::kMtp) {
       // Its row of a sequence's last position takes the token behind it in: it is written once that is known.
-      const RowFormat& row = layout.layers.back().window_row;
-      state.resize(state.size() - static_cast<size_t>(row.data_bytes + row.scale_bytes));
+      const RowFormat& row = module.layers.back().window_row;
+      out->module_state.resize(out->module_state.size() - static_cast<size_t>(row.data_bytes + row.scale_bytes));
     }
-    return state;
   }
 
   EngineImpl& engine_;

@@ -217,7 +217,7 @@ TEST_F(SnapshotFile, ComesBackWithTheSameBits) {
 
 TEST_F(SnapshotFile, CutOffFilesAreRefused) {
   for (size_t size :
-       {size_t{0}, size_t{1}, size_t{7}, size_t{8}, size_t{71}, size_t{72}, size_t{100}, size_t{72 + 4 * kCut},
+       {size_t{0}, size_t{1}, size_t{7}, size_t{8}, size_t{79}, size_t{80}, size_t{100}, size_t{80 + 4 * kCut},
         bytes_.size() / 2, bytes_.size() - 5, bytes_.size() - 4, bytes_.size() - 1}) {
     Write(bytes_.substr(0, size));
     ExpectRefused(*engine_, StatusCode::kDataLoss, "cut off at " + std::to_string(size));
@@ -245,18 +245,18 @@ TEST_F(SnapshotFile, EveryFlippedBitIsNoticed) {
 }
 
 TEST_F(SnapshotFile, OtherVersionsAndOtherModelsAreRefused) {
-  for (const char form : {1, 3}) {
+  for (const char form : {2, 4}) {
     std::string other = bytes_;
     other[8] = form;
     Write(other);
-    ExpectRefused(*engine_, StatusCode::kUnsupported, form < 2 ? "an older form" : "a newer form");
+    ExpectRefused(*engine_, StatusCode::kUnsupported, form < 3 ? "an older form" : "a newer form");
   }
   // Whatever its fingerprint says, the message is one line.
   std::string odd = bytes_;
-  odd[72 + 3] = '\n';
+  odd[80 + 3] = '\n';
   int64_t sizes[3];  // tokens, fingerprint, note
   std::memcpy(sizes, odd.data() + 16, sizeof(sizes));
-  const auto end = static_cast<size_t>(72 + 4 * sizes[0] + sizes[1] + sizes[2]);
+  const auto end = static_cast<size_t>(80 + 4 * sizes[0] + sizes[1] + sizes[2]);
   const auto sum = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(odd.data()), static_cast<uInt>(end)));
   std::memcpy(odd.data() + end, &sum, sizeof(sum));
   Write(odd);

@@ -170,7 +170,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   const Config& c = model.config;
   const StepRows rows = RowsOf(ctx, model, step, a);
   Frame f = FrameOf(a.streams.Head(step.num_tokens()), a);
-  if (c.draft.is_dspark()) f.main_hidden = a.draft.main_hidden.Head(step.num_tokens());
+  if (c.draft.is_dspark() && step.keeps_drafts) f.main_hidden = a.draft.main_hidden.Head(step.num_tokens());
   const auto step_class = static_cast<size_t>(ClassOf(ctx.regime, step.num_tokens()));
   const bool by_tokens = model.plans.front()[step_class].attention.by_tokens;
   if (by_tokens) f.own = RowsOfRank(ctx, step.num_tokens());
@@ -199,7 +199,7 @@ void Forward(const ExecContext& ctx, const Model& model, const StepView& step, A
   }
   CountChosen(ctx, model, step_class, step.num_tokens(), a);
 
-  const bool wants_logits = step.logit_rows.dim(0) > 0, drafts = c.draft.stages > 0;
+  const bool wants_logits = step.logit_rows.dim(0) > 0, drafts = c.draft.stages > 0 && step.keeps_drafts;
   if (pending && (wants_logits || drafts)) write_output();
   KeepMean(ctx, c, c.num_layers - 1, f);
   if (wants_logits || drafts) gather_streams();
