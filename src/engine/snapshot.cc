@@ -144,8 +144,8 @@ Result<OpenedFile> OpenSnapshot(const std::string& path, const KvLayout& layout,
   }
   const int64_t pages = layout.page_bytes == 0 ? 0 : CeilDiv(h.num_tokens, layout.page_tokens);
   if (h.num_tokens < 1 || h.num_written < h.num_tokens || h.drafts_from < 0 || h.drafts_from > h.num_tokens ||
-       h.token_bytes != sizeof(TokenId) ||
-      h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes || h.num_pages != pages) {
+      h.token_bytes != sizeof(TokenId) || h.fixed_bytes != layout.fixed_bytes || h.page_bytes != layout.page_bytes ||
+      h.num_pages != pages) {
     return Damaged(path, "its sizes do not fit its model");
   }
   const int64_t body = h.fixed_bytes + h.num_pages * h.page_bytes, sums = (1 + h.num_pages) * 4;
