@@ -165,6 +165,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   const ExpertsOf all = AtHand(w);
   if (!plan.shared_is_routed) SharedExpert(ctx, plan, all, s, x, b, y);
   ExpertsArgs experts = RoutedExperts(plan, all, s, x, routing, b, y);
+  if (FetchesExperts(ctx, plan, w, s.activation, t * routing.slots())) experts.fetched = w.fetched;
   experts.sums_ranks = plan.out == Form::kRowParts && ExpertsSumRanks(ctx, experts);
   experts.site = *site;
   Experts(ctx, experts);

@@ -85,6 +85,22 @@ TEST(CudaHostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
   }
 }
 
+// A long prompt needs nearly all experts: those of the host come in bulk copies, which are counted.
+TEST(CudaHostExperts, PromptsBringThemToTheGpu) {
+  DSV4_GPU_OR_SKIP();
+  for (const char* device : {"cuda", "cuda:0*2"}) {
+    EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
+    options.gpu_memory = int64_t{12} << 30;
+    const auto engine = LoadOrFail(options);
+    ASSERT_NE(engine, nullptr);
+    const auto session = engine->NewSession().value();
+    ASSERT_TRUE(session->Append(SomeTokens(2048, 1, 129280), LogitRows::kNone, nullptr).ok());
+    const ExpertUse use = engine->expert_use().value();
+    EXPECT_GT(use.host_bytes, 0) << device;
+    EXPECT_GE(use.fetched_bytes, static_cast<double>(use.host_bytes)) << device;
+  }
+}
+
 const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
 
 // Random ones, beside whatever is queued: goes on with those that are under way, or begins some. How many have begun.
