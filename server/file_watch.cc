@@ -1,9 +1,9 @@
 #include "file_watch.h"
 
-#include <new>
 #include <utility>
 
 #include "dsv4/mapped_files.h"
+#include "memory_reserve.h"
 
 namespace dsv4::server {
 
@@ -23,11 +23,7 @@ void FileWatch::Run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval_, [this] { return stop_; })) {
     lock.unlock();
-    try {
-      Look();
-    } catch (const std::bad_alloc&) {
-      // Next time.
-    }
+    HasMemoryFor([this] { Look(); });  // else next time
     lock.lock();
   }
 }

@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "http_connection.h"
+#include "memory_reserve.h"
 #include "signals.h"
 
 namespace dsv4::server {
@@ -59,17 +60,16 @@ class HttpServerImpl : public HttpServer {
   void Run() override {
     const auto work = asio::make_work_guard(shared_.context);
     while (true) {
-      try {
+      const bool ended = HasMemoryFor([this] {
         for (Listener* l : {&main_, &metrics_}) {
           if (!l->accepting && l->acceptor.is_open()) Accept(*l);
         }
         if (!sweeping_) Sweep();
         shared_.context.run();
-        return;
-      } catch (const std::bad_alloc&) {
-        // What could not be begun anew is begun above. Others end meanwhile, and free what they hold.
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
+      });
+      if (ended) return;
+      // What could not be begun anew is begun above. Others end meanwhile, and free what they hold.
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
   void Stop() override { shared_.context.stop(); }

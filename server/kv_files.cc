@@ -8,8 +8,9 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <new>
 #include <utility>
+
+#include "memory_reserve.h"
 
 namespace dsv4::server {
 
@@ -96,16 +97,15 @@ void KvFiles::Run() {
     if (!reads_.empty()) {
       Done done{.kind = Done::Kind::kRead, .path = reads_.front(), .status = {}, .image = nullptr};
       lock.unlock();
-      try {
+      const bool enough = HasMemoryFor([&] {
         auto image = engine_.ReadSnapshot(done.path);
         if (image.ok()) {
           done.image = std::move(*image);
         } else {
           done.status = image.status();
         }
-      } catch (const std::bad_alloc&) {
-        done.status = NoMemory(done.path);
-      }
+      });
+      if (!enough) done.status = NoMemory(done.path);
       lock.lock();
       reads_.pop_front();
       done_.push_back(std::move(done));
@@ -114,11 +114,7 @@ void KvFiles::Run() {
       lock.unlock();
       Done done{.kind = Done::Kind::kWritten, .path = task.path, .status = {}, .image = task.image};
       if (task.image != nullptr) {
-        try {
-          done.status = task.image->Write(task.path);
-        } catch (const std::bad_alloc&) {
-          done.status = NoMemory(done.path);
-        }
+        if (!HasMemoryFor([&] { done.status = task.image->Write(task.path); })) done.status = NoMemory(done.path);
       } else {
         std::error_code ignored;
         std::filesystem::remove(task.path, ignored);

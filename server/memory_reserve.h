@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 
 namespace dsv4::server {
 
@@ -12,5 +13,18 @@ void KeepMemoryReserve(size_t bytes);
 
 // Sets it aside again where it was given out; by whoever caught a std::bad_alloc, when what failed has been freed.
 void RefillMemoryReserve() noexcept;
+
+// Calls it: what a thread that must go on does with each piece of its work. False: memory ran out, and what the call
+// had made is gone.
+template <typename Call>
+bool HasMemoryFor(Call&& call) {
+  try {
+    call();
+    return true;
+  } catch (const std::bad_alloc&) {
+    RefillMemoryReserve();
+    return false;
+  }
+}
 
 }  // namespace dsv4::server

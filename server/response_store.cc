@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <new>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -173,11 +172,8 @@ void ResponseStore::Run() {
     const auto [id, response] = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    try {
-      WriteOrRemove(PathOf(id), response.get());
-    } catch (const std::bad_alloc&) {
-      RefillMemoryReserve();  // it stays in memory alone, or its file until the next start
-    }
+    // Else it stays in memory alone, or its file until the next start.
+    HasMemoryFor([&] { WriteOrRemove(PathOf(id), response.get()); });
     lock.lock();
     if (response != nullptr) queued_bytes_ -= SizeOf(*response);
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -194,16 +193,12 @@ void Scheduler::Run() {
   };
   bool out_of_memory = false;
   while (WaitForWork()) {
-    try {
+    out_of_memory = !HasMemoryFor([&] {
       // Whose turn it was cannot be told: all end, and what they held is free for those that come.
       if (out_of_memory) end_all("the server has no memory left");
-      out_of_memory = false;
       step();
       if (const Status health = engine_.health(); !health.ok() && !device_failed_) OnDeviceFailure(health);
-    } catch (const std::bad_alloc&) {
-      out_of_memory = true;
-      RefillMemoryReserve();
-    }
+    });
   }
   end_all("the server is shutting down");
   const auto begin = Clock::now();

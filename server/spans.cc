@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <new>
 #include <utility>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -166,7 +165,7 @@ void SpanExporter::Run() {
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
     bool sent = false;
-    try {
+    HasMemoryFor([&] {  // else the batch counts as dropped
       const Status status = Post(batch);
       sent = status.ok();
       const auto now = std::chrono::steady_clock::now();
@@ -174,9 +173,7 @@ void SpanExporter::Run() {
         next_word = now + kTellAgain;
         on_error_(status.message());
       }
-    } catch (const std::bad_alloc&) {
-      RefillMemoryReserve();  // the batch counts as dropped
-    }
+    });
     batch.clear();
     lock.lock();
     (sent ? counts_.sent : counts_.dropped) += n;

@@ -1,7 +1,6 @@
 #include "workers.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "memory_reserve.h"
@@ -51,11 +50,7 @@ void Workers::Run(bool short_only) {
       call = std::move(next->run);
       queue_.erase(next);
     }
-    try {
-      call();
-    } catch (const std::bad_alloc&) {
-      RefillMemoryReserve();  // what it worked on is let go with it
-    }
+    HasMemoryFor(call);  // else what it worked on is let go with it
   }
 }
 

@@ -3,9 +3,11 @@
 #include <atomic>
 #include <chrono>
 #include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "server/memory_reserve.h"
 #include "server/structured/compile_queue.h"
 
 namespace dsv4::server {
@@ -66,6 +68,14 @@ TEST(Workers, GoOnWhereMemoryRanOut) {
     EXPECT_TRUE(workers.Post(Length::kLong, [&] { ran = true; }));
   }
   EXPECT_TRUE(ran);
+}
+
+TEST(MemoryReserve, ACallThatFindsNoMemoryIsToldApart) {
+  bool ran = false;
+  EXPECT_TRUE(HasMemoryFor([&] { ran = true; }));
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(HasMemoryFor([] { throw std::bad_alloc(); }));
+  EXPECT_THROW(HasMemoryFor([] { throw std::runtime_error("another fault"); }), std::runtime_error);
 }
 
 TEST(CompileQueue, TakesNoMoreThanItHoldsAndCancelsAllAtItsEnd) {
