@@ -65,84 +65,15 @@ class Server {
   Status Run() {
     KeepMemoryReserve(kMemoryReserve);
     DSV4_RETURN_IF_ERROR(CheckKvBudget(options_.kv_budget_bytes, engine_.info()));
-    DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
-                                     MakeHttpOptions(), [this](const HttpRequest& head) { return Admit(head); },
-                                     [this](ExchangePtr e) { Handle(std::move(e)); },
-                                     [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
-    if (!options_.otlp_endpoint.empty()) {
-      DSV4_ASSIGN_OR_RETURN(spans_, SpanExporter::Create(options_.otlp_endpoint, options_.model_name,
-                                                         [this](const std::string& what) { Warn(what); }));
-    }
-    access_.emplace(AccessOptions{.api_keys = options_.api_keys,
-                                  .cors_origin = options_.cors_origin,
-                                  .check_host = http_->is_loopback() || !options_.allowed_hosts.empty(),
-                                  .allowed_hosts = AllowedHosts(),
-                                  .key_guesses = options_.key_guesses});
-    if (options_.kv_events_port >= 0) {
-      DSV4_RETURN_IF_ERROR(OpenKvEvents());
-    }
-    if (!options_.kv_disk.empty()) {
-      std::error_code error;
-      std::filesystem::create_directories(options_.kv_disk, error);
-      if (error)
-        return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
-      DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
-    }
-    SchedulerOptions scheduler_options{
-        .max_running = options_.max_running,
-        .max_waiting = options_.max_waiting,
-        .prefill_chunk = options_.prefill_chunk,
-        .max_gap_s = options_.max_gap_s,
-        .gather_s = options_.gather_s,
-        .kv_budget_bytes = options_.kv_budget_bytes,
-        .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
-        .kv_bytes_per_token = engine_.info().kv_bytes_per_token,
-        .prefix_cache = {.enabled = options_.prefix_cache,
-                         .interval = static_cast<size_t>(options_.cut_interval),
-                         .disk = options_.kv_disk,
-                         .disk_bytes = options_.kv_disk_bytes,
-                         .in_content = options_.special_tokens_in_content,
-                         .on_disk_error = [this](const std::string& what) { LogError("kv-disk", what); },
-                         .watcher = kv_blocks_ ? &*kv_blocks_ : nullptr},
-        .restart_device = options_.restart_device,
-        .on_warning = [this](const std::string& what) { Warn(what); },
-        .on_device = [this](const char* event, const std::string& what) {
-          log_.Line(what.empty() ? LogLevel::kInfo : LogLevel::kError, event, {{"what", what}});
-        },
-        .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
-    scheduler_options.count_experts_file = options_.count_experts_file;
-    scheduler_.emplace(engine_, tokenizer_, scheduler_options, metrics_,
+    DSV4_RETURN_IF_ERROR(Listen());
+    DSV4_RETURN_IF_ERROR(OpenSpans());
+    DSV4_RETURN_IF_ERROR(OpenKvEvents());
+    DSV4_RETURN_IF_ERROR(TakeDiskFolder());
+    scheduler_.emplace(engine_, tokenizer_, MakeSchedulerOptions(), metrics_,
                        [this](std::function<void()> call) { http_->Post(std::move(call)); });
-    std::vector<TokenId> ends = engine_.info().eos_token_ids;
-    grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, std::move(ends));
-    compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
-    if (options_.store_responses_bytes > 0) {
-      responses_.emplace(static_cast<size_t>(options_.store_responses_bytes),
-                         options_.kv_disk.empty() ? "" : options_.kv_disk + "/responses");
-    }
-    api_.emplace(Api{.options = options_,
-                     .model = engine_.info(),
-                     .tokenizer = tokenizer_,
-                     .scheduler = *scheduler_,
-                     .metrics = metrics_,
-                     .grammars = grammars_.get(),
-                     .default_sampling = ReadDefaultSampling(options_.model_dir),
-                     .fingerprint = Fingerprint(),
-                     .tenants = TenantsOf(options_.api_keys, options_.share_cache),
-                     .compile_queue = &*compile_queue_,
-                     .responses = responses_ ? &*responses_ : nullptr,
-                     .created = UnixTime(),
-                     .on_failure = [this](const std::string& id, const std::string& what) {
-                       log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
-                     }});
+    MakeApi();
     workers_.emplace(2, 1, kMaxQueuedReads);
-    if (!options_.kv_disk.empty()) {
-      Gauges gauges;
-      scheduler_->Fill(&gauges);
-      log_.Line("kv-disk", {{"folder", options_.kv_disk},
-                            {"cuts", gauges.cuts_on_disk},
-                            {"size", LogBytes{gauges.kv_disk_bytes}}});
-    }
+    TellDisk();
     http_->OnSignal([this](int signal) { OnSignal(signal); });
     file_watch_.emplace(kFileWatch, [this](const std::string& path) {
       log_.Line(LogLevel::kError, "model-changed",
@@ -161,6 +92,21 @@ class Server {
   }
 
  private:
+  // ---- The start
+
+  Status Listen() {
+    DSV4_ASSIGN_OR_RETURN(http_, HttpServer::Listen(
+                                     MakeHttpOptions(), [this](const HttpRequest& head) { return Admit(head); },
+                                     [this](ExchangePtr e) { Handle(std::move(e)); },
+                                     [this](const HttpRequest& r, const HttpDone& d) { Done(r, d); }));
+    access_.emplace(AccessOptions{.api_keys = options_.api_keys,
+                                  .cors_origin = options_.cors_origin,
+                                  .check_host = http_->is_loopback() || !options_.allowed_hosts.empty(),
+                                  .allowed_hosts = AllowedHosts(),
+                                  .key_guesses = options_.key_guesses});
+    return {};
+  }
+
   HttpOptions MakeHttpOptions() const {
     HttpOptions http{.host = options_.host,
                      .port = options_.port,
@@ -182,7 +128,21 @@ class Server {
     return http;
   }
 
+  std::vector<std::string> AllowedHosts() const {
+    std::vector<std::string> hosts = options_.allowed_hosts;
+    hosts.push_back(options_.host);
+    return hosts;
+  }
+
+  Status OpenSpans() {
+    if (options_.otlp_endpoint.empty()) return {};
+    DSV4_ASSIGN_OR_RETURN(spans_, SpanExporter::Create(options_.otlp_endpoint, options_.model_name,
+                                                       [this](const std::string& what) { Warn(what); }));
+    return {};
+  }
+
   Status OpenKvEvents() {
+    if (options_.kv_events_port < 0) return {};
     DSV4_ASSIGN_OR_RETURN(kv_publisher_, KvPublisher::Bind(options_.host, options_.kv_events_port));
     const std::string own = "kv@" + options_.host + ":" + std::to_string(http_->port()) + "@" + options_.model_name;
     const std::string topic = options_.kv_events_topic.empty() ? own : options_.kv_events_topic;
@@ -190,6 +150,76 @@ class Server {
     kv_blocks_->Cleared();  // what readers know of a server that was here before
     log_.Line("kv-events", {{"port", int64_t{kv_publisher_->port()}}, {"topic", topic}});
     return {};
+  }
+
+  Status TakeDiskFolder() {
+    if (options_.kv_disk.empty()) return {};
+    std::error_code error;
+    std::filesystem::create_directories(options_.kv_disk, error);
+    if (error) {
+      return InvalidArgument("--kv-disk: cannot make the folder '" + options_.kv_disk + "': " + error.message());
+    }
+    DSV4_ASSIGN_OR_RETURN(folder_lock_, FolderLock::Take(options_.kv_disk));
+    return {};
+  }
+
+  // What its cache found there.
+  void TellDisk() const {
+    if (options_.kv_disk.empty()) return;
+    Gauges gauges;
+    scheduler_->Fill(&gauges);
+    log_.Line("kv-disk", {{"folder", options_.kv_disk},
+                          {"cuts", gauges.cuts_on_disk},
+                          {"size", LogBytes{gauges.kv_disk_bytes}}});
+  }
+
+  SchedulerOptions MakeSchedulerOptions() {
+    return {.max_running = options_.max_running,
+            .max_waiting = options_.max_waiting,
+            .prefill_chunk = options_.prefill_chunk,
+            .max_gap_s = options_.max_gap_s,
+            .gather_s = options_.gather_s,
+            .kv_budget_bytes = options_.kv_budget_bytes,
+            .kv_fixed_bytes = engine_.info().kv_fixed_bytes,
+            .kv_bytes_per_token = engine_.info().kv_bytes_per_token,
+            .prefix_cache = {.enabled = options_.prefix_cache,
+                             .interval = static_cast<size_t>(options_.cut_interval),
+                             .disk = options_.kv_disk,
+                             .disk_bytes = options_.kv_disk_bytes,
+                             .in_content = options_.special_tokens_in_content,
+                             .on_disk_error = [this](const std::string& what) { LogError("kv-disk", what); },
+                             .watcher = kv_blocks_ ? &*kv_blocks_ : nullptr},
+            .count_experts_file = options_.count_experts_file,
+            .restart_device = options_.restart_device,
+            .on_warning = [this](const std::string& what) { Warn(what); },
+            .on_device = [this](const char* event, const std::string& what) {
+              log_.Line(what.empty() ? LogLevel::kInfo : LogLevel::kError, event, {{"what", what}});
+            },
+            .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
+  }
+
+  void MakeApi() {
+    grammars_ = GrammarCompiler::Create(tokenizer_, engine_.info().vocab_size, engine_.info().eos_token_ids);
+    compile_queue_.emplace(kCompileThreads, kMaxQueuedCompiles);
+    if (options_.store_responses_bytes > 0) {
+      responses_.emplace(static_cast<size_t>(options_.store_responses_bytes),
+                         options_.kv_disk.empty() ? "" : options_.kv_disk + "/responses");
+    }
+    api_.emplace(Api{.options = options_,
+                     .model = engine_.info(),
+                     .tokenizer = tokenizer_,
+                     .scheduler = *scheduler_,
+                     .metrics = metrics_,
+                     .grammars = grammars_.get(),
+                     .default_sampling = ReadDefaultSampling(options_.model_dir),
+                     .fingerprint = Fingerprint(),
+                     .tenants = TenantsOf(options_.api_keys, options_.share_cache),
+                     .compile_queue = &*compile_queue_,
+                     .responses = responses_ ? &*responses_ : nullptr,
+                     .created = UnixTime(),
+                     .on_failure = [this](const std::string& id, const std::string& what) {
+                       log_.Line(LogLevel::kError, "failed", {{"id", id}, {"what", what}});
+                     }});
   }
 
   void Warn(const std::string& what) const { log_.Line(LogLevel::kWarning, "warning", {{"what", what}}); }
@@ -314,12 +344,6 @@ class Server {
                                {"Cache-Control", "no-cache"}});
     }
     exchange.Respond(204, "", "");
-  }
-
-  std::vector<std::string> AllowedHosts() const {
-    std::vector<std::string> hosts = options_.allowed_hosts;
-    hosts.push_back(options_.host);
-    return hosts;
   }
 
   // Live: a restart would not help. Ready: new requests are welcome.
