@@ -169,7 +169,8 @@ void AddNumberFormats(CLI::App* app, ModelOptions* o) {
                              "how inputs of quantised linears are rounded (default native)");
   AddChoice<AmxUse>(app, "--amx", &o->amx,
                     {{"off", AmxUse::kOff}, {"prefill", AmxUse::kPrefill}, {"always", AmxUse::kAlways}},
-                    "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, or always (default off)");
+                    "matrix products on a CPU's AMX tiles: in steps of 8 tokens or more, so that a row's bits depend "
+                    "on the size of its step, or always (default off)");
   AddChoice<PromptInputs>(
       app, "--prompt-inputs", &o->prompt_inputs,
       {{"auto", PromptInputs::kByLength}, {"one", PromptInputs::kOne}, {"two", PromptInputs::kTwo}},
