@@ -185,7 +185,7 @@ void Scheduler::Run() {
     if (!std::exchange(one_step_, false) && CanDecodeOn(batch)) {
       DecodeOn(batch);
     } else if (!batch.empty()) {
-      RunBatch(batch);
+      RunStep(batch);
     }
     Deliver();
     Retire();

@@ -95,6 +95,7 @@ class Scheduler {
   Admission TryToAdmit(Sequence& s, Planned* planned);
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
+  std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
   void AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
   int64_t PromptBudget(int64_t num_generating) const;
@@ -106,6 +107,8 @@ class Scheduler {
   void TakeCut(Sequence& s);
   void KeepReply(Sequence& s);
   void KeepSnapshot(Sequence& s, size_t num_ids, RenderedPrompt rendered);
+  void RunStep(std::vector<Sequence*>& batch);
+  bool FirstTokensWouldWait() const;
   void RunBatch(std::vector<Sequence*>& batch);
   Status RunItems(std::span<Sequence* const> batch);
   bool CanDecodeOn(std::span<Sequence* const> batch) const;
@@ -157,6 +160,7 @@ class Scheduler {
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   StepTimes step_times_;
   Metrics::Step step_metrics_;
+  int64_t step_generating_ = 0;  // rows of the step that are not its prompts'
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
   std::atomic<bool> device_failed_{false};

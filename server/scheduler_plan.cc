@@ -213,7 +213,14 @@ int64_t Scheduler::PromptBudget(int64_t num_generating) const {
 }
 
 std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
-  std::vector<Sequence*> batch, prompts;
+  std::vector<Sequence*> prompts, batch = PlanTokens(&prompts);
+  AddPrompts(prompts, Clock::now() + kMaskWait, &batch);
+  return batch;
+}
+
+// One token of each sequence that generates; the others, whose prompts are not read yet, go to `prompts`.
+std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* prompts) {
+  std::vector<Sequence*> batch;
   const auto until = Clock::now() + kMaskWait;
   // Asks to be woken where it does not.
   const auto knows_allowed = [&](Sequence& s) {
@@ -230,26 +237,28 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
       s->take = 1;
       batch.push_back(s.get());
     } else {
-      prompts.push_back(s.get());
+      prompts->push_back(s.get());
     }
   }
-  AddPrompts(prompts, until, &batch);
   return batch;
 }
 
-// Shortest first, each an even share of what is left: a short prompt passes a long one, which still moves. Those behind
-// the first kMaxPrefills fill up the step where it has room for all of them.
+// Shortest first, each all that it needs but for what is kept for those behind it: a short prompt passes a long one,
+// which still moves, and of equal ones the first is over early. Those behind the first kMaxPrefills fill up the step
+// where it has room for all of them.
 void Scheduler::AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch) {
   const size_t sharing = std::min(prompts.size(), kMaxPrefills);
   std::stable_sort(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(sharing),
                    [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
   int64_t budget = PromptBudget(static_cast<int64_t>(batch->size()));
+  const int64_t kept = sharing == 0 ? 0 : budget / static_cast<int64_t>(2 * sharing);  // for each; all together half
   const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
   int64_t all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);
   for (size_t i = 0; i < prompts.size() && (i < sharing || budget > 0); ++i) {
     Sequence& s = *prompts[i];
     if (s.needs_prompt_rows() && all_rows == 0) continue;
-    const int64_t share = i < sharing ? std::max<int64_t>(budget / static_cast<int64_t>(sharing - i), 1) : budget;
+    const int64_t behind = i < sharing ? static_cast<int64_t>(sharing - i - 1) : 0;
+    const int64_t share = std::max<int64_t>(budget - behind * kept, 1);
     int64_t take = std::min(static_cast<int64_t>(s.num_unread()), share);
     if (!s.cuts.empty()) take = std::min(take, static_cast<int64_t>(s.cuts.front() - s.num_read()));
     if (s.num_read() < s.prompt_end()) take = std::min(take, static_cast<int64_t>(s.prompt_end() - s.num_read()));

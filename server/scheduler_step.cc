@@ -36,6 +36,37 @@ Status Scheduler::RunItems(std::span<Sequence* const> batch) {
   return status;
 }
 
+// Whether prompts end in this step while others are still to be read after it.
+bool Scheduler::FirstTokensWouldWait() const {
+  bool ends = false, more = false;
+  for (const SequencePtr& s : running_) {
+    if (s->ended || s->job->paused || s->generating()) continue;
+    if (s->num_unread() - s->take > 1) {
+      more = true;
+    } else if (s->params.max_tokens > 0) {
+      ends = true;
+    }
+  }
+  return ends && more;
+}
+
+// Prompts and one token of each sequence that writes, in one step of the engine; in two where prompts end and others
+// follow: the tokens behind them, so that a first one does not wait for the next prompts. On a GPU both cost the same
+// (prompts and tokens are passes of their own).
+void Scheduler::RunStep(std::vector<Sequence*>& batch) {
+  step_generating_ = step_metrics_.prompt_tokens = 0;
+  if (FirstTokensWouldWait()) {
+    std::erase_if(batch, [](const Sequence* s) { return s->generating(); });
+    RunBatch(batch);
+    if (!engine_.health().ok()) return;
+    std::vector<Sequence*> prompts;
+    batch = PlanTokens(&prompts);
+    MakeRoom(batch);
+  }
+  if (!batch.empty()) RunBatch(batch);
+  if (step_generating_ + step_metrics_.prompt_tokens > 0) TakeTime(step_generating_, step_metrics_.prompt_tokens);
+}
+
 void Scheduler::RunBatch(std::vector<Sequence*>& batch) {
   Status status = RunItems(batch);
   // The machine has less memory than the budget says: free what can be freed and try again.
@@ -141,11 +172,10 @@ void Scheduler::AfterGeneratingStep() {
 }
 
 void Scheduler::AfterStep(std::span<Sequence* const> batch) {
-  int64_t prompt_tokens = 0, generating = 0;
   for (Sequence* s : batch) {
     const size_t read_before = s->num_read() - s->take;
     const bool generated = s->take == 1 && read_before >= s->prompt_size;
-    (generated ? generating : prompt_tokens) += static_cast<int64_t>(s->take);
+    (generated ? step_generating_ : step_metrics_.prompt_tokens) += static_cast<int64_t>(s->take);
     if (s->needs_prompt_rows()) {
       TakePromptRows(*s, read_before, s->take);
       if (s->num_unread() == 0) {
@@ -156,8 +186,6 @@ void Scheduler::AfterStep(std::span<Sequence* const> batch) {
     TakeCut(*s);
     if (s->num_unread() == 0) ChooseToken(*s);
   }
-  step_metrics_.prompt_tokens = prompt_tokens;
-  TakeTime(generating, prompt_tokens);
 }
 
 // A step is over: its time, with all that was done since the one before it.
