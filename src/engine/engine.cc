@@ -34,7 +34,7 @@ std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::
     std::unique_ptr<ThreadPool> pool = MakePool(options, places.count);
     auto runner = std::make_unique<Runner>(*memory.devices[r], *pool, std::move(models[r]), options, info.max_context,
                                            RecordingBytes(info.num_layers, places));
-    if (fault.rank < 0 || fault.rank == static_cast<int>(r)) runner->FailAfter(fault.passes);
+    if (fault.rank < 0 || fault.rank == static_cast<int>(r)) runner->FailAfter(fault);
     ranks.push_back({std::move(pool), std::move(runner)});
   }
   return std::make_unique<Ranks>(std::move(ranks), std::move(exchange));

@@ -1,7 +1,9 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "engine/options.h"
@@ -62,7 +64,10 @@ void Runner::Reserve(int64_t max_tokens, int64_t max_rows) {
 }
 
 bool Runner::BeginPass() {
-  if (fail_after_ > 0 && ++num_passes_ >= fail_after_) device_.Fail("DSV4_FAIL_DEVICE_AFTER");
+  if (fault_.passes > 0 && ++num_passes_ >= fault_.passes) {
+    if (fault_.late_s == 0) device_.Fail("DSV4_FAIL_DEVICE_AFTER");
+    if (num_passes_ == fault_.passes) std::this_thread::sleep_for(std::chrono::duration<double>(fault_.late_s));
+  }
   return device_.status().ok();
 }
 

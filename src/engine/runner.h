@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/env.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
@@ -38,8 +39,8 @@ class Runner {
   // was none. Throws std::bad_alloc; the next Reserve starts from nothing then.
   void Reserve(int64_t max_tokens, int64_t max_rows);
 
-  // The device fails when so many passes have begun, for tests (DSV4_FAIL_DEVICE_AFTER); 0: never.
-  void FailAfter(int64_t passes) { fail_after_ = passes; }
+  // For tests (DSV4_FAIL_DEVICE_AFTER): the device fails, or comes late, when so many passes have begun.
+  void FailAfter(const DeviceFault& fault) { fault_ = fault; }
   // A pass is about to be queued. False: the device has failed, and there is nothing to queue. Forward asks by itself.
   bool BeginPass();
 
@@ -84,7 +85,7 @@ class Runner {
   StepBuffers step_buffers_;
   Recordings recordings_;
   IdleRows idle_rows_;
-  int64_t fail_after_ = 0;
+  DeviceFault fault_;
   int64_t num_passes_ = 0;
 };
 

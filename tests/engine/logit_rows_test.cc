@@ -21,7 +21,7 @@ TEST(LogitRows, OfAPassAreMadeInPiecesOfThePlansSize) {
   const std::vector<float> all = AllLogits(*engine, ids);
   EXPECT_EQ(RoomForRows(*engine), kMaxDecodeRows);
   EXPECT_EQ(AllLogits(*engine, ids, 1), all);  // a token at a time
-  dynamic_cast<EngineImpl&>(*engine).runner().FailAfter(2);
+  dynamic_cast<EngineImpl&>(*engine).runner().FailAfter({.passes = 2});
   EXPECT_EQ(AllLogits(*engine, ids), all) << "one pass, however many rows";
 }
 

@@ -267,7 +267,7 @@ TEST(RanksFaults, BuffersThatDoNotFitOneRankLeaveSmallerStepsPossible) {
 
 TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   FaultyRanks ranks([](int64_t) {}, 0);  // waiting has no end
-  ranks->runner(2).FailAfter(2);
+  ranks->runner(2).FailAfter({.passes = 2});
   EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kInternal);

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""`dsv4 serve` on two ranks of a CPU: many streams at once, ranks that are compared after every step, and with
+"""`dsv4 serve` on two ranks: many streams at once, ranks that are compared after every step, and with
 --rank-invariant the answers, down to the log-probabilities, and the KV files of one rank."""
 
 import os
 import tempfile
 import threading
+import time
 import unittest
 
-from support import HAS_NANO, Server, main
+from support import HAS_NANO, SLOWNESS, Server, main
+
+DEVICE = os.environ.get("DSV4_TEST_RANKS", "cpu*2")  # or two GPUs, or one twice
 
 LONG = " ".join(f"item {i}," for i in range(120))
 ASKED = [{"prompt": prompt, "max_tokens": 24, "ignore_eos": True, "seed": seed, "temperature": 0.8 if seed % 2 else 0, "logprobs": 3}
@@ -58,6 +61,35 @@ class Ranks(unittest.TestCase):
         self.assertEqual(server.get("/health").status, 200)
         self.assertNotIn("differ", server.read_log())
         self.assertEqual(server.stop(), 0)
+
+    def test_a_rank_that_is_late_keeps_nobody_from_ending(self):
+        """SIGTERM while one rank waits for another: the stream is told, and the process ends once the late one is there or
+        given up (GPUs give it up after a second)."""
+        late = 4
+        os.environ["DSV4_FAIL_DEVICE_AFTER"] = "40:1:%d" % late
+        self.addCleanup(os.environ.pop, "DSV4_FAIL_DEVICE_AFTER")
+        server = self.start("--device", DEVICE, "--drain-timeout", "1", "--exchange-timeout", "1", "--on-device-failure", "exit")
+        replies = []
+        story = {"prompt": "Once upon", "max_tokens": 200, "ignore_eos": True, "stream": True}
+        asked = threading.Thread(target=lambda: replies.append(server.post("/v1/completions", story)))
+        asked.start()
+        before, end = -1, time.time() + 60 * SLOWNESS
+        while time.time() < end:  # until no token has come for a while
+            made = server.metric("vllm:generation_tokens_total")
+            if made == before and made > 10:
+                break
+            before = made
+            time.sleep(0.4 * SLOWNESS)
+        begun = time.time()
+        status = server.stop()
+        self.assertLess(time.time() - begun, late + 5 * SLOWNESS)
+        asked.join()
+        last = replies[0].events()[-1][1]["error"]["message"]
+        if DEVICE.startswith("cpu"):
+            self.assertEqual(status, 0)
+            self.assertIn("shutting down", last)
+        else:
+            self.assertRegex(last, "shutting down|sent nothing to")
 
 
 if __name__ == "__main__":
