@@ -113,7 +113,7 @@ class GpuExchange : public Exchange {
     }
     if (transport() == ExchangeTransport::kEvents) return {};
     DSV4_RETURN_IF_ERROR(Probe());
-    return Rewind();
+    return Clear(options().first);
   }
 
   void Fail(Status status) override {
@@ -136,22 +136,7 @@ class GpuExchange : public Exchange {
     return Exchange::status();
   }
 
-  Status Rewind() override {
-    for (Rank& r : ranks_) {
-      const OnGpu on(r.gpu.index);
-      const ExchangeState state{.timeout_ns = static_cast<uint64_t>(std::max(0.0, options().timeout_s) * 1e9)};
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)),
-                                        r.gpu.index, "exchange memory"));
-      DSV4_RETURN_IF_ERROR(
-          StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index,
-                       "exchange memory"));
-    }
-    for (Rank& r : ranks_) {
-      const OnGpu on(r.gpu.index);
-      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(r)), r.gpu.index, "exchange memory"));
-    }
-    return {};
-  }
+  Status Rewind() override { return Clear(0); }
 
   // All ranks' counters are alike.
   Status RewindInTime() override {
@@ -187,6 +172,25 @@ class GpuExchange : public Exchange {
   }
 
  private:
+  // Memory of zeros, where no tag is right, and counters of `base` exchanges.
+  Status Clear(uint32_t base) {
+    for (Rank& r : ranks_) {
+      const OnGpu on(r.gpu.index);
+      const ExchangeState state{.base = base,
+                                .timeout_ns = static_cast<uint64_t>(std::max(0.0, options().timeout_s) * 1e9)};
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaMemsetAsync(r.memory, 0, static_cast<size_t>(MemoryBytes()), Stream(r)),
+                                        r.gpu.index, "exchange memory"));
+      DSV4_RETURN_IF_ERROR(
+          StatusOfCuda(cudaMemcpyAsync(r.state, &state, sizeof state, cudaMemcpyHostToDevice, Stream(r)), r.gpu.index,
+                       "exchange memory"));
+    }
+    for (Rank& r : ranks_) {
+      const OnGpu on(r.gpu.index);
+      DSV4_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(Stream(r)), r.gpu.index, "exchange memory"));
+    }
+    return {};
+  }
+
   struct Rank {
     ExchangeGpu gpu;
     cudaMemPool_t pool = nullptr;

@@ -32,6 +32,7 @@ int64_t ExchangeBytes(const ExchangeRoom& room, int count, ExchangeTransport tra
 
 Exchange::Exchange(int count, ExchangeOptions options) : count_(count), options_(std::move(options)) {
   DSV4_CHECK(IsRankCount(count), count, " ranks");
+  arrived_.fill(options_.first);
   for (int r = 0; r < count; ++r) views_.push_back({.rank = r, .count = count, .exchange = this});
 }
 

@@ -40,6 +40,7 @@ struct ExchangeOptions {
   // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger
   // payloads go in pieces.
   int64_t elements = 0, bulk = 0;
+  uint32_t first = 0;     // exchanges that count as done: tests begin near the largest tags
   std::string rank_name = "rank";                    // "GPU" makes "GPU 1 sent nothing to GPU 0"
   std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
 };

@@ -37,7 +37,7 @@ std::vector<std::unique_ptr<Device>> OpenGpus(int count, bool one_gpu) {
 class GpuRanks {
  public:
   GpuRanks(std::vector<std::unique_ptr<Device>> devices, ExchangeTransport transport, int64_t elements,
-           double timeout_s = 20)
+           double timeout_s = 20, uint32_t first = 0)
       : devices_(std::move(devices)) {
     std::vector<ExchangeGpu> gpus;
     for (auto& device : devices_) {
@@ -45,7 +45,8 @@ class GpuRanks {
       contexts_.push_back(device->Context(nullptr, false));
       gpus.push_back({.index = device->index(), .stream = contexts_.back().stream});
     }
-    auto opened = OpenGpuExchange(gpus, transport, {.timeout_s = timeout_s, .elements = elements, .rank_name = "GPU"});
+    auto opened = OpenGpuExchange(
+        gpus, transport, {.timeout_s = timeout_s, .elements = elements, .first = first, .rank_name = "GPU"});
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     if (opened.ok()) exchange_ = std::move(opened).value();
   }
@@ -165,12 +166,10 @@ TEST(CudaExchange, ByWordsBetweenFour) { SumAndGather(4, false, ExchangeTranspor
 TEST(CudaExchange, ByWordsBetweenEight) { SumAndGather(8, false, ExchangeTransport::kWords); }
 TEST(CudaExchange, ByEventsBetweenTwo) { SumAndGather(2, false, ExchangeTransport::kEvents); }
 
-// A recording is launched many times: its tags rise by themselves.
-TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
-  auto devices = OpenGpus(2, false);
-  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
-  const int64_t n = 4096, sites = 7, steps = 25;
-  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, n);
+// Steps of sums, recorded once: their tags rise by themselves. Each sum doubles what the first has made equal.
+constexpr int64_t kRecordedSites = 7;
+void ExpectRecordedSums(GpuRanks& ranks, int64_t steps) {
+  const int64_t n = 4096, sites = kRecordedSites;
   std::vector<std::vector<float>> got(2, std::vector<float>(static_cast<size_t>(n)));
   ranks.Run([&](const ExecContext& ctx, int r, Device& device) {
     DeviceBuffer y;
@@ -187,10 +186,32 @@ TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
     device.Download(got[static_cast<size_t>(r)].data(), y.data(), 4 * n);
     Together(ranks.exchange(), r);
   });
-  // The first sum makes both equal, every later one doubles them.
   const float want = std::ldexp(0x1p-100f, static_cast<int>(sites * steps) - 1);
   for (const auto& values : got) {
     for (const float v : values) ASSERT_EQ(v, want);
+  }
+}
+
+TEST(CudaExchange, RecordingsOfWordsCanBeLaunchedAgain) {
+  auto devices = OpenGpus(2, false);
+  if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+  GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4096);
+  ExpectRecordedSums(ranks, 25);
+}
+
+// Up to the largest tag; the counters are taken back in time, and only then.
+TEST(CudaExchange, TagsNearTheirLargest) {
+  const uint32_t steps = 20, exchanges = steps * static_cast<uint32_t>(kRecordedSites);
+  for (const uint32_t first : {0xFFFFFFFFu - exchanges, 0x7FFFFFFFu - exchanges / 2}) {
+    auto devices = OpenGpus(2, false);
+    if (devices.empty()) GTEST_SKIP() << "needs 2 GPUs";
+    GpuRanks ranks(std::move(devices), ExchangeTransport::kWords, 4096, 20, first);
+    ExpectRecordedSums(ranks, steps);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(ranks.exchange().RewindInTime().ok());
+      ExpectRecordedSums(ranks, steps);
+    }
+    EXPECT_TRUE(ranks.exchange().status().ok()) << ranks.exchange().status().message();
   }
 }
 

@@ -46,6 +46,21 @@ TEST(Exchange, ShowsEveryRankWhatTheOthersBring) {
   }
 }
 
+// Counts go on beyond 32 bits.
+TEST(Exchange, NumbersOfManyExchanges) {
+  Exchange exchange(2, {.timeout_s = 60, .first = 0xFFFFFFF0u});
+  std::atomic<int> wrong = 0;
+  RunRanks(exchange, [&](const ExecContext&, int rank) {
+    for (int64_t site = 0; site < 50; ++site) {
+      int64_t mine = site + 1000 * rank;
+      wrong += !exchange.Meet(rank, site, &mine);
+      wrong += *static_cast<int64_t*>(exchange.shown(1 - rank)) != site + 1000 * (1 - rank);
+      wrong += !exchange.Leave(rank, site);
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(Exchange, ALateRankIsAwaited) {
   Exchange exchange(2, {.timeout_s = 60});
   RunRanks(exchange, [&](const ExecContext&, int rank) {
