@@ -60,21 +60,12 @@ TEST_P(CudaFixture, UnroundedInputsAreNearlyExact) {
 TEST_P(CudaFixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
-  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "sim_logits");
   EngineOptions options;
   options.model_dir = dir;
   options.device = "cuda";
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
-  const std::vector<float> logits = AllLogits(*engine, ids.i32);
-  const Agreement a = Compare(logits, reference.f32, engine->info().vocab_size);
-  std::vector<float> differences(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) differences[i] = std::fabs(logits[i] - reference.f32[i]);
-  const auto middle = differences.begin() + static_cast<int64_t>(differences.size() / 2);
-  std::nth_element(differences.begin(), middle, differences.end());
-  std::printf("as trained: arg-max agreement %.4f, median difference %.5f\n", a.arg_max, static_cast<double>(*middle));
-  EXPECT_GE(a.arg_max, 0.97);
-  EXPECT_LE(*middle, 0.02f);
+  ExpectAgreesAsTrained(*engine, dir);
 }
 
 // By default flags: whole, in chunks and in a batch of 32 the same bits.

@@ -64,6 +64,18 @@ TEST_P(CudaRanks, LogitsAgreeWithTheReference) {
   EXPECT_TRUE(engine->health().ok()) << engine->health().message();
 }
 
+TEST_P(CudaRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
+  const auto [fixture, device] = GetParam();
+  DSV4_GPUS_OR_SKIP(device);
+  DSV4_FIXTURE_OR_SKIP(dir, fixture);
+  EngineOptions options;
+  options.model_dir = dir, options.device = device, options.check_ranks = true;
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  ExpectAgreesAsTrained(*engine, dir, /*decode_from=*/130);
+  EXPECT_TRUE(engine->health().ok()) << engine->health().message();
+}
+
 class CudaRanksOn : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus), [](const auto& instance) {
   return instance.param == kOneGpu ? "OneGpu" : "TwoGpus";

@@ -6,6 +6,7 @@
 #include "device/cpu_features.h"
 #include "support/agreement.h"
 #include "support/fixture.h"
+#include "support/fixture_agreement.h"
 
 namespace dsv4::test {
 namespace {
@@ -102,24 +103,11 @@ TEST_P(Fixture, GreedyTokensFollowTheReference) {
 
 TEST_P(Fixture, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam());
-  const Array ids = ReferenceArray(dir, "prompt_ids"), reference = ReferenceArray(dir, "sim_logits");
-  EngineOptions options;  // FP8 rows, FP4 index: the defaults
+  EngineOptions options;
   options.model_dir = dir;
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
-  const std::vector<float> logits = AllLogits(*engine, ids.i32);
-  ASSERT_EQ(logits.size(), reference.f32.size());
-  const int64_t v = reference.shape[1], rows = reference.shape[0];
-  int64_t agreed = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    agreed += ArgMax(logits.data() + r * v, v) == ArgMax(reference.f32.data() + r * v, v);
-  }
-  std::vector<float> differences(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) differences[i] = std::fabs(logits[i] - reference.f32[i]);
-  const auto middle = differences.begin() + static_cast<int64_t>(differences.size() / 2);
-  std::nth_element(differences.begin(), middle, differences.end());
-  EXPECT_GE(static_cast<double>(agreed), 0.97 * static_cast<double>(rows));
-  EXPECT_LE(*middle, 0.02f);
+  const std::vector<float> logits = ExpectAgreesAsTrained(*engine, dir);
   // The roundings are really there: without them the logits would equal the unrounded ones.
   EXPECT_GT(LargestDifference(logits, ReferenceArray(dir, "logits").f32), kTolerance);
 }

@@ -15,6 +15,7 @@
 #include "ops/sum_ranks/sum_ranks.h"
 #include "engine/session.h"
 #include "support/agreement.h"
+#include "support/fixture_agreement.h"
 #include "support/sessions.h"
 
 namespace dsv4::test {
@@ -52,6 +53,17 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
   ASSERT_NE(in_chunks, nullptr);
   EXPECT_EQ(AllLogits(*in_chunks, ids.i32), all);
   EXPECT_TRUE(engine->health().ok() && in_chunks->health().ok());
+}
+
+// FP8 rows and FP4 index keys, which every rank rounds for itself: from the same numbers, so alike.
+TEST_P(EngineRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
+  DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
+  EngineOptions options;
+  options.model_dir = dir, options.device = GetParam().device, options.check_ranks = true;
+  const auto engine = LoadOrFail(options);
+  ASSERT_NE(engine, nullptr);
+  ExpectAgreesAsTrained(*engine, dir, /*decode_from=*/130);
+  EXPECT_TRUE(engine->health().ok()) << engine->health().message();
 }
 
 TEST(EngineRanks, BitsDoNotDependOnBatchesOrChunks) {
