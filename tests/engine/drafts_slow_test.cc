@@ -30,7 +30,7 @@ TEST_P(ManyDrafts, ChangeNothing) {
   const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
                                                                : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 2, .draft_threshold = 0});
+  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1, .draft_threshold = 0});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   for (uint64_t seed = 0; seed < model.seeds; ++seed) {
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Nano, ManyOwnDrafts,
                          });
 
 TEST_P(ManyOwnDrafts, ChangeNothing) {
-  OwnModule own(GetParam().module, GetParam().device, 2);
+  OwnModule own(GetParam().module, GetParam().device, 1);
   ASSERT_TRUE(own);
   for (uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
     std::vector<DraftWanted> wanted = EveryOption(seed);
@@ -92,7 +92,7 @@ TEST_P(ManyDrafts, ChangeNothingHoweverLongTheyAre) {
   const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
                                                                : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 2});
+  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   const std::vector<DraftWanted> all = EveryOption(99);
