@@ -224,7 +224,7 @@ class Engine {
   // KV memory that sessions and snapshots hold now; what several share counts once.
   virtual int64_t kv_bytes() const = 0;
 
-  // Memory that the engine's device has free now (0: unknown).
+  // Memory for sequences that the engine's devices have free now, with what ended sequences left (0: unknown).
   virtual int64_t free_bytes() const = 0;
 
   // One step for several sessions of mixed lengths (a ragged batch): each gets exactly the logits that it would get

@@ -72,10 +72,10 @@ Status EngineImpl::Start(Loaded loaded) {
 // Of all ranks together, as what sequences take is: where each has a GPU, the one with least room ends them all.
 int64_t EngineImpl::free_bytes() const {
   if (ranks_ == nullptr) return 0;
-  if (runner().on_host()) return AvailableMemory();
+  if (runner().on_host()) return AvailableMemory() + memory_->bytes_kept();
   int64_t least = memory_->device().free_bytes();
   for (const auto& device : memory_->devices) least = std::min(least, device->free_bytes());
-  return places_.num_devices() * least;
+  return places_.num_devices() * least + memory_->bytes_kept();
 }
 
 Result<ExpertUse> EngineImpl::expert_use() {

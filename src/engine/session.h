@@ -37,6 +37,11 @@ struct SequenceMemory {
     for (const auto& memory : memories) bytes += memory->bytes_in_use();
     return bytes;
   }
+  int64_t bytes_kept() const {  // of all ranks: freed blocks, which the next sequences take
+    int64_t bytes = 0;
+    for (const auto& memory : memories) bytes += memory->bytes_kept();
+    return bytes;
+  }
 
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<KvMemory>> memories;

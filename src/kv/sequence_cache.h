@@ -31,6 +31,7 @@ class PagePool {
 
   int64_t page_bytes() const { return page_bytes_; }
   int64_t bytes_in_use() const { return num_in_use_ * page_bytes_; }
+  int64_t bytes_kept() const { return static_cast<int64_t>(free_.size()) * page_bytes_; }  // for the next sequences
   Device& device() const { return *device_; }
 
  private:
@@ -48,6 +49,7 @@ struct KvMemory {
   explicit KvMemory(KvLayout l, Device* d = nullptr);
 
   int64_t bytes_in_use() const { return fixed.bytes_in_use() + pages.bytes_in_use(); }
+  int64_t bytes_kept() const { return fixed.bytes_kept() + pages.bytes_kept(); }
 
   std::unique_ptr<Device> host;  // when no device was given
   KvLayout layout;

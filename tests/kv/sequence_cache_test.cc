@@ -140,9 +140,12 @@ TEST(PagePool, KeepsWhatIsFreed) {
   uint8_t* a = pool.Allocate();
   uint8_t* b = pool.Allocate();
   EXPECT_NE(a, b);
+  EXPECT_EQ(pool.bytes_kept(), 0);
   pool.Free(a);
   EXPECT_EQ(pool.bytes_in_use(), 1000);
+  EXPECT_EQ(pool.bytes_kept(), 1000);
   EXPECT_EQ(pool.Allocate(), a);
+  EXPECT_EQ(pool.bytes_kept(), 0);
   pool.AddOwner(a);
   pool.Free(a);
   EXPECT_EQ(pool.bytes_in_use(), 2000);  // the other owner still has it
