@@ -8,15 +8,18 @@
 
 namespace dsv4 {
 
+// Block scale of element [n, k] of FP8 weights.
+inline float Fp8BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
+  const int64_t i = (w.scale_row_offset + n) / kFp8BlockSize * CeilDiv(w.cols, kFp8BlockSize) + k / kFp8BlockSize;
+  return w.scale_dtype == DType::kF32 ? LoadUnaligned<float>(w.block_scale, i) : E8m0ToF32(w.block_scale[i]);
+}
+
 // Block scale of element [n, k] (1 for unquantised formats); the global scale is not in it.
 inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
   switch (w.format) {
     case WeightFormat::kF32:
     case WeightFormat::kBf16: return 1.0f;
-    case WeightFormat::kFp8Block: {
-      const int64_t i = (w.scale_row_offset + n) / kFp8BlockSize * CeilDiv(w.cols, kFp8BlockSize) + k / kFp8BlockSize;
-      return w.scale_dtype == DType::kF32 ? LoadUnaligned<float>(w.block_scale, i) : E8m0ToF32(w.block_scale[i]);
-    }
+    case WeightFormat::kFp8Block: return Fp8BlockScale(w, n, k);
     case WeightFormat::kMxfp4:
     case WeightFormat::kMxfp4Tight:
       return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);

@@ -135,7 +135,7 @@ class TileBlock {
       Prefetch(ahead + r * w_.row_bytes(), chunk_bytes);
       DecodeRow(Row(w_, n + r), w_.cols, k, width, decoded_ + r * kMostChunk);
       scale_[r] = 1.0f;
-      if constexpr (Row::kChunkScale) scale_[r] = BlockScale(w_, n + r, k);
+      if constexpr (Row::kChunkScale) scale_[r] = Row::ChunkScale(w_, n + r, k);
     }
     for (int64_t r = count; r < row_tiles * kTileSide; ++r) {
       std::fill_n(decoded_ + r * kMostChunk, width, uint16_t{0});

@@ -59,6 +59,7 @@ struct Bf16Row : PlainRow<LoadBf16, 2> {
 struct Fp8Row : PlainRow<LoadE4m3, 1> {
   static constexpr int64_t kChunk = kFp8BlockSize;
   static constexpr bool kChunkScale = true;
+  static float ChunkScale(const QuantTensor& w, int64_t n, int64_t k) { return Fp8BlockScale(w, n, k); }
   static constexpr int kVectors = 2;
   static constexpr int64_t kCodeBits = 8;
   static constexpr float kUnit = kE4m3Unit;

@@ -22,7 +22,7 @@ constexpr int64_t kBlockTokens = 1;  // a vector is two registers of SSE2's 16
 // What a chunk's accumulator is multiplied by; see decode.h.
 template <typename Row>
 DSV4_INLINE Vec AddChunk(const QuantTensor& w, int64_t n, int64_t k, Vec acc, Vec total) {
-  if constexpr (Row::kChunkScale) return Fma(acc, Set(BlockScale(w, n, k)), total);
+  if constexpr (Row::kChunkScale) return Fma(acc, Set(Row::ChunkScale(w, n, k)), total);
   return Add(acc, total);
 }
 
@@ -222,7 +222,7 @@ class BlockProduct {
     for (int64_t r = 0; r < rows; ++r) {
       if (next + r < end) Row(w, next + r).Prefetch(next_k, Row::kChunk);
       Decode(Row(w, n + r), k, width, DecodedRow(r));
-      if constexpr (Row::kChunkScale) scale_[r] = BlockScale(w, n + r, k);
+      if constexpr (Row::kChunkScale) scale_[r] = Row::ChunkScale(w, n + r, k);
     }
     for (int64_t r = rows; r % kTileRows != 0; ++r) {  // the rest of the last tile
       for (int64_t i = 0; i < PadToLanes(width); i += kLanes) Store(DecodedRow(r) + i * kTileRows, Zero());
