@@ -29,6 +29,7 @@ struct Call {
   const RopeAnglesView& rope;
   const CacheView& cache;
   const Room& rounded;
+  bool expands;  // as the plan has it, where the step is one that it can be done for
   RankShare own;
   RopeAnglesView own_rope;
   CacheView own_cache;
@@ -71,7 +72,7 @@ CacheView CacheOf(const CacheView& cache, const RankShare& own) {
 }
 
 Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
-           const RopeAnglesView& rope, const CacheView& cache, const AttentionBuffers& b) {
+           const RopeAnglesView& rope, const CacheView& cache, const AttentionBuffers& b, bool before) {
   const int64_t t = cache.num_tokens, width = s.num_heads * s.head_dim;
   const RankShare own = plan.by_tokens ? RowsOfRank(ctx, t) : RankShare{0, t};
   const int64_t num_own = own.end - own.begin;
@@ -83,6 +84,7 @@ Call Place(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWei
          .rope = rope,
          .cache = cache,
          .rounded = b.rounded,
+         .expands = plan.expands && before && cache.num_sequences == 1,
          .own = own,
          .own_rope = {rope.frequencies, rope.cos_sin.Rows(own.begin, num_own)},
          .own_cache = CacheOf(cache, own),
@@ -179,7 +181,7 @@ void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) 
                     .norm = c.w.q_a_norm,
                     .norm_eps = c.s.norm_eps};
   if (c.indexes()) expand.parts.Add({c.w.indexer.q_b, c.index_q.Reshaped({t, c.w.indexer.q_b.rows})});
-  if (c.plan.expands) prepare.expands = &expand;
+  if (c.expands) prepare.expands = &expand;
   if (!c.plan.by_tokens) QPrepare(ctx, prepare);
 }
 
@@ -253,12 +255,12 @@ AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_cuts) 
 void Attention(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,
                const RopeAnglesView& rope, const CacheView& cache, const Activation& x, AttentionBuffers& b,
                const Tensor& y, int64_t* site, Appends appends) {
-  const Call c = Place(ctx, plan, w, s, rope, cache, b);
+  const bool before = appends == Appends::kBefore && !plan.by_tokens;
+  const Call c = Place(ctx, plan, w, s, rope, cache, b, before);
   DSV4_CHECK(appends != Appends::kNever || (cache.num_sequences != cache.num_tokens && !c.compresses()));
   const bool any = c.num_own() > 0;  // a rank may have no token of a short chunk
   if (any) Project(ctx, c, x);
-  if (any && !plan.expands) Expand(ctx, c);
-  const bool before = appends == Appends::kBefore && !plan.by_tokens;
+  if (any && !c.expands) Expand(ctx, c);
   Prepare(ctx, c, before, site);
   const Tensor topk_idxs = any ? ChooseRows(ctx, c, b) : Tensor{};
   if (plan.sliced) {

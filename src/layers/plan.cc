@@ -48,8 +48,7 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   p.sliced = l.rank_invariant && !by_tokens;
   p.norms_along =
       as_is && !p.sliced && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
-  p.expands = step == StepClass::kOneRow && !p.sliced && mode == ActivationDtype::kNative &&
-              QPrepareExpands(ctx, ExpandShapeOf(l));
+  p.expands = !p.sliced && mode == ActivationDtype::kNative && QPrepareExpands(ctx, ExpandShapeOf(l, MostRows(step)));
 
   // In long prompts on a GPU attention takes queries as q_b writes them, and makes what o_a reads.
   const bool half = SparseAttentionWritesBlocks(ctx, AttentionShapeOf(l));
@@ -76,8 +75,7 @@ MoePlan PlanMoe(const ExecContext& ctx, StepClass step, const LayerShape& l) {
             .down = InputOf(ctx, mode, w.shared.down)};
   // Decode rows on a GPU: that saves three launches and keeps more bytes in flight.
   p.shared_is_routed = ctx.device != DeviceKind::kCpu && ctx.regime == Regime::kDecode && SharedLooksRouted(w);
-  p.router_multiplies = p.shared_is_routed && step == StepClass::kOneRow &&
-                        RouterMultiplies(ctx, 1, w.router, l.experts_per_token);
+  p.router_multiplies = p.shared_is_routed && RouterMultiplies(ctx, MostRows(step), w.router, l.experts_per_token);
   if (ReadsBlocks(ctx, mode, w.shared.down)) p.hidden = Form::kBlocks;
   p.experts_read_blocks = p.x == Form::kFloatsAndBlocks && !RoundsInput(mode, expert.gate);
   p.by_tokens = ByTokens(ctx, l);
@@ -160,9 +158,9 @@ AttentionShape AttentionShapeOf(const LayerShape& l) {
   return {.heads = l.settings.num_heads, .rope_dim = l.rope_dim, .layer = l.cache, .window = l.window};
 }
 
-ExpandShape ExpandShapeOf(const LayerShape& l) {
+ExpandShape ExpandShapeOf(const LayerShape& l, int64_t num_tokens) {
   const bool indexes = l.cache.index.ratio != 0;
-  ExpandShape s{.num_tokens = 1,
+  ExpandShape s{.num_tokens = num_tokens,
                 .append = true,
                 .heads = l.settings.num_heads,
                 .head_dim = l.settings.head_dim,

@@ -32,7 +32,7 @@ struct AttentionPlan {
   Input q_a = Input::kAsIs, kv_proj = Input::kAsIs, index_weights = Input::kAsIs, q_b = Input::kAsIs,
         index_q_b = Input::kAsIs;
   bool norms_along = false;               // q_a_norm is taken by q_b's launch
-  bool expands = false;                   // q_b, the indexer's q_b and q_prepare are one launch; the step has one token
+  bool expands = false;                   // q_b, the indexer's q_b and q_prepare are one launch, of one sequence's rows
   Form queries = Form::kFloats;           // or kQueries
   Form heads = Form::kFloats;             // or kBlocks
   bool rounds_heads = false;              // o_a's input is rounded, group by group
@@ -47,7 +47,7 @@ struct AttentionPlan {
 struct MoePlan {
   Form x = Form::kFloats;                 // or kFloatsAndBlocks
   bool shared_is_routed = false;          // the shared expert is one of those that the experts' launch takes
-  bool router_multiplies = false;         // the router makes its logits; the step has one token
+  bool router_multiplies = false;         // the router makes its logits
   Input gate = Input::kAsIs, up = Input::kAsIs, down = Input::kAsIs;  // of the shared expert
   Form hidden = Form::kFloats;            // or kBlocks: of the shared expert
   bool experts_read_blocks = false;
@@ -91,7 +91,7 @@ LayerShape ShapeFor(const AttentionPlan& plan, const LayerShape& layer, Attentio
 
 // What capabilities ask of a layer.
 AttentionShape AttentionShapeOf(const LayerShape& layer);
-ExpandShape ExpandShapeOf(const LayerShape& layer);
+ExpandShape ExpandShapeOf(const LayerShape& layer, int64_t num_tokens);
 // Whether the shared expert looks like the routed ones.
 bool SharedLooksRouted(const MoeWeights& w);
 

@@ -23,12 +23,13 @@ struct Case {
   int64_t heads, k, ratio, position;
   KvDtype kv = KvDtype::kFp8;
   IndexDtype index = IndexDtype::kFp4;
+  int64_t tokens = 1;
 };
 
 struct Projections {  // of one compressor
-  Projections(Random& random, const CompressorLayout& c)
-      : values({1, c.overlap * c.dim}, random.Normals(c.overlap * c.dim)),
-        gates({1, c.overlap * c.dim}, random.Normals(c.overlap * c.dim, 2)),
+  Projections(Random& random, const CompressorLayout& c, int64_t t)
+      : values({t, c.overlap * c.dim}, random.Normals(t * c.overlap * c.dim)),
+        gates({t, c.overlap * c.dim}, random.Normals(t * c.overlap * c.dim, 2)),
         slot_bias({c.ratio, c.overlap * c.dim}, random.Normals(c.ratio * c.overlap * c.dim)),
         norm({c.dim}, random.Normals(c.dim)),
         frequencies({kPairs}, random.Uniforms(kPairs, 0, 1)) {}
@@ -53,22 +54,23 @@ struct Result {
 
 Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& index_q_b, bool expands) {
   Random random(5);  // the same data whatever `expands`
-  CacheFixture cache(FullKvSpec({c.ratio}, c.kv, c.index), {{c.position, 1}});
+  const int64_t t = c.tokens;
+  CacheFixture cache(FullKvSpec({c.ratio}, c.kv, c.index), {{c.position, t}});
   cache.FillRandom(random);
   const LayerLayout& layer = cache.layout().layers[0];
   const bool indexes = layer.index.ratio != 0;
-  GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), norm({c.k}, random.Normals(c.k)),
-      kv({1, kHead}, random.Normals(kHead)), kv_norm({kHead}, random.Normals(kHead)),
-      angles({1, kPairs, 2}, random.Normals(2 * kPairs)), q({1, c.heads, kHead}), index_q({1, c.heads, kIndexHead});
+  GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k)), norm({c.k}, random.Normals(c.k)),
+      kv({t, kHead}, random.Normals(t * kHead)), kv_norm({kHead}, random.Normals(kHead)),
+      angles({t, kPairs, 2}, random.Normals(t * 2 * kPairs)), q({t, c.heads, kHead}), index_q({t, c.heads, kIndexHead});
   std::deque<Projections> projections;
   for (const CompressorLayout* layout : {&layer.main, &layer.index}) {
-    if (layout->ratio != 0) projections.emplace_back(random, *layout);
+    if (layout->ratio != 0) projections.emplace_back(random, *layout, t);
   }
   Mirror gpu;
   const Tensor to = gpu.Out(q.tensor()), index_to = indexes ? gpu.Out(index_q.tensor()) : Tensor{};
   LinearArgs linears{.x = gpu.In(x.tensor()), .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
-  linears.parts.Add({gpu.Weight(q_b.tensor()), to.Reshaped({1, c.heads * kHead})});
-  if (indexes) linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({1, c.heads * kIndexHead})});
+  linears.parts.Add({gpu.Weight(q_b.tensor()), to.Reshaped({t, c.heads * kHead})});
+  if (indexes) linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({t, c.heads * kIndexHead})});
   QPrepareArgs args{.q = to,
                     .kv = gpu.Out(kv.tensor()),
                     .kv_norm = gpu.In(kv_norm.tensor()),
@@ -98,14 +100,14 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   for (Projections& p : projections) r.gates.insert(r.gates.end(), p.gates.data(), p.gates.data() + p.gates.size());
   const SequenceView& seq = cache.sequences()[0];
   r.memory.assign(seq.fixed, seq.fixed + cache.layout().fixed_bytes);
-  for (int64_t i = 0; cache.layout().page_bytes > 0 && i <= c.position / cache.layout().page_tokens; ++i) {
+  for (int64_t i = 0; cache.layout().page_bytes > 0 && i <= (c.position + t - 1) / cache.layout().page_tokens; ++i) {
     r.memory.insert(r.memory.end(), seq.pages[i], seq.pages[i] + cache.layout().page_bytes);
   }
   return r;
 }
 
 void ExpectTheSameBits(const Case& c) {
-  SCOPED_TRACE(StrCat("heads ", c.heads, " K ", c.k, " ratio ", c.ratio, " at ", c.position));
+  SCOPED_TRACE(StrCat("heads ", c.heads, " K ", c.k, " ratio ", c.ratio, " at ", c.position, " tokens ", c.tokens));
   Random random(6);
   const QuantFixture q_b(random, {WeightFormat::kNvfp4}, c.heads * kHead, c.k),
       index_q_b(random, {WeightFormat::kNvfp4}, c.heads * kIndexHead, c.k);
@@ -133,13 +135,28 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
   }
 }
 
+// A few tokens of one sequence, wherever rows end among them.
+TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
+  DSV4_GPU_OR_SKIP();
+  for (const int64_t tokens : {2, 3, 4}) {
+    for (const int64_t position : {0, 121, 125, 126, 127, 128, 130, 253})
+      ExpectTheSameBits({.heads = 64, .k = 1024, .ratio = position % 2 == 0 ? 4 : 128, .position = position,
+                         .tokens = tokens});
+    ExpectTheSameBits({40, 64, 4, 1021, KvDtype::kF32, IndexDtype::kF32, tokens});
+    ExpectTheSameBits({64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16, tokens});
+    ExpectTheSameBits({.heads = 33, .k = 1536, .ratio = 0, .position = 130, .tokens = tokens});
+  }
+}
+
 // Little work, so that compute-sanitizer ends soon.
 TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   DSV4_GPU_OR_SKIP();
-  for (const Case& c : {Case{64, 256, 4, 131}, {33, 208, 128, 255}}) ExpectTheSameBits(c);
+  for (Case c : {Case{64, 256, 4, 131}, {33, 208, 128, 255}}) {
+    for (c.tokens = 1; c.tokens <= 4; c.tokens += 3) ExpectTheSameBits(c);
+  }
 }
 
-// More tokens, other shapes and formats, inputs as three parts: not in one launch.
+// Other shapes and formats, tokens of several sequences, inputs as three parts: not in one launch.
 TEST(CudaQPrepareExpand, OnlyWhereItCan) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
@@ -160,6 +177,14 @@ TEST(CudaQPrepareExpand, OnlyWhereItCan) {
   EXPECT_FALSE(can(fp8, true, false));
   EXPECT_FALSE(can(nvfp4, false, false));
   EXPECT_FALSE(can(nvfp4, true, true));
+  ExpandShape shape{.num_tokens = 4, .append = true, .heads = 64, .head_dim = kHead, .rope_dim = 64};
+  shape.q_b = gpu.Weight(nvfp4.tensor());
+  gpu.ctx().f32_inputs = false;
+  EXPECT_TRUE(QPrepareExpands(gpu.ctx(), shape));
+  shape.num_sequences = 2;
+  EXPECT_FALSE(QPrepareExpands(gpu.ctx(), shape));
+  shape.num_sequences = 1, shape.num_tokens = 5;
+  EXPECT_FALSE(QPrepareExpands(gpu.ctx(), shape));
 }
 
 }  // namespace

@@ -209,6 +209,33 @@ TEST(CudaLinearParts, OneTokenWholeRowsShort) {
   }
 }
 
+// Shapes of a decode step: as they are alone, tokens are beside others.
+TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
+  DSV4_GPU_OR_SKIP();
+  Random random(8);
+  const auto& [n, m, f, b] = kOneTokenKinds;
+  const Case cases[] = {{4096, {3000, 64}, {n, b}},    {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
+                        {8192, {4096}, {n}},           {1024, {17000}, {n}},
+                        {7168, {100, 64, 33, 40}, {n, b, m, f}}, {1000, {241, 500}, {f, m}}};
+  for (const Case& c : cases) {
+    const std::vector<QuantFixture> weights = Weights(random, c);
+    GuardBuffer<float> x({4, c.k}, random.Normals(4 * c.k)), norm({c.k}, random.Normals(c.k));
+    for (const Tensor& by : {Tensor{}, norm.tensor()}) {
+      for (const int64_t t : {2, 3, 4}) {
+        const auto all = RunParts(weights, x.tensor().Head(t), by);
+        for (int64_t i = 0; i < t; ++i) {
+          const auto alone = RunParts(weights, {x.data() + i * c.k, DType::kF32, {1, c.k}}, by);
+          for (size_t j = 0; j < weights.size(); ++j) {
+            const std::span<const float> got(all[j].data() + i * c.rows[j], static_cast<size_t>(c.rows[j]));
+            EXPECT_TRUE(BitEqual(got, alone[j])) << "K " << c.k << " T " << t << " token " << i << " part " << j
+                                                 << (by ? " normed" : "");
+          }
+        }
+      }
+    }
+  }
+}
+
 // Many chunks a warp, so that slots are filled again, and many launches: a slot that is given back too early shows now
 // and then.
 TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
@@ -284,7 +311,7 @@ TEST(CudaLinearParts, RowsDoNotDependOnTheirBatch) {
     const int64_t num_tokens = 67;
     GuardBuffer<float> x({num_tokens, c.k}, random.Normals(num_tokens * c.k));
     const auto all = RunParts(weights, x.tensor(), norm);
-    for (const int64_t size : {1, 3, 8, 9, 17, 64}) {
+    for (const int64_t size : {1, 2, 3, 4, 8, 9, 17, 64}) {
       const int64_t first = num_tokens - size;
       const auto y = RunParts(weights, {x.data() + first * c.k, DType::kF32, {size, c.k}}, norm);
       for (size_t j = 0; j < weights.size(); ++j) {

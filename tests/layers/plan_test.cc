@@ -73,11 +73,16 @@ TEST(Plan, OneRowIsFewLaunches) {
   EXPECT_EQ(p.attention.x, Form::kFloats);
 }
 
+TEST(Plan, FewRowsHaveTheLaunchesOfOne) {
+  const Layer layer;
+  const LayerPlan few = layer.Plan(StepClass::kFewRows), more = layer.Plan(StepClass::kDecode);
+  EXPECT_TRUE(few.attention.expands && few.moe.router_multiplies);
+  EXPECT_FALSE(more.attention.expands || more.moe.router_multiplies);
+}
+
 TEST(Plan, FewRowsLeaveTheirSlotsToTheNextBridgeIfThereIsOne) {
   Layer layer;
-  const LayerPlan few = layer.Plan(StepClass::kFewRows);
-  EXPECT_FALSE(few.attention.expands || few.moe.router_multiplies);
-  EXPECT_EQ(few.moe.out, Form::kSlots);
+  EXPECT_EQ(layer.Plan(StepClass::kFewRows).moe.out, Form::kSlots);
   EXPECT_EQ(layer.Plan(StepClass::kDecode).moe.out, Form::kFloats);
   layer.shape.is_last = true;
   EXPECT_EQ(layer.Plan(StepClass::kFewRows).moe.out, Form::kFloats);

@@ -290,29 +290,33 @@ DSV4_DEVICE_TEST(Router, AlwaysPutsAnExpertInFront) {
   }
 }
 
-// One token's logits made along the way, which a GPU does: the bits of linear and router one after the other.
-struct OneTokenCase {
+// A few tokens' logits made along the way, which a GPU does: the bits of linear and router one after the other.
+struct FewTokensCase {
   int64_t experts, k;
   int32_t always;
   bool hash;
+  int64_t tokens = 1;
 };
 
-void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
-  SCOPED_TRACE(StrCat(c.experts, " experts, K ", c.k));
+// The last of several tokens is an idle row.
+void CheckMultiplies(Random& random, const FewTokensCase& c, int rounds) {
+  SCOPED_TRACE(StrCat(c.experts, " experts, K ", c.k, ", T ", c.tokens));
+  const int64_t t = c.tokens;
   const QuantFixture w(random, {WeightFormat::kBf16}, c.experts, c.k);
   const int64_t count = 6, slots = count + (c.always >= 0 ? 1 : 0), vocabulary = 3;
   for (int round = 0; round < rounds; ++round) {
-    GuardBuffer<float> x({1, c.k}, random.Normals(c.k, round == 1 ? 0.0f : 0.1f)),
+    GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k, round == 1 ? 0.0f : 0.1f)),
         bias({c.experts}, random.Normals(c.experts, 0.2f));
     if (round == 2) x[7] = std::numeric_limits<float>::quiet_NaN();
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < vocabulary * count; ++i) ids.push_back(static_cast<int32_t>(random.Index(c.experts)));
-    GuardBuffer<int32_t> table({vocabulary, count}, ids), token({1}, {round});
+    GuardBuffer<int32_t> table({vocabulary, count}, ids), token(Shape{t});
+    for (int64_t i = 0; i < t; ++i) token[i] = i > 0 && i == t - 1 ? kIdleToken : static_cast<int32_t>(round + i);
     std::vector<float> logits[2], weights[2];
     std::vector<int32_t> experts[2];
     for (const bool along : {false, true}) {
-      GuardBuffer<float> z({1, c.experts}), chosen_weights({1, slots});
-      GuardBuffer<int32_t> chosen({1, slots});
+      GuardBuffer<float> z({t, c.experts}), chosen_weights({t, slots});
+      GuardBuffer<int32_t> chosen({t, slots});
       Mirror gpu;
       RouterArgs args{.logits = gpu.Out(z.tensor()),
                       .bias = c.hash ? Tensor{} : gpu.In(bias.tensor()),
@@ -324,7 +328,7 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
                       .weights = gpu.Out(chosen_weights.tensor()),
                       .x = gpu.In(x.tensor()),
                       .w = gpu.Weight(w.tensor())};
-      ASSERT_TRUE(RouterMultiplies(gpu.ctx(), 1, args.w, count));
+      ASSERT_TRUE(RouterMultiplies(gpu.ctx(), t, args.w, count));
       if (!along) {
         Linear(gpu.ctx(), {.x = args.x, .parts = {{args.w, args.logits}}});
         args.w = {};
@@ -342,8 +346,9 @@ void CheckMultiplies(Random& random, const OneTokenCase& c, int rounds) {
 TEST(CudaRouter, MultipliesWithTheBitsOfLinear) {
   DSV4_GPU_OR_SKIP();
   Random random(21);
-  for (const OneTokenCase& c :
-       {OneTokenCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false}}) {
+  for (const FewTokensCase& c :
+       {FewTokensCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false},
+        {256, 4096, 256, false, 4}, {256, 4096, 256, true, 3}, {250, 1000, -1, false, 2}, {250, 520, -1, true, 4}}) {
     CheckMultiplies(random, c, 4);
   }
 }
@@ -352,6 +357,7 @@ TEST(CudaRouter, MultipliesShort) {
   DSV4_GPU_OR_SKIP();
   Random random(22);
   CheckMultiplies(random, {256, 512, 256, false}, 1);
+  CheckMultiplies(random, {256, 512, 256, false, 4}, 1);
 }
 
 // Lesson 21: ids are validated when a model is loaded, and bounded here.

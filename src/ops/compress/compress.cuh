@@ -134,63 +134,105 @@ struct StateSlots {
   }
 };
 
-// What a block knows of a sequence's first token before its values and gates are there.
-constexpr int kAtOnce = 4;  // channels of a thread whose loads come before the stores
+// What a block knows of a sequence's tokens before their values and gates are there.
+constexpr int kAtOnce = 4, kAtOnceOfSeveral = 8;  // channels of a thread whose loads come before the stores
 template <int kThreads>
 struct FirstToken {
   SequenceView seq;
-  int64_t position;
-  float bias[kAtOnce];
-  float2 angle;  // where a row ends here
+  int64_t position, boundary;  // of the first one; the first that ends a row, perhaps behind the step
+  float bias[kAtOnce];         // the first one's
+  float2 angle;                // of the row that ends at `boundary`, where it is the step's
 
   __device__ __forceinline__ FirstToken(const Params& a, int sequence)
-      : seq(a.sequences[sequence]), position(0), bias{}, angle{} {
+      : seq(a.sequences[sequence]), position(0), boundary(0), bias{}, angle{} {
     if (seq.begin >= seq.end) return;
     position = a.positions[seq.begin];
-    const int64_t width = a.c.overlap * a.c.dim;
-    const float* from = a.slot_bias + gpu::SlotOf(position, a.c.ratio) * width;
+    const int64_t width = a.c.overlap * a.c.dim, slot = gpu::SlotOf(position, a.c.ratio);
+    boundary = position + a.c.ratio - 1 - slot;
+    const float* from = a.slot_bias + slot * width;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       const int64_t i = static_cast<int>(threadIdx.x) + j * kThreads;
       if (i < width) bias[j] = from[i];
     }
-    if (gpu::SlotOf(position + 1, a.c.ratio) == 0) angle = AngleOfRow(a, position);
+    if (boundary - position < seq.end - seq.begin) angle = AngleOfRow(a, boundary);
   }
 };
 
-// The tokens of a sequence, in order, by a block: into the state first, then out of it. Made for one token a sequence.
+// The only token of a sequence into the state.
 template <int kThreads>
+__device__ __forceinline__ void KeepOne(const Params& a, const FirstToken<kThreads>& known) {
+  const int64_t width = a.c.overlap * a.c.dim, t = known.seq.begin;
+  float* state = gpu::StateRowAt(a.c, known.seq, known.position);
+  const float* bias = a.slot_bias + gpu::SlotOf(known.position, a.c.ratio) * width;
+  for (int64_t first = threadIdx.x; first < width; first += kAtOnce * kThreads) {
+    float value[kAtOnce], gate[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t i = first + j * kThreads;
+      if (i >= width) continue;
+      value[j] = a.values[t * width + i];
+      gate[j] = __fadd_rn(a.gates[t * width + i], first < kThreads ? known.bias[j] : bias[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t i = first + j * kThreads;
+      if (i >= width) break;
+      a.gates[t * width + i] = gate[j];
+      state[i] = value[j];
+      state[width + i] = gate[j];
+    }
+  }
+}
+
+// All tokens of a sequence, at most as many as the ring has slots to spare for and one: none overwrites what a row of
+// the step pools.
+template <int kThreads>
+__device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kThreads>& known) {
+  const int width = static_cast<int>(a.c.overlap * a.c.dim), count = known.seq.end - known.seq.begin;
+  int token = 0, channel = static_cast<int>(threadIdx.x);
+  while (true) {
+    float value[kAtOnceOfSeveral], gate[kAtOnceOfSeveral];
+    int tokens[kAtOnceOfSeveral], channels[kAtOnceOfSeveral];
+#pragma unroll
+    for (int j = 0; j < kAtOnceOfSeveral; ++j) {
+      while (channel >= width && token < count) channel -= width, ++token;
+      tokens[j] = token, channels[j] = channel;
+      channel += kThreads;
+      if (tokens[j] >= count) continue;
+      const int64_t at = (int64_t{known.seq.begin} + tokens[j]) * width + channels[j];
+      value[j] = a.values[at];
+      gate[j] = __fadd_rn(a.gates[at],
+                          a.slot_bias[gpu::SlotOf(known.position + tokens[j], a.c.ratio) * width + channels[j]]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnceOfSeveral; ++j) {
+      if (tokens[j] >= count) return;
+      a.gates[(int64_t{known.seq.begin} + tokens[j]) * width + channels[j]] = gate[j];
+      float* state = gpu::StateRowAt(a.c, known.seq, known.position + tokens[j]);
+      state[channels[j]] = value[j];
+      state[width + channels[j]] = gate[j];
+    }
+  }
+}
+
+// The tokens of a sequence by a block: into the state first, then out of it the rows that end among them, in order.
+// kOne: it has one.
+template <int kThreads, bool kOne = false>
 __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<kThreads>& known, float* pooled) {
   const SequenceView& seq = known.seq;
-  const int64_t m = a.c.ratio, width = a.c.overlap * a.c.dim;
-  for (int64_t t = seq.begin; t < seq.end; ++t) {
-    const bool is_first = t == seq.begin;
-    const int64_t position = is_first ? known.position : a.positions[t];
-    float* state = gpu::StateRowAt(a.c, seq, position);
-    const float* bias = a.slot_bias + gpu::SlotOf(position, m) * width;
-    for (int64_t first = threadIdx.x; first < width; first += kAtOnce * kThreads) {
-      float value[kAtOnce], gate[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int64_t i = first + j * kThreads;
-        if (i >= width) continue;
-        value[j] = a.values[t * width + i];
-        gate[j] = __fadd_rn(a.gates[t * width + i], is_first && first < kThreads ? known.bias[j] : bias[i]);
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int64_t i = first + j * kThreads;
-        if (i >= width) break;
-        a.gates[t * width + i] = gate[j];
-        state[i] = value[j];
-        state[width + i] = gate[j];
-      }
-    }
-    if (gpu::SlotOf(position + 1, m) != 0) continue;
+  const int64_t count = seq.end - seq.begin, width = a.c.overlap * a.c.dim;
+  if (count <= 0) return;
+  if (kOne || count == 1) {
+    KeepOne(a, known);
+  } else {
+    KeepSeveral(a, known);
+  }
+  for (int64_t end = known.boundary; end < known.position + count; end += a.c.ratio) {
     __syncthreads();
-    const StateSlots kept(a.c, seq, position);
+    const StateSlots kept(a.c, seq, end);
     EmitRow<kThreads>(
-        a, seq, position, is_first ? known.angle : AngleOfRow(a, position), pooled,
+        a, seq, end, end == known.boundary ? known.angle : AngleOfRow(a, end), pooled,
         [&](int slot, int i) { return kept[slot][width + i]; }, [&](int slot, int i) { return kept[slot][i]; });
   }
 }

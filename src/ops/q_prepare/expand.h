@@ -6,7 +6,7 @@
 namespace dsv4::q_prepare {
 
 inline constexpr int kHead = 512, kIndexHead = 128;  // channels
-inline constexpr int64_t kMaxCols = 4096;
+inline constexpr int64_t kMaxCols = 4096, kMostTokens = 4;
 inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 
 // Of one launch: two a head, and for the token's own row and the compressors.

@@ -1,9 +1,10 @@
-// One token's queries from their low rank on: the linears, and what q_prepare does with their output, in one launch.
+// Queries from their low rank on, of one token or of a few of one sequence: the linears, and what q_prepare does with
+// their output, in one launch.
 //
 // A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows,
 // a warp the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block
-// prepares the whole head, and another one the index head, and writes its own half. Blocks behind these do the token's
-// own row and the compressors, which read nothing of it. Products and their order are ops/linear's
+// prepares a token's whole head, and another one its index head, and writes its own half. Blocks behind these do the
+// tokens' own rows and the compressors, which read nothing of it. Products and their order are ops/linear's
 // (tile/one_token.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
 #include "ops/linear/tile/one_token.cuh"
@@ -18,6 +19,8 @@ constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
 constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 2 / 16;  // row tiles of a block
 constexpr int kSlots = tile_linear::kSlots, kSlotBytes = tile_linear::kSlotBytes;
 constexpr int kChunk = 4;  // tiles of a copy
+constexpr int kMaxPairs = 32;  // of RoPE
+static_assert(tile_linear::kFewTokens == kMostTokens && 2 * kMostTokens <= kWarps);
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 
 struct ExpandParams {
@@ -28,31 +31,35 @@ struct ExpandParams {
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
 
+// kTokens: room, at least as much as there are tokens.
+template <int kTokens>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandKernel(const __grid_constant__ ExpandParams a) {
+  using Products = tile_linear::OneTokenTiles<kFormat, kTokens>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kWarps * kSlots];
   __shared__ gpu::ClusterBarrier at_rows;
-  __shared__ __align__(16) float head[kHead];
-  __shared__ __align__(16) float index_head[kIndexHead];
-  __shared__ float2 angles[32];
-  __shared__ float row_scale;
+  __shared__ __align__(16) float heads[kTokens][kHead];
+  __shared__ __align__(16) float index_heads[kTokens][kIndexHead];
+  __shared__ float2 angles[kTokens][kMaxPairs];
+  __shared__ float row_scales[kTokens];
   AllowNext();
   const tile_linear::Params& p = a.linear;
   const Params& prepare = a.prepare;
+  const int num_tokens = kTokens == 1 ? 1 : p.num_tokens;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
   const int behind = static_cast<int>(blockIdx.x) - 2 * prepare.heads;
   if (behind >= 0) {
     if (behind < prepare.num_compress) {
-      CompressorTask<kThreads>(prepare, behind, reinterpret_cast<float*>(shared));
-    } else if (behind == prepare.num_compress && warp == 0) {
+      CompressorTask<kThreads, kTokens == 1>(prepare, behind, reinterpret_cast<float*>(shared));
+    } else if (behind == prepare.num_compress && warp < num_tokens) {
       PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
       gpu::RowPointer to = {nullptr, nullptr};
       if (prepare.append)
-        to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
+        to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[warp]], prepare.positions[warp]);
       WaitForPrevious();
-      Task<kHead / 64>(prepare, 0, lane, prepare.dh, prepare.di, prepare.pairs, to);
+      Task<kHead / 64>(prepare, warp, lane, prepare.dh, prepare.di, prepare.pairs, to);
     }
     return;
   }
@@ -62,7 +69,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (thread == 0) {
     at_rows.Init(1);
     BarrierInitFence();
-    at_rows.Expect(static_cast<uint32_t>(sizeof head / 2 + (indexes ? sizeof index_head / 2 : 0)));
+    at_rows.Expect(static_cast<uint32_t>(num_tokens * (kHead + (indexes ? kIndexHead : 0)) * 2));
   }
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
@@ -102,7 +109,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
   // The first chunk is decoded before the token is there.
   constexpr int kTile = static_cast<int>(TileBytes(kFormat));
-  tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
+  Products products(static_cast<uint32_t>(lane));
   uint32_t slot = ring, barrier = ready, phase = 0;
   uint32_t early[kChunk][4][4];
   BarrierWait(barrier, phase);
@@ -117,15 +124,19 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   WaitForPrevious();
 
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
-  if (thread < prepare.pairs) angles[thread] = prepare.cos_sin[thread];
-  tile_linear::StageOneToken(p, 0, inputs);
-  if (warp == kWarps - 1) tile_linear::ScaleOfOneToken(p, &row_scale);
+  if constexpr (kTokens == 1) {
+    if (thread < prepare.pairs) angles[0][thread] = prepare.cos_sin[thread];
+  } else if (warp < num_tokens && lane < prepare.pairs) {
+    angles[warp][lane] = prepare.cos_sin[warp * prepare.pairs + lane];
+  }
+  tile_linear::StageTokens<kTokens>(p, 0, inputs);
+  tile_linear::ScalesOfTokens<kTokens>(p, warp, row_scales);
   __syncthreads();
   const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes;
   uint32_t x = x_begin;
   int left = p.tile_cols;
   const auto next_chunk = [&] {
-    x += kChunk * tile_linear::kOneTokenTile;
+    x += kChunk * Products::kTile;
     slot += kSlotBytes;
     barrier += 8;
     if (slot == ring + kSlots * kSlotBytes) slot = ring, barrier = ready, phase ^= 1;
@@ -160,9 +171,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       next_chunk();
     }
     const float2 sum = products.Take();
-    if (lane % 4 == 0) {
-      const float factor = p.matrices[task].factor * row_scale;
-      float* to = (task == 0 ? head + kHead / 2 * half : index_head + kIndexHead / 2 * half) + 16 * warp + lane / 4;
+    const int token = kTokens == 1 ? 0 : lane % 4;
+    if (kTokens == 1 ? lane % 4 == 0 : token < num_tokens) {
+      const float factor = p.matrices[task].factor * row_scales[token];
+      float* to = (task == 0 ? heads[token] + kHead / 2 * half : index_heads[token] + kIndexHead / 2 * half) +
+                  16 * warp + lane / 4;
       to[0] = sum.x * factor;
       to[8] = sum.y * factor;
     }
@@ -175,28 +188,30 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     gpu::Send(rows + 4 * i, v, at_rows, half ^ 1);
   };
   constexpr int kSends = kHead / 8, kIndexSends = kIndexHead / 8;
-  if (thread < kSends) {
-    send(head + kHead / 2 * half, thread);
-  } else if (indexes && thread < kSends + kIndexSends) {
-    send(index_head + kIndexHead / 2 * half, thread - kSends);
+  static_assert(kTokens * (kSends + kIndexSends) <= kThreads);
+  if (thread < num_tokens * kSends) {
+    send(heads[thread / kSends] + kHead / 2 * half, thread % kSends);
+  } else if (const int i = thread - num_tokens * kSends; indexes && i < num_tokens * kIndexSends) {
+    send(index_heads[i / kIndexSends] + kIndexHead / 2 * half, i % kIndexSends);
   }
-  if (warp > (indexes ? 1 : 0)) return;
+  if (warp >= (indexes ? 2 : 1) * num_tokens) return;
   at_rows.Wait(0);
-  if (warp == 0) {
+  if (warp < num_tokens) {
     Head<kHead / 64> q;
-    q.Load(head, kHead, lane);
+    q.Load(heads[warp], kHead, lane);
     q.Norm(kHead, prepare.eps);
-    q.Rotate(angles, kHead, prepare.pairs, lane);
-    float* to = prepare.q + number * kHead + 2 * lane;
+    q.Rotate(angles[warp], kHead, prepare.pairs, lane);
+    float* to = prepare.q + (warp * prepare.heads + number) * kHead + 2 * lane;
 #pragma unroll
     for (int j = 0; j < kHead / 64; ++j) {
       if (j / (kHead / 128) == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
     }
   } else {
+    const int token = warp - num_tokens;
     Head<kIndexHead / 64> q;
-    q.Load(index_head, kIndexHead, lane);
-    PrepareIndexHead(prepare, angles, kIndexHead, prepare.pairs, lane, q);
-    float* to = prepare.index_q + number * kIndexHead + 2 * lane;
+    q.Load(index_heads[token], kIndexHead, lane);
+    PrepareIndexHead(prepare, angles[token], kIndexHead, prepare.pairs, lane, q);
+    float* to = prepare.index_q + (token * prepare.heads + number) * kIndexHead + 2 * lane;
 #pragma unroll
     for (int j = 0; j < kIndexHead / 64; ++j) {
       if (j == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
@@ -215,7 +230,7 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   p.cols = static_cast<int>(linears.x.dim(1));
   p.x_stride = p.cols;
   p.tile_cols = static_cast<int>(CeilDiv(p.cols, kTileCols64));
-  p.num_tokens = 1;
+  p.num_tokens = static_cast<int>(linears.x.dim(0));
   p.policy = kEvictFirst;
   p.norm = linears.norm.f32();
   p.norm_eps = linears.norm_eps;
@@ -225,10 +240,15 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
     p.matrices[i].factor = w.global_scale * MmaFactor(w.format);
   }
   // At least as much as lets a multiprocessor have one block only, as linears do.
-  const size_t bytes = std::max<size_t>(
-      {RingBytes() + static_cast<size_t>(p.tile_cols) * 256, static_cast<size_t>(pooled), tile_linear::kOneBlock});
-  Launch(ctx, ExpandKernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes,
-         params);
+  const auto launch = [&](auto kernel, int tokens) {
+    const size_t inputs = static_cast<size_t>(p.tile_cols * tokens * tile_linear::kOneTokenTile);
+    const size_t bytes = std::max<size_t>(
+        {RingBytes() + inputs, static_cast<size_t>(pooled), tile_linear::kOneBlock});
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes,
+           params);
+  };
+  if (p.num_tokens == 1) return launch(ExpandKernel<1>, 1);
+  launch(ExpandKernel<tile_linear::kFewTokens>, tile_linear::kFewTokens);
 }
 
 }  // namespace dsv4::q_prepare

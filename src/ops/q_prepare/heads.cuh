@@ -220,15 +220,15 @@ __device__ __forceinline__ void Task(const Params& a, int64_t task, int lane, in
   head.Store(at, dh, lane);
 }
 
-// Compressor `i` of the step, by a block.
-template <int kThreads>
+// Compressor `i` of the step, by a block. kOne: sequences have one token each.
+template <int kThreads, bool kOne = false>
 __device__ __forceinline__ void CompressorTask(const Params& a, int i, float* pooled) {
   const compress::Params& c = a.compress[i / a.num_sequences];
   const compress::FirstToken<kThreads> token(c, i % a.num_sequences);
   PrefetchWeights(c.norm, static_cast<int>(c.c.dim), static_cast<int>(threadIdx.x));
   PrefetchWeights(c.frequencies, c.pairs, static_cast<int>(threadIdx.x));
   WaitForPrevious();
-  compress::CompressStep<kThreads>(c, token, pooled);
+  compress::CompressStep<kThreads, kOne>(c, token, pooled);
 }
 
 // All but the compressors.

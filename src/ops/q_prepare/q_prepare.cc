@@ -37,6 +37,7 @@ void QPrepare(const ExecContext& ctx, const QPrepareArgs& a) {
 
 ExpandShape ShapeOf(const QPrepareArgs& a, const LinearArgs& linears) {
   ExpandShape s{.num_tokens = a.q.dim(0),
+                .num_sequences = a.cache.num_sequences,
                 .append = a.append,
                 .heads = a.q.dim(1),
                 .head_dim = a.q.dim(2),
@@ -53,7 +54,8 @@ bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& s) {
   if (!SupportsCuda(ctx) || ctx.regime != Regime::kDecode || ctx.reference_ops || ctx.f32_inputs) return false;
   const bool indexes = s.index_heads > 0;
   const auto takes = [](const QuantTensor& w, int64_t rows) { return w.format == kFormat && w.rows == rows; };
-  const bool shape = s.num_tokens == 1 && s.append && s.head_dim == kHead && s.rope_dim <= 64 &&
+  const bool tokens = s.num_tokens == 1 || (s.num_tokens <= kMostTokens && s.num_sequences == 1);
+  const bool shape = tokens && s.append && s.head_dim == kHead && s.rope_dim <= 64 &&
                      (!indexes || (s.index_heads == s.heads && s.index_head_dim == kIndexHead));
   const bool weights = takes(s.q_b, s.heads * kHead) && s.q_b.cols <= kMaxCols && s.q_b.cols % 8 == 0 &&
                        (!indexes || takes(s.index_q_b, s.index_heads * kIndexHead));

@@ -38,12 +38,13 @@ struct QPrepareArgs {
   const LinearArgs* expands = nullptr;
 };
 // Whether the op does the linears in front of it, too, with the bits that the two have one after the other: on a GPU
-// for one token. A launch less, and the last one of those parts that read nothing of the other is hidden. The product
+// for one token, or a few of one sequence. A launch less, and the last one of those parts that read nothing of the
+// other is hidden. The product
 // stays here, and is no output of ops/linear, because a head's sums go from the blocks that make them to the warp that
 // norms and turns them without leaving the cluster's shared memory; its loop is ops/linear's
 // (linear/tile/one_token.cuh).
 struct ExpandShape {
-  int64_t num_tokens = 0;
+  int64_t num_tokens = 0, num_sequences = 1;
   bool append = false;
   int64_t heads = 0, head_dim = 0, rope_dim = 0;  // N, Dh, Dr
   int64_t index_heads = 0, index_head_dim = 0;    // Ni, Di; 0: no indexer

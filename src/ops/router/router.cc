@@ -29,9 +29,9 @@ bool RouterMultiplies(const ExecContext& ctx, int64_t num_tokens, const QuantTen
   using namespace router;
   const int64_t tile_cols = CeilDiv(w.cols, kTileCols64);
   return SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops && !ctx.f32_inputs &&
-         num_tokens == 1 && w.format == kFormat && w.rows > kExperts - kRows && w.rows <= kExperts &&
+         num_tokens <= kMostTokens && w.format == kFormat && w.rows > kExperts - kRows && w.rows <= kExperts &&
          chosen <= kMaxChosen && chosen <= w.rows && w.cols % 8 == 0 && tile_cols >= kSegments &&
-         tile_cols <= kSegments * kMaxTiles && ctx.gpu.cluster_blocks >= kBlocks;
+         tile_cols <= kSegments * MostTiles(num_tokens) && ctx.gpu.cluster_blocks >= kBlocks;
 }
 
 std::string RouterImplementation(const ExecContext& ctx, bool multiplies) {

@@ -26,7 +26,7 @@ struct RouterArgs {
 };
 inline constexpr int64_t kMaxRoutedOnGpu = 1024, kMaxChosenOnGpu = 32;  // experts; of a token
 
-// Whether the op makes its logits of `x` and `w`, too, with linear's bits: on a GPU for one token. A launch less.
+// Whether the op makes its logits of `x` and `w`, too, with linear's bits: on a GPU for a few tokens. A launch less.
 bool RouterMultiplies(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w, int64_t chosen);
 std::string RouterImplementation(const ExecContext& ctx, bool multiplies);
 void Router(const ExecContext& ctx, const RouterArgs& args);

@@ -1,8 +1,10 @@
-// One token's router: linear and choice in one launch. A cluster of blocks with 16 experts each, all of whose weights
-// are asked for before the wait; the blocks send the first one their scores (device/cluster.cuh), of which one warp
-// chooses. Products and their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits are the same.
+// The router of one token or a few: linear and choice in one launch. A cluster of blocks with 16 experts each, all of
+// whose weights are asked for before the wait; the blocks send block i the scores of token i (device/cluster.cuh), of
+// which one warp chooses. Products and their order are tile_linear_kernel.cuh's, the choice is RouterKernel's: the bits
+// are the same.
 #include "device/active_clusters.h"
 #include "device/cluster.cuh"
+#include "ops/idle_row.h"
 #include "ops/linear/tile/one_token.cuh"
 #include "ops/router/choice.cuh"
 #include "ops/router/router.h"
@@ -25,31 +27,62 @@ struct OneParams {
   float* logits;
   const float* bias;
   const int32_t* hash_table;
-  const int32_t* token;
+  const int32_t* tokens;
   int64_t vocabulary;
   float factor, scaling;
-  int cols, tile_cols, num_experts, count, always;
+  int num_tokens, cols, tile_cols, num_experts, count, always;
   int32_t* experts;
   float* weights;
 };
 
 inline int TilesOfSegment(int tile_cols) { return (tile_cols + kSegments - 1) / kSegments; }
-inline size_t SharedBytes(int tiles) { return static_cast<size_t>(kSegments * tiles) * (kTileBytes + kXBytes); }
+inline size_t SharedBytes(int tiles, int tokens) {
+  return static_cast<size_t>(kSegments * tiles) * static_cast<size_t>(kTileBytes + tokens * kXBytes);
+}
 
+// A token's columns of x of a warp, as StageOneToken has them; zeros where not `real`.
+struct WarpColumns {
+  float4 v[kOctets][2];
+
+  __device__ __forceinline__ void Load(const float4* x, bool real, int first, int tiles, int cols, int lane) {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      const int octet = lane + 32 * i;
+      v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
+      if (real && octet < 8 * tiles && 8 * (octet + 8 * first) < cols)
+        v[i][0] = x[2 * octet], v[i][1] = x[2 * octet + 1];
+    }
+  }
+  template <int kTile>
+  __device__ __forceinline__ void Store(uint8_t* inputs, int tiles, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      const int octet = lane + 32 * i;
+      if (octet >= 8 * tiles) break;
+      tile_linear::StoreOctet(inputs + octet / 8 * kTile, octet, v[i][0], v[i][1]);
+    }
+  }
+};
+
+// kTokens: room, at least as much as there are tokens.
+template <int kTokens>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
     RouteOneKernel(const __grid_constant__ OneParams a) {
+  using Products = tile_linear::OneTokenTiles<kFormat, kTokens>;
+  constexpr int kXTile = Products::kTile;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kSegments];
   __shared__ gpu::ClusterBarrier at_scores;
-  __shared__ float partial[2][kSegments][kRows];  // by pass
-  __shared__ __align__(16) float block_scores[kRows];
-  __shared__ __align__(16) uint32_t block_keys[kRows];
-  __shared__ __align__(16) float scores[kExperts];  // of all blocks, in the first one
+  __shared__ float partial[2][kTokens][kSegments][kRows];  // by pass
+  __shared__ __align__(16) float block_scores[kTokens][kRows];
+  __shared__ __align__(16) uint32_t block_keys[kTokens][kRows];
+  __shared__ __align__(16) float scores[kExperts];  // of all blocks, of the block's token
   __shared__ __align__(16) uint32_t keys[kExperts];
   AllowNext();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, rank = static_cast<int>(blockIdx.x);
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
-  if (rank == 0 && thread == 0) {
+  const int num_tokens = kTokens == 1 ? 1 : a.num_tokens;
+  if (rank < num_tokens && thread == 0) {
     at_scores.Init(1);
     BarrierInitFence();
     at_scores.Expect(sizeof scores + sizeof keys);
@@ -57,7 +90,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
   const int first = a.tile_cols * warp / kSegments, tiles = a.tile_cols * (warp + 1) / kSegments - first;
   const int room = (a.tile_cols + kSegments - 1) / kSegments;  // tiles of a segment
   const uint32_t codes = SharedAddress(shared) + static_cast<uint32_t>(warp * room * kTileBytes);
-  uint8_t* const inputs = shared + kSegments * room * kTileBytes + warp * room * kXBytes;
+  uint8_t* const inputs = shared + kSegments * room * kTileBytes + warp * room * kXTile;
   const uint32_t bar = SharedAddress(full + warp);
   if (ElectLane()) {
     BarrierInit(bar, 1);
@@ -70,12 +103,12 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
     BarrierExpect(bar, bytes);
     BulkLoad(codes, a.codes + (static_cast<int64_t>(rank) * a.tile_cols + first) * kTileBytes, bytes, bar, kEvictFirst);
   }
-  // Of the block's experts, one a thread of the first warp.
+  // Of the block's experts, one a thread of the warp that has a token.
   const int expert = kRows * rank + lane;
-  const bool has_expert = warp == 0 && lane < kRows && expert < a.num_experts;
+  const bool has_expert = (kTokens == 1 ? warp == 0 : warp < num_tokens) && lane < kRows && expert < a.num_experts;
   const float bias = has_expert && a.hash_table == nullptr ? a.bias[expert] : 0.0f;
 
-  tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
+  Products products(static_cast<uint32_t>(lane));
   uint32_t early[kEarly][4][4];
   BarrierWait(bar, 0);
 #pragma unroll
@@ -90,67 +123,58 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
       ClusterWait();
       WaitForPrevious();
     }
-    {  // the warp's columns of x, as StageOneToken has them
-      float4 v[kOctets][2];
-      const float4* const x = reinterpret_cast<const float4*>(a.x) + 16 * first;
+    {
+      WarpColumns of[kTokens];
 #pragma unroll
-      for (int i = 0; i < kOctets; ++i) {
-        const int octet = lane + 32 * i;
-        v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
-        if (real && octet < 8 * tiles && 8 * (octet + 8 * first) < a.cols)
-          v[i][0] = x[2 * octet], v[i][1] = x[2 * octet + 1];
+      for (int i = 0; i < kTokens; ++i) {
+        const float4* const x = reinterpret_cast<const float4*>(a.x + int64_t{i} * a.cols) + 16 * first;
+        of[i].Load(x, real && i < num_tokens, first, tiles, a.cols, lane);
       }
 #pragma unroll
-      for (int i = 0; i < kOctets; ++i) {
-        const int octet = lane + 32 * i;
-        if (octet >= 8 * tiles) break;
-        const float4 &low = v[i][0], &high = v[i][1];
-        const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
-                                SplitPairs(high.z, high.w)};
-        uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * kXBytes + octet % 2 * 128 +
-                                                    octet % 8 / 2 * 16);
-        out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
-        out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
-      }
+      for (int i = 0; i < kTokens; ++i) of[i].template Store<kXTile>(inputs + i * kXBytes, tiles, lane);
     }
     __syncwarp();
     const uint32_t x = SharedAddress(inputs);
 #pragma unroll
     for (int i = 0; i < kEarly; ++i) {
-      if (i < tiles) products.Multiply(early[i], x + static_cast<uint32_t>(i * kXBytes), 0);
+      if (i < tiles) products.Multiply(early[i], x + static_cast<uint32_t>(i * kXTile), 0);
     }
 #pragma unroll 2
     for (int i = kEarly; i < tiles; ++i) {
       uint32_t w[4][4];
       products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), w);
-      products.Multiply(w, x + static_cast<uint32_t>(i * kXBytes), 0);
+      products.Multiply(w, x + static_cast<uint32_t>(i * kXTile), 0);
     }
     const float2 sum = products.Take();
-    if (lane % 4 == 0) partial[pass][warp][lane / 4] = sum.x, partial[pass][warp][lane / 4 + 8] = sum.y;
+    if (kTokens == 1 ? lane % 4 == 0 : lane % 4 < kTokens) {
+      float* const to = partial[pass][kTokens == 1 ? 0 : lane % 4][warp];
+      to[lane / 4] = sum.x, to[lane / 4 + 8] = sum.y;
+    }
     __syncthreads();
-    if (warp != 0) continue;
+    if (kTokens == 1 ? warp != 0 : warp >= num_tokens) continue;
     if (lane < kRows) {
       float part[kSegments];
 #pragma unroll
-      for (int i = 0; i < kSegments; ++i) part[i] = partial[pass][i][lane];
+      for (int i = 0; i < kSegments; ++i) part[i] = partial[pass][warp][i][lane];
       // TreeSum
       const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) *
                           a.factor;
       const float score = SqrtSoftplus(logit);
-      block_scores[lane] = score;
-      block_keys[lane] = has_expert ? OrderedKey(score + bias) : 0;
-      if (real && has_expert) a.logits[expert] = logit;
+      block_scores[warp][lane] = score;
+      block_keys[warp][lane] = has_expert ? OrderedKey(score + bias) : 0;
+      if (real && has_expert) a.logits[(kTokens == 1 ? 0 : warp * a.num_experts) + expert] = logit;
     }
     __syncwarp();
     if (real && lane < kRows / 2) {
       const int quad = lane % (kRows / 4) * 4;
       const bool key = lane >= kRows / 4;
       gpu::Send((key ? reinterpret_cast<float*>(keys) : scores) + kRows * rank + quad,
-                key ? *reinterpret_cast<const uint4*>(block_keys + quad)
-                    : *reinterpret_cast<const uint4*>(block_scores + quad),
-                at_scores, 0);
+                key ? *reinterpret_cast<const uint4*>(block_keys[warp] + quad)
+                    : *reinterpret_cast<const uint4*>(block_scores[warp] + quad),
+                at_scores, kTokens == 1 ? 0 : warp);
     }
-    if (rank != 0) continue;
+    if (kTokens == 1 ? rank != 0 : warp != 0 || rank >= num_tokens) continue;
+    const int own = kTokens == 1 ? 0 : rank;  // the block's token to choose for
     if (real) at_scores.Wait(0);
     int mine = 0;
     if (a.hash_table == nullptr) {
@@ -161,15 +185,27 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
         index[i] = 32 * i + lane, key[i] = real ? keys[index[i]] : static_cast<uint32_t>(index[i]);
       WarpLargest(key, index, a.count, my_key, mine);
     } else {
-      const int64_t token = *a.token, row = token < 0 || token >= a.vocabulary ? 0 : token;
+      const int64_t token = a.tokens[own], row = token < 0 || token >= a.vocabulary ? 0 : token;
       if (lane < a.count) mine = a.hash_table[row * a.count + lane];
     }
     mine = min(max(mine, 0), a.num_experts - 1);
     const float weight = WarpWeight(lane < a.count && real ? scores[mine] : 0.0f, a.count, a.scaling);
-    const int slot = a.always >= 0 ? 1 : 0;
-    if (real && slot == 1 && lane == 0) a.experts[0] = a.always, a.weights[0] = 1;
-    if (real && lane < a.count) a.experts[slot + lane] = mine, a.weights[slot + lane] = weight;
+    const int slot = a.always >= 0 ? 1 : 0, to = own * (slot + a.count);
+    const bool idle = kTokens > 1 && real && a.tokens != nullptr && a.tokens[own] == kIdleToken;
+    if (real && slot == 1 && lane == 0) a.experts[to] = idle ? kNoExpert : a.always, a.weights[to] = idle ? 0.0f : 1.0f;
+    if (real && lane < a.count) {
+      a.experts[to + slot + lane] = idle ? kNoExpert : mine;
+      a.weights[to + slot + lane] = idle ? 0.0f : weight;
+    }
   }
+}
+
+template <int kTokens>
+void LaunchRouteOne(const ExecContext& ctx, const OneParams& params) {
+  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel<kTokens>), kBlocks, kBlocks, kThreads,
+                               SharedBytes(MostTiles(kTokens), kTokens)) > 0);
+  Launch(ctx, RouteOneKernel<kTokens>, dim3(kBlocks), dim3(kThreads),
+         SharedBytes(TilesOfSegment(params.tile_cols), kTokens), params);
 }
 
 }  // namespace
@@ -183,10 +219,11 @@ void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
                       .logits = a.logits.f32(),
                       .bias = a.bias ? a.bias.f32() : nullptr,
                       .hash_table = a.hash_table ? a.hash_table.i32() : nullptr,
-                      .token = a.tokens ? a.tokens.i32() : nullptr,
+                      .tokens = a.tokens ? a.tokens.i32() : nullptr,
                       .vocabulary = a.hash_table ? a.hash_table.dim(0) : 0,
                       .factor = a.w.global_scale,
                       .scaling = a.scaling_factor,
+                      .num_tokens = static_cast<int>(a.x.dim(0)),
                       .cols = static_cast<int>(a.x.dim(1)),
                       .tile_cols = static_cast<int>(CeilDiv(a.x.dim(1), kTileCols64)),
                       .num_experts = static_cast<int>(a.logits.dim(1)),
@@ -195,9 +232,8 @@ void RouterOneCuda(const ExecContext& ctx, const RouterArgs& a) {
                       .experts = a.experts.i32(),
                       .weights = a.weights.f32()};
   DSV4_CHECK(a.w.layout == WeightLayout::kTiles && reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0);
-  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel), kBlocks, kBlocks, kThreads,
-                               SharedBytes(kMaxTiles)) > 0);
-  Launch(ctx, RouteOneKernel, dim3(kBlocks), dim3(kThreads), SharedBytes(TilesOfSegment(params.tile_cols)), params);
+  if (params.num_tokens == 1) return LaunchRouteOne<1>(ctx, params);
+  LaunchRouteOne<tile_linear::kFewTokens>(ctx, params);
 }
 
 }  // namespace dsv4

@@ -1,17 +1,32 @@
-// Parts of kernels that multiply packed weights with one token: x as fragments, its norm, a warp's tiles. Numbers and
-// orders are those of tile_linear.cuh, without what only more tokens need: a decode step of one sequence waits for
-// issue slots and for code.
+// Parts of kernels that multiply packed weights with one token, or with up to kFewTokens: x as fragments, its norm, a
+// warp's tiles. Numbers and orders are those of tile_linear.cuh, without what only more tokens need: a decode step of
+// one sequence waits for issue slots and for code. Of token i columns 2 i and 2 i + 1 of the product are its two
+// numbers; x lies [tile][token][kOneTokenTile].
 #pragma once
 
 #include "ops/linear/tile/tile_linear.cuh"
 
 namespace dsv4::tile_linear {
 
-constexpr int kOneTokenTile = 256;  // bytes of x that a tile is multiplied with
+constexpr int kOneTokenTile = 256;  // bytes of a token that a tile is multiplied with
 
 // Whether x and the norm's weights can be loaded eight numbers at a time.
 inline bool OneTokenLoads(const Params& p) {
   return p.cols % 8 == 0 && (reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.norm)) % 16 == 0;
+}
+
+// Eight numbers as fragments: columns of a tile that lie `octet` octets behind the first.
+__device__ __forceinline__ void StoreOctet(uint8_t* tile, int octet, const float4& low, const float4& high) {
+  const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
+                          SplitPairs(high.z, high.w)};
+  uint4* const out = reinterpret_cast<uint4*>(tile + octet % 2 * 128 + octet % 8 / 2 * 16);
+  out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
+  out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
+}
+
+__device__ __forceinline__ void MultiplyOctet(float4& low, float4& high, const float4& a, const float4& b) {
+  low.x *= a.x, low.y *= a.y, low.z *= a.z, low.w *= a.w;
+  high.x *= b.x, high.y *= b.y, high.z *= b.z, high.w *= b.w;
 }
 
 // x, times the norm's weights if there is one, as StageInputs has it.
@@ -33,24 +48,59 @@ __device__ __forceinline__ void StageOneToken(const Params& p, int group, uint8_
     for (int i = 0; i < kAhead; ++i) {
       const int octet = first + i * kThreads;
       if (octet >= 8 * p.tile_cols) break;
-      float4 &low = v[i][0], &high = v[i][1];
-      if (norm != nullptr) {
-        const float4 &a = n[i][0], &b = n[i][1];
-        low.x *= a.x, low.y *= a.y, low.z *= a.z, low.w *= a.w;
-        high.x *= b.x, high.y *= b.y, high.z *= b.z, high.w *= b.w;
-      }
-      const Bf16Pairs w[4] = {SplitPairs(low.x, low.y), SplitPairs(low.z, low.w), SplitPairs(high.x, high.y),
-                              SplitPairs(high.z, high.w)};
-      uint4* const out = reinterpret_cast<uint4*>(inputs + octet / 8 * 256 + octet % 2 * 128 + octet % 8 / 2 * 16);
-      out[0] = make_uint4(w[0].hi, w[1].hi, w[2].hi, w[3].hi);
-      out[4] = make_uint4(w[0].lo, w[1].lo, w[2].lo, w[3].lo);
+      if (norm != nullptr) MultiplyOctet(v[i][0], v[i][1], n[i][0], n[i][1]);
+      StoreOctet(inputs + octet / 8 * kOneTokenTile, octet, v[i][0], v[i][1]);
     }
   }
 }
 
-// 1 / RMS of x, as RowScales has it; one warp.
-__device__ __forceinline__ void ScaleOfOneToken(const Params& p, float* scale) {
-  const float4* const x = reinterpret_cast<const float4*>(p.x);
+// The same of several tokens, for room of kTokens.
+template <int kTokens, bool kNorm>
+__device__ __forceinline__ void StageTokens(const Params& p, int group, uint8_t* inputs) {
+  constexpr int kAhead = kNorm ? 2 : 4;  // octets whose loads are on their way together
+  const int octets = 8 * p.tile_cols;
+  int token = 0, octet = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+  while (true) {
+    float4 v[kAhead][2] = {}, n[kAhead][2] = {};
+    int to[kAhead];  // tile and octet of a tile: 8 tile + octet; behind the last token -1
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      while (octet >= octets && token < p.num_tokens) octet -= octets, ++token;
+      to[i] = token < p.num_tokens ? (octet / 8 * kTokens + token) * 8 + octet % 8 : -1;
+      const int at = 8 * octet;
+      octet += kThreads;
+      if (to[i] < 0 || at >= p.cols) continue;
+      const float4* const x = reinterpret_cast<const float4*>(p.x + token * p.x_stride +
+                                                              static_cast<int64_t>(group) * p.cols + at);
+      v[i][0] = x[0], v[i][1] = x[1];
+      if constexpr (kNorm) {
+        const float4* const norm = reinterpret_cast<const float4*>(p.norm + at);
+        n[i][0] = norm[0], n[i][1] = norm[1];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (to[i] < 0) return;
+      if constexpr (kNorm) MultiplyOctet(v[i][0], v[i][1], n[i][0], n[i][1]);
+      StoreOctet(inputs + to[i] / 8 * kOneTokenTile, to[i], v[i][0], v[i][1]);
+    }
+  }
+}
+template <int kTokens>
+__device__ __forceinline__ void StageTokens(const Params& p, int group, uint8_t* inputs) {
+  if constexpr (kTokens == 1) {
+    StageOneToken(p, group, inputs);
+  } else if (p.norm != nullptr) {
+    StageTokens<kTokens, true>(p, group, inputs);
+  } else {
+    StageTokens<kTokens, false>(p, group, inputs);
+  }
+}
+
+// 1 / RMS of a token, as RowScales has it; one warp.
+__device__ __forceinline__ void ScaleOfToken(const Params& p, int token, float* scale) {
+  const float4* const x = reinterpret_cast<const float4*>(p.x + token * p.x_stride);
   float square = 0;
 #pragma unroll 8
   for (int i = static_cast<int>(threadIdx.x % 32); i < p.cols / 4; i += 32) {
@@ -84,13 +134,26 @@ __device__ __forceinline__ void WaitForTiles(const uint32_t (&tiles)[N][4][4], i
   WaitForLoads(loaded);
 }
 
-// The sums of a warp's tiles for one token. Columns 0 and 1 of the product are its two numbers; the lanes that hold
-// them load x.
-template <WeightFormat F>
+// Of every token, by the last warps.
+template <int kTokens>
+__device__ __forceinline__ void ScalesOfTokens(const Params& p, int warp, float* scales) {
+  if constexpr (kTokens == 1) {
+    if (warp == kWarps - 1) ScaleOfToken(p, 0, scales);
+  } else if (const int token = kWarps - 1 - warp; token < p.num_tokens) {
+    ScaleOfToken(p, token, scales + token);
+  }
+}
+
+// The sums of a warp's tiles for up to kTokens tokens. The lanes of their columns load x.
+template <WeightFormat F, int kTokens = 1>
 class OneTokenTiles {
  public:
+  static_assert(kTokens <= kFewTokens);
+  static constexpr int kTile = kTokens * kOneTokenTile;  // of x
+
   __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane)
-      : lane_(lane), x_lane_(lane * 16), active_(lane < 8) {}
+      : lane_(lane), x_lane_(kTokens == 1 ? lane * 16 : lane / 8 * kOneTokenTile + lane % 8 * 16),
+        active_(lane < 8 * kTokens) {}
 
   // The tile at `tile` in shared memory.
   __device__ __forceinline__ void Decode(uint32_t tile, uint32_t (&a)[4][4]) const {
@@ -104,7 +167,7 @@ class OneTokenTiles {
     float(&d)[4] = kScales ? part : sum_[i % 2];
     uint4(&columns)[2] = columns_[i % 2];
     const auto* from = static_cast<const uint4*>(
-        __cvta_shared_to_generic(x_lane_ + x + static_cast<uint32_t>(i * kOneTokenTile)));
+        __cvta_shared_to_generic(x_lane_ + x + static_cast<uint32_t>(i * kTile)));
     if (active_) columns[0] = from[0], columns[1] = from[8];
     MmaBf16(d, a[0], columns[0].x, columns[0].y);
     MmaBf16(d, a[1], columns[0].z, columns[0].w);
@@ -116,7 +179,7 @@ class OneTokenTiles {
     }
   }
 
-  // Rows g and g + 8, in the lanes with lane % 4 = 0; then starts anew.
+  // Rows g and g + 8 of token lane % 4; then starts anew.
   __device__ __forceinline__ float2 Take() {
     const float low = (sum_[0][0] + sum_[1][0]) + (sum_[0][1] + sum_[1][1]);
     const float high = (sum_[0][2] + sum_[1][2]) + (sum_[0][3] + sum_[1][3]);

@@ -1,6 +1,7 @@
-// One token, the linears of a decode step of one sequence: tile_linear_kernel.cuh's kernel with as little beside the
-// products as possible, for the step waits for issue slots and for code here. A block has weights of one format. The
-// same tiles, warps and order of sums, so the same bits as among other tokens.
+// One token, the linears of a decode step of one sequence, or up to four, those of a step that verifies drafts:
+// tile_linear_kernel.cuh's kernel with as little beside the products as possible, for the step waits for issue slots
+// and for code here. A block has weights of one format. The same tiles, warps and order of sums, so the same bits as
+// among other tokens.
 #pragma once
 
 #include "ops/linear/tile/one_token.cuh"
@@ -8,18 +9,18 @@
 
 namespace dsv4::tile_linear {
 
-// Whether a launch is one that OneTokenKernel takes: blocks have a range each, of whole row tiles and no more rows than
-// threads where K is cut.
-inline bool OneTokenTakes(const Params& p) {
-  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots &&
+// Whether a launch is one that OneTokenKernel takes with room for so many tokens: blocks have a range each, of whole
+// row tiles and no more rows than threads where K is cut.
+inline bool OneTokenTakes(const Params& p, int tokens) {
+  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots && SharedBytes(p, tokens, kPair) <= kMostShared &&
          (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
 // A block whose range has weights of format F, in a launch of format L.
 // kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
-// kWhole: all segments are whole chunks.
-template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole>
+// kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens.
+template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens>
 __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, uint64_t* barriers, float* row_scale) {
   constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
   constexpr bool kFp8 = HasScalesBeside(F);
@@ -56,7 +57,8 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
   };
   load_scales(item);
   // A warp's first chunk is decoded before x is there.
-  OneTokenTiles<F> tiles(lane);
+  OneTokenTiles<F, kTokens> tiles(lane);
+  constexpr int kXTile = OneTokenTiles<F, kTokens>::kTile;
   int left = item < range.end ? count : 0;
   uint32_t early[kFull][4][4];
   if (left > 0) {
@@ -70,30 +72,33 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
     stream.Request(p, range, slot, barrier);
   }
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
-  // Segments' sums of a row, one behind the other `stride`; a thread adds those of its row.
-  float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kOneTokenTile);
+  // Segments' sums, [segment][token][row]; a thread adds those of its row.
+  float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kXTile);
   const int stride = Exchange::Stride(range.end - range.begin);
   float* y = nullptr;
   float y_factor = 0;
+  [[maybe_unused]] int y_rows = 0;
   if constexpr (!kDirect) {
     const int mine = range.begin + static_cast<int>(threadIdx.x) / 16;
     if (mine < range.end) {
       const int m = MatrixOf(p, mine), row = RowTile(p, m, range.group, mine) * 16 + static_cast<int>(threadIdx.x) % 16;
       if (row < p.matrices[m].rows) y = p.matrices[m].y + row;
       y_factor = p.matrices[m].factor;
+      y_rows = p.matrices[m].rows;
     }
   }
   WaitForPrevious();
 
-  StageOneToken(p, range.group, inputs);
-  if (p.norm != nullptr && warp == kWarps - 1) ScaleOfOneToken(p, row_scale);
+  StageTokens<kTokens>(p, range.group, inputs);
+  if (p.norm != nullptr) ScalesOfTokens<kTokens>(p, warp, row_scale);
   __syncthreads();
 
-  const bool stores = lane % 4 == 0;
-  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kOneTokenTile,
+  const int token = min(static_cast<int>(lane % 4), kTokens - 1);  // of the lane's sums
+  const bool stores = kTokens == 1 ? lane % 4 == 0 : static_cast<int>(lane % 4) < p.num_tokens;
+  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kXTile,
                  slots_end = ring + kSlots * kSlotBytes;
   float* to = nullptr;
-  if constexpr (!kDirect) to = partials + part * stride + (item - range.begin) * 16 + lane / 4;
+  if constexpr (!kDirect) to = partials + (part * kTokens + token) * stride + (item - range.begin) * 16 + lane / 4;
   int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
   float factor = 1;
   uint32_t x = x_begin;
@@ -104,7 +109,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
     tiles.Multiply(a, x, i, scale_of(i));
   };
   const auto next_chunk = [&] {
-    x += kFull * kOneTokenTile;
+    x += kFull * kXTile;
     slot += kSlotBytes;
     barrier += 8;
     if (slot == slots_end) slot = ring, barrier = full, phase ^= 1;
@@ -144,7 +149,8 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
       if (item >= known_end) {
         const int m = MatrixOf(p, item);
         to = p.matrices[m].y, rows = p.matrices[m].rows, factor = p.matrices[m].factor;
-        if (p.norm != nullptr) factor *= row_scale[0];
+        if constexpr (kTokens > 1) to += static_cast<int64_t>(token) * rows;
+        if (p.norm != nullptr) factor *= row_scale[token];
         row = (item - p.matrices[m].first_item) * 16 + static_cast<int>(lane / 4);
         known_end = m + 1 < p.num_matrices ? p.matrices[m + 1].first_item : p.items;
       }
@@ -161,51 +167,62 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
   if constexpr (!kDirect) {
     __syncthreads();
     if (y == nullptr) return;
-    if (p.norm != nullptr) y_factor *= row_scale[0];
     const float* from = partials + threadIdx.x;
-    float sum = from[0];  // TreeSum
-    if (log_parts >= 1) sum += from[stride];
-    if (log_parts >= 2) sum += from[2 * stride] + from[3 * stride];
-    if (log_parts >= 3) sum += (from[4 * stride] + from[5 * stride]) + (from[6 * stride] + from[7 * stride]);
-    *y = sum * y_factor;
+    const auto tree_sum = [&](int step) {  // TreeSum
+      float sum = from[0];
+      if (log_parts >= 1) sum += from[step];
+      if (log_parts >= 2) sum += from[2 * step] + from[3 * step];
+      if (log_parts >= 3) sum += (from[4 * step] + from[5 * step]) + (from[6 * step] + from[7 * step]);
+      return sum;
+    };
+    if constexpr (kTokens == 1) {
+      if (p.norm != nullptr) y_factor *= row_scale[0];
+      *y = tree_sum(stride) * y_factor;
+    } else {
+      for (int i = 0; i < p.num_tokens; ++i, from += stride, y += y_rows)
+        *y = tree_sum(kTokens * stride) * (p.norm != nullptr ? y_factor * row_scale[i] : y_factor);
+    }
   }
 }
 
 // kMixed: a matrix has its own format, a block one of them.
-template <WeightFormat F, bool kDirect, bool kWhole>
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens>
 __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
-  __shared__ float row_scale[1];
-  static_assert(sizeof barriers + sizeof row_scale <= kOwnShared);
+  __shared__ float row_scales[kTokens];
+  static_assert(sizeof barriers + sizeof row_scales <= kOwnShared);
   AllowNext();
   const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
-  CallWithFormat<F>(format,
-                    [&]<WeightFormat G>() { MultiplyRange<G, F, kDirect, kWhole>(p, shared, barriers, row_scale); });
+  CallWithFormat<F>(format, [&]<WeightFormat G>() {
+    MultiplyRange<G, F, kDirect, kWhole, kTokens>(p, shared, barriers, row_scales);
+  });
 }
 
-template <WeightFormat F, bool kDirect, bool kWhole>
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens>
 void LaunchOneToken(const ExecContext& ctx, const Params& p) {
-  Launch(ctx, OneTokenKernel<F, kDirect, kWhole>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads),
-         std::max(SharedBytes(p, 1, kPair), kOneBlock), p);
+  Launch(ctx, OneTokenKernel<F, kDirect, kWhole, kTokens>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads),
+         std::max(SharedBytes(p, kTokens, kPair), kOneBlock), p);
 }
 
-// Of one token.
-template <WeightFormat F>
-void LaunchOneToken(const ExecContext& ctx, const Params& p) {
-  if (!OneTokenTakes(p) || (F == kMixed && !RangesHaveOneFormat(p))) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+// Of up to kTokens tokens.
+template <WeightFormat F, int kTokens>
+void LaunchFewTokens(const ExecContext& ctx, const Params& p) {
+  if (!OneTokenTakes(p, kTokens) || (F == kMixed && !RangesHaveOneFormat(p)))
+    return LaunchTileLinear<F, 1, kPair>(ctx, p);
   const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
   if constexpr (F != kMixed) {
     if (p.log_segments == 0)
-      return whole ? LaunchOneToken<F, true, true>(ctx, p) : LaunchOneToken<F, true, false>(ctx, p);
+      return whole ? LaunchOneToken<F, true, true, kTokens>(ctx, p) : LaunchOneToken<F, true, false, kTokens>(ctx, p);
   }
-  whole ? LaunchOneToken<F, false, true>(ctx, p) : LaunchOneToken<F, false, false>(ctx, p);
+  whole ? LaunchOneToken<F, false, true, kTokens>(ctx, p) : LaunchOneToken<F, false, false, kTokens>(ctx, p);
 }
 
 template <WeightFormat F>
 void LaunchFormat(const ExecContext& ctx, const Params& p) {
-  if (p.num_tokens == 1) return LaunchOneToken<F>(ctx, p);
-  if (p.num_tokens <= 4) return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  if (p.num_tokens == 1) return LaunchFewTokens<F, 1>(ctx, p);
+  if (p.num_tokens == 2) return LaunchFewTokens<F, 2>(ctx, p);
+  if (p.num_tokens <= kFewTokens) return LaunchFewTokens<F, kFewTokens>(ctx, p);
   if (p.num_tokens <= 8) return LaunchTileLinear<F, 2, kPair>(ctx, p);
   if (p.num_tokens <= 16) return LaunchTileLinear<F, 4, kPair>(ctx, p);
   LaunchTileLinear<F, 8, kPair>(ctx, p);
