@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/experts/expert_few.cuh"
 #include "ops/experts/expert_gemm.cuh"
 #include "ops/experts/expert_one.cuh"
 
@@ -34,6 +35,28 @@ bool LaunchOne(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t items
   }
 }
 
+// Tokens whose products FewTokensFit.
+template <WeightFormat F, int kTiles>
+void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t tokens, int64_t max_chunks) {
+  const int rows = a.n / (up ? 16 : 32);
+  const int blocks = static_cast<int>(std::min<int64_t>(ctx.gpu.multiprocessors, CeilDiv(max_chunks * rows, 2)));
+  const FewList list = {.tokens = static_cast<int>(tokens),
+                        .pairs = static_cast<int>(tokens) * a.num_slots,
+                        .rows = rows,
+                        .up = up,
+                        .known = up && a.always >= 0 && 2 * rows >= blocks,  // then no block has fewer than its share
+                        .reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + rows - 1) / rows)};
+  Launch(ctx, ExpertFewKernel<F, kTiles>, dim3(static_cast<unsigned>(blocks)), dim3(2 * kTeamThreads),
+         static_cast<size_t>(FewSharedBytes<kTiles>(up, a.k, tokens, a.num_slots)), a, list);
+}
+template <WeightFormat F>
+void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t tokens, int64_t max_chunks) {
+  if constexpr (InfoOf(F).packed()) {
+    FewTokensFit<4>(up, a.k, a.n, tokens, a.num_slots) ? LaunchFew<F, 4>(ctx, a, up, tokens, max_chunks)
+                                                       : LaunchFew<F, 2>(ctx, a, up, tokens, max_chunks);
+  }
+}
+
 template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   const int64_t items = max_chunks * (Up ? CeilDiv(a.n, 16) : CeilDiv(a.n, 32));
@@ -48,5 +71,7 @@ void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
 
 // Of tight tiles (experts_tight_cuda.cu). wide: chunks of up to two blocks of columns.
 void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, const GemmArgs& a, int64_t max_chunks);
+void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
+              int64_t max_chunks);
 
 }  // namespace dsv4::experts

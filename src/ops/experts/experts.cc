@@ -20,7 +20,7 @@ DSV4_DECLARE_CPU_PRODUCT(ExpertsCpu, ExpertsArgs)
 namespace {
 
 constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
-    DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertGemmKernel, ExpertsKernel")
+    DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertFewKernel, ExpertGemmKernel, ExpertsKernel")
     DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
     {"ref", SupportsCpu, ExpertsRef},
 };

@@ -185,6 +185,12 @@ void GemmOf(const ExecContext& ctx, WeightFormat format, const GemmArgs& a, int6
   WithTileFormat(format, [&]<WeightFormat F>() { Gemm<F, Planes, Up, Wide>(ctx, a, max_chunks); });
 }
 
+void FewOf(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
+           int64_t max_chunks) {
+  if (IsTight(format)) return FewTight(ctx, format, up, a, tokens, max_chunks);
+  WithTileFormat(format, [&]<WeightFormat F>() { LaunchFew<F>(ctx, a, up, tokens, max_chunks); });
+}
+
 template <bool Up>
 void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmArgs& a, int64_t max_chunks) {
   if (IsTight(format)) return GemmTight(ctx, format, Up, wide, a, max_chunks);
@@ -207,6 +213,7 @@ struct Grouped {
   bool round_x, round_hidden;
   bool hidden_f32;               // between the launches: where it is rounded or multiplied in float32
   bool direct;                   // one token without a plan
+  bool few;                      // a few tokens, whose plan the products' blocks make
   bool wide, by_token;           // chunks of two blocks of columns; ChunkCost
   int64_t chunk_tokens, max_chunks;
   GroupedScratch places;
@@ -217,6 +224,15 @@ struct Grouped {
     return reinterpret_cast<T*>(ctx.scratch.data + place);
   }
 };
+
+bool TakesFew(const Grouped& g) {
+  const auto fits = [&](const QuantTensor& w, bool up) {
+    return InfoOf(w.format).packed() && (FewTokensFit<4>(up, w.cols, w.rows, g.t, g.slots) ||
+                                         FewTokensFit<2>(up, w.cols, w.rows, g.t, g.slots));
+  };
+  return g.t > 1 && g.t <= kFewTokens && g.pairs <= kFewPairs && g.planes == 2 && !g.round_x && !g.hidden_f32 &&
+         reinterpret_cast<uintptr_t>(g.a.x.data) % 16 == 0 && fits(g.a.first.gate, true) && fits(g.a.first.down, false);
+}
 
 Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = {.ctx = ctx, .a = a};
@@ -229,6 +245,7 @@ Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   g.round_x = Rounds(a.activation, a.first.gate), g.round_hidden = Rounds(a.activation, a.first.down);
   g.hidden_f32 = g.round_hidden || !g.up_packed || !g.down_packed;
   g.direct = g.t == 1 && g.planes == 2 && !g.round_x && g.d <= kMaxDirectColumns;
+  g.few = TakesFew(g);
   // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
   g.wide = g.planes == 3 || g.pairs > 2 * g.num_experts;
   g.by_token = !g.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
@@ -240,7 +257,7 @@ Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   return g;
 }
 
-// Both products as of one token, which needs no plan.
+// Both products as of one token, or a few, which need no plan.
 void SetProducts(Grouped& g) {
   const ExpertsArgs& a = g.a;
   g.up = {.matrices = a.matrices.data(),
@@ -254,7 +271,7 @@ void SetProducts(Grouped& g) {
           .weights = a.weights.f32(),
           .policy = g.t <= kStreamedTokens ? kEvictFirst : kEvictNormal};
   g.down = g.up;
-  if (g.direct && g.slots > 1) g.up.always = a.always;
+  if ((g.direct || g.few) && g.slots > 1) g.up.always = a.always;
   g.down.x = nullptr, g.down.k = static_cast<int>(g.f), g.down.n = static_cast<int>(g.d);
   g.down.outputs = a.outputs.f32();
   g.down.planes = g.At<uint16_t>(g.places.hidden_planes), g.down.plane_elements = g.pairs * PaddedColumns(g.f);
@@ -286,12 +303,14 @@ void MakePlan(Grouped& g) {
 }
 
 void MultiplyUp(const Grouped& g) {
+  if (g.few) return FewOf(g.ctx, g.a.first.gate.format, true, g.up, g.t, g.max_chunks);
   if (g.up_packed) return GemmOf<true>(g.ctx, g.a.first.gate.format, g.wide, g.up, g.max_chunks);
   Launch(g.ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(g.f, 8)), static_cast<unsigned>(g.pairs)), dim3(256), 0,
          g.up, g.a.hidden.f32());
 }
 
 void MultiplyDown(const Grouped& g) {
+  if (g.few) return FewOf(g.ctx, g.a.first.down.format, false, g.down, g.t, g.max_chunks);
   if (!g.down_packed) {
     return Launch(g.ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(g.d, 8)), static_cast<unsigned>(g.pairs)),
                   dim3(256), 0, g.down, g.a.hidden.f32());
@@ -308,7 +327,7 @@ void MultiplyDown(const Grouped& g) {
 void MultiplyGrouped(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = GroupedOf(ctx, a);
   SetProducts(g);
-  if (!g.direct && (g.up_packed || g.down_packed)) MakePlan(g);
+  if (!g.direct && !g.few && (g.up_packed || g.down_packed)) MakePlan(g);
   MultiplyUp(g);
   MultiplyDown(g);
   if (!a.y) return;

@@ -1,4 +1,4 @@
-// ExpertGemmKernel and ExpertOneKernel of tight tiles, compiled on their own.
+// The kernels of decode rows for tight tiles, compiled on their own.
 #include "ops/experts/expert_launch.cuh"
 
 namespace dsv4::experts {
@@ -20,6 +20,13 @@ void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, 
   };
   if (format == WeightFormat::kMxfp4Tight) return of.template operator()<WeightFormat::kMxfp4Tight>();
   return of.template operator()<WeightFormat::kNvfp4Tight>();
+}
+
+void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
+              int64_t max_chunks) {
+  if (format == WeightFormat::kMxfp4Tight)
+    return LaunchFew<WeightFormat::kMxfp4Tight>(ctx, a, up, tokens, max_chunks);
+  LaunchFew<WeightFormat::kNvfp4Tight>(ctx, a, up, tokens, max_chunks);
 }
 
 }  // namespace dsv4::experts
