@@ -28,7 +28,7 @@ class DraftPolicy {
   static constexpr int64_t kTryAgain = 32;
   // What a trial of drafts may lose before it ends, in steps without drafts, and the most that it may lose again of
   // what it has won: enough for a drafter that is worth while to outlive its bad luck.
-  static constexpr double kStake = 0.6, kMostCredit = 12;
+  static constexpr double kStake = 0.9, kMostCredit = 12;
   // Steps without drafts until some are tried again where they did not pay; twice as many each time.
   static constexpr int64_t kFirstWait = 192, kLongestWait = 768;
 

@@ -52,7 +52,10 @@ class Lines {
                one_each = ctx_.device != DeviceKind::kCpu && RegimeOf(step_) == Regime::kDecode;
     if (p.by_tokens) Add("gather_shares (keys)", DescribeGatherShares(ctx_).chosen);
     if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
-    Add("q_prepare", QPrepareImplementation(ctx_, p.expands));
+    const std::string prepares = QPrepareImplementation(ctx_, p.expands);
+    const bool of_one = p.expands && step_ == StepClass::kFewRows;  // several sequences' rows are expanded apart
+    Add("q_prepare", of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, false))
+                            : prepares);
     if (indexes)
       Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
     Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
