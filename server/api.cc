@@ -269,9 +269,18 @@ Reasoning DefaultReasoning(const Api& api) {
                                                                    : ReasoningEffort::kHigh};
 }
 
+bool IsDeferred(const Json& tool) {
+  const auto deferred = tool.is_object() ? tool.find("defer_loading") : tool.end();
+  return tool.is_object() && deferred != tool.end() && *deferred == true;
+}
+
+std::string ToolText(const Json& tool) { return Dump(tool["function"]); }
+
 ChatRequest ToChatRequest(const ChatInput& input) {
   Json request = {{"messages", input.messages}};
-  if (!input.tools.empty()) request["tools"] = input.tools;
+  for (const Json& tool : input.tools) {
+    if (!IsDeferred(tool)) request["tools"].push_back(tool);
+  }
   if (input.schema.is_object()) request["response_format"] = input.schema;
   auto parsed = ParseChatRequest(Dump(request));
   if (!parsed.ok()) throw ApiError(400, parsed.status().message(), "messages");

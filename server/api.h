@@ -95,11 +95,17 @@ Reasoning DefaultReasoning(const Api& api);
 
 struct ChatInput {
   Json messages = Json::array();  // OpenAI form
-  Json tools = Json::array();     // [{"type": "function", "function": {...}}]
+  // [{"type": "function", "function": {...}}]; with "defer_loading": true one that is not in the system text: messages
+  // tell of it where the client has found it
+  Json tools = Json::array();
   Reasoning reasoning;
   bool continue_last = false;  // the last message is the beginning of the reply
   Json schema;                 // of the reply, as the model is told; null: none
 };
+
+bool IsDeferred(const Json& tool);
+// What the model is told of a tool where it is found: the line that it would have in the system text.
+std::string ToolText(const Json& tool);
 
 // A custom tool takes a text: to the model it is a function with this one parameter, and its calls hold that.
 Json CustomParameters();

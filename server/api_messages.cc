@@ -179,8 +179,29 @@ std::string ReadSystem(const Fields& fields) {
   return all;
 }
 
+bool IsToolReference(const Json& block) {
+  const auto type = block.is_object() ? block.find("type") : block.end();
+  return block.is_object() && type != block.end() && *type == "tool_reference";
+}
+
+// What a tool gave back; where it found deferred ones of `tools`, the model gets to know them here.
+std::string ReadResult(const Json& content, const std::string& path, const Json& tools) {
+  if (!content.is_array() || std::none_of(content.begin(), content.end(), IsToolReference))
+    return ReadParts(content, path);
+  Json blocks = content;
+  for (Json& block : blocks) {
+    if (!IsToolReference(block)) continue;
+    const Json name = block.value("tool_name", Json());
+    const auto found = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
+      return IsDeferred(tool) && tool["function"]["name"] == name;
+    });
+    if (found != tools.end()) block = {{"type", "text"}, {"text", ToolText(*found)}};
+  }
+  return ReadParts(blocks, path);
+}
+
 // `only_notes`: nothing of it can be read.
-Json ReadUser(const Json& content, const std::string& path, bool* only_notes) {
+Json ReadUser(const Json& content, const std::string& path, const Json& tools, bool* only_notes) {
   Json blocks = Json::array();
   bool notes = !content.empty();
   for (size_t i = 0; i < content.size(); ++i) {
@@ -197,7 +218,7 @@ Json ReadUser(const Json& content, const std::string& path, bool* only_notes) {
     const Json* result = block.Get("content");
     blocks.push_back({{"type", "tool_result"},
                       {"tool_use_id", *id},
-                      {"content", result == nullptr ? "" : ReadParts(*result, block_path + ".content")}});
+                      {"content", result == nullptr ? "" : ReadResult(*result, block_path + ".content", tools)}});
     notes = false;
   }
   *only_notes = notes;
@@ -252,7 +273,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
       input->messages.push_back({{"role", role}, {"content", *content}});
     } else if (content->is_array()) {
       input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path)
-                                                    : ReadUser(*content, path, &only_notes));
+                                                    : ReadUser(*content, path, input->tools, &only_notes));
       if (role == "system") input->messages.back()["role"] = "system";
     } else {
       Refuse(path + ".content", path + ".content must be a string or an array of blocks");
@@ -266,6 +287,11 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
 void ReadTools(const Fields& fields, ChatInput* input) {
   const Json* list = fields.Array("tools");
   if (list == nullptr) return;
+  // Where Anthropic's servers would search among deferred tools, the model is told of all.
+  const bool client_searches = std::none_of(list->begin(), list->end(), [](const Json& tool) {
+    const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
+    return type.is_string() && type.get<std::string>().starts_with("tool_search_tool");
+  });
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "tools[" + std::to_string(i) + "]";
     const Fields tool((*list)[i], path);
@@ -278,6 +304,7 @@ void ReadTools(const Fields& fields, ChatInput* input) {
     if (const Json* schema = tool.Object("input_schema")) function["parameters"] = *schema;
     if (const auto strict = tool.Bool("strict")) function["strict"] = *strict;
     input->tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+    if (client_searches && tool.Bool("defer_loading").value_or(false)) input->tools.back()["defer_loading"] = true;
   }
 }
 
@@ -296,11 +323,13 @@ void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, Genera
   if (type != "any" && type != "tool")
     Refuse("tool_choice", "tool_choice.type must be auto, any, tool or none");
   if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
-  for (const Json& tool : input.tools)
-    params->required_calls.push_back(tool["function"]["name"].get<std::string>());
+  std::vector<std::string> names;
+  for (const Json& tool : input.tools) {
+    names.push_back(tool["function"]["name"].get<std::string>());
+    if (!IsDeferred(tool)) params->required_calls.push_back(names.back());
+  }
   if (type == "any") return;
   const std::string name = in.Text("name").value_or("");
-  const auto& names = params->required_calls;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
   }
@@ -348,8 +377,8 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   if (!max_tokens) Refuse("max_tokens", "max_tokens is missing");
 
   ChatInput input;
-  ReadMessages(fields, &input);
   ReadTools(fields, &input);
+  ReadMessages(fields, &input);
   ReadMessagesToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
   const OutputForm form = ReadMessagesFormat(fields);
@@ -375,8 +404,8 @@ void ServeCountTokens(const Api& api, const ExchangePtr& exchange) {
   CheckModel(api, fields);
   GenerationParams params;
   ChatInput input;
-  ReadMessages(fields, &input);
   ReadTools(fields, &input);
+  ReadMessages(fields, &input);
   ReadMessagesToolChoice(fields, input, &params);
   ReadReasoning(api, fields, &input, &params);
   input.schema = ReadMessagesFormat(fields).shown;

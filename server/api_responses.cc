@@ -2,25 +2,18 @@
 // says otherwise.
 #include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 
 #include "body_fields.h"
 #include "reply.h"
 #include "response_store.h"
 #include "responses_input.h"
+#include "responses_tools.h"
 #include "structured/output_form.h"
 
 namespace dsv4::server {
 
 namespace {
-
-// Tools of a namespace (MCP servers) are offered to the model as NAMESPACE__NAME and named apart again in the calls.
-struct ToolName {
-  std::string space, name;
-  bool custom = false;  // it takes a text
-};
-using NamespacedTools = std::map<std::string, ToolName>;
 
 class ResponsesReply : public Reply {
  public:
@@ -241,31 +234,6 @@ class ResponsesReply : public Reply {
   FinishReason finish_ = FinishReason::kNone;
 };
 
-void AddTool(const Json& json, const std::string& path, const std::string& space, ChatInput* input,
-             NamespacedTools* names) {
-  const Fields tool(json, path);
-  const std::string type = tool.Text("type").value_or("function");
-  if (type == "namespace") {
-    const Json* inner = tool.Array("tools");
-    for (size_t i = 0; inner != nullptr && i < inner->size(); ++i) {
-      AddTool((*inner)[i], path + ".tools[" + std::to_string(i) + "]", tool.Text("name").value_or(""), input,
-              names);
-    }
-    return;
-  }
-  if (type != "function" && type != "custom") return;  // run by OpenAI's servers
-  const auto name = tool.Text("name");
-  if (!name) Refuse(path + ".name", path + ".name is missing");
-  const std::string full = space.empty() ? *name : space + "__" + *name;
-  Json function = {{"name", full}};
-  if (const auto description = tool.Text("description")) function["description"] = *description;
-  if (const Json* parameters = tool.Object("parameters")) function["parameters"] = *parameters;
-  if (type == "custom") function["parameters"] = CustomParameters();
-  if (const auto strict = tool.Bool("strict")) function["strict"] = *strict;
-  input->tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  (*names)[full] = {space, *name, type == "custom"};
-}
-
 void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, GenerationParams* params) {
   params->calls_allowed = !input.tools.empty();
   params->parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
@@ -294,7 +262,7 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
   if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
   for (const Json& tool : input.tools) {
     const auto tool_name = tool["function"]["name"].get<std::string>();
-    if (name.empty() || tool_name == name) params->required_calls.push_back(tool_name);
+    if (name.empty() ? !IsDeferred(tool) : tool_name == name) params->required_calls.push_back(tool_name);
   }
   if (params->required_calls.empty())
     Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
@@ -424,10 +392,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   input.reasoning = ReadReasoning(api, fields);
   input.messages = ReadResponsesInput(fields, &before.root());
   NamespacedTools names;
-  if (const Json* tools = fields.Array("tools")) {
-    for (size_t i = 0; i < tools->size(); ++i)
-      AddTool((*tools)[i], "tools[" + std::to_string(i) + "]", "", &input, &names);
-  }
+  ReadResponsesTools(fields, before.root(), &input, &names);
   ReadResponsesToolChoice(fields, input, &params);
   const bool logprobs = ReadResponsesLogprobs(api, fields, &params);
   const OutputForm form = ReadTextFormat(fields);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "content.h"
+#include "responses_tools.h"
 
 namespace dsv4::server {
 
@@ -144,11 +145,7 @@ class InputReader {
     } else if (type == "tool_search_call") {
       AddCall("tool_search", CallId(item), TextOr(item, "arguments", "{}"));
     } else if (type == "tool_search_output") {
-      std::string names;
-      if (const Json* tools = item.Array("tools")) {
-        for (const Json& tool : *tools) names += (names.empty() ? "" : ", ") + TextOr(Fields(tool, path), "name", "?");
-      }
-      AddOutput(CallId(item), "[tools found: " + names + "]");
+      AddOutput(CallId(item), FoundTools(item, path));
     } else if (type == "local_shell_call_output" || type == "shell_call_output") {
       AddOutput(CallId(item), ShellOutput(item.Get("output")));
     } else if (type == "apply_patch_call_output") {

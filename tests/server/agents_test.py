@@ -119,6 +119,54 @@ class Agents(ServerTestCase):
             rest = [other for other in items if other is not item]
             self.assertLess(self.echo("/v1/responses", {"input": rest, "max_output_tokens": 3}), whole, item)
 
+    # ---- Tools that the client finds on the way
+
+    LATE = {"name": "ferry_times", "description": "When the ferries leave. " * 20}
+    SCHEMA = {"type": "object", "properties": {"port": {"type": "string"}}}
+
+    def test_a_tool_that_is_found_leaves_the_beginning_of_the_prompt_as_it_is(self):
+        search = {"name": "search", "description": "Finds tools. " * 60, "input_schema": self.SCHEMA}
+        late = {**self.LATE, "input_schema": self.SCHEMA}
+        first = {"max_tokens": 2, "tools": [search], "messages": [{"role": "user", "content": "When does the ferry leave?"}]}
+        prompt = self.echo("/v1/messages", first)
+        count = lambda body: self.text(body, "/v1/messages/count_tokens")["input_tokens"]
+        self.assertEqual(count({**first, "tools": [{**late, "defer_loading": True}, search]}), prompt)
+        self.assertGreater(count({**first, "tools": [late, search]}), prompt + 80)
+        # Where Anthropic's servers would search, nobody else does: the model is told of all.
+        elsewhere = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+        self.assertGreater(count({**first, "tools": [{**late, "defer_loading": True}, search, elsewhere]}), prompt + 80)
+        found = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": late["name"]}]}
+        second = {**first, "tools": [{**late, "defer_loading": True}, search], "messages": [
+            *first["messages"], {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "search", "input": {}}]},
+            {"role": "user", "content": [found]}]}
+        usage = self.text(second, "/v1/messages")["usage"]
+        self.assertGreaterEqual(usage["cache_read_input_tokens"], prompt - 1)
+        self.assertGreater(usage["input_tokens"], 80)  # the model is told of it where it was found
+        second["tools"] = [search]
+        self.assertLess(self.echo("/v1/messages", second), prompt + 80)  # not among the tools: its name alone
+
+    def test_the_same_of_responses(self):
+        search = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": self.SCHEMA}
+        run = {"type": "function", "name": "run", "description": "Runs a command. " * 60, "parameters": self.SCHEMA}
+        late = {"type": "function", **self.LATE, "parameters": self.SCHEMA}
+        said = {"role": "user", "content": "When does the ferry leave?"}
+        body = {"max_output_tokens": 2, "store": False, "tools": [run, search], "input": [said]}
+        prompt = self.echo("/v1/responses", body)
+        self.assertEqual(self.echo("/v1/responses", {**body, "tools": [run, search, {**late, "defer_loading": True}]}), prompt)
+        self.assertGreater(self.echo("/v1/responses", {**body, "tools": [run, {**late, "defer_loading": True}]}), prompt + 80)
+        body["input"] = [said, {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"query": "ferry"}},
+                         {"type": "tool_search_output", "call_id": "c", "execution": "client",
+                          "tools": [{"type": "namespace", "name": "port", "description": "The port.", "tools": [late]}, {}, "x"]}]
+        usage = self.text(body, "/v1/responses")["usage"]
+        cached = usage["input_tokens_details"]["cached_tokens"]
+        self.assertGreaterEqual(cached, prompt - 1)
+        self.assertGreater(usage["input_tokens"], prompt + 80)
+        # It can be called, under both of its names.
+        body |= {"tool_choice": {"type": "function", "name": "port__ferry_times"}, "parallel_tool_calls": False, "max_output_tokens": 60,
+                 "temperature": 0}
+        (call,) = [item for item in self.text(body, "/v1/responses")["output"] if item["type"] == "function_call"]
+        self.assertEqual((call["namespace"], call["name"]), ("port", "ferry_times"))
+
     # ---- Prompts that are too long
 
     def test_every_api_says_so_in_its_own_words(self):
