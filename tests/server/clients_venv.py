@@ -1,10 +1,10 @@
 """The packages from PyPI that tests of `dsv4 serve` use, in folders of build/."""
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -15,10 +15,22 @@ PACKAGES = ["openai==3.52.0", "anthropic==2.11.0", "jsonschema==4.26.0"]
 SUITES = ["litellm==1.83.0", "lm_eval[api]==0.4.13"]
 
 
-def enter(packages=PACKAGES, folder="clients-venv"):
+def missing(packages):
+    """Those that this Python does not have in the version that is asked for; a package's modules may have other names."""
+    def has(package):
+        name, version = re.match(r"([^=[]+)(?:\[.*\])?(?:==(.*))?$", package).groups()
+        try:
+            return version in (None, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            return False
+
+    return [package for package in packages if not has(package)]
+
+
+def enter(packages=PACKAGES, folder="clients-venv", flags=()):
     """Goes on where the packages are: starts the script again inside the venv, which is made first where it is missing.
-    Without network and without them the test is skipped."""
-    if all(importlib.util.find_spec(re.split("[=[]", package)[0]) for package in packages):
+    Without network and without them the test is skipped. `flags`: for pip."""
+    if not missing(packages):
         return
     venv = BUILD / folder
     python = venv / "bin" / "python"
@@ -27,9 +39,11 @@ def enter(packages=PACKAGES, folder="clients-venv"):
         try:
             subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, capture_output=True, timeout=120)
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "15",
-                            "--retries", "1", *packages], check=True, capture_output=True, timeout=600)
+                            "--retries", "1", *flags, *packages], check=True, capture_output=True, timeout=600)
         except (subprocess.SubprocessError, OSError):
             print("skipped: %s are not there and cannot be fetched" % ", ".join(packages))
             sys.exit(77)
         complete.write_text(" ".join(packages))
+    if Path(sys.prefix).resolve() == venv.resolve():
+        sys.exit("%s lacks %s: remove it, and it is made anew" % (venv, ", ".join(missing(packages))))
     os.execv(python, [str(python), "-B", *sys.argv])

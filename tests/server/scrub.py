@@ -1,0 +1,71 @@
+"""Bodies of requests without their texts: the same structure, names, ids and sizes, every word another.
+
+Words are replaced by words of docs/ of the same length. Which one depends on all words in front of it in its text, so texts that
+begin alike do so afterwards, just as far, and what follows differs. What has no space and looks like an identifier (types, ids,
+paths, names of tools and fields) stays, as do pictures, which are this project's, and the billing line of Claude Code, which the
+server knows.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PICTURE = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_.,:;=/@*()+-]{1,120}")
+BILLING = "x-anthropic-billing-header:"
+IMAGE = re.compile(r"data:image/|iVBORw0KGgo")
+WORD = re.compile(r"[^\W\d_]+|\d+|[\W_]")
+
+
+@lru_cache(None)
+def words_by_length():
+    found = {}
+    for page in sorted(DOCS.glob("*.md")):
+        for word in re.findall(r"[a-z]+", page.read_text()):
+            found.setdefault(len(word), set()).add(word)
+    return {length: sorted(words) for length, words in found.items()}
+
+
+def word_of(length, number):
+    words = words_by_length()
+    if length in words:
+        return words[length][number % len(words[length])]
+    return word_of(length // 2, number) + word_of(length - length // 2, number >> 8)
+
+
+def scrub_text(text):
+    state, out = b"", []
+    for word in WORD.findall(text):
+        state = hashlib.blake2b(state + word.encode(), digest_size=8).digest()
+        number = int.from_bytes(state, "big")
+        if word.isdigit():
+            out.append("".join(str(number // 10**i % 10) for i in range(len(word))))
+        elif word.isalpha():
+            new = word_of(len(word), number)
+            out.append(new.upper() if word.isupper() and len(word) > 1 else new.capitalize() if word[0].isupper() else new)
+        else:
+            out.append(word)
+    return "".join(out)
+
+
+def map_texts(value, change):
+    """The same JSON with every text changed, those inside of texts that are JSON, too; identifiers and pictures stay."""
+    if isinstance(value, list):
+        return [map_texts(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: map_texts(item, change) for key, item in value.items()}
+    if not isinstance(value, str) or IDENTIFIER.fullmatch(value) or value.startswith(BILLING) or IMAGE.match(value):
+        return value
+    try:
+        inner = json.loads(value)
+    except ValueError:
+        return change(value)
+    return json.dumps(map_texts(inner, change), separators=(",", ":")) if isinstance(inner, (dict, list)) else change(value)
+
+
+def scrub(body):
+    return map_texts(body, scrub_text)
