@@ -214,9 +214,13 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   const auto& [n, m, f, b] = kOneTokenKinds;
-  const Case cases[] = {{4096, {3000, 64}, {n, b}},    {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
-                        {8192, {4096}, {n}},           {1024, {17000}, {n}},
-                        {7168, {100, 64, 33, 40}, {n, b, m, f}}, {1000, {241, 500}, {f, m}}};
+  const Case cases[] = {{4096, {3000, 64}, {n, b}},
+                        {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
+                        {8192, {4096}, {n}},
+                        {1024, {17000}, {n}},
+                        {7168, {100, 64, 33, 40}, {n, b, m, f}},
+                        {1056, {241, 500}, {b, m}},
+                        {1280, {241, 500}, {f, n}}};
   for (const Case& c : cases) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> x({4, c.k}, random.Normals(4 * c.k)), norm({c.k}, random.Normals(c.k));

@@ -13,7 +13,8 @@
 
 namespace dsv4::experts {
 
-inline constexpr int kFewTokens = 8, kFewPairs = 64, kFewMembers = BlockTokens(2);
+// Eight tokens take as long by ExpertGemmKernel (bench/notes/decode.md).
+inline constexpr int kFewTokens = 6, kFewPairs = 64, kFewMembers = BlockTokens(2);
 inline constexpr int kFewSumFloats = kWarps * 32;  // of a slot: 32 rows of each warp
 
 // An expert and up to kFewMembers of its pairs.
