@@ -30,6 +30,9 @@ __device__ __forceinline__ bool HasTag(uint64_t word, uint32_t tag) { return sta
 __device__ __forceinline__ void StoreWords(uint64_t* p, uint64_t a, uint64_t b) {
   asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
 }
+__device__ __forceinline__ void StoreWord(uint64_t* p, uint64_t a) {
+  asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(p), "l"(a) : "memory");
+}
 __device__ __forceinline__ void LoadWords(const uint64_t* p, uint64_t& a, uint64_t& b) {
   asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
 }
@@ -108,6 +111,22 @@ __device__ __forceinline__ void PushWords(const ExchangeMemory& m, int rank, uin
     if (pairs.has_first) StoreWords(to + pairs.first, ExchangeWord(v[0], tag), ExchangeWord(v[1], tag));
     if (pairs.has_second) StoreWords(to + pairs.second, ExchangeWord(v[2], tag), ExchangeWord(v[3], tag));
   }
+}
+
+// What a kernel that makes a rank's part of a sum needs, to send it where it is made.
+struct RankPush {
+  ExchangeMemory memory;
+  int rank, count;
+  int64_t site;
+};
+inline RankPush PushOf(const RankView& ranks, int64_t site) { return {ranks.memory, ranks.rank, ranks.count, site}; }
+
+// One value to every peer.
+__device__ __forceinline__ void PushWord(const RankPush& push, uint32_t tag, int64_t element, float v) {
+  const ExchangeMemory& m = push.memory;
+  const int64_t at = (static_cast<int64_t>(tag & 1) * push.count + push.rank) * m.elements + element;
+  for (int k = 1; k < push.count; ++k)
+    StoreWord(m.words[static_cast<size_t>((push.rank + k) & (push.count - 1))] + at, ExchangeWord(v, tag));
 }
 
 // Every rank's four values; v[rank] is left alone. All lanes of a warp call it together; those with nothing to wait for

@@ -20,6 +20,7 @@ enum class Form : uint8_t {
   kSlots,            // f32 [T, A, width]: its reader adds them up, in order
   kRankParts,        // f32 [T, width], of every rank: their sum is the value (ops/sum_ranks)
   kPartsForBridge,   // the same, of few rows: the next bridge adds them up
+  kPushedForBridge,  // the same, and on their way already
   kSlotsForBridge,   // kSlots of every rank: the next bridge adds up slots, then ranks
   kRankRows,         // f32 [T, width], of which a rank has its own rows (ops/rank_rows.h)
   kRowParts,         // kRankParts, of whose sum every rank needs its own rows
@@ -34,6 +35,7 @@ constexpr std::string_view NameOf(Form form) {
     case Form::kSlots: return "F32 of each slot";
     case Form::kRankParts: return "F32 parts of ranks";
     case Form::kPartsForBridge: return "F32 parts of ranks, for the bridge";
+    case Form::kPushedForBridge: return "F32 parts of ranks, pushed, for the bridge";
     case Form::kSlotsForBridge: return "F32 slots of ranks, for the bridge";
     case Form::kRankRows: return "F32 rows of ranks";
     case Form::kRowParts: return "F32 parts of ranks, of own rows";

@@ -185,8 +185,8 @@ void Prepare(const ExecContext& ctx, const Call& c, bool append, int64_t* site) 
   if (!c.plan.by_tokens) QPrepare(ctx, prepare);
 }
 
-// Output: grouped low rank, then dense.
-void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
+// Output: grouped low rank, then dense; where the plan says so y leaves for the other ranks as the exchange `site`.
+void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y, int64_t site = kNoSite) {
   const Tensor& heads = c.heads.x;
   if (c.plan.rounds_heads) {
     const Tensor groups = heads.Reshaped({heads.dim(0) * c.s.o_groups, heads.dim(1) / c.s.o_groups});
@@ -197,7 +197,7 @@ void ProjectOut(const ExecContext& ctx, const Call& c, const Tensor& y) {
                .groups = c.s.o_groups,
                .activation = c.s.activation,
                .x_blocks = c.heads.blocks});
-  QuantLinear(ctx, c.s.activation, c.o_lora, {{c.of_heads.o_b, c.plan.o_b, y}}, c.rounded);
+  QuantLinear(ctx, c.s.activation, c.o_lora, {{c.of_heads.o_b, c.plan.o_b, y, {}, site}}, c.rounded);
 }
 
 // Which compressed rows a token reads; none where it reads all.
@@ -269,7 +269,8 @@ void Attention(const ExecContext& ctx, const AttentionPlan& plan, const Attentio
     Attend(ctx, c, topk_idxs);
   }
   if (appends != Appends::kNever && !before) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
-  if (any && !plan.sliced) ProjectOut(ctx, c, c.Own(y));
+  if (any && !plan.sliced)
+    ProjectOut(ctx, c, c.Own(y), plan.out == Form::kPushedForBridge ? *site : kNoSite);
 }
 
 void KeyRows(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,

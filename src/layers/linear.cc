@@ -18,7 +18,8 @@ void QuantLinear(const ExecContext& ctx, ActivationDtype mode, const Activation&
   for (const LinearCall& call : calls) {
     if (!call.w) continue;
     if (call.input == Input::kCodes && BlockScaledLinear(ctx, x.x, call.w, call.y)) continue;
-    (call.input == Input::kAsIs ? plain : rounded).parts.Add({.w = call.w, .y = call.y, .queries = call.queries});
+    (call.input == Input::kAsIs ? plain : rounded)
+        .parts.Add({.w = call.w, .y = call.y, .queries = call.queries, .push_site = call.push_site});
   }
   if (!plain.parts.empty()) Linear(ctx, plain);
   if (rounded.parts.empty()) return;

@@ -33,6 +33,7 @@ struct LinearCall {
   Input input = Input::kAsIs;
   Tensor y;                  // f32 [T, N]
   QueryBlocks queries = {};  // instead of y, where the plan says so
+  int64_t push_site = kNoSite;  // y besides to the other ranks (linear_parts.h), where the plan says so
 };
 
 // All of them, in as few passes as the mode allows; calls without a weight are left out. At most kMaxLinearParts.

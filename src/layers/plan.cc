@@ -59,7 +59,11 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
   // The official recipe keeps o_a's input unrounded (docs/model.md); NVFP4 activations round every quantised linear's.
   if (l.num_cuts > 1) {
     const bool bridge = !p.sliced && HcBridgeSumsRanks(ctx, MostRows(step), l.streams, l.dim, l.mixes);
-    p.out = by_tokens ? Form::kRankRows : bridge ? Form::kPartsForBridge : Form::kRankParts;
+    const bool pushes = bridge && p.o_b == Input::kAsIs && LinearPushes(ctx, MostRows(step), w.o_b);
+    p.out = by_tokens ? Form::kRankRows
+            : pushes  ? Form::kPushedForBridge
+            : bridge  ? Form::kPartsForBridge
+                      : Form::kRankParts;
   }
   p.rounds_heads = mode == ActivationDtype::kNvfp4 && w.o_a.quantised();
   return p;

@@ -41,7 +41,7 @@ struct AttentionPlan {
   // A rank takes its own tokens and all heads, not all tokens and its own heads; what makes keys is gathered.
   bool by_tokens = false;
   bool sliced = false;                    // from q_b on slice by slice, each as if it were a rank's
-  Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge
+  Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge, kPushedForBridge
 };
 
 struct MoePlan {

@@ -110,6 +110,8 @@ class Lines {
     if (out == Form::kRankParts) Add(StrCat("sum_ranks (", of, ")"), DescribeSumRanks(ctx_).chosen);
     if (out == Form::kPartsForBridge || out == Form::kSlotsForBridge)
       Add(StrCat("sum_ranks (", of, ")"), "with the next hc_bridge");
+    if (out == Form::kPushedForBridge)
+      Add(StrCat("sum_ranks (", of, ")"), "parts sent by o_b, added up by the next hc_bridge");
     if (out == Form::kRowParts)
       Add(StrCat("sum_ranks (", of, ")"), StrCat(DescribeSumRanks(ctx_).chosen, "; own rows"));
   }

@@ -166,6 +166,59 @@ TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   EXPECT_EQ(LogitsOfModel(events), want);
 }
 
+// The logits of single rows and of two together, behind a prompt, of Flash's widths.
+std::vector<float> DecodedLogits(EngineOptions options, const std::string& device, bool events, bool together) {
+  options.device = device, options.exchange_by_events = events, options.check_ranks = true;
+  const auto engine = LoadOrFail(options);
+  std::vector<float> logits;
+  if (engine == nullptr) return logits;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (uint64_t i = 0; i < 2; ++i) {
+    sessions.push_back(std::move(engine->NewSession()).value());
+    const std::vector<TokenId> prompt = SomeTokens(131 + static_cast<int64_t>(i), i, engine->info().vocab_size);
+    EXPECT_TRUE(sessions.back()->Append(prompt, LogitRows::kNone, nullptr).ok());
+  }
+  const std::vector<TokenId> rows[2] = {SomeTokens(5, 8, engine->info().vocab_size),
+                                        SomeTokens(5, 9, engine->info().vocab_size)};
+  for (size_t k = 0; k < 5; ++k) {
+    std::vector<float> row[2];
+    std::vector<StepItem> items;
+    for (size_t i = 0; i < 2; ++i) {
+      items.push_back({.session = sessions[i].get(), .tokens = std::span(rows[i]).subspan(k, 1),
+                       .rows = LogitRows::kLast, .logits = &row[i]});
+      if (together && i == 0) continue;
+      EXPECT_TRUE(engine->Step(items).ok());
+      items.clear();
+    }
+    for (const std::vector<float>& of : row) logits.insert(logits.end(), of.begin(), of.end());
+  }
+  EXPECT_TRUE(engine->health().ok()) << engine->health().message();
+  return logits;
+}
+
+// A row has launches of its own: the expansion of a rank's heads, parts that leave where they are made. And the bits
+// that it has among others, by either way of exchanging. KV rows and index keys as the model was trained with, and
+// not.
+TEST_P(CudaRanksOn, ARowHasTheBitsThatItHasAmongOthers) {
+  DSV4_GPUS_OR_SKIP(GetParam());
+  for (const bool trained : {true, false}) {
+    EngineOptions options;
+    options.synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = !trained, .seed = 5};
+    options.max_context = 1024;
+    options.kv_dtype = trained ? KvDtype::kFp8 : KvDtype::kBf16;
+    options.index_dtype = trained ? IndexDtype::kFp4 : IndexDtype::kBf16;
+    const std::vector<float> alone = DecodedLogits(options, GetParam(), false, false);
+    ASSERT_FALSE(alone.empty());
+    EXPECT_TRUE(alone == DecodedLogits(options, GetParam(), false, true)) << trained;
+    if (std::string(GetParam()) == kTwoGpus) {
+      EXPECT_TRUE(alone == DecodedLogits(options, kTwoGpus, true, false)) << trained;
+    }
+    // Random weights: choices of experts near a tie differ with the order of a sum.
+    ExpectAgreement("one GPU", Compare(alone, DecodedLogits(options, "cuda", false, false),
+                                       static_cast<int64_t>(alone.size()) / 10), 0.1, 0);
+  }
+}
+
 // Long prompts of Flash's widths: rows travel as FP16 blocks, the experts' sums as they are made.
 TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
   DSV4_GPUS_OR_SKIP(kTwoGpus);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "device/exchange.h"
+
 namespace dsv4 {
 namespace {
 
@@ -78,6 +80,32 @@ TEST(Plan, FewRowsHaveTheLaunchesOfOne) {
   const LayerPlan few = layer.Plan(StepClass::kFewRows), more = layer.Plan(StepClass::kDecode);
   EXPECT_TRUE(few.attention.expands && few.moe.router_multiplies);
   EXPECT_FALSE(more.attention.expands || more.moe.router_multiplies);
+}
+
+// One of two ranks that exchange by words: what few rows' bridges add up, one row's output matrix sends.
+TEST(Plan, OneRowsPartLeavesWhereItIsMade) {
+  RankView ranks{.count = 2, .transport = ExchangeTransport::kWords};
+  ExecContext ctx = kOnH200;
+  ctx.ranks = &ranks;
+  for (const WeightFormat dense : {WeightFormat::kNvfp4, WeightFormat::kFp8Block}) {
+    Layer layer(dense);
+    layer.attention.o_b = Matrix(dense, Layer::kD, 4 * 1024);
+    layer.shape.num_cuts = 2;
+    layer.shape.mixes = Matrix(WeightFormat::kF32, 24, 4 * Layer::kD);
+    EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPushedForBridge);
+    EXPECT_EQ(layer.Plan(StepClass::kFewRows, ctx).attention.out, Form::kPartsForBridge);
+    EXPECT_EQ(layer.Plan(StepClass::kDecode, ctx).attention.out, Form::kRankParts);
+    layer.shape.settings.activation = ActivationDtype::kNvfp4;
+    EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPartsForBridge);
+    layer.shape.settings.activation = ActivationDtype::kNative;
+    layer.attention.o_b = Matrix(dense, Layer::kD, 1000);  // not whole chunks
+    EXPECT_EQ(layer.Plan(StepClass::kOneRow, ctx).attention.out, Form::kPartsForBridge);
+  }
+  const Layer layer;
+  ranks.transport = ExchangeTransport::kEvents;
+  EXPECT_FALSE(LinearPushes(ctx, 1, layer.attention.o_b));
+  ranks = {.count = 1, .transport = ExchangeTransport::kWords};
+  EXPECT_FALSE(LinearPushes(ctx, 1, layer.attention.o_b));
 }
 
 TEST(Plan, FewRowsLeaveTheirSlotsToTheNextBridgeIfThereIsOne) {

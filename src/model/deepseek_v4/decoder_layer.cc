@@ -31,7 +31,8 @@ Frame FrameOf(const Tensor& streams, Activations& a) {
 
 Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w, const Tensor& norm,
                     const Activation& pending, const Frame& f, Form form, const Room& room, int64_t* site) {
-  const bool sums = pending.form == Form::kPartsForBridge || pending.form == Form::kSlotsForBridge;
+  const bool pushed = pending.form == Form::kPushedForBridge,
+             sums = pushed || pending.form == Form::kPartsForBridge || pending.form == Form::kSlotsForBridge;
   const int64_t rows = f.own.end - f.own.begin;
   uint8_t* blocks = form == Form::kFloatsAndBlocks ? room.Blocks(rows, f.x.dim(1)) : nullptr;
   HcBridge(ctx, {.streams = f.Own(f.streams),
@@ -47,6 +48,7 @@ Activation NextSite(const ExecContext& ctx, const Config& c, const HcWeights& w,
                  .post = f.Own(f.post),
                  .comb = f.Own(f.comb),
                  .sums_ranks = sums,
+                 .pushed = pushed,
                  .site = *site,
                  .x_blocks = blocks});
   if (sums) *site += 1;

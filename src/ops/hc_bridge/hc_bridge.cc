@@ -29,6 +29,7 @@ void HcBridge(const ExecContext& ctx, const HcBridgeArgs& a) {
   DSV4_CHECK(!slots || HcBridgeAddsSlots(ctx, t, h, d, a.y.dim(1)));
   DSV4_CHECK(a.post.num_elements() == t * h && a.comb.num_elements() == t * h * h);
   DSV4_CHECK(a.x_blocks == nullptr || HcBridgeWritesBlocks(ctx, h, d));
+  DSV4_CHECK(!a.pushed || (a.sums_ranks && !slots));
   DSV4_CHECK(!a.sums_ranks || (a.y && HcBridgeSumsRanks(ctx, t, h, d, a.fn)));
   RunOp("hc_bridge", kHcBridgeCandidates, ctx, a);
 }

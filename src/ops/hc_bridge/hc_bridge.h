@@ -29,6 +29,7 @@ struct HcBridgeArgs {
   // y, its slots added up, is this rank's part of the sublayer's output (ops/sum_ranks, the same tree), where
   // HcBridgeSumsRanks: the pass's exchange `site`.
   bool sums_ranks = false;
+  bool pushed = false;  // and what made y has sent it (linear_parts.h)
   int64_t site = 0;
   uint8_t* x_blocks = nullptr;  // x as FP16 in blocks (ops/activation_blocks.cuh) besides, where HcBridgeWritesBlocks
 };

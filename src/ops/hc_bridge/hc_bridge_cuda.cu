@@ -15,6 +15,7 @@ hc::Site BridgeSite(const HcBridgeArgs& a) {
   site.x_blocks = a.x_blocks;
   site.x_norm_eps = a.norm_eps;
   site.sums_ranks = a.sums_ranks;
+  site.pushed = a.pushed;
   site.exchange_site = a.site;
   return site;
 }

@@ -48,6 +48,7 @@ struct Site {
   bool bf16 = false;    // of fn
   bool vector = false;  // rows of four can be read at once everywhere
   bool sums_ranks = false;    // y is a rank's part
+  bool pushed = false;        // and on its way to the others
   int64_t exchange_site = 0;
 
   __host__ __device__ int width() const {

@@ -111,7 +111,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
       }
       if constexpr (kRanks > 1) {
         const int64_t element = t * s.d + column;
-        Send<kRanks>(ranks, tag, element, y, own_stream == 0);
+        Send<kRanks>(ranks, tag, element, y, own_stream == 0 && !s.pushed);
         AddOthers<kRanks>(ranks, tag, s.exchange_site, element, y);
       }
 #pragma unroll

@@ -1,8 +1,10 @@
 #include "ops/linear/linear.h"
 
 #include "base/str.h"
+#include "device/exchange.h"
 #include "ops/cpu_rows.h"
 #include "ops/cuda_row.h"
+#include "ops/linear/tile/tile_linear.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/weight_formats/tile_formats.h"
 
@@ -32,6 +34,8 @@ void CheckLinearPart(const ExecContext& ctx, const LinearArgs& a, const LinearPa
   DSV4_CHECK(part.y_blocks == nullptr || a.parts.size() == 1);
   DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w));
   DSV4_CHECK(!a.norm || LinearNormalises(ctx, part.w), "a linear with a norm");
+  DSV4_CHECK(part.push_site == kNoSite || (a.parts.size() == 1 && a.groups == 1 && !a.norm &&
+                                           LinearPushes(ctx, a.x.dim(0), part.w)));
 }
 
 }  // namespace
@@ -71,6 +75,12 @@ bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t gr
 bool LinearNormalises(const ExecContext& ctx, const QuantTensor& w) {
   return SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops && !ctx.f32_inputs &&
          w.format != WeightFormat::kF32;
+}
+
+bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w) {
+  const bool ranks = ctx.ranks != nullptr && ctx.ranks->count > 1 && ctx.ranks->transport == ExchangeTransport::kWords;
+  return ranks && num_tokens == 1 && SupportsCuda(ctx) && ctx.regime == Regime::kDecode && !ctx.reference_ops &&
+         !ctx.f32_inputs && GpuLinearKernels(ctx, w) == LinearKernels::kTiles && tile_linear::Pushes(ctx, w);
 }
 
 std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {

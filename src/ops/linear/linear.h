@@ -48,6 +48,10 @@ bool LinearWritesBlocks(const ExecContext& ctx, const QuantTensor& w, int64_t gr
 // Whether it takes a norm along: the GPU's kernels of Regime::kDecode do.
 bool LinearNormalises(const ExecContext& ctx, const QuantTensor& w);
 
+// Whether it sends a rank's part of y to the others where it is made: one row, of GPUs that exchange by words. What
+// sends it later waits for all of y first.
+bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor& w);
+
 // The kernels of a GPU for a weight: a function of the regime and the weight, never of T.
 enum class LinearKernels : uint8_t {
   kRows,    // F32LinearKernel: F32 weights, as they lie in the file (rows/)

@@ -16,7 +16,8 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
     DSV4_CHECK(part.queries.blocks == nullptr || kernels == LinearKernels::kPrompt);
     switch (kernels) {
       case LinearKernels::kRows: F32Linear(ctx, a, part); break;
-      case LinearKernels::kTiles: tiles[num_tiles++] = {.w = part.w, .y = part.y.f32(), .groups = a.groups}; break;
+      case LinearKernels::kTiles: tiles[num_tiles++] = {.w = part.w, .y = part.y.f32(), .groups = a.groups,
+                                         .push_site = part.push_site}; break;
       case LinearKernels::kPrompt: prompt.parts.Add(part); break;
     }
   }

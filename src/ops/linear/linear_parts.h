@@ -13,6 +13,7 @@
 namespace dsv4 {
 
 inline constexpr int kMaxLinearParts = 8;
+inline constexpr int64_t kNoSite = -1;
 
 struct LinearPart {
   QuantTensor w;                // [G*N, K], any format
@@ -20,6 +21,9 @@ struct LinearPart {
   // Instead of y, which is then not written:
   uint8_t* y_blocks = nullptr;  // FP16 in blocks, of a part alone; only where LinearWritesBlocks
   QueryBlocks queries = {};     // only where LinearTakesBlocks
+  // y besides to the other ranks, of a part alone: as the pass's exchange of this number, which the next bridge sums
+  // (hc_bridge.h); only where LinearPushes.
+  int64_t push_site = kNoSite;
 };
 
 class LinearParts {

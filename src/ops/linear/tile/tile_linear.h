@@ -9,6 +9,9 @@
 #pragma once
 
 #include "device/exec_context.h"
+#include "ops/linear/linear_parts.h"
+#include "ops/pack_weight/pack_weight.h"
+#include "ops/weight_formats/tile_formats.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4 {
@@ -17,6 +20,7 @@ struct TileLinearMatrix {
   QuantTensor w;        // kTiles
   float* y = nullptr;   // [T, rows]
   int64_t groups = 1;   // more than one only for a matrix alone; see linear.h
+  int64_t push_site = kNoSite;  // of a matrix alone; see linear_parts.h
 };
 
 inline constexpr int kMaxTileLinearMatrices = 8;
@@ -25,6 +29,14 @@ namespace tile_linear {
 // Whether K is not cut: every warp has row tiles of its own.
 inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
   return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128;
+}
+// Whether one token's product of this matrix alone is one whose rows a block finishes together and can send: K cut into
+// eight segments of whole chunks.
+inline bool Pushes(const ExecContext& ctx, const QuantTensor& w) {
+  const int64_t tile_cols = w.cols / kTileCols64;
+  return w.cols % kTileCols64 == 0 && tile_cols <= 256 && tile_cols % (8 * TilesOfChunk(w.format)) == 0 &&
+         w.rows % 16 == 0 && w.rows <= int64_t{16} * 32 * ctx.gpu.multiprocessors &&
+         !IsDirect(ctx, tile_cols, w.rows / 16);
 }
 }  // namespace tile_linear
 

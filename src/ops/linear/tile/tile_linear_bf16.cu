@@ -3,5 +3,6 @@
 namespace dsv4::tile_linear {
 
 template void LaunchFormat<WeightFormat::kBf16>(const ExecContext& ctx, const Params& p);
+template void LaunchPushing<WeightFormat::kBf16>(const ExecContext& ctx, const Params& p, int64_t site);
 
 }  // namespace dsv4::tile_linear

@@ -120,6 +120,7 @@ struct Product {
   WeightFormat format;
   int inputs;         // kPair or kExact
   int64_t bytes = 0;  // of 64 columns
+  int64_t push_site = kNoSite;
 };
 
 Product ProductOf(const ExecContext& ctx, const TileLinearMatrix* matrices, int count) {
@@ -184,6 +185,10 @@ int64_t CutForTokens(const ExecContext& ctx, int64_t most, Product& product) {
 
 void LaunchProduct(const ExecContext& ctx, const Product& product) {
   if (product.inputs == kExact) return LaunchExact(ctx, product.p);
+  if (product.push_site != kNoSite) {
+    WithTileFormat(product.format, [&]<WeightFormat F>() { LaunchPushing<F>(ctx, product.p, product.push_site); });
+    return;
+  }
   if (product.format == kMixed) return LaunchFormat<kMixed>(ctx, product.p);
   WithTileFormat(product.format, [&]<WeightFormat F>() { LaunchFormat<F>(ctx, product.p); });
 }
@@ -199,6 +204,7 @@ void Run(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileL
   Params& p = product.p;
   if (p.items == 0) return;
   p.norm = norm, p.norm_eps = norm_eps;
+  product.push_site = in[0].push_site;
   for (int64_t first = 0; first < num_tokens;) {
     const int64_t tokens = CutForTokens(ctx, num_tokens - first, product);
     p.policy = tokens == num_tokens ? kEvictFirst : kEvictNormal;

@@ -4,6 +4,7 @@
 namespace dsv4::tile_linear {
 
 template void LaunchFormat<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p);
+template void LaunchPushing<WeightFormat::kNvfp4>(const ExecContext& ctx, const Params& p, int64_t site);
 
 // Clusters of `slices` blocks that run at once: a cluster lies in one GPC, and GPCs have different numbers of
 // multiprocessors.

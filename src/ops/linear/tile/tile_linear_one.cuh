@@ -4,6 +4,7 @@
 // among other tokens.
 #pragma once
 
+#include "device/exchange.cuh"
 #include "ops/linear/tile/one_token.cuh"
 #include "ops/linear/tile/tile_linear_kernel.cuh"
 
@@ -17,11 +18,26 @@ inline bool OneTokenTakes(const Params& p, int tokens) {
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
 
+// What a launch that pushes is told besides.
+struct NoPush {
+  static constexpr bool kPushes = false;
+};
+struct Push {
+  static constexpr bool kPushes = true;
+  RankPush to;
+  // The step's tag waits here for the end of the products: no register is held for it.
+  __device__ __forceinline__ static uint32_t& Tag() {
+    __shared__ uint32_t tag;
+    return tag;
+  }
+};
+
 // A block whose range has weights of format F, in a launch of format L.
 // kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
 // kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens.
-template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens>
-__device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, uint64_t* barriers, float* row_scale) {
+template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens, typename P>
+__device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, uint8_t* shared, uint64_t* barriers,
+                                              float* row_scale) {
   constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
   constexpr bool kFp8 = HasScalesBeside(F);
   static_assert(kFull * kTile <= kSlotBytes);
@@ -89,7 +105,14 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
   }
   WaitForPrevious();
 
+  [[maybe_unused]] uint32_t tag = 0;
+  if constexpr (P::kPushes) {
+    if (threadIdx.x == 0) tag = ExchangeTag(push.to.memory, push.to.site);
+  }
   StageTokens<kTokens>(p, range.group, inputs);
+  if constexpr (P::kPushes) {
+    if (threadIdx.x == 0) P::Tag() = tag;
+  }
   if (p.norm != nullptr) ScalesOfTokens<kTokens>(p, warp, row_scale);
   __syncthreads();
 
@@ -175,7 +198,11 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
       if (log_parts >= 3) sum += (from[4 * step] + from[5 * step]) + (from[6 * step] + from[7 * step]);
       return sum;
     };
-    if constexpr (kTokens == 1) {
+    if constexpr (P::kPushes) {
+      const float part = tree_sum(stride) * y_factor;
+      PushWord(push.to, P::Tag(), y - p.matrices[0].y, part);
+      *y = part;
+    } else if constexpr (kTokens == 1) {
       if (p.norm != nullptr) y_factor *= row_scale[0];
       *y = tree_sum(stride) * y_factor;
     } else {
@@ -186,8 +213,9 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, uint8_t* shared, 
 }
 
 // kMixed: a matrix has its own format, a block one of them.
-template <WeightFormat F, bool kDirect, bool kWhole, int kTokens>
-__global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_constant__ Params p) {
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, typename P>
+__global__ void __launch_bounds__(kThreads, 1)
+    OneTokenKernel(const __grid_constant__ Params p, const __grid_constant__ P push) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   __shared__ float row_scales[kTokens];
@@ -195,14 +223,14 @@ __global__ void __launch_bounds__(kThreads, 1) OneTokenKernel(const __grid_const
   AllowNext();
   const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
   CallWithFormat<F>(format, [&]<WeightFormat G>() {
-    MultiplyRange<G, F, kDirect, kWhole, kTokens>(p, shared, barriers, row_scales);
+    MultiplyRange<G, F, kDirect, kWhole, kTokens>(p, push, shared, barriers, row_scales);
   });
 }
 
-template <WeightFormat F, bool kDirect, bool kWhole, int kTokens>
-void LaunchOneToken(const ExecContext& ctx, const Params& p) {
-  Launch(ctx, OneTokenKernel<F, kDirect, kWhole, kTokens>, dim3(static_cast<unsigned>(p.num_clusters)), dim3(kThreads),
-         std::max(SharedBytes(p, kTokens, kPair), kOneBlock), p);
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, typename P = NoPush>
+void LaunchOneToken(const ExecContext& ctx, const Params& p, const P& push = {}) {
+  Launch(ctx, OneTokenKernel<F, kDirect, kWhole, kTokens, P>, dim3(static_cast<unsigned>(p.num_clusters)),
+         dim3(kThreads), std::max(SharedBytes(p, kTokens, kPair), kOneBlock), p, push);
 }
 
 // Of up to kTokens tokens.
@@ -216,6 +244,13 @@ void LaunchFewTokens(const ExecContext& ctx, const Params& p) {
       return whole ? LaunchOneToken<F, true, true, kTokens>(ctx, p) : LaunchOneToken<F, true, false, kTokens>(ctx, p);
   }
   whole ? LaunchOneToken<F, false, true, kTokens>(ctx, p) : LaunchOneToken<F, false, false, kTokens>(ctx, p);
+}
+
+template <WeightFormat F>
+void LaunchPushing(const ExecContext& ctx, const Params& p, int64_t site) {
+  DSV4_CHECK(p.num_tokens == 1 && p.num_matrices == 1 && p.groups == 1 && p.log_segments == 3 && p.norm == nullptr &&
+             OneTokenTakes(p, 1));
+  LaunchOneToken<F, false, true, 1, Push>(ctx, p, Push{PushOf(*ctx.ranks, site)});
 }
 
 template <WeightFormat F>
