@@ -2,13 +2,15 @@
 // graphs that every rank launches from a thread of its own; whether a million of them stay right when ranks stumble;
 // what a rank that never comes does; what the host may do meanwhile.
 //
-//   exchange_bench [--seconds 100] [--gpus N]
+//   exchange_bench [--seconds 100] [--gpus N] [--only exposed]
 //
+// `--only exposed`: what a decode step of one row waits for, nothing else.
 // Every poll has a time-out and the program ends by itself: status 0; 1 where something was wrong; 3 where the seconds
 // ran out. One JSON object a line. On fewer than two GPUs it says so and ends.
 #include <cstring>
 
 #include "bench/cuda/exchange_rounds.cuh"
+#include "bench/cuda/exposed_rounds.cuh"
 #include "bench/cuda/ranks.cuh"
 #include "ops/sum_ranks/sum_ranks.h"
 
@@ -139,35 +141,11 @@ void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, Step
   if (kind != StepKind::kAlone) AdvanceExchanges(ctx, kSites);
 }
 
-// Milliseconds of a step, the slowest rank's; recorded once, launched `steps` times without the host in between.
 template <int Count>
 double StepMs(Ranks& ranks, int64_t tokens, StepKind kind, uint64_t seed, bool overlap, int steps) {
-  ranks.Rewind();
-  std::vector<float> ms(static_cast<size_t>(Count));
-  ranks.Run([&](int r) {
-    ExecContext ctx = ranks.context(r);
-    ctx.overlap = overlap;
-    DSV4_BENCH_CHECK(cudaStreamBeginCapture(ranks.stream(r), cudaStreamCaptureModeThreadLocal));
+  return RecordedMs<Count>(ranks, overlap, steps, [&](int r, const ExecContext& ctx) {
     QueueStep<Count>(ranks, r, ctx, tokens, kind, seed);
-    cudaGraph_t graph;
-    DSV4_BENCH_CHECK(cudaStreamEndCapture(ranks.stream(r), &graph));
-    cudaGraphExec_t exec;
-    DSV4_BENCH_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t begin, end;
-    DSV4_BENCH_CHECK(cudaEventCreate(&begin));
-    DSV4_BENCH_CHECK(cudaEventCreate(&end));
-    for (int i = 0; i < 3; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
-    DSV4_BENCH_CHECK(cudaEventRecord(begin, ranks.stream(r)));
-    for (int i = 0; i < steps; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
-    DSV4_BENCH_CHECK(cudaEventRecord(end, ranks.stream(r)));
-    DSV4_BENCH_CHECK(cudaEventSynchronize(end));
-    DSV4_BENCH_CHECK(cudaEventElapsedTime(&ms[static_cast<size_t>(r)], begin, end));
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
   });
-  return static_cast<double>(*std::max_element(ms.begin(), ms.end())) / steps;
 }
 
 template <int Count>
@@ -278,9 +256,11 @@ void MeasureHostCalls(int count) {
 }
 
 template <int Count>
-void MeasureGpus() {
+void MeasureGpus(bool only_exposed) {
   {
     Ranks ranks(Count, kTimeout);
+    MeasureExposed<Count>(ranks);
+    if (only_exposed) return;
     StressRounds<Count>(ranks, 1'000'000);
     StressGraphs<Count>(ranks);
     MeasureGraphs<Count>(ranks);
@@ -293,9 +273,11 @@ void MeasureGpus() {
 int Main(int argc, char** argv) {
   double seconds = 100;
   int gpus = kMaxRanks;
+  bool only_exposed = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--gpus") == 0) gpus = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--only") == 0) only_exposed = std::strcmp(argv[i + 1], "exposed") == 0;
   }
   // A kernel that is loaded while another polls may wait for it: load all of them at once.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -307,9 +289,9 @@ int Main(int argc, char** argv) {
     Line("exchange").Add("gpus", found).Add("skipped", "needs two GPUs").Print();
     return 0;
   }
-  MeasureGpus<2>();
-  if (gpus >= 4) MeasureGpus<4>();
-  if (gpus >= 8) MeasureGpus<8>();
+  MeasureGpus<2>(only_exposed);
+  if (gpus >= 4) MeasureGpus<4>(only_exposed);
+  if (gpus >= 8) MeasureGpus<8>(only_exposed);
   Line("exchange_end").Add("wrong", something_wrong ? 1 : 0).Print();
   return something_wrong ? 1 : 0;
 }

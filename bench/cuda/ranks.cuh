@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -160,5 +161,37 @@ class Ranks {
   std::vector<unsigned*> bad_;
   std::unique_ptr<Exchange> exchange_;
 };
+
+// Milliseconds of a step, the slowest rank's; recorded once, launched `steps` times without the host in between.
+template <int Count>
+double RecordedMs(Ranks& ranks, bool overlap, int steps,
+                  const std::function<void(int rank, const ExecContext& ctx)>& queue) {
+  ranks.Rewind();
+  std::vector<float> ms(static_cast<size_t>(Count));
+  ranks.Run([&](int r) {
+    ExecContext ctx = ranks.context(r);
+    ctx.overlap = overlap;
+    DSV4_BENCH_CHECK(cudaStreamBeginCapture(ranks.stream(r), cudaStreamCaptureModeThreadLocal));
+    queue(r, ctx);
+    cudaGraph_t graph;
+    DSV4_BENCH_CHECK(cudaStreamEndCapture(ranks.stream(r), &graph));
+    cudaGraphExec_t exec;
+    DSV4_BENCH_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t begin, end;
+    DSV4_BENCH_CHECK(cudaEventCreate(&begin));
+    DSV4_BENCH_CHECK(cudaEventCreate(&end));
+    for (int i = 0; i < 3; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventRecord(begin, ranks.stream(r)));
+    for (int i = 0; i < steps; ++i) DSV4_BENCH_CHECK(cudaGraphLaunch(exec, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventRecord(end, ranks.stream(r)));
+    DSV4_BENCH_CHECK(cudaEventSynchronize(end));
+    DSV4_BENCH_CHECK(cudaEventElapsedTime(&ms[static_cast<size_t>(r)], begin, end));
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  });
+  return static_cast<double>(*std::max_element(ms.begin(), ms.end())) / steps;
+}
 
 }  // namespace dsv4::bench
