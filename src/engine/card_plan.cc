@@ -28,8 +28,9 @@ constexpr Card kCards[] = {
 };
 constexpr int64_t kDriverBytes = 700'000'000;  // that a GPU's driver and a program's kernels keep
 constexpr double kRanksLayer = 0.034e-3;       // seconds that a layer takes longer among ranks: two H200
-// decode of one sequence on an H200: bytes read a second, of the nominal rate
-constexpr double kOfNominal = 0.43;
+// decode of one sequence on an H200: bytes read a second, of the nominal rate; and what a layer's kernels, which wait
+// for each other, take at least, however little they read
+constexpr double kOfNominal = 0.43, kLeastLayer = 0.062e-3;
 
 CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const Card& card, int count) {
   const int64_t memory = (card.mebibytes << 20) - kDriverBytes;
@@ -50,7 +51,8 @@ CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const
   const double away = (1 - out.resident) * chosen;
   const double exchange = count > 1 ? kRanksLayer * static_cast<double>(source.facts().num_layers) : 0;
   const double resident = (sizes.decode_bytes - away) / (kOfNominal * card.memory_rate);
-  out.tokens_per_s = 1 / (resident + away / card.link_rate + exchange);
+  const double least = kLeastLayer * static_cast<double>(source.facts().num_layers);
+  out.tokens_per_s = 1 / (std::max(resident + exchange, least) + away / card.link_rate);
   return out;
 }
 

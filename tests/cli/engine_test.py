@@ -167,6 +167,9 @@ class Engine(CliTestCase):
         one = cards[141, 1]
         self.assertTrue(0.85 < one["resident"] < 0.95, one)  # 156 GB of experts
         self.assertGreater(cards[192, 1]["tokens_per_s_extrapolated"], 2 * one["tokens_per_s_extrapolated"])
+        small = json.loads(self.ok("inspect", "--synthetic", "nano", "--json"))
+        for c in small["cards"]:  # its kernels wait for each other, however little they read
+            self.assertTrue(1000 < c["tokens_per_s_extrapolated"] < 1 / (0.061e-3 * small["num_layers"]), c)
         text = self.ok("inspect", "--synthetic", "flash", "--plan").decode()
         self.assertIn("other GPUs", text)
         self.assertIn("extrapolated", text)
