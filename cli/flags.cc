@@ -141,7 +141,7 @@ void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
   AddBytes(app, "--gpu-memory", &o->gpu_memory,
            "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
   AddBytes(app, "--host-memory", &o->host_memory,
-           "of the host, for experts that leave GPUs; on a CPU for the weights, the rest is read from the disk "
+           "of the host, for experts that leave GPUs, on a CPU for the weights; the rest is read from the disk "
            "whenever it is needed (default: what is free)");
   AddInteger(app, "--expert-slots", &o->expert_slots, 1, kMaxInt64,
              "experts of each layer that a GPU holds at most: busy ones take turns in them (default: as many as fit)");

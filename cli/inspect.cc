@@ -56,6 +56,7 @@ Json ToJson(const ModelDescription& d, const std::string& model_dir) {
                {"host_embedding_bytes", p.host_embedding_bytes},
                {"host_bytes_per_token", p.host_bytes_per_token},
                {"host_available_bytes", p.host_available_bytes},
+               {"experts_on_disk", p.experts_on_disk},
                {"disk_bytes", p.disk_bytes},
                {"disk_bytes_per_token", p.disk_bytes_per_token}};
   j["cards"] = Json::array();

@@ -87,8 +87,11 @@ std::string HostLine(const MemoryPlan& p) {
 
 // What is read from the disk again and again, and what that costs.
 std::string DiskLine(const MemoryPlan& p) {
-  std::string line = "warning: " + FormatBytes(p.disk_bytes) + " of the weights do not fit memory (" +
-                     FormatBytes(p.available_bytes) + "): they are read from the disk whenever tokens choose them, " +
+  const bool on_gpu = !p.experts_on_disk.empty();  // beside the host's
+  std::string line = "warning: " + FormatBytes(p.disk_bytes) + " of the weights do not fit " +
+                     (on_gpu ? p.device + " and the host's memory (" : "memory (") +
+                     FormatBytes(on_gpu ? p.host_available_bytes : p.available_bytes) +
+                     "): they are read from the disk whenever tokens choose them, " +
                      FormatBytes(static_cast<int64_t>(p.disk_bytes_per_token)) +
                      " a token where experts are chosen alike";
   if (p.disk_rate > 0) {

@@ -212,8 +212,10 @@ void Metrics::RenderPrefixCache(const Gauges& g, MetricsPage* page) const {
 
 void Metrics::RenderExperts(MetricsPage* page) const {
   page->Head("dsv4_experts", "gauge", "Routed experts of all layers by the memory that holds them.");
-  page->Value("dsv4_experts", ",place=\"device\"", static_cast<double>(experts_.experts - experts_.on_host));
+  const int64_t on_device = experts_.experts - experts_.on_host - experts_.on_disk;
+  page->Value("dsv4_experts", ",place=\"device\"", static_cast<double>(on_device));
   page->Value("dsv4_experts", ",place=\"host\"", static_cast<double>(experts_.on_host));
+  page->Value("dsv4_experts", ",place=\"disk\"", static_cast<double>(experts_.on_disk));
   page->Gauge("dsv4_expert_host_bytes", "Bytes of experts in host memory.", static_cast<double>(experts_.host_bytes));
   page->Counter("dsv4_expert_choices_total", "Experts that tokens chose.", experts_.chosen);
   page->Counter("dsv4_expert_hits_total", "Of them, those in the device's memory.", experts_.chosen_resident);
@@ -225,6 +227,9 @@ void Metrics::RenderExperts(MetricsPage* page) const {
   page->Counter("dsv4_expert_evictions_total", "Experts that left the device for busier ones.", experts_.swaps);
   page->Counter("dsv4_expert_moved_bytes_total", "Bytes that were copied for that beside the steps, both ways.",
                 experts_.moved_bytes);
+  page->Counter("dsv4_expert_disk_bytes_total", "Bytes of experts that passes needed and only the files had.",
+                experts_.disk_bytes);
+  page->Counter("dsv4_expert_disk_seconds_total", "Time that passes waited for these.", experts_.disk_seconds);
 }
 
 void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {

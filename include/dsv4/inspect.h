@@ -42,7 +42,9 @@ struct MemoryPlan {
   int64_t host_embedding_bytes = 0;  // likewise, the embedding table; 0: it is on the devices
   double host_bytes_per_token = 0;  // that a token is expected to read there through one device's link
   int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown), or the option's
-  // On a CPU, of the files' weights what memory does not hold: it is read from the disk whenever it is needed.
+  std::vector<int64_t> experts_on_disk = {};  // by layer, on a GPU's machine, whose host has no room for them either
+  // What is read from the disk whenever it is needed: these experts, of all devices together; on a CPU, of the files'
+  // weights what memory does not hold.
   int64_t disk_bytes = 0;
   double disk_bytes_per_token = 0;  // that a token is expected to read there
   double disk_rate = 0;             // bytes a second, measured when the model loads; 0: not measured

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
 constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a program takes beside pinned memory
-constexpr int kMostRounds = 4;                  // moving experts takes a buffer on the device, too
+constexpr int kMostRounds = 8;                  // moving experts takes buffers on the device, too
 
 // Empty where no file was named.
 Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const ModelFacts& facts) {
@@ -26,6 +26,24 @@ Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const Mode
                                   facts.num_layers, "; count this model's with --count-experts"));
   }
   return std::move(counts.chosen);
+}
+
+// Of the host's memory, with buffers and the program; 0: nothing lies there for the device. On a CPU it is all the same
+// memory.
+int64_t HostNeeded(const MemoryPlan& p, DeviceKind device) {
+  const int64_t moved = p.host_expert_bytes + p.host_embedding_bytes;
+  if (moved == 0) return 0;
+  return moved + p.devices * p.host_staging_bytes + kProgramBytes +
+         (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
+}
+
+// What of the experts there has to leave for the disk. Once some have, the system's page cache has an eighth of their
+// room.
+int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
+  const int64_t needed = HostNeeded(p, device);
+  if (p.host_available_bytes == 0 || (p.disk_bytes == 0 && needed <= p.host_available_bytes)) return 0;
+  const int64_t room = std::max<int64_t>(p.host_available_bytes - (needed - p.host_expert_bytes), 0);
+  return p.host_expert_bytes - (room - room / 8);
 }
 
 }  // namespace
@@ -53,29 +71,29 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
   if (Fits(*plan, options.kv_room > 0 ? room : page) && !limited) return {};
   // Ranks that share a GPU move their slices of an expert all at once.
   const int64_t shares = on_host ? 1 : plan->ranks;
-  int64_t bytes = 0;
+  const int64_t copies = on_host ? 1 : places.count;  // each rank has its slices of an expert on the host, or the disk
+  int64_t bytes = 0, disk_bytes = 0;
   for (int round = 0; round < kMostRounds; ++round) {
     const bool fits = Fits(*plan, room);
-    if (fits && (round > 0 || !limited)) break;
+    const int64_t lacks = source.CanLeaveOnDisk(device.kind()) ? HostLacks(*plan, device.kind()) : 0;
+    if (fits && lacks <= 0 && (round > 0 || !limited)) break;
     if (!fits) bytes += CeilDiv(NeededBytes(*plan, room) - plan->available_bytes, shares);
-    source.KeepExpertsOnHost(device.kind(), places.count, bytes, slots, counts);
+    if (lacks > 0) disk_bytes += CeilDiv(lacks, copies);
+    source.KeepExpertsOnHost(device.kind(), places.count, bytes, slots, counts, disk_bytes);
     *plan = PlanMemory(options, source, device, places);
   }
   return {};
 }
 
 Status CheckHost(const MemoryPlan& p, DeviceKind device) {
-  const int64_t moved = p.host_expert_bytes + p.host_embedding_bytes;
-  if (moved == 0 || p.host_available_bytes == 0) return {};
-  // On a CPU it is all the same memory.
-  const int64_t needed = moved + p.devices * p.host_staging_bytes + kProgramBytes +
-                         (device == DeviceKind::kCpu ? p.weight_bytes + p.widened_bytes : 0);
-  if (needed <= p.host_available_bytes) return {};
+  const int64_t needed = HostNeeded(p, device);
+  if (p.host_available_bytes == 0 || needed <= p.host_available_bytes) return {};
+  const char* or_else = device == DeviceKind::kCpu ? "" : ", or load a checkpoint: its experts may stay on the disk";
   return ResourceExhausted(
-      StrCat("weights that do not fit ", p.device, " take ", moved,
+      StrCat("weights that do not fit ", p.device, " take ", p.host_expert_bytes + p.host_embedding_bytes,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
              " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
-             "free for KV (--kv-room), or use --device cpu, which reads from the disk what memory does not hold"));
+             "free for KV (--kv-room)", or_else));
 }
 
 }  // namespace dsv4

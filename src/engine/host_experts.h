@@ -16,6 +16,9 @@ namespace dsv4 {
 // Bytes of KV that a rank's experts leave free of the `available_bytes` that it has: a page at least.
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes);
 
+// Where the host has no room for these either, experts stay in the checkpoint's files; an eighth of what the
+// host has for experts is then left to the system, which keeps there what it has read last.
+//
 // Where the model does not fit with one page of KV (with options.kv_room, where that was asked for), keeps the
 // embedding table and experts in the host's memory, so that it does with KvRoom beside it; and experts in any case that
 // options.expert_slots leaves no place. Plans anew then. kInvalidArgument, kDataLoss, kNotFound: the file of counts. On

@@ -45,7 +45,7 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 // there.
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
-  if (options.rank_invariant && plan.host_expert_bytes > 0) {
+  if (options.rank_invariant && !plan.experts_on_host.empty()) {
     return Unsupported(StrCat("the model's experts do not all fit ", plan.device, ", and those of the host's memory do "
                               "not come in slices; use more GPUs, or leave --rank-invariant out"));
   }
@@ -88,11 +88,15 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   out.info = InfoOf(source->facts(), options, count);
   const int64_t read_ahead = plan.disk_bytes > 0 ? 0 : plan.available_bytes;
   DSV4_ASSIGN_OR_RETURN(out.models, source->Load(of_ranks, *pool, read_ahead, progress, &out.times));
-  if ((options.count_experts || plan.host_expert_bytes > 0) && !out.models.front()->CountExperts(device))
+  const bool away = plan.host_expert_bytes > 0 || !plan.experts_on_disk.empty();
+  if ((options.count_experts || away) && !out.models.front()->CountExperts(device))
     return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
   out.experts_on_host = plan.host_expert_bytes > 0;
-  for (size_t r = 0; r < out.models.size() && plan.host_expert_bytes > 0; ++r)
-    out.models[r]->UseHostExperts(*out.devices[r]);
+  out.experts_on_disk = !plan.experts_on_disk.empty();
+  for (size_t r = 0; r < out.models.size() && away; ++r) {
+    if (!out.models[r]->UseHostExperts(*out.devices[r]))
+      return ResourceExhausted(StrCat("no memory on ", device.name(), " for places of experts of the disk; free some"));
+  }
   return out;
 }
 

@@ -19,13 +19,14 @@ namespace dsv4 {
 namespace {
 
 // Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
-int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places) {
+int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places,
+                     bool experts_on_disk) {
   const ModelFacts& facts = model.facts();
   return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk) +
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
          DeviceRound::Bytes(facts.vocab_size) +
          (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes()) +
-         RecordingBytes(facts.num_layers, places);
+         RecordingBytes(facts.num_layers, places, experts_on_disk);
 }
 
 // `limit` 0: none.
@@ -90,8 +91,9 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
-int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places) {
-  return places.count > 1 && places.transport == ExchangeTransport::kEvents ? 0 : num_layers * kRecordingBytesOfALayer;
+int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool experts_on_disk) {
+  const bool by_host = places.count > 1 && places.transport == ExchangeTransport::kEvents;
+  return by_host || experts_on_disk ? 0 : num_layers * kRecordingBytesOfALayer;
 }
 
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
@@ -119,7 +121,8 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .weight_bytes = weights,
       .widened_bytes = sizes.widened,
       .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count)
-                                           : RunningBytes(model, chunk, rows, places)),
+                                           : RunningBytes(model, chunk, rows, places,
+                                                          !sizes.experts_on_disk.empty())),
       .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count))
                                : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,
@@ -131,6 +134,9 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   plan.host_staging_bytes = sizes.host_staging;
   plan.experts = facts.num_layers * facts.num_experts;
   plan.experts_on_host = sizes.experts_on_host;
+  plan.experts_on_disk = sizes.experts_on_disk;
+  plan.disk_bytes = (on_host ? 1 : places.count) * sizes.disk_experts;
+  plan.disk_bytes_per_token = (on_host ? 1 : places.count) * sizes.disk_bytes_per_token;
   plan.host_expert_bytes = (on_host ? 1 : places.count) * sizes.host_experts;
   plan.host_embedding_bytes = (on_host ? 1 : places.count) * sizes.host_embedding;
   plan.host_bytes_per_token = (on_host ? 1 : ranks) * sizes.host_bytes_per_token;

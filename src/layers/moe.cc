@@ -153,6 +153,7 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
   } else {
     Route(ctx, plan, w, s, tokens, rows, b, routing);
   }
+  if (w.supply != nullptr) w.supply->Bring(ctx, routing.experts);
   if (plan.sliced) {
     const auto make = [&](int k, const Tensor& part) {
       const ExpertsOf slice = AtHand(w.slices[static_cast<size_t>(k)]);

@@ -23,6 +23,15 @@ struct ExpertSlice {
   ExpertWeights shared;
 };
 
+// Brings experts that have no place of their own into the device's memory (docs/offload.md). The host waits for the
+// choice, so passes that need it are not recorded.
+class ExpertSupply {
+ public:
+  virtual ~ExpertSupply() = default;
+  // chosen i32 [T, slots], in the device's memory: work that is queued from now on finds them where tables say.
+  virtual void Bring(const ExecContext& ctx, const Tensor& chosen) = 0;
+};
+
 struct MoeWeights {
   QuantTensor router;    // [E, D]   official: gate.weight
   Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
@@ -31,6 +40,7 @@ struct MoeWeights {
   const ExpertWeights* table = nullptr;  // the same array in the device's memory, `shared` behind it; null: on the host
   ExpertWeights shared;
   const FetchedExperts* fetched = nullptr;  // for prompts, where some experts lie in the host's memory; or null
+  ExpertSupply* supply = nullptr;  // where some experts have no place of their own; or null
   // Of a rank whose experts come in slices that are summed one by one (MoePlan::sliced): each, of which the first is
   // above, too; else empty.
   std::vector<ExpertSlice> slices;

@@ -154,9 +154,10 @@ class LoadedModel {
   // no room for it.
   [[nodiscard]] virtual bool CountExperts(Device& device) = 0;
   // From now on prompts' passes bring experts of the host to `device`, which outlives the model, where that is faster;
-  // where it has no room or no kernels for that, they read them there. And experts can change places. Before the first
-  // pass.
-  virtual void UseHostExperts(Device& device) = 0;
+  // where it has no room or no kernels for that, they read them there. And experts can change places. Those of the disk
+  // are brought as passes choose them, while the host waits: no pass can be recorded then. Before the first pass.
+  // False: no room for that.
+  [[nodiscard]] virtual bool UseHostExperts(Device& device) = 0;
 
   // The following are called between passes, some of which may be queued; only the last one waits for those. `device`
   // is theirs.
@@ -191,10 +192,13 @@ struct ModelSizes {
   int64_t embedding = 0;     // of the embedding table, wherever it is
   int64_t host_embedding = 0, host_experts = 0;  // of the host, for what the device reads there; as they run
   std::vector<int64_t> experts_on_host;  // by layer; empty: none
+  std::vector<int64_t> experts_on_disk;  // likewise
+  int64_t disk_experts = 0;              // bytes that they would take on the device
   std::vector<int64_t> expert_bytes;     // of one expert, by layer
   int64_t mapped = 0;        // of the weights, what may stay in files while the model runs
   double decode_bytes = 0;               // of weights, that a decode step of one sequence reads, wherever they are
   double host_bytes_per_token = 0;       // that a token's experts are expected to have there
+  double disk_bytes_per_token = 0;       // likewise on the disk
 };
 
 // A model that can be loaded: a checkpoint whose config and tensor headers are read and checked, or a synthetic one.
@@ -221,9 +225,12 @@ class ModelSource {
   // Keeps the embedding table, then routed experts in the host's memory, where kernels read them (docs/offload.md): the
   // least chosen by `counts` [L, E] (empty: as many of every layer), until Sizes' weights are `bytes` less or all are
   // there, and the device has `slots` of a layer, at most.
+  // Of these at least disk_bytes stay in the files, from where passes bring them; only where CanLeaveOnDisk.
   // Before Load; a second call starts over. Of files on a CPU none are moved: they are the host's already.
   virtual void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
-                                 std::span<const uint64_t> counts) = 0;
+                                 std::span<const uint64_t> counts, int64_t disk_bytes) = 0;
+  // Whether there are files to bring experts from. (On a CPU, for tests, weights that were made stand for files.)
+  virtual bool CanLeaveOnDisk(DeviceKind device) const = 0;
   // Of one of `count` ranks.
   virtual int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const = 0;
   // What the CPU's kernels keep between calls, once a sequence has `max_context` tokens.

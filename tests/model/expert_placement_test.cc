@@ -42,6 +42,29 @@ TEST(ExpertPlacement, WithoutCountsLayersHaveAsMany) {
   EXPECT_EQ(all.CountByLayer(), Counts(5, 8));
 }
 
+// Of those that leave the device the least chosen of every layer, as many of each.
+TEST(ExpertPlacement, WhatTheHostHasNoRoomForStaysOnTheDisk) {
+  const Counts bytes(2, 100);
+  const std::vector<uint64_t> counts = {9, 0, 5, 1, 40, 30, 3, 8};
+  ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 500, counts);
+  EXPECT_EQ(p.CountByLayer(), (Counts{3, 2}));
+  EXPECT_TRUE(p.DiskByLayer().empty());
+  p.LeaveOnDisk(bytes, 150, counts);
+  EXPECT_EQ(p.CountByLayer(), (Counts{2, 1}));
+  EXPECT_EQ(p.DiskByLayer(), (Counts{1, 1}));
+  EXPECT_TRUE(p.OnDisk(0, 1) && p.OnDisk(1, 2));
+  EXPECT_TRUE(p.OnHost(0, 3) && p.OnHost(0, 2) && p.OnHost(1, 3));
+  EXPECT_TRUE(p.OnDevice(0, 0) && !p.OnDevice(0, 1) && !p.OnDevice(0, 3));
+  EXPECT_NEAR(DiskBytesOfToken(p, bytes, 4, 2, counts), 2 * 100 * (0.0 / 15 + 3.0 / 81), 1e-9);
+  EXPECT_NEAR(HostBytesOfToken(p, bytes, 4, 2, counts), 2 * 100 * (6.0 / 15 + 8.0 / 81), 1e-9);
+  const std::vector<double> chosen = {0, 100, 50, 0, 0, 0, 100, 20};
+  for (const ExpertSwap& s : BetterPlaces(p, chosen, 4, 8)) EXPECT_FALSE(p.OnDisk(s.layer, s.in));
+  EXPECT_EQ(BetterPlaces(p, chosen, 4, 8).size(), 2u) << "experts of the disk do not change places";
+  p.LeaveOnDisk(bytes, 1'000'000, counts);
+  EXPECT_EQ(p.CountByLayer(), (Counts{0, 0}));
+  EXPECT_EQ(p.DiskByLayer(), (Counts{3, 2}));
+}
+
 TEST(ExpertPlacement, TheLeastChosenForTheirSizeGoFirst) {
   const Counts bytes = {100, 200};
   const std::vector<uint64_t> counts = {9, 0, 5, 1,   // per byte .09 .00 .05 .01

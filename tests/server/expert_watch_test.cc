@@ -15,10 +15,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 ExpertUse SomeUse() {
-  return {.experts = 6, .on_host = 2, .host_bytes = 2000, .counted = true,
+  return {.experts = 6, .on_host = 2, .on_disk = 1, .host_bytes = 2000, .counted = true,
           .counts = {.num_layers = 2, .num_experts = 3, .chosen = {5, 0, 1, 2, 2, 2}},
           .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7,
-          .moved_bytes = 14000, .wait_seconds = 0.5};
+          .moved_bytes = 14000, .disk_bytes = 500, .disk_seconds = 0.25, .wait_seconds = 0.5};
 }
 
 TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
@@ -29,7 +29,8 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
   engine.use = SomeUse();
   EXPECT_TRUE(watch.Look(/*idle=*/true).ok());
   const std::string page = metrics.Render({});
-  for (const char* line : {"dsv4_experts{model_name=\"m\",engine=\"0\",place=\"device\"} 4\n",
+  for (const char* line : {"dsv4_experts{model_name=\"m\",engine=\"0\",place=\"device\"} 3\n",
+                           "dsv4_experts{model_name=\"m\",engine=\"0\",place=\"disk\"} 1\n",
                            "dsv4_experts{model_name=\"m\",engine=\"0\",place=\"host\"} 2\n",
                            "dsv4_expert_host_bytes{model_name=\"m\",engine=\"0\"} 2000\n",
                            "dsv4_expert_choices_total{model_name=\"m\",engine=\"0\"} 12\n",
@@ -37,6 +38,8 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
                            "dsv4_expert_fetched_bytes_total{model_name=\"m\",engine=\"0\"} 3000\n",
                            "dsv4_expert_wait_seconds_total{model_name=\"m\",engine=\"0\"} 0.5\n",
                            "dsv4_expert_evictions_total{model_name=\"m\",engine=\"0\"} 7\n",
+                           "dsv4_expert_disk_bytes_total{model_name=\"m\",engine=\"0\"} 500\n",
+                           "dsv4_expert_disk_seconds_total{model_name=\"m\",engine=\"0\"} 0.25\n",
                            "dsv4_expert_moved_bytes_total{model_name=\"m\",engine=\"0\"} 14000\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }

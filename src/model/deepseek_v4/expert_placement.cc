@@ -7,10 +7,61 @@
 
 namespace dsv4::deepseek_v4 {
 
-std::vector<int64_t> ExpertPlacement::CountByLayer() const {
+namespace {
+
+std::vector<int64_t> MarkedByLayer(const std::vector<std::vector<bool>>& marks) {
   std::vector<int64_t> counts;
-  for (const std::vector<bool>& layer : on_host_) counts.push_back(std::count(layer.begin(), layer.end(), true));
+  for (const std::vector<bool>& layer : marks) counts.push_back(std::count(layer.begin(), layer.end(), true));
   return counts;
+}
+
+// Of a token, from where `there(layer, expert)`.
+template <typename There>
+double BytesOfToken(const There& there, std::span<const int64_t> expert_bytes, int64_t num_experts, int64_t chosen,
+                    std::span<const uint64_t> counts) {
+  double bytes = 0;
+  for (size_t l = 0; l < expert_bytes.size(); ++l) {
+    double all = 0, away = 0;
+    int64_t number = 0;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const size_t at = l * static_cast<size_t>(num_experts) + static_cast<size_t>(e);
+      const double count = counts.empty() ? 0 : static_cast<double>(counts[at]);
+      all += count;
+      if (there(static_cast<int64_t>(l), e)) away += count, ++number;
+    }
+    const double share = all > 0 ? away / all : static_cast<double>(number) / static_cast<double>(num_experts);
+    bytes += share * static_cast<double>(chosen * expert_bytes[l]);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<int64_t> ExpertPlacement::CountByLayer() const { return MarkedByLayer(on_host_); }
+std::vector<int64_t> ExpertPlacement::DiskByLayer() const { return MarkedByLayer(on_disk_); }
+
+void ExpertPlacement::LeaveOnDisk(std::span<const int64_t> expert_bytes, int64_t bytes,
+                                  std::span<const uint64_t> counts) {
+  std::vector<std::vector<size_t>> coldest;  // of every layer, on the host
+  for (size_t l = 0; l < on_host_.size(); ++l) {
+    std::vector<size_t>& layer = coldest.emplace_back();
+    for (size_t e = on_host_[l].size(); e-- > 0;) {
+      if (on_host_[l][e]) layer.push_back(e);
+    }
+    const auto count = [&](size_t e) { return counts.empty() ? 0 : counts[l * on_host_[l].size() + e]; };
+    std::stable_sort(layer.begin(), layer.end(), [&](size_t a, size_t b) { return count(a) < count(b); });
+  }
+  for (size_t round = 0, moved = 1; bytes > 0 && moved > 0; ++round) {
+    moved = 0;
+    for (size_t l = 0; l < coldest.size() && bytes > 0; ++l) {
+      if (round >= coldest[l].size()) continue;
+      if (on_disk_.empty()) on_disk_.assign(on_host_.size(), std::vector<bool>(on_host_.front().size()));
+      on_host_[l][coldest[l][round]] = false;
+      on_disk_[l][coldest[l][round]] = true;
+      bytes -= expert_bytes[l];
+      ++moved;
+    }
+  }
 }
 
 ExpertPlacement ExpertPlacement::Coldest(int64_t embedding_bytes, std::span<const int64_t> expert_bytes,
@@ -67,7 +118,9 @@ std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span
   for (int64_t l = 0; l < num_layers; ++l) {
     const auto count = [&](int64_t e) { return chosen[static_cast<size_t>(l * num_experts + e)]; };
     std::vector<int64_t> on_host, on_device;
-    for (int64_t e = 0; e < num_experts; ++e) (placement.OnHost(l, e) ? on_host : on_device).push_back(e);
+    for (int64_t e = 0; e < num_experts; ++e) {
+      if (!placement.OnDisk(l, e)) (placement.OnHost(l, e) ? on_host : on_device).push_back(e);
+    }
     const size_t pairs = std::min({on_host.size(), on_device.size(), static_cast<size_t>(most)});
     const auto first = [pairs](std::vector<int64_t>& experts, const auto& before) {
       std::partial_sort(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(pairs), experts.end(), before);
@@ -92,21 +145,14 @@ std::vector<ExpertSwap> BetterPlaces(const ExpertPlacement& placement, std::span
 
 double HostBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
                         int64_t chosen, std::span<const uint64_t> counts) {
-  double bytes = 0;
-  for (size_t l = 0; l < expert_bytes.size(); ++l) {
-    double all = 0, away = 0;
-    int64_t number = 0;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      const bool on_host = placement.OnHost(static_cast<int64_t>(l), e);
-      const size_t at = l * static_cast<size_t>(num_experts) + static_cast<size_t>(e);
-      const double count = counts.empty() ? 0 : static_cast<double>(counts[at]);
-      all += count;
-      if (on_host) away += count, ++number;
-    }
-    const double share = all > 0 ? away / all : static_cast<double>(number) / static_cast<double>(num_experts);
-    bytes += share * static_cast<double>(chosen * expert_bytes[l]);
-  }
-  return bytes;
+  return BytesOfToken([&](int64_t l, int64_t e) { return placement.OnHost(l, e); }, expert_bytes, num_experts, chosen,
+                      counts);
+}
+
+double DiskBytesOfToken(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts,
+                        int64_t chosen, std::span<const uint64_t> counts) {
+  return BytesOfToken([&](int64_t l, int64_t e) { return placement.OnDisk(l, e); }, expert_bytes, num_experts, chosen,
+                      counts);
 }
 
 }  // namespace dsv4::deepseek_v4

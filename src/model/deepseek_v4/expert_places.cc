@@ -6,6 +6,7 @@ namespace dsv4::deepseek_v4 {
 
 namespace {
 
+// Or on the disk.
 bool AnyOnHost(const ExpertPlacement& placement) { return !placement.CountByLayer().empty(); }
 
 }  // namespace
@@ -13,13 +14,14 @@ bool AnyOnHost(const ExpertPlacement& placement) { return !placement.CountByLaye
 int64_t ExpertPlaces::Bytes(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes,
                             int64_t num_experts) {
   if (!AnyOnHost(placement)) return 0;
-  return ExpertStreams::Bytes(placement, expert_bytes, num_experts) + ExpertMoves::Bytes(expert_bytes);
+  return ExpertStreams::Bytes(placement, expert_bytes, num_experts) + ExpertMoves::Bytes(expert_bytes) +
+         DiskExperts::Bytes(placement, expert_bytes);
 }
 
 ExpertPlaces::ExpertPlaces(Weights& weights, ExpertPlacement placement, std::vector<int64_t> expert_bytes,
-                           int64_t num_experts)
+                           int64_t num_experts, ExpertHomes homes)
     : weights_(weights), placement_(placement), expert_bytes_(expert_bytes), num_experts_(num_experts),
-      tally_(std::move(placement), std::move(expert_bytes), num_experts) {}
+      tally_(std::move(placement), std::move(expert_bytes), num_experts), homes_(std::move(homes)) {}
 
 bool ExpertPlaces::Count(Device& device) {
   const auto bytes = static_cast<int64_t>(8 * num_counters());
@@ -31,8 +33,15 @@ bool ExpertPlaces::Count(Device& device) {
   return true;
 }
 
-void ExpertPlaces::UseHost(Device& device) {
-  if (!AnyOnHost(placement_)) return;
+bool ExpertPlaces::UseHost(Device& device) {
+  if (!AnyOnHost(placement_)) return true;
+  if (!placement_.DiskByLayer().empty()) {
+    const auto name = [this, &device](int64_t l, int64_t e, const ExpertWeights& now) { Tell(device, l, e, now); };
+    disk_ = DiskExperts::Open(device, weights_, placement_, expert_bytes_, homes_, name);
+    if (disk_ == nullptr) return false;
+    for (int64_t l = 0; l < weights_.num_layers(); ++l)
+      weights_.layers[static_cast<size_t>(l)].moe.supply = disk_->Of(l);
+  }
   streams_ = ExpertStreams::Open(device, weights_, placement_, expert_bytes_);
   for (int64_t l = 0; streams_ != nullptr && l < weights_.num_layers(); ++l)
     weights_.layers[static_cast<size_t>(l)].moe.fetched = streams_->Of(l);
@@ -40,13 +49,14 @@ void ExpertPlaces::UseHost(Device& device) {
   const int64_t spare = ExpertMoves::Bytes(expert_bytes_);
   if (copies != nullptr && spare_.Allocate(device, spare))
     moves_ = std::make_unique<ExpertMoves>(std::move(copies), spare_.data(), spare);
+  return true;
 }
 
 int64_t ExpertPlaces::BeginSwaps(std::span<const ExpertSwap> swaps) {
   if (moves_ == nullptr || moves_->busy()) return 0;
   std::vector<ExpertSwap> right;
   for (const ExpertSwap& s : swaps) {
-    if (placement_.OnHost(s.layer, s.in) && !placement_.OnHost(s.layer, s.out)) right.push_back(s);
+    if (placement_.OnHost(s.layer, s.in) && placement_.OnDevice(s.layer, s.out)) right.push_back(s);
   }
   return moves_->Begin(right, weights_.layers);
 }
@@ -69,12 +79,15 @@ bool ExpertPlaces::ContinueSwaps(Device& device) {
 
 void ExpertPlaces::Name(Device& device, const ExpertMove& move) {
   MoeWeights& moe = weights_.layers[static_cast<size_t>(move.layer)].moe;
-  ExpertWeights& expert = moe.experts[static_cast<size_t>(move.expert)];
-  expert = move.to;
+  moe.experts[static_cast<size_t>(move.expert)] = move.to;
   placement_.Move(move.layer, move.expert, move.to_host);
-  if (moe.table != nullptr)
-    device.Upload(const_cast<ExpertWeights*>(moe.table + move.expert), &expert, sizeof(expert));
-  if (streams_ != nullptr) streams_->Follow(device, move.layer, move.expert, expert);
+  Tell(device, move.layer, move.expert, move.to);
+}
+
+void ExpertPlaces::Tell(Device& device, int64_t layer, int64_t expert, const ExpertWeights& now) {
+  const MoeWeights& moe = weights_.layers[static_cast<size_t>(layer)].moe;
+  if (moe.table != nullptr) device.Upload(const_cast<ExpertWeights*>(moe.table + expert), &now, sizeof(now));
+  if (streams_ != nullptr) streams_->Follow(device, layer, expert, now);
 }
 
 void ExpertPlaces::FetchCounters(Device& device) {
@@ -118,6 +131,11 @@ Result<ExpertUse> ExpertPlaces::Use(Device& device) const {
     use.counts = {static_cast<int64_t>(expert_bytes_.size()), num_experts_, std::move(counters)};
   }
   use.swaps = swaps_;
+  if (disk_ != nullptr) {
+    const DiskUse& disk = disk_->use();
+    use.chosen_resident += use.counted ? disk.found : 0;
+    use.disk_reads = disk.reads, use.disk_bytes = disk.bytes, use.disk_seconds = disk.seconds;
+  }
   if (moves_ != nullptr) use.moved_bytes = static_cast<double>(moves_->moved_bytes());
   if (streams_ != nullptr) {
     use.fetched_bytes += static_cast<double>(streams_->fetched_bytes());

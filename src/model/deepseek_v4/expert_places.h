@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "dsv4/experts.h"
 #include "dsv4/status.h"
+#include "model/deepseek_v4/disk_experts.h"
 #include "model/deepseek_v4/expert_moves.h"
 #include "model/deepseek_v4/expert_placement.h"
 #include "model/deepseek_v4/expert_streams.h"
@@ -21,15 +22,21 @@ namespace dsv4::deepseek_v4 {
 
 class ExpertPlaces {
  public:
-  // Of the device's memory beside the experts, where some are on the host.
+  // Of the device's memory beside the experts, where some are on the host or on the disk.
   static int64_t Bytes(const ExpertPlacement& placement, std::span<const int64_t> expert_bytes, int64_t num_experts);
 
-  // `weights` outlive this; expert_bytes: of one expert of every layer, `num_experts` of each.
-  ExpertPlaces(Weights& weights, ExpertPlacement placement, std::vector<int64_t> expert_bytes, int64_t num_experts);
+  // `weights` outlive this; expert_bytes: of one expert of every layer, `num_experts` of each; homes: of those on the
+  // disk.
+  ExpertPlaces(Weights& weights, ExpertPlacement placement, std::vector<int64_t> expert_bytes, int64_t num_experts,
+               ExpertHomes homes);
 
   // As LoadedModel says. `device` is the same in all calls, and outlives this.
   [[nodiscard]] bool Count(Device& device);
-  void UseHost(Device& device);
+  [[nodiscard]] bool UseHost(Device& device);
+  // The expert's matrices are where they are named, for the work that is queued next.
+  void Bring(int64_t layer, int64_t expert) const {
+    if (disk_ != nullptr) disk_->Bring(layer, expert);
+  }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const {
     return deepseek_v4::BetterPlaces(placement_, chosen, num_experts_, most);
   }
@@ -50,13 +57,17 @@ class ExpertPlaces {
   std::span<const uint64_t> fetched() const;
   void Close(Device& device);
   void Name(Device& device, const ExpertMove& move);
+  // Kernels' tables name the expert where it is `now`.
+  void Tell(Device& device, int64_t layer, int64_t expert, const ExpertWeights& now);
 
   Weights& weights_;
   ExpertPlacement placement_;  // as tables say it
   const std::vector<int64_t> expert_bytes_;
   const int64_t num_experts_;
   ExpertTally tally_;
+  const ExpertHomes homes_;
   std::unique_ptr<ExpertStreams> streams_;
+  std::unique_ptr<DiskExperts> disk_;
   DeviceBuffer spare_;
   std::unique_ptr<ExpertMoves> moves_;
   int64_t swaps_ = 0;

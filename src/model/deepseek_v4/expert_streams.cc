@@ -162,6 +162,7 @@ std::unique_ptr<ExpertStreams> ExpertStreams::Open(Device& device, const Weights
 }
 
 void ExpertStreams::Follow(Device& device, int64_t layer, int64_t expert, const ExpertWeights& now) {
+  if (Of(layer) == nullptr) return;
   Layer& l = *layers_[static_cast<size_t>(layer)];
   const auto e = static_cast<size_t>(expert);
   l.matrices[e] = now;

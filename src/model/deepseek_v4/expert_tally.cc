@@ -17,6 +17,10 @@ ExpertUse ExpertTally::Use(std::span<const uint64_t> counters) const {
     const auto l = static_cast<int64_t>(at) / num_experts_, e = static_cast<int64_t>(at) % num_experts_;
     const int64_t bytes = expert_bytes_[static_cast<size_t>(l)];
     use.chosen += counters[at];
+    if (placement_.OnDisk(l, e)) {
+      ++use.on_disk;
+      continue;
+    }
     if (!placement_.OnHost(l, e)) {
       use.chosen_resident += since(at);
       continue;

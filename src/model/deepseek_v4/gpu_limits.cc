@@ -8,6 +8,7 @@
 #include "ops/experts/experts.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
+#include "ops/pack_weight/pack_weight.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/router/router.h"
 #include "ops/sparse_attention/sparse_attention.h"
@@ -41,6 +42,14 @@ Status CheckGpuLimits(const Config& c) {
     }
   }
   return {};
+}
+
+Status CheckBecomesTiles(const QuantTensor& m) {
+  const WeightFormatInfo& f = InfoOf(m.format);
+  if (!f.grid() || m.scale_row_offset % kTileRows16 == 0) return {};
+  return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
+                            " of its scale grid's tensor; on a GPU that must be a multiple of ", kTileRows16,
+                            "; use --device cpu"));
 }
 
 }  // namespace dsv4::deepseek_v4

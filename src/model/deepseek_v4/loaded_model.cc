@@ -81,6 +81,7 @@ void BoundModel::VisitBytes(const VisitFn& visit) const {
   VisitNamedWeights(
       model_.weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
+        if (ref.expert >= 0 && ref.stage < 0) experts_.Bring(ref.layer, ref.expert);
         if (!sliced || !IsSliced(ref)) VisitMatrix(m, visit);
       },
       [&](const WeightRef& ref, const Tensor& t) {

@@ -17,10 +17,11 @@ namespace dsv4::deepseek_v4 {
 
 class BoundModel : public LoadedModel {
  public:
-  // expert_bytes: of one expert of every layer.
-  BoundModel(Model model, ExpertPlacement placement, std::vector<int64_t> expert_bytes)
+  // expert_bytes: of one expert of every layer; homes: of experts on the disk.
+  BoundModel(Model model, ExpertPlacement placement, std::vector<int64_t> expert_bytes, ExpertHomes homes)
       : model_(std::move(model)),
-        experts_(model_.weights, std::move(placement), std::move(expert_bytes), model_.config.num_experts) {}
+        experts_(model_.weights, std::move(placement), std::move(expert_bytes), model_.config.num_experts,
+                 std::move(homes)) {}
 
   const KvLayout& kv_layout() const override { return model_.kv_layout; }
   std::unique_ptr<StepMemory> MakeStepMemory(int64_t max_tokens, int64_t max_rows, Device& device) const override;
@@ -39,7 +40,7 @@ class BoundModel : public LoadedModel {
   int num_slices() const override { return model_.config.fixed_cuts > 0 ? model_.config.num_slices() : 0; }
   void VisitSlice(int slice, const std::function<void(const void*, int64_t, float)>& visit) const override;
   bool CountExperts(Device& device) override;
-  void UseHostExperts(Device& device) override { experts_.UseHost(device); }
+  bool UseHostExperts(Device& device) override { return experts_.UseHost(device); }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const override {
     return experts_.BetterPlaces(chosen, most);
   }

@@ -67,11 +67,12 @@ class Source : public ModelSource {
   int64_t StepMemoryBytes(int64_t max_tokens, int64_t max_rows, int count) const override {
     return Activations::Bytes(ShardConfig(config_, ShardingOf(0, count)), max_tokens, max_rows);
   }
-  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
-                         std::span<const uint64_t> counts) override {
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots, std::span<const uint64_t> counts,
+                         int64_t disk_bytes) override {
     counts_.assign(counts.begin(), counts.end());
-    placement_ = ExpertPlacement::Coldest(EmbeddingBytes(), ExpertBytes(device, count), config_.num_experts, bytes,
-                                          counts_, slots);
+    const std::vector<int64_t> expert_bytes = ExpertBytes(device, count);
+    placement_ = ExpertPlacement::Coldest(EmbeddingBytes(), expert_bytes, config_.num_experts, bytes, counts_, slots);
+    placement_.LeaveOnDisk(expert_bytes, disk_bytes, counts_);
   }
   int64_t HostScratchBytes(int64_t max_context, int num_threads) const override {
     return deepseek_v4::HostScratchBytes(config_, max_context, num_threads);
@@ -94,19 +95,24 @@ class Source : public ModelSource {
     if (device != DeviceKind::kCpu)
       sizes.weights += ExpertPlaces::Bytes(placement_, sizes.expert_bytes, config_.num_experts);
     const int64_t experts = std::accumulate(sizes.expert_bytes.begin(), sizes.expert_bytes.end(), int64_t{0});
-    sizes.decode_bytes = static_cast<double>(bytes.device + bytes.host - sizes.embedding -
+    sizes.experts_on_disk = placement_.DiskByLayer();
+    for (size_t l = 0; l < sizes.experts_on_disk.size(); ++l)
+      sizes.disk_experts += sizes.experts_on_disk[l] * sizes.expert_bytes[l];
+    sizes.decode_bytes = static_cast<double>(bytes.device + bytes.host + sizes.disk_experts - sizes.embedding -
                                              (config_.num_experts - config_.experts_per_token) * experts);
     sizes.experts_on_host = placement_.CountByLayer();
     sizes.host_bytes_per_token = HostBytesOfToken(placement_, sizes.expert_bytes, config_.num_experts,
                                                   config_.experts_per_token, counts_);
+    sizes.disk_bytes_per_token = DiskBytesOfToken(placement_, sizes.expert_bytes, config_.num_experts,
+                                                  config_.experts_per_token, counts_);
     return sizes;
   }
-  std::unique_ptr<LoadedModel> Bound(Model model, DeviceKind device, int count) const {
-    return std::make_unique<BoundModel>(std::move(model), placement_, ExpertBytes(device, count));
+  std::unique_ptr<LoadedModel> Bound(Model model, DeviceKind device, int count, ExpertHomes homes = {}) const {
+    return std::make_unique<BoundModel>(std::move(model), placement_, ExpertBytes(device, count), std::move(homes));
   }
-  Models OneModel(Model model, DeviceKind device) const {
+  Models OneModel(Model model, DeviceKind device, ExpertHomes homes = {}) const {
     Models models;
-    models.push_back(Bound(std::move(model), device, 1));
+    models.push_back(Bound(std::move(model), device, 1, std::move(homes)));
     return models;
   }
   // One model for each of `count` ranks of weights in the host's memory.
@@ -213,10 +219,11 @@ class Checkpoint : public Source {
     sizes.loading = staging.device, sizes.host_staging = staging.host;
     return sizes;
   }
-  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots,
-                         std::span<const uint64_t> counts) override {
-    if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, slots, counts);
+  void KeepExpertsOnHost(DeviceKind device, int count, int64_t bytes, int64_t slots, std::span<const uint64_t> counts,
+                         int64_t disk_bytes) override {
+    if (device != DeviceKind::kCpu) Source::KeepExpertsOnHost(device, count, bytes, slots, counts, disk_bytes);
   }
+  bool CanLeaveOnDisk(DeviceKind device) const override { return device != DeviceKind::kCpu; }
   double MeasureReadRate() const override { return ReadRateOf(files_->maps()); }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     return DescribeRank(ctx, model_.weights, count);
@@ -229,7 +236,7 @@ class Checkpoint : public Source {
       if (is_cut(static_cast<int>(devices.size()))) return RankModels(devices, pool, model, progress, times);
       DSV4_ASSIGN_OR_RETURN(
           model.weights, UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
-      return OneModel(std::move(model), device.kind());
+      return OneModel(std::move(model), device.kind(), HomesOf({}));
     }
     const Stopwatch reading;
     if (files_->num_bytes() < available_bytes) {  // else they are read as their pages are needed
@@ -255,6 +262,12 @@ class Checkpoint : public Source {
   QuantTensor Embedding() const override { return model_.weights.embed; }
 
  private:
+  // Of experts on the disk: the files stay mapped.
+  ExpertHomes HomesOf(const Sharding& sharding) const {
+    if (placement_.DiskByLayer().empty()) return {};
+    return {std::make_shared<const Weights>(model_.weights), sharding};
+  }
+
   Result<Models> RankModels(std::span<Device* const> devices, ThreadPool& pool, const Model& whole,
                             const LoadProgress& progress, LoadTimes* times) const {
     DSV4_ASSIGN_OR_RETURN(std::vector<Weights> weights, UploadRanks(devices, pool, whole.weights, placement_,
@@ -264,7 +277,7 @@ class Checkpoint : public Source {
       const Sharding sharding = ShardingOf(static_cast<int>(r), static_cast<int>(devices.size()));
       devices[r]->Bind();
       models.push_back(Bound(MakeModel(ShardConfig(whole.config, sharding), std::move(weights[r]), modes_),
-                             devices[r]->kind(), sharding.count));
+                             devices[r]->kind(), sharding.count, HomesOf(sharding)));
     }
     return models;
   }
@@ -285,11 +298,15 @@ class Synthetic : public Source {
     const bool on_host = device == DeviceKind::kCpu;
     const SyntheticBytes bytes = SyntheticWeightBytes(device, config_, model_, tight_experts_,
                                                       on_host ? Sharding{} : ShardingOf(0, count), placement_);
-    ModelSizes sizes = SizesOf(bytes.weights, device, count);
+    PlacedBytes placed = bytes.weights;  // what stands for the files' is made, too
+    const std::vector<int64_t> on_disk = placement_.DiskByLayer(), expert_bytes = ExpertBytes(device, count);
+    for (size_t l = 0; l < on_disk.size(); ++l) placed.host -= on_disk[l] * expert_bytes[l];
+    ModelSizes sizes = SizesOf(placed, device, count);
     sizes.widened = on_host && is_cut(count) ? (bytes.weights.device + bytes.weights.host) / 2 : 0;
     sizes.loading = bytes.making;
     return sizes;
   }
+  bool CanLeaveOnDisk(DeviceKind device) const override { return device == DeviceKind::kCpu; }
   std::vector<PlannedOp> DescribePlan(const ExecContext& ctx, int count) const override {
     Weights shapes = SyntheticShapes(config_, model_);
     if (ctx.device == DeviceKind::kCpu || !tight_experts_) UseWideTiles(&shapes);

@@ -184,7 +184,7 @@ DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, co
       slices,
       [&](const WeightRef& ref, const QuantTensor& m) {
         const int64_t bytes = MadeBytes(device, m, KeepsRows(ref.row->kind), tight);
-        const bool on_host = placement.OnHost(ref);
+        const bool on_host = placement.OnHost(ref) || placement.OnDisk(ref);
         (on_host ? sizes.total.host : sizes.total.device) += TimesInRank(ref, num_slices) * bytes;
         if (on_host && Packs(device, m, KeepsRows(ref.row->kind))) sizes.packed = std::max(sizes.packed, bytes);
       },
@@ -236,7 +236,8 @@ class SyntheticMaker {
   }
 
   void Make(const WeightRef& ref, QuantTensor& m, uint64_t number) {
-    const bool packs = Packs(device_.kind(), m, KeepsRows(ref.row->kind)), on_host = placement_.OnHost(ref);
+    const bool packs = Packs(device_.kind(), m, KeepsRows(ref.row->kind)),
+               on_host = placement_.OnHost(ref) || placement_.OnDisk(ref);
     const int64_t code_bytes = m.rows * m.row_bytes(), scale_bytes = FileScaleBytes(m);
     uint8_t* codes = packs ? staging_.data() : arena_->Take(code_bytes, on_host);
     uint8_t* scales = packs ? codes + AlignedBytes(code_bytes) : arena_->Take(scale_bytes, on_host);

@@ -9,6 +9,7 @@
 
 #include "base/str.h"
 #include "io/parallel_reader.h"
+#include "model/deepseek_v4/gpu_limits.h"
 #include "model/deepseek_v4/shard.h"
 #include "model/deepseek_v4/visit_weights.h"
 #include "model/deepseek_v4/weight_arena.h"
@@ -117,12 +118,7 @@ class Uploader {
   // A matrix as tiles, a run of rows at a time; on_host: the tiles lie in the host's memory.
   Status Pack(const QuantTensor& m, std::span<const TilesOfRank> parts, bool on_host) {
     const WeightFormatInfo& f = InfoOf(m.format);
-    if (f.grid() && m.scale_row_offset % kTileRows16 != 0) {
-      return Unsupported(StrCat("an ", f.family, " matrix begins at row ", m.scale_row_offset,
-                                " of its scale grid's tensor; on a GPU "
-                                "that must be a multiple of ",
-                                kTileRows16, "; use --device cpu"));
-    }
+    DSV4_RETURN_IF_ERROR(CheckBecomesTiles(m));
     const int64_t row_bytes = m.row_bytes() + CeilDiv(FileScaleRowBytes(m), std::max<int64_t>(f.block_rows, 1));
     const int64_t fitting = (kLargest / 2) / std::max<int64_t>(row_bytes, 1) / kSliceRows * kSliceRows;
     if (fitting == 0) return Unsupported(StrCat("a matrix of ", m.cols, " columns is too wide for the GPU loader"));
@@ -344,6 +340,15 @@ class RankedWeights {
     return keep_rows ? up.Copy(m.codes, m.rows * m.row_bytes(), rows) : up.Pack(m, tiles, on_host);
   }
 
+  // One that stays on the disk.
+  Status OnDisk(const WeightRef& ref, const QuantTensor& m) {
+    ForEachPlace(ref, [&](Part&, const WeightField& field, Slice) {
+      field.matrix->codes = field.matrix->block_scale = nullptr;
+      if (!KeepsRows(m, KeepsRows(ref.row->kind))) *field.matrix = PackedView({.w = *field.matrix});
+    });
+    return CheckBecomesTiles(m);
+  }
+
   Status Vector(Uploader& up, const WeightRef& ref, const Tensor& t) {
     std::vector<BytesOfRank> parts;
     ForEachPlace(ref, [&](Part& part, const WeightField& field, Slice slice) {
@@ -355,9 +360,7 @@ class RankedWeights {
     return up.Copy(static_cast<const uint8_t*>(t.data), t.num_bytes(), parts);
   }
 
-  int64_t LargestOnHost(const ExpertPlacement& placement) const {
-    return deepseek_v4::LargestOnHost(parts_.front().w, placement);
-  }
+  const Weights& first() const { return parts_.front().w; }
 
   // The experts' tables name addresses that are known only now. What is read is kept until the upload has finished.
   Status Tables(Uploader& up) {
@@ -417,6 +420,7 @@ PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placeme
   VisitNamedWeights(
       weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
+        if (placement.OnDisk(ref)) return;
         (placement.OnHost(ref) ? bytes.host : bytes.device) +=
             TimesInRank(ref, num_slices) * UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
       },
@@ -445,24 +449,26 @@ Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, Threa
     return std::chrono::duration<double>(now - std::exchange(last, now)).count();
   };
   int64_t total = 0;
-  VisitWeights(
+  VisitNamedWeights(
       host,
-      [&](const QuantTensor& m, bool) {
-        if (m) total += m.rows * (m.row_bytes() + (InfoOf(m.format).grid() ? 0 : FileScaleRowBytes(m)));
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (m && !placement.OnDisk(ref))
+          total += m.rows * (m.row_bytes() + (InfoOf(m.format).grid() ? 0 : FileScaleRowBytes(m)));
       },
-      [&](const Tensor& t) { total += t ? t.num_bytes() : 0; });
+      [&](const WeightRef&, const Tensor& t) { total += t ? t.num_bytes() : 0; });
 
   RankedWeights ranks(devices, host, fixed_cuts);
   DSV4_RETURN_IF_ERROR(ranks.Allocate(devices, placement));
   ParallelReader reader(source != nullptr ? source->maps() : std::vector<std::shared_ptr<const MappedFile>>{});
   Uploader up(devices, pool, reader, progress, total);
-  DSV4_RETURN_IF_ERROR(up.Prepare(ranks.LargestOnHost(placement)));
+  DSV4_RETURN_IF_ERROR(up.Prepare(LargestOnHost(ranks.first(), placement)));
   const double allocate = seconds(std::chrono::steady_clock::now());
   Status status;
   VisitNamedWeights(
       host,
       [&](const WeightRef& ref, const QuantTensor& m) {
-        if (m && status.ok()) status = ranks.Matrix(up, ref, m, placement.OnHost(ref));
+        if (!m || !status.ok()) return;
+        status = placement.OnDisk(ref) ? ranks.OnDisk(ref, m) : ranks.Matrix(up, ref, m, placement.OnHost(ref));
       },
       [&](const WeightRef& ref, const Tensor& t) {
         if (t && status.ok()) status = ranks.Vector(up, ref, t);

@@ -26,7 +26,8 @@ std::vector<int64_t> UploadedExpertBytes(const Weights& weights);
 PlacedBytes UploadStagingBytes(const Weights& weights, const ExpertPlacement& placement);
 
 // Matrices become tiles (ops/pack_weight/pack_weight.h), packed on the device; embedding table, mHC mixes and F32
-// matrices keep their rows. Experts that `placement` keeps on the host are packed on the device, too. Parts of
+// matrices keep their rows. Experts that `placement` keeps on the host are packed on the device, too; those on the disk
+// have formats and shapes only (disk_experts.h). Parts of
 // `source`'s files (null: none) are read by several threads, past the page cache where that helps. `progress(done,
 // total)` in bytes of the files; false stops with kCancelled. Fills `times` from `allocate` on (may be null). Errors:
 // kResourceExhausted, kUnsupported (a layout that the device's kernels do not take), kDataLoss (a file that cannot be

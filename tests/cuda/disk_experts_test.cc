@@ -1,0 +1,119 @@
+// Experts that stay in a checkpoint's files, and drafts beside experts that are not on the GPU: the bits and tokens of
+// an engine that has all of them.
+#include <numeric>
+
+#include "dsv4/experts.h"
+#include "dsv4/inspect.h"
+#include "engine/model_drafts_fixture.h"
+#include "io/test_files.h"
+#include "support/cuda_mirror.h"
+#include "support/fixture.h"
+#include "support/random.h"
+#include "support/sessions.h"
+
+namespace dsv4::test {
+namespace {
+
+constexpr int64_t kProgramBytes = int64_t{1} << 30;  // that the plan leaves to the program
+
+MemoryPlan PlanOfFiles(const EngineOptions& options) {
+  auto description = Inspect(options);
+  EXPECT_TRUE(description.ok()) << description.status().message();
+  return description->plan;
+}
+
+// So much room for KV that `bytes` of experts leave the GPU, and room on the host for a part of them.
+EngineOptions WithRoomFor(EngineOptions options, int64_t bytes, double host) {
+  const MemoryPlan plan = PlanOfFiles(options);
+  options.kv_room = plan.available_bytes / plan.ranks;
+  const MemoryPlan all = PlanOfFiles(options);  // everything that can leave has left
+  options.kv_room = (plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.exchange_bytes -
+                     plan.activation_bytes - plan.kv_fixed_bytes + all.host_embedding_bytes + bytes) /
+                    plan.ranks;
+  const MemoryPlan away = PlanOfFiles(options);
+  EXPECT_GT(away.host_expert_bytes, 0);
+  EXPECT_TRUE(away.experts_on_disk.empty());
+  options.host_memory = away.host_embedding_bytes + away.devices * away.host_staging_bytes + kProgramBytes +
+                        static_cast<int64_t>(static_cast<double>(away.host_expert_bytes) * host * 8 / 7);
+  return options;
+}
+
+TEST(CudaDiskExperts, AFilesExpertsStayThere) {
+  DSV4_GPU_OR_SKIP();
+  const TempDir temp;
+  const EngineOptions made{.model_dir = "", .synthetic = {.shape = "nano", .seed = 42}, .device = "cuda"};
+  ASSERT_TRUE(WriteSyntheticCheckpoint(made, temp / "m").ok());
+  for (const char* device : {"cuda", "cuda:0*2"}) {
+    EngineOptions options{.model_dir = temp / "m", .device = device};
+    const std::vector<float> want = LogitsOfModel(options);
+    ASSERT_FALSE(want.empty());
+    for (const double host : {0.5, 0.0}) {
+      MemoryPlan plan{};
+      EngineOptions less = WithRoomFor(options, int64_t{4} << 20, host);
+      less.on_plan = [&](const MemoryPlan& p) { plan = p; };
+      EXPECT_TRUE(LogitsOfModel(less) == want) << device << ", " << host;
+      EXPECT_FALSE(plan.experts_on_disk.empty()) << device << ", " << host;
+      EXPECT_GT(plan.disk_rate, 0);
+      EXPECT_EQ(plan.host_expert_bytes > 0, host > 0) << device;
+    }
+  }
+}
+
+// Batches and single tokens, again and again: few places for many experts.
+TEST(CudaDiskExperts, StepsGiveTheSameBits) {
+  DSV4_GPU_OR_SKIP();
+  const EngineOptions options{.model_dir = DSV4_SOURCE_DIR "/models/nano", .device = "cuda"};
+  const auto rows_of = [](Engine& engine) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<float> all;
+    for (int i = 0; i < 5; ++i) sessions.push_back(engine.NewSession().value());
+    for (uint64_t step = 0; step < 30; ++step) {
+      const std::vector<TokenId> ids = SomeTokens(5, step + 1, 4096);
+      std::vector<float> logits[5];
+      std::vector<StepItem> items;
+      for (size_t i = 0; i < (step % 2 == 0 ? 5u : 1u); ++i)
+        items.push_back({.session = sessions[i].get(), .tokens = {&ids[i], 1}, .logits = &logits[i]});
+      EXPECT_TRUE(engine.Step(items).ok());
+      for (const std::vector<float>& row : logits) all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  };
+  const std::vector<float> want = rows_of(*LoadOrFail(options));
+  const auto engine = LoadOrFail(WithRoomFor(options, int64_t{4} << 20, 0.3));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(rows_of(*engine) == want);
+  const ExpertUse use = engine->expert_use().value();
+  EXPECT_GT(use.on_disk, 0);
+  EXPECT_GT(use.disk_reads, use.on_disk);
+  EXPECT_GT(use.disk_seconds, 0);
+}
+
+// Rounds of drafts, recorded on the GPU or, beside experts of the disk, queued.
+TEST(CudaHostExperts, DraftsGiveTheSameTokens) {
+  DSV4_GPU_OR_SKIP();
+  for (const auto& [name, speculate] : {std::pair{"flash-mtp", Speculate::kMtp},
+                                        {"flash-dspark", Speculate::kDspark}, {"flash-mtp", Speculate::kLookup}}) {
+    DSV4_FIXTURE_OR_SKIP(dir, name);
+    const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;
+    const SamplingParams sampling{.temperature = 0.8f, .top_k = 40, .seed = 7};
+    for (const char* device : {"cuda", "cuda:0*2"}) {
+      EngineOptions options{.model_dir = dir, .device = device};
+      const std::vector<TokenId> want = Generate(*LoadOrFail(options), prompt, 40, sampling).ids;
+      options.speculate = speculate;
+      options.draft_threshold = 0;
+      const int64_t experts = PlanOfFiles(options).weight_bytes / 8;
+      for (const double host : {1.0, 0.0}) {
+        const auto engine = LoadOrFail(WithRoomFor(options, experts, host));
+        ASSERT_NE(engine, nullptr);
+        const Generated run = Generate(*engine, prompt, 40, sampling);
+        EXPECT_EQ(run.ids, want) << name << ", " << device << ", " << host;
+        const ExpertUse use = engine->expert_use().value();
+        EXPECT_GT(host > 0 ? use.on_host : use.on_disk, 0) << name << ", " << device;
+        EXPECT_TRUE(speculate == Speculate::kLookup || !run.verified.empty()) << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::test
