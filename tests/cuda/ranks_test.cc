@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/env.h"
 #include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
 #include "io/test_files.h"
@@ -21,6 +22,9 @@ namespace dsv4::test {
 namespace {
 
 constexpr const char *kOneGpu = "cuda:0*2", *kTwoGpus = "cuda:0,1";
+
+// Before the first call of CUDA, which other tests of this program make: see base/env.h.
+[[maybe_unused]] const bool kKernelsAreLoadedAtOnce = (LoadKernelsAtOnce(), true);
 
 bool HasTwoGpus() { return Device::Open("cuda:1").ok(); }
 
