@@ -96,9 +96,9 @@ class Scheduler {
   Result<std::unique_ptr<Session>> Open(const PrefixCache::Found& found);
   std::vector<Sequence*> PlanStep();
   std::vector<Sequence*> PlanTokens(std::vector<Sequence*>* prompts);
-  void AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch);
+  void AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch);
   bool KnowsAllowed(Sequence& s, Clock::time_point until);
-  int64_t PromptBudget(int64_t num_generating) const;
+  int64_t PromptBudget(int64_t num_generating, int64_t most) const;
   void MakeRoom(std::vector<Sequence*>& batch);
   bool Preempt(const Sequence* keep);
   void StartOver(const Sequence* s);
@@ -160,6 +160,7 @@ class Scheduler {
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   StepTimes step_times_;
   Metrics::Step step_metrics_;
+  bool tokens_follow_ = false;   // the step under way has prompts; a token of each sequence that writes comes after them
   int64_t step_generating_ = 0;  // rows of the step that are not its prompts'
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};

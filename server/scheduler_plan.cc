@@ -205,17 +205,38 @@ void Scheduler::Admit() {
   Retire();
 }
 
-int64_t Scheduler::PromptBudget(int64_t num_generating) const {
-  if (num_generating == 0) return options_.prefill_chunk;
-  const int64_t most = std::max(options_.prefill_chunk - num_generating, kMinPromptBudget);
+// Of a step's prompts: `most` at most, as many as the bound allows at most beside sequences that generate.
+int64_t Scheduler::PromptBudget(int64_t num_generating, int64_t most) const {
+  if (num_generating == 0) return most;
+  most = std::max(most, kMinPromptBudget);
   if (options_.max_gap_s <= 0) return most;
   return std::max(step_times_.PromptTokens(num_generating, options_.max_gap_s, most), kMinPromptBudget);
 }
 
 std::vector<Scheduler::Sequence*> Scheduler::PlanStep() {
   std::vector<Sequence*> prompts, batch = PlanTokens(&prompts);
-  AddPrompts(prompts, Clock::now() + kMaskWait, &batch);
+  const auto generating = static_cast<int64_t>(batch.size());
+  AddPrompts(prompts, PromptBudget(generating, options_.prefill_chunk - generating), &batch);
+  tokens_follow_ = FirstTokensWouldWait();
+  if (!tokens_follow_) return batch;
+  // Prompts alone, which may take a whole chunk then.
+  batch.clear();
+  AddPrompts(prompts, PromptBudget(generating, options_.prefill_chunk), &batch);
   return batch;
+}
+
+// Whether prompts end in this step while others are still to be read after it.
+bool Scheduler::FirstTokensWouldWait() const {
+  bool ends = false, more = false;
+  for (const SequencePtr& s : running_) {
+    if (s->ended || s->job->paused || s->generating()) continue;
+    if (s->num_unread() - s->take > 1) {
+      more = true;
+    } else if (s->params.max_tokens > 0) {
+      ends = true;
+    }
+  }
+  return ends && more;
 }
 
 // One token of each sequence that generates; the others, whose prompts are not read yet, go to `prompts`.
@@ -246,11 +267,12 @@ std::vector<Scheduler::Sequence*> Scheduler::PlanTokens(std::vector<Sequence*>* 
 // Shortest first, each all that it needs but for what is kept for those behind it: a short prompt passes a long one,
 // which still moves, and of equal ones the first is over early. Those behind the first kMaxPrefills fill up the step
 // where it has room for all of them.
-void Scheduler::AddPrompts(std::span<Sequence*> prompts, Clock::time_point until, std::vector<Sequence*>* batch) {
+void Scheduler::AddPrompts(std::span<Sequence*> prompts, int64_t budget, std::vector<Sequence*>* batch) {
+  for (Sequence* s : prompts) s->take = 0;
+  const auto until = Clock::now() + kMaskWait;
   const size_t sharing = std::min(prompts.size(), kMaxPrefills);
   std::stable_sort(prompts.begin(), prompts.begin() + static_cast<ptrdiff_t>(sharing),
                    [](const Sequence* a, const Sequence* b) { return a->num_unread() < b->num_unread(); });
-  int64_t budget = PromptBudget(static_cast<int64_t>(batch->size()));
   const int64_t kept = sharing == 0 ? 0 : budget / static_cast<int64_t>(2 * sharing);  // for each; all together half
   const int64_t row_bytes = engine_.info().vocab_size * static_cast<int64_t>(sizeof(float));
   int64_t all_rows = std::clamp<int64_t>(kMaxAllRowsBytes / row_bytes, 1, kMaxAllRows);

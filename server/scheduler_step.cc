@@ -36,27 +36,12 @@ Status Scheduler::RunItems(std::span<Sequence* const> batch) {
   return status;
 }
 
-// Whether prompts end in this step while others are still to be read after it.
-bool Scheduler::FirstTokensWouldWait() const {
-  bool ends = false, more = false;
-  for (const SequencePtr& s : running_) {
-    if (s->ended || s->job->paused || s->generating()) continue;
-    if (s->num_unread() - s->take > 1) {
-      more = true;
-    } else if (s->params.max_tokens > 0) {
-      ends = true;
-    }
-  }
-  return ends && more;
-}
-
 // Prompts and one token of each sequence that writes, in one step of the engine; in two where prompts end and others
 // follow: the tokens behind them, so that a first one does not wait for the next prompts. On a GPU both cost the same
 // (prompts and tokens are passes of their own).
 void Scheduler::RunStep(std::vector<Sequence*>& batch) {
   step_generating_ = step_metrics_.prompt_tokens = 0;
-  if (FirstTokensWouldWait()) {
-    std::erase_if(batch, [](const Sequence* s) { return s->generating(); });
+  if (tokens_follow_) {
     RunBatch(batch);
     if (!engine_.health().ok()) return;
     std::vector<Sequence*> prompts;

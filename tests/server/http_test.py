@@ -2,6 +2,7 @@
 """HTTP itself: framing, limits, keys, time of life of connections."""
 
 import base64
+import email.utils
 import hashlib
 import json
 import re
@@ -113,6 +114,11 @@ class Framing(ServerTestCase):
         answer = self.raw(b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n")
         self.assertTrue(answer.endswith(b"\r\n\r\n"), answer)
         self.assertNotIn(b"Content-Length: 0", answer)
+
+    def test_every_reply_has_its_date(self):
+        for path in ["/health", "/nowhere"]:
+            date = email.utils.parsedate_to_datetime(self.server.get(path).headers["date"])
+            self.assertLess(abs(date.timestamp() - time.time()), 30)
 
     def test_routes_and_methods(self):
         self.refused(self.server.get("/nowhere"), 404, "/nowhere")
