@@ -85,7 +85,7 @@ def record(name, raw):
         fill(work)
         turn = {"claude_code": claude_turn, "codex": codex_turn}[name]
         upstream = Upstream([turn(i, work) for i in range(TURNS - 1)] + [Turn(text="All parts are read.")])
-        command, environment = agent_clients.command(name, upstream.url, home, TASK)
+        command, environment = agent_clients.command(name, upstream.url, home, TASK, scripted=True)
         try:
             done = subprocess.run(command, env=environment, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, text=True)
         finally:
