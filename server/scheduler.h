@@ -160,7 +160,7 @@ class Scheduler {
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   StepTimes step_times_;
   Metrics::Step step_metrics_;
-  bool tokens_follow_ = false;   // the step under way has prompts; a token of each sequence that writes comes after them
+  bool tokens_follow_ = false;   // the step has prompts; a token of each sequence that writes comes after them
   int64_t step_generating_ = 0;  // rows of the step that are not its prompts'
 
   std::atomic<int64_t> num_waiting_{0}, num_running_{0}, running_bytes_{0}, kv_bytes_{0}, admission_limit_{0};
