@@ -24,6 +24,8 @@ struct Case {
   KvDtype kv = KvDtype::kFp8;
   IndexDtype index = IndexDtype::kFp4;
   int64_t tokens = 1;
+  int64_t of_index = 0;  // heads; 0: as many as of the other kind
+  int64_t index_heads() const { return of_index > 0 ? of_index : heads; }
 };
 
 struct Projections {  // of one compressor
@@ -61,7 +63,8 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   const bool indexes = layer.index.ratio != 0;
   GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k)), norm({c.k}, random.Normals(c.k)),
       kv({t, kHead}, random.Normals(t * kHead)), kv_norm({kHead}, random.Normals(kHead)),
-      angles({t, kPairs, 2}, random.Normals(t * 2 * kPairs)), q({t, c.heads, kHead}), index_q({t, c.heads, kIndexHead});
+      angles({t, kPairs, 2}, random.Normals(t * 2 * kPairs)), q({t, c.heads, kHead}),
+      index_q({t, c.index_heads(), kIndexHead});
   std::deque<Projections> projections;
   for (const CompressorLayout* layout : {&layer.main, &layer.index}) {
     if (layout->ratio != 0) projections.emplace_back(random, *layout, t);
@@ -70,7 +73,8 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   const Tensor to = gpu.Out(q.tensor()), index_to = indexes ? gpu.Out(index_q.tensor()) : Tensor{};
   LinearArgs linears{.x = gpu.In(x.tensor()), .norm = gpu.In(norm.tensor()), .norm_eps = 1e-6f};
   linears.parts.Add({gpu.Weight(q_b.tensor()), to.Reshaped({t, c.heads * kHead})});
-  if (indexes) linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({t, c.heads * kIndexHead})});
+  if (indexes)
+    linears.parts.Add({gpu.Weight(index_q_b.tensor()), index_to.Reshaped({t, c.index_heads() * kIndexHead})});
   QPrepareArgs args{.q = to,
                     .kv = gpu.Out(kv.tensor()),
                     .kv_norm = gpu.In(kv_norm.tensor()),
@@ -107,10 +111,11 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
 }
 
 void ExpectTheSameBits(const Case& c) {
-  SCOPED_TRACE(StrCat("heads ", c.heads, " K ", c.k, " ratio ", c.ratio, " at ", c.position, " tokens ", c.tokens));
+  SCOPED_TRACE(StrCat("heads ", c.heads, ", ", c.index_heads(), " K ", c.k, " ratio ", c.ratio, " at ", c.position,
+                      " tokens ", c.tokens));
   Random random(6);
   const QuantFixture q_b(random, {WeightFormat::kNvfp4}, c.heads * kHead, c.k),
-      index_q_b(random, {WeightFormat::kNvfp4}, c.heads * kIndexHead, c.k);
+      index_q_b(random, {WeightFormat::kNvfp4}, c.index_heads() * kIndexHead, c.k);
   const Result want = Prepared(c, q_b, index_q_b, false), got = Prepared(c, q_b, index_q_b, true),
                again = Prepared(c, q_b, index_q_b, true);
   EXPECT_TRUE(BitEqual(got.q, want.q));
@@ -148,12 +153,56 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
   }
 }
 
+// The heads of one of several ranks, and all index heads: these have blocks of their own. From some number of rows on
+// down K is cut.
+TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeads) {
+  DSV4_GPU_OR_SKIP();
+  for (const Case& c : {Case{32, 1024, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
+                        {32, 1024, 4, 130, KvDtype::kBf16, IndexDtype::kFp4, 1, 64},
+                        {32, 1024, 0, 130},
+                        {32, 1024, 128, 255},
+                        {32, 1536, 128, 256, KvDtype::kF32},
+                        {32, 1536, 4, 1023, KvDtype::kBf16, IndexDtype::kBf16, 1, 64},
+                        {16, 1024, 4, 7, KvDtype::kFp8, IndexDtype::kF32, 1, 64},
+                        {16, 1536, 4, 3, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
+                        {8, 1008, 128, 383},
+                        {33, 208, 4, 1023, KvDtype::kFp8, IndexDtype::kFp4, 1, 31},
+                        {4, 512, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5}}) {
+    ExpectTheSameBits(c);
+  }
+}
+
+// More blocks than multiprocessors; K too short for eight segments; a part of the heads and more tokens than one.
+TEST(QPrepareExpand, ShapesThatFit) {
+  const ExecContext ctx{.device = DeviceKind::kCuda, .gpu = {.arch = 90, .multiprocessors = 132}};
+  const uint8_t somewhere = 0;
+  const auto can = [&](int64_t heads, int64_t index_heads, int64_t k, int64_t tokens = 1) {
+    const auto matrix = [&](int64_t rows) {
+      return QuantTensor{.format = WeightFormat::kNvfp4, .rows = rows, .cols = k, .codes = &somewhere};
+    };
+    ExpandShape shape{.num_tokens = tokens, .append = true, .heads = heads, .head_dim = kHead, .rope_dim = 2 * kPairs};
+    shape.num_compress = 2;
+    shape.q_b = matrix(heads * kHead);
+    if (index_heads > 0) {
+      shape.index_heads = index_heads, shape.index_head_dim = kIndexHead;
+      shape.index_q_b = matrix(index_heads * kIndexHead);
+    }
+    return QPrepareExpands(ctx, shape);
+  };
+  EXPECT_TRUE(can(64, 64, 1024) && can(32, 64, 1024) && can(16, 64, 1024) && can(32, 0, 1024));
+  EXPECT_TRUE(can(64, 64, 1536) && can(8, 64, 1536) && can(64, 64, 1024, 4));
+  EXPECT_FALSE(can(128, 64, 1536) || can(40, 64, 1024) || can(32, 64, 1024, 2));
+  EXPECT_TRUE(can(32, 0, 512) && can(36, 0, 448));
+  EXPECT_FALSE(can(32, 0, 448));
+}
+
 // Little work, so that compute-sanitizer ends soon.
 TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   DSV4_GPU_OR_SKIP();
   for (Case c : {Case{64, 256, 4, 131}, {33, 208, 128, 255}}) {
     for (c.tokens = 1; c.tokens <= 4; c.tokens += 3) ExpectTheSameBits(c);
   }
+  ExpectTheSameBits({36, 64, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5});
 }
 
 // Other shapes and formats, tokens of several sequences, inputs as three parts: not in one launch.

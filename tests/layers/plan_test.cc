@@ -108,6 +108,26 @@ TEST(Plan, OneRowsPartLeavesWhereItIsMade) {
   EXPECT_FALSE(LinearPushes(ctx, 1, layer.attention.o_b));
 }
 
+// One of two and of four ranks; a few rows take q_b and q_prepare apart there.
+TEST(Plan, OneRowOfARanksHeadsIsOneLaunchToo) {
+  for (const int64_t cuts : {2, 4}) {
+    for (const bool indexes : {true, false}) {
+      Layer layer;
+      layer.attention.q_b = Matrix(WeightFormat::kNvfp4, Layer::kHeads / cuts * Layer::kDh, Layer::kRq);
+      layer.shape.settings.num_heads /= cuts;
+      layer.shape.num_cuts = static_cast<int>(cuts);
+      if (!indexes) {
+        layer.attention.indexer = {};
+        layer.shape.cache.index = {};
+      }
+      EXPECT_TRUE(layer.Plan(StepClass::kOneRow).attention.expands) << cuts << indexes;
+      EXPECT_FALSE(layer.Plan(StepClass::kFewRows).attention.expands) << cuts << indexes;
+      layer.shape.rank_invariant = true;
+      EXPECT_FALSE(layer.Plan(StepClass::kOneRow).attention.expands);
+    }
+  }
+}
+
 TEST(Plan, FewRowsLeaveTheirSlotsToTheNextBridgeIfThereIsOne) {
   Layer layer;
   EXPECT_EQ(layer.Plan(StepClass::kFewRows).moe.out, Form::kSlots);

@@ -1,17 +1,29 @@
 // What ExpandKernel (expand_cuda.cu) takes.
 #pragma once
 
+#include "ops/linear/tile/tile_linear.h"
+#include "ops/q_prepare/q_prepare.h"
 #include "tensor/quant_tensor.h"
 
 namespace dsv4::q_prepare {
 
 inline constexpr int kHead = 512, kIndexHead = 128;  // channels
 inline constexpr int64_t kMaxCols = 4096, kMostTokens = 4;
+inline constexpr int64_t kMinCutTiles = 8;  // column tiles, where K is cut into eight segments
 inline constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
 
-// Of one launch: two a head, and for the token's own row and the compressors.
-constexpr int64_t NumBlocks(int64_t heads, int64_t num_compress) {
-  return 2 * heads + CeilDiv(1 + num_compress, 2) * 2;
+// How a launch is cut, a function of shapes and the GPU.
+struct ExpandCut {
+  bool along_k;    // as ops/linear cuts it, for the same bits
+  bool part;       // expand_part_cuda.cu: index heads, if there are any, have blocks of their own
+  int64_t blocks;  // two a head, those of index heads, and for the token's own row and the compressors
+};
+inline ExpandCut CutOf(const ExecContext& ctx, const ExpandShape& s) {
+  const int64_t items = (s.q_b.rows + s.index_q_b.rows) / 16;
+  const bool along_k = !tile_linear::IsDirect(ctx, CeilDiv(s.q_b.cols, kTileCols64), items);
+  const bool part = along_k || (s.index_heads > 0 && s.index_heads != s.heads);
+  const int64_t last = (part ? s.index_heads : 0) + 1 + s.num_compress;
+  return {along_k, part, 2 * s.heads + CeilDiv(last, 2) * 2};
 }
 
 }  // namespace dsv4::q_prepare

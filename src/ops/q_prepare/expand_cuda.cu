@@ -7,9 +7,7 @@
 // tokens' own rows and the compressors, which read nothing of it. Products and their order are ops/linear's
 // (tile/one_token.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
-#include "ops/linear/tile/one_token.cuh"
-#include "ops/q_prepare/expand.h"
-#include "ops/q_prepare/heads.cuh"
+#include "ops/q_prepare/expand.cuh"
 
 namespace dsv4::q_prepare {
 
@@ -22,11 +20,6 @@ constexpr int kChunk = 4;  // tiles of a copy
 constexpr int kMaxPairs = 32;  // of RoPE
 static_assert(tile_linear::kFewTokens == kMostTokens && 2 * kMostTokens <= kWarps);
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
-
-struct ExpandParams {
-  tile_linear::Params linear;
-  Params prepare;
-};
 
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
@@ -239,13 +232,14 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
     p.matrices[i].codes = w.codes;
     p.matrices[i].factor = w.global_scale * MmaFactor(w.format);
   }
+  const ExpandCut cut = CutOf(ctx, ShapeOf(a, linears));
+  if (cut.part) return ExpandPart(ctx, params, cut, static_cast<size_t>(pooled));
   // At least as much as lets a multiprocessor have one block only, as linears do.
   const auto launch = [&](auto kernel, int tokens) {
     const size_t inputs = static_cast<size_t>(p.tile_cols * tokens * tile_linear::kOneTokenTile);
     const size_t bytes = std::max<size_t>(
         {RingBytes() + inputs, static_cast<size_t>(pooled), tile_linear::kOneBlock});
-    Launch(ctx, kernel, dim3(static_cast<unsigned>(NumBlocks(a.q.dim(1), a.num_compress))), dim3(kThreads), bytes,
-           params);
+    Launch(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(kThreads), bytes, params);
   };
   if (p.num_tokens == 1) return launch(ExpandKernel<1>, 1);
   launch(ExpandKernel<tile_linear::kFewTokens>, tile_linear::kFewTokens);

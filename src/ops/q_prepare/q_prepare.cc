@@ -1,7 +1,6 @@
 #include "ops/q_prepare/q_prepare.h"
 
 #include "ops/cuda_row.h"
-#include "ops/linear/tile/tile_linear.h"
 #include "ops/pack_weight/pack_weight.h"
 #include "ops/q_prepare/expand.h"
 
@@ -56,12 +55,13 @@ bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& s) {
   const auto takes = [](const QuantTensor& w, int64_t rows) { return w.format == kFormat && w.rows == rows; };
   const bool tokens = s.num_tokens == 1 || (s.num_tokens <= kMostTokens && s.num_sequences == 1);
   const bool shape = tokens && s.append && s.head_dim == kHead && s.rope_dim <= 64 &&
-                     (!indexes || (s.index_heads == s.heads && s.index_head_dim == kIndexHead));
+                     (!indexes || s.index_head_dim == kIndexHead);
   const bool weights = takes(s.q_b, s.heads * kHead) && s.q_b.cols <= kMaxCols && s.q_b.cols % 8 == 0 &&
                        (!indexes || takes(s.index_q_b, s.index_heads * kIndexHead));
-  const int64_t items = (s.q_b.rows + (indexes ? s.index_q_b.rows : 0)) / 16;
-  return shape && weights && NumBlocks(s.heads, s.num_compress) <= ctx.gpu.multiprocessors &&
-         tile_linear::IsDirect(ctx, CeilDiv(s.q_b.cols, kTileCols64), items);
+  if (!shape || !weights) return false;
+  const ExpandCut cut = CutOf(ctx, s);
+  return cut.blocks <= ctx.gpu.multiprocessors && (!cut.part || s.num_tokens == 1) &&
+         (!cut.along_k || CeilDiv(s.q_b.cols, kTileCols64) >= kMinCutTiles);
 }
 
 std::string QPrepareImplementation(const ExecContext& ctx, bool expands) {

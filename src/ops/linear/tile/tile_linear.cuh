@@ -400,6 +400,20 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
   }
 }
 
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree: cut over blocks or warps, the sum of Q segments has the same
+// bits.
+__device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int count) {
+  float4 sum = terms[0];
+  if (count >= 2) sum = sum + terms[stride];
+  if (count >= 4) sum = sum + (terms[2 * stride] + terms[3 * stride]);
+  if (count >= 8) sum = sum + ((terms[4 * stride] + terms[5 * stride]) + (terms[6 * stride] + terms[7 * stride]));
+  return sum;
+}
+
 // Partial sums of a range, [part][token][row], and of what this block owns of it, [token][row quad / S][slice] float4:
 // row quads go round the blocks of the cluster.
 struct Exchange {
@@ -407,7 +421,7 @@ struct Exchange {
   float4* received;
   uint32_t barrier;
 
-  __host__ __device__ __forceinline__ static int Stride(int items) { return 16 * items + 4; }
+  __host__ __device__ __forceinline__ static constexpr int Stride(int items) { return 16 * items + 4; }
   __host__ __device__ __forceinline__ static int Quads(int items, int slices) {
     return (4 * items + slices - 1) / slices;
   }

@@ -27,20 +27,6 @@ __device__ __forceinline__ void WriteRows(const Params& p, const Range& range, c
   }
 }
 
-__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
-// Sum of `count` (1, 2, 4 or 8) terms as a balanced tree: cut over blocks or warps, the sum of Q segments has the same
-// bits.
-__device__ __forceinline__ float4 TreeSum(const float4* terms, int stride, int count) {
-  float4 sum = terms[0];
-  if (count >= 2) sum = sum + terms[stride];
-  if (count >= 4) sum = sum + (terms[2 * stride] + terms[3 * stride]);
-  if (count >= 8) sum = sum + ((terms[4 * stride] + terms[5 * stride]) + (terms[6 * stride] + terms[7 * stride]));
-  return sum;
-}
-
 // All warps' partial sums of a range, which lie in shared memory, become y.
 __device__ __forceinline__ void Reduce(const Params& p, const Range& range, const float* scales, const Exchange& e,
                                        int rank, uint32_t parity) {
