@@ -19,6 +19,7 @@
 #include "base/str.h"
 #include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
+#include "engine/sampler_race.h"
 #include "base/sample_math.h"
 
 namespace dsv4 {
@@ -127,22 +128,6 @@ void MostLikely(std::span<const float> logits, int64_t n, std::vector<TokenId>& 
     ids.resize(n);
   }
   std::sort(ids.begin(), ids.end(), before);
-}
-
-// Who wins the race of sample_math.h; a token without mass does not run. ids: of what the masses belong to; empty: 0,
-// 1, ..
-TokenId Race(std::span<const uint64_t> masses, std::span<const TokenId> ids, uint64_t draw) {
-  double least = std::numeric_limits<double>::infinity();
-  TokenId winner = -1;
-  for (size_t i = 0; i < masses.size(); ++i) {
-    if (masses[i] == 0) continue;
-    const TokenId id = ids.empty() ? static_cast<TokenId>(i) : ids[i];
-    const double u = sample::UniformOfRace(draw, id), mass = static_cast<double>(masses[i]);
-    if ((1 - u) * (1 - 1e-12) > least * mass) continue;  // -ln u >= 1 - u: too late without a logarithm
-    const double time = sample::RaceTime(u, masses[i]);
-    if (time < least || (time == least && id < winner)) least = time, winner = id;
-  }
-  return winner;
 }
 
 }  // namespace
@@ -254,7 +239,7 @@ TokenId SamplerImpl::DrawOne(float largest) {
   Masses(weights_, masses_);
   if (params_.top_p < 1.0f) CutTopP(largest);
   CutMinP();
-  return Race(masses_, {}, draw);
+  return internal::Race(masses_, {}, draw);
 }
 
 TokenId SamplerImpl::DrawOfTopK(float largest, uint64_t draw) {
@@ -275,7 +260,7 @@ TokenId SamplerImpl::DrawOfTopK(float largest, uint64_t draw) {
     }
   }
   CutMinP();
-  return Race(masses_, kept, draw);
+  return internal::Race(masses_, kept, draw);
 }
 
 void SamplerImpl::CutMinP() {
