@@ -190,28 +190,33 @@ __device__ __forceinline__ void KeepOne(const Params& a, const FirstToken<kThrea
 template <int kThreads>
 __device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kThreads>& known) {
   const int width = static_cast<int>(a.c.overlap * a.c.dim), count = known.seq.end - known.seq.begin;
-  int token = 0, channel = static_cast<int>(threadIdx.x);
+  const int ratio = static_cast<int>(a.c.ratio), slots = static_cast<int>(a.c.num_slots);
+  const int first_slot = static_cast<int>(gpu::SlotOf(known.position, a.c.ratio)),
+            first_row = static_cast<int>(gpu::SlotOf(known.position, a.c.num_slots));
+  float* const state = reinterpret_cast<float*>(known.seq.fixed + a.c.state_offset);
+  const int64_t begin = int64_t{known.seq.begin} * width;
+  int token = 0, channel = static_cast<int>(threadIdx.x), slot = first_slot;
   while (true) {
     float value[kAtOnceOfSeveral], gate[kAtOnceOfSeveral];
     int tokens[kAtOnceOfSeveral], channels[kAtOnceOfSeveral];
 #pragma unroll
     for (int j = 0; j < kAtOnceOfSeveral; ++j) {
-      while (channel >= width && token < count) channel -= width, ++token;
+      while (channel >= width && token < count) channel -= width, ++token, slot = slot + 1 == ratio ? 0 : slot + 1;
       tokens[j] = token, channels[j] = channel;
       channel += kThreads;
       if (tokens[j] >= count) continue;
-      const int64_t at = (int64_t{known.seq.begin} + tokens[j]) * width + channels[j];
+      const int64_t at = begin + tokens[j] * width + channels[j];
       value[j] = a.values[at];
-      gate[j] = __fadd_rn(a.gates[at],
-                          a.slot_bias[gpu::SlotOf(known.position + tokens[j], a.c.ratio) * width + channels[j]]);
+      gate[j] = __fadd_rn(a.gates[at], a.slot_bias[slot * width + channels[j]]);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnceOfSeveral; ++j) {
       if (tokens[j] >= count) return;
-      a.gates[(int64_t{known.seq.begin} + tokens[j]) * width + channels[j]] = gate[j];
-      float* state = gpu::StateRowAt(a.c, known.seq, known.position + tokens[j]);
-      state[channels[j]] = value[j];
-      state[width + channels[j]] = gate[j];
+      a.gates[begin + tokens[j] * width + channels[j]] = gate[j];
+      const int row = first_row + tokens[j];
+      float* to = state + int64_t{row < slots ? row : row - slots} * 2 * width + channels[j];
+      to[0] = value[j];
+      to[width] = gate[j];
     }
   }
 }

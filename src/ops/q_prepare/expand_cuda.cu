@@ -3,7 +3,7 @@
 //
 // A cluster of two blocks makes one head and, where there are index heads, one of these: each block half of their rows,
 // a warp the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block
-// prepares a token's whole head, and another one its index head, and writes its own half. Blocks behind these do the
+// prepares a token's whole head, and another one its index head, and writes its own half. Blocks beside these do the
 // tokens' own rows and the compressors, which read nothing of it. Products and their order are ops/linear's
 // (tile/one_token.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
@@ -42,8 +42,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int num_tokens = kTokens == 1 ? 1 : p.num_tokens;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
-  const int behind = static_cast<int>(blockIdx.x) - 2 * prepare.heads;
-  if (behind >= 0) {
+  // Compressors take longest where rows end among the tokens, in most steps of several: then they begin first.
+  const int others = static_cast<int>(gridDim.x) - 2 * prepare.heads;
+  const int behind = static_cast<int>(blockIdx.x) - (kTokens == 1 ? 2 * prepare.heads : 0);
+  if (kTokens == 1 ? behind >= 0 : behind < others) {
     if (behind < prepare.num_compress) {
       CompressorTask<kThreads, kTokens == 1>(prepare, behind, reinterpret_cast<float*>(shared));
     } else if (behind == prepare.num_compress && warp < num_tokens) {
@@ -57,7 +59,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     return;
   }
 
-  const int number = static_cast<int>(blockIdx.x) / 2, half = static_cast<int>(blockIdx.x) % 2;
+  const int of_heads = static_cast<int>(blockIdx.x) - (kTokens == 1 ? 0 : others), number = of_heads / 2,
+            half = of_heads % 2;
   const bool indexes = prepare.num_index > 0;
   if (thread == 0) {
     at_rows.Init(1);
