@@ -1,5 +1,6 @@
 #include "ops/compress/compress.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/kernels.h"
@@ -331,6 +332,35 @@ TEST(CudaCompress, QPrepareDoesTheSame) {
                         Feed(CompressOnGpu, {}, spec, index, prompt, tokens, {1}, 0, 1), StrCat("ratio ", ratio));
       }
     }
+  }
+}
+
+// Idle rows (engine/idle_rows.h) are all at position 0 of one sequence that has no pages: as many as a row takes make
+// none.
+TEST(CudaCompress, IdleRowsMakeNoRow) {
+  DSV4_GPU_OR_SKIP();
+  Random random(12);
+  constexpr int64_t kRows = 7;
+  const KvSpec spec = FullKvSpec({4});
+  for (const bool index : Indexes(4)) {
+    CacheFixture cache(spec, {{.cached = 0, .tokens = kRows}});
+    const CompressorLayout& layout = LayoutOf(cache.layout(), index);
+    Prompt prompt(random, layout, kRows);
+    GuardBuffer<float> values({kRows, prompt.width}, prompt.values), gates({kRows, prompt.width}, prompt.gates);
+    const std::vector<int64_t> positions(kRows, 0);
+    CacheView view = cache.View(0);
+    view.positions = positions.data();
+    CompressByPrepareOnGpu({}, {.values = values.tensor(),
+                                .gates = gates.tensor(),
+                                .slot_bias = prompt.slot_bias.tensor(),
+                                .norm = prompt.norm.tensor(),
+                                .norm_eps = 1e-6f,
+                                .frequencies = prompt.frequencies.tensor(),
+                                .cache = view,
+                                .layout = &layout});
+    const RowSlot slot = EmittedRow(layout, cache.sequences()[0], 0);
+    const uint8_t* data = slot.rows.data(slot.index);
+    EXPECT_TRUE(std::all_of(data, data + layout.row.data_bytes, [](uint8_t b) { return b == 0xFF; })) << index;
   }
 }
 

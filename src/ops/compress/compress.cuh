@@ -139,14 +139,16 @@ constexpr int kAtOnce = 4, kAtOnceOfSeveral = 8;  // channels of a thread whose 
 template <int kThreads>
 struct FirstToken {
   SequenceView seq;
+  int count;                   // of positions: idle rows have one of all
   int64_t position, boundary;  // of the first one; the first that ends a row, perhaps behind the step
   float bias[kAtOnce];         // the first one's
   float2 angle;                // of the row that ends at `boundary`, where it is the step's
 
   __device__ __forceinline__ FirstToken(const Params& a, int sequence)
-      : seq(a.sequences[sequence]), position(0), boundary(0), bias{}, angle{} {
+      : seq(a.sequences[sequence]), count(0), position(0), boundary(0), bias{}, angle{} {
     if (seq.begin >= seq.end) return;
     position = a.positions[seq.begin];
+    count = static_cast<int>(a.positions[seq.end - 1] - position) + 1;
     const int64_t width = a.c.overlap * a.c.dim, slot = gpu::SlotOf(position, a.c.ratio);
     boundary = position + a.c.ratio - 1 - slot;
     const float* from = a.slot_bias + slot * width;
@@ -155,7 +157,7 @@ struct FirstToken {
       const int64_t i = static_cast<int>(threadIdx.x) + j * kThreads;
       if (i < width) bias[j] = from[i];
     }
-    if (boundary - position < seq.end - seq.begin) angle = AngleOfRow(a, boundary);
+    if (boundary - position < count) angle = AngleOfRow(a, boundary);
   }
 };
 
@@ -189,7 +191,7 @@ __device__ __forceinline__ void KeepOne(const Params& a, const FirstToken<kThrea
 // the step pools.
 template <int kThreads>
 __device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kThreads>& known) {
-  const int width = static_cast<int>(a.c.overlap * a.c.dim), count = known.seq.end - known.seq.begin;
+  const int width = static_cast<int>(a.c.overlap * a.c.dim), count = known.count;
   const int ratio = static_cast<int>(a.c.ratio), slots = static_cast<int>(a.c.num_slots);
   const int first_slot = static_cast<int>(gpu::SlotOf(known.position, a.c.ratio)),
             first_row = static_cast<int>(gpu::SlotOf(known.position, a.c.num_slots));
@@ -222,11 +224,11 @@ __device__ __forceinline__ void KeepSeveral(const Params& a, const FirstToken<kT
 }
 
 // The tokens of a sequence by a block: into the state first, then out of it the rows that end among them, in order.
-// kOne: it has one.
+// They follow one another, but for idle rows, which all are at position 0: one of them is enough. kOne: it has one.
 template <int kThreads, bool kOne = false>
 __device__ __forceinline__ void CompressStep(const Params& a, const FirstToken<kThreads>& known, float* pooled) {
   const SequenceView& seq = known.seq;
-  const int64_t count = seq.end - seq.begin, width = a.c.overlap * a.c.dim;
+  const int64_t count = kOne ? 1 : known.count, width = a.c.overlap * a.c.dim;
   if (count <= 0) return;
   if (kOne || count == 1) {
     KeepOne(a, known);
