@@ -169,11 +169,12 @@ void ResponseStore::Run() {
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    const auto [id, response] = std::move(tasks_.front());
+    const auto task = std::move(tasks_.front());  // no binding: Clang 14's do not reach into lambdas
+    const auto& response = task.second;
     tasks_.pop_front();
     lock.unlock();
     // Else it stays in memory alone, or its file until the next start.
-    HasMemoryFor([&] { WriteOrRemove(PathOf(id), response.get()); });
+    HasMemoryFor([&] { WriteOrRemove(PathOf(task.first), response.get()); });
     lock.lock();
     if (response != nullptr) queued_bytes_ -= SizeOf(*response);
   }
