@@ -26,7 +26,8 @@ def command(name, url, home, task, scripted=False, model="nano", turns=60):
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
     if name == "claude_code":
         environment |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
-                        "DISABLE_ERROR_REPORTING": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+                        "DISABLE_ERROR_REPORTING": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                        **({} if scripted else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "512"})}
         return [binary(name), "-p", task, "--model", model, "--output-format", "json", "--max-turns", str(turns), "--autocompact", "100000",
                 "--allowedTools", SCRIPTED_TOOLS if scripted else "Read"], environment
     environment |= {"CODEX_HOME": str(home), "DSV4_KEY": "none"}

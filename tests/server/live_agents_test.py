@@ -22,7 +22,7 @@ SECONDS = 900  # a first prompt has 18,000 tokens of instructions and tools
 class LiveAgents(unittest.TestCase):
     def session(self, name, again):
         """`again`: how a command line is changed so that it goes on. The tokens that each request was asked and had in the cache."""
-        server = Server("--ctx", "20480")
+        server = Server("--ctx", "65536")  # what the model says is random, and may be long
         self.addCleanup(server.stop)
         with tempfile.TemporaryDirectory() as scratch:
             work, home = Path(scratch) / "work", Path(scratch) / "home"
