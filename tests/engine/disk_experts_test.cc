@@ -1,7 +1,6 @@
 // Experts that neither the device nor the host's memory has room for: the same bits, what is planned and counted. The
 // CPU stands for the device, with a limit to its memory, and what synthetic weights take of the host's for the files.
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include "dsv4/inspect.h"
 #include "engine/drafts_fixture.h"
 #include "engine/engine_impl.h"
+#include "engine/expert_places_fixture.h"
 #include "engine/memory_plan.h"
 #include "engine/model_drafts_fixture.h"
 #include "support/random.h"
@@ -29,40 +29,19 @@ EngineOptions DiskNano(const char* device = "cpu") {
           .kv_room = int64_t{4} << 20};
 }
 
-MemoryPlan DiskPlan(const EngineOptions& options) {
-  auto description = Inspect(options);
-  EXPECT_TRUE(description.ok()) << description.status().message();
-  return description->plan;
-}
-
-int64_t TotalOf(const std::vector<int64_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
-}
-
 // Limits under which a third of the experts stays on the device and `host` of the others on the host.
 EngineOptions ShortOfMemory(EngineOptions options, double host) {
-  const MemoryPlan whole = DiskPlan(options);
+  const MemoryPlan whole = PlanFor(options);
   options.gpu_memory = 1;
-  const MemoryPlan least = DiskPlan(options);
+  const MemoryPlan least = PlanFor(options);
   options.gpu_memory = NeededBytes(whole, whole.ranks * options.kv_room) - least.host_embedding_bytes -
                        least.host_expert_bytes * 2 / 3;
-  const MemoryPlan away = DiskPlan(options);
+  const MemoryPlan away = PlanFor(options);
   EXPECT_TRUE(away.experts_on_disk.empty());
   const double room = static_cast<double>(away.host_expert_bytes) * host * 8 / 7;  // an eighth is the page cache's
   options.host_memory = away.host_embedding_bytes + away.weight_bytes + away.widened_bytes + kDiskProgram +
                         static_cast<int64_t>(room);
   return options;
-}
-
-std::vector<float> LogitsOfTokens(Engine& engine) {
-  const auto session = engine.NewSession().value();
-  std::vector<float> all, logits;
-  EXPECT_TRUE(session->Append(SomeTokens(40, 3, 4096), LogitRows::kAll, &all).ok());
-  for (const TokenId id : SomeTokens(20, 4, 4096)) {
-    EXPECT_TRUE(session->Append(std::span(&id, 1), LogitRows::kLast, &logits).ok());
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
 }
 
 // Random swaps of what is on the host and the device; those that name an expert of the disk are left out.
@@ -79,9 +58,9 @@ void SwapSome(Engine& engine, Random& random) {
 
 TEST(DiskExperts, ThePlanAddsUp) {
   const EngineOptions options = ShortOfMemory(DiskNano(), 0.5);
-  const MemoryPlan whole = DiskPlan(DiskNano()), plan = DiskPlan(options);
+  const MemoryPlan whole = PlanFor(DiskNano()), plan = PlanFor(options);
   ASSERT_FALSE(plan.experts_on_disk.empty());
-  const int64_t on_host = TotalOf(plan.experts_on_host), on_disk = TotalOf(plan.experts_on_disk);
+  const int64_t on_host = SumOf(plan.experts_on_host), on_disk = SumOf(plan.experts_on_disk);
   EXPECT_NEAR(static_cast<double>(on_host + on_disk), kDiskLayers * kDiskExperts * 2 / 3.0, 1);
   EXPECT_NEAR(static_cast<double>(on_disk), kDiskLayers * kDiskExperts / 3.0, 2);
   const int64_t bytes = plan.disk_bytes / on_disk;
@@ -95,17 +74,17 @@ TEST(DiskExperts, ThePlanAddsUp) {
 
 TEST(DiskExperts, AnyPartOfThemOnTheDiskGivesTheSameBits) {
   for (const char* device : {"cpu", "cpu*2"}) {
-    const std::vector<float> want = LogitsOfTokens(*LoadOrFail(DiskNano(device)));
+    const std::vector<float> want = SomeLogits(*LoadOrFail(DiskNano(device)));
     for (const double host : {0.6, 0.0}) {
       const EngineOptions options = ShortOfMemory(DiskNano(device), host);
-      const MemoryPlan plan = DiskPlan(options);
-      EXPECT_EQ(TotalOf(plan.experts_on_host) > 0, host > 0);
+      const MemoryPlan plan = PlanFor(options);
+      EXPECT_EQ(SumOf(plan.experts_on_host) > 0, host > 0);
       const auto engine = LoadOrFail(options);
       ASSERT_NE(engine, nullptr);
-      EXPECT_TRUE(LogitsOfTokens(*engine) == want) << device << ", " << host;
-      EXPECT_TRUE(LogitsOfTokens(*engine) == want) << device << ", " << host << ", places are in use";
+      EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", " << host;
+      EXPECT_TRUE(SomeLogits(*engine) == want) << device << ", " << host << ", places are in use";
       const ExpertUse use = engine->expert_use().value();
-      EXPECT_EQ(use.on_disk, TotalOf(plan.experts_on_disk));
+      EXPECT_EQ(use.on_disk, SumOf(plan.experts_on_disk));
       EXPECT_EQ(use.chosen, static_cast<uint64_t>(2 * 60 * kDiskChosen * kDiskLayers));
       EXPECT_GT(use.disk_reads, use.on_disk) << "there are fewer places than experts";
       EXPECT_GE(use.disk_bytes, static_cast<double>(use.disk_reads));
@@ -186,7 +165,7 @@ TEST(DiskExperts, DraftersGiveTheSameTokens) {
     options.speculate = c.speculate;
     options.draft_threshold = 0;
     options = ShortOfMemory(options, c.host);
-    EXPECT_EQ(DiskPlan(options).experts_on_disk.empty(), c.host == 1);
+    EXPECT_EQ(PlanFor(options).experts_on_disk.empty(), c.host == 1);
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     const Generated run = Generate(*engine, prompt, 24, sampling);

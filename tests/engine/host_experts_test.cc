@@ -16,6 +16,7 @@
 #include "dsv4/inspect.h"
 #include "engine/drafts_fixture.h"
 #include "engine/engine_impl.h"
+#include "engine/expert_places_fixture.h"
 #include "engine/memory_plan.h"
 #include "io/test_files.h"
 #include "support/random.h"
@@ -35,16 +36,6 @@ EngineOptions SkewableNano(bool skewed = false) {
           .kv_room = int64_t{4} << 20};
 }
 
-int64_t SumOf(const std::vector<int64_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
-}
-
-MemoryPlan PlanFor(const EngineOptions& options) {
-  auto description = Inspect(options);
-  EXPECT_TRUE(description.ok()) << description.status().message();
-  return description->plan;
-}
-
 // A limit that keeps so much of the experts on the device.
 int64_t LimitFor(EngineOptions options, double resident) {
   const MemoryPlan whole = PlanFor(options);
@@ -53,18 +44,6 @@ int64_t LimitFor(EngineOptions options, double resident) {
   EXPECT_EQ(SumOf(least.experts_on_host), least.experts);
   const double moved = (1 - resident) * static_cast<double>(least.host_expert_bytes);
   return NeededBytes(whole, whole.ranks * options.kv_room) - least.host_embedding_bytes - static_cast<int64_t>(moved);
-}
-
-// Of a prompt, then of tokens one by one.
-std::vector<float> SomeLogits(Engine& engine) {
-  const auto session = engine.NewSession().value();
-  std::vector<float> all, logits;
-  EXPECT_TRUE(session->Append(SomeTokens(40, 3, 4096), LogitRows::kAll, &all).ok());
-  for (const TokenId id : SomeTokens(20, 4, 4096)) {
-    EXPECT_TRUE(session->Append(std::span(&id, 1), LogitRows::kLast, &logits).ok());
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
 }
 
 const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
