@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/random.h"
 #include "base/sample_math.h"
 #include "base/vector_clones.h"
 
@@ -19,11 +18,11 @@ inline bool IsLate(double u, uint64_t mass, double least) {
 }
 
 // How many of the kRaceBlock tokens from id `first` on may be in time.
-DSV4_VECTOR_CLONES size_t CountEarly(const uint64_t* masses, uint64_t draw, uint64_t first, double least) {
+DSV4_VECTOR_CLONES size_t CountEarly(const uint64_t* masses, uint64_t draw, size_t first, double least) {
   size_t early = 0;
   for (size_t i = 0; i < kRaceBlock; ++i) {
-    const auto bits = static_cast<int64_t>((RandomBits(draw, first + i) >> 11) + 1);
-    early += IsLate(static_cast<double>(bits) * 0x1p-53, masses[i], least) ? 0 : 1;  // UniformOfRace
+    const double u = sample::UniformOfRace(draw, static_cast<TokenId>(first + i));
+    early += IsLate(u, masses[i], least) ? 0 : 1;
   }
   return early;
 }
