@@ -1,7 +1,7 @@
 // What the kernels of expand_cuda.cu and expand_part_cuda.cu share.
 #pragma once
 
-#include "ops/linear/tile/one_token.cuh"
+#include "ops/linear/tile/warp_chunks.cuh"
 #include "ops/q_prepare/expand.h"
 #include "ops/q_prepare/heads.cuh"
 

@@ -5,7 +5,7 @@
 // a warp the rows of one tile or two. They send each other their halves (device/cluster.cuh); then a warp of each block
 // prepares a token's whole head, and another one its index head, and writes its own half. Blocks beside these do the
 // tokens' own rows and the compressors, which read nothing of it. Products and their order are ops/linear's
-// (tile/one_token.cuh), heads are heads.cuh's.
+// (tile/warp_chunks.cuh), heads are heads.cuh's.
 #include "device/cluster.cuh"
 #include "ops/q_prepare/expand.cuh"
 
@@ -28,7 +28,8 @@ inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotB
 template <int kTokens>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandKernel(const __grid_constant__ ExpandParams a) {
-  using Products = tile_linear::OneTokenTiles<kFormat, kTokens>;
+  using Chunks = tile_linear::WarpChunks<kFormat, kTokens, kChunk, false, kSlots, kSlotBytes>;
+  using Products = typename Chunks::Products;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kWarps * kSlots];
   __shared__ gpu::ClusterBarrier at_rows;
@@ -70,16 +71,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
   const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
-  if (ElectLane()) {
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) BarrierInit(ready + 8 * s, 1);
-    BarrierInitFence();
-  }
-  __syncwarp();
+  Chunks chunks(ring, ready);
   ClusterArriveRelaxed();  // "I run"
 
   // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
-  const int chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;
+  const int num_chunks = (p.tile_cols + kChunk - 1) / kChunk, tasks = indexes && warp < kIndexTiles ? 2 : 1;
   const int64_t row_bytes = static_cast<int64_t>(p.tile_cols) * TileBytes(kFormat);
   const auto codes = [&](int task) {
     return task == 0 ? p.matrices[0].codes + (2 * kTiles * number + kTiles * half + warp) * row_bytes
@@ -96,26 +92,17 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       BulkLoad(slot, from, bytes, barrier, p.policy);
     }
     from += bytes;
-    if (++asked < chunks) return;
+    if (++asked < num_chunks) return;
     asked = 0;
     if (++asked_task < tasks) from = codes(asked_task);
   };
-#pragma unroll 1
-  for (int s = 0; s < kSlots; ++s) ask(ring + s * kSlotBytes, ready + 8 * s);
+  chunks.Fill(ask);
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
   // The first chunk is decoded before the token is there.
-  constexpr int kTile = static_cast<int>(TileBytes(kFormat));
   Products products(static_cast<uint32_t>(lane));
-  uint32_t slot = ring, barrier = ready, phase = 0;
   uint32_t early[kChunk][4][4];
-  BarrierWait(barrier, phase);
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    if (i < p.tile_cols) products.Decode(slot + i * kTile, early[i]);
-  }
-  tile_linear::WaitForTiles(early, p.tile_cols);
-  __syncwarp();
-  ask(slot, barrier);
+  chunks.Begin(p.tile_cols);
+  chunks.DecodeFirst(products, early, ask);
   ClusterWait();
   WaitForPrevious();
 
@@ -129,43 +116,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   tile_linear::ScalesOfTokens<kTokens>(p, warp, row_scales);
   __syncthreads();
   const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes;
-  uint32_t x = x_begin;
-  int left = p.tile_cols;
-  const auto next_chunk = [&] {
-    x += kChunk * Products::kTile;
-    slot += kSlotBytes;
-    barrier += 8;
-    if (slot == ring + kSlots * kSlotBytes) slot = ring, barrier = ready, phase ^= 1;
-    left -= kChunk;
-  };
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    if (i < left) products.Multiply(early[i], x, i);
-  }
-  next_chunk();
+  chunks.MultiplyFirst(products, early, x_begin, tile_linear::NoScales());
 #pragma unroll 1
   for (int task = 0; task < tasks; ++task) {
-#pragma unroll 1
-    while (left > 0) {
-      BarrierWait(barrier, phase);
-      const auto one = [&](int i) {
-        uint32_t a[4][4];
-        products.Decode(slot + i * kTile, a);
-        products.Multiply(a, x, i);
-      };
-      if (left >= kChunk) {
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) one(i);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kChunk - 1; ++i) {
-          if (i < left) one(i);
-        }
-      }
-      __syncwarp();
-      ask(slot, barrier);
-      next_chunk();
-    }
+    chunks.MultiplyRest(products, tile_linear::NoScales(), ask);
     const float2 sum = products.Take();
     const int token = kTokens == 1 ? 0 : lane % 4;
     if (kTokens == 1 ? lane % 4 == 0 : token < num_tokens) {
@@ -175,8 +129,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       to[0] = sum.x * factor;
       to[8] = sum.y * factor;
     }
-    left = p.tile_cols;
-    x = x_begin;
+    chunks.Begin(p.tile_cols, x_begin);
   }
   __syncthreads();
   const auto send = [&](float* rows, int i) {

@@ -48,6 +48,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandPartKernel(const __grid_constant__ ExpandParams a) {
   using W = Warps<kCut>;
   constexpr int kSlots = W::kSlots, kSlotBytes = W::kSlotBytes, kChunk = W::kChunk;
+  using Chunks = tile_linear::WarpChunks<kFormat, 1, kChunk, false, kSlots, kSlotBytes>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) uint64_t full[kWarps * kSlots];
   __shared__ gpu::ClusterBarrier at_rows;
@@ -86,19 +87,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
   const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
-  if (ElectLane()) {
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) BarrierInit(ready + 8 * s, 1);
-    BarrierInitFence();
-  }
-  __syncwarp();
+  Chunks chunks(ring, ready);
   if (!alone) ClusterArriveRelaxed();  // "I run"
 
   // The warp's tasks: its columns of some row tiles.
   const int segment = warp % W::kSegments, first_task = warp / W::kSegments;
   const int first_tile = p.tile_cols * segment >> W::kLogSegments;
   const int count = (p.tile_cols * (segment + 1) >> W::kLogSegments) - first_tile;
-  const int chunks = (count + kChunk - 1) / kChunk;
+  const int num_chunks = (count + kChunk - 1) / kChunk;
   const int row_tiles = alone ? kIndexTiles : kTiles, first_row_tile = row_tiles * (alone ? number : block);
   const uint8_t* const matrix = p.matrices[alone ? 1 : 0].codes;
   const auto codes = [&](int task) {
@@ -114,28 +110,18 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       BulkLoad(slot, from, bytes, barrier, p.policy);
     }
     from += bytes;
-    if (++asked < chunks) return;
+    if (++asked < num_chunks) return;
     asked = 0;
     asked_task += W::kStep;
     if (asked_task < row_tiles) from = codes(asked_task);
   };
-#pragma unroll 1
-  for (int s = 0; s < kSlots; ++s) ask(ring + s * kSlotBytes, ready + 8 * s);
+  chunks.Fill(ask);
   if (thread < (p.cols + 31) / 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * thread));
   // The first chunk is decoded before the token is there.
   tile_linear::OneTokenTiles<kFormat> products(static_cast<uint32_t>(lane));
-  uint32_t slot = ring, barrier = ready, phase = 0;
   uint32_t early[kChunk][4][4];
-  if (first_task < row_tiles) {
-    BarrierWait(barrier, phase);
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      if (i < count) products.Decode(slot + i * kTile, early[i]);
-    }
-    tile_linear::WaitForTiles(early, count);
-    __syncwarp();
-    ask(slot, barrier);
-  }
+  chunks.Begin(count);
+  if (first_task < row_tiles) chunks.DecodeFirst(products, early, ask);
   if (!alone) ClusterWait();
   WaitForPrevious();
 
@@ -148,45 +134,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const float factor = p.matrices[alone ? 1 : 0].factor * row_scale;
   const uint32_t x_begin = base + static_cast<uint32_t>(kRings) + first_tile * tile_linear::kOneTokenTile;
   float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * tile_linear::kOneTokenTile);
-  uint32_t x = x_begin;
-  int left = count;
-  const auto next_chunk = [&] {
-    x += kChunk * tile_linear::kOneTokenTile;
-    slot += kSlotBytes;
-    barrier += 8;
-    if (slot == ring + kSlots * kSlotBytes) slot = ring, barrier = ready, phase ^= 1;
-    left -= kChunk;
-  };
-  if (first_task < row_tiles) {
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      if (i < left) products.Multiply(early[i], x, i);
-    }
-    next_chunk();
-  }
+  if (first_task < row_tiles) chunks.MultiplyFirst(products, early, x_begin, tile_linear::NoScales());
 #pragma unroll 1
   for (int task = first_task; task < row_tiles; task += W::kStep) {
-#pragma unroll 1
-    while (left > 0) {
-      BarrierWait(barrier, phase);
-      const auto one = [&](int i) {
-        uint32_t a[4][4];
-        products.Decode(slot + i * kTile, a);
-        products.Multiply(a, x, i);
-      };
-      if (left >= kChunk) {
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) one(i);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kChunk - 1; ++i) {
-          if (i < left) one(i);
-        }
-      }
-      __syncwarp();
-      ask(slot, barrier);
-      next_chunk();
-    }
+    chunks.MultiplyRest(products, tile_linear::NoScales(), ask);
     const float2 sum = products.Take();
     if (lane % 4 == 0) {
       const float by = kCut ? 1.0f : factor;
@@ -194,8 +145,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       to[lane / 4] = sum.x * by;
       to[lane / 4 + 8] = sum.y * by;
     }
-    left = count;
-    x = x_begin;
+    chunks.Begin(count, x_begin);
   }
   __syncthreads();
   if constexpr (kCut) {

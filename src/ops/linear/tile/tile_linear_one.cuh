@@ -5,8 +5,8 @@
 #pragma once
 
 #include "device/exchange.cuh"
-#include "ops/linear/tile/one_token.cuh"
 #include "ops/linear/tile/tile_linear_kernel.cuh"
+#include "ops/linear/tile/warp_chunks.cuh"
 
 namespace dsv4::tile_linear {
 
@@ -38,9 +38,8 @@ struct Push {
 template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens, typename P>
 __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, uint8_t* shared, uint64_t* barriers,
                                               float* row_scale) {
-  constexpr int kTile = static_cast<int>(TileBytes(F)), kFull = TilesOfChunk(F);  // tiles of a chunk
+  constexpr int kFull = TilesOfChunk(F);  // tiles of a chunk
   constexpr bool kFp8 = HasScalesBeside(F);
-  static_assert(kFull * kTile <= kSlotBytes);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const uint32_t lane = threadIdx.x % 32;
   const int log_parts = kDirect ? 0 : p.log_segments, part = warp & ((1 << log_parts) - 1), step = kWarps >> log_parts;
@@ -50,18 +49,12 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
   const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8),
                  ring = base + warp * (kSlots * kSlotBytes);
-  if (ElectLane()) {
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) BarrierInit(full + 8 * s, 1);
-    BarrierInitFence();
-  }
-  __syncwarp();
+  WarpChunks<F, kTokens, kFull, kWhole, kSlots, kSlotBytes> chunks(ring, full);
   int item = range.begin + (warp >> log_parts);
   ChunkStream<F, kWhole> stream;
   stream.Start(p, range, {warp >> log_parts, step, first_tile, count});
-#pragma unroll 1
-  for (int s = 0; s < kSlots; ++s) stream.Request(p, range, ring + s * kSlotBytes, full + 8 * s);
-  uint32_t slot = ring, barrier = full, phase = 0;
+  const auto ask = [&](uint32_t slot, uint32_t barrier) { stream.Request(p, range, slot, barrier); };
+  chunks.Fill(ask);
   if (p.norm != nullptr && static_cast<int>(threadIdx.x) < (p.cols + 31) / 32) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + 32 * threadIdx.x));
   }
@@ -75,18 +68,9 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   // A warp's first chunk is decoded before x is there.
   OneTokenTiles<F, kTokens> tiles(lane);
   constexpr int kXTile = OneTokenTiles<F, kTokens>::kTile;
-  int left = item < range.end ? count : 0;
   uint32_t early[kFull][4][4];
-  if (left > 0) {
-    BarrierWait(barrier, phase);
-#pragma unroll
-    for (int i = 0; i < kFull; ++i) {
-      if (kWhole || i < left) tiles.Decode(slot + i * kTile, early[i]);
-    }
-    WaitForTiles(early, kWhole ? kFull : left);
-    __syncwarp();
-    stream.Request(p, range, slot, barrier);
-  }
+  chunks.Begin(item < range.end ? count : 0);
+  if (chunks.left() > 0) chunks.DecodeFirst(tiles, early, ask);
   uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
   // Segments' sums, [segment][token][row]; a thread adds those of its row.
   float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kXTile);
@@ -118,52 +102,19 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
 
   const int token = min(static_cast<int>(lane % 4), kTokens - 1);  // of the lane's sums
   const bool stores = kTokens == 1 ? lane % 4 == 0 : static_cast<int>(lane % 4) < p.num_tokens;
-  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kXTile,
-                 slots_end = ring + kSlots * kSlotBytes;
+  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kXTile;
   float* to = nullptr;
   if constexpr (!kDirect) to = partials + (part * kTokens + token) * stride + (item - range.begin) * 16 + lane / 4;
   int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
   float factor = 1;
-  uint32_t x = x_begin;
-  const auto scale_of = [&](int i) { return kFp8 ? scales.Of((first_tile % 2 + count - left + i) / 2) : 0.0f; };
-  const auto one = [&](int i) {
-    uint32_t a[4][4];
-    tiles.Decode(slot + i * kTile, a);
-    tiles.Multiply(a, x, i, scale_of(i));
-  };
-  const auto next_chunk = [&] {
-    x += kFull * kXTile;
-    slot += kSlotBytes;
-    barrier += 8;
-    if (slot == slots_end) slot = ring, barrier = full, phase ^= 1;
-    left -= kFull;
+  const auto scale_of = [&](int i) {
+    return kFp8 ? scales.Of((first_tile % 2 + count - chunks.left() + i) / 2) : 0.0f;
   };
   scales = next_scales;
   load_scales(item + step);
-  if (left > 0) {
-#pragma unroll
-    for (int i = 0; i < kFull; ++i) {
-      if (kWhole || i < left) tiles.Multiply(early[i], x, i, scale_of(i));
-    }
-    next_chunk();
-  }
+  if (chunks.left() > 0) chunks.MultiplyFirst(tiles, early, x_begin, scale_of);
   while (item < range.end) {
-#pragma unroll 1
-    while (left > 0) {
-      BarrierWait(barrier, phase);
-      if (kWhole || left >= kFull) {
-#pragma unroll
-        for (int i = 0; i < kFull; ++i) one(i);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kFull - 1; ++i) {
-          if (i < left) one(i);
-        }
-      }
-      __syncwarp();
-      stream.Request(p, range, slot, barrier);
-      next_chunk();
-    }
+    chunks.MultiplyRest(tiles, scale_of, ask);
     const float2 sum = tiles.Take();  // rows g, g + 8
     if constexpr (!kDirect) {
       if (stores) to[0] = sum.x, to[8] = sum.y;
@@ -184,8 +135,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
     item += step;
     scales = next_scales;
     load_scales(item + step);
-    left = count;
-    x = x_begin;
+    chunks.Begin(count, x_begin);
   }
   if constexpr (!kDirect) {
     __syncthreads();

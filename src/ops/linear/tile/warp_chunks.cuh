@@ -1,0 +1,114 @@
+// A warp's way through the packed tiles that it multiplies with one token or a few: chunks of tiles come by bulk copies
+// into a ring of its own in shared memory, the first one is decoded before x is there, and a chunk's place is asked
+// for again as soon as it is read. The caller says which chunk is copied next: `ask(slot, barrier)`, two addresses in
+// shared memory, asks for it, or does nothing behind the last one.
+#pragma once
+
+#include "ops/linear/tile/one_token.cuh"
+
+namespace dsv4::tile_linear {
+
+// kChunk: tiles of a chunk. kWhole: all chunks have so many. kRingSlots places of kSlot bytes.
+template <WeightFormat F, int kTokens, int kChunk, bool kWhole, int kRingSlots, int kSlot>
+class WarpChunks {
+ public:
+  using Products = OneTokenTiles<F, kTokens>;
+  static constexpr int kTile = static_cast<int>(TileBytes(F));
+  static_assert(kChunk * kTile <= kSlot);
+
+  // `ring` and `barriers` are the warp's: kRingSlots places, and as many barriers.
+  __device__ __forceinline__ WarpChunks(uint32_t ring, uint32_t barriers)
+      : ring_(ring), barriers_(barriers), slot_(ring), barrier_(barriers) {
+    if (ElectLane()) {
+#pragma unroll
+      for (int s = 0; s < kRingSlots; ++s) BarrierInit(barriers + 8 * s, 1);
+      BarrierInitFence();
+    }
+    __syncwarp();
+  }
+
+  // Asks for as many chunks as the ring holds.
+  template <typename Ask>
+  __device__ __forceinline__ void Fill(const Ask& ask) const {
+#pragma unroll 1
+    for (int s = 0; s < kRingSlots; ++s) ask(ring_ + s * kSlot, barriers_ + 8 * s);
+  }
+
+  // Decodes the first chunk of those that Begin named.
+  template <typename Ask>
+  __device__ __forceinline__ void DecodeFirst(const Products& products, uint32_t (&early)[kChunk][4][4],
+                                              const Ask& ask) const {
+    BarrierWait(barrier_, phase_);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (kWhole || i < left_) products.Decode(slot_ + i * kTile, early[i]);
+    }
+    WaitForTiles(early, kWhole ? kChunk : left_);
+    __syncwarp();
+    ask(slot_, barrier_);
+  }
+
+  // `count` tiles follow. Their x begins at `x` in shared memory; MultiplyFirst is told where by itself.
+  __device__ __forceinline__ void Begin(int count, uint32_t x = 0) { left_ = count, x_ = x; }
+
+  __device__ __forceinline__ int left() const { return left_; }
+
+  // The products of the chunk that DecodeFirst decoded; scale_of(i): of its tile i (FP8).
+  template <typename ScaleOf>
+  __device__ __forceinline__ void MultiplyFirst(Products& products, const uint32_t (&early)[kChunk][4][4], uint32_t x,
+                                                const ScaleOf& scale_of) {
+    x_ = x;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (kWhole || i < left_) products.Multiply(early[i], x_, i, scale_of(i));
+    }
+    Next();
+  }
+
+  // The products of all chunks that are left of those that Begin named.
+  template <typename ScaleOf, typename Ask>
+  __device__ __forceinline__ void MultiplyRest(Products& products, const ScaleOf& scale_of, const Ask& ask) {
+    const auto one = [&](int i) {
+      uint32_t a[4][4];
+      products.Decode(slot_ + i * kTile, a);
+      products.Multiply(a, x_, i, scale_of(i));
+    };
+#pragma unroll 1
+    while (left_ > 0) {
+      BarrierWait(barrier_, phase_);
+      if (kWhole || left_ >= kChunk) {
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) one(i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kChunk - 1; ++i) {
+          if (i < left_) one(i);
+        }
+      }
+      __syncwarp();
+      ask(slot_, barrier_);
+      Next();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Next() {
+    x_ += kChunk * Products::kTile;
+    slot_ += kSlot;
+    barrier_ += 8;
+    if (slot_ == ring_ + kRingSlots * kSlot) slot_ = ring_, barrier_ = barriers_, phase_ ^= 1;
+    left_ -= kChunk;
+  }
+
+  uint32_t ring_, barriers_;  // of the warp
+  uint32_t slot_, barrier_, phase_ = 0;  // of the next chunk
+  uint32_t x_ = 0;
+  int left_ = 0;
+};
+
+// For all formats but FP8.
+struct NoScales {
+  __device__ __forceinline__ float operator()(int) const { return 0; }
+};
+
+}  // namespace dsv4::tile_linear
