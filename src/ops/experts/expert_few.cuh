@@ -8,7 +8,7 @@
 // which warp adds up whose slot it is: up to eight columns are on their way.
 #pragma once
 
-#include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/expert_stage.cuh"
 #include "ops/idle_row.h"
 
 namespace dsv4::experts {
@@ -231,9 +231,6 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   const bool up = list.up;
   if (!up) AllowNext();
   const int tiles = a.k / (64 * kWarps), plane = tiles * 128;  // of a warp; bytes of one of its planes
-  const auto tile_bytes = [](bool beside) {
-    return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F));
-  };
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32, g = lane / 4,
             t = lane % 4;
@@ -256,10 +253,10 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
 
   // ---- requests ----
   FewItems items(list);
-  int ahead = 0, end = 0, ahead_tile = 0, ahead_stage = 0, ahead_bytes = tile_bytes(false), requested = 0;
+  int ahead = 0, end = 0, ahead_tile = 0, ahead_stage = 0, ahead_bytes = BytesOfTile<F>(false), requested = 0;
   const uint8_t *from0 = nullptr, *from1 = nullptr;
   const auto point_at = [&](const uint8_t* codes0, const uint8_t* codes1, bool beside, int row) {
-    ahead_bytes = tile_bytes(beside);
+    ahead_bytes = BytesOfTile<F>(beside);
     const int slice = tiles * ahead_bytes;  // of a row of tiles
     const uint32_t offset = static_cast<uint32_t>(up ? row : 2 * row) * static_cast<uint32_t>(kWarps * slice) +
                             static_cast<uint32_t>(warp * slice);
@@ -332,24 +329,11 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   const auto add_up = [&] {
     if (due.pair < 0) return;
     BarrierWait(sums_full + 8 * warp, due.parity);
-    const float* from = sums + warp * kFewSumFloats + lane;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += from[w * 32];
+    float sum = AddWarps(sums + warp * kFewSumFloats + lane);
     sum *= lane < 16 ? due.scale0 : due.scale1;
     __syncwarp();
     if (lane == 0) BarrierArrive(sums_free + 8 * warp);
-    if (up) {
-      const float second = __shfl_down_sync(0xFFFFFFFFu, sum, 16);
-      if (lane < 16) {
-        uint16_t part[2];
-        SplitBf16<2>(SwigluValue(sum, second, a.limit) * a.weights[due.pair], part);
-        uint16_t* to = a.hidden_planes + int64_t{due.pair} * a.n + 16 * due.row + lane;
-        to[0] = part[0], to[a.hidden_plane_elements] = part[1];
-      }
-    } else {
-      a.outputs[int64_t{due.pair} * a.n + 32 * due.row + lane] = sum;
-    }
+    StoreRowPair(a, up, due.pair, due.row, lane, sum);
     due.pair = -1;
   };
 
@@ -381,8 +365,6 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
     }
     float sum[2][1][4] = {};
     const auto multiply = [&]<WeightFormat T>() {
-      constexpr int kTileBytes = static_cast<int>(TileBytes(T));
-      const TileScales<T> no_scales[2] = {};
       uint32_t low_at = column_at, high_at = column_at ^ 16;
 #pragma unroll 1
       for (int tile = 0; tile < tiles; tile += kTiles, low_at += column_step, high_at += column_step) {
@@ -390,23 +372,11 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
                        scales = codes + (ScalesOfLane(T, lane) - 16 * lane);
 #pragma unroll
         for (int first = 0; first < kTiles; first += 2) {
-          Columns columns[2][1][1];
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const uint4 low = shared_tile::LoadShared16(low_at + (first + j) * 128),
-                        high = shared_tile::LoadShared16(high_at + (first + j) * 128);
-            columns[j][0][0] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-          }
-          if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
-          LaneTile<T> raw[2][2];
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int offset = (first + j) * kTileBytes;
-            raw[j][0] = LoadSharedTile<T>(codes + offset, scales + offset);
-            raw[j][1] = LoadSharedTile<T>(codes + offset + P::kStreamBytes, scales + offset + P::kStreamBytes);
-          }
-#pragma unroll
-          for (int j = 0; j < 2; ++j) MultiplyTiles<T, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
+          constexpr int kTileBytes = static_cast<int>(TileBytes(T));
+          MultiplyTwoTiles<T, P::kStreamBytes>(low_at + first * 128, high_at + first * 128, codes + first * kTileBytes,
+                                               scales + first * kTileBytes, sum, [&] {
+                                                 if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
+                                               });
         }
         __syncwarp();
         request();

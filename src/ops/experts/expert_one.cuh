@@ -7,7 +7,7 @@
 // first and the second plane, the others zeros.
 #pragma once
 
-#include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/expert_stage.cuh"
 
 namespace dsv4::experts {
 
@@ -48,6 +48,155 @@ inline OneList MakeOneList(int64_t items, int rows, int blocks, bool up, bool kn
           .reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + rows - 1) / rows)};
 }
 
+// The slots' matrices, a slot a lane.
+template <WeightFormat F>
+struct OneMatrices {
+  const uint8_t *codes0 = nullptr, *codes1 = nullptr;
+  float scale0 = 0, scale1 = 0;
+  bool beside = false;
+
+  // Of the chosen experts; `slice`: tiles of a warp's part of a row of tiles.
+  __device__ __forceinline__ void LookUp(const GemmArgs& a, bool up, int slice, int lane) {
+    if (lane >= a.num_slots) return;
+    const ExpertMatrices& m = a.matrices[min(max(a.experts[lane], 0), a.num_experts - 1)];
+    const QuantTensor &first = up ? m.gate : m.down, &second = up ? m.up : m.down;
+    beside = IsBeside<F>(first);
+    codes0 = first.codes, codes1 = second.codes + (up ? 0 : kWarps * slice * BytesOfTile<F>(beside));
+    scale0 = SumScale<F>(first.global_scale, beside), scale1 = SumScale<F>(second.global_scale, beside);
+  }
+  // Of the one that is known before the choice.
+  __device__ __forceinline__ void UseKnown(const GemmArgs& a) {
+    const ExpertMatrices& m = a.matrices[a.always];
+    codes0 = m.gate.codes, codes1 = m.up.codes, beside = IsBeside<F>(m.gate);
+  }
+  __device__ __forceinline__ bool IsBesideAt(int slot) const {
+    return HasFormatBeside(F) && __shfl_sync(0xFFFFFFFFu, static_cast<int>(beside), slot) != 0;
+  }
+};
+
+// A team's row pairs: those of the known expert first, then those from `rest` on.
+struct OneItems {
+  struct Place {
+    int slot, row;
+  };
+  Place item, rest = {};
+  int known = 0;  // of the known expert
+  int count;
+  int rows;
+
+  __device__ __forceinline__ OneItems(const OneList& list, int team) : rows(list.rows) {
+    const int block = static_cast<int>(blockIdx.x), of_block = list.each + (block < list.more ? 1 : 0),
+              begin = list.each * block + min(block, list.more);
+    const int before = team == 1 ? (of_block + 1) / 2 : 0;
+    count = team == 0 ? (of_block + 1) / 2 : of_block / 2;
+    const auto at = [&](int i) {
+      const int slot = static_cast<int>(__umulhi(static_cast<uint32_t>(i), list.reciprocal));
+      return Place{slot, i - slot * list.rows};
+    };
+    if (list.known) {
+      const int first = list.rows * block / static_cast<int>(gridDim.x),
+                all = list.rows * (block + 1) / static_cast<int>(gridDim.x) - first;
+      known = max(all - before, 0);
+      rest = at(list.rows + begin - first);
+      item = known > 0 ? Place{0, first + before} : at(list.rows + begin - first + before - all);
+    } else {
+      item = at(begin + before);
+    }
+  }
+  // From `place`, with `left` of the known expert's, to the next one.
+  __device__ __forceinline__ void Next(Place& place, int& left) const {
+    if (--left == 0) {
+      place = rest;
+    } else if (++place.row == rows) {
+      place.row = 0, ++place.slot;
+    }
+  }
+};
+
+// A warp's requests for its part of the items' weights, which run ahead of the products.
+template <WeightFormat F, bool kWhole>
+class OneRequests {
+ public:
+  __device__ __forceinline__ OneRequests(const OneItems& items, uint32_t ring, uint32_t ring_full)
+      : ring_(ring), full_(ring_full), place_(items.item), known_(items.known), items_(items.count),
+        bytes_(BytesOfTile<F>(false)) {}
+
+  // The next stage, if any. `tiles`: of the warp's part of a row of tiles.
+  __device__ __forceinline__ void Ask(const GemmArgs& a, const OneItems& items, const OneMatrices<F>& matrices, bool up,
+                                      int tiles, int warp) {
+    if (items_ <= 0) return;
+    if (tile_ == 0) {
+      if (HasFormatBeside(F)) bytes_ = BytesOfTile<F>(matrices.IsBesideAt(place_.slot));
+      const int slice = tiles * bytes_;
+      const uint32_t offset = static_cast<uint32_t>(up ? place_.row : 2 * place_.row) *
+                                  static_cast<uint32_t>(kWarps * slice) +
+                              static_cast<uint32_t>(warp * slice);
+      from0_ = ShufflePointer(matrices.codes0, place_.slot) + offset;
+      from1_ = ShufflePointer(matrices.codes1, place_.slot) + offset;
+    }
+    if (ElectLane()) {
+      const int count = kWhole ? OneRing::kTiles : min(tiles - tile_, OneRing::kTiles);
+      OneRing::Copy(ring_ + stage_ * OneRing::kStageBytes, full_ + 8 * stage_, from0_, from1_, count * bytes_,
+                    a.policy);
+    }
+    from0_ += OneRing::kTiles * bytes_, from1_ += OneRing::kTiles * bytes_;
+    stage_ ^= 1;
+    tile_ += OneRing::kTiles;
+    if (tile_ >= tiles) {
+      tile_ = 0;
+      --items_;
+      items.Next(place_, known_);
+    }
+  }
+
+ private:
+  uint32_t ring_, full_;
+  OneItems::Place place_;
+  int known_, items_, tile_ = 0, stage_ = 0, bytes_;
+  const uint8_t *from0_ = nullptr, *from1_ = nullptr;
+};
+
+// The warp's part of x as planes; `first_asked` is called when its first loads are on their way.
+template <typename Call>
+__device__ __forceinline__ void StageOne(const GemmArgs& a, int tiles, int warp, int lane, uint8_t* planes,
+                                         const Call& first_asked) {
+  const int plane = tiles * 128;
+  const float4* from = reinterpret_cast<const float4*>(a.x) + warp * tiles * 16 + lane;
+  uint2* to = reinterpret_cast<uint2*>(planes) + lane;
+#pragma unroll 1
+  for (int first = 0; first < tiles / 2; first += 4) {
+    float4 part[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      if (first + u < tiles / 2) part[u] = from[(first + u) * 32];
+    }
+    if (first == 0) first_asked();
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      if (first + u < tiles / 2) {
+        const Bf16Pairs low = SplitPairs(part[u].x, part[u].y), high = SplitPairs(part[u].z, part[u].w);
+        to[(first + u) * 32] = make_uint2(low.hi, high.hi);
+        to[(first + u) * 32 + plane / 8] = make_uint2(low.lo, high.lo);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// The warp's part of a slot's hidden row.
+__device__ __forceinline__ void LoadOneHidden(const GemmArgs& a, int slot, int plane, int warp, int lane,
+                                              uint8_t* planes) {
+  const uint8_t* from = reinterpret_cast<const uint8_t*>(a.planes) + int64_t{slot} * a.k * 2 + warp * plane;
+  __syncwarp();
+#pragma unroll 1
+  for (int byte = 16 * lane; byte < plane; byte += 512) {
+    const uint4 high = *reinterpret_cast<const uint4*>(from + byte),
+                low = *reinterpret_cast<const uint4*>(from + a.plane_elements * 2 + byte);
+    *reinterpret_cast<uint4*>(planes + byte) = high, *reinterpret_cast<uint4*>(planes + plane + byte) = low;
+  }
+  __syncwarp();
+}
+
 // One kernel for both launches, up and down: the second one finds its code in the multiprocessor, where fetching it
 // would have to queue behind weights.
 // kWhole: all chunks are whole.
@@ -58,26 +207,11 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   if (!up) AllowNext();
   // Of a warp: tiles of K, bytes of one of x's planes.
   const int tiles = a.k / (64 * kWarps), plane = tiles * 128;
-  const auto tile_bytes = [](bool beside) {
-    return static_cast<int>(TileBytes(HasFormatBeside(F) && beside ? FormatBeside(F) : F));
-  };
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32,
             g = lane / 4, t = lane % 4;
-
-  // The slots' matrices, a slot a lane. Down may ask for them at once (ExpertGemmKernel).
-  const uint8_t *codes0 = nullptr, *codes1 = nullptr;
-  float scale0 = 0, scale1 = 0;
-  bool beside = false;
-  const auto look_up = [&] {
-    if (lane >= a.num_slots) return;
-    const ExpertMatrices& m = a.matrices[min(max(a.experts[lane], 0), a.num_experts - 1)];
-    const QuantTensor &first = up ? m.gate : m.down, &second = up ? m.up : m.down;
-    beside = IsBeside<F>(first);
-    codes0 = first.codes, codes1 = second.codes + (up ? 0 : kWarps * tiles * tile_bytes(beside));
-    scale0 = SumScale<F>(first.global_scale, beside), scale1 = SumScale<F>(second.global_scale, beside);
-  };
-  if (!up) look_up();
+  OneMatrices<F> matrices;
+  if (!up) matrices.LookUp(a, up, tiles, lane);  // down may ask for them at once (ExpertGemmKernel)
 
   uint8_t* const team_shared = shared + team * kOneTeamBytes;
   const uint32_t team_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(team_shared), 0),
@@ -97,77 +231,13 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   if (static_cast<int>(threadIdx.x) < plane / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
   __syncthreads();
 
-  // ---- row pairs: those of the known expert first, then those from `rest` on ----
-  struct Place {
-    int slot, row;
-  };
-  const int block = static_cast<int>(blockIdx.x), of_block = list.each + (block < list.more ? 1 : 0),
-            begin = list.each * block + min(block, list.more);
-  const int before = team == 1 ? (of_block + 1) / 2 : 0,
-            num_items = team == 0 ? (of_block + 1) / 2 : of_block / 2;
-  const auto at = [&](int i) {
-    const int slot = static_cast<int>(__umulhi(static_cast<uint32_t>(i), list.reciprocal));
-    return Place{slot, i - slot * list.rows};
-  };
-  Place item, rest = {};
-  int known = 0;
-  if (list.known) {
-    const int first = list.rows * block / static_cast<int>(gridDim.x),
-              all = list.rows * (block + 1) / static_cast<int>(gridDim.x) - first;
-    known = max(all - before, 0);
-    rest = at(list.rows + begin - first);
-    item = known > 0 ? Place{0, first + before} : at(list.rows + begin - first + before - all);
-  } else {
-    item = at(begin + before);
-  }
-  const auto next = [&](Place& place, int& left) {
-    if (--left == 0) {
-      place = rest;
-    } else if (++place.row == list.rows) {
-      place.row = 0, ++place.slot;
-    }
-  };
-
-  // ---- requests ----
-  Place ahead = item;
-  int ahead_known = known, ahead_items = num_items, ahead_tile = 0, ahead_stage = 0, ahead_bytes = tile_bytes(false);
-  const auto is_beside = [&](int slot) {
-    return HasFormatBeside(F) && __shfl_sync(0xFFFFFFFFu, static_cast<int>(beside), slot) != 0;
-  };
-  const uint8_t *from0 = nullptr, *from1 = nullptr;
-  const auto request = [&] {
-    if (ahead_items <= 0) return;
-    if (ahead_tile == 0) {
-      if (HasFormatBeside(F)) ahead_bytes = tile_bytes(is_beside(ahead.slot));
-      const int slice = tiles * ahead_bytes;  // of a row of tiles
-      const uint32_t offset = static_cast<uint32_t>(up ? ahead.row : 2 * ahead.row) *
-                                  static_cast<uint32_t>(kWarps * slice) +
-                              static_cast<uint32_t>(warp * slice);
-      from0 = ShufflePointer(codes0, ahead.slot) + offset;
-      from1 = ShufflePointer(codes1, ahead.slot) + offset;
-    }
-    if (ElectLane()) {
-      const int count = kWhole ? OneRing::kTiles : min(tiles - ahead_tile, OneRing::kTiles);
-      OneRing::Copy(ring + ahead_stage * OneRing::kStageBytes, ring_full + 8 * ahead_stage, from0, from1,
-                    count * ahead_bytes, a.policy);
-    }
-    from0 += OneRing::kTiles * ahead_bytes, from1 += OneRing::kTiles * ahead_bytes;
-    ahead_stage ^= 1;
-    ahead_tile += OneRing::kTiles;
-    if (ahead_tile >= tiles) {
-      ahead_tile = 0;
-      --ahead_items;
-      next(ahead, ahead_known);
-    }
-  };
-
-  const bool knows = known > 0;
+  OneItems items(list, team);
+  OneRequests<F, kWhole> requests(items, ring, ring_full);
+  const auto request = [&] { requests.Ask(a, items, matrices, up, tiles, warp); };
+  const bool knows = items.known > 0;
   if (up) {
     PrefetchMatrices<2 * kTeamThreads>(a);
-    if (knows) {
-      const ExpertMatrices& m = a.matrices[a.always];
-      codes0 = m.gate.codes, codes1 = m.up.codes, beside = IsBeside<F>(m.gate);
-    }
+    if (knows) matrices.UseKnown(a);
   }
   // Both stages are asked for before the wait where it is known of what, else behind it.
 #pragma unroll 1
@@ -175,85 +245,42 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
     if ((pass == 0) == (knows || !up)) {
 #pragma unroll 1
       for (int s = 0; s < 2; ++s) {
-        if (s == 0 || !knows || known > 1 || tiles > OneRing::kTiles) request();
+        if (s == 0 || !knows || items.known > 1 || tiles > OneRing::kTiles) request();
       }
     }
     if (pass == 1) break;
     WaitForPrevious();
     if (!up) continue;
     AllowNext();  // after the wait: down asks for weights before its own
-    const float4* from = reinterpret_cast<const float4*>(a.x) + warp * tiles * 16 + lane;
-    uint2* to = reinterpret_cast<uint2*>(my_x) + lane;
-#pragma unroll 1
-    for (int first = 0; first < tiles / 2; first += 4) {
-      float4 part[4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-        if (first + u < tiles / 2) part[u] = from[(first + u) * 32];
-      }
-      if (first == 0) look_up();
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-        if (first + u < tiles / 2) {
-          const Bf16Pairs low = SplitPairs(part[u].x, part[u].y), high = SplitPairs(part[u].z, part[u].w);
-          to[(first + u) * 32] = make_uint2(low.hi, high.hi),
-                           to[(first + u) * 32 + plane / 8] = make_uint2(low.lo, high.lo);
-        }
-      }
-    }
-    __syncwarp();
+    StageOne(a, tiles, warp, lane, my_x, [&] { matrices.LookUp(a, up, tiles, lane); });
   }
   const uint32_t column_at = SharedAddress(g % 4 == 0 ? my_x + g / 4 * plane : zeros) + 32 * t;
 
-  // ---- the warps' sums, in order; a warp adds up one row pair, when it is done with the next ----
+  // The warps' sums, in order: a warp adds up one row pair, when it is done with the next.
   struct {
     int item, slot, row;
   } due = {-1, 0, 0};
   const auto add_up = [&] {
     if (due.item < 0) return;
     BarrierWait(sums_full + 8 * due.item, 0);
-    const float* from = sums + due.item * kOneSums + lane;
+    float sum = AddWarps(sums + due.item * kOneSums + lane);
     due.item = -1;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += from[w * 32];
-    const float first_scale = __shfl_sync(0xFFFFFFFFu, scale0, due.slot),
-                second_scale = __shfl_sync(0xFFFFFFFFu, scale1, due.slot);
+    const float first_scale = __shfl_sync(0xFFFFFFFFu, matrices.scale0, due.slot),
+                second_scale = __shfl_sync(0xFFFFFFFFu, matrices.scale1, due.slot);
     sum *= lane < 16 ? first_scale : second_scale;
-    if (up) {
-      const float second = __shfl_down_sync(0xFFFFFFFFu, sum, 16);
-      if (lane < 16) {
-        uint16_t part[2];
-        SplitBf16<2>(SwigluValue(sum, second, a.limit) * a.weights[due.slot], part);
-        uint16_t* to = a.hidden_planes + int64_t{due.slot} * a.n + 16 * due.row + lane;
-        to[0] = part[0], to[a.hidden_plane_elements] = part[1];
-      }
-    } else {
-      a.outputs[int64_t{due.slot} * a.n + 32 * due.row + lane] = sum;
-    }
+    StoreRowPair(a, up, due.slot, due.row, lane, sum);
   };
 
-  // ---- products ----
   int stage = 0, parity = 0, hidden_of = -1;
 #pragma unroll 1
-  for (int i = 0; i < num_items; ++i) {
+  for (int i = 0; i < items.count; ++i) {
+    OneItems::Place& item = items.item;
     if (!up && item.slot != hidden_of) {
       hidden_of = item.slot;
-      const uint8_t* from = reinterpret_cast<const uint8_t*>(a.planes) + int64_t{item.slot} * a.k * 2 +
-                            warp * plane;
-      __syncwarp();
-#pragma unroll 1
-      for (int byte = 16 * lane; byte < plane; byte += 512) {
-        const uint4 high = *reinterpret_cast<const uint4*>(from + byte),
-                    low = *reinterpret_cast<const uint4*>(from + a.plane_elements * 2 + byte);
-        *reinterpret_cast<uint4*>(my_x + byte) = high, *reinterpret_cast<uint4*>(my_x + plane + byte) = low;
-      }
-      __syncwarp();
+      LoadOneHidden(a, item.slot, plane, warp, lane, my_x);
     }
     float sum[2][1][4] = {};
     const auto multiply = [&]<WeightFormat T>() {
-      constexpr int kTileBytes = static_cast<int>(TileBytes(T));
-      const TileScales<T> no_scales[2] = {};
 #pragma unroll 1
       for (int tile = 0; tile < tiles; tile += OneRing::kTiles) {
         const uint32_t codes = ring + stage * OneRing::kStageBytes + 16 * lane,
@@ -261,24 +288,12 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
 #pragma unroll
         for (int first = 0; first < OneRing::kTiles; first += 2) {
           if (!kWhole && first > 0 && tile + first == tiles) break;
-          Columns columns[2][1][1];
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const uint4 low = shared_tile::LoadShared16(columns_at + (first + j) * 128),
-                        high = shared_tile::LoadShared16(columns_at + (first + j) * 128 + 16);
-            columns[j][0][0] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-          }
-          if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
-          LaneTile<T> raw[2][2];
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int offset = (first + j) * kTileBytes;
-            raw[j][0] = LoadSharedTile<T>(codes + offset, scales + offset);
-            raw[j][1] = LoadSharedTile<T>(codes + offset + OneRing::kStreamBytes,
-                                          scales + offset + OneRing::kStreamBytes);
-          }
-#pragma unroll
-          for (int j = 0; j < 2; ++j) MultiplyTiles<T, 1, 1, false>(raw[j], columns[j], sum, no_scales, 0);
+          constexpr int kTileBytes = static_cast<int>(TileBytes(T));
+          MultiplyTwoTiles<T, OneRing::kStreamBytes>(
+              columns_at + first * 128, columns_at + first * 128 + 16, codes + first * kTileBytes,
+              scales + first * kTileBytes, sum, [&] {
+                if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
+              });
         }
         __syncwarp();
         request();
@@ -286,7 +301,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
         stage ^= 1;
       }
     };
-    if (is_beside(item.slot)) {
+    if (matrices.IsBesideAt(item.slot)) {
       multiply.template operator()<FormatBeside(F)>();
     } else {
       multiply.template operator()<F>();
@@ -305,7 +320,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
       BarrierArrive(sums_full + 8 * i);
     }
     if (i == warp) due = {i, item.slot, item.row};
-    next(item, known);
+    items.Next(item, items.known);
   }
   add_up();
 }
