@@ -7,6 +7,87 @@ namespace dsv4::attend {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// Rows that a tile lacks have no bit.
+__device__ __forceinline__ void MaskScores(float (&s)[16], uint32_t mask) {
+  if (__shfl_sync(0xFFFFFFFFu, mask, 0) == 0xFFFFFFFFu) return;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if ((mask >> (i / 4 * 8 + i % 2) & 1) == 0) s[i] = -INFINITY;
+  }
+}
+
+// o = weights times a tile's rows, besides what it had with `adds`: two groups of wgmma, a half of the rows each.
+__device__ __forceinline__ void IssueValues(float (&o)[128], uint32_t base, int buffer, int wg, bool adds) {
+  using S = PromptShared;
+  uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
+  // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
+  uint64_t v_rows = (sm90::SwizzledRows(
+                         base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
+                     ~(uint64_t{0x3FFF} << 16)) |
+                    uint64_t{kBlockBytes / 16} << 16;
+  asm volatile("" : "+l"(p_rows), "+l"(v_rows));
+  sm90::WgmmaFence();
+#pragma unroll
+  for (int k = 0; k < kTile / 16; ++k) {
+    ProductHalf(o, p_rows + k * 2, v_rows + k * (2048 / 16), k > 0 || adds);
+    ProductHalf(o + 64, p_rows + k * 2, v_rows + k * (2048 / 16) + 2 * kBlockBytes / 16, k > 0 || adds);
+    if (k % 2 == 1) sm90::WgmmaCommit();  // half of the rows
+  }
+}
+
+// The output of 64 heads of a token, each row times f: turned back by RoPE, as float32 or as blocks of FP16.
+__device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (&o)[128], const float (&f)[2],
+                                            int64_t t, int first_head, int wg, int warp, int lane) {
+  const Params& a = p.a;
+  const int quad = lane % 4;
+  float* out = a.out + (t * a.num_heads + first_head + warp * 16) * kDim + wg * 256;
+  const auto pair = [&](int j, int r) {
+    float2 y = make_float2(o[4 * j + 2 * r] * f[r], o[4 * j + 2 * r + 1] * f[r]);
+    if (j >= 24 && wg == 1 && a.cos_sin != nullptr) {
+      const float2 cs = __ldg(a.cos_sin + t * kPairs + (j - 24) * 4 + quad);
+      y = make_float2(RotatedBack(y.x, y.y, cs, false), RotatedBack(y.y, y.x, cs, true));
+    }
+    return y;
+  };
+  // a lane's pairs 8 b + {0, 2, 4, 6} and 8 b + {1, 3, 5, 7} are 16 bytes of a block each
+  if (p.out_blocks != nullptr) {
+    const uint32_t row = static_cast<uint32_t>(t) % 8, row_blocks8 = static_cast<uint32_t>(p.num_tokens + 7) / 8;
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t block = static_cast<uint32_t>((first_head + warp * 16 + lane / 4 + 8 * r) * (kDim / 64) +
+                                                     wg * 4 + b);
+        uint4* to = reinterpret_cast<uint4*>(p.out_blocks + sm90::BlockBegin(block, row_blocks8, t / 8) + row * 128);
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          uint32_t packed[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float2 y = pair(8 * b + 2 * i + odd, r);
+            packed[i] = sm90::PackInputs<true>(y.x, y.y);
+          }
+          to[static_cast<uint32_t>(4 * odd + quad) ^ row] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+        }
+      }
+    }
+  } else {
+    const bool odd = lane & 1;
+#pragma unroll
+    for (int j = 0; j < 32; j += 2) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
+        const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1),
+                                       __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
+        const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
+        __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4),
+               z);
+      }
+    }
+  }
+}
+
 // A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp
 // + lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are
 // relative to the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
@@ -55,13 +136,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
     for (int n = 0; n < num_tiles; ++n) {
       const int buffer = count & 1;
       if (n + 1 == num_tiles) BarrierArrive(q_empty);
-      const uint32_t mask = *reinterpret_cast<const uint32_t*>(smem + S::kMask + buffer * 8 + wg * 4) >> (2 * quad);
-      if (__shfl_sync(0xFFFFFFFFu, mask, 0) != 0xFFFFFFFFu) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          if ((mask >> (i / 4 * 8 + i % 2) & 1) == 0) s[i] = -INFINITY;
-        }
-      }
+      MaskScores(s, *reinterpret_cast<const uint32_t*>(smem + S::kMask + buffer * 8 + wg * 4) >> (2 * quad));
       float of_tile[2], excess;
       WaitFor(other_full + 16 * buffer, count / 2 & 1);
       const auto weights = [&] {
@@ -119,20 +194,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       }
       sum[0] += of_tile[0];
       sum[1] += of_tile[1];
-      uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
-      // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
-      uint64_t v_rows = (sm90::SwizzledRows(
-                             base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
-                         ~(uint64_t{0x3FFF} << 16)) |
-                        uint64_t{kBlockBytes / 16} << 16;
-      asm volatile("" : "+l"(p_rows), "+l"(v_rows));
-      sm90::WgmmaFence();
-#pragma unroll
-      for (int k = 0; k < kTile / 16; ++k) {
-        ProductHalf(o, p_rows + k * 2, v_rows + k * (2048 / 16), k > 0 || n > 0);
-        ProductHalf(o + 64, p_rows + k * 2, v_rows + k * (2048 / 16) + 2 * kBlockBytes / 16, k > 0 || n > 0);
-        if (k % 2 == 1) sm90::WgmmaCommit();  // half of the rows
-      }
+      IssueValues(o, base, buffer, wg, n > 0);
       ++count;
       if (n + 1 < num_tiles) {  // the next scores queue behind, so that the tensor cores do not wait for this thread
         WaitFor(own_full + 16 * (buffer ^ 1), count / 2 & 1);
@@ -162,52 +224,7 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       f[r] = OutputFactor(reference[r], all_sum[head + 8 * r] + all_sum[kPromptHeads + head + 8 * r], sink[r]);
-    float* out = a.out + (t * a.num_heads + first_head + warp * 16) * kDim + wg * 256;
-    const auto pair = [&](int j, int r) {
-      float2 y = make_float2(o[4 * j + 2 * r] * f[r], o[4 * j + 2 * r + 1] * f[r]);
-      if (j >= 24 && wg == 1 && a.cos_sin != nullptr) {
-        const float2 cs = __ldg(a.cos_sin + t * kPairs + (j - 24) * 4 + quad);
-        y = make_float2(RotatedBack(y.x, y.y, cs, false), RotatedBack(y.y, y.x, cs, true));
-      }
-      return y;
-    };
-    // a lane's pairs 8 b + {0, 2, 4, 6} and 8 b + {1, 3, 5, 7} are 16 bytes of a block each
-    if (p.out_blocks != nullptr) {
-      const uint32_t row = static_cast<uint32_t>(t) % 8, row_blocks8 = static_cast<uint32_t>(p.num_tokens + 7) / 8;
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const uint32_t block = static_cast<uint32_t>((first_head + warp * 16 + lane / 4 + 8 * r) * (kDim / 64) +
-                                                       wg * 4 + b);
-          uint4* to = reinterpret_cast<uint4*>(p.out_blocks + sm90::BlockBegin(block, row_blocks8, t / 8) + row * 128);
-#pragma unroll
-          for (int odd = 0; odd < 2; ++odd) {
-            uint32_t packed[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float2 y = pair(8 * b + 2 * i + odd, r);
-              packed[i] = sm90::PackInputs<true>(y.x, y.y);
-            }
-            to[static_cast<uint32_t>(4 * odd + quad) ^ row] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-          }
-        }
-      }
-    } else {
-      const bool odd = lane & 1;
-#pragma unroll
-      for (int j = 0; j < 32; j += 2) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 x = pair(j, r), y = pair(j + 1, r), send = odd ? x : y;
-          const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1),
-                                         __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
-          const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
-          __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4),
-                 z);
-        }
-      }
-    }
+    StorePrompt(p, o, f, t, first_head, wg, warp, lane);
   }
 }
 

@@ -192,10 +192,65 @@ struct SomeQueries {
   }
 };
 
-// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle. Those of a block's next
-// token are converted while this one is computed, to scratch memory, and copied from there when the space is free: a
-// thread copies what it stored, so that no other one waits for it.
-__device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base, int tid) {
+// Queries lie in shared memory as [64 heads, 64 channels] blocks with the 128-byte swizzle.
+//
+// Those that are blocks of FP16 already: every thread copies one 16-byte chunk of every second head; the first 64 have
+// a head's norm, too, which multiplies its scores.
+__device__ __forceinline__ void FeedQueryBlocks(const PromptParams& p, uint32_t base, int tid) {
+  using S = PromptShared;
+  const uint32_t q_full = base + S::kBarriers + 64, q_empty = q_full + 8;
+  const int step = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
+  const int c = tid % (kDim / 8), odd = tid / (kDim / 8), blocks8 = (p.num_tokens + 7) / 8;
+  const uint32_t to = base +
+                      static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
+  const uint32_t groups = static_cast<uint32_t>(p.a.num_heads) / kPromptHeads;
+  const int64_t of_head = sm90::BlockBegin(kDim / 64, blocks8, 0);
+  // A token's 128 bytes of the first block of an item.
+  const auto row_of = [&](int w) {
+    const uint32_t t = static_cast<uint32_t>(w) / groups, group = static_cast<uint32_t>(w) % groups;
+    return p.q_blocks + group * kPromptHeads * of_head + sm90::BlockBegin(0, blocks8, t / 8) + t % 8 * 128;
+  };
+  const auto factor_of = [&](int w) {
+    const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) *
+                                                                         (kDim / 64));
+    const float4 x = __ldcg(from), y = __ldcg(from + 1);
+    const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
+    return p.a.scale_log2 * __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / kDim) + p.norm_eps));
+  };
+#pragma unroll 1
+  for (int w = first, item = 0; w < p.num_items; w += step, ++item) {
+    const float factor = tid < kPromptHeads ? factor_of(w) : 0;
+    if (item > 0) WaitFor(q_empty, (item + 1) & 1);
+    const uint32_t t = static_cast<uint32_t>(w) / groups;
+    const uint8_t* from = row_of(w) + odd * of_head + sm90::BlockBegin(c / 8, blocks8, 0) +
+                          ((static_cast<uint32_t>(c) ^ t) % 8) * 16;
+#pragma unroll
+    for (int m = 0; m < kPromptHeads / 2; ++m, from += 2 * of_head) {
+      CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from);
+    }
+    ArriveAfterCopies(q_full);
+    if (tid < kPromptHeads) {
+      // The slot's readers are through with the item before the last: they have given back the last one's queries.
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(
+                       base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)),
+                   "f"(factor)
+                   : "memory");
+      BarrierArrive(q_full);
+    }
+    if (w + step < p.num_items) {  // the next ones, on their way to L2
+      const uint8_t* next = row_of(w + step);
+#pragma unroll
+      for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) {
+        const int line = j * kQueryThreads + tid;
+        Prefetch(next + sm90::BlockBegin(line, blocks8, 0));
+      }
+    }
+  }
+}
+
+// Those in float32: a block's next token's are converted while this one is computed, to scratch memory, and copied from
+// there when the space is free. A thread copies what it stored, so that no other one waits for it.
+__device__ __forceinline__ void FeedFloatQueries(const PromptParams& p, uint32_t base, int tid) {
   using S = PromptShared;
   constexpr int kBatches = kPromptHeads / 16;
   const uint32_t q_full = base + S::kBarriers + 64, q_empty = q_full + 8;
@@ -207,57 +262,6 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
     for (int j = 0; j < kPromptHeads * kDim / 32 / kQueryThreads; ++j)
       Prefetch(queries_of(w) + (j * kQueryThreads + tid) * 32);
   };
-  if (p.q_blocks != nullptr) {
-    // Every thread copies one 16-byte chunk of every second head; the first 64 have a head's norm, too, which
-    // multiplies its scores.
-    const int c = tid % (kDim / 8), odd = tid / (kDim / 8), blocks8 = (p.num_tokens + 7) / 8;
-    const uint32_t to = base +
-                        static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + odd * 128 + ((c ^ odd) % 8) * 16);
-    const uint32_t groups = static_cast<uint32_t>(p.a.num_heads) / kPromptHeads;
-    const int64_t of_head = sm90::BlockBegin(kDim / 64, blocks8, 0);
-    // A token's 128 bytes of the first block of an item.
-    const auto row_of = [&](int w) {
-      const uint32_t t = static_cast<uint32_t>(w) / groups, group = static_cast<uint32_t>(w) % groups;
-      return p.q_blocks + group * kPromptHeads * of_head + sm90::BlockBegin(0, blocks8, t / 8) + t % 8 * 128;
-    };
-    const auto factor_of = [&](int w) {
-      const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) *
-                                                                           (kDim / 64));
-      const float4 x = __ldcg(from), y = __ldcg(from + 1);
-      const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
-      return p.a.scale_log2 * __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / kDim) + p.norm_eps));
-    };
-#pragma unroll 1
-    for (int w = first, item = 0; w < p.num_items; w += step, ++item) {
-      const float factor = tid < kPromptHeads ? factor_of(w) : 0;
-      if (item > 0) WaitFor(q_empty, (item + 1) & 1);
-      const uint32_t t = static_cast<uint32_t>(w) / groups;
-      const uint8_t* from = row_of(w) + odd * of_head + sm90::BlockBegin(c / 8, blocks8, 0) +
-                            ((static_cast<uint32_t>(c) ^ t) % 8) * 16;
-#pragma unroll
-      for (int m = 0; m < kPromptHeads / 2; ++m, from += 2 * of_head) {
-        CopyAsync16((to ^ static_cast<uint32_t>(m % 4 * (256 + 32))) + static_cast<uint32_t>(m / 4 * 1024), from);
-      }
-      ArriveAfterCopies(q_full);
-      if (tid < kPromptHeads) {
-        // The slot's readers are through with the item before the last: they have given back the last one's queries.
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(
-                         base + static_cast<uint32_t>(S::kFactors + ((item & 1) * kPromptHeads + tid) * 4)),
-                     "f"(factor)
-                     : "memory");
-        BarrierArrive(q_full);
-      }
-      if (w + step < p.num_items) {  // the next ones, on their way to L2
-        const uint8_t* next = row_of(w + step);
-#pragma unroll
-        for (int j = 0; j < kPromptHeads * kDim / 64 / kQueryThreads; ++j) {
-          const int line = j * kQueryThreads + tid;
-          Prefetch(next + sm90::BlockBegin(line, blocks8, 0));
-        }
-      }
-    }
-    return;
-  }
   const int head = SomeQueries::First(tid), c = tid / 2;
   const uint32_t to = base +
                       static_cast<uint32_t>(S::kQ + c / 8 * (kPromptHeads * 128) + head * 128 + ((c ^ head) % 8) * 16);
@@ -293,6 +297,14 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
       for (int m = 0; m < 8; ++m) CopyAsync16(shared_of(batch, m), kept_of(item, batch, m));
     }
     ArriveAfterCopies(q_full);
+  }
+}
+
+__device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base, int tid) {
+  if (p.q_blocks != nullptr) {
+    FeedQueryBlocks(p, base, tid);
+  } else {
+    FeedFloatQueries(p, base, tid);
   }
 }
 
