@@ -155,6 +155,52 @@ __device__ __forceinline__ void MixColumn(const float* post, const float* comb, 
   }
 }
 
+// Four columns of a token's streams after a site, of which `columns` are there; `mixes`: post and comb.
+template <int kStreams, int kMost>
+__device__ __forceinline__ void MixFour(const float* mixes, const Four& y, const Four (&old)[kMost], int columns, int h,
+                                        Four (&mixed)[kMost]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float in[kMost], out[kMost];
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) in[j] = j < h ? old[j].v[i] : 0.0f;
+    MixColumn<kStreams>(mixes, mixes + h, y.v[i], in, out, h);
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) mixed[k].v[i] = k < h && i < columns ? out[k] : 0.0f;
+  }
+}
+
+// The products of a group's tokens with a warp's rows of fn, and the warp's token's sum of squares: lane
+// kGroup row + token has the sum over the block's columns, lane kRowsPerWarp * kGroup the squares'. `has`: the lane has
+// columns.
+__device__ __forceinline__ float GroupSums(const Four (&tile)[kGroup][32], const Four (&w)[kRowsPerWarp], int count,
+                                           bool has, int warp, int lane) {
+  float v[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) v[i] = 0;
+  if (has) {
+#pragma unroll
+    for (int token = 0; token < kGroup; ++token) {
+      if (token < count) {
+        const Four x = tile[token][lane];
+#pragma unroll
+        for (int i = 0; i < kRowsPerWarp; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
+        }
+      }
+    }
+    if (warp < count) {
+      const Four x = tile[warp][lane];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
+    }
+  }
+  return TransposeSum(v);
+}
+
 // grid (blocks, ceil(T / tokens_per_block)); kStreams 4, or 0: any number.
 template <int kStreams, typename Weight, bool kPost>
 __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tokens_per_block) {
@@ -228,15 +274,7 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
       if (columns > 0) {
         float* at = s.streams + (t0 + own_token) * k_row + d0 + quad * 4;
         Four mixed[kMost];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float in[kMost], out[kMost];
-#pragma unroll
-          for (int j = 0; j < kMost; ++j) in[j] = j < h ? old[j].v[i] : 0.0f;
-          MixColumn<kStreams>(mixes[own_token], mixes[own_token] + h, y.v[i], in, out, h);
-#pragma unroll
-          for (int k = 0; k < kMost; ++k) mixed[k].v[i] = k < h && i < columns ? out[k] : 0.0f;
-        }
+        MixFour<kStreams>(mixes[own_token], y, old, columns, h, mixed);
 #pragma unroll
         for (int k = 0; k < kMost; ++k) {
           if (k >= h) break;
@@ -258,30 +296,7 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
     for (int first = warp * kRowsPerWarp; first < s.num_mixes || first == warp * kRowsPerWarp;
          first += kDotsWarps * kRowsPerWarp) {
       if (s.num_mixes > kDotsWarps * kRowsPerWarp) load_rows(first);
-      float v[32];
-#pragma unroll
-      for (int i = 0; i < 32; ++i) v[i] = 0;
-      if (own_count > 0) {
-#pragma unroll
-        for (int token = 0; token < kGroup; ++token) {
-          if (token < count) {
-            const Four x = tile[token][lane];
-#pragma unroll
-            for (int i = 0; i < kRowsPerWarp; ++i) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e)
-                v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
-            }
-          }
-        }
-        if (warp < count) {
-          const Four x = tile[warp][lane];
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
-        }
-      }
-      const float sum = TransposeSum(v);
+      const float sum = GroupSums(tile, w, count, own_count > 0, warp, lane);
       if (lane < kRowsPerWarp * kGroup) {
         const int n = first + lane / kGroup, token = lane % kGroup;
         if (token < count && n < s.num_mixes) out[token * out_stride + n] = sum;

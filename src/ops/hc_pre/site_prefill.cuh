@@ -41,6 +41,100 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
       "l"(from));
 }
 
+// fn's rows of a warp's columns, as its lanes multiply with them.
+template <typename Weight>
+__device__ __forceinline__ void KeepWeights(const Site& s, float4 (&fn)[3][4][2][32], int warp_column, int lane) {
+  const int g = lane / 4, c = lane % 4;
+  const int64_t k_row = 4 * static_cast<int64_t>(s.d);
+#pragma unroll
+  for (int n = 0; n < 3; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row +
+                                    static_cast<int64_t>(j) * s.d + warp_column + 16 * half + 4 * c,
+                                4, true);
+        fn[n][j][half][lane] = make_float4(w.v[0], w.v[1], w.v[2], w.v[3]);
+      }
+    }
+  }
+}
+
+// Four columns of stream k after a site: post[k] * y + comb[:, k] * streams; `mixes`: post and comb.
+__device__ __forceinline__ Four MixStream(const float* mixes, int k, const Four& y, const Four (&x)[4]) {
+  const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k],
+              comb3 = mixes[16 + k];
+  Four now;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    now.v[e] = fmaf(comb3, x[3].v[e],
+                    fmaf(comb2, x[2].v[e], fmaf(comb1, x[1].v[e], fmaf(comb0, x[0].v[e], __fmul_rn(post, y.v[e])))));
+  }
+  return now;
+}
+
+// Two columns of rows g and g + 8 times those of fn's 24 rows; of `square` the two rows' sums of squares.
+__device__ __forceinline__ void MultiplyPair(const float (&values)[4], const float4 (&w)[3], int pair,
+                                             float (&acc)[3][4], float (&square)[2]) {
+  uint32_t high[4], low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    high[i] = ToTf32(values[i]);
+    low[i] = __float_as_uint(values[i] - __uint_as_float(high[i]));
+    square[i % 2] = fmaf(values[i], values[i], square[i % 2]);
+  }
+  uint32_t high_w[3][2], low_w[3][2];
+#pragma unroll
+  for (int n = 0; n < 3; ++n) {
+    const float b[2] = {pair ? w[n].z : w[n].x, pair ? w[n].w : w[n].y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      high_w[n][i] = ToTf32(b[i]);
+      low_w[n][i] = __float_as_uint(b[i] - __uint_as_float(high_w[n][i]));
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 3; ++n) MmaTf32(acc[n], low, high_w[n][0], high_w[n][1]);
+#pragma unroll
+  for (int n = 0; n < 3; ++n) MmaTf32(acc[n], high, low_w[n][0], low_w[n][1]);
+#pragma unroll
+  for (int n = 0; n < 3; ++n) MmaTf32(acc[n], high, high_w[n][0], high_w[n][1]);
+}
+
+// A tile's products: `now` is what the lane has of it, in the order of memory.
+__device__ __forceinline__ void MultiplyTile(const Four (&now)[4][4], const float4 (&fn)[3][4][2][32], int lane,
+                                             float (&acc)[3][4], float (&square)[2]) {
+  const bool odd = lane / 4 % 2;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    Four rows[2][2];  // [half][row g, row g + 8]
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e],
+                    sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
+        const float got = __shfl_xor_sync(0xFFFFFFFFu, sent, 4);
+        rows[0][r].v[e] = odd ? got : kept;
+        rows[1][r].v[e] = odd ? kept : got;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 w[3];
+#pragma unroll
+      for (int n = 0; n < 3; ++n) w[n] = fn[n][j][half][lane];
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const float values[4] = {rows[half][0].v[2 * pair], rows[half][1].v[2 * pair], rows[half][0].v[2 * pair + 1],
+                                 rows[half][1].v[2 * pair + 1]};
+        MultiplyPair(values, w, pair, acc, square);
+      }
+    }
+  }
+}
+
 // grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and
 // written by lanes 8 a + q, tokens 4 r + a, columns 4 q .. 4 q + 3: whole lines. For the products lane 4 g + c has rows
 // g and g + 8 of the tile and columns 4 c and 16 + 4 c: lanes 4 apart exchange half of what they have. An m16n8k8 takes
@@ -54,19 +148,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
   const int warp_column = static_cast<int>(blockIdx.x) * kPrefillColumns + warp * 32,
             column = warp_column + 4 * q;
   const int64_t k_row = 4 * static_cast<int64_t>(s.d);
-#pragma unroll
-  for (int n = 0; n < 3; ++n) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row +
-                                    static_cast<int64_t>(j) * s.d + warp_column + 16 * half + 4 * c,
-                                4, true);
-        shared.fn[warp][n][j][half][lane] = make_float4(w.v[0], w.v[1], w.v[2], w.v[3]);
-      }
-    }
-  }
+  KeepWeights<Weight>(s, shared.fn[warp], warp_column, lane);
   AllowNext();
   WaitForPrevious();
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_per_group,
@@ -112,15 +194,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
         const float* mixes = shared.mixes[buffer][4 * r + a];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k],
-                      comb3 = mixes[16 + k];
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            now[r][k].v[e] = fmaf(
-                comb3, x[r][3].v[e],
-                fmaf(comb2, x[r][2].v[e],
-                     fmaf(comb1, x[r][1].v[e], fmaf(comb0, x[r][0].v[e], __fmul_rn(post, y[r].v[e])))));
-          }
+          now[r][k] = MixStream(mixes, k, y[r], x[r]);
           if (t < end) {
             StoreFour(s.streams + t * k_row + static_cast<int64_t>(k) * s.d + column, now[r][k], 4, true);
           } else {
@@ -138,55 +212,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
     }
 
     float acc[3][4] = {}, square[2] = {};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      Four rows[2][2];  // [half][row g, row g + 8]
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e],
-                      sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
-          const float got = __shfl_xor_sync(0xFFFFFFFFu, sent, 4);
-          rows[0][r].v[e] = odd ? got : kept;
-          rows[1][r].v[e] = odd ? kept : got;
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float4 w[3];
-#pragma unroll
-        for (int n = 0; n < 3; ++n) w[n] = shared.fn[warp][n][j][half][lane];
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          const float values[4] = {rows[half][0].v[2 * pair], rows[half][1].v[2 * pair],
-                                   rows[half][0].v[2 * pair + 1], rows[half][1].v[2 * pair + 1]};
-          uint32_t high[4], low[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            high[i] = ToTf32(values[i]);
-            low[i] = __float_as_uint(values[i] - __uint_as_float(high[i]));
-            square[i % 2] = fmaf(values[i], values[i], square[i % 2]);
-          }
-          uint32_t high_w[3][2], low_w[3][2];
-#pragma unroll
-          for (int n = 0; n < 3; ++n) {
-            const float b[2] = {pair ? w[n].z : w[n].x, pair ? w[n].w : w[n].y};
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              high_w[n][i] = ToTf32(b[i]);
-              low_w[n][i] = __float_as_uint(b[i] - __uint_as_float(high_w[n][i]));
-            }
-          }
-#pragma unroll
-          for (int n = 0; n < 3; ++n) MmaTf32(acc[n], low, high_w[n][0], high_w[n][1]);
-#pragma unroll
-          for (int n = 0; n < 3; ++n) MmaTf32(acc[n], high, low_w[n][0], low_w[n][1]);
-#pragma unroll
-          for (int n = 0; n < 3; ++n) MmaTf32(acc[n], high, high_w[n][0], high_w[n][1]);
-        }
-      }
-    }
+    MultiplyTile(now, shared.fn[warp], lane, acc, square);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       square[r] += __shfl_xor_sync(0xFFFFFFFFu, square[r], 1);
