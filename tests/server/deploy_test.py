@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""What lies in deploy/ is what Kubernetes, Prometheus and Grafana read: schemas of PyPI's kubernetes-validate, and names that must
-fit each other. Whether the flags are the program's and the metrics there is tested in operations_test.py."""
+"""What lies in deploy/ is what Kubernetes, Prometheus and Grafana read: schemas of PyPI's kubernetes-validate, those of
+deploy_shapes.py where it has none, and names that must fit each other. Whether the flags are the program's and the metrics there
+is tested in operations_test.py."""
 
+import copy
 import json
 import re
 import sys
@@ -11,15 +13,15 @@ from clients_venv import enter
 
 enter(["kubernetes_validate==1.34.1"], "deploy-venv")
 
+import jsonschema  # noqa: E402
 import kubernetes_validate  # noqa: E402
 import yaml  # noqa: E402
 
+import deploy_shapes  # noqa: E402
 from support import ROOT, main  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
 BASE, REPLICAS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "replicas"
-# Of the Gateway API and its Inference Extension: kubernetes-validate has Kubernetes' own only.
-EXTENSIONS = {"InferencePool", "HTTPRoute"}
 
 
 def documents(path):
@@ -45,7 +47,9 @@ class Kubernetes(unittest.TestCase):
         kinds = []
         for resource in resources(REPLICAS):
             kinds.append(resource["kind"])
-            if resource["kind"] not in EXTENSIONS:
+            if resource["kind"] in deploy_shapes.SHAPES:
+                deploy_shapes.check(resource)
+            else:
                 kubernetes_validate.validate(resource, "1.34", strict=True)
         self.assertEqual(sorted(kinds), ["HTTPRoute", "InferencePool", "PersistentVolumeClaim", "Service", "StatefulSet"])
 
@@ -55,9 +59,46 @@ class Kubernetes(unittest.TestCase):
         with self.assertRaises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(wrong, "1.34", strict=True)
 
+    def test_kustomizations_keep_their_shape(self):
+        for folder in [BASE, REPLICAS]:
+            (kustomization,) = documents(folder / "kustomization.yaml")
+            deploy_shapes.check(kustomization)
+
+    def test_what_the_shapes_do_not_allow_is_found(self):
+        pool, route = one("InferencePool"), one("HTTPRoute")
+        kustomization = documents(REPLICAS / "kustomization.yaml")[0]
+        wrong = [
+            (pool, ["apiVersion"], "inference.networking.x-k8s.io/v1alpha2"),
+            (pool, ["spec", "targetPorts"], []),
+            (pool, ["spec", "targetPorts", 0, "number"], 65536),
+            (pool, ["spec", "selector"], {"app": "dsv4"}),  # as before v1
+            (pool, ["spec", "targetPortNumber"], 8000),
+            (pool, ["spec", "endpointPickerRef"], {"name": "dsv4-epp"}),  # a service without its port
+            (route, ["spec", "rules", 0, "timeouts", "request"], "3600"),
+            (route, ["spec", "rules", 0, "matches", 0, "path", "type"], "Prefix"),
+            (route, ["spec", "rules", 0, "matches", 0, "path", "value"], "v1"),
+            (route, ["spec", "rules", 0, "backendRefs", 0, "kind"], "Service"),
+            (route, ["spec", "rules", 0, "backends"], []),
+            (kustomization, ["replicas", 0, "count"], "4"),
+            (kustomization, ["resource"], ["pool.yaml"]),
+        ]
+        for document, path, value in wrong:
+            changed = copy.deepcopy(document)
+            at = changed
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = value
+            with self.subTest(path=path), self.assertRaises(jsonschema.ValidationError):
+                deploy_shapes.check(changed)
+
+    def test_the_route_leads_to_the_pool(self):
+        (rule,) = one("HTTPRoute")["spec"]["rules"]
+        pool = one("InferencePool")
+        self.assertEqual(rule["backendRefs"], [{"group": pool["apiVersion"].split("/")[0], "kind": pool["kind"], "name": pool["metadata"]["name"]}])
+
     def test_every_file_is_used(self):
         for folder in [BASE, REPLICAS]:
-            kustomization = documents(folder / "kustomization.yaml")[0]
+            (kustomization,) = documents(folder / "kustomization.yaml")
             secrets = [f for s in kustomization.get("secretGenerator", []) for f in s["files"]]
             used = {"kustomization.yaml", *secrets, *(r for r in kustomization["resources"] if "/" not in r)}
             self.assertEqual(used, {path.name for path in folder.iterdir()})
