@@ -220,6 +220,92 @@ __device__ __forceinline__ void LoadHidden(const GemmArgs& a, const FewChunk& c,
   __syncwarp();
 }
 
+// A warp's requests for its part of the items' weights, which run ahead of the products.
+template <WeightFormat F, int kTiles>
+class FewRequests {
+ public:
+  using P = FewPlaces<kTiles>;
+
+  __device__ __forceinline__ FewRequests(bool up, int tiles, int warp, uint32_t ring, uint32_t ring_full)
+      : up_(up), tiles_(tiles), warp_(warp), ring_(ring), full_(ring_full), bytes_(BytesOfTile<F>(false)) {}
+
+  // Stages of a known expert's row, before there are chunks.
+  __device__ __forceinline__ void AskKnown(const GemmArgs& a, const ExpertMatrices& m, int row) {
+    PointAt(m.gate.codes, m.up.codes, IsBeside<F>(m.gate), row);
+    for (; asked_ < min(2, tiles_ / kTiles); ++asked_) Copy(a);
+  }
+  // Items begin .. end - 1, as far as the ring has room.
+  __device__ __forceinline__ void Begin(const GemmArgs& a, const FewItems& items, const FewChunk* chunks, int begin,
+                                        int end) {
+    end_ = end;
+    if (asked_ == 0) item_ = begin;
+    for (; asked_ < 2; ++asked_) Ask(a, items, chunks);
+  }
+  // The next stage, if any.
+  __device__ __forceinline__ void Ask(const GemmArgs& a, const FewItems& items, const FewChunk* chunks) {
+    if (item_ >= end_) return;
+    if (tile_ == 0) {
+      const FewItems::Place at = items[item_];
+      const FewChunk& c = chunks[at.chunk];
+      PointAt(c.codes0, c.codes1, c.beside, at.row);
+    }
+    Copy(a);
+  }
+
+ private:
+  __device__ __forceinline__ void PointAt(const uint8_t* codes0, const uint8_t* codes1, bool beside, int row) {
+    bytes_ = BytesOfTile<F>(beside);
+    const int slice = tiles_ * bytes_;  // of a row of tiles
+    const uint32_t offset = static_cast<uint32_t>(up_ ? row : 2 * row) * static_cast<uint32_t>(kWarps * slice) +
+                            static_cast<uint32_t>(warp_ * slice);
+    from0_ = codes0 + offset;
+    from1_ = codes1 + offset + (up_ ? 0 : kWarps * slice);
+  }
+  __device__ __forceinline__ void Copy(const GemmArgs& a) {
+    if (ElectLane()) {
+      const uint32_t bytes = static_cast<uint32_t>(kTiles * bytes_), to = ring_ + stage_ * P::kStageBytes,
+                     full = full_ + 8 * stage_;
+      BarrierExpect(full, 2 * bytes);
+      BulkLoad(to, from0_, bytes, full, a.policy);
+      BulkLoad(to + P::kStreamBytes, from1_, bytes, full, a.policy);
+    }
+    from0_ += kTiles * bytes_, from1_ += kTiles * bytes_;
+    stage_ ^= 1;
+    tile_ += kTiles;
+    if (tile_ == tiles_) tile_ = 0, ++item_;
+  }
+
+  bool up_;
+  int tiles_, warp_;
+  uint32_t ring_, full_;
+  int item_ = 0, end_ = 0, tile_ = 0, stage_ = 0, bytes_, asked_ = 0;
+  const uint8_t *from0_ = nullptr, *from1_ = nullptr;
+};
+
+// Where a lane's column of a chunk lies: its halves, and how far the next stage's are.
+struct FewColumn {
+  uint32_t at = 0;
+  int step = 0;
+
+  FewColumn() = default;
+  // Lane 4 g + t of the product has column g, of which g % 4 is the pair and g / 4 the plane. `planes`: the warp's part
+  // of row r, up: of token r, else of the chunk's pair r.
+  template <typename Planes>
+  __device__ __forceinline__ FewColumn(const FewChunk& chunk, int count, bool up, int num_slots, int g, int t,
+                                       int plane, int stage_bytes, uint32_t zeros, const Planes& planes) {
+    const int column = g % 4;
+    const auto row_of = [&](int c) { return up ? chunk.pair[c] / num_slots : c; };
+    if (column < count) {
+      const int row = row_of(column);
+      at = SharedAddress(planes(row) + g / 4 * plane) + 32 * t + FewSwap(row);
+      step = stage_bytes;
+    } else {  // zeros, in other banks than those of the column beside it
+      const bool beside_one = column % 2 == 1 && column - 1 < count;
+      at = zeros + 32 * t + (beside_one ? 16 - FewSwap(row_of(column - 1)) : 0);
+    }
+  }
+};
+
 // One kernel for both launches, as ExpertOneKernel is. K is cut in whole stages.
 template <WeightFormat F, int kTiles>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const GemmArgs a, const FewList list) {
@@ -251,49 +337,15 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   if (threadIdx.x < P::kZeroBytes / 4) reinterpret_cast<uint32_t*>(shared + P::kZeros)[threadIdx.x] = 0;
   __syncthreads();
 
-  // ---- requests ----
   FewItems items(list);
-  int ahead = 0, end = 0, ahead_tile = 0, ahead_stage = 0, ahead_bytes = BytesOfTile<F>(false), requested = 0;
-  const uint8_t *from0 = nullptr, *from1 = nullptr;
-  const auto point_at = [&](const uint8_t* codes0, const uint8_t* codes1, bool beside, int row) {
-    ahead_bytes = BytesOfTile<F>(beside);
-    const int slice = tiles * ahead_bytes;  // of a row of tiles
-    const uint32_t offset = static_cast<uint32_t>(up ? row : 2 * row) * static_cast<uint32_t>(kWarps * slice) +
-                            static_cast<uint32_t>(warp * slice);
-    from0 = codes0 + offset;
-    from1 = codes1 + offset + (up ? 0 : kWarps * slice);
-  };
-  const auto copy = [&] {
-    if (ElectLane()) {
-      const uint32_t bytes = static_cast<uint32_t>(kTiles * ahead_bytes), to = ring + ahead_stage * P::kStageBytes,
-                     full = ring_full + 8 * ahead_stage;
-      BarrierExpect(full, 2 * bytes);
-      BulkLoad(to, from0, bytes, full, a.policy);
-      BulkLoad(to + P::kStreamBytes, from1, bytes, full, a.policy);
-    }
-    from0 += kTiles * ahead_bytes, from1 += kTiles * ahead_bytes;
-    ahead_stage ^= 1;
-    ahead_tile += kTiles;
-    if (ahead_tile == tiles) ahead_tile = 0, ++ahead;
-  };
-  const auto request = [&] {
-    if (ahead >= end) return;
-    if (ahead_tile == 0) {
-      const FewItems::Place at = items[ahead];
-      const FewChunk& c = chunks[at.chunk];
-      point_at(c.codes0, c.codes1, c.beside, at.row);
-    }
-    copy();
-  };
-
+  FewRequests<F, kTiles> requests(up, tiles, warp, ring, ring_full);
+  const auto request = [&] { requests.Ask(a, items, chunks); };
   // ---- the list; of up the first team asks for the known item before it ----
   int32_t expert;
   if (up) {
     PrefetchMatrices<2 * kTeamThreads>(a);
     if (items.known > 0 && team == 0) {
-      const ExpertMatrices& m = a.matrices[a.always];
-      point_at(m.gate.codes, m.up.codes, IsBeside<F>(m.gate), items.first);
-      for (; requested < min(2, tiles / kTiles); ++requested) copy();
+      requests.AskKnown(a, a.matrices[a.always], items.first);
     }
     WaitForPrevious();
     AllowNext();  // after the wait: down asks for weights before its own
@@ -313,9 +365,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   }
   items.Cut(list, num_chunks);
   const int begin = team == 0 ? 0 : (items.count + 1) / 2;
-  end = team == 0 ? (items.count + 1) / 2 : items.count;
-  if (requested == 0) ahead = begin;
-  for (; requested < 2; ++requested) request();
+  const int end = team == 0 ? (items.count + 1) / 2 : items.count;
+  requests.Begin(a, items, chunks, begin, end);
   if (!up) {
     WaitForPrevious();
     ClearFew(a, list, plan);
@@ -339,8 +390,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
 
   // ---- products ----
   int stage = 0, parity = 0, chunk_now = -1, job = 0;
-  uint32_t column_at = 0;
-  int column_step = 0;  // bytes from stage to stage
+  FewColumn column;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const FewItems::Place item = items[i];
@@ -350,24 +400,15 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
       chunk_now = item.chunk;
       uint8_t* const own = inputs + warp_of_block * kFewMembers * 2 * plane;
       if (!up) LoadHidden(a, chunk, plane, warp, lane, own);
-      const int column = g % 4;
-      const auto row_of = [&](int c) { return up ? chunk.pair[c] / a.num_slots : c; };
-      if (column < count) {
-        const int row = row_of(column);
-        const uint8_t* at = up ? inputs + (row * kWarps + warp) * 2 * plane : own + row * 2 * plane;
-        column_at = SharedAddress(at + g / 4 * plane) + 32 * t + FewSwap(row);
-        column_step = kTiles * 128;
-      } else {  // zeros, in other banks than those of the column beside it
-        const bool beside_one = column % 2 == 1 && column - 1 < count;
-        column_at = base + P::kZeros + 32 * t + (beside_one ? 16 - FewSwap(row_of(column - 1)) : 0);
-        column_step = 0;
-      }
+      column = FewColumn(chunk, count, up, a.num_slots, g, t, plane, kTiles * 128, base + P::kZeros, [&](int row) {
+        return up ? inputs + (row * kWarps + warp) * 2 * plane : own + row * 2 * plane;
+      });
     }
     float sum[2][1][4] = {};
     const auto multiply = [&]<WeightFormat T>() {
-      uint32_t low_at = column_at, high_at = column_at ^ 16;
+      uint32_t low_at = column.at, high_at = column.at ^ 16;
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; tile += kTiles, low_at += column_step, high_at += column_step) {
+      for (int tile = 0; tile < tiles; tile += kTiles, low_at += column.step, high_at += column.step) {
         const uint32_t codes = ring + stage * P::kStageBytes + 16 * lane,
                        scales = codes + (ScalesOfLane(T, lane) - 16 * lane);
 #pragma unroll
