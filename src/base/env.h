@@ -36,6 +36,12 @@ inline DeviceFault EnvFailDeviceAfter() {
 // for what another GPU is yet to be given, nobody goes on. Before the process's first call of CUDA.
 inline void LoadKernelsAtOnce() { ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
+// DSV4_KERNEL_TIMES: the file that bench/cuda/kernel_times.cc writes the times of kernels to.
+inline std::string EnvKernelTimes() {
+  const char* value = std::getenv("DSV4_KERNEL_TIMES");
+  return value != nullptr ? value : "";
+}
+
 // Where the user's programs keep what they remember: XDG_STATE_HOME, else .local/state in HOME; empty: neither is
 // known. Relative paths do not count.
 inline std::string EnvStateHome() {
