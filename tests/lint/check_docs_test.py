@@ -83,6 +83,13 @@ class CheckDocs(unittest.TestCase):
     def test_long_line(self):
         self.expect("docs/bad.md", "# Bad\n\n" + "word " * 24 + "x\n", "line", 3)
 
+    def test_long_row(self):
+        self.expect("docs/bad.md", "# Bad\n\n| a | b |\n|---|---|\n| " + "word " * 40 + "|\n", "line", 5)
+
+    def test_a_row_of_the_limit(self):
+        self.write("docs/good.md", "# Good\n\n| a |\n|---|\n| " + "word " * 39 + "wo|\n")
+        self.assertEqual(check_docs.run(self.root), [])
+
     def test_a_line_of_the_limit(self):
         self.write("docs/good.md", "# Good\n\n" + "word " * 23 + "words\n")
         self.assertEqual(check_docs.run(self.root), [])
