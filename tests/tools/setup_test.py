@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""scripts/setup where packages are missing, or are not to be had: with stand-ins for dpkg-query, apt-get and sudo, in a copy of its
+folder."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+STAND_INS = {
+    # dpkg-query -W -f=FORMAT -- NAME
+    "dpkg-query": 'for name; do :; done\ngrep -qx "$name" "$STATE/installed" && printf installed',
+    # apt-get ... install --no-install-recommends NAME...: all of them or none, as the real one.
+    "apt-get": '''case " $* " in *" install "*) ;; *) exit 0 ;; esac
+names=${*##*--no-install-recommends }
+echo "$names" >> "$STATE/asked"
+for name in $names; do grep -qx "$name" "$STATE/gone" && exit 100; done
+printf '%s\\n' $names >> "$STATE/installed"''',
+    "sudo": '[ "$1" = -n ] && shift\nexec "$@"',
+}
+
+
+class Setup(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        (self.root / "scripts").mkdir()
+        for name in ["setup", "common.sh"]:
+            shutil.copy(SCRIPTS / name, self.root / "scripts" / name)
+        self.write("scripts/fetch_xgrammar", "echo fetched")
+        for name, text in STAND_INS.items():
+            self.write("bin/" + name, text)
+        for name in ["installed", "gone", "asked"]:
+            (self.root / name).touch()
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/usr/bin/env bash\n" + text + "\n")
+        path.chmod(0o755)
+
+    def lines(self, name):
+        return (self.root / name).read_text().split("\n")[:-1]
+
+    def run_setup(self, *words, gone=()):
+        (self.root / "gone").write_text("".join(name + "\n" for name in gone))
+        path = "%s:%s" % (self.root / "bin", os.environ["PATH"])
+        result = subprocess.run(["bash", self.root / "scripts" / "setup", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                                timeout=60, env={**os.environ, "PATH": path, "STATE": str(self.root)})
+        return result.returncode, (result.stdout + result.stderr).decode()
+
+    def test_what_is_missing_is_installed_at_once_and_then_nothing_is(self):
+        code, said = self.run_setup("lint")
+        self.assertEqual((code, "fetched" in said), (0, True), said)
+        self.assertEqual(len(self.lines("asked")), 1)
+        for name in ["g++", "libboost-dev", "libedit-dev", "shellcheck"]:
+            self.assertIn(name, self.lines("installed"))
+        self.assertEqual(self.run_setup("lint")[0], 0)
+        self.assertEqual(len(self.lines("asked")), 1)
+
+    def test_an_optional_package_that_is_not_to_be_had_costs_itself_only(self):
+        code, said = self.run_setup(gone=["node-dompurify"])
+        self.assertEqual((code, "fetched" in said), (0, True), said)
+        self.assertIn("going on without node-dompurify:", said)
+        for name in ["g++", "libedit-dev", "libssl-dev", "libzmq5", "libjs-marked"]:
+            self.assertIn(name, self.lines("installed"))
+
+    def test_a_package_that_it_needs_is_named(self):
+        code, said = self.run_setup(gone=["ccache"])
+        self.assertEqual(code, 1, said)
+        self.assertIn("ccache", said.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
