@@ -26,6 +26,12 @@ double StepTimes::Expect(int64_t rows) const {
   return below->second + part * (above->second - below->second);
 }
 
+void DraftPolicy::AddDrafting(int64_t tokens, double seconds) {
+  constexpr double kNew = 0.2;
+  const double each = seconds / static_cast<double>(std::max<int64_t>(tokens, 1));
+  place_seconds_ += (place_seconds_ == 0 ? 1 : kNew) * (each - place_seconds_);
+}
+
 void DraftPolicy::AddStep(int64_t rows, int64_t sequences, double seconds) {
   if (rows > sequences) return drafted_.Add(rows, seconds);
   plain_.Add(sequences, seconds);
@@ -81,30 +87,27 @@ void DraftPolicy::AddGain(int64_t sequences, int64_t tokens, double seconds) {
   if (trial.credit == kMostCredit) trial.wait = kFirstWait;
 }
 
-int64_t DraftPolicy::Best(std::span<const float> survivals, int64_t sequences) const {
+int64_t DraftPolicy::Best(std::span<const Candidate> candidates, int64_t sequences, bool made) const {
   double tokens = static_cast<double>(sequences), best_rate = tokens / Expect(sequences, sequences);
-  int64_t best = 0;
-  for (size_t i = 0; i < survivals.size(); ++i) {
-    tokens += survivals[i];
+  int64_t best = 0, places = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    tokens += candidates[i].survival;
+    places = std::max(places, candidates[i].place + 1);
     const auto taken = static_cast<int64_t>(i) + 1;
-    const double rate = tokens / Expect(sequences + taken, sequences);
+    const double rate = tokens / (Expect(sequences + taken, sequences) + (made ? 0 : Drafting(places)));
     if (rate > best_rate) best_rate = rate, best = taken;
   }
   return best;
 }
 
-void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
-  struct Candidate {
-    float survival;
-    size_t draft;
-  };
+void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room, bool made) {
   std::vector<Candidate> candidates;
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
     for (size_t i = 0; i < drafts[d].confidence.size(); ++i) {
       const Place& place = places_[std::min(i, places_.size() - 1)];
       survival *= std::clamp(static_cast<double>(drafts[d].confidence[i]) * place.accepted / place.hoped, 0.0, 1.0);
-      candidates.push_back({static_cast<float>(survival), d});
+      candidates.push_back({static_cast<float>(survival), d, static_cast<int64_t>(i)});
     }
   }
   expected_ = 0;
@@ -113,12 +116,10 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.survival > b.survival; });
   if (static_cast<int64_t>(candidates.size()) > room) candidates.resize(static_cast<size_t>(room));
-  std::vector<float> survivals;
-  for (const Candidate& c : candidates) survivals.push_back(c.survival);
   const auto sequences = static_cast<int64_t>(drafts.size());
   const bool known = plain_.Expect(sequences) > 0;
-  int64_t taken = known ? Best(survivals, sequences) : 0;
-  const bool tries = (known && !TrialOf(sequences).begun) || (taken == 0 && ++refused_ % kTryAgain == 0);
+  int64_t taken = known ? Best(candidates, sequences, made) : 0;
+  const bool tries = (known && !TrialOf(sequences).begun) || (taken == 0 && ++refused_ >= kTryAgain);
   if (tries && room > 0) taken = std::max<int64_t>(taken, 1);
   std::vector<size_t> kept(drafts.size());
   for (int64_t i = 0; i < taken; ++i) {
@@ -129,20 +130,21 @@ void DraftPolicy::CutByTimes(std::span<Draft> drafts, int64_t room) {
   for (size_t d = 0; d < drafts.size(); ++d) drafts[d].Shorten(kept[d]);
 }
 
-void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows) {
+void DraftPolicy::Cut(std::span<Draft> drafts, int64_t max_rows, bool made) {
   const int64_t room = std::max<int64_t>(0, max_rows - static_cast<int64_t>(drafts.size()));
-  if (threshold_ < 0) return CutByTimes(drafts, room);
+  if (threshold_ < 0) return CutByTimes(drafts, room, made);
   int64_t left = room;
   for (Draft& d : drafts) {
     const auto unlikely = std::find_if(d.confidence.begin(), d.confidence.end(),
                                        [this](float c) { return c < threshold_; });
     d.Shorten(static_cast<size_t>(std::min<int64_t>(unlikely - d.confidence.begin(), left)));
-    left -= static_cast<int64_t>(d.tokens.size());
+    left -= static_cast<int64_t>(d.confidence.size());
   }
 }
 
 void DraftPolicy::Observe(const Draft& draft, int64_t accepted) {
   constexpr double kForget = 1 - 1.0 / 64;
+  refused_ = 0;
   const auto tried = std::min<int64_t>(static_cast<int64_t>(draft.tokens.size()), accepted + 1);
   for (int64_t i = 0; i < std::min(tried, kMaxDraftTokens); ++i) {
     Place& place = places_[static_cast<size_t>(i)];

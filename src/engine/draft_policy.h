@@ -36,7 +36,13 @@ class DraftPolicy {
   explicit DraftPolicy(float threshold) : threshold_(threshold) {}
 
   // Goes on from the times that another has seen.
-  void TakeTimes(const DraftPolicy& from) { plain_ = from.plain_, drafted_ = from.drafted_; }
+  void TakeTimes(const DraftPolicy& from) {
+    plain_ = from.plain_, drafted_ = from.drafted_, place_seconds_ = from.place_seconds_;
+  }
+
+  // What making drafts of so many tokens took, and what it would take; 0: unknown.
+  void AddDrafting(int64_t tokens, double seconds);
+  double Drafting(int64_t tokens) const { return static_cast<double>(tokens) * place_seconds_; }
 
   // What a step of `sequences` with so many rows took; rows == sequences: it had no drafts.
   void AddStep(int64_t rows, int64_t sequences, double seconds);
@@ -52,8 +58,9 @@ class DraftPolicy {
   void AddGain(int64_t sequences, int64_t tokens, double seconds);
 
   // Cuts the drafts of a step in which every sequence has a row besides, `max_rows` in all: to those tokens that make
-  // the most of the expected number of tokens a second. With a threshold each draft on its own.
-  void Cut(std::span<Draft> drafts, int64_t max_rows);
+  // the most of the expected number of tokens a second. With a threshold each draft on its own. Drafts that are not
+  // made yet have confidences only, and making them takes its time, too.
+  void Cut(std::span<Draft> drafts, int64_t max_rows, bool made = true);
   // How many tokens of a draft of Cut's were accepted.
   void Observe(const Draft& draft, int64_t accepted);
 
@@ -73,12 +80,19 @@ class DraftPolicy {
 
   static size_t SizeOf(int64_t sequences);
   Trial& TrialOf(int64_t sequences) { return trials_[SizeOf(sequences)]; }
-  void CutByTimes(std::span<Draft> drafts, int64_t room);
-  // The number of candidates, likeliest first, that is worth most; `survivals` falls.
-  int64_t Best(std::span<const float> survivals, int64_t sequences) const;
+  // A token of a draft that may be verified.
+  struct Candidate {
+    float survival;  // probability that it and those in front of it are right
+    size_t draft;
+    int64_t place;
+  };
+  void CutByTimes(std::span<Draft> drafts, int64_t room, bool made);
+  // The number of candidates, likeliest first, that is worth most.
+  int64_t Best(std::span<const Candidate> candidates, int64_t sequences, bool made) const;
 
   float threshold_;
   StepTimes plain_, drafted_;
+  double place_seconds_ = 0;  // of a token of every draft
   std::array<Trial, 8> trials_;  // by the logarithm of the number of sequences
   std::array<Place, kMaxDraftTokens> places_;
   int64_t refused_ = 0;

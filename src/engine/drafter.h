@@ -40,6 +40,11 @@ class Drafter {
   virtual bool is_free() const { return false; }  // Propose takes no time of the model's device
   // Fills the drafts, which come without tokens.
   virtual Status Propose(std::span<Draft> drafts) = 0;
+  // Whether it is known how sure a draft is going to be, whatever it holds; then appends that of the first `tokens`
+  // places.
+  virtual bool Foresees(int64_t /*tokens*/, std::vector<float>* /*confidence*/) const { return false; }
+  // Whether the last Propose did what a repeated one does not, so that its time says nothing.
+  virtual bool was_first() const { return false; }
   // How many tokens of a draft of Propose's, which may have been cut since, were accepted.
   virtual void Observe(const Draft& /*draft*/, int64_t /*accepted*/) {}
 };

@@ -15,6 +15,10 @@ class UnheardDrafter : public Drafter {
   int64_t max_tokens() const override { return inner_.max_tokens(); }
   bool is_free() const override { return inner_.is_free(); }
   Status Propose(std::span<Draft> drafts) override { return inner_.Propose(drafts); }
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    return inner_.Foresees(tokens, confidence);
+  }
+  bool was_first() const override { return inner_.was_first(); }
 
  private:
   Drafter& inner_;

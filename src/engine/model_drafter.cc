@@ -30,6 +30,7 @@ ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_
 
 Status ModelDrafter::Propose(std::span<Draft> drafts) {
   std::vector<Draft*> wanted;
+  was_first_ = false;
   for (Draft& draft : drafts) {
     if (draft.most > 0 && draft.session != nullptr && !draft.session->tokens().empty()) wanted.push_back(&draft);
   }
@@ -112,7 +113,8 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
   DSV4_RETURN_IF_ERROR(ranks_.GiveViews(step_, caches_));
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));
   const auto records = [](const auto& each) { return each->RecordsNext(); };
-  if (ranks_.count() > 1 && std::any_of(chains_.begin(), chains_.end(), records)) {
+  was_first_ = was_first_ || std::any_of(chains_.begin(), chains_.end(), records);
+  if (ranks_.count() > 1 && was_first_) {
     DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Prepare(), Status{}; }));
   }
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
@@ -125,6 +127,13 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
     }
   }
   return {};
+}
+
+bool ModelDrafter::Foresees(int64_t tokens, std::vector<float>* confidence) const {
+  if (facts_.module != DraftModule::kMtp || tokens > most_) return false;
+  for (int64_t place = 0; place < tokens; ++place)
+    confidence->push_back(shares_[static_cast<size_t>(place)].accepted);
+  return true;
 }
 
 void ModelDrafter::Observe(const Draft& draft, int64_t accepted) {

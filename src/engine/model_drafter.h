@@ -23,6 +23,8 @@ class ModelDrafter : public Drafter {
 
   int64_t max_tokens() const override { return default_tokens_; }
   Status Propose(std::span<Draft> drafts) override;
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
+  bool was_first() const override { return was_first_; }
   void Observe(const Draft& draft, int64_t accepted) override;
 
  private:
@@ -50,6 +52,7 @@ class ModelDrafter : public Drafter {
   SamplerImpl greedy_;                               // for samplers that are not ours
   const DraftFacts facts_;
   const int64_t vocab_size_, most_, default_tokens_;
+  bool was_first_ = false;
   // Of MTP, by place: the share of drafts that were accepted there lately.
   struct Share {
     float accepted = 0.7f;

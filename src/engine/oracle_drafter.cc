@@ -26,6 +26,23 @@ Status OracleDrafter::Propose(std::span<Draft> drafts) {
   return {};
 }
 
+bool OracleDrafter::Foresees(int64_t tokens, std::vector<float>* confidence) const {
+  std::vector<float> inner;
+  if (known_.tokens > 0 || !inner_->Foresees(tokens, &inner)) return false;
+  confidence->insert(confidence->end(), inner.size(), this->confidence());
+  return true;
+}
+
+float OracleDrafter::confidence() const { return known_.right > 0 ? static_cast<float>(known_.right) : kHope; }
+
+TokenId OracleDrafter::Guess(TokenId right, TokenId before) {
+  if (right >= 0 && RandomUniform(known_.seed, counter_++) < known_.right) return right;
+  const bool repeats = RandomUniform(known_.seed, counter_++) < known_.repeats;
+  const TokenId token = repeats ? before : static_cast<TokenId>(RandomBits(known_.seed, counter_++) %
+                                                                static_cast<uint64_t>(vocab_size_));
+  return token == right ? static_cast<TokenId>((right + 1) % vocab_size_) : token;
+}
+
 void OracleDrafter::Replace(Draft& draft) {
   const KnownText& text = *texts_.at(draft.session);
   draft.tokens.clear(), draft.confidence.clear();
@@ -33,16 +50,9 @@ void OracleDrafter::Replace(Draft& draft) {
   for (int64_t i = 0; i < draft.most; ++i) {
     // tokens[0] stands behind the `begin` tokens of the session; the draft's first behind those and the next one.
     const size_t at = draft.session->tokens().size() + 1 - text.begin + static_cast<size_t>(i);
-    const TokenId right = at < text.tokens.size() ? text.tokens[at] : -1;
-    TokenId token = right;
-    if (right < 0 || RandomUniform(known_.seed, counter_++) >= known_.right) {
-      const bool repeats = RandomUniform(known_.seed, counter_++) < known_.repeats;
-      token = repeats ? before : static_cast<TokenId>(RandomBits(known_.seed, counter_++) %
-                                                      static_cast<uint64_t>(vocab_size_));
-      if (token == right) token = static_cast<TokenId>((right + 1) % vocab_size_);
-    }
-    draft.tokens.push_back(before = token);
-    draft.confidence.push_back(known_.right > 0 ? static_cast<float>(known_.right) : kHope);
+    before = Guess(at < text.tokens.size() ? text.tokens[at] : -1, before);
+    draft.tokens.push_back(before);
+    draft.confidence.push_back(confidence());
   }
 }
 

@@ -21,11 +21,17 @@ class OracleDrafter : public Drafter {
   int64_t max_tokens() const override { return inner_->max_tokens(); }
   bool is_free() const override { return inner_->is_free(); }
   Status Propose(std::span<Draft> drafts) override;
+  // Where the policy decides how many there are.
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
+  bool was_first() const override { return inner_->was_first(); }
   void Observe(const Draft& draft, int64_t accepted) override { inner_->Observe(draft, accepted); }
 
  private:
   // In place of what `inner` drafted.
   void Replace(Draft& draft);
+  float confidence() const;
+  // A guess where `right` comes, -1 if that is unknown, behind `before`.
+  TokenId Guess(TokenId right, TokenId before);
 
   std::unique_ptr<Drafter> inner_;
   const KnownDrafts known_;

@@ -14,11 +14,52 @@ RoundLoop::RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const 
 Status RoundLoop::Run() {
   step_.Forget();
   while (!live_.empty()) {
-    DSV4_RETURN_IF_ERROR(Propose());
-    DSV4_RETURN_IF_ERROR(plain_ != nullptr && !HasDrafts() ? RunPlain() : RunRound());
+    DSV4_RETURN_IF_ERROR(RunNext());
     std::erase_if(live_, [](const LiveItem& l) { return l.ended; });
   }
   return {};
+}
+
+Status RoundLoop::RunNext() {
+  if (Ask()) DSV4_RETURN_IF_ERROR(Propose());
+  return plain_ != nullptr && !HasDrafts() ? RunPlain() : RunRound();
+}
+
+bool RoundLoop::Ask() {
+  drafts_.resize(live_.size());
+  for (size_t i = 0; i < live_.size(); ++i) {
+    Draft& d = drafts_[i];
+    d.tokens.clear(), d.confidence.clear();
+    d.next = live_[i].next;
+    d.most = drafting_.drafter != nullptr ? MostDrafts(live_[i]) : 0;
+    d.longest = drafting_.max_tokens;
+    d.session = live_[i].session;
+    d.sampler = live_[i].sampler;
+  }
+  draft_seconds_ = 0;
+  const auto sequences = static_cast<int64_t>(live_.size());
+  if (!WantsDrafts() || !drafting_.policy.Wants(sequences)) return false;
+  foreseen_ = Foresee();
+  const auto is_wanted = [](const Draft& d) { return d.most > 0; };
+  if (std::any_of(drafts_.begin(), drafts_.end(), is_wanted)) return true;
+  // As if they had been made: a trial of what is not worth while ends.
+  drafting_.policy.AddGain(sequences, 0, drafting_.policy.Drafting(1));
+  return false;
+}
+
+bool RoundLoop::Foresee() {
+  std::vector<float> confidence;
+  if (!drafting_.drafter->Foresees(drafting_.max_tokens, &confidence)) return false;
+  for (Draft& d : drafts_) d.confidence.assign(confidence.begin(), confidence.begin() + d.most);
+  drafting_.policy.Cut(drafts_, max_rows_, /*made=*/false);
+  int64_t longest = 0;
+  for (Draft& d : drafts_) {
+    d.most = std::ssize(d.confidence);
+    longest = std::max(longest, d.most);
+    d.confidence.clear();
+  }
+  for (Draft& d : drafts_) d.longest = longest;
+  return true;
 }
 
 bool RoundLoop::WantsDrafts() const {
@@ -42,25 +83,16 @@ int64_t RoundLoop::MostDrafts(const LiveItem& live) const {
 }
 
 Status RoundLoop::Propose() {
-  drafts_.resize(live_.size());
-  for (size_t i = 0; i < live_.size(); ++i) {
-    Draft& d = drafts_[i];
-    d.tokens.clear(), d.confidence.clear();
-    d.next = live_[i].next;
-    d.most = drafting_.drafter != nullptr ? MostDrafts(live_[i]) : 0;
-    d.longest = drafting_.max_tokens;
-    d.session = live_[i].session;
-    d.sampler = live_[i].sampler;
-  }
-  draft_seconds_ = 0;
   const auto sequences = static_cast<int64_t>(live_.size());
-  if (!WantsDrafts() || !drafting_.policy.Wants(sequences)) return {};
+  const int64_t longest = drafts_.front().longest;
   const Stopwatch drafting;
   DSV4_RETURN_IF_ERROR(drafting_.drafter->Propose(drafts_));
   draft_seconds_ = drafting.Seconds();
   drafting_.counts.draft_s += draft_seconds_;
-  drafting_.policy.Cut(drafts_, max_rows_);
-  if (!HasDrafts() && !drafting_.drafter->is_free()) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
+  const bool is_free = drafting_.drafter->is_free();
+  if (!is_free && !drafting_.drafter->was_first()) drafting_.policy.AddDrafting(longest, draft_seconds_);
+  if (!foreseen_) drafting_.policy.Cut(drafts_, max_rows_);
+  if (!HasDrafts() && !is_free) drafting_.policy.AddGain(sequences, 0, draft_seconds_);
   return {};
 }
 
@@ -92,9 +124,8 @@ Status RoundLoop::RunPlain() {
     stepping = Stopwatch();
     if (std::any_of(live_.begin(), live_.end(), [](const LiveItem& l) { return l.ended; })) return true;
     if (!keeps && KeepsDrafts()) return true;
-    if (!WantsDrafts()) return false;
-    if (!drafting_.drafter->is_free()) return drafting_.policy.Wants(sequences);
-    return Propose().ok() && HasDrafts();
+    if (!WantsDrafts() || !Ask()) return false;
+    return !drafting_.drafter->is_free() || (Propose().ok() && HasDrafts());
   });
 }
 
@@ -110,7 +141,7 @@ Status RoundLoop::RunRound() {
   for (size_t i = 0; i < live_.size(); ++i) DSV4_RETURN_IF_ERROR(Draw(i));
   const auto sequences = static_cast<int64_t>(live_.size());
   was_round_ = HasDrafts();
-  if (HasDrafts() && !step_.was_first()) {
+  if (HasDrafts() && !step_.was_first() && !drafting_.drafter->was_first()) {
     drafting_.policy.AddGain(sequences, drafting_.counts.accepted - before,
                              draft_seconds_ + step_seconds_ - drafting_.policy.Expect(sequences, sequences));
   }

@@ -31,12 +31,19 @@ class RoundLoop {
   Status Run();
 
  private:
+  // Makes the drafts that Ask began.
   Status Propose();
   bool WantsDrafts() const;
   bool HasDrafts() const;
   bool KeepsDrafts() const;
   int64_t MostDrafts(const LiveItem& live) const;
+  Status RunNext();
   Status RunPlain();
+  // The next drafts begin: drafts_ without tokens, `most` of each as is worth while as far as is known. Whether there
+  // are to be any.
+  bool Ask();
+  // Cuts `most` of drafts_ to what will be verified. False: that is known once they are made.
+  bool Foresee();
   Status RunRound();
   Status StepOnce();
   // Draws the tokens of live_[i]'s rows.
@@ -52,6 +59,7 @@ class RoundLoop {
   const int64_t max_rows_;  // of a step
   DecodeLoop* plain_ = nullptr;
   std::vector<Draft> drafts_;  // of live_
+  bool foreseen_ = false;      // their numbers of tokens are what is verified
   double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round
   bool was_round_ = false;  // with drafts, what came last
   std::vector<std::vector<TokenId>> tokens_;

@@ -64,21 +64,22 @@ class Oracle : public Drafter {
   void Watch(const Session* session, size_t sequence, size_t begin) { watched_[session] = {sequence, begin}; }
   int64_t max_tokens() const override { return kMaxDraftTokens; }
   Status Propose(std::span<Draft> drafts) override {
+    ++proposals;
     for (Draft& d : drafts) {
       if (d.most == 0) continue;
       const auto [sequence, begin] = watched_.at(d.session);
       const std::vector<TokenId>& ids = known_[sequence].ids;
       for (int64_t i = 0; i < d.most; ++i) {
-        const size_t at = d.session->tokens().size() - begin + static_cast<size_t>(i);
-        const TokenId right = at < ids.size() ? ids[at] : 0;
-        const bool is_right = guess_ == Guess::kRight || (guess_ == Guess::kHalf && random_.Chance(0.5));
-        const auto v = static_cast<TokenId>(vocab_);
-        d.tokens.push_back(guess_ == Guess::kRandom ? static_cast<TokenId>(random_.Index(vocab_))
-                                                    : is_right ? right : (right + 1) % v);
+        d.tokens.push_back(GuessAt(ids, d.session->tokens().size() - begin + static_cast<size_t>(i)));
         d.confidence.push_back(0.5f);
       }
     }
     return {};
+  }
+  // What it says does not depend on the host, either.
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    confidence->insert(confidence->end(), static_cast<size_t>(tokens), 0.5f);
+    return true;
   }
   void Observe(const Draft& draft, int64_t accepted) override {
     ++verifications;
@@ -86,9 +87,16 @@ class Oracle : public Drafter {
     all_accepted += accepted;
   }
 
-  int64_t verifications = 0, proposed = 0, all_accepted = 0;
+  int64_t proposals = 0, verifications = 0, proposed = 0, all_accepted = 0;  // proposals: of batches, by the host
 
  private:
+  TokenId GuessAt(const std::vector<TokenId>& ids, size_t at) {
+    const TokenId right = at < ids.size() ? ids[at] : 0;
+    const bool is_right = guess_ == Guess::kRight || (guess_ == Guess::kHalf && random_.Chance(0.5));
+    if (guess_ == Guess::kRandom) return static_cast<TokenId>(random_.Index(vocab_));
+    return is_right ? right : (right + 1) % static_cast<TokenId>(vocab_);
+  }
+
   const Guess guess_;
   const std::vector<DraftOutcome>& known_;
   const int64_t vocab_;

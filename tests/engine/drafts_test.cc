@@ -10,6 +10,39 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DraftCases,
                                          DraftedModel{"flash-dspark", "cpu", false, Speculate::kDspark}),
                          NameOf);
 
+// Foresees that its second token is not worth while.
+class Foresighted : public Drafter {
+ public:
+  int64_t max_tokens() const override { return 3; }
+  bool Foresees(int64_t tokens, std::vector<float>* confidence) const override {
+    for (int64_t i = 0; i < tokens; ++i) confidence->push_back(i == 1 ? 0.2f : 0.9f);
+    return true;
+  }
+  Status Propose(std::span<Draft> drafts) override {
+    for (Draft& d : drafts) {
+      EXPECT_LE(d.most, 1);
+      EXPECT_EQ(d.longest, 1);
+      d.tokens.assign(static_cast<size_t>(d.most), 3);
+      d.confidence.assign(d.tokens.size(), 0.9f);
+    }
+    return {};
+  }
+  void Observe(const Draft& draft, int64_t) override { verified += std::ssize(draft.tokens); }
+  int64_t verified = 0;
+};
+
+TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .draft_threshold = 0.5f});
+  ASSERT_NE(engine, nullptr);
+  DraftedDecode decode(*engine);
+  const std::vector<DraftWanted> wanted = {{.prompt = 9, .sampling = {.temperature = 0}, .max_tokens = 10},
+                                           {.prompt = 12, .sampling = {.temperature = 0}, .max_tokens = 10}};
+  const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
+  EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Foresighted>(), 3), "");
+  EXPECT_GE(dynamic_cast<Foresighted&>(*decode.engine().drafting().drafter).verified, 10);
+}
+
 // At the context's end drafts become shorter and then none.
 TEST(Drafts, StopAtTheContextsEnd) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
