@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "memory_reserve.h"
@@ -50,36 +49,47 @@ KvFiles::~KvFiles() {
   thread_.join();
 }
 
+// With room for what becomes of it: a lack of memory is the caller's, and none of the thread's.
+std::list<KvFiles::Done> KvFiles::NewTask(Done::Kind kind, const std::string& path,
+                                          std::shared_ptr<const SnapshotImage> image) {
+  std::list<Done> task;
+  task.push_back({.kind = kind, .path = path, .status = NoMemory(path), .image = std::move(image)});
+  return task;
+}
+
 void KvFiles::Write(std::shared_ptr<const SnapshotImage> image, const std::string& path) {
   const int64_t bytes = image->info().file_bytes;
+  std::list<Done> task = NewTask(Done::Kind::kWritten, path, std::move(image));
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return queued_bytes_ == 0 || queued_bytes_ + bytes <= max_bytes_; });
     queued_bytes_ += bytes;
-    tasks_.push_back({.path = path, .image = std::move(image)});
+    tasks_.splice(tasks_.end(), task);
   }
   wake_.notify_all();
 }
 
 void KvFiles::Remove(const std::string& path) {
+  std::list<Done> task = NewTask(Done::Kind::kRemoved, path, nullptr);
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({.path = path, .image = nullptr});
+    tasks_.splice(tasks_.end(), task);
   }
   wake_.notify_all();
 }
 
 bool KvFiles::Read(const std::string& path) {
+  std::list<Done> task = NewTask(Done::Kind::kRead, path, nullptr);
   {
     const std::lock_guard lock(mutex_);
     if (reads_.size() >= kMaxReads) return false;
-    reads_.push_back(path);
+    reads_.splice(reads_.end(), task);
   }
   wake_.notify_all();
   return true;
 }
 
-std::vector<KvFiles::Done> KvFiles::TakeDone() {
+std::list<KvFiles::Done> KvFiles::TakeDone() {
   const std::lock_guard lock(mutex_);
   return std::exchange(done_, {});
 }
@@ -89,44 +99,40 @@ void KvFiles::Drain(const std::function<bool()>& until) {
   while (!tasks_.empty() && !until()) changed_.wait_for(lock, kPoll);
 }
 
+void KvFiles::CarryOut(Done& task) const {
+  if (task.kind == Done::Kind::kRemoved) {
+    ::unlink(task.path.c_str());
+    return;
+  }
+  HasMemoryFor([&] {  // else the status stays as it was made
+    if (task.kind == Done::Kind::kWritten) {
+      task.status = task.image->Write(task.path);
+      return;
+    }
+    auto image = engine_.ReadSnapshot(task.path);
+    task.status = image.status();
+    if (image.ok()) task.image = std::move(*image);
+  });
+}
+
+// Allocates nothing but what CarryOut does without: nobody would catch what that throws.
 void KvFiles::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !reads_.empty() || !tasks_.empty(); });
     if (stop_) return;
-    if (!reads_.empty()) {
-      Done done{.kind = Done::Kind::kRead, .path = reads_.front(), .status = {}, .image = nullptr};
-      lock.unlock();
-      const bool enough = HasMemoryFor([&] {
-        auto image = engine_.ReadSnapshot(done.path);
-        if (image.ok()) {
-          done.image = std::move(*image);
-        } else {
-          done.status = image.status();
-        }
-      });
-      if (!enough) done.status = NoMemory(done.path);
-      lock.lock();
-      reads_.pop_front();
-      done_.push_back(std::move(done));
+    std::list<Done>& queue = reads_.empty() ? tasks_ : reads_;
+    Done& task = queue.front();  // it stays in the queue until it is done: Drain waits for it
+    lock.unlock();
+    CarryOut(task);
+    lock.lock();
+    if (task.kind == Done::Kind::kWritten) queued_bytes_ -= task.image->info().file_bytes;
+    if (task.kind == Done::Kind::kRemoved) {
+      queue.pop_front();
     } else {
-      const Task task = tasks_.front();  // it stays in the queue until it is done: Drain waits for it
-      lock.unlock();
-      Done done{.kind = Done::Kind::kWritten, .path = task.path, .status = {}, .image = task.image};
-      if (task.image != nullptr) {
-        if (!HasMemoryFor([&] { done.status = task.image->Write(task.path); })) done.status = NoMemory(done.path);
-      } else {
-        std::error_code ignored;
-        std::filesystem::remove(task.path, ignored);
-      }
-      lock.lock();
-      tasks_.pop_front();
-      if (task.image != nullptr) {
-        queued_bytes_ -= task.image->info().file_bytes;
-        done_.push_back(std::move(done));
-      }
-      changed_.notify_all();
+      done_.splice(done_.end(), queue, queue.begin());
     }
+    changed_.notify_all();
     lock.unlock();
     on_done_();
     lock.lock();

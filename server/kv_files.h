@@ -4,13 +4,12 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "dsv4/engine.h"
 #include "dsv4/snapshot.h"
@@ -33,7 +32,7 @@ class FolderLock {
 class KvFiles {
  public:
   struct Done {
-    enum class Kind { kWritten, kRead } kind;
+    enum class Kind { kWritten, kRead, kRemoved } kind;
     std::string path;
     Status status;
     std::shared_ptr<const SnapshotImage> image;  // what was written; what was read, where that went well
@@ -50,16 +49,15 @@ class KvFiles {
   // False: too many are being read.
   bool Read(const std::string& path);
 
-  std::vector<Done> TakeDone();
+  // In the order in which they ended; what was removed is not told.
+  std::list<Done> TakeDone();
 
   // Waits until everything is written, or until `until` says so, which is asked now and then.
   void Drain(const std::function<bool()>& until);
 
  private:
-  struct Task {
-    std::string path;
-    std::shared_ptr<const SnapshotImage> image;  // null: remove
-  };
+  static std::list<Done> NewTask(Done::Kind kind, const std::string& path, std::shared_ptr<const SnapshotImage> image);
+  void CarryOut(Done& task) const;
   void Run();
 
   Engine& engine_;
@@ -68,10 +66,9 @@ class KvFiles {
 
   std::mutex mutex_;  // of all below
   std::condition_variable wake_, changed_;
-  std::deque<Task> tasks_;  // the one that is being carried out included, and so are reads_
-  std::deque<std::string> reads_;
+  std::list<Done> tasks_, reads_;  // the one that is being carried out included
+  std::list<Done> done_;
   int64_t queued_bytes_ = 0;
-  std::vector<Done> done_;
   bool stop_ = false;
   std::thread thread_;  // last: it uses all of the above
 };

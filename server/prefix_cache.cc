@@ -151,11 +151,15 @@ PrefixCache::Fetched PrefixCache::Fetch(const std::string& tenant, std::span<con
 
 void PrefixCache::Poll() {
   if (disk_ == nullptr) return;
-  for (const KvFiles::Done& done : disk_->TakeDone()) {
+  finished_.splice(finished_.end(), disk_->TakeDone());
+  while (!finished_.empty()) {  // where memory runs out, those behind it wait for the next time
+    const KvFiles::Done done = std::move(finished_.front());
+    finished_.pop_front();
     const bool written = done.kind == KvFiles::Done::Kind::kWritten;
-    if (written && done.status.ok()) metrics_.AddKvDisk("written");
     Node* node = NodeOfFile(done.path);
     const bool current = node != nullptr && (written ? node->value.image == done.image : node->value.is_read);
+    if (current && !written) node->value.is_read = false;
+    if (written && done.status.ok()) metrics_.AddKvDisk("written");
     if (!done.status.ok() && (written || current)) Error(done.status, written ? "failed" : "refused");
     if (!current) continue;  // removed meanwhile
     const bool strange = !written && done.status.ok() && done.image->info().tokens != Tree::Key(*node);
@@ -164,9 +168,8 @@ void PrefixCache::Poll() {
       ForgetFile(node);
     } else if (written) {
       node->value.image.reset();
-    } else {
-      node->value.is_read = false;
-      if (node->value.snapshot == nullptr) (void)Restore(node, *done.image);
+    } else if (node->value.snapshot == nullptr) {
+      (void)Restore(node, *done.image);
     }
   }
 }

@@ -176,6 +176,7 @@ class PrefixCache {
   std::list<Node*> by_use_, files_;     // the one used last first
   std::list<Stranger> strangers_;       // the oldest last
   int64_t file_bytes_ = 0, stranger_bytes_ = 0;
+  std::list<KvFiles::Done> finished_;  // what disk_ has done, to look at
   std::unique_ptr<KvFiles> disk_;  // null: none
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string_view>
 #include <unordered_map>
@@ -196,17 +197,19 @@ void Scheduler::Run() {
     out_of_memory = !HasMemoryFor([&] {
       // Whose turn it was cannot be told: all end, and what they held is free for those that come.
       if (out_of_memory) end_all("the server has no memory left");
+      TakeSubmitted();
       step();
       if (const Status health = engine_.health(); !health.ok() && !device_failed_) OnDeviceFailure(health);
     });
   }
-  end_all("the server is shutting down");
+  HasMemoryFor([&] { end_all("the server is shutting down"); });
   const auto begin = Clock::now();
-  cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; });
+  HasMemoryFor([&] { cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; }); });
   kv_bytes_ = engine_.kv_bytes();
-  warn(expert_watch_.Finish());
+  HasMemoryFor([&] { warn(expert_watch_.Finish()); });
 }
 
+// Allocates nothing: nobody would catch what that throws.
 bool Scheduler::WaitForWork() {
   std::unique_lock lock(mutex_);
   const auto can_step = [this] {
@@ -235,9 +238,15 @@ bool Scheduler::WaitForWork() {
   step_begin_ns_ = NowNs();
   changed_ = false;
   interrupted_ = false;
-  for (SequencePtr& s : submitted_) waiting_.push_back(std::move(s));
-  submitted_.clear();
   return !stop_;
+}
+
+void Scheduler::TakeSubmitted() {
+  const std::lock_guard lock(mutex_);
+  // All or none of them.
+  waiting_.insert(waiting_.end(), std::make_move_iterator(submitted_.begin()),
+                  std::make_move_iterator(submitted_.end()));
+  submitted_.clear();
 }
 
 // Prompts that come together are read together: a pass of one costs nearly what a pass of several does.

@@ -83,6 +83,7 @@ class Scheduler {
   void Wake();
   void Run();
   bool WaitForWork();  // false: stop
+  void TakeSubmitted();
   void GatherPrompts(std::unique_lock<std::mutex>& lock);
   void DropEnded();
   // What the sequences in the batch will hold once their prompts are read; what several share counts once.
@@ -142,7 +143,7 @@ class Scheduler {
   // Guarded by mutex_. In front of the cache, whose threads call Wake from the beginning.
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<SequencePtr> submitted_;
+  std::vector<SequencePtr> submitted_;  // TakeSubmitted puts them behind waiting_
   bool changed_ = false;
   bool stop_ = false;
   std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end

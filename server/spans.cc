@@ -94,6 +94,14 @@ std::vector<Json> SpansOf(const HttpRequest& request, const HttpDone& done, cons
   return spans;
 }
 
+std::string MessageHead() {
+  const Json resource = {{"attributes", Json::array({SpanAttribute("service.name", "dsv4"),
+                                                     SpanAttribute("service.version", GetBuildInfo().version)})}};
+  const Json scope = {{"name", "dsv4"}, {"version", GetBuildInfo().version}};
+  return R"({"resourceSpans":[{"resource":)" + Dump(resource) + R"(,"scopeSpans":[{"scope":)" + Dump(scope) +
+         R"(,"spans":[)";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SpanExporter>> SpanExporter::Create(const std::string& endpoint, std::string model_name,
@@ -120,7 +128,10 @@ SpanExporter::SpanExporter(Address address, std::string model_name, std::functio
     : address_(std::move(address)),
       model_name_(std::move(model_name)),
       on_error_(std::move(on_error)),
-      thread_([this] { Run(); }) {}
+      head_(MessageHead()) {
+  batch_.reserve(kMaxBatch);
+  thread_ = std::thread([this] { Run(); });
+}
 
 SpanExporter::~SpanExporter() {
   {
@@ -133,14 +144,15 @@ SpanExporter::~SpanExporter() {
 
 void SpanExporter::Add(const HttpRequest& request, const HttpDone& done) {
   if (request.note == nullptr || request.note->trace.trace_id.empty() || !request.note->trace.sampled) return;
-  std::vector<Json> spans = SpansOf(request, done, model_name_);
+  std::vector<std::string> spans;
+  for (const Json& span : SpansOf(request, done, model_name_)) spans.push_back(Dump(span));
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() + spans.size() > kMaxWaiting) {
       counts_.dropped += spans.size();
       return;
     }
-    for (Json& span : spans) waiting_.push_back(std::move(span));
+    for (std::string& span : spans) waiting_.push_back(std::move(span));
   }
   wake_.notify_one();
 }
@@ -152,8 +164,6 @@ SpanExporter::Counts SpanExporter::counts() const {
 
 void SpanExporter::Run() {
   auto next_word = std::chrono::steady_clock::time_point::min();
-  std::vector<Json> batch;
-  batch.reserve(kMaxBatch);  // taking one needs no memory
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
@@ -161,12 +171,12 @@ void SpanExporter::Run() {
     wake_.wait_for(lock, kGather, [this] { return stop_ || waiting_.size() >= kMaxBatch; });
     const size_t n = std::min(waiting_.size(), kMaxBatch);
     const auto end = waiting_.begin() + static_cast<ptrdiff_t>(n);
-    batch.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+    batch_.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
     bool sent = false;
     HasMemoryFor([&] {  // else the batch counts as dropped
-      const Status status = Post(batch);
+      const Status status = Post();
       sent = status.ok();
       const auto now = std::chrono::steady_clock::now();
       if (!sent && on_error_ && now > next_word) {
@@ -174,7 +184,7 @@ void SpanExporter::Run() {
         on_error_(status.message());
       }
     });
-    batch.clear();
+    batch_.clear();
     lock.lock();
     (sent ? counts_.sent : counts_.dropped) += n;
     if (stop_ && !sent) {  // nobody is there: the end does not wait for more
@@ -184,13 +194,10 @@ void SpanExporter::Run() {
   }
 }
 
-Status SpanExporter::Post(const std::vector<Json>& spans) const {
-  const Json scope = {{"name", "dsv4"}, {"version", GetBuildInfo().version}};
-  const Json resource = {{"attributes", Json::array({SpanAttribute("service.name", "dsv4"),
-                                                     SpanAttribute("service.version", GetBuildInfo().version)})}};
-  const Json scope_spans = Json::array({{{"scope", scope}, {"spans", spans}}});
-  const std::string body =
-      Dump({{"resourceSpans", Json::array({{{"resource", resource}, {"scopeSpans", scope_spans}}})}});
+Status SpanExporter::Post() const {
+  std::string body = head_;
+  for (const std::string& span : batch_) body.append(&span == &batch_.front() ? "" : ",").append(span);
+  body += "]}]}]}";
   boost::asio::ip::tcp::iostream stream;
   stream.expires_after(kPostTime);
   stream.connect(address_.host, address_.port);

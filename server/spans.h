@@ -45,14 +45,16 @@ class SpanExporter {
   SpanExporter(Address address, std::string model_name, std::function<void(const std::string&)> on_error);
 
   void Run();
-  Status Post(const std::vector<Json>& spans) const;
+  Status Post() const;
 
   const Address address_;
   const std::string model_name_;
   const std::function<void(const std::string&)> on_error_;
+  const std::string head_;  // of a message, in front of its spans
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Json> waiting_;
+  std::vector<std::string> waiting_;  // as they are sent: to let go of JSON values may need memory
+  std::vector<std::string> batch_;    // of the thread; with room for all from the beginning
   Counts counts_;
   bool stop_ = false;
   std::thread thread_;  // last: it uses all of the above

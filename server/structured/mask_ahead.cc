@@ -34,6 +34,7 @@ struct MaskAhead::Place {
   const std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
 
   // Of the worker that has it.
+  Status no_memory = ResourceExhausted("no memory for the grammar of the output");  // made while there was some
   std::unique_ptr<GrammarMatcher> matcher;
   std::atomic<bool> is_heavy = false;
 
@@ -84,7 +85,7 @@ MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::v
   mask->assign(words.begin(), words.end());
   return State::kReady;
 } catch (const std::bad_alloc&) {
-  *error = ResourceExhausted("no memory for the grammar of the output");
+  *error = std::move(no_memory);  // a place fails once
   return State::kFailed;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -59,8 +60,12 @@ void Exchange::FailRank(int rank, const Status& why, bool in_pass) {
     inside_[r] = false;
     if (in_pass && arrived_[r] > 0) last = sites_[arrived_[r] % 2][r];
   }
-  const std::string place = last < 0 ? "" : StrCat(" (behind ", SiteName(last), ")");
-  Fail({why.code(), StrCat(options_.rank_name, " ", rank, place, ": ", why.message())});
+  try {
+    const std::string place = last < 0 ? "" : StrCat(" (behind ", SiteName(last), ")");
+    Fail({why.code(), StrCat(options_.rank_name, " ", rank, place, ": ", why.message())});
+  } catch (const std::bad_alloc&) {
+    Fail({why.code(), "no memory"});  // short enough to need none
+  }
 }
 
 Status Exchange::status() {

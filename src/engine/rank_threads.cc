@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "base/str.h"
@@ -10,11 +11,14 @@ namespace dsv4 {
 
 namespace {
 
+constexpr const char* kNoMemory = "no memory for this step; use fewer sequences or a smaller --prefill-chunk";
+
+// Throws std::bad_alloc only.
 Status Caught(const std::function<Status(int)>& job, int rank) {
   try {
     return job(rank);
   } catch (const std::bad_alloc&) {
-    return ResourceExhausted("no memory for this step; use fewer sequences or a smaller --prefill-chunk");
+    throw;
   } catch (const std::exception& e) {
     return Internal(StrCat("a step failed (", e.what(), ")"));
   }
@@ -22,7 +26,7 @@ Status Caught(const std::function<Status(int)>& job, int rank) {
 
 }  // namespace
 
-RankThreads::RankThreads(int count) : statuses_(static_cast<size_t>(count)) {
+RankThreads::RankThreads(int count) : statuses_(static_cast<size_t>(count)), no_memory_(statuses_.size()) {
   DSV4_CHECK(count >= 1, count, " ranks");
   for (int rank = 1; rank < count; ++rank) threads_.emplace_back([this, rank] { Work(rank); });
 }
@@ -36,13 +40,20 @@ RankThreads::~RankThreads() {
   for (std::thread& t : threads_) t.join();
 }
 
-Status RankThreads::Do(int rank) {
-  Status status = Caught(*job_, rank);
+void RankThreads::Do(int rank) {
+  Status& status = statuses_[static_cast<size_t>(rank)];
+  try {
+    status = Caught(*job_, rank);
+  } catch (const std::bad_alloc&) {
+    status = std::exchange(no_memory_[static_cast<size_t>(rank)], {});
+  }
   if (!status.ok() && *failed_) (*failed_)(rank, status);
-  return status;
 }
 
 Status RankThreads::Run(const std::function<Status(int)>& job, const std::function<void(int, const Status&)>& failed) {
+  for (Status& status : no_memory_) {
+    if (status.ok()) status = ResourceExhausted(kNoMemory);
+  }
   {
     const std::lock_guard lock(mutex_);
     job_ = &job;
@@ -51,11 +62,11 @@ Status RankThreads::Run(const std::function<Status(int)>& job, const std::functi
     ++generation_;
   }
   if (!threads_.empty()) begin_.notify_all();
-  statuses_[0] = Do(0);
+  Do(0);
   std::unique_lock lock(mutex_);
   end_.wait(lock, [this] { return running_ == 0; });
-  for (const Status& status : statuses_) {
-    if (!status.ok()) return status;
+  for (Status& status : statuses_) {
+    if (!status.ok()) return std::move(status);
   }
   return {};
 }
@@ -68,9 +79,8 @@ void RankThreads::Work(int rank) {
     if (stop_) return;
     done = generation_;
     lock.unlock();
-    Status status = Do(rank);
+    Do(rank);
     lock.lock();
-    statuses_[static_cast<size_t>(rank)] = std::move(status);
     if (--running_ == 0) end_.notify_all();
   }
 }

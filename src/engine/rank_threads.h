@@ -23,13 +23,13 @@ class RankThreads {
 
   // Calls job(rank) on every rank's thread at once and returns when all have ended: the first rank's error, if any.
   // What a job throws is its status: std::bad_alloc kResourceExhausted, anything else kInternal. `failed` hears of a
-  // rank's error on its thread at once, while others may wait for that rank. Not reentrant.
+  // rank's error on its thread at once, while others may wait for that rank, and does not throw. Not reentrant.
   Status Run(const std::function<Status(int rank)>& job,
              const std::function<void(int rank, const Status& why)>& failed = {});
 
  private:
   void Work(int rank);
-  Status Do(int rank);
+  void Do(int rank);
 
   std::mutex mutex_;
   std::condition_variable begin_, end_;
@@ -38,7 +38,8 @@ class RankThreads {
   uint64_t generation_ = 0;  // one more for every job
   int running_ = 0;
   bool stop_ = false;
-  std::vector<Status> statuses_;
+  std::vector<Status> statuses_;   // one a rank, its own while a job runs
+  std::vector<Status> no_memory_;  // what becomes of one whose memory has run out; made beforehand
   std::vector<std::thread> threads_;
 };
 

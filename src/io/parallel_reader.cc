@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fcntl.h>
@@ -99,16 +100,19 @@ void ParallelReader::Add(Piece piece) {
   {
     const std::lock_guard lock(mutex_);
     DSV4_CHECK(unfinished_.empty() || piece.group >= unfinished_.back().first);
+    queue_.push_back(piece);
     if (unfinished_.empty() || piece.group > unfinished_.back().first) unfinished_.emplace_back(piece.group, 0);
     ++unfinished_.back().second;
-    queue_.push_back(piece);
   }
   work_.notify_one();
 }
 
 Status ParallelReader::Wait(int64_t group) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return !error_.empty() || unfinished_.empty() || unfinished_.front().first > group; });
+  done_.wait(lock, [&] {
+    return out_of_memory_ || !error_.empty() || unfinished_.empty() || unfinished_.front().first > group;
+  });
+  if (out_of_memory_) return ResourceExhausted("no memory to read the model's files");
   return error_.empty() ? Status{} : DataLoss(error_);
 }
 
@@ -120,8 +124,15 @@ void ParallelReader::Work() {
     const Piece piece = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    std::string error = Run(piece);
+    std::string error;
+    bool out_of_memory = false;
+    try {
+      error = Run(piece);
+    } catch (const std::bad_alloc&) {
+      out_of_memory = true;
+    }
     lock.lock();
+    out_of_memory_ = out_of_memory_ || out_of_memory;
     if (error_.empty()) error_ = std::move(error);
     for (auto& [group, pieces] : unfinished_) {
       if (group == piece.group) --pieces;

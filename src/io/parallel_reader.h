@@ -47,7 +47,8 @@ class ParallelReader {
   void Read(int64_t group, const FilePart& part, uint8_t* slot);
   void Copy(int64_t group, uint8_t* dst, const uint8_t* src, int64_t bytes);
 
-  // Returns when everything of `group` and of those before it is there. Error: kDataLoss, with the file's name.
+  // Returns when everything of `group` and of those before it is there. Errors: kDataLoss, with the file's name;
+  // kResourceExhausted, where there is no memory even to say what is wrong.
   Status Wait(int64_t group);
 
   // Drops what is queued and returns when no thread writes to anybody's memory any more. Nothing can be read after.
@@ -84,6 +85,7 @@ class ParallelReader {
   std::deque<Piece> queue_;
   std::deque<std::pair<int64_t, int64_t>> unfinished_;  // group, pieces; in order
   std::string error_;
+  bool out_of_memory_ = false;
   bool stop_ = false;
   std::atomic<int64_t> file_bytes_{0}, cached_bytes_{0};
   std::atomic<bool> direct_{false}, direct_works_{true};

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
+
+#include "support/allocations.h"
 
 namespace dsv4 {
 namespace {
@@ -83,6 +86,30 @@ TEST(RankThreads, ExceptionsBecomeStatuses) {
       if (rank == count - 1) throw std::runtime_error("odd");
       return {};
     }).message(), "a step failed (odd)");
+  }
+}
+
+// What a rank's thread says of a lack of memory was made before: there is none left to make it.
+TEST(RankThreads, MemoryThatIsGoneForGoodIsAStatusToo) {
+  for (const int count : {1, 2}) {
+    RankThreads threads(count);
+    StatusCode told = StatusCode::kOk;
+    for (int run = 0; run < 2; ++run) {
+      const int64_t failed = test::num_failed_allocations;
+      const Status status = threads.Run(
+          [&](int rank) -> Status {
+            if (rank < count - 1) return {};
+            test::allocation_limit.left = 0;
+            return Internal(std::string(100, 'x'));
+          },
+          [&](int, const Status& why) {
+            told = why.code();
+            test::allocation_limit = {};
+          });
+      EXPECT_EQ(test::num_failed_allocations, failed + 1);
+      EXPECT_EQ(told, StatusCode::kResourceExhausted);
+      EXPECT_EQ(status.message(), "no memory for this step; use fewer sequences or a smaller --prefill-chunk");
+    }
   }
 }
 

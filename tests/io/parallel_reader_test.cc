@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "io/test_files.h"
+#include "support/count_allocations.h"
 
 namespace dsv4 {
 namespace {
@@ -127,6 +128,17 @@ TEST_F(ParallelReaderTest, AFileThatBecameShorterIsAnErrorWithItsName) {
   const Status status = reader.Wait(0);
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), ::testing::HasSubstr("short"));
+}
+
+TEST_F(ParallelReaderTest, ThreadsWithoutMemoryForTheErrorSayThat) {
+  const auto map = Make("short", RandomBytes(1 << 16, 5));
+  test::new_threads_allocations = 0;
+  ParallelReader reader({map}, 1);
+  const FilePart part{0, 0, 1 << 16};
+  const Slot slot = MakeSlot(ParallelReader::SlotBytes(part));
+  reader.Read(0, part, slot.get());
+  EXPECT_EQ(reader.Wait(0).code(), StatusCode::kResourceExhausted);
+  test::new_threads_allocations = -1;
 }
 
 TEST_F(ParallelReaderTest, StoppingLeavesMemoryAlone) {

@@ -86,10 +86,13 @@ class FakeSession : public Session {
  public:
   FakeSession(std::atomic<int64_t>& live, std::atomic<int64_t>& bytes, std::vector<TokenId> tokens = {},
               const std::function<void()>& before_io = {}, std::string fingerprint = "fake")
-      : live_(live), bytes_(bytes), before_io_(before_io), fingerprint_(std::move(fingerprint)) {
+      : ids(std::move(tokens)),
+        live_(live),
+        bytes_(bytes),
+        before_io_(before_io),
+        fingerprint_(std::move(fingerprint)) {
     ++live_;
-    bytes_ += kFakeFixedBytes;
-    Add(tokens);
+    bytes_ += memory_bytes();
   }
   ~FakeSession() override {
     --live_;

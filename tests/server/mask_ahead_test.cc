@@ -5,6 +5,7 @@
 #include <new>
 
 #include "gtest/gtest.h"
+#include "support/allocations.h"
 
 namespace dsv4::server {
 namespace {
@@ -25,7 +26,10 @@ struct TokenCounter : Grammar {
         --grammar.hanging;
       }
       if (id == kTooMuch) state = InvalidArgument("too much");
-      if (id == kNoMemory) throw std::bad_alloc();
+      if (id == kNoMemory) {
+        test::allocation_limit.left = 0;  // nor is there any for what is said of it
+        throw std::bad_alloc();
+      }
       ++count;
       return id != kWrong && id != kTooMuch;
     }
@@ -39,6 +43,7 @@ struct TokenCounter : Grammar {
   };
   static constexpr TokenId kSlow = 1, kHang = 2, kWrong = 3, kTooMuch = 4, kNoMemory = 5;
   std::unique_ptr<GrammarMatcher> NewMatcher(CancelFlag flag) const override {
+    test::allocation_limit = {};
     return std::make_unique<Matcher>(*this, flag);
   }
   std::atomic<bool> open = false;
@@ -84,6 +89,7 @@ TEST(MaskAhead, WhereMemoryIsGoneOneSequenceFails) {
   other->Accept(50);
   EXPECT_EQ(Wait(*poor), MaskAhead::State::kFailed);
   EXPECT_EQ(poor->status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(poor->status().message(), "no memory for the grammar of the output");
   EXPECT_EQ(Wait(*other), MaskAhead::State::kReady);
 }
 

@@ -1,13 +1,16 @@
 #include "server/spans.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
 #include "gtest/gtest.h"
 #include "server/trace.h"
+#include "support/allocations.h"
 
 namespace dsv4::server {
 namespace {
@@ -33,6 +36,21 @@ TEST(SpanExporter, KeepsABoundedNumberForACollectorThatDoesNotTakeThem) {
   EXPECT_GE((*exporter)->counts().dropped, 10000u - 4096 - 512);
   EXPECT_EQ((*exporter)->counts().sent, 0u);
   collector.reset();  // what is on its way fails at once
+}
+
+TEST(SpanExporter, AThreadWithoutMemoryDropsAndGoesOn) {
+  test::new_threads_allocations = 0;
+  auto exporter = SpanExporter::Create("http://127.0.0.1:1", "model", nullptr);
+  HttpRequest request{.method = "POST", .path = "/tokenize"};
+  request.note = std::make_shared<RequestNote>();
+  request.note->trace = NewTrace();
+  for (uint64_t i = 1; i <= 2; ++i) {
+    (*exporter)->Add(request, {.status = 200, .complete = true});
+    for (int n = 0; n < 10000 && (*exporter)->counts().dropped < i; ++n)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ((*exporter)->counts().dropped, i);
+  }
+  test::new_threads_allocations = -1;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -343,7 +344,7 @@ class Synthetic : public Source {
                            LoadTimes* times) const {
     const Stopwatch making;
     const auto count = static_cast<int>(devices.size());
-    std::atomic<bool> stopped = false;
+    std::atomic<bool> stopped = false, out_of_memory = false;
     std::vector<Result<Weights>> made(devices.size(), Result<Weights>(Weights{}));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < count; ++rank) {
@@ -353,11 +354,16 @@ class Synthetic : public Source {
           if (rank == 0 && progress && !progress(done, total)) stopped = true;
           return !stopped;
         };
-        made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_, placement_,
-                                    ShardingOf(rank, count), mine);
+        try {
+          made[at] = SyntheticWeights(*devices[at], pool, config_, model_, tight_experts_, placement_,
+                                      ShardingOf(rank, count), mine);
+        } catch (const std::bad_alloc&) {
+          out_of_memory = stopped = true;
+        }
       });
     }
     for (std::thread& thread : threads) thread.join();
+    if (out_of_memory) throw std::bad_alloc();
     Models models;
     for (int rank = 0; rank < count; ++rank) {
       Result<Weights>& weights = made[static_cast<size_t>(rank)];

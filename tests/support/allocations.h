@@ -1,0 +1,33 @@
+// The allocations of a test program whose operator new is count_allocations.h's: counted, and failing on request.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace dsv4::test {
+
+inline std::atomic<int64_t> num_allocations{0}, num_failed_allocations{0};
+
+struct AllocationLimit {
+  int64_t left = -1;  // how many succeed before one fails; negative: all do
+  bool once = false;  // those behind it succeed; else none does
+};
+// Of threads that begin from now on. Threads' own limits begin with it.
+inline std::atomic<int64_t> new_threads_allocations{-1};
+inline thread_local AllocationLimit allocation_limit{.left = new_threads_allocations};
+
+// Counts one. False: it has to fail.
+inline bool MayAllocate() {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  AllocationLimit& limit = allocation_limit;
+  if (limit.left < 0) return true;
+  if (limit.left > 0) {
+    --limit.left;
+    return true;
+  }
+  if (limit.once) limit.left = -1;
+  num_failed_allocations.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+}  // namespace dsv4::test
