@@ -7,14 +7,14 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kAdvanceThreads = 128;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdvanceThreads)
     AdvanceKernel(const int32_t* sampled, int32_t* tokens, int64_t* positions, SequenceView* sequences,
                   int32_t* history, int32_t* counts, int64_t num_sequences, int64_t capacity) {
   AllowNext();
   WaitForPrevious();
-  const int64_t s = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t s = static_cast<int64_t>(blockIdx.x) * kAdvanceThreads + threadIdx.x;
   if (s >= num_sequences || tokens[s] == kIdleToken) return;
   const int32_t id = sampled[s];
   tokens[s] = id;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void AdvanceCuda(const ExecContext& ctx, const AdvanceArgs& a) {
   const int64_t s = a.sampled.dim(0);
-  Launch(ctx, AdvanceKernel, dim3(static_cast<unsigned>(CeilDiv(s, kThreads))), dim3(kThreads), 0,
+  Launch(ctx, AdvanceKernel, dim3(static_cast<unsigned>(CeilDiv(s, kAdvanceThreads))), dim3(kAdvanceThreads), 0,
          a.sampled.i32(), a.tokens.i32(), a.positions.i64(), a.sequences, a.history ? a.history.i32() : nullptr,
          a.history ? a.counts.i32() : nullptr, s, a.history ? a.history.dim(1) : 0);
 }

@@ -6,7 +6,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kBlockRowsThreads = 128;
 
 struct BlockArrays {
   int32_t* tokens;
@@ -15,12 +15,13 @@ struct BlockArrays {
   SequenceView* blocks;
 };
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBlockRowsThreads)
     BlockRowsKernel(const int32_t* tokens, const int64_t* positions, const SequenceView* sequences, BlockArrays out,
                     int64_t num_sequences, int64_t block, int32_t filler) {
   AllowNext();
   WaitForPrevious();
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, s = row / block, i = row % block;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlockRowsThreads + threadIdx.x, s = row / block,
+                i = row % block;
   if (s >= num_sequences) return;
   const int64_t position = positions[s];
   out.tokens[row] = i == 0 ? tokens[s] : filler;
@@ -41,8 +42,9 @@ void BlockRowsCuda(const ExecContext& ctx, const BlockRowsArgs& a) {
   if (s == 0) return;
   const BlockArrays out{.tokens = a.tokens.i32(), .positions = a.positions.i64(), .last = a.last.i64(),
                         .sequence_of = a.sequence_of.i32(), .by_place = a.by_place.i32(), .blocks = a.blocks};
-  Launch(ctx, BlockRowsKernel, dim3(static_cast<unsigned>(CeilDiv(s * a.block, kThreads))), dim3(kThreads), 0,
-         a.step_tokens.i32(), a.step_positions.i64(), a.sequences, out, s, a.block, a.filler);
+  Launch(ctx, BlockRowsKernel, dim3(static_cast<unsigned>(CeilDiv(s * a.block, kBlockRowsThreads))),
+         dim3(kBlockRowsThreads), 0, a.step_tokens.i32(), a.step_positions.i64(), a.sequences, out, s,
+         a.block, a.filler);
 }
 
 }  // namespace dsv4

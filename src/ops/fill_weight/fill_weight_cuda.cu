@@ -6,7 +6,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kFillWeightThreads = 256;
 constexpr int64_t kRun = 16;  // neighbouring columns of one thread (MXFP4 and tight formats: 32)
 
 struct Fill {
@@ -56,11 +56,12 @@ __device__ void FillFp4(const Fill& f, int64_t n, int64_t k) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) FillKernel(Fill f, int64_t runs_per_row, int64_t run) {
+__global__ void __launch_bounds__(kFillWeightThreads) FillKernel(Fill f, int64_t runs_per_row, int64_t run) {
   AllowNext();
   WaitForPrevious();
   const int64_t count = f.rows * runs_per_row;
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = blockIdx.x * int64_t{kFillWeightThreads} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kFillWeightThreads) {
     const int64_t n = i / runs_per_row, k = i % runs_per_row * run;
     if (f.format == WeightFormat::kNvfp4) {
       FillFp4<16>(f, n, k);
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kThreads) FillKernel(Fill f, int64_t runs_per_
   }
   if (f.format != WeightFormat::kFp8Block) return;
   const int64_t scales = CeilDiv(f.rows, kFp8BlockSize) * CeilDiv(f.cols, kFp8BlockSize);
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < scales; i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = blockIdx.x * int64_t{kFillWeightThreads} + threadIdx.x; i < scales;
+       i += int64_t{gridDim.x} * kFillWeightThreads) {
     if (f.scale_dtype == DType::kF8E8M0) {
       f.scales[i] = gpu::E8m0FromExponent(f.fp8_exponent);
     } else {
@@ -106,10 +108,10 @@ void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a) {
                CeilLog2Of(a.std * kFillRange / 448.0f), a.w.exponent_base, a.seed};
   const int64_t run = a.w.format == WeightFormat::kMxfp4 || IsTight(a.w.format) ? kMxfp4BlockSize : kRun;
   const int64_t runs_per_row = CeilDiv(a.w.cols, run);
-  const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kThreads);
+  const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kFillWeightThreads);
   const auto grid = static_cast<unsigned>(blocks < ctx.gpu.multiprocessors * 16 ? blocks
                                                                                 : ctx.gpu.multiprocessors * 16);
-  Launch(ctx, FillKernel, dim3(grid), dim3(kThreads), 0, f, runs_per_row, run);
+  Launch(ctx, FillKernel, dim3(grid), dim3(kFillWeightThreads), 0, f, runs_per_row, run);
 }
 
 }  // namespace dsv4

@@ -8,19 +8,19 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256, kPerThread = 4;
+constexpr int kGatherRowsThreads = 256, kPerThread = 4;
 
 // A row outside x gives NaN.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kGatherRowsThreads)
     GatherRowsKernel(const float* x, const int32_t* rows, float* out, int64_t num_rows, int64_t width) {
   AllowNext();
   WaitForPrevious();
   const int64_t from = rows[blockIdx.y];
   const bool inside = from >= 0 && from < num_rows;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPerThread + threadIdx.x;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGatherRowsThreads * kPerThread + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
-    const int64_t i = first + k * kThreads;
+    const int64_t i = first + k * kGatherRowsThreads;
     if (i < width) out[blockIdx.y * width + i] = inside ? x[from * width + i] : __int_as_float(0x7FFFFFFF);
   }
 }
@@ -32,9 +32,9 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a) {
   if (num_rows == 0) return;
   const int64_t width = a.out.num_elements() / num_rows;
   for (int64_t done = 0; done < num_rows; done += kMostRows) {
-    const dim3 grid(static_cast<unsigned>(CeilDiv(width, kThreads * kPerThread)),
+    const dim3 grid(static_cast<unsigned>(CeilDiv(width, kGatherRowsThreads * kPerThread)),
                     static_cast<unsigned>(std::min(kMostRows, num_rows - done)));
-    Launch(ctx, GatherRowsKernel, grid, dim3(kThreads), 0, a.x.f32(), a.rows.i32() + done,
+    Launch(ctx, GatherRowsKernel, grid, dim3(kGatherRowsThreads), 0, a.x.f32(), a.rows.i32() + done,
            a.out.f32() + done * width, a.x.dim(0), width);
   }
 }

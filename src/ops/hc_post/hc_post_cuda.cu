@@ -5,11 +5,11 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kHcPostThreads = 256;
 
 // A thread owns four columns of a token in every stream.
 template <int kStreams>
-__global__ void __launch_bounds__(kThreads) HcPostKernel(const float* y, const float* post, const float* comb,
+__global__ void __launch_bounds__(kHcPostThreads) HcPostKernel(const float* y, const float* post, const float* comb,
                                                          float* streams, int num_streams, int d, bool vector) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
   __shared__ float mixes[kMost + kMost * kMost];
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) HcPostKernel(const float* y, const f
   const int64_t t = blockIdx.y;
   if (static_cast<int>(threadIdx.x) < h) mixes[threadIdx.x] = post[t * h + threadIdx.x];
   if (static_cast<int>(threadIdx.x) < h * h) mixes[h + threadIdx.x] = comb[t * h * h + threadIdx.x];
-  const int column = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 4,
+  const int column = (static_cast<int>(blockIdx.x) * kHcPostThreads + static_cast<int>(threadIdx.x)) * 4,
             count = d - column;
   float* at = streams + t * h * d + column;
   hc::Four in_y, old[kMost], out[kMost];
@@ -56,9 +56,9 @@ void HcPostCuda(const ExecContext& ctx, const HcPostArgs& a) {
   const bool vector = d % 4 == 0 && hc::Aligned(a.y.data, 16) && hc::Aligned(a.streams.data, 16);
   const auto kernel = h == 4 ? HcPostKernel<4> : HcPostKernel<0>;
   for (int64_t done = 0; done < num_tokens; done += kMostRows) {
-    const dim3 grid(static_cast<unsigned>(CeilDiv(d, 4 * kThreads)),
+    const dim3 grid(static_cast<unsigned>(CeilDiv(d, 4 * kHcPostThreads)),
                     static_cast<unsigned>(std::min(kMostRows, num_tokens - done)));
-    Launch(ctx, kernel, grid, dim3(kThreads), 0, a.y.f32() + done * d, a.post.f32() + done * h,
+    Launch(ctx, kernel, grid, dim3(kHcPostThreads), 0, a.y.f32() + done * d, a.post.f32() + done * h,
            a.comb.f32() + done * h * h, a.streams.f32() + done * h * d, h, d, vector);
   }
 }

@@ -8,7 +8,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPackWeightThreads = 256;
 
 // Sources lie as in the file: `Bytes` (a power of two, at most 16) from any address.
 template <int Bytes>
@@ -126,13 +126,15 @@ __device__ __forceinline__ void PackBf16Lane(const PackSource& source, int64_t n
 }
 
 // A warp packs a tile at a time.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPackWeightThreads)
     PackTilesKernel(PackSource s, int tight_shift, uint8_t* codes, int64_t tile_bytes, int64_t num_tiles) {
   AllowNext();
   WaitForPrevious();
   const int lane = threadIdx.x % 32;
-  const int64_t across = CeilDiv(s.w.cols, kTileCols64), step = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32; i < num_tiles; i += step) {
+  const int64_t across = CeilDiv(s.w.cols, kTileCols64),
+                step = static_cast<int64_t>(gridDim.x) * (kPackWeightThreads / 32);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * (kPackWeightThreads / 32) + threadIdx.x / 32;
+       i < num_tiles; i += step) {
     const int64_t n = i / across * kTileRows16, k = i % across * kTileCols64;
     uint8_t* tile = codes + i * tile_bytes;
     switch (s.w.format) {
@@ -147,10 +149,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(PackSource s, uint32_t* scales, int64_t count) {
+__global__ void __launch_bounds__(kPackWeightThreads)
+    PackFp8ScalesKernel(PackSource s, uint32_t* scales, int64_t count) {
   AllowNext();
   WaitForPrevious();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPackWeightThreads + threadIdx.x;
   if (i >= count) return;
   const int64_t across = CeilDiv(s.w.cols, kFp8BlockSize), row = s.w.scale_row_offset + i / across * kTileRows16;
   const uint8_t* p = s.w.block_scale + row / kFp8BlockSize * s.scale_stride;
@@ -170,13 +173,14 @@ __global__ void __launch_bounds__(kThreads) PackFp8ScalesKernel(PackSource s, ui
 
 void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a) {
   const int64_t num_tiles = CeilDiv(a.w.rows, kTileRows16) * CeilDiv(a.w.cols, kTileCols64);
-  const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kThreads / 32), int64_t{8} * ctx.gpu.multiprocessors);
+  const int64_t blocks = std::min<int64_t>(CeilDiv(num_tiles, kPackWeightThreads / 32),
+                                           int64_t{8} * ctx.gpu.multiprocessors);
   const PackSource source{a.w, RowStride(a), ScaleStride(a)};
-  Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, source,
+  Launch(ctx, PackTilesKernel, dim3(static_cast<unsigned>(blocks)), dim3(kPackWeightThreads), 0, source,
          IsTight(a.w.format) ? TightShift(a.w) : 0, a.codes, TileBytes(a.w.format), num_tiles);
   const int64_t num_scales = PackedScaleBytes(a.w) / 4;
-  Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kThreads))), dim3(kThreads), 0,
-         source, reinterpret_cast<uint32_t*>(a.block_scale), num_scales);
+  Launch(ctx, PackFp8ScalesKernel, dim3(static_cast<unsigned>(CeilDiv(num_scales, kPackWeightThreads))),
+         dim3(kPackWeightThreads), 0, source, reinterpret_cast<uint32_t*>(a.block_scale), num_scales);
 }
 
 }  // namespace dsv4

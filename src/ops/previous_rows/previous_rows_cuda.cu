@@ -8,15 +8,15 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kPreviousRowsThreads = 128;
 
 // A thread carries one column through a sequence's tokens, in order: it has read the ring when it writes there.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kPreviousRowsThreads)
     PreviousRowsKernel(const float* x, float* y, const SequenceView* sequences, int64_t offset, int64_t slots,
                        int64_t width) {
   AllowNext();
   WaitForPrevious();
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kPreviousRowsThreads + threadIdx.x;
   if (column >= width) return;
   const SequenceView seq = sequences[blockIdx.y];
   float* ring = reinterpret_cast<float*>(seq.fixed + offset) + column;
@@ -36,9 +36,9 @@ void PreviousRowsCuda(const ExecContext& ctx, const PreviousRowsArgs& a) {
   const Tensor& any = a.x ? a.x : a.y;
   if (any.dim(0) == 0 || a.num_sequences == 0) return;
   const int64_t width = any.num_elements() / any.dim(0);
-  const dim3 grid(static_cast<unsigned>(CeilDiv(width, kThreads)), static_cast<unsigned>(a.num_sequences));
-  Launch(ctx, PreviousRowsKernel, grid, dim3(kThreads), 0, a.x ? a.x.f32() : nullptr, a.y ? a.y.f32() : nullptr,
-         a.sequences, a.offset, a.slots, width);
+  const dim3 grid(static_cast<unsigned>(CeilDiv(width, kPreviousRowsThreads)), static_cast<unsigned>(a.num_sequences));
+  Launch(ctx, PreviousRowsKernel, grid, dim3(kPreviousRowsThreads), 0, a.x ? a.x.f32() : nullptr,
+         a.y ? a.y.f32() : nullptr, a.sequences, a.offset, a.slots, width);
 }
 
 }  // namespace dsv4

@@ -6,14 +6,14 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRmsNormThreads = 256;
 
 // One block a row. The order of the sum depends on D only.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRmsNormThreads)
     RmsNormKernel(const float* x, const float* weight, float* y, int64_t d, float eps) {
   AllowNext();
   // The weights may be in memory only, and nothing is known of x yet.
-  for (int64_t i = 32 * static_cast<int64_t>(threadIdx.x); weight != nullptr && i < d; i += 32 * kThreads) {
+  for (int64_t i = 32 * static_cast<int64_t>(threadIdx.x); weight != nullptr && i < d; i += 32 * kRmsNormThreads) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + i));
   }
   WaitForPrevious();
@@ -21,17 +21,17 @@ __global__ void __launch_bounds__(kThreads)
   float* out = y + blockIdx.x * d;
   float square = 0;
 #pragma unroll 8
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) square += row[i] * row[i];
-  square = BlockSum<kThreads>(square);
+  for (int64_t i = threadIdx.x; i < d; i += kRmsNormThreads) square += row[i] * row[i];
+  square = BlockSum<kRmsNormThreads>(square);
   const float scale = rsqrtf(square / static_cast<float>(d) + eps);
 #pragma unroll 8
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) out[i] = row[i] * scale * (weight ? weight[i] : 1.0f);
+  for (int64_t i = threadIdx.x; i < d; i += kRmsNormThreads) out[i] = row[i] * scale * (weight ? weight[i] : 1.0f);
 }
 
 }  // namespace
 
 void RmsNormCuda(const ExecContext& ctx, const RmsNormArgs& a) {
-  Launch(ctx, RmsNormKernel, dim3(static_cast<unsigned>(a.x.dim(0))), dim3(kThreads), 0, a.x.f32(),
+  Launch(ctx, RmsNormKernel, dim3(static_cast<unsigned>(a.x.dim(0))), dim3(kRmsNormThreads), 0, a.x.f32(),
          a.weight ? a.weight.f32() : nullptr, a.y.f32(), a.x.dim(1), a.eps);
 }
 

@@ -10,7 +10,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRoundActivationThreads = 256;
 
 // The arithmetic of tensor/codec/activation.h, operation by operation: results are bit-equal.
 
@@ -37,11 +37,11 @@ __device__ __forceinline__ float Exp2OfCeilLog2(float x) {  // for x > 0; infini
 }
 
 // A warp a block of 128 columns.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRoundActivationThreads)
     RoundFp8Kernel(const float* x, float* y, int64_t k_dim, int64_t num_blocks) {
   AllowNext();
   WaitForPrevious();
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * (kRoundActivationThreads / 32) + threadIdx.x / 32;
   if (block >= num_blocks) return;
   const int64_t across = (k_dim + 127) / 128, row = block / across, begin = (block - row * across) * 128;
   const float* in = x + row * k_dim;
@@ -63,18 +63,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block a row: its scale first, then half a warp a block of 16 columns.
-__global__ void __launch_bounds__(kThreads) RoundNvfp4Kernel(const float* x, float* y, int64_t k_dim) {
+__global__ void __launch_bounds__(kRoundActivationThreads) RoundNvfp4Kernel(const float* x, float* y, int64_t k_dim) {
   AllowNext();
   WaitForPrevious();
   const float* in = x + blockIdx.x * k_dim;
   float* out = y + blockIdx.x * k_dim;
-  const Nvfp4RowScale row = Nvfp4RowScaleOf<kThreads>(in, k_dim);
+  const Nvfp4RowScale row = Nvfp4RowScaleOf<kRoundActivationThreads>(in, k_dim);
   if (row.empty()) {
     const float fill = row.has_nan ? __uint_as_float(0x7FC00000u) : 0.0f;
-    for (int64_t k = threadIdx.x; k < k_dim; k += kThreads) out[k] = fill;
+    for (int64_t k = threadIdx.x; k < k_dim; k += kRoundActivationThreads) out[k] = fill;
     return;
   }
-  for (int64_t first = 0; first < k_dim; first += kThreads) {
+  for (int64_t first = 0; first < k_dim; first += kRoundActivationThreads) {
     const int64_t k = first + threadIdx.x;
     const float v = k < k_dim ? in[k] : 0.0f;
     const float scale = RoundToE4m3(Nvfp4BlockScale(v, row.global)) * row.global;
@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(kThreads) RoundNvfp4Kernel(const float* x, flo
   }
 }
 
-__global__ void __launch_bounds__(kThreads) CopyKernel(const float* x, float* y, int64_t n) {
+__global__ void __launch_bounds__(kRoundActivationThreads) CopyKernel(const float* x, float* y, int64_t n) {
   AllowNext();
   WaitForPrevious();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRoundActivationThreads + threadIdx.x;
   if (i < n) y[i] = x[i];
 }
 
@@ -98,12 +98,13 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
   switch (a.mode) {
     case ActivationDtype::kFp8: {
       const int64_t num_blocks = rows * ((k_dim + 127) / 128);
-      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kThreads / 32), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim,
-             num_blocks);
+      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kRoundActivationThreads / 32),
+             dim3(kRoundActivationThreads), 0, a.x.f32(), a.y.f32(), k_dim, num_blocks);
       return;
     }
     case ActivationDtype::kNvfp4:
-      Launch(ctx, RoundNvfp4Kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, a.x.f32(), a.y.f32(), k_dim);
+      Launch(ctx, RoundNvfp4Kernel, dim3(static_cast<unsigned>(rows)), dim3(kRoundActivationThreads), 0,
+             a.x.f32(), a.y.f32(), k_dim);
       return;
     case ActivationDtype::kNative:
     case ActivationDtype::kF32:
@@ -111,7 +112,8 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
     case ActivationDtype::kInt16:
     case ActivationDtype::kInt24:
       if (a.x.data == a.y.data) return;
-      Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kThreads), dim3(kThreads), 0, a.x.f32(), a.y.f32(), rows * k_dim);
+      Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kRoundActivationThreads), dim3(kRoundActivationThreads),
+             0, a.x.f32(), a.y.f32(), rows * k_dim);
       return;
   }
 }

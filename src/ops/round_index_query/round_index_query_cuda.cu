@@ -7,14 +7,14 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRoundIndexQueryThreads = 256;
 
 // One warp a head: rotation in registers, blocks of 32 channels are the lanes.
 template <int Parts>
-__global__ void __launch_bounds__(kThreads) RotateAndRoundKernel(float* q, int64_t heads) {
+__global__ void __launch_bounds__(kRoundIndexQueryThreads) RotateAndRoundKernel(float* q, int64_t heads) {
   AllowNext();
   WaitForPrevious();
-  const int64_t head = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int64_t head = (static_cast<int64_t>(blockIdx.x) * kRoundIndexQueryThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   if (head >= heads) return;
   float* row = q + head * 32 * Parts;
@@ -30,19 +30,20 @@ __global__ void __launch_bounds__(kThreads) RotateAndRoundKernel(float* q, int64
 }
 
 // Any power of two.
-__global__ void __launch_bounds__(kThreads) RotateAndRoundAnyKernel(float* q, int64_t heads, RowFormat f) {
+__global__ void __launch_bounds__(kRoundIndexQueryThreads)
+    RotateAndRoundAnyKernel(float* q, int64_t heads, RowFormat f) {
   AllowNext();
   WaitForPrevious();
-  const int64_t head = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int64_t head = (static_cast<int64_t>(blockIdx.x) * kRoundIndexQueryThreads + threadIdx.x) / 32;
   if (head >= heads) return;
   gpu::HadamardWarp(q + head * f.dim, static_cast<int>(f.dim), threadIdx.x % 32);
   gpu::RoundRowWarp(f, q + head * f.dim, threadIdx.x % 32);
 }
 
-__global__ void __launch_bounds__(kThreads) RoundBf16Kernel(float* x, int64_t n) {
+__global__ void __launch_bounds__(kRoundIndexQueryThreads) RoundBf16Kernel(float* x, int64_t n) {
   AllowNext();
   WaitForPrevious();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRoundIndexQueryThreads + threadIdx.x;
   if (i < n) x[i] = gpu::RoundToBf16(x[i]);
 }
 
@@ -51,15 +52,17 @@ __global__ void __launch_bounds__(kThreads) RoundBf16Kernel(float* x, int64_t n)
 void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a) {
   if (a.dtype == IndexDtype::kF32) return;
   const int64_t heads = a.q.dim(0) * a.q.dim(1), di = a.q.dim(2);
-  const auto blocks = [](int64_t threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); };
+  const auto blocks = [](int64_t threads) {
+    return dim3(static_cast<unsigned>((threads + kRoundIndexQueryThreads - 1) / kRoundIndexQueryThreads));
+  };
   if (a.dtype == IndexDtype::kBf16) {
-    Launch(ctx, RoundBf16Kernel, blocks(heads * di), dim3(kThreads), 0, a.q.f32(), heads * di);
+    Launch(ctx, RoundBf16Kernel, blocks(heads * di), dim3(kRoundIndexQueryThreads), 0, a.q.f32(), heads * di);
   } else if (di == 128) {
-    Launch(ctx, RotateAndRoundKernel<4>, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads);
+    Launch(ctx, RotateAndRoundKernel<4>, blocks(heads * 32), dim3(kRoundIndexQueryThreads), 0, a.q.f32(), heads);
   } else if (di == 32) {
-    Launch(ctx, RotateAndRoundKernel<1>, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads);
+    Launch(ctx, RotateAndRoundKernel<1>, blocks(heads * 32), dim3(kRoundIndexQueryThreads), 0, a.q.f32(), heads);
   } else {
-    Launch(ctx, RotateAndRoundAnyKernel, blocks(heads * 32), dim3(kThreads), 0, a.q.f32(), heads,
+    Launch(ctx, RotateAndRoundAnyKernel, blocks(heads * 32), dim3(kRoundIndexQueryThreads), 0, a.q.f32(), heads,
            IndexKeyFormat(a.dtype, di));
   }
 }

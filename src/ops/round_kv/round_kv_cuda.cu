@@ -6,13 +6,13 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRoundKvThreads = 256;
 
 // One warp a block of 64 channels (the scale's block) or, behind those, 64 channels of BF16.
-__global__ void __launch_bounds__(kThreads) RoundKvKernel(float* kv, int64_t rows, int parts, RowFormat f) {
+__global__ void __launch_bounds__(kRoundKvThreads) RoundKvKernel(float* kv, int64_t rows, int parts, RowFormat f) {
   AllowNext();
   WaitForPrevious();
-  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kRoundKvThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   const int64_t row = warp / parts, part = warp - row * parts;
   if (row >= rows) return;
@@ -37,8 +37,8 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a) {
   const int64_t parts = (nope + kKvScaleBlock - 1) / kKvScaleBlock +
                         (a.format.dim - nope + kKvScaleBlock - 1) / kKvScaleBlock;
   const int64_t warps = a.kv.dim(0) * parts;
-  Launch(ctx, RoundKvKernel, dim3(static_cast<unsigned>((warps * 32 + kThreads - 1) / kThreads)), dim3(kThreads), 0,
-         a.kv.f32(), a.kv.dim(0), static_cast<int>(parts), a.format);
+  Launch(ctx, RoundKvKernel, dim3(static_cast<unsigned>((warps * 32 + kRoundKvThreads - 1) / kRoundKvThreads)),
+         dim3(kRoundKvThreads), 0, a.kv.f32(), a.kv.dim(0), static_cast<int>(parts), a.format);
 }
 
 }  // namespace dsv4

@@ -12,12 +12,12 @@ using router::SqrtSoftplus;
 using router::WarpLargest;
 using router::WarpWeight;
 
-constexpr int kWarps = 8, kThreads = kWarps * 32;
+constexpr int kWarps = 8, kRouterThreads = kWarps * 32;
 
 // One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its
 // lane i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
 template <int PerThread, int PerLane>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRouterThreads)
     RouterKernel(const float* logits, const float* bias, const int32_t* hash_table, const int32_t* tokens,
                  float scaling, int32_t* experts, float* weights, int num_experts, int count, int64_t vocabulary,
                  int always) {
@@ -89,7 +89,7 @@ template <int PerThread>
 void Run(const ExecContext& ctx, const RouterArgs& a) {
   const int64_t count = a.experts.dim(1) - (a.always >= 0 ? 1 : 0);
   Launch(ctx, count <= 8 ? RouterKernel<PerThread, 2> : RouterKernel<PerThread, 8>,
-         dim3(static_cast<unsigned>(a.logits.dim(0))), dim3(kThreads), 0, a.logits.f32(),
+         dim3(static_cast<unsigned>(a.logits.dim(0))), dim3(kRouterThreads), 0, a.logits.f32(),
          a.bias ? a.bias.f32() : nullptr, a.hash_table ? a.hash_table.i32() : nullptr,
          a.tokens ? a.tokens.i32() : nullptr, a.scaling_factor, a.experts.i32(), a.weights.f32(),
          static_cast<int>(a.logits.dim(1)), static_cast<int>(count), a.hash_table ? a.hash_table.dim(0) : 0,

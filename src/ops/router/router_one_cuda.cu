@@ -16,7 +16,7 @@ namespace router {
 
 namespace {
 
-constexpr int kThreads = 32 * kSegments;
+constexpr int kRouterOneThreads = 32 * kSegments;
 constexpr int kTileBytes = static_cast<int>(TileBytes(kFormat)), kXBytes = tile_linear::kOneTokenTile;
 constexpr int kEarly = 4;      // tiles of which a warp has the weights in registers before x is there
 constexpr int kOctets = kMaxTiles * 8 / 32;  // eight numbers of x each, of a lane
@@ -66,7 +66,7 @@ struct WarpColumns {
 
 // kTokens: room, at least as much as there are tokens.
 template <int kTokens>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThreads)
     RouteOneKernel(const __grid_constant__ OneParams a) {
   using Products = tile_linear::OneTokenTiles<kFormat, kTokens>;
   constexpr int kXTile = Products::kTile;
@@ -202,9 +202,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
 
 template <int kTokens>
 void LaunchRouteOne(const ExecContext& ctx, const OneParams& params) {
-  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel<kTokens>), kBlocks, kBlocks, kThreads,
-                               SharedBytes(MostTiles(kTokens), kTokens)) > 0);
-  Launch(ctx, RouteOneKernel<kTokens>, dim3(kBlocks), dim3(kThreads),
+  DSV4_CHECK(MaxActiveClusters(ctx, reinterpret_cast<const void*>(RouteOneKernel<kTokens>), kBlocks, kBlocks,
+                               kRouterOneThreads, SharedBytes(MostTiles(kTokens), kTokens)) > 0);
+  Launch(ctx, RouteOneKernel<kTokens>, dim3(kBlocks), dim3(kRouterOneThreads),
          SharedBytes(TilesOfSegment(params.tile_cols), kTokens), params);
 }
 

@@ -14,11 +14,11 @@ namespace {
 
 constexpr int kHeads = 8;   // heads of a block, one a warp
 constexpr int kTile = 16;   // rows in shared memory at a time
-constexpr int kThreads = 32 * kHeads;
+constexpr int kSparseAttentionThreads = 32 * kHeads;
 
 // Parts: channels of a lane, Dh <= 32 * Parts. Sums run over tiles in the list's order, whatever T and N are.
 template <int Parts>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSparseAttentionThreads)
     AttendAnyKernel(const float* q, const float* kv, const float* sink, float* out, int num_heads, int dh, float scale,
                     const __grid_constant__ gpu::AttentionView v) {
   extern __shared__ float rows[];  // [kTile, dh]
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   if (list.picks != nullptr) {
     if (threadIdx.x == 0) num_picks = list.num_compressed;
     __syncthreads();
-    for (int i = threadIdx.x; i < list.num_compressed; i += kThreads) {
+    for (int i = threadIdx.x; i < list.num_compressed; i += kSparseAttentionThreads) {
       if (list.picks[i] < 0) atomicMin(&num_picks, i);
     }
     __syncthreads();
@@ -106,8 +106,8 @@ void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   const dim3 grid(static_cast<unsigned>(a.q.dim(0)), static_cast<unsigned>((num_heads + kHeads - 1) / kHeads));
   const auto launch = [&](auto kernel) {
-    Launch(ctx, kernel, grid, dim3(kThreads), static_cast<size_t>(kTile * dh) * sizeof(float), a.q.f32(), a.kv.f32(),
-           a.sink.f32(), a.out.f32(), num_heads, dh, scale, gpu::ViewOf(a));
+    Launch(ctx, kernel, grid, dim3(kSparseAttentionThreads), static_cast<size_t>(kTile * dh) * sizeof(float),
+           a.q.f32(), a.kv.f32(), a.sink.f32(), a.out.f32(), num_heads, dh, scale, gpu::ViewOf(a));
   };
   if (dh <= 128) {
     launch(AttendAnyKernel<4>);

@@ -9,13 +9,13 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kSwigluThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) SwigluKernel(const float* gate, const float* up, const float* weight,
+__global__ void __launch_bounds__(kSwigluThreads) SwigluKernel(const float* gate, const float* up, const float* weight,
                                                          float limit, float* y, int64_t rows, int64_t f) {
   AllowNext();
   WaitForPrevious();
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t column = int64_t{blockIdx.x} * kSwigluThreads + threadIdx.x;
   if (column >= f) return;
   for (int64_t r = blockIdx.y; r < rows; r += gridDim.y) {
     const int64_t i = r * f + column;
@@ -25,13 +25,13 @@ __global__ void __launch_bounds__(kThreads) SwigluKernel(const float* gate, cons
 }
 
 // As blocks of FP16 numbers: a warp takes four tokens x 64 columns, a lane what lies in 16 bytes of a block.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSwigluThreads)
     SwigluBlocksKernel(const float* gate, const float* up, float limit, uint8_t* blocks, int rows, int f) {
   AllowNext();
   WaitForPrevious();
   const int lane = static_cast<int>(threadIdx.x % 32), row_blocks8 = (rows + 7) / 8;
   const int r = static_cast<int>(blockIdx.y) * 4 + lane / 8,
-            column = (static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32) * 64;
+            column = (static_cast<int>(blockIdx.x) * (kSwigluThreads / 32) + static_cast<int>(threadIdx.x) / 32) * 64;
   if (r >= rows || column >= f) return;
   const int64_t from = static_cast<int64_t>(r) * f + column + 2 * (lane % 8);
   uint32_t pairs[4];
@@ -51,16 +51,16 @@ __global__ void __launch_bounds__(kThreads)
 void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a) {
   const int64_t rows = a.gate.dim(0), f = a.gate.dim(1);
   if (a.y_blocks != nullptr) {
-    const dim3 blocks(static_cast<unsigned>((f + 2 * kThreads - 1) / (2 * kThreads)),
+    const dim3 blocks(static_cast<unsigned>((f + 2 * kSwigluThreads - 1) / (2 * kSwigluThreads)),
                       static_cast<unsigned>((rows + 3) / 4));
-    Launch(ctx, SwigluBlocksKernel, blocks, dim3(kThreads), 0, a.gate.f32(), a.up.f32(), a.limit, a.y_blocks,
+    Launch(ctx, SwigluBlocksKernel, blocks, dim3(kSwigluThreads), 0, a.gate.f32(), a.up.f32(), a.limit, a.y_blocks,
            static_cast<int>(rows), static_cast<int>(f));
     return;
   }
-  const dim3 grid(static_cast<unsigned>((f + kThreads - 1) / kThreads),
+  const dim3 grid(static_cast<unsigned>((f + kSwigluThreads - 1) / kSwigluThreads),
                   static_cast<unsigned>(std::min<int64_t>(rows, 32768)));
-  Launch(ctx, SwigluKernel, grid, dim3(kThreads), 0, a.gate.f32(), a.up.f32(), a.weight ? a.weight.f32() : nullptr,
-         a.limit, a.y.f32(), rows, f);
+  Launch(ctx, SwigluKernel, grid, dim3(kSwigluThreads), 0, a.gate.f32(), a.up.f32(),
+         a.weight ? a.weight.f32() : nullptr, a.limit, a.y.f32(), rows, f);
 }
 
 }  // namespace dsv4

@@ -6,11 +6,11 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kWindowAppendThreads = 256;
 
 // One block a token of the step; those whose slots later tokens of their sequence take, and those
 // that their sequence leaves out, do nothing.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kWindowAppendThreads)
     WindowAppendKernel(const float* kv, LayerLayout layer, const SequenceView* sequences, const int32_t* sequence_of,
                        const int64_t* positions) {
   AllowNext();
@@ -20,14 +20,14 @@ __global__ void __launch_bounds__(kThreads)
   if (t < s.begin || t >= s.end || t < s.end - layer.window_slots) return;
   const gpu::RowPointer to = gpu::WindowRow(layer, s, positions[t]);
   gpu::EncodeRowWarp(layer.window_row, kv + t * layer.window_row.dim, to.data, to.scale, threadIdx.x % 32,
-                     threadIdx.x / 32, kThreads / 32);
+                     threadIdx.x / 32, kWindowAppendThreads / 32);
 }
 
 }  // namespace
 
 void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a) {
-  Launch(ctx, WindowAppendKernel, dim3(static_cast<unsigned>(a.cache.num_tokens)), dim3(kThreads), 0, a.kv.f32(),
-         *a.cache.layer, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
+  Launch(ctx, WindowAppendKernel, dim3(static_cast<unsigned>(a.cache.num_tokens)), dim3(kWindowAppendThreads),
+         0, a.kv.f32(), *a.cache.layer, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
 }
 
 }  // namespace dsv4

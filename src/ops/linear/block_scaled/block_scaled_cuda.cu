@@ -21,14 +21,14 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kBlockScaledThreads = 256;
 
 // A warp a tile: lane 4 g + t owns rows g and g + 8, columns 16 t .. 16 t + 15.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBlockScaledThreads)
     UnpackKernel(const uint8_t* tiles, uint8_t* codes, uint8_t* scales, int64_t row_tiles, int64_t col_tiles) {
   AllowNext();
   WaitForPrevious();
-  const int64_t tile = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * (kBlockScaledThreads / 32) + threadIdx.x / 32;
   if (tile >= row_tiles * col_tiles) return;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint8_t* from = tiles + tile * TileBytes(WeightFormat::kNvfp4);
@@ -44,17 +44,17 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block a row: its global scale first, then half a warp a block of 16 columns.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBlockScaledThreads)
     QuantiseKernel(const float* x, int64_t k_dim, uint8_t* codes, uint8_t* scales, float* row_scale) {
   AllowNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
   const float* in = x + row * k_dim;
-  const Nvfp4RowScale of_row = Nvfp4RowScaleOf<kThreads>(in, k_dim);
+  const Nvfp4RowScale of_row = Nvfp4RowScaleOf<kBlockScaledThreads>(in, k_dim);
   const float global = of_row.global;
   const bool empty = of_row.empty();
   if (threadIdx.x == 0) row_scale[row] = of_row.has_nan ? __uint_as_float(0x7FC00000u) : empty ? 0.0f : global;
-  for (int64_t first = 0; first < k_dim; first += kThreads) {
+  for (int64_t first = 0; first < k_dim; first += kBlockScaledThreads) {
     const int64_t k = first + threadIdx.x;
     const float v = k < k_dim && !empty ? in[k] : 0.0f;
     const float wanted = Nvfp4BlockScale(v, global);
@@ -69,11 +69,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) ScaleRowsKernel(float* y, const float* row_scale, int64_t rows) {
+__global__ void __launch_bounds__(kBlockScaledThreads) ScaleRowsKernel(float* y, const float* row_scale, int64_t rows) {
   AllowNext();
   WaitForPrevious();
   const float s = row_scale[blockIdx.x];
-  const int64_t n = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  const int64_t n = static_cast<int64_t>(blockIdx.y) * kBlockScaledThreads + threadIdx.x;
   if (n < rows) y[blockIdx.x * rows + n] *= s;
 }
 
@@ -98,8 +98,8 @@ void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const Block
     if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
       NoteCudaError(ctx, e, "clear scales");
   }
-  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kThreads / 32)), dim3(kThreads), 0, w.codes, out.codes,
-         out.scales, row_tiles, col_tiles);
+  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kBlockScaledThreads / 32)),
+         dim3(kBlockScaledThreads), 0, w.codes, out.codes, out.scales, row_tiles, col_tiles);
 }
 
 void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,
@@ -110,7 +110,7 @@ void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tok
     if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
       NoteCudaError(ctx, e, "clear scales");
   }
-  Launch(ctx, QuantiseKernel, dim3(static_cast<unsigned>(num_tokens)), dim3(kThreads), 0, x, cols, out.codes,
+  Launch(ctx, QuantiseKernel, dim3(static_cast<unsigned>(num_tokens)), dim3(kBlockScaledThreads), 0, x, cols, out.codes,
          out.scales, row_scale);
 }
 
@@ -288,8 +288,8 @@ bool BlockScaledLinear(const ExecContext& ctx, const Tensor& in, const QuantTens
   if (!product.Run(s.handle, algo->second, p.factors, p.w.codes, p.x.codes, y.f32(), p.workspace, StreamOf(ctx))) {
     NoteCudaError(ctx, cudaErrorUnknown, "cuBLASLt's NVFP4 product");
   }
-  Launch(ctx, ScaleRowsKernel, dim3(static_cast<unsigned>(t), Blocks(n, kThreads)), dim3(kThreads), 0, y.f32(),
-         p.row_scale, n);
+  Launch(ctx, ScaleRowsKernel, dim3(static_cast<unsigned>(t), Blocks(n, kBlockScaledThreads)),
+         dim3(kBlockScaledThreads), 0, y.f32(), p.row_scale, n);
   return true;
 }
 

@@ -10,14 +10,15 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int kThreads = 256, kTokens = 4;
+constexpr int kF32RowsThreads = 256, kTokens = 4;
 
 // F32 weights as they lie in the file: a warp a row and four tokens, in float32 throughout.
-__global__ void __launch_bounds__(kThreads) F32LinearKernel(const float* x, const float* w, float* y, int num_tokens,
-                                                            int rows, int rows_per_group, int cols, int64_t x_stride) {
+__global__ void __launch_bounds__(kF32RowsThreads)
+    F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group,
+                    int cols, int64_t x_stride) {
   AllowNext();
   const int lane = threadIdx.x % 32,
-            n = static_cast<int>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+            n = static_cast<int>(blockIdx.x) * (kF32RowsThreads / 32) + static_cast<int>(threadIdx.x) / 32;
   if (n >= rows) return;
   WaitForPrevious();
   const float* row = w + static_cast<int64_t>(n) * cols;
@@ -46,9 +47,9 @@ void F32Linear(const ExecContext& ctx, const LinearArgs& a, const LinearPart& pa
   const int64_t num_tokens = a.x.dim(0);
   if (num_tokens == 0 || w.rows == 0) return;
   DSV4_CHECK(w.layout == WeightLayout::kRows);
-  const dim3 grid(static_cast<unsigned>(CeilDiv(w.rows, kThreads / 32)),
+  const dim3 grid(static_cast<unsigned>(CeilDiv(w.rows, kF32RowsThreads / 32)),
                   static_cast<unsigned>(std::min<int64_t>(CeilDiv(num_tokens, kTokens), 1024)));
-  Launch(ctx, F32LinearKernel, grid, dim3(kThreads), 0, a.x.f32(), reinterpret_cast<const float*>(w.codes),
+  Launch(ctx, F32LinearKernel, grid, dim3(kF32RowsThreads), 0, a.x.f32(), reinterpret_cast<const float*>(w.codes),
          part.y.f32(), static_cast<int>(num_tokens), static_cast<int>(w.rows), static_cast<int>(w.rows / a.groups),
          static_cast<int>(w.cols), a.groups * w.cols);
 }
