@@ -155,6 +155,8 @@ class PrefixCache {
   void AddText(Node* node, std::string_view key, std::span<const TokenId> more);
   void AddSnapshot(Node* node, std::shared_ptr<const KvSnapshot> snapshot);
   void DropSnapshot(Node* node);
+  using Word = void (CutWatcher::*)(CutPlace, std::span<const TokenId>);
+  void Tell(Word word, CutPlace place, const Node& node) const;
   void DropFile(Node* node, bool remove);
   void ForgetFile(Node* node);
   void PruneNode(Node* node);

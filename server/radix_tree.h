@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,19 +30,20 @@ class RadixTree {
   Node& root() { return root_; }
   const Node& root() const { return root_; }
 
-  // The node of `key`, made if there is none.
+  // The node of `key`, made if there is none. Where memory runs out the values stay where they are.
   Node* Insert(std::span<const Symbol> key) {
     Node* node = &root_;
     while (node->depth < key.size()) {
       const std::span<const Symbol> rest = key.subspan(node->depth);
-      auto& place = node->children[rest.front()];
-      if (place == nullptr) {
-        place = std::make_unique<Node>();
-        place->parent = node;
-        place->edge.assign(rest.begin(), rest.end());
-        place->depth = key.size();
-        return place.get();
+      const auto found = node->children.find(rest.front());
+      if (found == node->children.end()) {
+        auto leaf = std::make_unique<Node>();
+        leaf->parent = node;
+        leaf->edge.assign(rest.begin(), rest.end());
+        leaf->depth = key.size();
+        return node->children.emplace(rest.front(), std::move(leaf)).first->second.get();
       }
+      std::unique_ptr<Node>& place = found->second;
       const size_t common = Common(place->edge, rest);
       if (common < place->edge.size()) Split(place, common);
       node = place.get();
@@ -74,9 +76,10 @@ class RadixTree {
     return key;
   }
 
-  // Takes `node` out, and ancestors, as long as they hold nothing (`holds(node)`) and nothing depends on them.
+  // Takes `node` out, and ancestors, as long as they hold nothing (`holds(node)`) and nothing depends on them. Where
+  // there is no memory to join two edges, a node that holds nothing stays between them.
   template <typename Holds>
-  static void Prune(Node* node, const Holds& holds) {
+  static void Prune(Node* node, const Holds& holds) noexcept {
     while (node->parent != nullptr && !holds(*node)) {
       Node* parent = node->parent;
       if (node->children.size() > 1) return;
@@ -85,9 +88,14 @@ class RadixTree {
         node = parent;
         continue;
       }
+      std::vector<Symbol>& below = node->children.begin()->second->edge;
+      try {
+        below.insert(below.begin(), node->edge.begin(), node->edge.end());
+      } catch (const std::bad_alloc&) {
+        return;
+      }
       std::unique_ptr<Node>& place = parent->children.find(node->edge.front())->second;
       std::unique_ptr<Node> child = std::move(node->children.begin()->second);
-      child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
       child->parent = parent;
       place = std::move(child);
       return;
@@ -104,14 +112,15 @@ class RadixTree {
   // A new node `at` symbols down the edge to `place`.
   static void Split(std::unique_ptr<Node>& place, size_t at) {
     auto middle = std::make_unique<Node>();
-    std::unique_ptr<Node> below = std::move(place);
-    const auto cut = below->edge.begin() + static_cast<std::ptrdiff_t>(at);
-    middle->parent = below->parent;
-    middle->edge.assign(below->edge.begin(), cut);
-    middle->depth = below->depth - below->edge.size() + at;
-    below->edge.erase(below->edge.begin(), cut);
-    below->parent = middle.get();
-    middle->children.emplace(below->edge.front(), std::move(below));
+    Node& below = *place;
+    const auto cut = below.edge.begin() + static_cast<std::ptrdiff_t>(at);
+    middle->parent = below.parent;
+    middle->edge.assign(below.edge.begin(), cut);
+    middle->depth = below.depth - below.edge.size() + at;
+    std::unique_ptr<Node>& child = middle->children[*cut];  // from here on nothing needs memory
+    below.edge.erase(below.edge.begin(), cut);
+    below.parent = middle.get();
+    child = std::move(place);
     place = std::move(middle);
   }
 

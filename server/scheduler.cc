@@ -16,6 +16,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr std::string_view kUserMarker = "<｜User｜>";
+constexpr std::chrono::milliseconds kMemoryPause{10};
 constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
 
 bool HasPenalties(const SamplingParams& s) {
@@ -124,6 +125,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
     if (num_waiting_ > 0 && num_waiting_ + count > options_.max_waiting) {
       return ResourceExhausted("the queue is full (" + std::to_string(num_waiting_) + " waiting)");
     }
+    submitted_.reserve(submitted_.size() + sequences.size());
     num_waiting_ += count;
     for (SequencePtr& s : sequences) submitted_.push_back(std::move(s));
     interrupted_ = true;
@@ -201,6 +203,9 @@ void Scheduler::Run() {
       step();
       if (const Status health = engine_.health(); !health.ok() && !device_failed_) OnDeviceFailure(health);
     });
+    if (!out_of_memory) continue;
+    std::this_thread::sleep_for(kMemoryPause);  // other threads free something meanwhile
+    Wake();
   }
   HasMemoryFor([&] { end_all("the server is shutting down"); });
   const auto begin = Clock::now();
@@ -301,7 +306,7 @@ void Scheduler::Deliver() {
 
 // Takes ended sequences out; what they read and wrote is kept for the next turn.
 void Scheduler::Retire() {
-  const auto retire = [this](Sequence& s, bool ran) {
+  const auto retire = [this](Sequence& s) {
     const auto now = Clock::now();
     const SequenceTimes times = s.Times(now);
     metrics_.AddRequest({.reason = ReasonName(s.end_reason),
@@ -311,18 +316,22 @@ void Scheduler::Retire() {
                          .prefill_s = s.has_token ? times.prompt : 0,
                          .decode_s = times.decode,
                          .total_s = Seconds(now - s.job->submitted)});
-    if (s.end_reason != FinishReason::kError && engine_.health().ok()) KeepReply(s);
-    s.session.reset();
-    --(ran ? num_running_ : num_waiting_);  // idle() says that nothing is held
+    if (s.end_reason != FinishReason::kError && engine_.health().ok()) HasMemoryFor([&] { KeepReply(s); });
   };
-  for (auto& s : waiting_) {
-    if (s->ended) retire(*s, false);
-  }
-  for (auto& s : running_) {
-    if (s->ended) retire(*s, true);
-  }
-  std::erase_if(waiting_, [](const SequencePtr& s) { return s->ended; });
-  std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
+  // One after the other: where memory runs out, those before are gone and counted, and none is twice.
+  const auto retire_ended = [&retire](auto& sequences, std::atomic<int64_t>& count) {
+    for (auto at = sequences.begin(); at != sequences.end();) {
+      if (!(*at)->ended) {
+        ++at;
+        continue;
+      }
+      retire(**at);
+      at = sequences.erase(at);
+      --count;  // behind that: idle() says that nothing is held
+    }
+  };
+  retire_ended(waiting_, num_waiting_);
+  retire_ended(running_, num_running_);
   // In this order: who reads in between must not take what a sequence gave back for kept.
   kv_bytes_ = engine_.kv_bytes();
   running_bytes_ = RunningBytes();

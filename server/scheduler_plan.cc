@@ -332,13 +332,14 @@ bool Scheduler::Preempt(const Sequence* keep) {
 
 void Scheduler::StartOver(const Sequence* s) {
   const auto at = std::find_if(running_.begin(), running_.end(), [s](const SequencePtr& r) { return r.get() == s; });
-  (*at)->session.reset();
-  (*at)->cuts.clear();
-  (*at)->take = 0;
+  waiting_.push_front(std::move(*at));  // before anything changes: it needs memory
+  running_.erase(at);
   --num_running_;
   ++num_waiting_;
-  waiting_.push_front(std::move(*at));
-  running_.erase(at);
+  Sequence& again = *waiting_.front();
+  again.session.reset();
+  again.cuts.clear();
+  again.take = 0;
 }
 
 }  // namespace dsv4::server
