@@ -74,18 +74,19 @@ function(dsv4_test name)
   endforeach()
 endfunction()
 
-# Scripts of the current folder, SUITE_test.py, that start `dsv4 serve`: its pool has two threads that poll, so one runs at a
-# time on two cores. What lacks a model or a package ends with 77: skipped.
-function(dsv4_server_suites prefix seconds cost)
+# Scripts of the current folder, SUITE_test.py, that start `dsv4 serve` with so many threads, which poll: on two cores run two
+# suites of one thread, or one of two. Under a sanitizer all have two. What lacks a model or a package ends with 77: skipped.
+function(dsv4_server_suites prefix threads seconds cost)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)   # Debian: python3
   math(EXPR timeout "${seconds} * ${DSV4_SLOWNESS}")
+  if(DSV4_SANITIZE)
+    set(threads 2)
+  endif()
   foreach(suite ${ARGN})
     add_test(NAME ${prefix}.${suite}
       COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/${suite}_test.py $<TARGET_FILE:dsv4>)
     set_tests_properties(${prefix}.${suite} PROPERTIES
-      LABELS slow PROCESSORS 2 TIMEOUT ${timeout} SKIP_RETURN_CODE 77 COST ${cost})
-    if(DSV4_SANITIZE)
-      set_tests_properties(${prefix}.${suite} PROPERTIES ENVIRONMENT DSV4_TEST_SLOWNESS=${DSV4_SLOWNESS})
-    endif()
+      LABELS slow PROCESSORS ${threads} TIMEOUT ${timeout} SKIP_RETURN_CODE 77 COST ${cost}
+      ENVIRONMENT "DSV4_TEST_SLOWNESS=${DSV4_SLOWNESS};DSV4_TEST_THREADS=${threads}")
   endforeach()
 endfunction()

@@ -3,6 +3,7 @@
     http_test.py BINARY
 
 Exit status 77: every test was skipped. DSV4_TEST_SERVE: flags for every server that the tests start, e.g. "--device cuda".
+DSV4_TEST_THREADS: how many threads they compute with; 2.
 DSV4_TEST_SLOWNESS: how many times as long as usual they wait (a program under a sanitizer). Waits are long by themselves: a
 machine that others use, too, gives some tests a tenth of a core, and what hangs is ended by CTest.
 """
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NANO = ROOT / "models" / "nano"
 BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) == 2 else ""
 SLOWNESS = float(os.environ.get("DSV4_TEST_SLOWNESS", "1"))
+THREADS = int(os.environ.get("DSV4_TEST_THREADS", "2"))
 HAS_NANO = any(NANO.glob("*.safetensors"))
 
 WEATHER = {
@@ -71,7 +73,7 @@ class Reply:
 class Server:
     """A live server on a free port; `popen`: more arguments for its process."""
 
-    def __init__(self, *args, threads=2, start_timeout=60, **popen):
+    def __init__(self, *args, threads=THREADS, start_timeout=60, **popen):
         self.log = tempfile.TemporaryFile()
         command = [BINARY, "serve", "--port", "0", "--threads", str(threads), *os.environ.get("DSV4_TEST_SERVE", "").split(),
                    *map(str, args)]
