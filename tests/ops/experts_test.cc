@@ -10,6 +10,7 @@
 #include "ops/round_activation/round_activation.h"
 #include "support/compare.h"
 #include "support/devices.h"
+#include "support/experts_in_tiles.h"
 
 DSV4_DECLARE_PRODUCT_KERNELS(ExpertsCpu, ExpertsArgs)
 DSV4_DECLARE_PRODUCT_KERNELS(LinearCpu, LinearArgs)
@@ -322,6 +323,40 @@ DSV4_DEVICE_TEST(Experts, AnExpertTwiceInOneTokenCountsTwice) {
       const std::vector<float> want = ReferenceOf(l);
       ForEachRun(on, [&](const ExpertsRun& run, ProductSums sums) {
         EXPECT_TRUE(WithinBounds(OutputOf(l, run), want, Bounds(l, kind, want, sums)));
+      });
+    }
+  }
+}
+
+// Weights in tensor cores' tiles, as a GPU has its experts in the host's memory: the bits of those in rows.
+TEST(Experts, WeightsInTilesGiveTheBitsOfRows) {
+  for (const QuantCase& kind : ExpertQuantCases()) {
+    if (kind.format == WeightFormat::kF32) continue;
+    SCOPED_TRACE(kind.name());
+    Random random(21);
+    const bool whole = ColumnGranule(kind.format) > 1;
+    for (const ExpertsCase& c : {ExpertsCase{2, 32, 32, 1, 1},
+                                 {4, 64, 96, 5, 2},
+                                 {16, whole ? 96 : 45, whole ? 32 : 29, 33, 3},
+                                 {8, 160, 224, 1, 6},
+                                 {3, 384, 128, 64, 2, true},
+                                 {4, 272 - 272 % ColumnGranule(kind.format), 160, 3, 4}}) {
+      SCOPED_TRACE(StrCat("E ", c.experts, " D ", c.d, " F ", c.f, " T ", c.t));
+      ExpertsLayer l(random, kind, c.experts, c.d, c.f, c.t, c.slots, c.hot);
+      const std::vector<ExpertMatrices> rows = l.matrices;
+      const std::vector<float> reference = ReferenceOf(l);
+      const ExpertsInTiles tiles(rows);
+      ForEachRun(On::kCpu, [&](const ExpertsRun& run, ProductSums sums) {
+        l.matrices = rows;
+        const std::vector<float> want = OutputOf(l, run);
+        l.matrices = tiles.matrices();
+        const std::vector<float> got = OutputOf(l, run);
+        l.matrices = rows;
+        if (sums == ProductSums::kLanes) {
+          EXPECT_TRUE(BitEqual(got, want));
+        } else {  // rows go through AMX, tiles do not
+          EXPECT_TRUE(WithinBounds(got, reference, Bounds(l, kind, reference, ProductSums::kLanes)));
+        }
       });
     }
   }

@@ -121,7 +121,9 @@ struct TileProduct {
 // Rows [begin, end) of W (tile_rows_amx.cc).
 void MultiplyRows(const TileProduct& p, int64_t begin, int64_t end);
 
-inline bool TakesTiles(const QuantTensor& w) { return w.format != WeightFormat::kF32; }
+inline bool TakesTiles(const QuantTensor& w) {
+  return w.format != WeightFormat::kF32 && w.layout == WeightLayout::kRows;
+}
 
 }  // namespace dsv4::DSV4_ISA
 

@@ -3,6 +3,7 @@
 //   Load(k, x)     weights k .. k + kLanes kVectors - 1, k a multiple of kLanes kVectors
 //   LoadTail(k, n) the n < kLanes weights at the end of a row, then zeros
 //   Prefetch(k, n) asks for the memory of n weights from k on
+//   At(w, i)       the row that comes i-th where a few rows are multiplied at a time: rows in tiles share cache lines
 // E2M1 rows give their columns in the order of column_order.h instead: k counts positions there, and there is no tail.
 // Codes times block scales are exact in float32 for MXFP4 and NVFP4. An FP8 row gives bare codes (times 1 / kUnit, a
 // power of two) and leaves the scale of its 128 columns to the sum over them: an F32 scale times a code would round.
@@ -27,6 +28,8 @@ struct PlainRow {
   static constexpr int64_t Whole(int64_t k_dim) {
     return k_dim / kLanes * kLanes;
   }  // columns in whole vectors
+  static constexpr bool kInTiles = false;
+  static DSV4_INLINE int64_t At(const QuantTensor&, int64_t i) { return i; }
   DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
   DSV4_INLINE Vec Load(int64_t k) const { return LoadVec(codes + k * Bytes); }
   DSV4_INLINE void Load(int64_t k, Vec (&x)[1]) const { x[0] = Load(k); }
@@ -68,6 +71,18 @@ struct Fp8Row : PlainRow<LoadE4m3, 1> {
   DSV4_INLINE void Load(int64_t k, Vec (&x)[2]) const { LoadE4m3(codes + k, x); }
 };
 
+#if defined(DSV4_SIMD_AVX512)
+// Sixteen E8M0 codes, one a lane.
+DSV4_INLINE __m512 E8m0ToVec(__m512i code) {
+  __m512i bits = _mm512_slli_epi32(code, 23);
+  bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()),
+                               _mm512_set1_epi32(0x00400000));
+  bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255)),
+                               _mm512_set1_epi32(0x7FC00000));
+  return _mm512_castsi512_ps(bits);
+}
+#endif
+
 // Rows of E2M1 codes with a scale per `Block` columns, looked up in `Table`. Columns come in the order of
 // column_order.h.
 template <int64_t Block, const std::array<float, 256>& Table>
@@ -80,6 +95,8 @@ struct Fp4Row {
   const uint8_t* scales;
 
   static constexpr int64_t Whole(int64_t k_dim) { return NumPositions(k_dim, OrderOf(WeightFormat::kNvfp4)); }
+  static constexpr bool kInTiles = false;
+  static DSV4_INLINE int64_t At(const QuantTensor&, int64_t i) { return i; }
 
 #if defined(DSV4_SIMD_AVX512)
   static constexpr int kVectors = 8;
@@ -115,14 +132,8 @@ struct Fp4Row {
     if constexpr (Block == kNvfp4BlockSize) {
       return _mm512_mul_ps(E4m3ToVec(_mm_unpacklo_epi8(bytes, bytes)).v, _mm512_set1_ps(kE4m3Unit));
     } else {
-      const __m512i code = _mm512_cvtepu8_epi32(
-          _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)));
-      __m512i bits = _mm512_slli_epi32(code, 23);
-      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_setzero_si512()),
-                                   _mm512_set1_epi32(0x00400000));
-      bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255)),
-                                   _mm512_set1_epi32(0x7FC00000));
-      return _mm512_castsi512_ps(bits);
+      return E8m0ToVec(_mm512_cvtepu8_epi32(
+          _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3))));
     }
   }
 #elif defined(DSV4_SIMD_AVX2)

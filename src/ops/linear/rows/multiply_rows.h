@@ -70,7 +70,8 @@ DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t beg
   }
 }
 
-// Rows [begin, end) of W (multiply_rows_cpu.cc).
+// Rows [begin, end) of W (multiply_rows_cpu.cc). Of a matrix in tiles those that come begin-th to end-th, each at its
+// own place in y: all ranges together have all rows.
 void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end);
 
 }  // namespace dsv4::DSV4_ISA

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "ops/linear/rows/decode.h"
+#include "ops/linear/rows/decode_tiles.h"
 
 namespace dsv4::DSV4_ISA {
 
@@ -29,10 +29,16 @@ DSV4_INLINE Vec AddChunk(const QuantTensor& w, int64_t n, int64_t k, Vec acc, Ve
 // Asks for the codes of the R rows behind the present R, `width` columns from k: rows follow one another in memory, and
 // the processor's own prefetch starts anew with every row, which matters for the short ones.
 template <typename Row, int R>
-DSV4_INLINE void PrefetchNextRows(const uint8_t* codes, int64_t row_bytes, int64_t k, int64_t width) {
-  for (int64_t r = R; r < 2 * R; ++r) {
-    const uint8_t* p = codes + r * row_bytes + k * Row::kCodeBits / 8;
-    for (int64_t i = 0; i < width * Row::kCodeBits / 8; i += 64) __builtin_prefetch(p + i);
+DSV4_INLINE void PrefetchNextRows(const QuantTensor& w, int64_t n, int64_t k, int64_t width) {
+  if constexpr (Row::kInTiles) {
+    for (int64_t r = R; r < 2 * R; r += 2) Row(w, Row::At(w, n + r)).Prefetch(k, width);
+  } else {
+    const int64_t row_bytes = w.row_bytes();
+    const uint8_t* codes = w.codes + n * row_bytes;
+    for (int64_t r = R; r < 2 * R; ++r) {
+      const uint8_t* p = codes + r * row_bytes + k * Row::kCodeBits / 8;
+      for (int64_t i = 0; i < width * Row::kCodeBits / 8; i += 64) __builtin_prefetch(p + i);
+    }
   }
 }
 
@@ -40,12 +46,11 @@ DSV4_INLINE void PrefetchNextRows(const uint8_t* codes, int64_t row_bytes, int64
 template <typename Row, int R, int T>
 void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
   const QuantTensor& w = *p.w;
-  const int64_t k_dim = w.cols, whole = Row::Whole(k_dim), row_bytes = w.row_bytes();
-  const uint8_t* codes = w.codes + n * row_bytes;
+  const int64_t k_dim = w.cols, whole = Row::Whole(k_dim);
   const float* x[T];
   for (int t = 0; t < T; ++t) x[t] = p.x[t] + p.x_offset;
   const auto rows = [&]<size_t... I>(std::index_sequence<I...>) {
-    return std::array<Row, R>{Row(w, n + static_cast<int64_t>(I))...};
+    return std::array<Row, R>{Row(w, Row::At(w, n + static_cast<int64_t>(I)))...};
   }
   (std::make_index_sequence<R>());
   Vec total[R][T];
@@ -58,7 +63,7 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
       for (int t = 0; t < T; ++t) acc[r][t] = Zero();
     }
     if constexpr (Row::kCodeBits <= 8)
-      PrefetchNextRows<Row, R>(codes, row_bytes, k, std::min(Row::kChunk, k_dim - k));
+      PrefetchNextRows<Row, R>(w, n, k, std::min(Row::kChunk, k_dim - k));
     AddProducts<R, T>(rows.data(), x, k, std::min(k + Row::kChunk, whole), acc);
     if (whole < k_dim && k + Row::kChunk > whole) {
       for (int r = 0; r < R; ++r) {
@@ -67,18 +72,20 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
       }
     }
     for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) total[r][t] = AddChunk<Row>(w, n + r, k, acc[r][t], total[r][t]);
+      for (int t = 0; t < T; ++t) total[r][t] = AddChunk<Row>(w, Row::At(w, n + r), k, acc[r][t], total[r][t]);
     }
   }
   const float scale = w.global_scale * Row::kUnit;
   for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) p.y[t][p.y_offset + n + r - begin] = Sum(total[r][t]) * scale;
+    for (int r = 0; r < R; ++r) p.y[t][p.y_offset + Row::At(w, n + r) - begin] = Sum(total[r][t]) * scale;
   }
 }
 
 template <typename Row, int T>
 void MultiplyFewTokens(const RowProduct& p, int64_t begin, int64_t end) {
-  constexpr int64_t kRows = T <= 2 ? 4 : 2;  // accumulators and what decoding needs fit the registers
+  // Accumulators and what decoding needs fit the registers; in tiles two rows share their lines, which one token's
+  // products have soonest by themselves (measured).
+  constexpr int64_t kRows = T == 2 || (T == 1 && !Row::kInTiles) ? 4 : 2;
   int64_t n = begin;
   for (; n + kRows <= end; n += kRows) MultiplyInRegisters<Row, kRows, T>(p, n, begin);
   for (; n < end; ++n) MultiplyInRegisters<Row, 1, T>(p, n, begin);
@@ -299,7 +306,7 @@ void MultiplyRowsOf(const RowProduct& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void MultiplyRows(const RowProduct& p, int64_t begin, int64_t end) {
-  WithRowsOf(p.w->format, [&]<typename Row>() { MultiplyRowsOf<Row>(p, begin, end); });
+  WithRowsOf(*p.w, [&]<typename Row>() { MultiplyRowsOf<Row>(p, begin, end); });
 }
 
 }  // namespace dsv4::DSV4_ISA
