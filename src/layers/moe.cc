@@ -7,6 +7,7 @@
 #include "layers/slices.h"
 #include "ops/gather_shares/gather_shares.h"
 #include "ops/router/router.h"
+#include "ops/stream_add/stream_add.h"
 #include "ops/swiglu/swiglu.h"
 
 namespace dsv4 {
@@ -134,6 +135,23 @@ ExpertsArgs RoutedExperts(const MoePlan& plan, const ExpertsOf& w, const MoeSett
           .x_blocks = plan.experts_read_blocks ? x.blocks : nullptr};
 }
 
+// y where the partner has taken some of the choices: the device computes those that are left meanwhile.
+Activation WithPartner(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, const MoeSettings& s,
+                       const Activation& x, const Routing& left, const MoeBuffers& b, const Tensor& y) {
+  const int64_t t = y.dim(0);
+  const ExpertsOf all = AtHand(w);
+  if (!plan.shared_is_routed) SharedExpert(ctx, plan, all, s, x, b, y);
+  if (left.slots() > 0) {
+    MoePlan floats = plan;
+    floats.out = Form::kFloats;
+    Experts(ctx, RoutedExperts(floats, all, s, x, left, b, y));
+  }
+  const Tensor sums = b.outputs.Head(t);
+  w.partner->Compute(ctx, s, sums);
+  StreamAdd(ctx, {.y = sums, .streams = y.Reshaped({t, 1, y.dim(1)})});
+  return {Form::kFloats, y, nullptr};
+}
+
 }  // namespace
 
 bool FetchesExperts(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w, ActivationDtype activation,
@@ -154,6 +172,9 @@ Activation Moe(const ExecContext& ctx, const MoePlan& plan, const MoeWeights& w,
     Route(ctx, plan, w, s, tokens, rows, b, routing);
   }
   if (w.supply != nullptr) w.supply->Bring(ctx, routing.experts);
+  if (ExpertPartner::Left left;
+      w.partner != nullptr && w.partner->Take(ctx, x.x, routing.experts, routing.weights, &left))
+    return WithPartner(ctx, plan, w, s, x, {left.experts, left.weights, routing.always}, b, y);
   if (plan.sliced) {
     const auto make = [&](int k, const Tensor& part) {
       const ExpertsOf slice = AtHand(w.slices[static_cast<size_t>(k)]);

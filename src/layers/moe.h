@@ -32,6 +32,28 @@ class ExpertSupply {
   virtual void Bring(const ExecContext& ctx, const Tensor& chosen) = 0;
 };
 
+struct MoeSettings {
+  float scaling_factor = 1;  // routed_scaling_factor
+  float limit = 0;           // swiglu_limit
+  ActivationDtype activation = ActivationDtype::kNative;
+};
+
+// Computes chosen experts elsewhere, beside the device (docs/offload.md). The host waits for the choice here, too.
+class ExpertPartner {
+ public:
+  virtual ~ExpertPartner() = default;
+  struct Left {
+    Tensor experts, weights;  // i32, f32 [T, slots], as ExpertsArgs'; no slots: nothing is left
+  };
+  // x f32 [T, D], chosen i32 and weights f32 [T, slots], all in the device's memory. False: takes none of this pass.
+  // Else *left is what the device has to compute, good for the work that is queued before the next call.
+  virtual bool Take(const ExecContext& ctx, const Tensor& x, const Tensor& chosen, const Tensor& weights,
+                    Left* left) = 0;
+  // Behind Take, with the device's part queued: what was taken, a sum for each row, to `sums` f32 [T, D] in the
+  // device's memory, for the work that is queued from now on.
+  virtual void Compute(const ExecContext& ctx, const MoeSettings& settings, const Tensor& sums) = 0;
+};
+
 struct MoeWeights {
   QuantTensor router;    // [E, D]   official: gate.weight
   Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
@@ -41,15 +63,10 @@ struct MoeWeights {
   ExpertWeights shared;
   const FetchedExperts* fetched = nullptr;  // for prompts, where some experts lie in the host's memory; or null
   ExpertSupply* supply = nullptr;  // where some experts have no place of their own; or null
+  ExpertPartner* partner = nullptr;  // of a whole model's experts, where some are computed elsewhere; or null
   // Of a rank whose experts come in slices that are summed one by one (MoePlan::sliced): each, of which the first is
   // above, too; else empty.
   std::vector<ExpertSlice> slices;
-};
-
-struct MoeSettings {
-  float scaling_factor = 1;  // routed_scaling_factor
-  float limit = 0;           // swiglu_limit
-  ActivationDtype activation = ActivationDtype::kNative;
 };
 
 // Intermediates, by their stable names. Every buffer holds T rows.
