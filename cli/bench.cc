@@ -93,6 +93,18 @@ void ReportMemory(const BenchOptions& options, const MemoryPlan& plan, const Eng
              FormatFixed(off, 1) + " %)");
 }
 
+// What --expert-compute has given the CPU.
+std::string CpuPart(const ExpertUse& use) {
+  std::string part;
+  if (use.cpu_experts > 0)
+    part += "; the CPU computed " + FormatCount(use.cpu_experts) + " in " + FormatFixed(use.cpu_seconds, 2) + " s";
+  if (use.cpu_rate > 0) {
+    part += "; measured at the start: CPU " + FormatFixed(use.cpu_rate / 1e9, 1) + " GB/s, link " +
+            FormatFixed(use.link_rate / 1e9, 1) + " GB/s";
+  }
+  return part;
+}
+
 // Where experts are counted: how many choices found theirs on the device, and what it took to bring the others.
 void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
   if (!use.counted || use.chosen == 0) return;
@@ -100,11 +112,13 @@ void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
   Report(options,
          Json{{"phase", "experts"}, {"choices", use.chosen}, {"hits", use.chosen_resident},
               {"fetched_bytes", use.fetched_bytes}, {"swaps", use.swaps}, {"moved_bytes", use.moved_bytes},
-              {"wait_seconds", use.wait_seconds}},
+              {"wait_seconds", use.wait_seconds}, {"cpu_experts", use.cpu_experts}, {"cpu_seconds", use.cpu_seconds},
+              {"cpu_bytes_per_s", use.cpu_rate}, {"link_bytes_per_s", use.link_rate}},
          "experts: " + FormatFixed(100 * hits, 2) + " % of " + FormatCount(static_cast<int64_t>(use.chosen)) +
              " choices on the device, " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
              " of the others fetched, for which prompts waited " + FormatFixed(1e3 * use.wait_seconds, 1) + " ms; " +
-             FormatCount(use.swaps) + " pairs changed places");
+             FormatCount(use.swaps) + " pairs changed places" +
+             CpuPart(use));
 }
 
 class Bench {

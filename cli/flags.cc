@@ -145,6 +145,11 @@ void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
            "whenever it is needed (default: what is free)");
   AddInteger(app, "--expert-slots", &o->expert_slots, 1, kMaxInt64,
              "experts of each layer that a GPU holds at most: busy ones take turns in them (default: as many as fit)");
+  AddChoice<ExpertCompute>(app, "--expert-compute", &o->expert_compute,
+                           {{"gpu", ExpertCompute::kGpu}, {"cpu", ExpertCompute::kCpu}, {"auto", ExpertCompute::kAuto}},
+                           "who computes experts of host memory in decode steps of one GPU: the GPU, reading them over "
+                           "the link; the CPU; or both, by measured rates; the CPU rounds otherwise, so that results "
+                           "depend on where experts lie (default gpu)");
   AddBytes(app, "--kv-room", &o->kv_room,
            "what experts leave free for KV where not all fit a GPU (default 2GiB, or one sequence of --ctx)");
   AddPath(app, "--expert-counts", &o->expert_counts,

@@ -104,6 +104,10 @@ std::string DiskLine(const MemoryPlan& p) {
 }  // namespace
 
 void CheckGpuMemory(const EngineOptions& options) {
+  if (IsCpu(options.device) && options.expert_compute != ExpertCompute::kGpu) {
+    throw UsageError("--expert-compute says who computes the experts that a GPU does not hold; on a CPU it is the CPU: "
+                     "add --device cuda, or leave it out");
+  }
   if (IsCpu(options.device) && (options.gpu_memory > 0 || options.expert_slots > 0)) {
     throw UsageError(std::string(options.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
                      " the memory of a GPU; add --device cuda, or leave it out");
@@ -118,12 +122,15 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   CheckGpuMemory(options);
   options.progress = progress.Callback();
   const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
-  options.on_plan = [tell, watched, also = options.on_plan](const MemoryPlan& plan) {
+  const bool cpu_computes = options.expert_compute != ExpertCompute::kGpu;
+  options.on_plan = [tell, watched, cpu_computes, also = options.on_plan](const MemoryPlan& plan) {
     if (also) also(plan);
     if (tell == TellPlan::kNever) return;
     if (tell == TellPlan::kAlways || watched) PrintError(PlanLine(plan));
     if (plan.host_embedding_bytes + plan.host_expert_bytes > 0) PrintError(HostLine(plan));
     if (plan.disk_bytes > 0) PrintError(DiskLine(plan));
+    if (cpu_computes && plan.experts_on_host.empty())
+      PrintError("all experts are on the GPU: --expert-compute changes nothing\n");
   };
   auto engine = Must(Engine::Load(options));
   progress.Clear();

@@ -227,6 +227,9 @@ void Metrics::RenderExperts(MetricsPage* page) const {
   page->Counter("dsv4_expert_evictions_total", "Experts that left the device for busier ones.", experts_.swaps);
   page->Counter("dsv4_expert_moved_bytes_total", "Bytes that were copied for that beside the steps, both ways.",
                 experts_.moved_bytes);
+  page->Counter("dsv4_expert_cpu_total", "Experts in host memory that the CPU computed, each once a pass.",
+                experts_.cpu_experts);
+  page->Counter("dsv4_expert_cpu_seconds_total", "Time that this took.", experts_.cpu_seconds);
   page->Counter("dsv4_expert_disk_bytes_total", "Bytes of experts that passes needed and only the files had.",
                 experts_.disk_bytes);
   page->Counter("dsv4_expert_disk_seconds_total", "Time that passes waited for these.", experts_.disk_seconds);

@@ -66,6 +66,12 @@ enum class Pinning : uint8_t { kAuto, kOn, kOff };
 // cache.
 enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 
+// Who computes the experts of the host's memory in decode steps of a GPU (docs/offload.md). kCpu: the host's CPU does,
+// all of them; kAuto: as many as it has done when the GPU has read the others over the link, by rates measured when the
+// model is loaded. The CPU rounds otherwise (docs/numerics.md), so bits depend on where experts lie, kAuto's on these
+// rates too.
+enum class ExpertCompute : uint8_t { kGpu, kCpu, kAuto };
+
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};   // instead of model_dir
@@ -107,6 +113,9 @@ struct EngineOptions {
   // of each layer, that a GPU holds at most, the others are on the host (docs/offload.md); 0: as many as fit. On a CPU
   // likewise
   int64_t expert_slots = 0;
+  // one GPU; refused on a CPU, but for tests with synthetic weights under a limit. Steps are not recorded where it
+  // takes effect: where experts are on the host
+  ExpertCompute expert_compute = ExpertCompute::kGpu;
   // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the disk
   // beyond it, as their pages are needed; 0: what is free
   int64_t host_memory = 0;

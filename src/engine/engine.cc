@@ -27,13 +27,13 @@ Status NoMemoryForStep() {
 
 std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models,
                                  std::unique_ptr<Exchange> exchange, const RankPlaces& places, const ModelInfo& info,
-                                 const EngineOptions& options, bool experts_on_disk) {
+                                 const EngineOptions& options, bool waits_for_choices) {
   const DeviceFault fault = EnvFailDeviceAfter();
   std::vector<Ranks::Rank> ranks;
   for (size_t r = 0; r < models.size(); ++r) {
     std::unique_ptr<ThreadPool> pool = MakePool(options, places.count);
     auto runner = std::make_unique<Runner>(*memory.devices[r], *pool, std::move(models[r]), options, info.max_context,
-                                           RecordingBytes(info.num_layers, places, experts_on_disk));
+                                           RecordingBytes(info.num_layers, places, waits_for_choices));
     if (fault.rank < 0 || fault.rank == static_cast<int>(r)) runner->FailAfter(fault);
     ranks.push_back({std::move(pool), std::move(runner)});
   }
@@ -55,7 +55,7 @@ Status EngineImpl::Start(Loaded loaded) {
   memory_->engine = this;
   memory_->fingerprint = fingerprint_;
   ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_,
-                     loaded.experts_on_disk);
+                     loaded.waits_for_choices);
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
   device_round_ = std::make_unique<DeviceRound>(*decode_steps_, info_);
   drafting_.UseModule(*ranks_, info_.vocab_size);

@@ -47,7 +47,7 @@ class EngineImpl : public Engine {
     RankPlaces places;
     ModelInfo info;
     LoadTimes times;
-    bool experts_on_host = false, experts_on_disk = false;
+    bool experts_on_host = false, waits_for_choices = false;
   };
   static Result<Loaded> LoadModel(const EngineOptions& options);
 

@@ -69,8 +69,12 @@ Result<uint64_t> EngineImpl::ProbeDigest() {
     tokens.push_back(static_cast<TokenId>((i * 37 + 11) % info_.vocab_size));
   uint64_t digest = kDigestBegin;
   std::vector<float> logits;
-  for (int step = 0; step < 3 && static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context;
-       ++step) {
+  // Where the CPU computes experts, the bits of decode steps depend on where these lie.
+  const int steps = options_.expert_compute == ExpertCompute::kGpu ? 3 : 1;
+  const auto fits = [&] {
+    return static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context;
+  };
+  for (int step = 0; step < steps && fits(); ++step) {
     DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));
     AddToDigest(&digest, logits.data(), static_cast<int64_t>(logits.size() * sizeof(float)));
     tokens = {static_cast<TokenId>((step + 5) % info_.vocab_size)};

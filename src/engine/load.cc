@@ -92,10 +92,11 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   if ((options.count_experts || away) && !out.models.front()->CountExperts(device))
     return ResourceExhausted(StrCat("no memory on ", device.name(), " for counters of experts; free some"));
   out.experts_on_host = plan.host_expert_bytes > 0;
-  out.experts_on_disk = !plan.experts_on_disk.empty();
+  out.waits_for_choices = WaitsForChoices(options, plan.experts_on_host, plan.experts_on_disk);
   for (size_t r = 0; r < out.models.size() && away; ++r) {
-    if (!out.models[r]->UseHostExperts(*out.devices[r]))
-      return ResourceExhausted(StrCat("no memory on ", device.name(), " for places of experts of the disk; free some"));
+    if (!out.models[r]->UseHostExperts(*out.devices[r], {options.expert_compute, pool.get()}))
+      return ResourceExhausted(
+          StrCat("no memory on ", device.name(), " for places of experts of the disk or the host; free some"));
   }
   return out;
 }

@@ -20,13 +20,13 @@ namespace {
 
 // Of the device's memory, that a rank of a running model takes beside weights, KV, exchange and ops' scratch.
 int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, const RankPlaces& places,
-                     bool experts_on_disk) {
+                     bool waits_for_choices) {
   const ModelFacts& facts = model.facts();
   return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk) +
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
          DeviceRound::Bytes(facts.vocab_size) +
          (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes()) +
-         RecordingBytes(facts.num_layers, places, experts_on_disk);
+         RecordingBytes(facts.num_layers, places, waits_for_choices);
 }
 
 // `limit` 0: none.
@@ -91,9 +91,9 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs) {
   return plan;
 }
 
-int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool experts_on_disk) {
+int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_for_choices) {
   const bool by_host = places.count > 1 && places.transport == ExchangeTransport::kEvents;
-  return by_host || experts_on_disk ? 0 : num_layers * kRecordingBytesOfALayer;
+  return by_host || waits_for_choices ? 0 : num_layers * kRecordingBytesOfALayer;
 }
 
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count) {
@@ -122,7 +122,8 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .widened_bytes = sizes.widened,
       .activation_bytes = ranks * (on_host ? model.StepMemoryBytes(chunk, rows, places.count)
                                            : RunningBytes(model, chunk, rows, places,
-                                                          !sizes.experts_on_disk.empty())),
+                                                          WaitsForChoices(options, sizes.experts_on_host,
+                                                                          sizes.experts_on_disk))),
       .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count))
                                : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,

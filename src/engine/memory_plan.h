@@ -38,8 +38,13 @@ MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 
 // What recorded steps may take of a GPU's memory (recordings.h). A layer's part of one is some hundred KiB to a MiB.
 inline constexpr int64_t kRecordingBytesOfALayer = int64_t{12} << 20;
-// Steps whose ranks the host orders, and those that wait for experts of the disk, cannot be recorded.
-int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool experts_on_disk);
+// Steps whose ranks the host orders, and those in which it waits for what layers choose, cannot be recorded.
+int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_for_choices);
+// Whether it does: for experts of the disk, and for those of the host that the CPU may compute (by layer; empty: none).
+inline bool WaitsForChoices(const EngineOptions& o, const std::vector<int64_t>& on_host,
+                            const std::vector<int64_t>& on_disk) {
+  return !on_disk.empty() || (o.expert_compute != ExpertCompute::kGpu && !on_host.empty());
+}
 
 // Values of the largest exchange between ranks that steps of these options may need.
 int64_t LargestExchange(const EngineOptions& options, const ModelFacts& facts, int count);

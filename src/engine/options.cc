@@ -69,6 +69,18 @@ Status CheckEngineOptions(const EngineOptions& o) {
     return InvalidArgument(
         "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
   }
+  if (o.expert_compute != ExpertCompute::kGpu) {
+    if (NamesCpu(o.device) && o.gpu_memory == 0 && o.expert_slots == 0) {
+      return InvalidArgument(
+          "a CPU computes all experts itself: leave the choice of who computes experts of the host out, or add "
+          "--device cuda");
+    }
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(o.device));
+    if (ranks.size() > 1) {
+      return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", o.device, " names ",
+                                    ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
+    }
+  }
   if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
   return {};
 }
@@ -102,7 +114,8 @@ std::string DescribeModes(const EngineOptions& o) {
                 o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
                 : o.amx == AmxUse::kAlways ? ", tiles"
                                            : "",
-                o.reference_ops ? ", reference ops" : "");
+                o.reference_ops ? ", reference ops" : "",
+                o.expert_compute == ExpertCompute::kGpu ? "" : ", experts of the host on the CPU");
 }
 
 std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {

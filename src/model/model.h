@@ -104,6 +104,12 @@ class StepMemory {
   virtual Tensor Confidence(int64_t /*num_rows*/) const { return {}; }  // f32 [R]: the same of Draft; with a module
 };
 
+// Who computes experts of the host's memory in decode steps; `pool`: to measure the CPU with.
+struct ExpertComputing {
+  ExpertCompute by = ExpertCompute::kGpu;
+  ThreadPool* pool = nullptr;
+};
+
 // Weights in a device's memory (or in mapped files, on the host), ready to run. One rank's.
 class LoadedModel {
  public:
@@ -155,9 +161,9 @@ class LoadedModel {
   [[nodiscard]] virtual bool CountExperts(Device& device) = 0;
   // From now on prompts' passes bring experts of the host to `device`, which outlives the model, where that is faster;
   // where it has no room or no kernels for that, they read them there. And experts can change places. Those of the disk
-  // are brought as passes choose them, while the host waits: no pass can be recorded then. Before the first pass.
-  // False: no room for that.
-  [[nodiscard]] virtual bool UseHostExperts(Device& device) = 0;
+  // are brought as passes choose them, while the host waits: no pass can be recorded then, nor where the CPU computes
+  // some (`how`). Before the first pass. False: no room for that.
+  [[nodiscard]] virtual bool UseHostExperts(Device& device, ExpertComputing how) = 0;
 
   // The following are called between passes, some of which may be queued; only the last one waits for those. `device`
   // is theirs.

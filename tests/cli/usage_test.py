@@ -97,6 +97,10 @@ class Usage(CliTestCase):
         for command in (["generate", "-p", "x"], ["inspect"], ["bench", "--synthetic", "nano"]):
             self.fails(2, ["--gpu-memory", "--device cuda"], *command, "--gpu-memory", "4GiB")
             self.fails(2, ["--expert-slots", "--device cuda"], *command, "--expert-slots", "2")
+            self.fails(2, ["--expert-compute", "--device cuda"], *command, "--expert-compute", "cpu")
+        self.fails(2, ["--expert-compute", "'both'", "gpu, cpu, auto"], "bench", "--expert-compute", "both")
+        self.fails(1, ["cuda:0,1", "--expert-compute"],
+                   "bench", "--synthetic", "nano", "--device", "cuda:0,1", "--expert-compute", "auto")
         self.fails(2, ["--gpu-memory", "'much'"], "generate", "-p", "x", "--gpu-memory", "much")
         self.fails(2, ["--routing", "--synthetic"], "bench", "--routing", "zipf")
 

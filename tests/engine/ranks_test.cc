@@ -208,7 +208,7 @@ class ExchangingModel : public LoadedModel {
   std::string Describe() const override { return ""; }
   void VisitBytes(const std::function<void(const void*, int64_t, float)>&) const override {}
   bool CountExperts(Device&) override { return false; }
-  bool UseHostExperts(Device&) override { return true; }
+  bool UseHostExperts(Device&, ExpertComputing) override { return true; }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double>, int64_t) const override { return {}; }
   int64_t BeginSwaps(std::span<const ExpertSwap>) override { return 0; }
   bool ContinueSwaps(Device&) override { return true; }

@@ -18,7 +18,8 @@ ExpertUse SomeUse() {
   return {.experts = 6, .on_host = 2, .on_disk = 1, .host_bytes = 2000, .counted = true,
           .counts = {.num_layers = 2, .num_experts = 3, .chosen = {5, 0, 1, 2, 2, 2}},
           .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7,
-          .moved_bytes = 14000, .disk_bytes = 500, .disk_seconds = 0.25, .wait_seconds = 0.5};
+          .moved_bytes = 14000, .disk_bytes = 500, .disk_seconds = 0.25, .cpu_experts = 11, .cpu_seconds = 0.125,
+          .wait_seconds = 0.5};
 }
 
 TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
@@ -38,6 +39,8 @@ TEST(ExpertWatch, MetricsSayWhatTheEngineCounts) {
                            "dsv4_expert_fetched_bytes_total{model_name=\"m\",engine=\"0\"} 3000\n",
                            "dsv4_expert_wait_seconds_total{model_name=\"m\",engine=\"0\"} 0.5\n",
                            "dsv4_expert_evictions_total{model_name=\"m\",engine=\"0\"} 7\n",
+                           "dsv4_expert_cpu_total{model_name=\"m\",engine=\"0\"} 11\n",
+                           "dsv4_expert_cpu_seconds_total{model_name=\"m\",engine=\"0\"} 0.125\n",
                            "dsv4_expert_disk_bytes_total{model_name=\"m\",engine=\"0\"} 500\n",
                            "dsv4_expert_disk_seconds_total{model_name=\"m\",engine=\"0\"} 0.25\n",
                            "dsv4_expert_moved_bytes_total{model_name=\"m\",engine=\"0\"} 14000\n"}) {

@@ -1,5 +1,6 @@
 #include "model/deepseek_v4/expert_places.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dsv4::deepseek_v4 {
@@ -33,7 +34,7 @@ bool ExpertPlaces::Count(Device& device) {
   return true;
 }
 
-bool ExpertPlaces::UseHost(Device& device) {
+bool ExpertPlaces::UseHost(Device& device, ExpertComputing how, int64_t slots) {
   if (!AnyOnHost(placement_)) return true;
   if (!placement_.DiskByLayer().empty()) {
     const auto name = [this, &device](int64_t l, int64_t e, const ExpertWeights& now) { Tell(device, l, e, now); };
@@ -41,6 +42,12 @@ bool ExpertPlaces::UseHost(Device& device) {
     if (disk_ == nullptr) return false;
     for (int64_t l = 0; l < weights_.num_layers(); ++l)
       weights_.layers[static_cast<size_t>(l)].moe.supply = disk_->Of(l);
+  }
+  if (how.by != ExpertCompute::kGpu && !placement_.CountByLayer().empty()) {
+    cpu_ = CpuExperts::Open(device, weights_, placement_, expert_bytes_, slots, how);
+    if (cpu_ == nullptr) return false;
+    for (int64_t l = 0; l < weights_.num_layers(); ++l)
+      weights_.layers[static_cast<size_t>(l)].moe.partner = cpu_->Of(l);
   }
   streams_ = ExpertStreams::Open(device, weights_, placement_, expert_bytes_);
   for (int64_t l = 0; streams_ != nullptr && l < weights_.num_layers(); ++l)
@@ -135,6 +142,12 @@ Result<ExpertUse> ExpertPlaces::Use(Device& device) const {
     const DiskUse& disk = disk_->use();
     use.chosen_resident += use.counted ? disk.found : 0;
     use.disk_reads = disk.reads, use.disk_bytes = disk.bytes, use.disk_seconds = disk.seconds;
+  }
+  if (cpu_ != nullptr) {  // what the CPU computed was counted as if it had been read
+    use.cpu_experts = cpu_->use().experts, use.cpu_seconds = cpu_->use().seconds;
+    use.fetched_bytes = std::max(use.fetched_bytes - cpu_->use().bytes, 0.0);
+    if (const ExpertTimes& times = cpu_->times(); times.link > 0)
+      use.cpu_rate = 1 / times.cpu, use.link_rate = 1 / times.link;
   }
   if (moves_ != nullptr) use.moved_bytes = static_cast<double>(moves_->moved_bytes());
   if (streams_ != nullptr) {

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "dsv4/experts.h"
 #include "dsv4/status.h"
+#include "model/deepseek_v4/cpu_experts.h"
 #include "model/deepseek_v4/disk_experts.h"
 #include "model/deepseek_v4/expert_moves.h"
 #include "model/deepseek_v4/expert_placement.h"
@@ -32,7 +33,7 @@ class ExpertPlaces {
 
   // As LoadedModel says. `device` is the same in all calls, and outlives this.
   [[nodiscard]] bool Count(Device& device);
-  [[nodiscard]] bool UseHost(Device& device);
+  [[nodiscard]] bool UseHost(Device& device, ExpertComputing how, int64_t slots);  // of a row, with the shared one
   // The expert's matrices are where they are named, for the work that is queued next.
   void Bring(int64_t layer, int64_t expert) const {
     if (disk_ != nullptr) disk_->Bring(layer, expert);
@@ -68,6 +69,7 @@ class ExpertPlaces {
   const ExpertHomes homes_;
   std::unique_ptr<ExpertStreams> streams_;
   std::unique_ptr<DiskExperts> disk_;
+  std::unique_ptr<CpuExperts> cpu_;  // null: the device computes all
   DeviceBuffer spare_;
   std::unique_ptr<ExpertMoves> moves_;
   int64_t swaps_ = 0;

@@ -40,7 +40,9 @@ class BoundModel : public LoadedModel {
   int num_slices() const override { return model_.config.fixed_cuts > 0 ? model_.config.num_slices() : 0; }
   void VisitSlice(int slice, const std::function<void(const void*, int64_t, float)>& visit) const override;
   bool CountExperts(Device& device) override;
-  bool UseHostExperts(Device& device) override { return experts_.UseHost(device); }
+  bool UseHostExperts(Device& device, ExpertComputing how) override {
+    return experts_.UseHost(device, how, 1 + model_.config.experts_per_token);
+  }
   std::vector<ExpertSwap> BetterPlaces(std::span<const double> chosen, int64_t most) const override {
     return experts_.BetterPlaces(chosen, most);
   }
