@@ -29,7 +29,7 @@ GuardBuffer<uint8_t> Blocks(int64_t rows, int64_t cols) {
 
 uint8_t* Bytes(const Tensor& t) { return static_cast<uint8_t*>(t.data); }
 
-struct Sizes {
+struct BlockSizes {
   int64_t tokens, groups, n, k;
 };
 
@@ -37,8 +37,8 @@ TEST(CudaActivationBlocks, LinearReadsAndWritesThem) {
   DSV4_GPU_OR_SKIP();
   Random random(1);
   for (const QuantCase& kind : {kNvfp4, kFp8}) {
-    for (const Sizes& s :
-         {Sizes{70, 1, 64, 64}, Sizes{300, 2, 192, 128}, Sizes{521, 1, 2624, 192}, Sizes{1027, 3, 320, 448}}) {
+    for (const BlockSizes& s :
+         {BlockSizes{70, 1, 64, 64}, {300, 2, 192, 128}, {521, 1, 2624, 192}, {1027, 3, 320, 448}}) {
       SCOPED_TRACE(StrCat(kind.name(), " T ", s.tokens, " G ", s.groups, " N ", s.n, " K ", s.k));
       QuantFixture w(random, kind, s.groups * s.n, s.k, QuantOptions{.unaligned = false});
       GuardBuffer<float> x({s.tokens, s.groups * s.k}, random.Normals(s.tokens * s.groups * s.k));
@@ -122,7 +122,7 @@ TEST(CudaActivationBlocks, LinearPartsTogether) {
 TEST(CudaActivationBlocks, Swiglu) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
-  for (const Sizes& s : {Sizes{1, 1, 64, 0}, Sizes{70, 1, 576, 0}, Sizes{131, 1, 2048, 0}}) {
+  for (const BlockSizes& s : {BlockSizes{1, 1, 64, 0}, {70, 1, 576, 0}, {131, 1, 2048, 0}}) {
     const int64_t rows = s.tokens, f = s.n;
     GuardBuffer<float> gate({rows, f}, random.Normals(rows * f, 4)), up({rows, f}, random.Normals(rows * f, 4)),
         y({rows, f});
@@ -243,8 +243,8 @@ TEST(CudaActivationBlocks, LinearWritesQueries) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
   for (const QuantCase& kind : {kNvfp4, kFp8}) {
-    for (const Sizes& s :
-         {Sizes{66, 2, 128, 64}, Sizes{300, 3, 64, 128}, Sizes{517, 1, 512, 192}, Sizes{1027, 2, 512, 448}}) {
+    for (const BlockSizes& s :
+         {BlockSizes{66, 2, 128, 64}, {300, 3, 64, 128}, {517, 1, 512, 192}, {1027, 2, 512, 448}}) {
       const int64_t t = s.tokens, heads = s.groups, dh = s.n, n = heads * dh;
       SCOPED_TRACE(StrCat(kind.name(), " T ", t, " heads ", heads, " of ", dh, " K ", s.k));
       QuantFixture w(random, kind, n, s.k, QuantOptions{.unaligned = false}),

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kHead = 512, kIndexHead = 128, kPairs = 32;
 
-struct Case {
+struct ExpandCase {
   int64_t heads, k, ratio, position;
   KvDtype kv = KvDtype::kFp8;
   IndexDtype index = IndexDtype::kFp4;
@@ -54,7 +54,7 @@ struct Result {
   std::vector<uint8_t> memory;
 };
 
-Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& index_q_b, bool expands) {
+Result Prepared(const ExpandCase& c, const QuantFixture& q_b, const QuantFixture& index_q_b, bool expands) {
   Random random(5);  // the same data whatever `expands`
   const int64_t t = c.tokens;
   CacheFixture cache(FullKvSpec({c.ratio}, c.kv, c.index), {{c.position, t}});
@@ -110,7 +110,7 @@ Result Prepared(const Case& c, const QuantFixture& q_b, const QuantFixture& inde
   return r;
 }
 
-void ExpectTheSameBits(const Case& c) {
+void ExpectTheSameBits(const ExpandCase& c) {
   SCOPED_TRACE(StrCat("heads ", c.heads, ", ", c.index_heads(), " K ", c.k, " ratio ", c.ratio, " at ", c.position,
                       " tokens ", c.tokens));
   Random random(6);
@@ -128,7 +128,7 @@ void ExpectTheSameBits(const Case& c) {
 
 TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
   DSV4_GPU_OR_SKIP();
-  for (const Case& c : {Case{64, 1024, 0, 130},
+  for (const ExpandCase& c : {ExpandCase{64, 1024, 0, 130},
                         {64, 1024, 4, 130},
                         {64, 1024, 4, 131},
                         {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
@@ -157,7 +157,7 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
 // down K is cut.
 TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeads) {
   DSV4_GPU_OR_SKIP();
-  for (const Case& c : {Case{32, 1024, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
+  for (const ExpandCase& c : {ExpandCase{32, 1024, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
                         {32, 1024, 4, 130, KvDtype::kBf16, IndexDtype::kFp4, 1, 64},
                         {32, 1024, 0, 130},
                         {32, 1024, 128, 255},
@@ -199,7 +199,7 @@ TEST(QPrepareExpand, ShapesThatFit) {
 // Little work, so that compute-sanitizer ends soon.
 TEST(CudaQPrepareExpand, GivesTheBitsShort) {
   DSV4_GPU_OR_SKIP();
-  for (Case c : {Case{64, 256, 4, 131}, {33, 208, 128, 255}}) {
+  for (ExpandCase c : {ExpandCase{64, 256, 4, 131}, {33, 208, 128, 255}}) {
     for (c.tokens = 1; c.tokens <= 4; c.tokens += 3) ExpectTheSameBits(c);
   }
   ExpectTheSameBits({36, 64, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5});

@@ -37,13 +37,13 @@ std::vector<std::vector<float>> RunParts(const std::vector<QuantFixture>& weight
   return values;
 }
 
-struct Case {
+struct PartsCase {
   int64_t k;
   std::vector<int64_t> rows;
   std::vector<QuantCase> kinds;
 };
 
-std::vector<Case> Cases() {
+std::vector<PartsCase> Cases() {
   const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16},
       m{WeightFormat::kMxfp4}, w{WeightFormat::kF32};
   return {{64, {5, 16, 33}, {n, n, n}},
@@ -53,7 +53,7 @@ std::vector<Case> Cases() {
           {7168, {128, 512}, {b, n}}};
 }
 
-std::vector<QuantFixture> Weights(Random& random, const Case& c, bool f32 = true) {
+std::vector<QuantFixture> Weights(Random& random, const PartsCase& c, bool f32 = true) {
   std::vector<QuantFixture> weights;
   for (size_t i = 0; i < c.rows.size(); ++i) {
     if (f32 || c.kinds[i].format != WeightFormat::kF32)
@@ -120,7 +120,7 @@ void ExpectNormedProducts(const std::vector<QuantFixture>& weights, const Tensor
 TEST(CudaLinearParts, MatchesExactProducts) {
   DSV4_GPU_OR_SKIP();
   Random random(1);
-  for (const Case& c : Cases()) {
+  for (const PartsCase& c : Cases()) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     for (const int64_t t : {1, 2, 8, 20, 40}) {
       GuardBuffer<float> x({t, c.k}, random.Normals(t * c.k));
@@ -134,7 +134,7 @@ TEST(CudaLinearParts, MatchesExactProducts) {
 TEST(CudaLinearParts, NormsRowsFirst) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
-  for (const Case& c : Cases()) {
+  for (const PartsCase& c : Cases()) {
     const std::vector<QuantFixture> weights = Weights(random, c, /*f32=*/false);
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));
     for (const int64_t t : {1, 2, 8, 40}) {
@@ -172,7 +172,7 @@ TEST(CudaLinearParts, OneTokenFormatsShort) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   const auto& [n, m, f, b] = kOneTokenKinds;
-  for (const Case& c : {Case{1056, {1, 2, 3, 4}, {n, b, m, f}},
+  for (const PartsCase& c : {PartsCase{1056, {1, 2, 3, 4}, {n, b, m, f}},
                         {192, {7, 40, 16, 1, 90, 12, 3, 31}, {n, f, b, m, b, n, b, f}},
                         {1056, {2110, 1, 17}, {n, b, f}},
                         {2048, {1, 2100, 1, 40}, {n, b, m, f}},
@@ -214,14 +214,14 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   const auto& [n, m, f, b] = kOneTokenKinds;
-  const Case cases[] = {{4096, {3000, 64}, {n, b}},
+  const PartsCase cases[] = {{4096, {3000, 64}, {n, b}},
                         {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
                         {8192, {4096}, {n}},
                         {1024, {17000}, {n}},
                         {7168, {100, 64, 33, 40}, {n, b, m, f}},
                         {1056, {241, 500}, {b, m}},
                         {1280, {241, 500}, {f, n}}};
-  for (const Case& c : cases) {
+  for (const PartsCase& c : cases) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> x({4, c.k}, random.Normals(4 * c.k)), norm({c.k}, random.Normals(c.k));
     for (const Tensor& by : {Tensor{}, norm.tensor()}) {
@@ -246,7 +246,7 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
   constexpr int kLaunches = 100;
-  std::vector<Case> cases;
+  std::vector<PartsCase> cases;
   for (const QuantCase& kind : kOneTokenKinds) {
     for (const auto& [k, rows] : {std::pair{int64_t{5120}, int64_t{241}}, {7168, 128}, {7168, 2100}, {512, 17000}})
       cases.push_back({k, {rows}, {kind}});
@@ -254,7 +254,7 @@ TEST(CudaLinearParts, OneTokenGivesTheSameBitsInEveryLaunch) {
   const auto& [n, m, f, b] = kOneTokenKinds;
   cases.insert(cases.end(),
                {{4096, {3000, 64}, {n, b}}, {7168, {100, 64, 33, 40}, {n, b, m, f}}, {5120, {200, 1500}, {f, b}}});
-  for (const Case& c : cases) {
+  for (const PartsCase& c : cases) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     const int64_t rows = std::accumulate(c.rows.begin(), c.rows.end(), int64_t{0});
     GuardBuffer<float> x({1, c.k}, random.Normals(c.k)), y({kLaunches, rows});
@@ -287,7 +287,8 @@ TEST(CudaLinearParts, FewTokensShort) {
   Random random(6);
   const QuantCase n{WeightFormat::kNvfp4}, f{WeightFormat::kFp8Block, DType::kF32}, b{WeightFormat::kBf16},
       m{WeightFormat::kMxfp4};
-  for (const Case& c : {Case{192, {7, 40, 16, 20}, {n, f, b, m}}, {192, {40, 16}, {n, n}}, {4096, {33}, {n}}}) {
+  for (const PartsCase& c :
+       {PartsCase{192, {7, 40, 16, 20}, {n, f, b, m}}, {192, {40, 16}, {n, n}}, {4096, {33}, {n}}}) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> norm({c.k}, random.Normals(c.k));
     for (const int64_t t : {2, 8, 16, 20}) {
@@ -301,10 +302,10 @@ TEST(CudaLinearParts, FewTokensShort) {
 TEST(CudaLinearParts, RowsDoNotDependOnTheirBatch) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
-  std::vector<Case> cases = Cases();
+  std::vector<PartsCase> cases = Cases();
   cases.push_back({512, {40960}, {QuantCase{WeightFormat::kNvfp4}}});  // so many rows that no warp shares one
   for (int i = 0; i < 2 * static_cast<int>(cases.size()); ++i) {
-    const Case& c = cases[static_cast<size_t>(i / 2)];
+    const PartsCase& c = cases[static_cast<size_t>(i / 2)];
     GuardBuffer<float> norm_weights({c.k}, random.Normals(c.k));
     const Tensor norm = i % 2 == 0 ? Tensor{} : norm_weights.tensor();
     std::vector<QuantFixture> weights;

@@ -14,7 +14,7 @@
 namespace dsv4::test {
 namespace {
 
-std::vector<QuantCase> PackedCases() {
+std::vector<QuantCase> WgmmaCases() {
   std::vector<QuantCase> cases = AllQuantCases();
   std::erase_if(cases, [](const QuantCase& c) { return c.format == WeightFormat::kF32; });
   return cases;
@@ -68,11 +68,11 @@ std::vector<float> OnGpu(const LinearArgs& a, int numbers) {
   return {y.span().begin(), y.span().end()};
 }
 
-struct Sizes {
+struct WgmmaSizes {
   int64_t tokens, groups, n, k;
 };
 
-void Check(Random& random, QuantCase kind, Sizes s, QuantOptions options = {}) {
+void Check(Random& random, QuantCase kind, WgmmaSizes s, QuantOptions options = {}) {
   const int64_t granule = ColumnGranule(kind.format);
   s.k = CeilDiv(s.k, granule) * granule;
   QuantFixture w(random, kind, s.groups * s.n, s.k, options);
@@ -91,16 +91,16 @@ void Check(Random& random, QuantCase kind, Sizes s, QuantOptions options = {}) {
 TEST(CudaLinearWgmma, OneTile) {
   DSV4_GPU_OR_SKIP();
   Random random(1);
-  for (const QuantCase& kind : PackedCases()) Check(random, kind, {8, 1, 16, 64});
+  for (const QuantCase& kind : WgmmaCases()) Check(random, kind, {8, 1, 16, 64});
 }
 
 TEST(CudaLinearWgmma, MatchesExactProduct) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
-  for (const QuantCase& kind : PackedCases()) {
-    for (const Sizes& s :
-         {Sizes{1, 1, 1, 1}, Sizes{65, 1, 64, 64}, Sizes{67, 1, 128, 128}, Sizes{100, 1, 130, 192},
-          Sizes{257, 1, 48, 448}, Sizes{300, 1, 257, 97}, Sizes{96, 1, 129, 1040}, Sizes{64, 1, 40, 4096}}) {
+  for (const QuantCase& kind : WgmmaCases()) {
+    for (const WgmmaSizes& s :
+         {WgmmaSizes{1, 1, 1, 1}, {65, 1, 64, 64}, {67, 1, 128, 128}, {100, 1, 130, 192},
+          {257, 1, 48, 448}, {300, 1, 257, 97}, {96, 1, 129, 1040}, {64, 1, 40, 4096}}) {
       Check(random, kind, s);
     }
   }
@@ -109,8 +109,8 @@ TEST(CudaLinearWgmma, MatchesExactProduct) {
 TEST(CudaLinearWgmma, Groups) {
   DSV4_GPU_OR_SKIP();
   Random random(3);
-  for (const QuantCase& kind : PackedCases()) {
-    for (const Sizes& s : {Sizes{70, 2, 64, 128}, Sizes{129, 3, 144, 96}, Sizes{90, 4, 37, 70}}) Check(random, kind, s);
+  for (const QuantCase& kind : WgmmaCases()) {
+    for (const WgmmaSizes& s : {WgmmaSizes{70, 2, 64, 128}, {129, 3, 144, 96}, {90, 4, 37, 70}}) Check(random, kind, s);
   }
 }
 
@@ -127,7 +127,7 @@ TEST(CudaLinearWgmma, Fp8ScaleGridWithOffset) {
 TEST(CudaLinearWgmma, ManyTilesPerBlock) {
   DSV4_GPU_OR_SKIP();
   Random random(5);
-  for (const QuantCase& kind : PackedCases()) Check(random, kind, {520, 1, 128 * 72 + 5, 96});
+  for (const QuantCase& kind : WgmmaCases()) Check(random, kind, {520, 1, 128 * 72 + 5, 96});
 }
 
 // Every weight code and every block scale once, exactly: x picks one column.
@@ -164,7 +164,7 @@ TEST(CudaLinearWgmma, EveryCodeDecodesExactly) {
 TEST(CudaLinearWgmma, SameBitsTwiceAndAtEveryTokenCount) {
   DSV4_GPU_OR_SKIP();
   Random random(6);
-  for (const QuantCase& kind : PackedCases()) {
+  for (const QuantCase& kind : WgmmaCases()) {
     for (const int numbers : {1, 2}) {
       const int64_t n = 300, k = 1024;
       QuantFixture w(random, kind, n, k);
@@ -185,7 +185,7 @@ TEST(CudaLinearWgmma, SameBitsTwiceAndAtEveryTokenCount) {
 TEST(CudaLinearWgmma, TokensDoNotMix) {
   DSV4_GPU_OR_SKIP();
   Random random(7);
-  for (const QuantCase& kind : PackedCases()) {
+  for (const QuantCase& kind : WgmmaCases()) {
     QuantFixture w(random, kind, 64, 128);
     GuardBuffer<float> x({70, 128}, random.Normals(70 * 128));
     for (const int numbers : {1, 2}) {
