@@ -68,8 +68,14 @@ class HttpServerImpl : public HttpServer {
         shared_.context.run();
       });
       if (ended) return;
-      // What could not be begun anew is begun above. Others end meanwhile, and free what they hold.
+      // What could not be begun anew is begun above. Others end meanwhile, and free what they hold. Asio may have lost
+      // an accept without a word: where it found no memory for the new socket.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      for (Listener* l : {&main_, &metrics_}) {
+        error_code ignored;
+        l->acceptor.cancel(ignored);
+        l->accepting = false;
+      }
     }
   }
   void Stop() override { shared_.context.stop(); }
@@ -134,19 +140,20 @@ class HttpServerImpl : public HttpServer {
   }
 
   void Accept(Listener& l) {
-    l.accepting = true;
     l.acceptor.async_accept([this, &l](error_code error, tcp::socket socket) {
-      l.accepting = false;
       if (error == asio::error::operation_aborted || !l.acceptor.is_open()) return;
+      l.accepting = false;
       if (error) {
         // Out of file descriptors, most likely: try again later rather than at once.
+        PostAfter(std::chrono::milliseconds(100), [this, &l] { Accept(l); });
         l.accepting = true;
-        return PostAfter(std::chrono::milliseconds(100), [this, &l] { Accept(l); });
+        return;
       }
       Welcome(std::move(socket), /*metrics=*/&l == &metrics_);
       if (!sweeping_) Sweep();
       Accept(l);
     });
+    l.accepting = true;  // behind what may find no memory: Run begins what has not begun
   }
 
   void Welcome(tcp::socket socket, bool metrics) {
@@ -173,6 +180,7 @@ class HttpServerImpl : public HttpServer {
     if (shared_.connections.empty()) return;
     sweeper_.expires_after(std::chrono::seconds(1));
     sweeper_.async_wait([this](error_code error) {
+      sweeping_ = false;
       if (error) return;
       const auto now = Clock::now();
       shared_.let_go.Settle();

@@ -43,11 +43,11 @@ Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std
       tls_(std::move(tls)),
       metrics_(metrics),
       reserved_(reserved) {
-  shared_.connections.insert(this);
   error_code ignored;
   socket_.non_blocking(true, ignored);
   last_activity_ = Clock::now();
   NextRequest();
+  shared_.connections.insert(this);  // last: where there is no memory for one, nobody knows of it
 }
 
 void Connection::Sweep(Clock::time_point now) {
@@ -102,12 +102,12 @@ void Connection::NextRequest() {
 
 void Connection::Read() {
   if (closed_ || reading_ || (waits() && in_.size() >= kMaxPipelined)) return;
-  reading_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     self->reading_ = false;
     if (error) return self->Close("the client left");
     self->Guard([&] { self->OnReadable(); });
   });
+  reading_ = true;
 }
 
 void Connection::OnReadable() {

@@ -43,8 +43,9 @@ void WriteOrRemove(const std::string& path, const StoredResponse* response) {
 
 void ResponseStore::Shelf::Add(const std::string& id, size_t size, Ptr response) {
   Drop(id);
-  ids.push_front(id);
-  places[id] = {.bytes = size, .at = ids.begin(), .response = std::move(response)};
+  std::list<std::string> place{id};  // an id and its place, or neither, where memory runs out
+  places[id] = {.bytes = size, .at = place.begin(), .response = std::move(response)};
+  ids.splice(ids.begin(), place);
   bytes += size;
 }
 
@@ -86,8 +87,8 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
   const std::lock_guard lock(mutex_);
   AddToMemory(id, kept);
   if (folder_.empty() || queued_bytes_ + size > kMaxQueuedWrites) return;
-  queued_bytes_ += size;
   tasks_.emplace_back(id, kept);
+  queued_bytes_ += size;
   disk_.Add(id, size, nullptr);
   FitDisk();
   wake_.notify_one();

@@ -150,8 +150,10 @@ class GrammarCache {
     const std::lock_guard lock(mutex_);
     if (places_.contains(format)) return;
     bytes += static_cast<int64_t>(format.size());
-    entries_.push_front({.format = format, .grammar = std::move(grammar), .bytes = bytes});
-    places_.emplace(entries_.front().format, entries_.begin());
+    std::list<Entry> entry;
+    entry.push_front({.format = format, .grammar = std::move(grammar), .bytes = bytes});
+    places_.emplace(entry.front().format, entry.begin());
+    entries_.splice(entries_.begin(), entry);
     bytes_ += bytes;
     while (bytes_ > kCacheBytes && entries_.size() > 1) {
       bytes_ -= entries_.back().bytes;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "http_fixture.h"
+#include "support/allocations.h"
 
 namespace dsv4::server {
 
@@ -322,6 +323,33 @@ TEST_F(Http, ARequestThatFindsNoMemoryGetsA503AndTheServerGoesOn) {
   EXPECT_EQ(StatusLine(Ask("GET /memory HTTP/1.1\r\n\r\n")), "HTTP/1.1 503");
   EXPECT_EQ(WaitForDone().cut, "out of memory");
   EXPECT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
+}
+
+// Of the I/O thread: at any allocation of a connection and its request.
+TEST_F(Http, WhereverMemoryEndsTheNextRequestIsAnswered) {
+  Start();
+  for (int64_t left = 0, failed = -1; failed != test::num_failed_allocations; ++left) {
+    ASSERT_LT(left, 1000);
+    failed = test::num_failed_allocations;
+    OnIoThread([left] { return test::allocation_limit = {.left = left, .once = true}, true; });
+    Ask("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+    OnIoThread([] { return test::allocation_limit = {}, true; });
+    ASSERT_EQ(StatusLine(Ask("GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200") << left;
+  }
+  const auto num_connections = [this] { return OnIoThread([this] { return server_->num_connections(); }); };
+  for (int i = 0; i < 2000 && num_connections() > 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(num_connections(), 0u);
+}
+
+TEST_F(Http, ASweepThatFindsNoMemoryIsNotTheLast) {
+  Start({.keep_alive = std::chrono::seconds(1)});
+  HttpClient silent(server_->port());
+  while (OnIoThread([this] { return server_->num_connections(); }) == 0) std::this_thread::yield();
+  const int64_t failed = test::num_failed_allocations;
+  OnIoThread([] { return test::allocation_limit = {.left = 0, .once = true}, true; });
+  silent.Read();
+  EXPECT_TRUE(silent.ended());
+  EXPECT_EQ(test::num_failed_allocations, failed + 1);
 }
 
 TEST_F(Http, AHandlerOnAnotherThreadMayRunOutOfMemory) {
