@@ -2,6 +2,7 @@
 #include "ops/linear/rows/f32_rows.h"
 #include "ops/linear/tile/tile_linear.h"
 #include "ops/linear/wgmma/wgmma_linear.h"
+#include "ops/linear/wide/wide_linear.h"
 
 namespace dsv4 {
 
@@ -22,8 +23,9 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
     }
   }
   if (!prompt.parts.empty()) WgmmaLinear(ctx, prompt);
-  const float* norm = a.norm ? a.norm.f32() : nullptr;
-  if (num_tiles > 0) TileLinear(ctx, a.x.f32(), a.x.dim(0), tiles, num_tiles, norm, a.norm_eps);
+  if (num_tiles == 0) return;
+  const auto linear = WideLinearTakes(ctx, a.x.dim(0)) ? WideLinear : TileLinear;
+  linear(ctx, a.x.f32(), a.x.dim(0), tiles, num_tiles, a.norm ? a.norm.f32() : nullptr, a.norm_eps);
 }
 
 }  // namespace dsv4

@@ -319,27 +319,29 @@ __device__ __forceinline__ void MultiplyChunk(const uint8_t* tile, int count, in
   }
 }
 
-// 1 / RMS of every token's row: a warp a token, the last ones first, which have least to stage. The order of a sum
-// depends on K only.
+// 1 / RMS of a row, in lane 0; by a warp. The order of the sum depends on K only.
+__device__ __forceinline__ float RowScale(const float* x, int cols, float eps, int lane) {
+  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && cols % 4 == 0;
+  float square = 0;
+#pragma unroll 8
+  for (int i = 4 * lane; i < cols; i += 128) {
+    float4 v;
+    if (aligned) {
+      v = *reinterpret_cast<const float4*>(x + i);
+    } else {
+      v = {x[i], i + 1 < cols ? x[i + 1] : 0.0f, i + 2 < cols ? x[i + 2] : 0.0f, i + 3 < cols ? x[i + 3] : 0.0f};
+    }
+    square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
+  }
+  return rsqrtf(WarpSum(square) / static_cast<float>(cols) + eps);
+}
+
+// Of every token: a warp a token, the last ones first, which have least to stage.
 __device__ __forceinline__ void RowScales(const Params& p, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int token = kWarps - 1 - static_cast<int>(threadIdx.x) / 32; token < p.num_tokens; token += kWarps) {
-    const float* x = p.x + token * p.x_stride;
-    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && p.cols % 4 == 0;
-    float square = 0;
-#pragma unroll 8
-    for (int i = 4 * lane; i < p.cols; i += 128) {
-      float4 v;
-      if (aligned) {
-        v = *reinterpret_cast<const float4*>(x + i);
-      } else {
-        v = {x[i], i + 1 < p.cols ? x[i + 1] : 0.0f, i + 2 < p.cols ? x[i + 2] : 0.0f,
-             i + 3 < p.cols ? x[i + 3] : 0.0f};
-      }
-      square = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, square))));
-    }
-    square = WarpSum(square);
-    if (lane == 0) scales[token] = rsqrtf(square / static_cast<float>(p.cols) + p.norm_eps);
+    const float scale = RowScale(p.x + token * p.x_stride, p.cols, p.norm_eps, lane);
+    if (lane == 0) scales[token] = scale;
   }
 }
 

@@ -30,6 +30,17 @@ namespace tile_linear {
 inline bool IsDirect(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
   return items >= 8 * ctx.gpu.multiprocessors && tile_cols <= 128;
 }
+// Of a matrix: its row tiles. Where groups do not begin at row tiles, a tile belongs to two.
+inline int64_t ItemsOf(const QuantTensor& w, int64_t groups) {
+  const int64_t rows = w.rows / groups;
+  return groups * (CeilDiv(rows, 16) + (groups > 1 && rows % 16 != 0 ? 1 : 0));
+}
+// The segments of K are 2^this; `items` are all matrices'.
+inline int LogSegments(const ExecContext& ctx, int64_t tile_cols, int64_t items) {
+  int log_segments = 0;
+  while (!IsDirect(ctx, tile_cols, items) && log_segments < 3 && tile_cols >> (log_segments + 1) >= 1) ++log_segments;
+  return log_segments;
+}
 // Whether one token's product of this matrix alone is one whose rows a block finishes together and can send: K cut into
 // eight segments of whole chunks.
 inline bool Pushes(const ExecContext& ctx, const QuantTensor& w) {

@@ -26,8 +26,7 @@ struct Cut {
 Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int64_t num_tokens) {
   const int sms = ctx.gpu.multiprocessors;
   Cut cut = {};
-  const bool direct = IsDirect(ctx, tile_cols, items);
-  while (!direct && cut.log_segments < 3 && tile_cols >> (cut.log_segments + 1) >= 1) ++cut.log_segments;
+  cut.log_segments = LogSegments(ctx, tile_cols, items);
   while (cut.log_slices < cut.log_segments &&
          std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes)
     ++cut.log_slices;
@@ -132,8 +131,7 @@ Product ProductOf(const ExecContext& ctx, const TileLinearMatrix* matrices, int 
   p.groups = static_cast<int>(matrices[0].groups);
   p.x_stride = matrices[0].groups * matrices[0].w.cols;
   p.rows_per_group = static_cast<int>(matrices[0].w.rows / p.groups);
-  p.items_per_group = static_cast<int>(CeilDiv(p.rows_per_group, 16)) +
-                      (p.groups > 1 && p.rows_per_group % 16 != 0 ? 1 : 0);
+  p.items_per_group = static_cast<int>(ItemsOf(matrices[0].w, p.groups)) / p.groups;
   for (int i = 0; i < count; ++i) {
     const QuantTensor& w = matrices[i].w;
     DSV4_CHECK(w.layout == WeightLayout::kTiles && w.cols == matrices[0].w.cols &&
@@ -144,7 +142,7 @@ Product ProductOf(const ExecContext& ctx, const TileLinearMatrix* matrices, int 
                      .rows = static_cast<int>(w.rows),
                      .first_item = p.items,
                      .format = w.format};
-    const int here = p.groups > 1 ? p.groups * p.items_per_group : static_cast<int>(CeilDiv(w.rows, 16));
+    const int here = static_cast<int>(ItemsOf(w, p.groups));
     p.items += here;
     product.bytes += here * TileBytes(w.format);
     if (w.format != product.format) product.format = kMixed;

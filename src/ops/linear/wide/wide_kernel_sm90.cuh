@@ -1,0 +1,371 @@
+// The kernel of wide_linear_sm90.cu. A unit is 128 rows of W, 64 tokens and some of K's segments. Two warps copy
+// weights and inputs into rings of shared memory (gemm_sm90.cuh); two warpgroups decode 64 rows each and multiply them
+// with 128 columns: 64 tokens' first numbers and their second ones.
+#pragma once
+
+#include "ops/linear/wide/wide_inputs_sm90.cuh"
+#include "ops/linear/wide/wide_weights_sm90.cuh"
+
+namespace dsv4::wide_linear {
+
+using sm90::GemmShared;
+using sm90::kGemmThreads;
+using sm90::WarpRows;
+
+constexpr int kInputStages = 6;
+constexpr int kMultipliers = 256;                    // threads
+constexpr int kSums = kTokens / 2;                   // of a thread: rows g and g + 8 of 16 tokens
+constexpr int kUnitSegments = 4, kKeptLevels = 2;    // at most; sums that wait for others, a level of the tree each
+constexpr int kLevelBytes = kMultipliers * kSums * 4;
+constexpr int kPartBytes = kLevelBytes;              // of a unit's sums in scratch memory
+
+constexpr int SharedBytes(WeightFormat f) {
+  return 1024 + kInputStages * kInputBytes + sm90::kStages * sm90::ChunkBytes(f) + kKeptLevels * kLevelBytes + 512;
+}
+static_assert(SharedBytes(WeightFormat::kBf16) <= static_cast<int>(kSharedMemoryOfABlock));
+static_assert(kInputStages <= sm90::kMostTokenStages);
+
+// A format's sums of a segment: even and odd tiles have their own where chunks have several (tile_linear.cuh).
+template <WeightFormat F>
+constexpr int kParities = TilesOfChunk(F) > 1 ? 2 : 1;
+
+struct Matrix {
+  const uint8_t* codes;
+  const float* scales;  // FP8
+  float* y;             // of the first token
+  float factor;
+  int n, y_stride;      // rows of a group, of all groups
+  int first_step;       // of its row steps
+};
+
+struct Params {
+  const uint8_t* inputs;     // Inputs::out
+  const float* row_scales;   // or null
+  float4* parts;             // [output][split][warp][8][lane]: sums of units, where several have one output
+  int* counters;             // [output][warp]: units that have written theirs; zero between launches
+  Matrix matrices[kMaxTileLinearMatrices];
+  int count;
+  int num_tokens, token_tiles, groups, slabs, scale_stride;
+  int row_steps;             // of a group; 128 rows each
+  int log_segments, log_splits;
+
+  __host__ __device__ int outputs() const { return groups * row_steps * token_tiles; }
+  __host__ __device__ int units() const { return outputs() << log_splits; }
+};
+
+// Units of one output follow one another, and before that those of other tokens: they have the same weights.
+struct Unit {
+  int matrix, group, token_tile, row_tile0, row_tile_end;  // row tiles of the whole matrix
+  int output, split;
+
+  __device__ __forceinline__ Unit(const Params& p, int unit) {
+    token_tile = unit % p.token_tiles;
+    const int rest = unit / p.token_tiles, row = rest >> p.log_splits, step = row % p.row_steps;
+    split = rest & ((1 << p.log_splits) - 1);
+    group = row / p.row_steps;
+    output = row * p.token_tiles + token_tile;
+    matrix = 0;
+    while (matrix + 1 < p.count && step >= p.matrices[matrix + 1].first_step) ++matrix;
+    const int n = p.matrices[matrix].n;
+    row_tile0 = group * n / 16 + (step - p.matrices[matrix].first_step) * sm90::kRowTiles;
+    row_tile_end = ((group + 1) * n + 15) / 16;
+  }
+};
+
+// A unit's segments, and the slabs (64 columns) of each.
+__device__ __forceinline__ int SegmentsOfUnit(const Params& p) { return 1 << (p.log_segments - p.log_splits); }
+__device__ __forceinline__ int FirstSlab(const Params& p, int segment) { return p.slabs * segment >> p.log_segments; }
+
+struct Shared {
+  GemmShared gemm;
+  float4* kept;  // [level][8][thread]
+};
+
+template <WeightFormat F>
+__device__ __forceinline__ Shared Carve(uint8_t* memory) {
+  Shared s;
+  GemmShared& g = s.gemm;
+  const uint32_t raw = SharedAddress(memory);
+  g.tokens = (raw + 1023) & ~1023u;
+  g.weights = g.tokens + kInputStages * kInputBytes;
+  g.staging = g.weights + sm90::kStages * sm90::ChunkBytes(F);
+  g.staging_memory = memory + (g.staging - raw);
+  s.kept = reinterpret_cast<float4*>(g.staging_memory);
+  g.token_full = g.staging + kKeptLevels * kLevelBytes;
+  g.token_empty = g.token_full + 8 * sm90::kMostTokenStages;
+  g.weight_full = g.token_empty + 8 * sm90::kMostTokenStages;
+  g.weight_empty = g.weight_full + 8 * sm90::kStages;
+  return s;
+}
+
+// ---- copying ----
+
+template <WeightFormat F>
+__device__ __forceinline__ void CopyAllWeights(const GemmShared& s, const Params& p) {
+  constexpr int kTile = static_cast<int>(TileBytes(F));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  sm90::Ring<> ring;
+  for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
+    const Unit unit(p, i);
+    const int row_tile = unit.row_tile0 + lane, segments = SegmentsOfUnit(p);
+    for (int j = 0; j < segments; ++j) {
+      const int first = FirstSlab(p, unit.split * segments + j), end = FirstSlab(p, unit.split * segments + j + 1);
+      const uint8_t* codes = nullptr;
+      if (row_tile < unit.row_tile_end)
+        codes = p.matrices[unit.matrix].codes + (static_cast<int64_t>(row_tile) * p.slabs + first) * kTile;
+      sm90::CopyWeights<F>(s, ring, codes, end - first);
+    }
+  }
+}
+
+__device__ __forceinline__ void CopyAllInputs(const GemmShared& s, const Params& p) {
+  sm90::Ring<kInputStages> ring;
+  for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
+    const Unit unit(p, i);
+    const int segments = SegmentsOfUnit(p), first = FirstSlab(p, unit.split * segments),
+              end = FirstSlab(p, (unit.split + 1) * segments);
+    const int64_t tile = (static_cast<int64_t>(unit.group) * p.slabs + first) * p.token_tiles + unit.token_tile;
+    sm90::CopyTokens<1, kInputBytes>(s, ring, p.inputs + tile * kInputBytes, kInputBytes,
+                                     static_cast<int64_t>(p.token_tiles) * kInputBytes, end - first);
+  }
+}
+
+// ---- multiplying ----
+
+using Position = sm90::Position<kInputStages>;
+
+__device__ __forceinline__ void GiveInputsBack(const GemmShared& s, const Position& at, uint32_t stages_ago) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) BarrierArrive(s.token_empty + 8 * ((at.tokens.count - stages_ago) % kInputStages));
+}
+
+// The next slab's weights: waits for a chunk's first; `odd`: of a segment's slabs.
+template <WeightFormat F, int kOdd>
+__device__ __forceinline__ void LoadSlab(const GemmShared& s, const Position& at, const WarpRows& rows,
+                                         Weights<F>& raw) {
+  constexpr bool kOne = sm90::ChunkSlabs(F) == 1;
+  if (kOdd == 0 || kOne) BarrierWaitOrTrap(s.weight_full + 8 * at.weights.stage(), at.weights.parity());
+  const uint32_t in_chunk = kOne ? 0 : kOdd * static_cast<uint32_t>(TileBytes(F));
+  raw.Load(s.weights + at.weights.stage() * sm90::ChunkBytes(F) + in_chunk, rows, threadIdx.x % 32);
+}
+template <WeightFormat F, int kOdd>
+__device__ __forceinline__ void DecodeSlab(const GemmShared& s, Position& at, const Weights<F>& raw, bool last,
+                                           uint32_t (&a)[16]) {
+  raw.Decode(a);
+  if (kOdd == 0 && sm90::ChunkSlabs(F) > 1 && !last) return;
+  BarrierArrive(s.weight_empty + 8 * at.weights.stage());
+  ++at.weights.count;
+}
+// Starts the products of a slab. `add`: to what is in `acc`.
+__device__ __forceinline__ void StartProducts(const GemmShared& s, Position& at, const uint32_t (&a)[16], bool add,
+                                              float (&acc)[kColumns / 2]) {
+  BarrierWaitOrTrap(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
+  sm90::WgmmaFence();
+  const uint64_t b = sm90::SwizzledRows(s.tokens + at.tokens.stage() * kInputBytes);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) sm90::Wgmma<kColumns>::Run(acc, a + 4 * k, b + 2 * k, add || k > 0);
+  sm90::WgmmaCommit();
+  ++at.tokens.count;
+}
+
+template <int kCount>
+__device__ __forceinline__ void Clear(float (&acc)[kCount][kColumns / 2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns / 2; ++j) acc[i][j] = 0;
+  }
+}
+
+// acc = a segment's sums. A slab is decoded while the one before it is multiplied.
+template <WeightFormat F>
+__device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& at, const WarpRows& rows, int slabs,
+                                                float (&acc)[kParities<F>][kColumns / 2]) {
+  Weights<F> raw;
+  uint32_t a[2][16];
+  const auto step = [&]<int kOdd>(int slab) {
+    const bool more = slab + 1 < slabs;
+    StartProducts(s, at, a[kOdd], true, acc[kOdd % kParities<F>]);
+    if (more) LoadSlab<F, 1 - kOdd>(s, at, rows, raw);
+    sm90::WgmmaWait<1>();
+    if (kOdd == 1 || slab > 0) GiveInputsBack(s, at, 2);
+    if (more) DecodeSlab<F, 1 - kOdd>(s, at, raw, slab + 2 == slabs, a[1 - kOdd]);
+    return more;
+  };
+  Clear(acc);
+  LoadSlab<F, 0>(s, at, rows, raw);
+  DecodeSlab<F, 0>(s, at, raw, slabs == 1, a[0]);
+  for (int slab = 0;; slab += 2) {
+    if (!step.template operator()<0>(slab)) break;
+    if (!step.template operator()<1>(slab + 1)) break;
+  }
+  sm90::WgmmaWait<0>();
+#pragma unroll
+  for (int i = 0; i < kParities<F>; ++i) sm90::HoldSums(acc[i]);
+  GiveInputsBack(s, at, 1);
+}
+
+// The same for FP8, whose scales multiply the sums of a slab: scales[i] those of slabs 2 i and 2 i + 1 of all K.
+// While one warpgroup scales and decodes, the other one multiplies.
+__device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Position& at, const WarpRows& rows,
+                                                      const float* scales, int first, int slabs,
+                                                      float (&acc)[2][kColumns / 2]) {
+  constexpr WeightFormat kFp8 = WeightFormat::kFp8Block;
+  Weights<kFp8> raw;
+  uint32_t a[16];
+  float sum[kColumns / 2];
+  const auto step = [&]<int kOdd>(int slab) {
+    const bool more = slab + 1 < slabs;
+    const float scale = __ldg(scales + (first + slab) / 2);
+    DecodeSlab<kFp8, kOdd>(s, at, raw, !more, a);
+    StartProducts(s, at, a, false, sum);
+    if (more) LoadSlab<kFp8, 1 - kOdd>(s, at, rows, raw);
+    sm90::WgmmaWait<0>();
+    sm90::HoldSums(sum);
+    GiveInputsBack(s, at, 1);
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) acc[kOdd][i] = fmaf(scale, sum[i], acc[kOdd][i]);
+    return more;
+  };
+  Clear(acc);
+  LoadSlab<kFp8, 0>(s, at, rows, raw);
+  for (int slab = 0;; slab += 2) {
+    if (!step.template operator()<0>(slab)) break;
+    if (!step.template operator()<1>(slab + 1)) break;
+  }
+}
+
+// Even and odd tiles' sums together, then both numbers'. v[4 j + 2 r + i]: row g + 8 r, token 8 j + 2 t + i.
+template <int kCount>
+__device__ __forceinline__ void Join(const float (&acc)[kCount][kColumns / 2], float (&v)[kSums]) {
+  const auto both = [&](int i) { return acc[0][i] + (kCount > 1 ? acc[kCount - 1][i] : 0.0f); };
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) v[i] = both(i) + both(i + kSums);
+}
+
+__device__ __forceinline__ void AddTo(float4 other, float* v) {
+  v[0] = other.x + v[0], v[1] = other.y + v[1], v[2] = other.z + v[2], v[3] = other.w + v[3];
+}
+
+// Segment `index` of `count`, a power of two: v becomes the sum of the whole unit with the last one. A balanced tree:
+// what is complete on a level waits there for its neighbour.
+__device__ __forceinline__ void AddSegment(float4* kept, int index, int count, float (&v)[kSums]) {
+  float4* level = kept + (threadIdx.x - (kGemmThreads - kMultipliers));
+  for (; (index & 1) != 0; index /= 2, count /= 2, level += kLevelBytes / 16) {
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i) AddTo(level[i * kMultipliers], v + 4 * i);
+  }
+  if (count == 1) return;
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i)
+    level[i * kMultipliers] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+}
+
+// ---- outputs ----
+
+__device__ __forceinline__ float4 Sum(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// A warp's sums of a unit go to scratch memory; the last one to come has the sums of all, as a balanced tree, and
+// true.
+__device__ __forceinline__ bool AddSplits(const Params& p, const Unit& unit, int warp, float (&v)[kSums]) {
+  constexpr int kWarpPart = kSums / 4 * 32, kUnitPart = 8 * kWarpPart;
+  const int lane = static_cast<int>(threadIdx.x) % 32, splits = 1 << p.log_splits;
+  float4* const parts = p.parts + static_cast<int64_t>(unit.output) * splits * kUnitPart + warp * kWarpPart + lane;
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i) {
+    parts[unit.split * kUnitPart + i * 32] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  }
+  __threadfence();
+  __syncwarp();
+  int* const counter = p.counters + unit.output * 8 + warp;
+  int before = 0;
+  if (lane == 0) before = atomicAdd(counter, 1);
+  if (__shfl_sync(~0u, before, 0) != splits - 1) return false;
+  if (lane == 0) *counter = 0;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i) {
+    const auto pair = [&](int split) {
+      return Sum(__ldcg(parts + split * kUnitPart + i * 32), __ldcg(parts + (split + 1) * kUnitPart + i * 32));
+    };
+    float4 sum = pair(0);
+    if (splits >= 4) sum = Sum(sum, pair(2));
+    if (splits >= 8) sum = Sum(sum, Sum(pair(4), pair(6)));
+    v[4 * i] = sum.x, v[4 * i + 1] = sum.y, v[4 * i + 2] = sum.z, v[4 * i + 3] = sum.w;
+  }
+  return true;
+}
+
+__device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int row_tile, float (&v)[kSums]) {
+  const Matrix& m = p.matrices[unit.matrix];
+  const int token0 = unit.token_tile * kTokens, t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = min(token0 + 8 * j + 2 * t + i, p.num_tokens - 1);
+      const float factor = p.row_scales != nullptr ? m.factor * __ldcg(p.row_scales + token) : m.factor;
+      v[4 * j + i] *= factor;
+      v[4 * j + 2 + i] *= factor;
+    }
+  }
+  const int row = row_tile * 16 - unit.group * m.n;  // negative where a group does not begin with a tile
+  const int64_t stride = m.y_stride;
+  float* const y = m.y + token0 * stride + unit.group * m.n + row;
+  sm90::StoreSums<kTokens>(v, {1, 1}, p.num_tokens - token0, -row, m.n - row,
+                           [&](int, int token) { return y + token * stride; });
+}
+
+template <WeightFormat F>
+__global__ void __launch_bounds__(kGemmThreads, 1) WideLinearKernel(const __grid_constant__ Params p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t memory[];
+  const Shared shared = Carve<F>(memory);
+  const GemmShared& s = shared.gemm;
+  AllowNext();
+  sm90::InitBarriers(s);
+  const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (warpgroup == 0) {
+    sm90::FewerRegisters<56>();
+    if (warp == 0) return CopyAllWeights<F>(s, p);  // no kernel writes them, so they need not wait
+    if (warp != 1) return;
+    WaitForPrevious();
+    if (lane == 0) CopyAllInputs(s, p);
+  } else {
+    sm90::MoreRegisters<224>();
+    WaitForPrevious();
+    const int tile_of_block = 4 * (warpgroup - 1) + warp;
+    const uint32_t offset = static_cast<uint32_t>(tile_of_block * sm90::ChunkTileBytes(F) + 16 * lane);
+    const WarpRows rows = {offset, offset, 0};
+    const int segments = SegmentsOfUnit(p);
+    Position position;
+    for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
+      const Unit unit(p, i);
+      const int row_tile = unit.row_tile0 + tile_of_block;
+      float v[kSums];
+      for (int j = 0; j < segments; ++j) {
+        const int segment = unit.split * segments + j, first = FirstSlab(p, segment),
+                  slabs = FirstSlab(p, segment + 1) - first;
+        float acc[kParities<F>][kColumns / 2];
+        if constexpr (HasScalesBeside(F)) {
+          const int scale_row = min(row_tile, unit.row_tile_end - 1);
+          const float* scales = p.matrices[unit.matrix].scales + static_cast<int64_t>(scale_row) * p.scale_stride;
+          MultiplyScaledSegment(s, position, rows, scales, first, slabs, acc);
+        } else {
+          MultiplySegment<F>(s, position, rows, slabs, acc);
+        }
+        Join(acc, v);
+        AddSegment(shared.kept, j, segments, v);
+      }
+      if (row_tile >= unit.row_tile_end) continue;
+      if (p.log_splits > 0 && !AddSplits(p, unit, tile_of_block, v)) continue;
+      StoreRows(p, unit, row_tile, v);
+    }
+  }
+#endif
+}
+
+}  // namespace dsv4::wide_linear

@@ -1,0 +1,21 @@
+// Products of packed weights with 33 decode rows and more on Hopper: LinearKernels::kTiles, where TileLinear would take
+// several launches that each read and decode the weights. Weights are decoded once for 64 rows and multiplied by wgmma;
+// x is converted once, to blocks of BF16 numbers in scratch memory.
+//
+// A row has TileLinear's bits: K is cut into the same segments (tile_linear::LogSegments), in a segment even tiles of
+// 64 columns and odd ones have sums of their own, an input's two numbers are columns of their own, and sums are added
+// in the same order. wgmma adds the sixteen products of a step to a sum as mma.m16n8k16 does.
+#pragma once
+
+#include "ops/linear/tile/tile_linear.h"
+
+namespace dsv4 {
+
+// Whether so many rows of TileLinear's are WideLinear's.
+bool WideLinearTakes(const ExecContext& ctx, int64_t num_tokens);
+
+// As TileLinear.
+void WideLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
+                const float* norm = nullptr, float norm_eps = 0);
+
+}  // namespace dsv4

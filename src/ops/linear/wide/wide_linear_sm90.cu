@@ -1,0 +1,193 @@
+#include "ops/linear/wide/wide_linear.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "device/launch.cuh"
+#include "ops/linear/wide/wide_kernel_sm90.cuh"
+
+namespace dsv4 {
+
+namespace wide_linear {
+
+namespace {
+
+constexpr int64_t kFewest = 33;     // rows: TileLinear takes 32 at once
+constexpr int kMostTokenTiles = 16;  // of a launch
+
+// Matrices of one format are a launch.
+struct Launches {
+  WeightFormat formats[kMaxTileLinearMatrices];
+  Params params[kMaxTileLinearMatrices];
+  int count = 0;
+};
+
+Params ParamsOf(const ExecContext& ctx, int64_t items, const TileLinearMatrix& first, int64_t num_tokens) {
+  Params p = {};
+  p.num_tokens = static_cast<int>(num_tokens);
+  p.token_tiles = static_cast<int>(CeilDiv(num_tokens, kTokens));
+  p.groups = static_cast<int>(first.groups);
+  p.slabs = static_cast<int>(CeilDiv(first.w.cols, kTileCols64));
+  p.scale_stride = static_cast<int>(CeilDiv(first.w.cols, kFp8BlockSize));
+  p.log_segments = tile_linear::LogSegments(ctx, p.slabs, items);
+  return p;
+}
+
+void AddMatrix(const TileLinearMatrix& in, int64_t first_token, Params& p) {
+  const QuantTensor& w = in.w;
+  const int64_t n = w.rows / in.groups;
+  p.matrices[p.count++] = {.codes = w.codes,
+                           .scales = reinterpret_cast<const float*>(w.block_scale),
+                           .y = in.y + first_token * w.rows,
+                           .factor = w.global_scale * MmaFactor(w.format),
+                           .n = static_cast<int>(n),
+                           .y_stride = static_cast<int>(w.rows),
+                           .first_step = p.row_steps};
+  p.row_steps += static_cast<int>(CeilDiv(tile_linear::ItemsOf(w, in.groups) / in.groups, sm90::kRowTiles));
+}
+
+// Units of a segment each spread best, those of four need least memory traffic and start-up.
+int ChooseLogSplits(const ExecContext& ctx, const Params& p) {
+  constexpr int64_t kUnitSlabs = 3;  // what a unit costs besides its slabs
+  const int64_t sms = ctx.gpu.multiprocessors;
+  static_assert(kUnitSegments == 1 << kKeptLevels);
+  const int least = std::max(0, p.log_segments - kKeptLevels);
+  int best = least;
+  int64_t best_cost = INT64_MAX;
+  for (int splits = least; splits <= p.log_segments; ++splits) {
+    const int64_t units = int64_t{p.outputs()} << splits;
+    if (splits > least && units > 8 * sms) break;
+    const int64_t cost = CeilDiv(units, sms) * (CeilDiv(p.slabs, 1 << splits) + kUnitSlabs);
+    if (cost < best_cost) best = splits, best_cost = cost;
+  }
+  return best;
+}
+
+// What the launches of a call have in scratch memory; `data` null: how much it is.
+int64_t Place(uint8_t* data, Inputs& inputs, Launches& launches) {
+  int64_t bytes = 0;
+  const auto take = [&](int64_t size) {
+    uint8_t* const at = data + bytes;
+    bytes += CeilDiv(size, 1024) * 1024;
+    return at;
+  };
+  inputs.out = take(int64_t{inputs.input_blocks()} * kInputBytes);
+  inputs.row_scales = reinterpret_cast<float*>(take(inputs.num_tokens * 4));
+  int64_t parts = 0;  // launches follow one another
+  inputs.num_counters = 0;
+  for (int i = 0; i < launches.count; ++i) {
+    const Params& p = launches.params[i];
+    if (p.log_splits == 0) continue;
+    parts = std::max(parts, int64_t{p.units()} * kPartBytes);
+    inputs.num_counters = std::max(inputs.num_counters, 8 * p.outputs());
+  }
+  inputs.counters = reinterpret_cast<int*>(take(int64_t{inputs.num_counters} * 4));
+  uint8_t* const parts_at = take(parts);
+  for (int i = 0; i < launches.count; ++i) {
+    Params& p = launches.params[i];
+    p.inputs = inputs.out;
+    p.row_scales = inputs.norm != nullptr ? inputs.row_scales : nullptr;
+    p.counters = inputs.counters;
+    p.parts = reinterpret_cast<float4*>(parts_at);
+  }
+  return bytes;
+}
+
+template <WeightFormat F>
+void LaunchWide(const ExecContext& ctx, const Params& p) {
+  const int grid = std::min(p.units(), ctx.gpu.multiprocessors);
+  Launch(ctx, WideLinearKernel<F>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
+         static_cast<size_t>(SharedBytes(F)), p);
+}
+
+// One call: all matrices and what is the same for all of its tokens.
+struct Call {
+  const ExecContext& ctx;
+  const float* x;
+  const TileLinearMatrix* matrices;
+  int count;
+  const float* norm;
+  float norm_eps;
+  int64_t items = 0;
+};
+
+Launches LaunchesOf(const Call& c, int64_t first_token, int64_t num_tokens) {
+  Launches launches;
+  for (int i = 0; i < c.count; ++i) {
+    const WeightFormat format = c.matrices[i].w.format;
+    if (c.matrices[i].w.rows == 0) continue;
+    int at = static_cast<int>(std::find(launches.formats, launches.formats + launches.count, format) -
+                              launches.formats);
+    if (at == launches.count) {
+      launches.formats[at] = format;
+      launches.params[launches.count++] = ParamsOf(c.ctx, c.items, c.matrices[0], num_tokens);
+    }
+    AddMatrix(c.matrices[i], first_token, launches.params[at]);
+  }
+  for (int i = 0; i < launches.count; ++i)
+    launches.params[i].log_splits = ChooseLogSplits(c.ctx, launches.params[i]);
+  return launches;
+}
+
+Inputs InputsOf(const Call& c, int64_t first_token, int64_t num_tokens) {
+  const TileLinearMatrix& m = c.matrices[0];
+  const int64_t k = m.w.cols;
+  const float* x = c.x + first_token * m.groups * k;
+  Inputs in = {};
+  in.x = x, in.norm = c.norm, in.norm_eps = c.norm_eps;
+  in.num_tokens = static_cast<int>(num_tokens);
+  in.token_tiles = static_cast<int>(CeilDiv(num_tokens, kTokens));
+  in.groups = static_cast<int>(m.groups);
+  in.k = static_cast<int>(k);
+  in.slabs = static_cast<int>(CeilDiv(k, kTileCols64));
+  in.scale_blocks = c.norm != nullptr ? static_cast<int>(CeilDiv(num_tokens, kInputWarps)) : 0;
+  in.aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  in.norm_aligned = k % 4 == 0 && reinterpret_cast<uintptr_t>(c.norm) % 16 == 0;
+  return in;
+}
+
+// Tokens [first, first + num_tokens); false where scratch memory does not hold what they need.
+bool RunTokens(const Call& c, int64_t first, int64_t num_tokens) {
+  Launches launches = LaunchesOf(c, first, num_tokens);
+  Inputs inputs = InputsOf(c, first, num_tokens);
+  if (Place(c.ctx.scratch.data, inputs, launches) > c.ctx.scratch.bytes) return false;
+  ConvertInputs(c.ctx, inputs);
+  for (int i = 0; i < launches.count; ++i) {
+    WithTileFormat(launches.formats[i], [&]<WeightFormat F>() { LaunchWide<F>(c.ctx, launches.params[i]); });
+  }
+  return true;
+}
+
+}  // namespace
+
+}  // namespace wide_linear
+
+bool WideLinearTakes(const ExecContext& ctx, int64_t num_tokens) {
+  return ctx.gpu.IsHopper() && !ctx.f32_inputs && num_tokens >= wide_linear::kFewest;
+}
+
+void WideLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, const TileLinearMatrix* matrices, int count,
+                const float* norm, float norm_eps) {
+  using namespace wide_linear;  // NOLINT: this function's
+  DSV4_CHECK(count >= 1 && count <= kMaxTileLinearMatrices);
+  Call call = {ctx, x, matrices, count, norm, norm_eps};
+  for (int i = 0; i < count; ++i) {
+    const TileLinearMatrix& m = matrices[i];
+    DSV4_CHECK(m.w.layout == WeightLayout::kTiles && m.w.cols == matrices[0].w.cols && m.push_site == kNoSite &&
+               (m.groups == 1 || (count == 1 && norm == nullptr)));
+    call.items += tile_linear::ItemsOf(m.w, m.groups);
+  }
+  if (call.items == 0) return;
+  int64_t most = int64_t{kMostTokenTiles} * kTokens;
+  for (int64_t first = 0; first < num_tokens;) {
+    const int64_t tokens = std::min(most, num_tokens - first);
+    if (RunTokens(call, first, tokens)) {
+      first += tokens;
+    } else {
+      DSV4_CHECK(most > kTokens, "scratch of ", ctx.scratch.bytes, " bytes");
+      most /= 2;
+    }
+  }
+}
+
+}  // namespace dsv4
