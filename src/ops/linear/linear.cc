@@ -18,7 +18,7 @@ namespace {
 
 // The kernels of a CPU, and the reference, take one part.
 constexpr Candidate<LinearArgs> kLinearCandidates[] = {
-    DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, LinearKernel")
+    DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, WideLinearKernel, LinearKernel")
     DSV4_CPU_PRODUCT_ROWS(LinearCpu)
     {"ref", SupportsCpu, LinearRef},
 };

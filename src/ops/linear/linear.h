@@ -55,7 +55,8 @@ bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor&
 // The kernels of a GPU for a weight: a function of the regime and the weight, never of T.
 enum class LinearKernels : uint8_t {
   kRows,    // F32LinearKernel: F32 weights, as they lie in the file (rows/)
-  kTiles,   // TileLinearKernel, or OneTokenKernel where it fits: packed weights, streamed once for a few rows (tile/)
+  kTiles,   // TileLinearKernel, or OneTokenKernel where it fits: packed weights, streamed once for a few rows (tile/);
+            // on Hopper WideLinearKernel for 33 rows and more (wide/), to the same bits
   kPrompt,  // LinearKernel: packed weights, decoded for wgmma (wgmma/)
 };
 LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w);

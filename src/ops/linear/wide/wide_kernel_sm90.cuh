@@ -15,12 +15,13 @@ using sm90::WarpRows;
 constexpr int kInputStages = 6;
 constexpr int kMultipliers = 256;                    // threads
 constexpr int kSums = kTokens / 2;                   // of a thread: rows g and g + 8 of 16 tokens
-constexpr int kUnitSegments = 4, kKeptLevels = 2;    // at most; sums that wait for others, a level of the tree each
-constexpr int kLevelBytes = kMultipliers * kSums * 4;
-constexpr int kPartBytes = kLevelBytes;              // of a unit's sums in scratch memory
+// Sums that wait for others, a level of the tree of eight segments each: the first two in shared memory, the third one,
+// which a unit needs once, in scratch memory.
+constexpr int kLevels = 3, kSharedLevels = 2;
+constexpr int kUnitSumsBytes = kMultipliers * kSums * 4, kUnitSums = kUnitSumsBytes / 16;  // float4
 
 constexpr int SharedBytes(WeightFormat f) {
-  return 1024 + kInputStages * kInputBytes + sm90::kStages * sm90::ChunkBytes(f) + kKeptLevels * kLevelBytes + 512;
+  return 1024 + kInputStages * kInputBytes + sm90::kStages * sm90::ChunkBytes(f) + kSharedLevels * kUnitSumsBytes + 512;
 }
 static_assert(SharedBytes(WeightFormat::kBf16) <= static_cast<int>(kSharedMemoryOfABlock));
 static_assert(kInputStages <= sm90::kMostTokenStages);
@@ -41,6 +42,7 @@ struct Matrix {
 struct Params {
   const uint8_t* inputs;     // Inputs::out
   const float* row_scales;   // or null
+  float4* kept;              // [block][8][thread]: the third level
   float4* parts;             // [output][split][warp][8][lane]: sums of units, where several have one output
   int* counters;             // [output][warp]: units that have written theirs; zero between launches
   Matrix matrices[kMaxTileLinearMatrices];
@@ -58,10 +60,13 @@ struct Unit {
   int matrix, group, token_tile, row_tile0, row_tile_end;  // row tiles of the whole matrix
   int output, split;
 
+  __device__ __forceinline__ static int SplitOf(const Params& p, int unit) {
+    return unit / p.token_tiles & ((1 << p.log_splits) - 1);
+  }
   __device__ __forceinline__ Unit(const Params& p, int unit) {
     token_tile = unit % p.token_tiles;
-    const int rest = unit / p.token_tiles, row = rest >> p.log_splits, step = row % p.row_steps;
-    split = rest & ((1 << p.log_splits) - 1);
+    const int row = unit / p.token_tiles >> p.log_splits, step = row % p.row_steps;
+    split = SplitOf(p, unit);
     group = row / p.row_steps;
     output = row * p.token_tiles + token_tile;
     matrix = 0;
@@ -75,6 +80,9 @@ struct Unit {
 // A unit's segments, and the slabs (64 columns) of each.
 __device__ __forceinline__ int SegmentsOfUnit(const Params& p) { return 1 << (p.log_segments - p.log_splits); }
 __device__ __forceinline__ int FirstSlab(const Params& p, int segment) { return p.slabs * segment >> p.log_segments; }
+__device__ __forceinline__ int SlabsOf(const Params& p, int segment) {
+  return FirstSlab(p, segment + 1) - FirstSlab(p, segment);
+}
 
 struct Shared {
   GemmShared gemm;
@@ -91,7 +99,7 @@ __device__ __forceinline__ Shared Carve(uint8_t* memory) {
   g.staging = g.weights + sm90::kStages * sm90::ChunkBytes(F);
   g.staging_memory = memory + (g.staging - raw);
   s.kept = reinterpret_cast<float4*>(g.staging_memory);
-  g.token_full = g.staging + kKeptLevels * kLevelBytes;
+  g.token_full = g.staging + kSharedLevels * kUnitSumsBytes;
   g.token_empty = g.token_full + 8 * sm90::kMostTokenStages;
   g.weight_full = g.token_empty + 8 * sm90::kMostTokenStages;
   g.weight_empty = g.weight_full + 8 * sm90::kStages;
@@ -177,24 +185,34 @@ __device__ __forceinline__ void Clear(float (&acc)[kCount][kColumns / 2]) {
   }
 }
 
-// acc = a segment's sums. A slab is decoded while the one before it is multiplied.
+// Decoded slabs, even and odd ones; `ready`: the first one of the segment that comes.
+struct Decoded {
+  uint32_t a[2][16];
+  bool ready = false;
+};
+
+// acc = a segment's sums. A slab is decoded while the one before it is multiplied, and the next segment's first one
+// (of `next_slabs`; none: 0) behind an odd last one.
 template <WeightFormat F>
 __device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& at, const WarpRows& rows, int slabs,
+                                                int next_slabs, Decoded& decoded,
                                                 float (&acc)[kParities<F>][kColumns / 2]) {
   Weights<F> raw;
-  uint32_t a[2][16];
   const auto step = [&]<int kOdd>(int slab) {
-    const bool more = slab + 1 < slabs;
-    StartProducts(s, at, a[kOdd], true, acc[kOdd % kParities<F>]);
-    if (more) LoadSlab<F, 1 - kOdd>(s, at, rows, raw);
+    const bool more = slab + 1 < slabs, next = more || (kOdd == 1 && next_slabs > 0);
+    StartProducts(s, at, decoded.a[kOdd], true, acc[kOdd % kParities<F>]);
+    if (next) LoadSlab<F, 1 - kOdd>(s, at, rows, raw);
     sm90::WgmmaWait<1>();
     if (kOdd == 1 || slab > 0) GiveInputsBack(s, at, 2);
-    if (more) DecodeSlab<F, 1 - kOdd>(s, at, raw, slab + 2 == slabs, a[1 - kOdd]);
+    if (next) DecodeSlab<F, 1 - kOdd>(s, at, raw, more ? slab + 2 == slabs : next_slabs == 1, decoded.a[1 - kOdd]);
     return more;
   };
   Clear(acc);
-  LoadSlab<F, 0>(s, at, rows, raw);
-  DecodeSlab<F, 0>(s, at, raw, slabs == 1, a[0]);
+  if (!decoded.ready) {
+    LoadSlab<F, 0>(s, at, rows, raw);
+    DecodeSlab<F, 0>(s, at, raw, slabs == 1, decoded.a[0]);
+  }
+  decoded.ready = slabs % 2 == 0 && next_slabs > 0;
   for (int slab = 0;; slab += 2) {
     if (!step.template operator()<0>(slab)) break;
     if (!step.template operator()<1>(slab + 1)) break;
@@ -217,9 +235,9 @@ __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Posit
   const auto step = [&]<int kOdd>(int slab) {
     const bool more = slab + 1 < slabs;
     const float scale = __ldg(scales + (first + slab) / 2);
+    LoadSlab<kFp8, kOdd>(s, at, rows, raw);
     DecodeSlab<kFp8, kOdd>(s, at, raw, !more, a);
     StartProducts(s, at, a, false, sum);
-    if (more) LoadSlab<kFp8, 1 - kOdd>(s, at, rows, raw);
     sm90::WgmmaWait<0>();
     sm90::HoldSums(sum);
     GiveInputsBack(s, at, 1);
@@ -228,7 +246,6 @@ __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Posit
     return more;
   };
   Clear(acc);
-  LoadSlab<kFp8, 0>(s, at, rows, raw);
   for (int slab = 0;; slab += 2) {
     if (!step.template operator()<0>(slab)) break;
     if (!step.template operator()<1>(slab + 1)) break;
@@ -249,16 +266,24 @@ __device__ __forceinline__ void AddTo(float4 other, float* v) {
 
 // Segment `index` of `count`, a power of two: v becomes the sum of the whole unit with the last one. A balanced tree:
 // what is complete on a level waits there for its neighbour.
-__device__ __forceinline__ void AddSegment(float4* kept, int index, int count, float (&v)[kSums]) {
-  float4* level = kept + (threadIdx.x - (kGemmThreads - kMultipliers));
-  for (; (index & 1) != 0; index /= 2, count /= 2, level += kLevelBytes / 16) {
+__device__ __forceinline__ void AddSegment(float4* shared, float4* memory, int index, int count, float (&v)[kSums]) {
+  const int thread = static_cast<int>(threadIdx.x) - (kGemmThreads - kMultipliers);
 #pragma unroll
-    for (int i = 0; i < kSums / 4; ++i) AddTo(level[i * kMultipliers], v + 4 * i);
+  for (int level = 0; level < kLevels; ++level) {
+    if (count >> level == 1) return;
+    float4* const kept = (level < kSharedLevels ? shared + level * kUnitSums : memory) + thread;
+    const bool first = (index >> level & 1) == 0;
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i) {
+      float4& at = kept[i * kMultipliers];
+      if (first) {
+        at = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+      } else {
+        AddTo(at, v + 4 * i);
+      }
+    }
+    if (first) return;
   }
-  if (count == 1) return;
-#pragma unroll
-  for (int i = 0; i < kSums / 4; ++i)
-    level[i * kMultipliers] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
 }
 
 // ---- outputs ----
@@ -329,36 +354,41 @@ __global__ void __launch_bounds__(kGemmThreads, 1) WideLinearKernel(const __grid
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    sm90::FewerRegisters<56>();
+    sm90::FewerRegisters<40>();
     if (warp == 0) return CopyAllWeights<F>(s, p);  // no kernel writes them, so they need not wait
     if (warp != 1) return;
     WaitForPrevious();
     if (lane == 0) CopyAllInputs(s, p);
   } else {
-    sm90::MoreRegisters<224>();
+    sm90::MoreRegisters<232>();
     WaitForPrevious();
     const int tile_of_block = 4 * (warpgroup - 1) + warp;
     const uint32_t offset = static_cast<uint32_t>(tile_of_block * sm90::ChunkTileBytes(F) + 16 * lane);
     const WarpRows rows = {offset, offset, 0};
     const int segments = SegmentsOfUnit(p);
+    float4* const kept = p.kept + static_cast<int64_t>(blockIdx.x) * kUnitSums;
     Position position;
+    [[maybe_unused]] Decoded decoded;
     for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
       const Unit unit(p, i);
       const int row_tile = unit.row_tile0 + tile_of_block;
       float v[kSums];
       for (int j = 0; j < segments; ++j) {
-        const int segment = unit.split * segments + j, first = FirstSlab(p, segment),
-                  slabs = FirstSlab(p, segment + 1) - first;
+        const int segment = unit.split * segments + j, slabs = SlabsOf(p, segment);
         float acc[kParities<F>][kColumns / 2];
         if constexpr (HasScalesBeside(F)) {
           const int scale_row = min(row_tile, unit.row_tile_end - 1);
           const float* scales = p.matrices[unit.matrix].scales + static_cast<int64_t>(scale_row) * p.scale_stride;
-          MultiplyScaledSegment(s, position, rows, scales, first, slabs, acc);
+          MultiplyScaledSegment(s, position, rows, scales, FirstSlab(p, segment), slabs, acc);
         } else {
-          MultiplySegment<F>(s, position, rows, slabs, acc);
+          const int next = i + static_cast<int>(gridDim.x), next_split = Unit::SplitOf(p, next);
+          const int next_slabs = j + 1 < segments ? SlabsOf(p, segment + 1)
+                                 : next < p.units() ? SlabsOf(p, next_split * segments)
+                                                    : 0;
+          MultiplySegment<F>(s, position, rows, slabs, next_slabs, decoded, acc);
         }
         Join(acc, v);
-        AddSegment(shared.kept, j, segments, v);
+        AddSegment(shared.kept, kept, j, segments, v);
       }
       if (row_tile >= unit.row_tile_end) continue;
       if (p.log_splits > 0 && !AddSplits(p, unit, tile_of_block, v)) continue;

@@ -46,25 +46,27 @@ void AddMatrix(const TileLinearMatrix& in, int64_t first_token, Params& p) {
   p.row_steps += static_cast<int>(CeilDiv(tile_linear::ItemsOf(w, in.groups) / in.groups, sm90::kRowTiles));
 }
 
-// Units of a segment each spread best, those of four need least memory traffic and start-up.
+// Units of whole K need least memory traffic and start-up, those of a segment spread best.
 int ChooseLogSplits(const ExecContext& ctx, const Params& p) {
-  constexpr int64_t kUnitSlabs = 3;  // what a unit costs besides its slabs
+  constexpr int64_t kUnitSlabs = 3, kSplitSlabs = 2;  // what a unit costs besides its slabs; more of a part of K
+  static_assert(kLevels == 3, "the levels of LogSegments' segments");
   const int64_t sms = ctx.gpu.multiprocessors;
-  static_assert(kUnitSegments == 1 << kKeptLevels);
-  const int least = std::max(0, p.log_segments - kKeptLevels);
-  int best = least;
+  int best = 0;
   int64_t best_cost = INT64_MAX;
-  for (int splits = least; splits <= p.log_segments; ++splits) {
+  for (int splits = 0; splits <= p.log_segments; ++splits) {
     const int64_t units = int64_t{p.outputs()} << splits;
-    if (splits > least && units > 8 * sms) break;
-    const int64_t cost = CeilDiv(units, sms) * (CeilDiv(p.slabs, 1 << splits) + kUnitSlabs);
+    if (splits > 0 && units > 8 * sms) break;
+    const int64_t cost = CeilDiv(units, sms) *
+                         (CeilDiv(p.slabs, 1 << splits) + kUnitSlabs + (splits > 0 ? kSplitSlabs : 0));
     if (cost < best_cost) best = splits, best_cost = cost;
   }
   return best;
 }
 
-// What the launches of a call have in scratch memory; `data` null: how much it is.
-int64_t Place(uint8_t* data, Inputs& inputs, Launches& launches) {
+int GridOf(const ExecContext& ctx, const Params& p) { return std::min(p.units(), ctx.gpu.multiprocessors); }
+
+// Gives the launches of a call their places in scratch memory: how many bytes they need.
+int64_t Place(const ExecContext& ctx, uint8_t* data, Inputs& inputs, Launches& launches) {
   int64_t bytes = 0;
   const auto take = [&](int64_t size) {
     uint8_t* const at = data + bytes;
@@ -73,21 +75,24 @@ int64_t Place(uint8_t* data, Inputs& inputs, Launches& launches) {
   };
   inputs.out = take(int64_t{inputs.input_blocks()} * kInputBytes);
   inputs.row_scales = reinterpret_cast<float*>(take(inputs.num_tokens * 4));
-  int64_t parts = 0;  // launches follow one another
+  int64_t kept = 0, parts = 0;  // launches follow one another
   inputs.num_counters = 0;
   for (int i = 0; i < launches.count; ++i) {
     const Params& p = launches.params[i];
+    if (p.log_segments - p.log_splits > kSharedLevels) kept = std::max(kept, int64_t{GridOf(ctx, p)} * kUnitSumsBytes);
     if (p.log_splits == 0) continue;
-    parts = std::max(parts, int64_t{p.units()} * kPartBytes);
+    parts = std::max(parts, int64_t{p.units()} * kUnitSumsBytes);
     inputs.num_counters = std::max(inputs.num_counters, 8 * p.outputs());
   }
   inputs.counters = reinterpret_cast<int*>(take(int64_t{inputs.num_counters} * 4));
+  uint8_t* const kept_at = take(kept);
   uint8_t* const parts_at = take(parts);
   for (int i = 0; i < launches.count; ++i) {
     Params& p = launches.params[i];
     p.inputs = inputs.out;
     p.row_scales = inputs.norm != nullptr ? inputs.row_scales : nullptr;
     p.counters = inputs.counters;
+    p.kept = reinterpret_cast<float4*>(kept_at);
     p.parts = reinterpret_cast<float4*>(parts_at);
   }
   return bytes;
@@ -95,8 +100,7 @@ int64_t Place(uint8_t* data, Inputs& inputs, Launches& launches) {
 
 template <WeightFormat F>
 void LaunchWide(const ExecContext& ctx, const Params& p) {
-  const int grid = std::min(p.units(), ctx.gpu.multiprocessors);
-  Launch(ctx, WideLinearKernel<F>, dim3(static_cast<unsigned>(grid)), dim3(kGemmThreads),
+  Launch(ctx, WideLinearKernel<F>, dim3(static_cast<unsigned>(GridOf(ctx, p))), dim3(kGemmThreads),
          static_cast<size_t>(SharedBytes(F)), p);
 }
 
@@ -150,7 +154,7 @@ Inputs InputsOf(const Call& c, int64_t first_token, int64_t num_tokens) {
 bool RunTokens(const Call& c, int64_t first, int64_t num_tokens) {
   Launches launches = LaunchesOf(c, first, num_tokens);
   Inputs inputs = InputsOf(c, first, num_tokens);
-  if (Place(c.ctx.scratch.data, inputs, launches) > c.ctx.scratch.bytes) return false;
+  if (Place(c.ctx, c.ctx.scratch.data, inputs, launches) > c.ctx.scratch.bytes) return false;
   ConvertInputs(c.ctx, inputs);
   for (int i = 0; i < launches.count; ++i) {
     WithTileFormat(launches.formats[i], [&]<WeightFormat F>() { LaunchWide<F>(c.ctx, launches.params[i]); });
