@@ -15,10 +15,10 @@ struct BlockArrays {
   SequenceView* blocks;
 };
 
+// No kernel starts early behind it: what comes next reads the step before it waits.
 __global__ void __launch_bounds__(kBlockRowsThreads)
     BlockRowsKernel(const int32_t* tokens, const int64_t* positions, const SequenceView* sequences, BlockArrays out,
                     int64_t num_sequences, int64_t block, int32_t filler) {
-  AllowNext();
   WaitForPrevious();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlockRowsThreads + threadIdx.x, s = row / block,
                 i = row % block;

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kStepBeforeThreads = 128;
 
+// No kernel starts early behind it: what comes next reads the step before it waits.
 __global__ void __launch_bounds__(kStepBeforeThreads)
     StepBeforeKernel(const int64_t* positions, int64_t* positions_before, const SequenceView* sequences,
                      SequenceView* before, int64_t num_tokens, int64_t num_sequences) {
-  AllowNext();
   WaitForPrevious();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kStepBeforeThreads + threadIdx.x;
   if (i < num_tokens) positions_before[i] = positions[i] > 0 ? positions[i] - 1 : 0;
