@@ -216,9 +216,9 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   const auto& [n, m, f, b] = kOneTokenKinds;
   const PartsCase cases[] = {{4096, {3000, 64}, {n, b}},
                         {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
-                        {8192, {4096}, {n}},
+                        {8192, {4096}, {n}}, {8192, {2100}, {f}}, {8192, {300}, {b}}, {8192, {512, 64}, {m, n}},
                         {1024, {17000}, {n}},
-                        {7168, {100, 64, 33, 40}, {n, b, m, f}},
+                        {7168, {100, 64, 33, 40}, {n, b, m, f}}, {7168, {2300}, {n}},
                         {1056, {241, 500}, {b, m}},
                         {1280, {241, 500}, {f, n}}};
   for (const PartsCase& c : cases) {

@@ -429,10 +429,10 @@ struct Exchange {
   }
 };
 
-// Bytes of shared memory of a launch.
-inline size_t SharedBytes(const Params& p, int num_tokens, int nx) {
+// Bytes of shared memory of a launch whose warps have rings of so many slots.
+inline size_t SharedBytes(const Params& p, int num_tokens, int nx, int slots) {
   const int slices = 1 << p.log_slices;
-  size_t bytes = static_cast<size_t>(kWarps * p.slots * kSlotBytes) +
+  size_t bytes = static_cast<size_t>(kWarps * slots * kSlotBytes) +
                  static_cast<size_t>(CeilDiv(p.tile_cols, slices) * num_tokens) * 128 * static_cast<size_t>(nx);
   if (p.log_segments > 0) bytes += static_cast<size_t>((num_tokens << p.log_parts) * Exchange::Stride(p.max_items)) * 4;
   if (p.log_slices > 0)

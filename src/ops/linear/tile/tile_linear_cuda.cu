@@ -14,6 +14,7 @@ namespace tile_linear {
 namespace {
 
 constexpr int64_t kInputBytes = 65536;  // of x, that one block reads and converts, before K is cut over a cluster
+constexpr int64_t kFewInputBytes = 2 * kInputBytes;  // the same of up to kFewTokens, whose kernel has no clusters
 // up to here K is also cut where there are fewer items than multiprocessors (one token has its own kernel)
 constexpr int64_t kSpreadTokens = 8;
 
@@ -23,13 +24,13 @@ struct Cut {
   int log_segments, log_slices, clusters;
 };
 
-Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int64_t num_tokens) {
+Cut ChooseCut(const ExecContext& ctx, int tile_cols, int items, int groups, int64_t num_tokens, bool few) {
   const int sms = ctx.gpu.multiprocessors;
   Cut cut = {};
   cut.log_segments = LogSegments(ctx, tile_cols, items);
-  while (cut.log_slices < cut.log_segments &&
-         std::min<int64_t>(num_tokens, 32) * tile_cols * 256 >> cut.log_slices > kInputBytes)
-    ++cut.log_slices;
+  const int64_t bytes = std::min<int64_t>(num_tokens, 32) * tile_cols * 256;
+  const bool whole = few && bytes <= kFewInputBytes;
+  while (!whole && cut.log_slices < cut.log_segments && bytes >> cut.log_slices > kInputBytes) ++cut.log_slices;
   while (num_tokens > 1 && num_tokens <= kSpreadTokens && cut.log_slices < cut.log_segments &&
          items << (cut.log_slices + 1) <= sms)
     ++cut.log_slices;
@@ -151,9 +152,9 @@ Product ProductOf(const ExecContext& ctx, const TileLinearMatrix* matrices, int 
   return product;
 }
 
-void CutFor(const ExecContext& ctx, int64_t tokens, Product& product) {
+void CutFor(const ExecContext& ctx, int64_t tokens, bool few, Product& product) {
   Params& p = product.p;
-  const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, product.inputs == kExact ? 3 * tokens : tokens);
+  const Cut cut = ChooseCut(ctx, p.tile_cols, p.items, p.groups, product.inputs == kExact ? 3 * tokens : tokens, few);
   p.log_segments = cut.log_segments;
   p.log_slices = cut.log_slices;
   p.log_parts = cut.log_segments - cut.log_slices;
@@ -170,13 +171,24 @@ void CutFor(const ExecContext& ctx, int64_t tokens, Product& product) {
   RangesHaveOneFormat(p) ? CutByFormat(p) : CutByBytes(p, product.bytes);
 }
 
-// Cuts the product for as many tokens, of at most `most`, as shared memory holds beside a ring of weights.
+// Whether shared memory holds so many tokens' x beside a ring of weights.
+bool ChooseRing(int64_t tokens, Product& product) {
+  Params& p = product.p;
+  for (p.slots = kSlots; p.slots >= 2; --p.slots) {
+    if (SharedBytes(p, static_cast<int>(tokens), product.inputs, p.slots) <= kMostShared) return true;
+  }
+  return false;
+}
+
+// Cuts the product for as many tokens, of at most `most`, as shared memory holds.
 int64_t CutForTokens(const ExecContext& ctx, int64_t most, Product& product) {
   for (int64_t tokens = std::min<int64_t>(most, product.inputs == kExact ? 8 : 32);; tokens = (tokens + 1) / 2) {
-    CutFor(ctx, tokens, product);
-    for (product.p.slots = kSlots; product.p.slots >= 2; --product.p.slots) {
-      if (SharedBytes(product.p, static_cast<int>(tokens), product.inputs) <= kMostShared) return tokens;
+    if (product.inputs == kPair && product.format != kMixed && tokens <= kFewTokens) {
+      CutFor(ctx, tokens, /*few=*/true, product);
+      if (ChooseRing(tokens, product)) return tokens;
     }
+    CutFor(ctx, tokens, /*few=*/false, product);
+    if (ChooseRing(tokens, product)) return tokens;
     DSV4_CHECK(tokens > 1, "K ", product.p.cols);
   }
 }

@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
 template <WeightFormat F, int NT, int NX>
 void LaunchTileLinear(const ExecContext& ctx, const Params& p) {
   const auto kernel = TileLinearKernel<F, NT, NX>;
-  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX), kOneBlock);
+  const size_t shared_bytes = std::max(SharedBytes(p, p.num_tokens, NX, p.slots), kOneBlock);
   LaunchClusters(ctx, kernel, 1 << p.log_slices, dim3(static_cast<unsigned>(p.num_clusters << p.log_slices)),
                  dim3(kThreads), shared_bytes, p);
 }

@@ -10,10 +10,10 @@
 
 namespace dsv4::tile_linear {
 
-// Whether a launch is one that OneTokenKernel takes with room for so many tokens: blocks have a range each, of whole
-// row tiles and no more rows than threads where K is cut.
-inline bool OneTokenTakes(const Params& p, int tokens) {
-  return OneTokenLoads(p) && p.log_slices == 0 && p.slots == kSlots && SharedBytes(p, tokens, kPair) <= kMostShared &&
+// Whether a launch is one that OneTokenKernel takes with room for so many tokens and rings of so many slots: blocks
+// have a range each, of whole row tiles and no more rows than threads where K is cut.
+inline bool OneTokenTakes(const Params& p, int tokens, int slots = kSlots) {
+  return OneTokenLoads(p) && p.log_slices == 0 && SharedBytes(p, tokens, kPair, slots) <= kMostShared &&
          (p.log_segments == 0 || 16 * p.max_items <= kThreads) &&
          (p.groups == 1 || (p.rows_per_group % 16 == 0 && p.groups <= p.num_clusters));
 }
@@ -34,8 +34,8 @@ struct Push {
 
 // A block whose range has weights of format F, in a launch of format L.
 // kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
-// kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens.
-template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens, typename P>
+// kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens. kRing: slots of a ring.
+template <WeightFormat F, WeightFormat L, bool kDirect, bool kWhole, int kTokens, int kRing, typename P>
 __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, uint8_t* shared, uint64_t* barriers,
                                               float* row_scale) {
   constexpr int kFull = TilesOfChunk(F);  // tiles of a chunk
@@ -47,9 +47,9 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
-  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kSlots * 8),
-                 ring = base + warp * (kSlots * kSlotBytes);
-  WarpChunks<F, kTokens, kFull, kWhole, kSlots, kSlotBytes> chunks(ring, full);
+  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kRing * 8),
+                 ring = base + warp * (kRing * kSlotBytes);
+  WarpChunks<F, kTokens, kFull, kWhole, kRing, kSlotBytes> chunks(ring, full);
   int item = range.begin + (warp >> log_parts);
   ChunkStream<F, kWhole> stream;
   stream.Start(p, range, {warp >> log_parts, step, first_tile, count});
@@ -71,7 +71,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   uint32_t early[kFull][4][4];
   chunks.Begin(item < range.end ? count : 0);
   if (chunks.left() > 0) chunks.DecodeFirst(tiles, early, ask);
-  uint8_t* const inputs = shared + kWarps * kSlots * kSlotBytes;
+  uint8_t* const inputs = shared + kWarps * kRing * kSlotBytes;
   // Segments' sums, [segment][token][row]; a thread adds those of its row.
   float* const partials = reinterpret_cast<float*>(inputs + p.tile_cols * kXTile);
   const int stride = Exchange::Stride(range.end - range.begin);
@@ -102,7 +102,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
 
   const int token = min(static_cast<int>(lane % 4), kTokens - 1);  // of the lane's sums
   const bool stores = kTokens == 1 ? lane % 4 == 0 : static_cast<int>(lane % 4) < p.num_tokens;
-  const uint32_t x_begin = base + kWarps * kSlots * kSlotBytes + first_tile * kXTile;
+  const uint32_t x_begin = base + kWarps * kRing * kSlotBytes + first_tile * kXTile;
   float* to = nullptr;
   if constexpr (!kDirect) to = partials + (part * kTokens + token) * stride + (item - range.begin) * 16 + lane / 4;
   int row = 0, rows = 0, known_end = 0;  // kDirect: of the matrix that items below known_end belong to
@@ -163,32 +163,40 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
 }
 
 // kMixed: a matrix has its own format, a block one of them.
-template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, typename P>
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, int kRing, typename P>
 __global__ void __launch_bounds__(kThreads, 1)
     OneTokenKernel(const __grid_constant__ Params p, const __grid_constant__ P push) {
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
+  __shared__ __align__(8) uint64_t barriers[kWarps * kRing];
   __shared__ float row_scales[kTokens];
   static_assert(sizeof barriers + sizeof row_scales <= kOwnShared);
   AllowNext();
   const WeightFormat format = F == kMixed ? p.matrices[MatrixOf(p, p.ranges[blockIdx.x].begin)].format : F;
   CallWithFormat<F>(format, [&]<WeightFormat G>() {
-    MultiplyRange<G, F, kDirect, kWhole, kTokens>(p, push, shared, barriers, row_scales);
+    MultiplyRange<G, F, kDirect, kWhole, kTokens, kRing>(p, push, shared, barriers, row_scales);
   });
 }
 
-template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, typename P = NoPush>
+template <WeightFormat F, bool kDirect, bool kWhole, int kTokens, int kRing = kSlots, typename P = NoPush>
 void LaunchOneToken(const ExecContext& ctx, const Params& p, const P& push = {}) {
-  Launch(ctx, OneTokenKernel<F, kDirect, kWhole, kTokens, P>, dim3(static_cast<unsigned>(p.num_clusters)),
-         dim3(kThreads), std::max(SharedBytes(p, kTokens, kPair), kOneBlock), p, push);
+  Launch(ctx, OneTokenKernel<F, kDirect, kWhole, kTokens, kRing, P>, dim3(static_cast<unsigned>(p.num_clusters)),
+         dim3(kThreads), std::max(SharedBytes(p, kTokens, kPair, kRing), kOneBlock), p, push);
 }
 
 // Of up to kTokens tokens.
 template <WeightFormat F, int kTokens>
 void LaunchFewTokens(const ExecContext& ctx, const Params& p) {
-  if (!OneTokenTakes(p, kTokens) || (F == kMixed && !RangesHaveOneFormat(p)))
-    return LaunchTileLinear<F, 1, kPair>(ctx, p);
   const bool whole = p.tile_cols % (TilesOfChunk(F) << p.log_segments) == 0;
+  if (!OneTokenTakes(p, kTokens) || (F == kMixed && !RangesHaveOneFormat(p))) {
+    if constexpr (F != kMixed && kTokens == kFewTokens) {  // much of x: a smaller ring beside it
+      constexpr int kSmall = kSlots - 1;
+      if (p.log_segments > 0 && OneTokenTakes(p, kTokens, kSmall)) {
+        return whole ? LaunchOneToken<F, false, true, kTokens, kSmall>(ctx, p)
+                     : LaunchOneToken<F, false, false, kTokens, kSmall>(ctx, p);
+      }
+    }
+    return LaunchTileLinear<F, 1, kPair>(ctx, p);
+  }
   if constexpr (F != kMixed) {
     if (p.log_segments == 0)
       return whole ? LaunchOneToken<F, true, true, kTokens>(ctx, p) : LaunchOneToken<F, true, false, kTokens>(ctx, p);
@@ -200,7 +208,7 @@ template <WeightFormat F>
 void LaunchPushing(const ExecContext& ctx, const Params& p, int64_t site) {
   DSV4_CHECK(p.num_tokens == 1 && p.num_matrices == 1 && p.groups == 1 && p.log_segments == 3 && p.norm == nullptr &&
              OneTokenTakes(p, 1));
-  LaunchOneToken<F, false, true, 1, Push>(ctx, p, Push{PushOf(*ctx.ranks, site)});
+  LaunchOneToken<F, false, true, 1, kSlots, Push>(ctx, p, Push{PushOf(*ctx.ranks, site)});
 }
 
 template <WeightFormat F>
