@@ -6,6 +6,7 @@
 #include "dsv4/sampling.h"
 #include "engine/check_ranks.h"
 #include "engine/decode_loop.h"
+#include "engine/drafted_loop.h"
 #include "engine/engine_impl.h"
 #include "engine/host_round.h"
 #include "engine/round_loop.h"
@@ -62,6 +63,8 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     DecodeLoop loop(*decode_steps_, info_, items, taken, live);
     RoundLoop rounds(info_, drafting_, items, taken, live, *device_round_, DeviceRound::kMaxRows);
     rounds.UseWithoutDrafts(&loop);
+    DraftedLoop ahead(*drafted_steps_, info_, items, taken, live);
+    rounds.UseAhead(&ahead);
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
     if (!options_.check_ranks) return {};
     step_caches_.clear();

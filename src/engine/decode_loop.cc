@@ -7,9 +7,6 @@
 
 namespace dsv4 {
 
-namespace {
-
-// Pages for `tokens` tokens. False: a page table has moved.
 Result<bool> ReserveInPlace(RankCaches& caches, int64_t tokens) {
   std::array<uint8_t* const*, kMaxRanks> before;
   const auto table = [&caches](int r) { return caches.of(r).View(0, 0, 0).pages; };
@@ -20,8 +17,6 @@ Result<bool> ReserveInPlace(RankCaches& caches, int64_t tokens) {
   }
   return true;
 }
-
-}  // namespace
 
 DecodeLoop::DecodeLoop(RankDecodeSteps& steps, const ModelInfo& info, std::span<const DecodeItem> items,
                        const TokenFn& on_token, std::vector<LiveItem>& live)

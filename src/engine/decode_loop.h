@@ -14,6 +14,9 @@
 
 namespace dsv4 {
 
+// Pages for `tokens` tokens of a sequence. False: a page table has moved.
+Result<bool> ReserveInPlace(RankCaches& caches, int64_t tokens);
+
 // Decodes several sequences until each has ended. One step is always queued behind the one whose tokens are awaited, so
 // the device never waits for the host. What such a step appends for a sequence that turns out to have ended is not
 // committed and does no harm: it overwrites the one window row and the one compressor slot that no later token reads,

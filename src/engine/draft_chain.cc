@@ -13,6 +13,19 @@ constexpr int64_t kOutBytes = kMaxDraftTokens * DraftChain::kMaxSequences * 4;
 
 int64_t DraftChain::Bytes() { return kMaxSequences * kSampleRowBytes + 2 * kOutBytes; }
 
+void QueueDraftPlaces(Runner& runner, const StepView& view, SampleRow* rows, const Tensor& tokens,
+                      const Tensor& confidence) {
+  const int64_t places = tokens.dim(0), s = tokens.dim(1);
+  const Tensor every_token = tokens.Reshaped({places * s}), every_confidence = confidence.Reshaped({places * s});
+  for (int64_t place = 0; place < places; ++place) {
+    const Tensor drawn = every_token.Rows(place * s, s);
+    const Tensor logits = runner.QueueDraft(view, place, every_confidence.Rows(place * s, s));
+    Sample(runner.context(), {.logits = logits, .rows = rows, .tokens = drawn});
+    Advance(runner.context(), {.sampled = drawn, .tokens = view.tokens, .positions = view.positions,
+                               .sequences = const_cast<SequenceView*>(view.sequences)});
+  }
+}
+
 DraftChain::~DraftChain() { (void)device().Synchronize(); }
 
 Status DraftChain::Allocate() {
@@ -35,17 +48,9 @@ Status DraftChain::Begin(const Step& step, std::span<const SampleRow> rows, int6
 }
 
 void DraftChain::Run() {
-  const int64_t s = repeated_.sequences;
-  const Tensor tokens{device_tokens_.data(), DType::kI32, {repeated_.rows * s}};
-  const Tensor confidence{device_confidence_.data(), DType::kF32, {repeated_.rows * s}};
-  for (int64_t place = 0; place < repeated_.rows; ++place) {
-    const Tensor drawn = tokens.Rows(place * s, s);
-    const Tensor logits = runner_.QueueDraft(view_, place, confidence.Rows(place * s, s));
-    Sample(runner_.context(),
-           {.logits = logits, .rows = reinterpret_cast<SampleRow*>(device_rows_.data()), .tokens = drawn});
-    Advance(runner_.context(), {.sampled = drawn, .tokens = view_.tokens, .positions = view_.positions,
-                                .sequences = const_cast<SequenceView*>(view_.sequences)});
-  }
+  const Shape shape{repeated_.rows, repeated_.sequences};
+  QueueDraftPlaces(runner_, view_, reinterpret_cast<SampleRow*>(device_rows_.data()),
+                   {device_tokens_.data(), DType::kI32, shape}, {device_confidence_.data(), DType::kF32, shape});
 }
 
 void DraftChain::Prepare() {

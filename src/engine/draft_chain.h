@@ -14,6 +14,12 @@
 
 namespace dsv4 {
 
+// Queues a pass of the module for each place of a draft, with its draw and that one's way into the next pass: of the
+// sequences of `view`, one row each at place 0, which draw as rows[s] says. tokens i32 and confidence f32: [places, S],
+// out.
+void QueueDraftPlaces(Runner& runner, const StepView& view, SampleRow* rows, const Tensor& tokens,
+                      const Tensor& confidence);
+
 class DraftChain {
  public:
   static constexpr int64_t kMaxSequences = StepBuffers::kSmallStep;

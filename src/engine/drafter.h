@@ -40,12 +40,19 @@ class Drafter {
   virtual bool is_free() const { return false; }  // Propose takes no time of the model's device
   // Fills the drafts, which come without tokens.
   virtual Status Propose(std::span<Draft> drafts) = 0;
-  // Whether it is known how sure a draft is going to be, whatever it holds; then appends that of the first `tokens`
-  // places.
+  // Whether drafts can do without Propose: they are those of the model's module, or known beforehand. Then appends how
+  // sure of its first so many places a draft is going to be, whatever they hold.
   virtual bool Foresees(int64_t /*tokens*/, std::vector<float>* /*confidence*/) const { return false; }
   // Whether the last Propose did what a repeated one does not, so that its time says nothing.
   virtual bool was_first() const { return false; }
-  // How many tokens of a draft of Propose's, which may have been cut since, were accepted.
+  // Of such drafts, those that are known: tokens of the session from position `from` on. Good until the next
+  // call for this session.
+  struct Known {
+    std::span<const TokenId> tokens;
+    int64_t from = 0;
+  };
+  virtual Known KnownOf(const SessionImpl& /*session*/) { return {}; }
+  // How many tokens of a draft, of Propose's, which may have been cut since, or a foreseen one, were accepted.
   virtual void Observe(const Draft& /*draft*/, int64_t /*accepted*/) {}
 };
 

@@ -58,6 +58,7 @@ Status EngineImpl::Start(Loaded loaded) {
                      loaded.waits_for_choices);
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
   device_round_ = std::make_unique<DeviceRound>(*decode_steps_, info_);
+  drafted_steps_ = std::make_unique<RankDraftedSteps>(*decode_steps_, info_.vocab_size);
   drafting_.UseModule(*ranks_, info_.vocab_size);
   try {
     if (runner().on_host()) return {};

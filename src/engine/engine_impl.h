@@ -14,6 +14,7 @@
 #include "dsv4/session.h"
 #include "dsv4/snapshot.h"
 #include "engine/device_round.h"
+#include "engine/drafted_loop.h"
 #include "engine/drafting.h"
 #include "engine/options.h"
 #include "engine/rank_decode_steps.h"
@@ -131,6 +132,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<RankDecodeSteps> decode_steps_;
   std::unique_ptr<DeviceRound> device_round_;
+  std::unique_ptr<RankDraftedSteps> drafted_steps_;
   Drafting drafting_;
   Repicker repicker_;
   dsv4::Step step_;

@@ -10,6 +10,7 @@
 #include "engine/decode_steps.h"
 #include "engine/device_round.h"
 #include "engine/draft_chain.h"
+#include "engine/drafted_steps.h"
 #include "engine/idle_rows.h"
 #include "engine/options.h"
 #include "engine/step_buffers.h"
@@ -25,7 +26,7 @@ int64_t RunningBytes(const ModelSource& model, int64_t chunk, int64_t rows, cons
   return model.StepMemoryBytes(chunk, rows, places.count) + StepBuffers::Bytes(chunk) +
          IdleRows::Bytes(MakeKvLayout(facts.kv)) + DecodeSteps::Bytes(facts.vocab_size) +
          DeviceRound::Bytes(facts.vocab_size) +
-         (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes()) +
+         (facts.draft.module == DraftModule::kNone ? 0 : DraftChain::Bytes() + DraftedSteps::Bytes()) +
          RecordingBytes(facts.num_layers, places, waits_for_choices);
 }
 

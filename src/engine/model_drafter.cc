@@ -104,11 +104,7 @@ void ModelDrafter::Add(Row& row, int64_t place, TokenId token, float confidence)
 Status ModelDrafter::DraftOnDevice(int64_t places) {
   MakeStep(0);
   std::vector<SampleRow> draws;
-  for (const Row& row : rows_) {
-    SampleRow draw = RowOf(*row.sampler, vocab_size_);
-    draw.repeat_penalty = 1, draw.presence_penalty = draw.frequency_penalty = 0;
-    draws.push_back(draw);
-  }
+  for (const Row& row : rows_) draws.push_back(DraftRowOf(*row.sampler, vocab_size_));
   const auto chain = [this](int r) -> DraftChain& { return *chains_[static_cast<size_t>(r)]; };
   DSV4_RETURN_IF_ERROR(ranks_.GiveViews(step_, caches_));
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));

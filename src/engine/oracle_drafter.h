@@ -24,6 +24,7 @@ class OracleDrafter : public Drafter {
   // Where the policy decides how many there are.
   bool Foresees(int64_t tokens, std::vector<float>* confidence) const override;
   bool was_first() const override { return inner_->was_first(); }
+  Known KnownOf(const SessionImpl& session) override;
   void Observe(const Draft& draft, int64_t accepted) override { inner_->Observe(draft, accepted); }
 
  private:
@@ -38,6 +39,7 @@ class OracleDrafter : public Drafter {
   const int64_t vocab_size_;
   std::map<const Session*, const KnownText*> texts_;
   uint64_t counter_ = 0;  // of random numbers
+  std::map<const Session*, std::vector<TokenId>> foreseen_;  // of each text, token by token
 };
 
 }  // namespace dsv4

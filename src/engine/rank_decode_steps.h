@@ -21,7 +21,7 @@ class RankDecodeSteps {
   RankDecodeSteps(Ranks& ranks, int64_t vocab_size);
 
   Ranks& ranks() const { return ranks_; }
-  SamplerTables& tables() const { return leader().tables(); }  // the first rank's
+  SamplerTables& tables(int rank = 0) const { return steps_[static_cast<size_t>(rank)]->tables(); }
 
   // DecodeSteps::Reserve on every rank.
   Status Reserve();

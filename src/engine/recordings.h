@@ -15,8 +15,8 @@
 namespace dsv4 {
 
 // What a recording does: the model with its logits, the draw of tokens from them with the next step's input, or both.
-// kDraft: passes of a draft module with their draws.
-enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw, kDraft };
+// kDraft: passes of a draft module with their draws. kRound: these, the step that verifies them, and what of it counts.
+enum class StepWork : uint8_t { kModel, kDraw, kModelAndDraw, kDraft, kRound };
 
 // Steps that repeat: the same kernels on the same addresses. Of kDraft `rows` are the places of a draft.
 struct RepeatedStep {

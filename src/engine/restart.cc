@@ -19,6 +19,7 @@ bool SameModel(const ModelInfo& a, const ModelInfo& b) {
 void EngineImpl::CloseDevices(Status why) {
   if (memory_ != nullptr) memory_->engine = nullptr;
   drafting_.CloseModule();
+  drafted_steps_.reset();
   device_round_.reset();
   decode_steps_.reset();
   ranks_.reset();

@@ -21,7 +21,13 @@ Status RoundLoop::Run() {
 }
 
 Status RoundLoop::RunNext() {
-  if (Ask()) DSV4_RETURN_IF_ERROR(Propose());
+  if (Ask()) {
+    if (const int64_t drafts = DraftsAhead(); drafts > 0) {
+      const Status status = RunAhead(drafts);
+      if (status.code() != StatusCode::kResourceExhausted) return status;
+    }
+    DSV4_RETURN_IF_ERROR(Propose());
+  }
   return plain_ != nullptr && !HasDrafts() ? RunPlain() : RunRound();
 }
 
@@ -60,6 +66,41 @@ bool RoundLoop::Foresee() {
   }
   for (Draft& d : drafts_) d.longest = longest;
   return true;
+}
+
+int64_t RoundLoop::DraftsAhead() const {
+  const int64_t most = drafts_.front().most;
+  const bool alike = std::all_of(drafts_.begin(), drafts_.end(), [most](const Draft& d) { return d.most == most; });
+  return foreseen_ && alike && ahead_ != nullptr && ahead_->Takes(most) ? most : 0;
+}
+
+Status RoundLoop::RunAhead(int64_t drafts) {
+  step_.Forget();
+  const auto sequences = static_cast<int64_t>(live_.size());
+  DraftCounts& counts = drafting_.counts;
+  DraftPolicy& policy = drafting_.policy;
+  int64_t accepted_before = counts.accepted;
+  const auto verified = [&](size_t i, int64_t position, std::span<const TokenId> proposed, int64_t accepted) {
+    Draft& draft = drafts_[i];
+    draft.tokens.assign(proposed.begin(), proposed.end());
+    draft.confidence.clear();
+    drafting_.drafter->Foresees(drafts, &draft.confidence);
+    Count(draft, position, accepted, items_[live_[i].item]);
+  };
+  const auto ends = [&](double seconds, bool was_first) {
+    was_round_ = true;
+    ++counts.steps;
+    const double making = std::min(policy.Drafting(drafts), seconds / 2);
+    counts.draft_s += making;
+    counts.verify_s += seconds - making;
+    if (!was_first) {
+      policy.AddStep(sequences * (drafts + 1), sequences, seconds - making);
+      policy.AddGain(sequences, counts.accepted - accepted_before, seconds - policy.Expect(sequences, sequences));
+    }
+    accepted_before = counts.accepted;
+    return !Ask() || DraftsAhead() != drafts;
+  };
+  return ahead_->Run(drafts, *drafting_.drafter, verified, ends);
 }
 
 bool RoundLoop::WantsDrafts() const {

@@ -8,6 +8,7 @@
 #include "dsv4/engine.h"
 #include "dsv4/speculation.h"
 #include "engine/decode_loop.h"
+#include "engine/drafted_loop.h"
 #include "engine/drafting.h"
 #include "engine/live_item.h"
 #include "engine/round_step.h"
@@ -27,6 +28,10 @@ class RoundLoop {
   // Where there is no draft to verify, `loop` decodes, whose steps follow each other without the host.
   void UseWithoutDrafts(DecodeLoop* loop) { plain_ = loop; }
 
+  // Where drafts can be made without the host, and every sequence has as many, `loop` does rounds that follow each
+  // other without it.
+  void UseAhead(DraftedLoop* loop) { ahead_ = loop; }
+
   // Errors as of Engine::Decode.
   Status Run();
 
@@ -44,6 +49,9 @@ class RoundLoop {
   bool Ask();
   // Cuts `most` of drafts_ to what will be verified. False: that is known once they are made.
   bool Foresee();
+  // How many drafts each sequence has in rounds that need no host; 0: it is needed.
+  int64_t DraftsAhead() const;
+  Status RunAhead(int64_t drafts);
   Status RunRound();
   Status StepOnce();
   // Draws the tokens of live_[i]'s rows.
@@ -58,6 +66,7 @@ class RoundLoop {
   RoundStep& step_;
   const int64_t max_rows_;  // of a step
   DecodeLoop* plain_ = nullptr;
+  DraftedLoop* ahead_ = nullptr;
   std::vector<Draft> drafts_;  // of live_
   bool foreseen_ = false;      // their numbers of tokens are what is verified
   double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round

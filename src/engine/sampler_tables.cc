@@ -27,6 +27,12 @@ SampleRow RowOf(const SamplerImpl& sampler, int64_t vocab_size) {
           .num_outputs = sampler.num_outputs()};
 }
 
+SampleRow DraftRowOf(const SamplerImpl& sampler, int64_t vocab_size) {
+  SampleRow row = RowOf(sampler, vocab_size);
+  row.repeat_penalty = 1, row.presence_penalty = row.frequency_penalty = 0;
+  return row;
+}
+
 int64_t SamplerTables::Bytes(int64_t vocab_size) { return kMaxSequences * (4 * vocab_size + 2 * kBiasBytes); }
 
 Status SamplerTables::Reserve() {

@@ -47,5 +47,7 @@ Status CheckDrawn(int32_t id);
 
 // The row that draws as `sampler` would, but for its counts and biases.
 SampleRow RowOf(const SamplerImpl& sampler, int64_t vocab_size);
+// The row of a draft: with the same random number and cuts, without penalties, which would need what the host has.
+SampleRow DraftRowOf(const SamplerImpl& sampler, int64_t vocab_size);
 
 }  // namespace dsv4

@@ -86,6 +86,8 @@ class SessionImpl : public Session {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     written_ = std::max(written_, static_cast<int64_t>(tokens_.size()));
   }
+  // Rings may hold so many tokens by now: steps were queued of which not all became the session's.
+  void NoteWritten(int64_t num_tokens) { written_ = std::max(written_, num_tokens); }
   // The last tokens of a step turn out to be none: at most kSpareSlots of what was ever written.
   void TakeBack(size_t count) { tokens_.resize(tokens_.size() - count); }
 

@@ -1,5 +1,6 @@
 #include "ops/registry.h"
 
+#include "ops/accept_drafts/accept_drafts.h"
 #include "ops/advance/advance.h"
 #include "ops/block_rows/block_rows.h"
 #include "ops/compress/compress.h"
@@ -17,6 +18,7 @@
 #include "ops/index_topk/index_topk.h"
 #include "ops/linear/linear.h"
 #include "ops/pack_weight/pack_weight.h"
+#include "ops/place_drafts/place_drafts.h"
 #include "ops/previous_rows/previous_rows.h"
 #include "ops/q_prepare/q_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
@@ -39,6 +41,7 @@ namespace dsv4 {
 
 std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
   return {
+      DescribeAcceptDrafts(ctx),
       DescribeAdvance(ctx),
       DescribeBlockRows(ctx),
       DescribeCompress(ctx),
@@ -56,6 +59,7 @@ std::vector<OpImplementations> ListOps(const ExecContext& ctx) {
       DescribeIndexTopk(ctx),
       DescribeLinear(ctx),
       DescribePackWeight(ctx),
+      DescribePlaceDrafts(ctx),
       DescribePreviousRows(ctx),
       DescribeQPrepare(ctx),
       DescribeRmsNorm(ctx),

@@ -14,6 +14,7 @@
 #include "dsv4/sampling.h"
 #include "engine/decode_loop.h"
 #include "engine/device_round.h"
+#include "engine/drafted_loop.h"
 #include "engine/engine_impl.h"
 #include "engine/lookup_drafter.h"
 #include "engine/round_loop.h"
@@ -81,6 +82,14 @@ class Oracle : public Drafter {
     confidence->insert(confidence->end(), static_cast<size_t>(tokens), 0.5f);
     return true;
   }
+  Known KnownOf(const SessionImpl& session) override {
+    const auto [sequence, begin] = watched_.at(&session);
+    const std::vector<TokenId>& ids = known_[sequence].ids;
+    std::vector<TokenId>& foreseen = foreseen_[sequence];
+    foreseen.clear();
+    for (size_t i = 0; i < ids.size() + kMaxDraftTokens; ++i) foreseen.push_back(GuessAt(ids, i));
+    return {.tokens = foreseen, .from = static_cast<int64_t>(begin) + 1};
+  }
   void Observe(const Draft& draft, int64_t accepted) override {
     ++verifications;
     proposed += static_cast<int64_t>(draft.tokens.size());
@@ -101,6 +110,7 @@ class Oracle : public Drafter {
   const std::vector<DraftOutcome>& known_;
   const int64_t vocab_;
   Random random_{77};
+  std::map<size_t, std::vector<TokenId>> foreseen_;  // by sequence
   // its number, and its tokens without those that are drawn
   std::map<const Session*, std::pair<size_t, size_t>> watched_;
 };
@@ -113,7 +123,9 @@ inline DecodeFn AsOnADevice(Engine& of) {
   struct Made {
     RankDecodeSteps steps;
     DeviceRound step;
-    explicit Made(EngineImpl& of) : steps(of.ranks(), of.info().vocab_size), step(steps, of.info()) {}
+    RankDraftedSteps drafted;
+    explicit Made(EngineImpl& of)
+        : steps(of.ranks(), of.info().vocab_size), step(steps, of.info()), drafted(steps, of.info().vocab_size) {}
   };
   return [&engine, made = std::make_shared<Made>(engine)](std::span<const DecodeItem> items, const TokenFn& on_token) {
     const ModelInfo& info = engine.info();
@@ -121,6 +133,8 @@ inline DecodeFn AsOnADevice(Engine& of) {
     DecodeLoop loop(made->steps, info, items, on_token, live);
     RoundLoop rounds(info, engine.drafting(), items, on_token, live, made->step, DeviceRound::kMaxRows);
     rounds.UseWithoutDrafts(&loop);
+    DraftedLoop ahead(made->drafted, info, items, on_token, live);
+    rounds.UseAhead(&ahead);
     return rounds.Run();
   };
 }

@@ -53,6 +53,40 @@ TEST_P(ManyDrafts, ChangeNothing) {
   }
 }
 
+// In rounds without the host: texts that begin at every place of the rings and end at any.
+TEST(ManyRounds, ChangeNothing) {
+  DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .speculate = Speculate::kMtp,
+                                  .draft_threshold = 0});
+  ASSERT_NE(engine, nullptr);
+  DraftedDecode decode(*engine);
+  std::unique_ptr<Drafter> module = std::move(decode.engine().drafting().drafter);
+  Random random(9);
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    std::vector<DraftWanted> wanted = EveryOption(seed);
+    std::erase_if(wanted, [](const DraftWanted& w) { return w.masked || !w.speculate; });
+    wanted.resize(1 + static_cast<size_t>(random.Index(std::ssize(wanted))));
+    for (DraftWanted& w : wanted) {
+      w.sampling.top_logprobs = -1;
+      w.prompt = random.Chance(0.5) ? 1 + random.Index(140) : 120 + random.Index(16) + 128 * random.Index(2);
+      w.max_tokens = 8 + random.Index(40);
+      w.ends_after = random.Chance(0.3) ? 1 + random.Index(30) : w.ends_after;
+    }
+    decode.UseDecode({});
+    const std::vector<DraftOutcome> plain = decode.Run(wanted, nullptr, 0);
+    decode.UseDecode(AsOnADevice(*engine));
+    for (const Guess guess : {Guess::kRight, Guess::kHalf, Guess::kHalf, Guess::kRandom}) {
+      const int64_t most = 1 + random.Index(3);
+      EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size),
+                                   most),
+                "")
+          << "seed " << seed << ", drafter " << static_cast<int>(guess) << ", " << most << " tokens";
+    }
+    EXPECT_EQ(decode.Differences(wanted, plain, std::move(module), 1 + random.Index(3)), "") << "seed " << seed;
+    module = std::move(decode.engine().drafting().drafter);
+  }
+}
+
 // The bundled model's own modules.
 struct ModuleOnDevice {
   Speculate module;
