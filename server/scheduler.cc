@@ -207,7 +207,10 @@ void Scheduler::Run() {
     std::this_thread::sleep_for(kMemoryPause);  // other threads free something meanwhile
     Wake();
   }
-  HasMemoryFor([&] { end_all("the server is shutting down"); });
+  HasMemoryFor([&] {
+    TakeSubmitted();  // those that came last are told, too
+    end_all("the server is shutting down");
+  });
   const auto begin = Clock::now();
   HasMemoryFor([&] { cache_.SaveAndClear([&] { return Clock::now() - begin > kSaveTime; }); });
   kv_bytes_ = engine_.kv_bytes();
