@@ -56,7 +56,8 @@ TEST(Schema, EveryFieldOfALayerHasARow) {
     ++(IsVector(row.kind) ? vectors : matrices);
   }
   const size_t others = sizeof(MoeWeights::experts) + sizeof(MoeWeights::table) + sizeof(MoeWeights::fetched) +
-                        sizeof(MoeWeights::supply) + sizeof(MoeWeights::slices) + sizeof(AttentionWeights::slices);
+                        sizeof(MoeWeights::supply) + sizeof(MoeWeights::partner) + sizeof(MoeWeights::slices) +
+                        sizeof(AttentionWeights::slices);
   EXPECT_EQ(sizeof(LayerWeights), matrices * sizeof(QuantTensor) + vectors * sizeof(Tensor) + others);
   EXPECT_EQ(sizeof(ExpertWeights), kExpertWeights.size() * sizeof(QuantTensor));
   matrices = vectors = 0;
