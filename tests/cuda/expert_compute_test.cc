@@ -11,6 +11,7 @@
 #include "support/agreement.h"
 #include "support/compare.h"
 #include "support/cuda_mirror.h"
+#include "support/host_experts.h"
 #include "support/random.h"
 #include "support/sessions.h"
 
@@ -107,37 +108,6 @@ TEST(CudaExpertCompute, RowsDoNotDependOnTheirBatch) {
   EXPECT_TRUE(BitEqual(together.steps, alone.steps));
 }
 
-// Random swaps, beside whatever is queued.
-void SwapSomeOf(Engine& engine, Random& random) {
-  Runner& runner = dynamic_cast<EngineImpl&>(engine).runner();
-  if (!runner.model().ContinueSwaps(runner.device())) return;
-  std::vector<ExpertSwap> swaps;
-  for (int i = 0; i < 200; ++i) swaps.push_back({random.Index(4), random.Index(256), random.Index(256)});
-  (void)runner.model().BeginSwaps(swaps);
-}
-
-// What several sequences draw, with `with_token` between the steps.
-std::vector<std::vector<TokenId>> DrawnTokens(Engine& engine, const std::function<void()>& with_token) {
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<std::unique_ptr<Sampler>> samplers;
-  std::vector<DecodeItem> items;
-  for (uint64_t i = 0; i < 5; ++i) {
-    sessions.push_back(engine.NewSession().value());
-    samplers.push_back(Sampler::Create({.temperature = 1, .seed = i}, engine.info().vocab_size).value());
-    EXPECT_TRUE(sessions.back()->Append(SomeTokens(50, i, kFlashVocab), LogitRows::kNone, nullptr).ok());
-    items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(),
-                     .first = static_cast<TokenId>(i + 7), .max_tokens = 100});
-  }
-  std::vector<std::vector<TokenId>> ids(items.size());
-  const Status status = engine.Decode(items, [&](size_t item, const SampledToken& token) {
-    ids[item].push_back(token.id);
-    with_token();
-    return true;
-  });
-  EXPECT_TRUE(status.ok()) << status.message();
-  return ids;
-}
-
 TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {
   DSV4_GPU_OR_SKIP();
   for (const auto& [speculate, by] : {std::pair(Speculate::kOff, ExpertCompute::kCpu),
@@ -148,7 +118,7 @@ TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     Random random(31);
-    for (const std::vector<TokenId>& ids : DrawnTokens(*engine, [&] { SwapSomeOf(*engine, random); }))
+    for (const std::vector<TokenId>& ids : DecodedTokens(*engine, 100, [&] { (void)SwapOn(*engine, random); }))
       EXPECT_EQ(ids.size(), 100u);
     EXPECT_GT(engine->expert_use()->moved_bytes, 0);
   }
@@ -158,9 +128,9 @@ TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {
 TEST(CudaExpertCompute, DraftsGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options = SomeOnTheHost(ExpertCompute::kCpu);
-  const std::vector<std::vector<TokenId>> want = DrawnTokens(*LoadStill(options), [] {});
+  const std::vector<std::vector<TokenId>> want = DecodedTokens(*LoadStill(options), 100, [] {});
   options.speculate = Speculate::kLookup;
-  EXPECT_EQ(DrawnTokens(*LoadStill(options), [] {}), want);
+  EXPECT_EQ(DecodedTokens(*LoadStill(options), 100, [] {}), want);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
+#include "support/host_experts.h"
 #include "support/random.h"
 #include "support/sessions.h"
 
@@ -101,22 +102,6 @@ TEST(CudaHostExperts, PromptsBringThemToTheGpu) {
   }
 }
 
-const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
-
-// Random ones, beside whatever is queued: goes on with those that are under way, or begins some. How many have begun.
-int64_t SwapOn(Engine& engine, Random& random) {
-  const Ranks& ranks = RanksOf(engine);
-  bool done = true;
-  for (int r = 0; r < ranks.count(); ++r)
-    done = ranks.runner(r).model().ContinueSwaps(ranks.runner(r).device()) && done;
-  if (!done) return 0;
-  std::vector<ExpertSwap> swaps;
-  for (int i = 0; i < 200; ++i) swaps.push_back({random.Index(4), random.Index(256), random.Index(256)});
-  int64_t begun = 0;
-  for (int r = 0; r < ranks.count(); ++r) begun += ranks.runner(r).model().BeginSwaps(swaps);
-  return begun;
-}
-
 // Recorded steps, prompts that fetch experts and swaps at random, in turns.
 TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   DSV4_GPU_OR_SKIP();
@@ -135,40 +120,18 @@ TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   }
 }
 
-// What is drawn by several sequences, step behind step, while `with_token` is called between them.
-std::vector<std::vector<TokenId>> DecodedTokens(Engine& engine, const std::function<void()>& with_token) {
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<std::unique_ptr<Sampler>> samplers;
-  std::vector<DecodeItem> items;
-  for (uint64_t i = 0; i < 5; ++i) {
-    sessions.push_back(engine.NewSession().value());
-    samplers.push_back(Sampler::Create({.temperature = 1, .seed = i}, engine.info().vocab_size).value());
-    EXPECT_TRUE(sessions.back()->Append(SomeTokens(50, i, 129280), LogitRows::kNone, nullptr).ok());
-    items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(),
-                     .first = static_cast<TokenId>(i + 7), .max_tokens = 200});
-  }
-  std::vector<std::vector<TokenId>> ids(items.size());
-  const Status status = engine.Decode(items, [&](size_t item, const SampledToken& token) {
-    ids[item].push_back(token.id);
-    with_token();
-    return true;
-  });
-  EXPECT_TRUE(status.ok()) << status.message();
-  return ids;
-}
-
 // Two places a layer for 256 experts: those that change places do it while steps are queued and run.
 TEST(CudaHostExperts, TwoSlotsALayerUnderABatchGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   for (const char* device : {"cuda", "cuda:0*2"}) {
     EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
-    const std::vector<std::vector<TokenId>> want = DecodedTokens(*LoadOrFail(options), [] {});
+    const std::vector<std::vector<TokenId>> want = DecodedTokens(*LoadOrFail(options), 200, [] {});
     options.expert_slots = 2;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     Random random(31);
     int64_t begun = 0;
-    EXPECT_EQ(DecodedTokens(*engine, [&] { begun += SwapOn(*engine, random); }), want) << device;
+    EXPECT_EQ(DecodedTokens(*engine, 200, [&] { begun += SwapOn(*engine, random); }), want) << device;
     EXPECT_GT(begun, 3 * kMostSwapsAtOnce) << device;  // round after round: their copies take some 25 of these steps
     const ExpertUse use = engine->expert_use().value();
     EXPECT_GT(use.moved_bytes, 0);
