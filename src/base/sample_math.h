@@ -5,38 +5,33 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "base/random.h"
-
-#ifdef __CUDACC__
-#define DSV4_SAMPLE_FN __host__ __device__ __forceinline__
-#else
-#define DSV4_SAMPLE_FN inline
-#endif
 
 namespace dsv4::sample {
 
 inline constexpr double kMassUnit = 0x1p46;
 
 #ifdef __CUDA_ARCH__
-DSV4_SAMPLE_FN double Add(double a, double b) { return __dadd_rn(a, b); }
-DSV4_SAMPLE_FN double Multiply(double a, double b) { return __dmul_rn(a, b); }
-DSV4_SAMPLE_FN double Divide(double a, double b) { return __ddiv_rn(a, b); }
-DSV4_SAMPLE_FN uint64_t Bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
-DSV4_SAMPLE_FN double FromBits(uint64_t x) { return __longlong_as_double(static_cast<long long>(x)); }
-DSV4_SAMPLE_FN uint32_t Bits(float x) { return __float_as_uint(x); }
-DSV4_SAMPLE_FN float FromBits(uint32_t x) { return __uint_as_float(x); }
+DSV4_HOST_DEVICE double Add(double a, double b) { return __dadd_rn(a, b); }
+DSV4_HOST_DEVICE double Multiply(double a, double b) { return __dmul_rn(a, b); }
+DSV4_HOST_DEVICE double Divide(double a, double b) { return __ddiv_rn(a, b); }
+DSV4_HOST_DEVICE uint64_t Bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+DSV4_HOST_DEVICE double FromBits(uint64_t x) { return __longlong_as_double(static_cast<long long>(x)); }
+DSV4_HOST_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
+DSV4_HOST_DEVICE float FromBits(uint32_t x) { return __uint_as_float(x); }
 #else
-DSV4_SAMPLE_FN double Add(double a, double b) { return a + b; }
-DSV4_SAMPLE_FN double Multiply(double a, double b) { return a * b; }
-DSV4_SAMPLE_FN double Divide(double a, double b) { return a / b; }
-DSV4_SAMPLE_FN uint64_t Bits(double x) { return std::bit_cast<uint64_t>(x); }
-DSV4_SAMPLE_FN double FromBits(uint64_t x) { return std::bit_cast<double>(x); }
-DSV4_SAMPLE_FN uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-DSV4_SAMPLE_FN float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
+DSV4_HOST_DEVICE double Add(double a, double b) { return a + b; }
+DSV4_HOST_DEVICE double Multiply(double a, double b) { return a * b; }
+DSV4_HOST_DEVICE double Divide(double a, double b) { return a / b; }
+DSV4_HOST_DEVICE uint64_t Bits(double x) { return std::bit_cast<uint64_t>(x); }
+DSV4_HOST_DEVICE double FromBits(uint64_t x) { return std::bit_cast<double>(x); }
+DSV4_HOST_DEVICE uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+DSV4_HOST_DEVICE float FromBits(uint32_t x) { return std::bit_cast<float>(x); }
 #endif
 
 // e^x for x <= 0, relative error below 2e-15; exactly 0 below -708: Taylor to r^12 of what is left behind n ln 2.
-DSV4_SAMPLE_FN double ExpNonPositive(double x) {
+DSV4_HOST_DEVICE double ExpNonPositive(double x) {
   if (x < -708.0) return 0.0;
   const double shifted = Add(Multiply(x, 1.4426950408889634), 0x1.8p52);
   const double n = Add(shifted, -0x1.8p52);
@@ -59,23 +54,23 @@ DSV4_SAMPLE_FN double ExpNonPositive(double x) {
 }
 
 // ln(weight) of a logit relative to the largest one; infinite logits share everything among themselves.
-DSV4_SAMPLE_FN double Exponent(float logit, float largest, double inverse_temperature) {
+DSV4_HOST_DEVICE double Exponent(float logit, float largest, double inverse_temperature) {
   if (logit == largest) return 0.0;
   return Multiply(Add(static_cast<double>(logit), -static_cast<double>(largest)), inverse_temperature);
 }
 
 // round(2^46 weight), weight = ExpNonPositive(exponent) in [0, 1].
-DSV4_SAMPLE_FN uint64_t MassOfWeight(double weight) {
+DSV4_HOST_DEVICE uint64_t MassOfWeight(double weight) {
   return Bits(Add(Multiply(weight, kMassUnit), 0x1p52)) & 0xFFFFFFFFFFFFFu;  // rounds to a whole number
 }
-DSV4_SAMPLE_FN uint64_t Mass(double exponent) {
+DSV4_HOST_DEVICE uint64_t Mass(double exponent) {
   if (!(exponent > -33.0)) return 0;  // 2^46 e^-33 < 1/2
   return MassOfWeight(ExpNonPositive(exponent));
 }
 
 // -ln(x) for x in [2^-53, 1], relative error below 1e-15: x = m 2^e with m in [sqrt(1/2), sqrt(2)), and the series of
 // ln m = 2 artanh s, s = (m - 1) / (m + 1), to s^21.
-DSV4_SAMPLE_FN double NegativeLog(double x) {
+DSV4_HOST_DEVICE double NegativeLog(double x) {
   constexpr uint64_t kRootOfHalf = 0x3FE6A09E667F3BCDu;
   const int64_t e = static_cast<int64_t>(Bits(x) - kRootOfHalf) >> 52;
   const double m = FromBits(Bits(x) - (static_cast<uint64_t>(e) << 52)), n = static_cast<double>(e);
@@ -99,25 +94,25 @@ DSV4_SAMPLE_FN double NegativeLog(double x) {
 // The draw is a race: a token's time is E / mass with E distributed exponentially, and the least time wins, which it
 // does with probability mass / sum of masses. E follows from the draw's number and the token's id alone: where two
 // distributions are alike, so are their draws of one number.
-DSV4_SAMPLE_FN double UniformOfRace(uint64_t draw, int32_t id) {  // in (0, 1]
+DSV4_HOST_DEVICE double UniformOfRace(uint64_t draw, int32_t id) {  // in (0, 1]
   return Multiply(static_cast<double>((RandomBits(draw, static_cast<uint64_t>(id)) >> 11) + 1), 0x1p-53);
 }
-DSV4_SAMPLE_FN double RaceTime(double uniform, uint64_t mass) {
+DSV4_HOST_DEVICE double RaceTime(double uniform, uint64_t mass) {
   return Divide(NegativeLog(uniform), static_cast<double>(mass));
 }
 
 // Larger for what comes first: the larger logit, then the lower id. Zeros of either sign are equal.
-DSV4_SAMPLE_FN uint32_t KeyOf(float logit) {
+DSV4_HOST_DEVICE uint32_t KeyOf(float logit) {
   const uint32_t bits = Bits(logit + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
-DSV4_SAMPLE_FN float LogitOf(uint32_t key) { return FromBits(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
-DSV4_SAMPLE_FN uint64_t RankOf(float logit, int32_t id) {
+DSV4_HOST_DEVICE float LogitOf(uint32_t key) { return FromBits(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+DSV4_HOST_DEVICE uint64_t RankOf(float logit, int32_t id) {
   return static_cast<uint64_t>(KeyOf(logit)) << 32 | static_cast<uint32_t>(~id);
 }
-DSV4_SAMPLE_FN int32_t IdOf(uint64_t rank) { return static_cast<int32_t>(~static_cast<uint32_t>(rank)); }
+DSV4_HOST_DEVICE int32_t IdOf(uint64_t rank) { return static_cast<int32_t>(~static_cast<uint32_t>(rank)); }
 
-DSV4_SAMPLE_FN float AddBias(float logit, float bias) {
+DSV4_HOST_DEVICE float AddBias(float logit, float bias) {
   const float minus_infinity = FromBits(0xFF800000u);
   if (bias == minus_infinity || logit == minus_infinity)
     return minus_infinity;  // also of +inf, where the sum would be NaN
@@ -125,7 +120,7 @@ DSV4_SAMPLE_FN float AddBias(float logit, float bias) {
 }
 
 // Of a token seen before, `outputs` times in the output.
-DSV4_SAMPLE_FN float Penalise(float value, float repeat, float presence, float frequency, int outputs) {
+DSV4_HOST_DEVICE float Penalise(float value, float repeat, float presence, float frequency, int outputs) {
   double logit = value;
   logit = logit > 0 ? logit / static_cast<double>(repeat) : Multiply(logit, static_cast<double>(repeat));
   if (outputs > 0) {
@@ -136,7 +131,7 @@ DSV4_SAMPLE_FN float Penalise(float value, float repeat, float presence, float f
 }
 
 // Whether weight e^exponent, of this mass, is below min_p > 0. The mass decides where its error cannot.
-DSV4_SAMPLE_FN bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
+DSV4_HOST_DEVICE bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
   const double limit = Multiply(static_cast<double>(min_p), kMassUnit), m = static_cast<double>(mass);
   if (m > limit + 2) return false;
   if (m < limit - 2) return true;
@@ -144,10 +139,10 @@ DSV4_SAMPLE_FN bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
 }
 
 // Whether a token with `before` in front of it is past the cut.
-DSV4_SAMPLE_FN bool ReachesTopP(uint64_t before, double wanted) {
+DSV4_HOST_DEVICE bool ReachesTopP(uint64_t before, double wanted) {
   return static_cast<double>(before) >= wanted;
 }
-DSV4_SAMPLE_FN double WantedMass(float top_p, uint64_t total) {
+DSV4_HOST_DEVICE double WantedMass(float top_p, uint64_t total) {
   return Multiply(static_cast<double>(top_p), static_cast<double>(total));
 }
 

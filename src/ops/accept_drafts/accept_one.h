@@ -3,13 +3,8 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "ops/accept_drafts/accept_drafts.h"
-
-#ifdef __CUDACC__
-#define DSV4_ACCEPT_ON_BOTH __host__ __device__ __forceinline__
-#else
-#define DSV4_ACCEPT_ON_BOTH inline
-#endif
 
 namespace dsv4 {
 
@@ -34,7 +29,7 @@ struct AcceptPointers {
   int32_t* results;
 };
 
-DSV4_ACCEPT_ON_BOTH void AcceptOne(const AcceptPointers& p, int64_t s) {
+DSV4_HOST_DEVICE void AcceptOne(const AcceptPointers& p, int64_t s) {
   const int64_t r = p.rows_each, first = s * r;
   int64_t a = 0;
   while (a + 1 < r && p.sampled[first + a] == p.tokens[first + a + 1]) ++a;
