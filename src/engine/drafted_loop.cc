@@ -26,8 +26,8 @@ bool RankDraftedSteps::RecordsNext() const {
 }
 
 Status RankDraftedSteps::Queue(int64_t k) {
-  if (ranks_.count() > 1 && RecordsNext())
-    DSV4_RETURN_IF_ERROR(ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->Prepare(), Status{}; }));
+  DSV4_RETURN_IF_ERROR(ranks_.PrepareTogether([this](int r) { return steps_[static_cast<size_t>(r)]->RecordsNext(); },
+                                              [this](int r) { steps_[static_cast<size_t>(r)]->Prepare(); }));
   // A device that is known to have failed sends nothing: the others hear of it at once.
   return ranks_.Run(
       [this, k](int r) { return steps_[static_cast<size_t>(r)]->Queue(k), ranks_.runner(r).device().status(); });

@@ -110,9 +110,8 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));
   const auto records = [](const auto& each) { return each->RecordsNext(); };
   was_first_ = was_first_ || std::any_of(chains_.begin(), chains_.end(), records);
-  if (ranks_.count() > 1 && was_first_) {
-    DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Prepare(), Status{}; }));
-  }
+  DSV4_RETURN_IF_ERROR(ranks_.PrepareTogether([&](int r) { return chain(r).RecordsNext(); },
+                                              [&](int r) { chain(r).Prepare(); }));
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
   for (int64_t place = 0; place < places; ++place) {
     for (size_t s = 0; s < rows_.size(); ++s) {

@@ -26,11 +26,9 @@ Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> cac
 }
 
 Status RankDecodeSteps::QueueModel(int64_t k) {
-  const auto records = [](const auto& steps) { return steps->ModelRecordsNext(); };
-  if (ranks_.count() > 1 && std::any_of(steps_.begin(), steps_.end(), records)) {
-    DSV4_RETURN_IF_ERROR(
-        ranks_.Run([this](int r) { return steps_[static_cast<size_t>(r)]->PrepareModel(), Status{}; }));
-  }
+  DSV4_RETURN_IF_ERROR(
+      ranks_.PrepareTogether([this](int r) { return steps_[static_cast<size_t>(r)]->ModelRecordsNext(); },
+                             [this](int r) { steps_[static_cast<size_t>(r)]->PrepareModel(); }));
   // A device that is known to have failed sends nothing: the others hear of it at once.
   return ranks_.Run(
       [this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), ranks_.runner(r).device().status(); });

@@ -52,6 +52,13 @@ bool Ranks::RecordsNext(const Step& step, Regime rows) const {
                      [&](const Rank& rank) { return rank.runner->RecordsNext(step, rows); });
 }
 
+Status Ranks::PrepareTogether(const std::function<bool(int rank)>& records,
+                              const std::function<void(int rank)>& prepare) {
+  bool any = false;
+  for (int r = 0; r < count() && count() > 1; ++r) any = any || records(r);
+  return any ? Run([&](int r) { return prepare(r), Status{}; }) : Status{};
+}
+
 Status Ranks::Run(const std::function<Status(int)>& job) {
   if (count() == 1) return job(0);
   const auto on_rank = [&](int r) {

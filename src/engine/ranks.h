@@ -59,6 +59,8 @@ class Ranks {
   bool RecordsNext(const Step& step, Regime rows) const;
   // Calls job(rank) on every rank's thread and waits for all: the first error, or what the exchange failed with.
   Status Run(const std::function<Status(int rank)>& job);
+  // Recordings of all ranks are made before one is launched: prepare(rank) for each, where records(rank) of any.
+  Status PrepareTogether(const std::function<bool(int rank)>& records, const std::function<void(int rank)>& prepare);
   // A rank is lost: the others stop waiting for it, status() tells.
   void Fail(int rank, const Status& why) { exchange_->FailRank(rank, why); }
 
