@@ -45,8 +45,8 @@ void Report(const BenchOptions& options, const Json& row, const std::string& lin
 
 namespace {
 
-constexpr int64_t kComputedContext = 512; // on the CPU: the rest of a longer context is copied (AppendCopies)
-constexpr int64_t kPage = 256;              // the smallest context that can be copied from
+constexpr int64_t kComputedContext = 512;  // on the CPU: the rest of a longer context is copied (AppendCopies)
+constexpr int64_t kPage = 256;             // the smallest context that can be copied from
 constexpr int64_t kTracedSteps = 4;
 
 double Median(std::vector<double> x) {
@@ -73,8 +73,13 @@ BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   BenchPlan plan{.prompts = o.prompts.value_or(cpu ? List{512, 2048} : List{512, 2048, 8192}),
                  .contexts = o.contexts.value_or(cpu ? List{512, 8192, 131072} : List{512, 8192}),
                  .batches = o.batches.value_or(cpu ? List{1, 4, 16} : List{1, 8}),
-                 .tokens = o.tokens > 0 ? o.tokens : cpu ? 16 : o.draft_rows || o.draft_right ? 24 : 64,
-                 .budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s) : cpu ? 20 : 0,
+                 .tokens = o.tokens > 0                    ? o.tokens
+                           : cpu                           ? 16
+                           : o.draft_rows || o.draft_right ? 24
+                                                           : 64,
+                 .budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s)
+                             : cpu          ? 20
+                                            : 0,
                  .ops = o.ops.value_or(cpu),
                  .on_cpu = cpu};
   const int64_t more = plan.tokens * (o.repeat + 1) + kTracedSteps;
@@ -110,15 +115,21 @@ void ReportExperts(const BenchOptions& options, const ExpertUse& use) {
   if (!use.counted || use.chosen == 0) return;
   const double hits = static_cast<double>(use.chosen_resident) / static_cast<double>(use.chosen);
   Report(options,
-         Json{{"phase", "experts"}, {"choices", use.chosen}, {"hits", use.chosen_resident},
-              {"fetched_bytes", use.fetched_bytes}, {"swaps", use.swaps}, {"moved_bytes", use.moved_bytes},
-              {"wait_seconds", use.wait_seconds}, {"cpu_experts", use.cpu_experts}, {"cpu_seconds", use.cpu_seconds},
-              {"cpu_bytes_per_s", use.cpu_rate}, {"link_bytes_per_s", use.link_rate}},
+         Json{{"phase", "experts"},
+              {"choices", use.chosen},
+              {"hits", use.chosen_resident},
+              {"fetched_bytes", use.fetched_bytes},
+              {"swaps", use.swaps},
+              {"moved_bytes", use.moved_bytes},
+              {"wait_seconds", use.wait_seconds},
+              {"cpu_experts", use.cpu_experts},
+              {"cpu_seconds", use.cpu_seconds},
+              {"cpu_bytes_per_s", use.cpu_rate},
+              {"link_bytes_per_s", use.link_rate}},
          "experts: " + FormatFixed(100 * hits, 2) + " % of " + FormatCount(static_cast<int64_t>(use.chosen)) +
              " choices on the device, " + FormatBytes(static_cast<int64_t>(use.fetched_bytes)) +
              " of the others fetched, for which prompts waited " + FormatFixed(1e3 * use.wait_seconds, 1) + " ms; " +
-             FormatCount(use.swaps) + " pairs changed places" +
-             CpuPart(use));
+             FormatCount(use.swaps) + " pairs changed places" + CpuPart(use));
 }
 
 class Bench {
@@ -306,11 +317,16 @@ void ReportHead(const BenchOptions& options, const EngineOptions& model, Engine&
   const BuildInfo build = GetBuildInfo();
   const std::string name = model.synthetic.shape.empty() ? model.model_dir : "synthetic " + model.synthetic.shape;
   constexpr const char* kExperts[] = {"nvfp4", "cast", "mxfp4"};
-  Json head = {{"model", name}, {"layers", engine.info().num_layers}, {"weight_bytes", engine.info().weight_bytes},
+  Json head = {{"model", name},
+               {"layers", engine.info().num_layers},
+               {"weight_bytes", engine.info().weight_bytes},
                {"fp8_dense", model.synthetic.fp8_dense},
                {"experts", kExperts[static_cast<size_t>(model.synthetic.experts)]},
-               {"tight_experts", model.tight_experts}, {"device", model.device}, {"commit", build.commit},
-               {"load_s", load_s}, {"read_bytes_per_s", rates.read}};
+               {"tight_experts", model.tight_experts},
+               {"device", model.device},
+               {"commit", build.commit},
+               {"load_s", load_s},
+               {"read_bytes_per_s", rates.read}};
   std::string line = name + ", " + std::to_string(engine.info().num_layers) + " layers on " + model.device +
                      "; reads " + FormatFixed(rates.read / 1e9, 1) + " GB/s; loaded in " + FormatFixed(load_s, 1) +
                      " s";

@@ -37,8 +37,8 @@ class Prompts {
     ProgressLine progress;
     while (static_cast<int64_t>(all_.size()) < count) {
       const auto session = Must(engine_.NewSession());
-      const std::vector<TokenId> ids =
-          SomeTokens(length_, static_cast<uint64_t>(all_.size()) + 7, engine_.info().vocab_size);
+      const std::vector<TokenId> ids = SomeTokens(length_, static_cast<uint64_t>(all_.size()) + 7,
+                                                  engine_.info().vocab_size);
       Must(session->Append(ids, LogitRows::kNone, nullptr));
       all_.push_back(Must(session->Snapshot()));
       progress.Update("prompts of " + std::to_string(length_) + " tokens", static_cast<int64_t>(all_.size()), count);
@@ -57,19 +57,24 @@ class DraftBench {
  public:
   DraftBench(const BenchOptions& options, Engine& engine, Prompts& prompts, int64_t batch, int64_t context,
              int64_t tokens)
-      : options_(options), engine_(engine), batch_(batch), context_(context), tokens_(tokens),
-        starts_(prompts.Take(batch)), off_(Measure({}, /*with=*/false)) {
+      : options_(options),
+        engine_(engine),
+        batch_(batch),
+        context_(context),
+        tokens_(tokens),
+        starts_(prompts.Take(batch)),
+        off_(Measure({}, /*with=*/false)) {
     Json row = Head("drafts_off");
     row["ms_per_step"] = off_.ms();
     row["tokens_per_s"] = off_.rate();
-    Report(options_, row, What() + ", without drafts: " + FormatFixed(off_.ms(), 3) + " ms a step, " +
-                              FormatFixed(off_.rate(), 1) + " tok/s");
+    Report(options_, row,
+           What() + ", without drafts: " + FormatFixed(off_.ms(), 3) + " ms a step, " + FormatFixed(off_.rate(), 1) +
+               " tok/s");
   }
 
   // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
   void Rows(int64_t rows) {
-    const DraftedRun run =
-        rows == 1 ? off_ : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true);
+    const DraftedRun run = rows == 1 ? off_ : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true);
     const double verify = rows == 1 ? run.ms() : run.a_step(1e3 * run.counts.verify_s);
     const double draft = run.a_step(1e3 * run.counts.draft_s);
     Json row = Head("verify");
@@ -79,9 +84,9 @@ class DraftBench {
     row["ms_draft"] = draft;
     row["ms_round"] = run.ms();
     row["of_one_row"] = verify / off_.ms();
-    Report(options_, row, What() + ", " + std::to_string(rows) + " rows each: " + FormatFixed(verify, 3) + " ms, " +
-                              FormatFixed(verify / off_.ms(), 2) + " times one, and " + FormatFixed(draft, 3) +
-                              " ms of drafting");
+    Report(options_, row,
+           What() + ", " + std::to_string(rows) + " rows each: " + FormatFixed(verify, 3) + " ms, " +
+               FormatFixed(verify / off_.ms(), 2) + " times one, and " + FormatFixed(draft, 3) + " ms of drafting");
   }
 
   // Drafts of which each token is right with probability `right`, as many as the policy takes.
@@ -99,17 +104,16 @@ class DraftBench {
     row["verifications"] = c.verifications;
     row["steps"] = c.steps;
     row["ms_draft"] = run.a_step(1e3 * c.draft_s);
-    Report(options_, row, What() + ", right with " + FormatFixed(right, 2) + ": " + FormatFixed(run.rate(), 1) +
-                              " tok/s, " + FormatFixed(run.rate() / off_.rate(), 3) + " times without, " +
-                              FormatFixed(run.a_step(static_cast<double>(run.tokens)), 2) + " tokens a step");
+    Report(options_, row,
+           What() + ", right with " + FormatFixed(right, 2) + ": " + FormatFixed(run.rate(), 1) + " tok/s, " +
+               FormatFixed(run.rate() / off_.rate(), 3) + " times without, " +
+               FormatFixed(run.a_step(static_cast<double>(run.tokens)), 2) + " tokens a step");
   }
 
  private:
   double Repeats() const { return static_cast<double>(options_.draft_repeats) / 100; }
   Json Head(const char* phase) const { return {{"phase", phase}, {"batch", batch_}, {"context", context_}}; }
-  std::string What() const {
-    return "batch " + std::to_string(batch_) + " context " + std::to_string(context_);
-  }
+  std::string What() const { return "batch " + std::to_string(batch_) + " context " + std::to_string(context_); }
 
   // One run; what comes first warms up, and the policy finds out.
   DraftedRun Measure(KnownDrafts drafts, bool with) {
@@ -125,8 +129,11 @@ class DraftBench {
       samplers.push_back(Must(Sampler::Create(params, engine_.info().vocab_size)));
       const TokenId first = SomeTokens(1, i + 1000, engine_.info().vocab_size).front();
       run.texts.push_back({first});
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = first,
-                       .max_tokens = static_cast<int64_t>(total), .speculate = with});
+      items.push_back({.session = sessions.back().get(),
+                       .sampler = samplers.back().get(),
+                       .first = first,
+                       .max_tokens = static_cast<int64_t>(total),
+                       .speculate = with});
       if (with) drafts.texts.push_back({sessions.back().get(), static_cast<size_t>(context_), off_.texts[i]});
     }
     if (with) Must(ReplaceDrafts(engine_, std::move(drafts)));

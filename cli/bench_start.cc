@@ -109,10 +109,10 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model) {
          "first token after " + s("first_token_s") + ": process " + s("main_s") + ", device " + s("open_s") +
              ", mapping " + s("map_s") + ", memory " + s("allocate_s") + ", reading " + s("read_s") + " (" +
              FormatBytes(row["read_bytes"].get<int64_t>()) + ", " +
-             FormatFixed(row["read_bytes_per_s"].get<double>() / 1e9, 2) + " GB/s), packing behind it " +
-             s("pack_s") + ", prefill of " + row["prompt"].dump() + " tokens " + s("prefill_s") +
-             "; recording and second token " + s("record_and_second_token_s") +
-             "; fingerprint of the weights, which files of KV carry, " + s("fingerprint_s"));
+             FormatFixed(row["read_bytes_per_s"].get<double>() / 1e9, 2) + " GB/s), packing behind it " + s("pack_s") +
+             ", prefill of " + row["prompt"].dump() + " tokens " + s("prefill_s") + "; recording and second token " +
+             s("record_and_second_token_s") + "; fingerprint of the weights, which files of KV carry, " +
+             s("fingerprint_s"));
   return kExitDone;
 }
 

@@ -311,8 +311,8 @@ class Chat {
     const bool extends = known.size() < prompt.size() && std::equal(known.begin(), known.end(), prompt.begin());
     if (!extends) session_->Reset();
     ProgressLine progress;
-    const Status status = session_->Append(prompt.subspan(session_->tokens().size()), LogitRows::kLast,
-                                           logits, progress.Callback());
+    const Status status = session_->Append(prompt.subspan(session_->tokens().size()), LogitRows::kLast, logits,
+                                           progress.Callback());
     progress.Clear();
     if (status.code() == StatusCode::kCancelled) return false;
     Must(status);
@@ -389,8 +389,8 @@ class Chat {
     if (!Interrupted() && options_.max_tokens != 0) {
       const TokenId first = Must(sampler->Sample(logits)).id;
       if (accept(first)) {
-        const int64_t left =
-            options_.max_tokens < 0 ? std::numeric_limits<int64_t>::max() : options_.max_tokens - written;
+        const int64_t left = options_.max_tokens < 0 ? std::numeric_limits<int64_t>::max()
+                                                     : options_.max_tokens - written;
         const DecodeItem item{.session = session_.get(), .sampler = sampler.get(), .first = first, .max_tokens = left};
         Must(engine_->Decode({&item, 1}, [&](size_t, const SampledToken& token) { return accept(token.id); }));
       }

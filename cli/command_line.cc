@@ -51,8 +51,7 @@ void AddGenerate(CLI::App* app, Command* chosen) {
   AddText(c, "-p,--prompt", "TEXT", "the prompt (else --prompt-file, --token-ids, or stdin when piped)",
           [o](const std::string& text) { o->prompt = text; });
   AddPath(c, "--prompt-file", &o->prompt_file, "a file with the prompt (-: stdin)");
-  AddPath(c, "--token-ids", &o->token_ids_file,
-          "a file with the prompt's token ids, taken as they are (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file, "a file with the prompt's token ids, taken as they are (-: stdin)");
   AddInteger(c, "-n,--max-tokens", &o->max_tokens, -1, kMaxInt64,
              "tokens to write (default 256; -1: until EOS or the end of the context)");
   AddSamplingFlags(c, &o->sampling, &o->stops);
@@ -66,10 +65,8 @@ void AddGenerate(CLI::App* app, Command* chosen) {
               "do not put BOS before the prompt (text prompts get one unless they start with it)");
   c->add_flag("--json", o->json, "print one JSON object at the end instead of streaming text");
   c->final_callback([=] {
-    const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) +
-                        (o->token_ids_file.empty() ? 0 : 1);
-    if (sources > 1)
-      throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
+    const int sources = (o->prompt ? 1 : 0) + (o->prompt_file.empty() ? 0 : 1) + (o->token_ids_file.empty() ? 0 : 1);
+    if (sources > 1) throw UsageError("generate takes one of --prompt, --prompt-file and --token-ids, not several");
     if (o->sampling.top_logprobs >= 0 && !o->json) throw UsageError("--logprobs needs --json");
     CheckSampling(o->sampling);
     *chosen = [o] { return RunGenerate(*o); };
@@ -78,8 +75,8 @@ void AddGenerate(CLI::App* app, Command* chosen) {
 
 void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
-  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
-                           "dsv4 chat --no-thinking", o);
+  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands", "dsv4 chat --no-thinking",
+                           o);
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
   AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
@@ -87,7 +84,8 @@ void AddChat(CLI::App* app, Command* chosen) {
   c->add_flag_callback(
       "--thinking", [o] { o->thinking = true; },
       "let the model reason before it answers (default; /think switches it)");
-  c->add_flag_callback("--no-thinking", [o] { o->thinking = false; }, "let it answer at once");
+  c->add_flag_callback(
+      "--no-thinking", [o] { o->thinking = false; }, "let it answer at once");
   c->add_flag_callback(
       "--no-history", [o] { o->keep_history = false; }, "keep nothing of what is typed for the next chat");
   AddChoice<ReasoningEffort>(
@@ -107,8 +105,7 @@ void AddLogits(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "logits", "Write the logits after every token to a safetensors file",
                            "dsv4 logits --token-ids ids.txt -o logits.safetensors", o);
   AddModelFlags(c, &o->model);
-  AddPath(c, "--token-ids", &o->token_ids_file,
-          "a file with token ids, separated by white space or commas (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file, "a file with token ids, separated by white space or commas (-: stdin)");
   AddPath(c, "-o,--output", &o->output_file, "the file to write: logits f32 [T, V]");
   AddText(c, "--decode-from", "K", "read the first K tokens as a prompt, the rest one by one",
           [o](const std::string& text) {
@@ -147,8 +144,7 @@ void AddPerplexity(CLI::App* app, Command* chosen) {
 
 void AddTokenize(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<TokenizeOptions>();
-  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize",
-                           o);
+  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize", o);
   AddModelDir(c, &o->model_dir);
   c->add_flag("--no-special", o->plain, "read spellings of added tokens, such as <think>, as ordinary text");
   c->add_flag("--jsonl", o->jsonl, "one JSON string per line in, one JSON array per line out");
@@ -183,8 +179,7 @@ void AddParse(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "parse", "A completion's text on stdin to a message in JSON",
                            "echo -n 'The sum.</think>42' | dsv4 parse --thinking", o);
   c->add_flag("--thinking", o->thinking, "the text starts inside the reasoning");
-  c->add_flag("--jsonl", o->jsonl,
-              R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
+  c->add_flag("--jsonl", o->jsonl, R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
   c->final_callback([=] { *chosen = [o] { return RunParse(*o); }; });
 }
 
@@ -247,7 +242,8 @@ void AddOtherBenches(CLI::App* c, const std::shared_ptr<BenchOptions>& o) {
             "with --speculate: instead, steps that verify drafts, by rows of one sequence in them");
   AddCounts(c, "--draft-right", &o->draft_right, 100,
             "with --speculate: instead, decoding with drafts whose tokens are right so often, in percent, at the price "
-            "of the drafter's own", /*least=*/0);
+            "of the drafter's own",
+            /*least=*/0);
   AddInteger(c, "--draft-repeats", &o->draft_repeats, 0, 100,
              "of tokens that are not right so many percent like the one in front (default 0)");
   c->add_flag("--first-token", o->first_token,
@@ -281,7 +277,8 @@ void AddBench(CLI::App* app, Command* chosen) {
              "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");
   c->add_flag_callback(
       "--ops", [o] { o->ops = true; }, "on the CPU: behind every figure the time of each op (default)");
-  c->add_flag_callback("--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
+  c->add_flag_callback(
+      "--no-ops", [o] { o->ops = false; }, "figures of whole steps only");
   AddCountExperts(c, &o->model, &o->count_experts_file);
   AddNumber(c, "--temperature", &o->sampling.temperature, "0: greedy (default 1)");
   AddNumber(c, "--top-p", &o->sampling.top_p, "keep the smallest set that sums to X (default 1: all)");
@@ -338,8 +335,8 @@ std::string OneLine(std::string text) {
   if (commands.empty()) {
     std::vector<std::string> names;
     for (const CLI::App* c : app.get_subcommands({})) names.push_back(c->get_name());
-    throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) +
-                     "'" + Suggestion(extra, names) + " (dsv4 --help lists the commands)");
+    throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) + "'" +
+                     Suggestion(extra, names) + " (dsv4 --help lists the commands)");
   }
   const std::string command = "dsv4 " + commands.front()->get_name();
   if (!extra.starts_with("-")) {
@@ -349,8 +346,8 @@ std::string OneLine(std::string text) {
   for (const CLI::Option* option : commands.front()->get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  throw UsageError("unknown flag '" + OneLine(extra) + "'" +
-                   Suggestion(extra.substr(0, extra.find('=')), names) + " (see " + command + " --help)");
+  throw UsageError("unknown flag '" + OneLine(extra) + "'" + Suggestion(extra.substr(0, extra.find('=')), names) +
+                   " (see " + command + " --help)");
 }
 
 int PrintVersion() {
@@ -403,8 +400,7 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
   }
   if (version) return PrintVersion;
   if (!chosen)
-    throw UsageError(
-        "no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
+    throw UsageError("no command; for example: dsv4 generate -p \"In the beginning\" (dsv4 --help lists all)");
   return chosen;
 }
 

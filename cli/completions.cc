@@ -31,10 +31,14 @@ CompletedFlag DescribeFlag(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
   const std::string type = option.get_type_name();
   flag.choices = ChoicesOf(option);
-  if (option.get_items_expected_max() == 0) flag.follows = Follows::kNothing;
-  else if (!flag.choices.empty()) flag.follows = Follows::kChoice;
-  else if (type == kFileType) flag.follows = Follows::kFile;
-  else if (type == kFolderType) flag.follows = Follows::kFolder;
+  if (option.get_items_expected_max() == 0)
+    flag.follows = Follows::kNothing;
+  else if (!flag.choices.empty())
+    flag.follows = Follows::kChoice;
+  else if (type == kFileType)
+    flag.follows = Follows::kFile;
+  else if (type == kFolderType)
+    flag.follows = Follows::kFolder;
   return flag;
 }
 
@@ -77,10 +81,14 @@ std::string Quoted(const std::string& text) {
 
 std::string BashValues(const CompletedFlag& flag) {
   switch (flag.follows) {
-    case Follows::kChoice: return "words " + Quoted(Joined(flag.choices, " "));
-    case Follows::kFile: return "files -f";
-    case Follows::kFolder: return "files -d";
-    default: return "COMPREPLY=()";
+    case Follows::kChoice:
+      return "words " + Quoted(Joined(flag.choices, " "));
+    case Follows::kFile:
+      return "files -f";
+    case Follows::kFolder:
+      return "files -d";
+    default:
+      return "COMPREPLY=()";
   }
 }
 
@@ -105,9 +113,15 @@ std::string BashScript(const std::vector<CompletedCommand>& commands) {
          "  files() { compopt -o filenames 2>/dev/null || :; mapfile -t COMPREPLY < <(compgen \"$1\" -- \"$word\"); }\n"
          "  COMPREPLY=()\n"
          "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-         "    words " + Quoted(names + "--help --version") + "\n    return\n  fi\n"
-         "  case \"${COMP_WORDS[1]} $before\" in\n" + values + "  esac\n"
-         "  case ${COMP_WORDS[1]} in\n" + flags + "  esac\n}\n"
+         "    words " +
+         Quoted(names + "--help --version") +
+         "\n    return\n  fi\n"
+         "  case \"${COMP_WORDS[1]} $before\" in\n" +
+         values +
+         "  esac\n"
+         "  case ${COMP_WORDS[1]} in\n" +
+         flags +
+         "  esac\n}\n"
          "complete -F _dsv4 dsv4\n";
 }
 
@@ -115,11 +129,20 @@ std::string ZshSpec(const CompletedFlag& flag) {
   const std::string rest = "[" + Escaped(flag.help, "[]:\\") + "]";
   std::string value;
   switch (flag.follows) {
-    case Follows::kNothing: break;
-    case Follows::kChoice: value = ":value:(" + Joined(flag.choices, " ") + ")"; break;
-    case Follows::kFile: value = ":file:_files"; break;
-    case Follows::kFolder: value = ":folder:_files -/"; break;
-    case Follows::kText: value = ":value: "; break;
+    case Follows::kNothing:
+      break;
+    case Follows::kChoice:
+      value = ":value:(" + Joined(flag.choices, " ") + ")";
+      break;
+    case Follows::kFile:
+      value = ":file:_files";
+      break;
+    case Follows::kFolder:
+      value = ":folder:_files -/";
+      break;
+    case Follows::kText:
+      value = ":value: ";
+      break;
   }
   std::string specs;
   for (const std::string& name : flag.names) specs += " \\\n        " + Quoted("*" + name + rest + value);
@@ -138,11 +161,15 @@ std::string ZshScript(const std::vector<CompletedCommand>& commands) {
   return "#compdef dsv4\n"
          "# Completions of dsv4 for zsh:  source <(dsv4 completions zsh)\n"
          "_dsv4() {\n"
-         "  local -a commands=(\n" + names + "  )\n"
+         "  local -a commands=(\n" +
+         names +
+         "  )\n"
          "  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
          "  local command=$words[2]\n"
          "  shift words\n  (( CURRENT-- ))\n"
-         "  case $command in\n" + cases + "  esac\n}\n"
+         "  case $command in\n" +
+         cases +
+         "  esac\n}\n"
          "if [ \"$funcstack[1]\" = _dsv4 ]; then _dsv4 \"$@\"; else compdef _dsv4 dsv4; fi\n";
 }
 
@@ -154,11 +181,20 @@ std::string FishFlag(const std::string& command, const CompletedFlag& flag) {
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
   switch (flag.follows) {
-    case Follows::kNothing: break;
-    case Follows::kChoice: line += " -x -a " + FishQuoted(Joined(flag.choices, " ")); break;
-    case Follows::kFile: line += " -r -F"; break;
-    case Follows::kFolder: line += " -x -a '(__fish_complete_directories)'"; break;
-    case Follows::kText: line += " -x"; break;
+    case Follows::kNothing:
+      break;
+    case Follows::kChoice:
+      line += " -x -a " + FishQuoted(Joined(flag.choices, " "));
+      break;
+    case Follows::kFile:
+      line += " -r -F";
+      break;
+    case Follows::kFolder:
+      line += " -x -a '(__fish_complete_directories)'";
+      break;
+    case Follows::kText:
+      line += " -x";
+      break;
   }
   return line + " -d " + FishQuoted(flag.help) + "\n";
 }
@@ -180,9 +216,12 @@ std::string FishScript(const std::vector<CompletedCommand>& commands) {
 std::string CompletionScript(const CLI::App& app, Shell shell) {
   const std::vector<CompletedCommand> commands = DescribeCommands(app);
   switch (shell) {
-    case Shell::kBash: return BashScript(commands);
-    case Shell::kZsh: return ZshScript(commands);
-    case Shell::kFish: return FishScript(commands);
+    case Shell::kBash:
+      return BashScript(commands);
+    case Shell::kZsh:
+      return ZshScript(commands);
+    case Shell::kFish:
+      return FishScript(commands);
   }
   return "";
 }

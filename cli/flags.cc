@@ -15,8 +15,8 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   return names;
 }
 
-CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
-                     const std::string& help, std::function<void(const std::string&)> store) {
+CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
+                     std::function<void(const std::string&)> store) {
   return app->add_option_function<std::string>(flags, std::move(store), help)->type_name(type)->take_last();
 }
 
@@ -50,8 +50,7 @@ std::string LongName(const std::string& flags) { return flags.substr(flags.find(
 
 void AddNumber(CLI::App* app, const std::string& flags, float* value, const std::string& help) {
   AddText(app, flags, "X", help, [=](const std::string& text) {
-    if (!ParseWhole(text, value))
-      throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
+    if (!ParseWhole(text, value)) throw UsageError(LongName(flags) + " is '" + text + "'; accepted: a number");
   });
 }
 
@@ -212,14 +211,12 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   AddInteger(app, "--prefill-chunk", &o->prefill_chunk, 1, 1 << 20,
              "prompt tokens that go through the model at once (default: cpu 512, cuda 4096)");
   if (flags != ModelFlags::kWithoutContext) {
-    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64,
-               "context limit in tokens (default: the model's own)");
+    AddInteger(app, "--ctx", &o->max_context, 1, kMaxInt64, "context limit in tokens (default: the model's own)");
   }
   AddMemoryFlags(app, o);
   AddNumberFormats(app, o);
   AddRankFlags(app, o);
-  app->add_flag("--reference-ops", o->reference_ops,
-                "run the plain reference of every op (slow; for checking)");
+  app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
   if (flags == ModelFlags::kGenerate) AddDraftFlags(app, o);
 }
 
@@ -244,8 +241,9 @@ void CheckSynthetic(const ModelOptions& model) {
   const SyntheticModel& s = model.synthetic;
   const bool of_experts = s.experts != SyntheticExperts::kNvfp4 || s.skewed_routing;
   if (s.shape.empty() && (s.num_layers != 0 || s.fp8_dense || of_experts)) {
-    throw UsageError("--layers, --fp8-dense, --synthetic-experts and --routing describe synthetic weights; "
-                     "add --synthetic flash");
+    throw UsageError(
+        "--layers, --fp8-dense, --synthetic-experts and --routing describe synthetic weights; "
+        "add --synthetic flash");
   }
 }
 
@@ -265,8 +263,7 @@ void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
   AddNumber(app, "--min-p", &s->min_p, "drop what is less likely than X times the most likely (default 0)");
   AddNumber(app, "--repeat-penalty", &s->repeat_penalty, "above 1: discourage tokens seen before (default 1)");
   AddNumber(app, "--presence-penalty", &s->presence_penalty, "-2 to 2, once per token written (default 0)");
-  AddNumber(app, "--frequency-penalty", &s->frequency_penalty,
-            "-2 to 2, for each time it was written (default 0)");
+  AddNumber(app, "--frequency-penalty", &s->frequency_penalty, "-2 to 2, for each time it was written (default 0)");
   AddText(app, "--seed", "N", "same seed, same text (default: a new one each time)", [=](const std::string& text) {
     uint64_t seed = 0;
     if (!ParseWhole(text, &seed)) {

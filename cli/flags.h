@@ -40,8 +40,8 @@ inline constexpr const char* kChoiceType = "CHOICE";
 std::vector<std::string> ChoicesOf(const CLI::Option& option);
 
 // A flag with one value, handed to `store`; given twice, the last one holds. `type` stands for the value in --help.
-CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type,
-                     const std::string& help, std::function<void(const std::string&)> store);
+CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
+                     std::function<void(const std::string&)> store);
 
 // A flag that may be repeated: `store` gets each value, in order.
 void AddTexts(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
@@ -57,16 +57,14 @@ std::string LongName(const std::string& flags);
 int64_t ReadInteger(const std::string& flag, const std::string& text, int64_t low, int64_t high);
 
 template <typename T>
-void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high,
-                const std::string& help) {
-  AddText(app, flags, "N", help, [=](const std::string& text) {
-    *value = static_cast<T>(ReadInteger(LongName(flags), text, low, high));
-  });
+void AddInteger(CLI::App* app, const std::string& flags, T* value, int64_t low, int64_t high, const std::string& help) {
+  AddText(app, flags, "N", help,
+          [=](const std::string& text) { *value = static_cast<T>(ReadInteger(LongName(flags), text, low, high)); });
 }
 
 template <typename T>
-void AddChoice(CLI::App* app, const std::string& flags, T* value,
-               std::vector<std::pair<std::string, T>> choices, const std::string& help) {
+void AddChoice(CLI::App* app, const std::string& flags, T* value, std::vector<std::pair<std::string, T>> choices,
+               const std::string& help) {
   std::vector<std::string> choice_names;
   for (const auto& [name, choice] : choices) choice_names.push_back(name);
   const std::string names = FormatList(choice_names);

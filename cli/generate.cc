@@ -50,7 +50,7 @@ struct Generation {
   std::vector<TokenId> ids;
   std::vector<SampledToken> sampled;  // with --logprobs
   std::string text;
-  std::string draft_log;          // with --draft-log
+  std::string draft_log;                 // with --draft-log
   std::string finish_reason = "length";  // "stop", "length" or "interrupted"
   Clock::time_point start;
   Clock::time_point prompt_done;
@@ -148,7 +148,8 @@ Generation Generate(const GenerateOptions& options, Engine& engine, Session& ses
     DecodeItem item{.session = &session, .sampler = &sampler, .first = out.ids.back(), .max_tokens = left};
     if (!options.draft_log_file.empty()) {
       item.on_verification = [&out](const Verification& v) {
-        const Json line = {{"p", v.position}, {"proposed", std::vector<TokenId>(v.proposed.begin(), v.proposed.end())},
+        const Json line = {{"p", v.position},
+                           {"proposed", std::vector<TokenId>(v.proposed.begin(), v.proposed.end())},
                            {"accepted", v.accepted}};
         out.draft_log += line.dump() + "\n";
       };

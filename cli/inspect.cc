@@ -85,8 +85,7 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
                            {"hidden size", FormatCount(d.info.hidden_size)},
                            {"vocabulary", FormatCount(d.info.vocab_size)},
                            {"context", FormatCount(d.info.max_context)},
-                           {"BOS, EOS",
-                            std::to_string(d.info.bos_token_id) + "; " + FormatIds(d.info.eos_token_ids)},
+                           {"BOS, EOS", std::to_string(d.info.bos_token_id) + "; " + FormatIds(d.info.eos_token_ids)},
                            {"files", FormatCount(static_cast<int64_t>(d.files.size()))}},
                           {false, false});
   out += "\nconfig\n";
@@ -103,8 +102,8 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
     total.num_parameters += f.num_parameters;
     total.bytes += f.bytes;
   }
-  rows.push_back({total.format, FormatCount(total.num_tensors), FormatCount(total.num_parameters),
-                  FormatBytes(total.bytes)});
+  rows.push_back(
+      {total.format, FormatCount(total.num_tensors), FormatCount(total.num_parameters), FormatBytes(total.bytes)});
   out += Table(rows, {false, true, true, true});
   if (!d.info.unused_tensors.empty()) {
     out += "  not used: " + FormatCount(static_cast<int64_t>(d.info.unused_tensors.size())) +
@@ -115,8 +114,8 @@ std::string Summary(const ModelDescription& d, const std::string& model_dir) {
 
 // A row for each size, a column for each number of GPUs.
 std::string Cards(const ModelDescription& d) {
-  std::vector<std::vector<std::string>> rows = {{"memory of a GPU", "GPUs", "experts resident", "in host memory",
-                                                 "tok/s, extrapolated"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"memory of a GPU", "GPUs", "experts resident", "in host memory", "tok/s, extrapolated"}};
   for (const CardPlan& c : d.cards) {
     rows.push_back({FormatCount(c.gigabytes) + " GB", FormatCount(c.count),
                     c.fits ? FormatFixed(100 * c.resident, 1) + " %" : "the rest does not fit",
@@ -143,40 +142,38 @@ std::string Plan(const ModelDescription& d) {
   std::string out;
   const std::string n = FormatCount(p.ranks * p.devices);
   if (n != "1") {
-    out += "\nranks\n" +
-           Table({{p.devices > 1 ? "GPUs, a rank each" : "ranks on " + p.device, n},
-                  {"each has", "1/" + n + " of the heads, of every expert's width" +
-                                   (p.slices > 0 ? "" : " and of the output matrix")},
-                  {"", "all other weights, and all KV rows"},
-                  {"memory below", p.devices > 1 ? "each GPU" : "all ranks together"}},
-                 {false, false});
+    out += "\nranks\n" + Table({{p.devices > 1 ? "GPUs, a rank each" : "ranks on " + p.device, n},
+                                {"each has", "1/" + n + " of the heads, of every expert's width" +
+                                                 (p.slices > 0 ? "" : " and of the output matrix")},
+                                {"", "all other weights, and all KV rows"},
+                                {"memory below", p.devices > 1 ? "each GPU" : "all ranks together"}},
+                               {false, false});
   }
   if (p.slices > 0) out += Slices(p);
   out += "\nmemory\n" +
-                    Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
-                            FormatBytes(p.weight_bytes)},
-                           {"small vectors as f32", FormatBytes(p.widened_bytes)},
-                           {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
-                           {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
-                           {"exchange between ranks", FormatBytes(p.exchange_bytes)},
-                           {"while loading, before activations", FormatBytes(p.loading_bytes)},
-                           {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
-                           {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
-                           {p.host_staging_bytes > 0 ? "free on " + p.device : "free on this machine",
-                            p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
-                           {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
-                          {false, true});
+         Table({{p.host_staging_bytes > 0 ? "weights, packed for the GPU" : "weights, mapped from the files",
+                 FormatBytes(p.weight_bytes)},
+                {"small vectors as f32", FormatBytes(p.widened_bytes)},
+                {"activations of a prefill chunk", FormatBytes(p.activation_bytes)},
+                {"scratch of ops, at the longest context", FormatBytes(p.scratch_bytes)},
+                {"exchange between ranks", FormatBytes(p.exchange_bytes)},
+                {"while loading, before activations", FormatBytes(p.loading_bytes)},
+                {"KV per sequence, fixed", FormatBytes(p.kv_fixed_bytes)},
+                {"KV per 1,000 tokens", FormatBytes(kv_per_1k)},
+                {p.host_staging_bytes > 0 ? "free on " + p.device : "free on this machine",
+                 p.available_bytes > 0 ? FormatBytes(p.available_bytes) : "unknown"},
+                {"longest context that fits", FormatCount(p.max_context_that_fits) + " tokens"}},
+               {false, true});
   if (p.host_embedding_bytes > 0) {
     int64_t on_host = 0;
     for (const int64_t count : p.experts_on_host) on_host += count;
-    out += "\nin host memory\n" +
-           Table({{"embedding table", FormatBytes(p.host_embedding_bytes)},
-                  {"experts, of all " + FormatCount(p.experts), FormatCount(on_host)},
-                  {"their bytes", FormatBytes(p.host_expert_bytes)},
-                  {"a token is expected to read, over one link",
-                   FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))},
-                  {"host memory that is free", FormatBytes(p.host_available_bytes)}},
-                 {false, true});
+    out += "\nin host memory\n" + Table({{"embedding table", FormatBytes(p.host_embedding_bytes)},
+                                         {"experts, of all " + FormatCount(p.experts), FormatCount(on_host)},
+                                         {"their bytes", FormatBytes(p.host_expert_bytes)},
+                                         {"a token is expected to read, over one link",
+                                          FormatBytes(static_cast<int64_t>(p.host_bytes_per_token))},
+                                         {"host memory that is free", FormatBytes(p.host_available_bytes)}},
+                                        {false, true});
   }
   out += Cards(d) + "\nops\n";
   std::vector<std::vector<std::string>> rows = {{"op", "runs", "of"}};

@@ -38,17 +38,15 @@ int RunLogits(const LogitsOptions& options) {
   CheckTokenIds(ids, vocab_size, options.token_ids_file);
   const int64_t context = engine->info().max_context;  // known before hours of work, not after them
   if (num_tokens > context) {
-    throw RunError(options.token_ids_file + " has " + FormatCount(num_tokens) +
-                   " tokens, more than the context of " + FormatCount(context) +
-                   "; shorten it or raise --ctx");
+    throw RunError(options.token_ids_file + " has " + FormatCount(num_tokens) + " tokens, more than the context of " +
+                   FormatCount(context) + "; shorten it or raise --ctx");
   }
   const std::unique_ptr<Session> session = Must(engine->NewSession());
 
   const std::span<const TokenId> all(ids);
   std::vector<float> logits;
   if (decode_from > 0) {
-    Must(session->Append(all.first(static_cast<size_t>(decode_from)), LogitRows::kAll, &logits,
-                         progress.Callback()));
+    Must(session->Append(all.first(static_cast<size_t>(decode_from)), LogitRows::kAll, &logits, progress.Callback()));
   }
   logits.reserve(static_cast<size_t>(num_tokens * vocab_size));
   std::vector<float> row;
@@ -62,8 +60,8 @@ int RunLogits(const LogitsOptions& options) {
   progress.Clear();
   if (Interrupted()) throw QuietExit{kExitInterrupted};
 
-  const std::array<NamedTensor, 1> tensors = {NamedTensor{
-      .name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};
+  const std::array<NamedTensor, 1> tensors = {
+      NamedTensor{.name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};
   Must(WriteTensorFile(output_file, tensors));
   if (options.json) {
     const nlohmann::ordered_json j = {{"output", options.output_file},

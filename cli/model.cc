@@ -21,12 +21,10 @@ std::string FindModelDir(const std::string& model_dir) {
   if (!model_dir.empty()) {
     const fs::file_status status = fs::status(model_dir, error);
     if (!fs::exists(status)) {
-      throw RunError("no such folder: " + model_dir +
-                     "; give -m the folder that holds config.json and the weights");
+      throw RunError("no such folder: " + model_dir + "; give -m the folder that holds config.json and the weights");
     }
     if (!fs::is_directory(status)) {
-      throw RunError(model_dir +
-                     " is not a folder; give -m the folder that holds config.json and the weights");
+      throw RunError(model_dir + " is not a folder; give -m the folder that holds config.json and the weights");
     }
     return model_dir;
   }
@@ -77,9 +75,8 @@ std::string HostLine(const MemoryPlan& p) {
   return FormatCount(on_host) + " of " + FormatCount(p.experts) + " experts" +
          (table ? " and the embedding table" : "") + " stay in host memory (" +
          (table ? FormatBytes(p.host_embedding_bytes) + " and " : "") + FormatBytes(p.host_expert_bytes) + "; " +
-         FormatCount(layers) + " of " +
-         FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " + FormatCount(*least) + " to " +
-         FormatCount(*most) + " of a layer): a token is expected to read " +
+         FormatCount(layers) + " of " + FormatCount(static_cast<int64_t>(p.experts_on_host.size())) + " layers, " +
+         FormatCount(*least) + " to " + FormatCount(*most) + " of a layer): a token is expected to read " +
          FormatBytes(static_cast<int64_t>(p.host_bytes_per_token)) + " of them over the link, about " +
          FormatFixed(1e3 * p.host_bytes_per_token / kHostLinkRate, 2) + " ms at " +
          FormatFixed(kHostLinkRate / 1e9, 0) + " GB/s\n";
@@ -105,8 +102,9 @@ std::string DiskLine(const MemoryPlan& p) {
 
 void CheckGpuMemory(const EngineOptions& options) {
   if (IsCpu(options.device) && options.expert_compute != ExpertCompute::kGpu) {
-    throw UsageError("--expert-compute says who computes the experts that a GPU does not hold; on a CPU it is the CPU: "
-                     "add --device cuda, or leave it out");
+    throw UsageError(
+        "--expert-compute says who computes the experts that a GPU does not hold; on a CPU it is the CPU: "
+        "add --device cuda, or leave it out");
   }
   if (IsCpu(options.device) && (options.gpu_memory > 0 || options.expert_slots > 0)) {
     throw UsageError(std::string(options.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
@@ -141,8 +139,7 @@ void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
       throw RunError(where + ": token id " + std::to_string(ids[i]) + " (number " + std::to_string(i) +
-                     ", counted from 0) is outside the vocabulary; accepted: 0 to " +
-                     std::to_string(vocab_size - 1));
+                     ", counted from 0) is outside the vocabulary; accepted: 0 to " + std::to_string(vocab_size - 1));
     }
   }
 }

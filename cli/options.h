@@ -102,19 +102,19 @@ struct BenchOptions {
   ModelOptions model;
   SamplingParams sampling;
   std::optional<std::vector<int64_t>> prompts, contexts, batches;  // none: what suits the device (BenchPlan)
-  int64_t tokens = 0;   // of a decode run; 0: what suits the device
-  int64_t repeat = 5;   // runs that count; one more warms up
-  int64_t budget_s = 0; // for one figure; 0: what suits the device, where it has a limit
-  std::optional<bool> ops;  // the time of each op behind every figure; none: on the CPU
-  bool linears = false;     // instead: linears of the model's shapes in every weight format
+  int64_t tokens = 0;                                              // of a decode run; 0: what suits the device
+  int64_t repeat = 5;                                              // runs that count; one more warms up
+  int64_t budget_s = 0;                             // for one figure; 0: what suits the device, where it has a limit
+  std::optional<bool> ops;                          // the time of each op behind every figure; none: on the CPU
+  bool linears = false;                             // instead: linears of the model's shapes in every weight format
   std::vector<std::pair<int64_t, int64_t>> shapes;  // rows and columns of those linears; none: the model's
-  bool errors = false;      // instead: how far prompts of these lengths are from float32 inputs (GPU)
+  bool errors = false;       // instead: how far prompts of these lengths are from float32 inputs (GPU)
   bool first_token = false;  // the time to the first token by phases instead
   // drafts instead: rows of one sequence in a step that verifies, and shares of tokens that are right, in percent
   std::optional<std::vector<int64_t>> draft_rows, draft_right;
   int64_t draft_repeats = 0;  // of wrong tokens, in percent: like the one in front
   std::string count_experts_file;
-  std::string disk;     // write the synthetic weights into this folder instead of measuring
+  std::string disk;  // write the synthetic weights into this folder instead of measuring
   bool json = false;
 };
 

@@ -54,7 +54,7 @@ void MeasureWindow(Session& session, std::span<const TokenId> tokens, size_t voc
                    Told told) {
   session.Reset();
   ++m->windows;
-  std::vector<float> logits;  // of one slice
+  std::vector<float> logits;                                                // of one slice
   const std::span<const TokenId> inputs = tokens.first(tokens.size() - 1);  // the last token predicts nothing
   for (size_t at = 0; at < inputs.size(); at += slice) {
     if (Interrupted()) throw QuietExit{kExitInterrupted};
@@ -73,16 +73,14 @@ void ReportPerplexity(const PerplexityOptions& options, const Measured& m, int64
   const double mean = m.sum / static_cast<double>(m.predicted);
   if (std::isnan(mean)) throw RunError("the model's logits hold NaN; its weights are damaged");
   if (options.json) {
-    const nlohmann::ordered_json j = {{"mean_nll", mean},        {"perplexity", std::exp(mean)},
-                                      {"tokens", m.predicted},   {"windows", m.windows},
-                                      {"window_tokens", window}, {"bos", with_bos}};
+    const nlohmann::ordered_json j = {{"mean_nll", mean},     {"perplexity", std::exp(mean)}, {"tokens", m.predicted},
+                                      {"windows", m.windows}, {"window_tokens", window},      {"bos", with_bos}};
     Print(j.dump() + "\n");
     return;
   }
   Print("mean negative log-likelihood  " + FormatFixed(mean, 6) + " nats per token\n" +
-        "perplexity                    " + FormatFixed(std::exp(mean), 4) + "\n" +
-        "tokens                        " + FormatCount(m.predicted) + " in " + FormatCount(m.windows) +
-        " windows of up to " + FormatCount(window) + "\n");
+        "perplexity                    " + FormatFixed(std::exp(mean), 4) + "\n" + "tokens                        " +
+        FormatCount(m.predicted) + " in " + FormatCount(m.windows) + " windows of up to " + FormatCount(window) + "\n");
 }
 
 }  // namespace
@@ -102,8 +100,7 @@ int RunPerplexity(const PerplexityOptions& options) {
   if (num_tokens < (with_bos ? 1 : 2)) throw RunError(name + " holds too little text to measure");
   const int64_t window = std::min(options.window, info.max_context);
   const int64_t text_per_window = with_bos ? window - 1 : window;
-  if (text_per_window < 1)
-    throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
+  if (text_per_window < 1) throw RunError("a context of " + std::to_string(window) + " leaves no token to predict");
 
   const int64_t slice = model.prefill_chunk > 0 ? std::min<int64_t>(model.prefill_chunk, 256) : 256;
   const std::unique_ptr<Session> session = Must(engine->NewSession());

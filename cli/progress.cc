@@ -20,11 +20,10 @@ void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
   last_ = now;
   shown_ = true;
   constexpr int64_t kWidth = 30;
-  const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0)
-                                : 1.0;
+  const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
   const auto filled = static_cast<size_t>(part * kWidth);
-  std::string line = "\r\033[K" + label + " [" + std::string(filled, '#') +
-                     std::string(kWidth - filled, '.') + "] " + FormatFixed(100 * part, 0) + "%";
+  std::string line = "\r\033[K" + label + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
+                     FormatFixed(100 * part, 0) + "%";
   if (!detail.empty()) line += "  " + detail;
   PrintError(line);
 }

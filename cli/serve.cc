@@ -60,8 +60,8 @@ void SetLoad(const ServeOptions& options, ServerOptions* server) {
 }
 
 void SetLimits(const ServeOptions& options, ServerOptions* server) {
-  const int64_t body_total =
-      options.max_body_total > 0 ? options.max_body_total : std::max(int64_t{256} << 20, options.max_body);
+  const int64_t body_total = options.max_body_total > 0 ? options.max_body_total
+                                                        : std::max(int64_t{256} << 20, options.max_body);
   server->max_body_bytes = static_cast<size_t>(options.max_body);
   server->max_body_total = static_cast<size_t>(body_total);
   server->min_rate = static_cast<size_t>(options.min_rate);
@@ -122,13 +122,13 @@ int RunServe(const ServeOptions& options) {
     server.num_ranks = plan.ranks * plan.devices;
     if (server.log_json) LogPlan(plan);
   };
-  const std::unique_ptr<Engine> engine =
-      LoadEngine(model, progress, server.log_json ? TellPlan::kNever : TellPlan::kAlways);
+  const std::unique_ptr<Engine> engine = LoadEngine(model, progress,
+                                                    server.log_json ? TellPlan::kNever : TellPlan::kAlways);
   if (server.kv_budget_bytes == 0) {
     constexpr int64_t kLeast = int64_t{64} << 20, kUnknown = int64_t{8} << 30, kPageTokens = 256;
     const int64_t free = engine->free_bytes();
-    const auto two = static_cast<int64_t>(2 * (static_cast<double>(engine->info().kv_fixed_bytes) +
-                                               kPageTokens * engine->info().kv_bytes_per_token));
+    const auto two = static_cast<int64_t>(
+        2 * (static_cast<double>(engine->info().kv_fixed_bytes) + kPageTokens * engine->info().kv_bytes_per_token));
     server.kv_budget_bytes = free == 0 ? kUnknown : std::max({free / 2, kLeast, two});
   }
   Must(Serve(*engine, *tokenizer, server));

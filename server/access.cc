@@ -13,7 +13,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr double kBurstSeconds = 20;     // of guesses that may be made at once
+constexpr double kBurstSeconds = 20;    // of guesses that may be made at once
 constexpr size_t kMaxAddresses = 4096;  // whose guesses are counted each
 
 // Whoever has one IPv6 address has a network of them.

@@ -26,7 +26,7 @@ void AnnounceMemory(const Log& log, const ServerOptions& options, const ModelInf
 }
 
 void AnnounceWarnings(const Log& log, const ServerOptions& options, const ModelInfo& model, const Tokenizer& tokenizer,
-          bool loopback) {
+                      bool loopback) {
   if (model.vocab_size > tokenizer.vocab_size()) {
     log.Line(LogLevel::kWarning, "warning",
              {{"what", "the model's vocabulary has " + std::to_string(model.vocab_size) + " ids, the tokenizer " +
@@ -40,14 +40,16 @@ void AnnounceWarnings(const Log& log, const ServerOptions& options, const ModelI
   }
   if (!options.api_keys.empty() && !loopback && options.tls_cert.empty()) {
     log.Line(LogLevel::kWarning, "warning",
-             {{"what", "keys and texts go over the network as they are; --tls-cert, or a proxy in front, encrypts "
-                       "them"}});
+             {{"what",
+               "keys and texts go over the network as they are; --tls-cert, or a proxy in front, encrypts "
+               "them"}});
   }
   if (options.wide_steps) {
     const std::string most = std::to_string(kMaxDecodeRows);
     log.Line("note", {{"what", "steps of more than " + most +
                                    " sequences take other kernels: the last bits of a token's probabilities then "
-                                   "depend on how many run; --max-concurrent " + most + " keeps them apart"}});
+                                   "depend on how many run; --max-concurrent " +
+                                   most + " keeps them apart"}});
   }
 }
 

@@ -103,8 +103,7 @@ ApiError ToApiError(const Status& status) {
 std::string NewId(std::string_view prefix) { return std::string(prefix) + RandomHex(24); }
 
 int64_t UnixTime() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
@@ -112,11 +111,10 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
   const Json* value = fields.Get(name);
   if (value == nullptr) return stops;
   const Json list = value->is_string() ? Json::array({*value}) : *value;
-  if (!list.is_array())
-    Refuse(fields.Path(name), fields.Path(name) + ": expected a string or an array of strings");
+  if (!list.is_array()) Refuse(fields.Path(name), fields.Path(name) + ": expected a string or an array of strings");
   if (list.size() > kMaxStops) {
-    Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) +
-                                  " entries; at most " + std::to_string(kMaxStops));
+    Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) + " entries; at most " +
+                                  std::to_string(kMaxStops));
   }
   for (const Json& stop : list) {
     if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
@@ -259,14 +257,13 @@ ReasoningEffort MapEffort(const Api& api, const std::string& name, const std::st
   if (name == "minimal" || name == "low") return preview ? ReasoningEffort::kDefault : ReasoningEffort::kLow;
   if (name == "medium" || name == "high" || name == "xhigh") return ReasoningEffort::kHigh;
   if (name == "max" || name == "ultra") return ReasoningEffort::kMax;
-  Refuse(param,
-         param + " is \"" + name + "\"; expected none, minimal, low, medium, high, xhigh, max or ultra");
+  Refuse(param, param + " is \"" + name + "\"; expected none, minimal, low, medium, high, xhigh, max or ultra");
 }
 
 Reasoning DefaultReasoning(const Api& api) {
-  return {.thinking = api.options.default_thinking,
-          .effort = api.options.dialect == ChatDialect::kV4Preview ? ReasoningEffort::kDefault
-                                                                   : ReasoningEffort::kHigh};
+  return {
+      .thinking = api.options.default_thinking,
+      .effort = api.options.dialect == ChatDialect::kV4Preview ? ReasoningEffort::kDefault : ReasoningEffort::kHigh};
 }
 
 bool IsDeferred(const Json& tool) {
@@ -294,8 +291,7 @@ ChatRequest ToChatRequest(const ChatInput& input) {
   }
   parsed->thinking = input.reasoning.thinking;
   parsed->effort = input.reasoning.thinking ? input.reasoning.effort : ReasoningEffort::kDefault;
-  if (parsed->messages.empty())
-    throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
+  if (parsed->messages.empty()) throw ApiError(400, "messages is empty: there is nothing to answer", "messages");
   if (input.continue_last) {
     if (parsed->messages.back().role != Role::kAssistant) {
       throw ApiError(400, "the last message is not an assistant's, so it cannot be continued", "messages");
@@ -353,11 +349,10 @@ RenderedPrompt RenderChat(const Api& api, const ChatInput& input) {
   const ChatRequest request = ToChatRequest(input);
   const auto& last = request.messages.back();
   if (last.role == Role::kAssistant && !last.wo_eos) {
-    throw ApiError(
-        400,
-        "the last message is an assistant's; add a user's or a tool's, or set \"prefix\": true on it to "
-        "have it continued",
-        "messages");
+    throw ApiError(400,
+                   "the last message is an assistant's; add a user's or a tool's, or set \"prefix\": true on it to "
+                   "have it continued",
+                   "messages");
   }
   auto rendered = RenderPromptWithPlaces(request, api.options.dialect);
   if (!rendered.ok()) throw ApiError(400, rendered.status().message(), "messages");

@@ -34,13 +34,13 @@ struct Api {
   const Tokenizer& tokenizer;
   Scheduler& scheduler;
   Metrics& metrics;
-  GrammarCompiler* grammars;        // null: this build has none
-  SamplingParams default_sampling;  // generation_config.json
-  std::string fingerprint = {};            // of model, build and numerics, for system_fingerprint
-  std::vector<std::string> tenants = {};   // of each API key
-  CompileQueue* compile_queue = nullptr;   // null: grammars are compiled by whoever reads the request
-  ResponseStore* responses = nullptr;      // null: none are kept
-  int64_t created;                  // seconds since 1970
+  GrammarCompiler* grammars;              // null: this build has none
+  SamplingParams default_sampling;        // generation_config.json
+  std::string fingerprint = {};           // of model, build and numerics, for system_fingerprint
+  std::vector<std::string> tenants = {};  // of each API key
+  CompileQueue* compile_queue = nullptr;  // null: grammars are compiled by whoever reads the request
+  ResponseStore* responses = nullptr;     // null: none are kept
+  int64_t created;                        // seconds since 1970
   // of a request, for the log; any thread
   std::function<void(const std::string& id, const std::string& what)> on_failure = {};
 };

@@ -50,7 +50,10 @@ class ChatReply : public Reply {
   }
 
   Json Head(const char* object) const {
-    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", api_.options.model_name},
+    return {{"id", id_},
+            {"object", object},
+            {"created", created_},
+            {"model", api_.options.model_name},
             {"system_fingerprint", api_.fingerprint}};
   }
 
@@ -75,9 +78,8 @@ class ChatReply : public Reply {
           choice.content += delta.text;
           break;
         case OutputDelta::Kind::kToolCallBegin:
-          choice.calls.push_back({{"id", NewId("call_")},
-                                  {"type", "function"},
-                                  {"function", {{"name", delta.text}, {"arguments", ""}}}});
+          choice.calls.push_back(
+              {{"id", NewId("call_")}, {"type", "function"}, {"function", {{"name", delta.text}, {"arguments", ""}}}});
           break;
         case OutputDelta::Kind::kToolCallArguments:
           choice.calls.back()["function"]["arguments"].get_ref<std::string&>() += delta.text;
@@ -227,8 +229,7 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   params.progress = options.progress;
   options.logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs");
-  if (top && *top > 0 && !options.logprobs)
-    Refuse("top_logprobs", "top_logprobs is given, but logprobs is not true");
+  if (top && *top > 0 && !options.logprobs) Refuse("top_logprobs", "top_logprobs is given, but logprobs is not true");
   if (options.logprobs)
     params.sampling.top_logprobs = static_cast<int>(std::min(top.value_or(0), api.model.vocab_size));
   const auto max_tokens = fields.Integer("max_tokens");

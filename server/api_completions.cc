@@ -17,22 +17,20 @@ struct CompletionOptions : ReplyOptions {
 };
 
 int64_t CodePoints(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 class CompletionReply : public Reply {
  public:
-  CompletionReply(const Api& api, ExchangePtr exchange, const CompletionOptions& options,
-                  size_t num_sequences, std::vector<std::string> prompt_texts, bool skip_special)
+  CompletionReply(const Api& api, ExchangePtr exchange, const CompletionOptions& options, size_t num_sequences,
+                  std::vector<std::string> prompt_texts, bool skip_special)
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences, options.n),
         options_(options),
         choices_(num_sequences),
         id_(NewId("cmpl-")),
         created_(UnixTime()),
         head_(Dump(Head())) {
-    for (Choice& choice : choices_)
-      choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
+    for (Choice& choice : choices_) choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
     if (!options.echo) return;
     for (size_t i = 0; i < num_sequences; ++i)
       choices_[i].prompt_text = prompt_texts[i / static_cast<size_t>(options.n)];
@@ -174,8 +172,8 @@ Ids ReadIds(const Api& api, const Json& list, const std::string& path) {
   ids.reserve(list.size());
   for (const Json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= api.model.vocab_size) {
-      Refuse(path, path + "[" + std::to_string(ids.size()) + "] is " + Dump(id) +
-                       "; expected a token id from 0 to " + std::to_string(api.model.vocab_size - 1));
+      Refuse(path, path + "[" + std::to_string(ids.size()) + "] is " + Dump(id) + "; expected a token id from 0 to " +
+                       std::to_string(api.model.vocab_size - 1));
     }
     ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
   }
@@ -277,8 +275,7 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
   std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
   if (total > 1024)
-    Refuse("prompt",
-           "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
+    Refuse("prompt", "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
   std::vector<std::string> texts;
   const auto job = std::make_shared<Job>();
   for (Prompt& prompt : prompts) {

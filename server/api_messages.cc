@@ -113,8 +113,7 @@ class MessagesReply : public Reply {
           if (stream_) Delta({{"type", "input_json_delta"}, {"partial_json", d.text}});
           break;
         case OutputDelta::Kind::kToolCallEnd:
-          if (!stream_)
-            content_.back()["input"] = Json::parse(arguments_, nullptr, /*allow_exceptions=*/false);
+          if (!stream_) content_.back()["input"] = Json::parse(arguments_, nullptr, /*allow_exceptions=*/false);
           arguments_.clear();
           Close();
           break;
@@ -320,8 +319,7 @@ void ReadMessagesToolChoice(const Fields& fields, const ChatInput& input, Genera
     params->calls_allowed = false;
     return;
   }
-  if (type != "any" && type != "tool")
-    Refuse("tool_choice", "tool_choice.type must be auto, any, tool or none");
+  if (type != "any" && type != "tool") Refuse("tool_choice", "tool_choice.type must be auto, any, tool or none");
   if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
   std::vector<std::string> names;
   for (const Json& tool : input.tools) {
@@ -368,8 +366,7 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   params.chat = true;
   params.sampling = api.default_sampling;
   if (const auto t = fields.Number("temperature")) params.sampling.temperature = static_cast<float>(*t);
-  if (const auto p = fields.Number("top_p"); p && *p > 0)
-    params.sampling.top_p = static_cast<float>(*p);
+  if (const auto p = fields.Number("top_p"); p && *p > 0) params.sampling.top_p = static_cast<float>(*p);
   if (const auto k = fields.Integer("top_k")) params.sampling.top_k = *k;
   if (const auto seed = fields.Integer("seed")) params.sampling.seed = static_cast<uint64_t>(*seed);
   params.stops = ReadStops(fields, "stop_sequences");

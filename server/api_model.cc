@@ -125,8 +125,8 @@ void ServeTokenizerInfo(const Api& api, const ExchangePtr& exchange) {
   const auto text = [&](TokenId id) {
     return api.tokenizer.IsValid(id) ? Json(TokenText(api.tokenizer, id)) : Json(nullptr);
   };
-  for (const auto& [key, id] : {std::pair{"bos_token", api.tokenizer.bos_token_id()},
-                                std::pair{"eos_token", api.tokenizer.eos_token_id()}}) {
+  for (const auto& [key, id] :
+       {std::pair{"bos_token", api.tokenizer.bos_token_id()}, std::pair{"eos_token", api.tokenizer.eos_token_id()}}) {
     if (!info.contains(key)) info[key] = text(id);
   }
   if (!info.contains("pad_token")) info["pad_token"] = info["eos_token"];

@@ -87,8 +87,7 @@ class ResponsesReply : public Reply {
     Json data = Place();
     data["delta"] = text;
     if (item == Item::kMessage) data["logprobs"] = TakeLogprobs();
-    Send(item == Item::kReasoning ? "response.reasoning_text.delta" : "response.output_text.delta",
-         std::move(data));
+    Send(item == Item::kReasoning ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(data));
   }
 
   // Of the tokens since the text before this one; they are those of the text as a whole, too.
@@ -119,10 +118,8 @@ class ResponsesReply : public Reply {
       Send("response.custom_tool_call_input.done", std::move(done));
     } else if (item_ == Item::kCall) {
       item["arguments"] = text_;
-      Send("response.function_call_arguments.done", {{"item_id", item["id"]},
-                                                     {"output_index", OutputIndex()},
-                                                     {"name", item["name"]},
-                                                     {"arguments", text_}});
+      Send("response.function_call_arguments.done",
+           {{"item_id", item["id"]}, {"output_index", OutputIndex()}, {"name", item["name"]}, {"arguments", text_}});
     } else {
       Json done = Place();
       done["text"] = text_;
@@ -130,8 +127,7 @@ class ResponsesReply : public Reply {
         TakeLogprobs();
         done["logprobs"] = text_logprobs_;
       }
-      Send(item_ == Item::kReasoning ? "response.reasoning_text.done" : "response.output_text.done",
-           std::move(done));
+      Send(item_ == Item::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(done));
       Json part = Place();
       part["part"] = Part(text_);
       Send("response.content_part.done", std::move(part));
@@ -206,9 +202,9 @@ class ResponsesReply : public Reply {
     const bool between = items_.size() > 2 && output.size() > 2;  // "[]"
     items_.pop_back();
     items_ += (between ? "," : "") + output.substr(1);
-    api_.responses->Put(response_["id"].get<std::string>(), {.tenant = TenantOf(api_, exchange_->request()),
-                                                             .response = Dump(response_),
-                                                             .items = std::move(items_)});
+    api_.responses->Put(
+        response_["id"].get<std::string>(),
+        {.tenant = TenantOf(api_, exchange_->request()), .response = Dump(response_), .items = std::move(items_)});
   }
 
   std::string ErrorEvent(const ApiError& error) override {
@@ -256,8 +252,7 @@ void ReadResponsesToolChoice(const Fields& fields, const ChatInput& input, Gener
       Refuse("tool_choice", "tool_choice.type must be \"function\", \"custom\" or \"allowed_tools\"");
     name = in.Text("name").value_or("");
   } else if (*choice != "required") {
-    Refuse("tool_choice",
-           "tool_choice must be none, auto, required or {\"type\": \"function\", \"name\": ...}");
+    Refuse("tool_choice", "tool_choice must be none, auto, required or {\"type\": \"function\", \"name\": ...}");
   }
   if (input.tools.empty()) Refuse("tool_choice", "tool_choice asks for a call, but tools is empty");
   for (const Json& tool : input.tools) {
@@ -360,8 +355,7 @@ Json NewResponse(const Api& api, const Fields& fields, const GenerationParams& p
 
 void ServeStoredResponse(const Api& api, const ExchangePtr& exchange) {
   const std::string id = WantedResponse(exchange);
-  const auto found =
-      api.responses == nullptr ? nullptr : api.responses->Get(TenantOf(api, exchange->request()), id);
+  const auto found = api.responses == nullptr ? nullptr : api.responses->Get(TenantOf(api, exchange->request()), id);
   if (found == nullptr) throw NoSuchResponse(id);
   exchange->Respond(200, "application/json", found->response);
 }

@@ -56,8 +56,9 @@ constexpr FieldSpec kForm[] = {
 };
 
 constexpr FieldSpec kChatInput[] = {
-    {"messages", kArray, "Role, content (a text or parts), tool_calls, tool_call_id, reasoning_content; prefix: true "
-                         "on a last assistant's has it continued."},
+    {"messages", kArray,
+     "Role, content (a text or parts), tool_calls, tool_call_id, reasoning_content; prefix: true "
+     "on a last assistant's has it continued."},
     {"tools", kArray, "Functions and custom tools."},
     {"tool_choice", kAny, "none, auto, required, a named function or custom tool, allowed_tools."},
     {"parallel_tool_calls", kBool, "false: the reply ends after one call."},
@@ -149,10 +150,10 @@ constexpr FieldSpec kDetokenize[] = {
 
 }  // namespace body_tables
 
-const BodySpec kChatBody = {body_tables::kModel, body_tables::kChatInput, body_tables::kChat, body_tables::kSampling,
-                            body_tables::kReply, body_tables::kForm};
-const BodySpec kCompletionsBody = {body_tables::kModel, body_tables::kPrompt, body_tables::kCompletions,
-                                   body_tables::kSampling, body_tables::kReply, body_tables::kForm};
+const BodySpec kChatBody = {body_tables::kModel,    body_tables::kChatInput, body_tables::kChat,
+                            body_tables::kSampling, body_tables::kReply,     body_tables::kForm};
+const BodySpec kCompletionsBody = {body_tables::kModel,    body_tables::kPrompt, body_tables::kCompletions,
+                                   body_tables::kSampling, body_tables::kReply,  body_tables::kForm};
 const BodySpec kResponsesBody = {body_tables::kModel, body_tables::kResponses, body_tables::kSampling};
 const BodySpec kMessagesBody = {body_tables::kModel, body_tables::kMessages, body_tables::kMessagesReply};
 const BodySpec kCountTokensBody = {body_tables::kModel, body_tables::kMessages};

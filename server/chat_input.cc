@@ -53,11 +53,9 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
     const std::string role = in.Text("role").value_or("");
-    static constexpr std::array kRoles = {"system",    "developer", "user",
-                                          "assistant", "tool",      "latest_reminder"};
+    static constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "latest_reminder"};
     if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-      Refuse(path + ".role",
-             path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
+      Refuse(path + ".role", path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
     }
     Json m = {{"role", role == "developer" ? "system" : role}};
     bool only_notes = false;
@@ -70,9 +68,8 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
       for (Json& call : m["tool_calls"]) ReadCustomCall(&call);
     }
     const auto reasoning = in.Text("reasoning_content");
-    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string()
-                           ? in.Text("reasoning")
-                           : std::nullopt;
+    const auto alias = in.Get("reasoning") != nullptr && in.Get("reasoning")->is_string() ? in.Text("reasoning")
+                                                                                          : std::nullopt;
     if (role == "assistant" && (reasoning || alias)) m["reasoning_content"] = reasoning ? *reasoning : *alias;
     if (in.Bool("prefix").value_or(false)) {
       if (role != "assistant" || i + 1 != list->size())
@@ -223,10 +220,8 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields, GenerationParams* 
 
 ChatInput ReadChatInput(const Api& api, const Fields& fields, GenerationParams* params,
                         std::vector<std::string>* custom_tools) {
-  if (!fields.Bool("add_generation_prompt").value_or(true) &&
-      !fields.Bool("continue_final_message").value_or(false)) {
-    Refuse("add_generation_prompt",
-           "add_generation_prompt: false is supported with continue_final_message: true only");
+  if (!fields.Bool("add_generation_prompt").value_or(true) && !fields.Bool("continue_final_message").value_or(false)) {
+    Refuse("add_generation_prompt", "add_generation_prompt: false is supported with continue_final_message: true only");
   }
   ChatInput input;
   input.continue_last = fields.Bool("continue_final_message").value_or(false);

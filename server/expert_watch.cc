@@ -13,7 +13,9 @@ constexpr std::chrono::seconds kLookEvery{5}, kWriteEvery{60};
 }  // namespace
 
 ExpertWatch::ExpertWatch(Engine& engine, Metrics& metrics, std::string file)
-    : engine_(engine), metrics_(metrics), file_(std::move(file)),
+    : engine_(engine),
+      metrics_(metrics),
+      file_(std::move(file)),
       next_write_(std::chrono::steady_clock::now() + kWriteEvery) {}
 
 Status ExpertWatch::Look(bool idle) {

@@ -106,9 +106,7 @@ class HttpServerImpl : public HttpServer {
 
  private:
   // A copy: closing one may end its life.
-  std::vector<Connection*> Connections() const {
-    return {shared_.connections.begin(), shared_.connections.end()};
-  }
+  std::vector<Connection*> Connections() const { return {shared_.connections.begin(), shared_.connections.end()}; }
 
   struct Listener {
     explicit Listener(asio::io_context& context) : acceptor(context) {}

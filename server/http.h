@@ -39,25 +39,25 @@ std::string LowerAscii(std::string_view text);
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                         // 0: any free one
+  int port = 8000;        // 0: any free one
   int metrics_port = -1;  // a second one, without TLS, whose requests the gate sees as `metrics`; 0: any; -1: none
-  std::string tls_cert, tls_key;           // PEM files; "": plain HTTP
-  size_t max_header_bytes = 32 << 10;      // also of a chunk's extension and of a trailer
+  std::string tls_cert, tls_key;       // PEM files; "": plain HTTP
+  size_t max_header_bytes = 32 << 10;  // also of a chunk's extension and of a trailer
   size_t max_header_lines = 128;
   // sizes of chunks, extensions and trailer, beside eight bytes for each of the body
   size_t max_framing_bytes = 64 << 10;
-  size_t max_body_total = 256 << 20;       // of all bodies, each until its reply has been taken
+  size_t max_body_total = 256 << 20;  // of all bodies, each until its reply has been taken
   size_t max_connections = 1024;
-  size_t num_reserved = 16;                // connections beyond them, whose requests the gate sees as `reserved`
-  std::chrono::milliseconds header_timeout{30000};  // from a request's first byte to the end of its header
-  std::chrono::milliseconds body_timeout{30000};    // in which a body must keep up min_rate
-  std::chrono::milliseconds write_timeout{60000};   // in which the reader of a reply that waits must keep it up
+  size_t num_reserved = 16;  // connections beyond them, whose requests the gate sees as `reserved`
+  std::chrono::milliseconds header_timeout{30000};   // from a request's first byte to the end of its header
+  std::chrono::milliseconds body_timeout{30000};     // in which a body must keep up min_rate
+  std::chrono::milliseconds write_timeout{60000};    // in which the reader of a reply that waits must keep it up
   std::chrono::milliseconds reserved_timeout{5000};  // for a reserved connection to ask
-  size_t min_rate = 4 << 10;               // bytes a second; 0: any progress will do
-  std::chrono::milliseconds keep_alive{75000};  // silence between requests
-  size_t pressure_bytes = 256 << 10;       // unsent bytes at which OnPressure(true) is called
-  HeaderList headers = {};                 // of every reply
-  size_t max_unsent_bytes = 8 << 20;       // unsent bytes of a stream at which the reader is dropped
+  size_t min_rate = 4 << 10;                         // bytes a second; 0: any progress will do
+  std::chrono::milliseconds keep_alive{75000};       // silence between requests
+  size_t pressure_bytes = 256 << 10;                 // unsent bytes at which OnPressure(true) is called
+  HeaderList headers = {};                           // of every reply
+  size_t max_unsent_bytes = 8 << 20;                 // unsent bytes of a stream at which the reader is dropped
 };
 
 struct HttpRequest {
@@ -66,8 +66,8 @@ struct HttpRequest {
   std::string query;   // without the question mark
   HeaderList headers;  // names in lower case
   std::string body;
-  std::string id;    // of the request: the client's X-Request-ID if it is usable, else a new one
-  std::string peer;  // address of the client
+  std::string id;         // of the request: the client's X-Request-ID if it is usable, else a new one
+  std::string peer;       // address of the client
   bool reserved = false;  // it came on a connection beyond max_connections
   bool metrics = false;   // it came by metrics_port
   std::shared_ptr<RequestNote> note = nullptr;  // of the gate, carried along to the handler and to DoneFn
@@ -103,8 +103,7 @@ class Exchange {
   // only when the exchange is let go.
   virtual void OutOfMemory() noexcept = 0;
 
-  virtual void Respond(int status, std::string_view content_type, std::string body,
-                       HeaderList headers = {}) = 0;
+  virtual void Respond(int status, std::string_view content_type, std::string body, HeaderList headers = {}) = 0;
 
   virtual void StartStream(int status, std::string_view content_type, HeaderList headers = {}) = 0;
   virtual void Write(std::string bytes) = 0;
@@ -166,7 +165,7 @@ class HttpServer {
   // On the I/O thread.
   virtual size_t num_connections() const = 0;
   virtual size_t body_bytes() const = 0;  // held for bodies
-  virtual size_t num_busy() const = 0;  // with a request whose reply is not written as a whole
+  virtual size_t num_busy() const = 0;    // with a request whose reply is not written as a whole
 };
 
 }  // namespace dsv4::server

@@ -17,8 +17,8 @@ constexpr size_t kMaxPipelined = 64 << 10;
 
 bool IsUsableId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
-           c == '_' || c == '.' || c == ':';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+           c == '.' || c == ':';
   });
 }
 
@@ -257,14 +257,13 @@ void Connection::Dispatch() {
   HttpRequest request = std::move(head_);
   request.body = std::move(body.text);
   held_ = std::move(body.held);
-  shared_.handler(std::make_shared<ExchangeImpl>(shared_from_this(), shared_.context, shared_.let_go, serial_,
-                                                 std::move(request)));
+  shared_.handler(
+      std::make_shared<ExchangeImpl>(shared_from_this(), shared_.context, shared_.let_go, serial_, std::move(request)));
 }
 
 void Connection::Fail(int status, std::string_view message) {
   std::string body = R"({"error":{"message":")";
-  for (const char c : message)
-    body += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 32 ? '\'' : c;
+  for (const char c : message) body += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 32 ? '\'' : c;
   body += R"(","type":"invalid_request_error","param":null,"code":null}})";
   HeaderList headers;
   if (status == 503) headers.emplace_back("Retry-After", "1");

@@ -49,7 +49,7 @@ struct Shared {
   IdSource ids;
   ByteBudget bodies;
   std::unordered_set<Connection*> connections;
-  LetGoList let_go;  // behind the connections: those in it end before that list does
+  LetGoList let_go;                        // behind the connections: those in it end before that list does
   std::array<char, 64 << 10> read_buffer;  // of whoever reads: an idle connection holds none
   bool draining = false;
   asio::io_context context{1};  // last: its end drops queued calls, and with them connections
@@ -70,8 +70,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- Called by the exchange, on the I/O thread.
 
-  void Respond(uint64_t serial, int status, std::string_view type, const std::string& body,
-               const HeaderList& headers);
+  void Respond(uint64_t serial, int status, std::string_view type, const std::string& body, const HeaderList& headers);
   void StartStream(uint64_t serial, int status, const std::string& type, const HeaderList& headers);
   void Write(uint64_t serial, const std::string& bytes);
   void FinishStream(uint64_t serial);

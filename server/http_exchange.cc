@@ -30,8 +30,8 @@ void LetGoList::Settle() {
   }
 }
 
-ExchangeImpl::ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::io_context& context,
-                           LetGoList& let_go, uint64_t serial, HttpRequest request)
+ExchangeImpl::ExchangeImpl(std::shared_ptr<Connection> connection, boost::asio::io_context& context, LetGoList& let_go,
+                           uint64_t serial, HttpRequest request)
     : connection_(std::move(connection)),
       context_(context),
       let_go_(let_go),

@@ -74,8 +74,8 @@ std::string HttpDate() {
 
 }  // namespace
 
-void Connection::Respond(uint64_t serial, int status, std::string_view type,
-                         const std::string& body, const HeaderList& headers) {
+void Connection::Respond(uint64_t serial, int status, std::string_view type, const std::string& body,
+                         const HeaderList& headers) {
   if (serial != serial_ || !answering_ || streaming_) return;
   status_ = status;
   std::string head = Head(status, type, headers);
@@ -130,11 +130,10 @@ void Connection::Abandoned(uint64_t serial, bool out_of_memory) {
   if (out_of_memory) return OutOfMemory(serial);
   if (streaming_) return Close("dropped inside the server");
   Guard([&] {
-    Respond(
-        serial, 500, "application/json",
-        R"({"error":{"message":"the request was dropped inside the server","type":"internal_error",)"
-        R"("param":null,"code":null}})",
-        {});
+    Respond(serial, 500, "application/json",
+            R"({"error":{"message":"the request was dropped inside the server","type":"internal_error",)"
+            R"("param":null,"code":null}})",
+            {});
   });
 }
 

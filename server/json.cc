@@ -11,7 +11,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr int kMaxDepth = 200;
-constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids has as many
+constexpr size_t kMaxJsonValues = 2'000'000;    // a prompt of a million token ids has as many
 constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second; an object of some 16,000 members of short names
 
 std::string Show(const Json& value) {
@@ -169,8 +169,7 @@ const Json* Fields::Get(const char* name) const {
 std::optional<bool> Fields::Bool(const char* name) const {
   const Json* value = Get(name, FieldKind::kBool);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_boolean())
-    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected true or false");
+  if (!value->is_boolean()) Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected true or false");
   return value->get<bool>();
 }
 
@@ -203,8 +202,8 @@ std::optional<double> Fields::Number(const char* name, double low, double high) 
   if (value == nullptr) return std::nullopt;
   const double x = value->is_number() ? value->get<double>() : std::nan("");
   if (!(x >= low && x <= high)) {
-    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected a number from " + NumberText(low) +
-                           " to " + NumberText(high));
+    Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected a number from " + NumberText(low) + " to " +
+                           NumberText(high));
   }
   return x;
 }

@@ -42,9 +42,9 @@ void KvBlocks::Kept(CutPlace place, std::span<const TokenId> tokens) {
   Json names = Json::array(), ids = Json::array();
   for (const uint64_t hash : std::span(hashes).subspan(first)) names.push_back(hash);
   for (const TokenId id : tokens.subspan(first * kBlockTokens, names.size() * kBlockTokens)) ids.push_back(id);
-  publish_(Json::array({Json::array({"BlockStored", std::move(names),
-                                     first > 0 ? Json(hashes[first - 1]) : Json(nullptr), std::move(ids),
-                                     kBlockTokens, nullptr, MediumOf(place)})}));
+  publish_(
+      Json::array({Json::array({"BlockStored", std::move(names), first > 0 ? Json(hashes[first - 1]) : Json(nullptr),
+                                std::move(ids), kBlockTokens, nullptr, MediumOf(place)})}));
 }
 
 void KvBlocks::Dropped(CutPlace place, std::span<const TokenId> tokens) {

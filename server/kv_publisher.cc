@@ -42,12 +42,11 @@ Result<ZmqCalls> LoadZmq() {
   void* library = ::dlopen(kZmqLibrary, RTLD_NOW | RTLD_LOCAL);
   ZmqCalls z{};
   const bool found = library != nullptr && FindSymbol(library, "zmq_ctx_new", &z.ctx_new) &&
-                     FindSymbol(library, "zmq_ctx_term", &z.ctx_term) &&
-                     FindSymbol(library, "zmq_socket", &z.socket) && FindSymbol(library, "zmq_close", &z.close) &&
+                     FindSymbol(library, "zmq_ctx_term", &z.ctx_term) && FindSymbol(library, "zmq_socket", &z.socket) &&
+                     FindSymbol(library, "zmq_close", &z.close) &&
                      FindSymbol(library, "zmq_setsockopt", &z.setsockopt) &&
-                     FindSymbol(library, "zmq_getsockopt", &z.getsockopt) &&
-                     FindSymbol(library, "zmq_bind", &z.bind) && FindSymbol(library, "zmq_send", &z.send) &&
-                     FindSymbol(library, "zmq_errno", &z.zmq_errno) &&
+                     FindSymbol(library, "zmq_getsockopt", &z.getsockopt) && FindSymbol(library, "zmq_bind", &z.bind) &&
+                     FindSymbol(library, "zmq_send", &z.send) && FindSymbol(library, "zmq_errno", &z.zmq_errno) &&
                      FindSymbol(library, "zmq_strerror", &z.strerror);
   if (!found) return Unsupported("--kv-events needs libzmq, which is not on this machine; install libzmq5");
   return z;

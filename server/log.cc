@@ -39,8 +39,8 @@ std::string Now() {
 
 // Nothing that a terminal would obey: neither control characters nor what might be one in another encoding.
 bool IsPlain(std::string_view value) {
-  return !value.empty() && std::all_of(value.begin(), value.end(),
-                                       [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '='; });
+  return !value.empty() &&
+         std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '='; });
 }
 
 std::string AsciiText(const Json& json) {

@@ -65,7 +65,7 @@ class Log {
   mutable size_t queued_bytes_ = 0;
   mutable uint64_t num_dropped_ = 0;
   std::optional<std::chrono::steady_clock::time_point> stop_at_;  // when to give up what is left
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;                                            // last: it uses all of the above
 };
 
 }  // namespace dsv4::server

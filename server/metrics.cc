@@ -9,7 +9,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr std::array kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2,  0.25,  0.3,
+constexpr std::array kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.15, 0.2,   0.25,  0.3,
                                  0.4,   0.5,    0.75,  1.0,  2.5,  5.0,  7.5,  10.0, 30.0, 60.0, 300.0, 1800.0};
 constexpr std::array kTokens = {1.0,     2.0,      5.0,      10.0,     20.0,     50.0,    100.0,
                                 200.0,   500.0,    1000.0,   2000.0,   5000.0,   10000.0, 20000.0,
@@ -219,8 +219,8 @@ void Metrics::RenderExperts(MetricsPage* page) const {
   page->Gauge("dsv4_expert_host_bytes", "Bytes of experts in host memory.", static_cast<double>(experts_.host_bytes));
   page->Counter("dsv4_expert_choices_total", "Experts that tokens chose.", experts_.chosen);
   page->Counter("dsv4_expert_hits_total", "Of them, those in the device's memory.", experts_.chosen_resident);
-  page->Counter("dsv4_expert_fetched_bytes_total",
-                "Bytes of experts in host memory that passes needed, once a pass.", experts_.fetched_bytes);
+  page->Counter("dsv4_expert_fetched_bytes_total", "Bytes of experts in host memory that passes needed, once a pass.",
+                experts_.fetched_bytes);
   page->Counter("dsv4_expert_wait_seconds_total",
                 "Time that prompts waited for experts on their way to the device; decode never does.",
                 experts_.wait_seconds);
@@ -249,10 +249,10 @@ void Metrics::RenderServer(const Gauges& g, MetricsPage* page) const {
                  {{"sent", g.spans_sent}, {"dropped", g.spans_dropped}});
   page->Head("dsv4_http_requests_total", "counter", "HTTP requests by route and status.");
   for (const auto& [key, count] : http_) {
-    page->Value("dsv4_http_requests_total",
-                "," + MetricsPage::Label("route", key.first) + "," +
-                    MetricsPage::Label("status", std::to_string(key.second)),
-                static_cast<double>(count));
+    page->Value(
+        "dsv4_http_requests_total",
+        "," + MetricsPage::Label("route", key.first) + "," + MetricsPage::Label("status", std::to_string(key.second)),
+        static_cast<double>(count));
   }
   const BuildInfo build = GetBuildInfo();
   page->Head("dsv4_build_info", "gauge", "The program: version, commit, compiler.");

@@ -23,8 +23,7 @@ class Histogram {
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds.begin(), bounds.end()), counts_(bounds.size() + 1) {}
   void Add(double value);
-  void Render(const std::string& name, const std::string& help, const std::string& labels,
-              std::string* out) const;
+  void Render(const std::string& name, const std::string& help, const std::string& labels, std::string* out) const;
 
  private:
   std::vector<double> bounds_;

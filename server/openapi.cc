@@ -70,24 +70,20 @@ Json OperationOf(const RouteEntry& route) {
   }
   const char* error = route.form == ErrorForm::kAnthropic ? "AnthropicError" : "Error";
   const Json ref = {{"schema", {{"$ref", std::string("#/components/schemas/") + error}}}};
-  operation["responses"] = {{"200", {{"description", "The answer; with stream: true text/event-stream."}}},
-                            {"default",
-                             {{"description", "What is wrong, and what to do."},
-                              {"content", {{"application/json", ref}}}}}};
+  operation["responses"] = {
+      {"200", {{"description", "The answer; with stream: true text/event-stream."}}},
+      {"default", {{"description", "What is wrong, and what to do."}, {"content", {{"application/json", ref}}}}}};
   if (route.path.starts_with("/health")) operation["security"] = Json::array();
   return operation;
 }
 
 Json ErrorSchemas() {
   const Json text = {{"type", "string"}}, maybe = {{"type", Json::array({"string", "null"})}};
-  const auto object = [](Json properties) {
-    return Json{{"type", "object"}, {"properties", std::move(properties)}};
-  };
-  return {{"Error",
-           object({{"error", object({{"message", text}, {"type", text}, {"param", maybe}, {"code", maybe}})}})},
-          {"AnthropicError", object({{"type", text},
-                                     {"error", object({{"type", text}, {"message", text}})},
-                                     {"request_id", text}})}};
+  const auto object = [](Json properties) { return Json{{"type", "object"}, {"properties", std::move(properties)}}; };
+  return {
+      {"Error", object({{"error", object({{"message", text}, {"type", text}, {"param", maybe}, {"code", maybe}})}})},
+      {"AnthropicError",
+       object({{"type", text}, {"error", object({{"type", text}, {"message", text}})}, {"request_id", text}})}};
 }
 
 std::string HtmlText(std::string_view text) {
@@ -126,8 +122,7 @@ padding: 0 1rem } table { border-collapse: collapse; width: 100% } td { border-t
 
 std::string OpenApiJson(const ServerOptions& options) {
   Json paths = Json::object();
-  for (const RouteEntry& route : Routes())
-    paths[OpenApiPath(route)][LowerAscii(route.method)] = OperationOf(route);
+  for (const RouteEntry& route : Routes()) paths[OpenApiPath(route)][LowerAscii(route.method)] = OperationOf(route);
   Json api = {{"openapi", "3.1.0"},
               {"info",
                {{"title", "dsv4 serve"},

@@ -14,7 +14,7 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
       parallel_calls_(params.parallel_calls),
       thinking_(params.thinking),
       // Who has the model go on behind its end wants no end where a call begins, either.
-      content_(params.plain_content                               ? Content::kUndecided
+      content_(params.plain_content                         ? Content::kUndecided
                : params.ignore_eos && !params.calls_allowed ? Content::kPlain
                                                             : Content::kParsed),
       in_reasoning_(params.thinking),

@@ -11,7 +11,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kRelated = 16;  // tokens: BOS and a role are common to all
+constexpr size_t kRelated = 16;       // tokens: BOS and a role are common to all
 constexpr size_t kWorthReading = 64;  // tokens that a file must save
 }  // namespace
 
@@ -24,8 +24,9 @@ PrefixCache::PrefixCache(Engine& engine, const Tokenizer& tokenizer, Metrics& me
     return;
   }
   ReadFolder();
-  disk_ = std::make_unique<KvFiles>(engine_, options_.disk_queue_bytes,
-                                    [this] { if (options_.on_disk_done) options_.on_disk_done(); });
+  disk_ = std::make_unique<KvFiles>(engine_, options_.disk_queue_bytes, [this] {
+    if (options_.on_disk_done) options_.on_disk_done();
+  });
   FitFolder();
 }
 

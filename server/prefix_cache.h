@@ -30,14 +30,14 @@ namespace dsv4::server {
 
 struct PrefixCacheOptions {
   bool enabled = true;
-  size_t interval = 4096;    // tokens between two cuts of a long prompt
-  std::string disk;          // folder; "": none
-  int64_t disk_bytes = 0;    // files there, together
+  size_t interval = 4096;                         // tokens between two cuts of a long prompt
+  std::string disk;                               // folder; "": none
+  int64_t disk_bytes = 0;                         // files there, together
   int64_t disk_queue_bytes = int64_t{512} << 20;  // of memory, at most, for what waits to be written
   SpecialTokensInContent in_content = SpecialTokensInContent::kOfficial;  // of prompts
-  std::function<void()> on_disk_done = {};        // Poll has something to take; called by another thread
+  std::function<void()> on_disk_done = {};                     // Poll has something to take; called by another thread
   std::function<void(const std::string&)> on_disk_error = {};  // one line; may be empty
-  CutWatcher* watcher = nullptr;                  // of all tenants' cuts; null: none
+  CutWatcher* watcher = nullptr;                               // of all tenants' cuts; null: none
 };
 
 // EncodePrompt and the gauges may be called by any thread, everything else by the engine's.
@@ -173,13 +173,13 @@ class PrefixCache {
   Metrics& metrics_;
   const PrefixCacheOptions options_;
 
-  mutable std::mutex mutex_;  // of all below; the engine's thread, which alone changes them, reads without it
+  mutable std::mutex mutex_;            // of all below; the engine's thread, which alone changes them, reads without it
   std::map<std::string, Trees> trees_;  // by tenant
   std::list<Node*> by_use_, files_;     // the one used last first
   std::list<Stranger> strangers_;       // the oldest last
   int64_t file_bytes_ = 0, stranger_bytes_ = 0;
   std::list<KvFiles::Done> finished_;  // what disk_ has done, to look at
-  std::unique_ptr<KvFiles> disk_;  // null: none
+  std::unique_ptr<KvFiles> disk_;      // null: none
 };
 
 }  // namespace dsv4::server

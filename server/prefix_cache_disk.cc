@@ -20,7 +20,6 @@ const std::string kSuffix = ".dsv4kv";
 constexpr std::string_view kNoteMark = "dsv4 tenant, texts 1\n";
 constexpr std::chrono::minutes kUnfinished{10};  // what is younger may be another process's
 
-
 // A name for these tokens of this tenant (FNV-1a, twice 64 bits); what the file holds decides.
 std::string FileName(std::string_view tenant, std::span<const TokenId> tokens) {
   std::string name;

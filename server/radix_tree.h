@@ -16,8 +16,8 @@ namespace dsv4::server {
 template <typename Symbol, typename Value>
 struct RadixNode {
   RadixNode* parent = nullptr;
-  std::vector<Symbol> edge;  // from the parent to here
-  size_t depth = 0;          // symbols from the root to here
+  std::vector<Symbol> edge;                               // from the parent to here
+  size_t depth = 0;                                       // symbols from the root to here
   std::map<Symbol, std::unique_ptr<RadixNode>> children;  // by the first symbol of their edges
   Value value{};
 };

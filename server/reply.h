@@ -32,9 +32,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void FailAtOnce(const ApiError& error);
 
  protected:
-  virtual std::string Begin() {
-    return {};
-  }  // of a stream: what goes before all output; perhaps on another thread
+  virtual std::string Begin() { return {}; }  // of a stream: what goes before all output; perhaps on another thread
   virtual void Take(StepOutput& output) = 0;
   virtual void AfterStep() {}  // every output of this step has been taken
   virtual void End() = 0;      // all sequences have ended
@@ -58,7 +56,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
   const ErrorForm form_;
   const bool stream_;
   UsageSum usage_;  // of what Take has been given, that one included
-  Json whole_;  // set by End() where the reply is not streamed
+  Json whole_;      // set by End() where the reply is not streamed
 
  private:
   void OnOutput(std::vector<StepOutput>& outputs);

@@ -67,14 +67,14 @@ bool ThroughputLog::Tell(const Gauges& g) {
   last_ = now;
   last_time_ = time;
   if (prompt + generated == 0 && g.running + g.waiting == 0) return false;
-  log_.Line("throughput", {{"prompt_tokens_per_s", Rounded(prompt / seconds, 1)},
-                           {"output_tokens_per_s", Rounded(generated / seconds, 1)},
-                           {"running", g.running},
-                           {"waiting", g.waiting},
-                           {"kv_percent", Percent(static_cast<double>(g.kv_used_bytes),
-                                                  static_cast<double>(g.kv_budget_bytes))},
-                           {"cached_percent", Percent(hits, looked_up)},
-                           {"seconds", Rounded(seconds, 1)}});
+  log_.Line("throughput",
+            {{"prompt_tokens_per_s", Rounded(prompt / seconds, 1)},
+             {"output_tokens_per_s", Rounded(generated / seconds, 1)},
+             {"running", g.running},
+             {"waiting", g.waiting},
+             {"kv_percent", Percent(static_cast<double>(g.kv_used_bytes), static_cast<double>(g.kv_budget_bytes))},
+             {"cached_percent", Percent(hits, looked_up)},
+             {"seconds", Rounded(seconds, 1)}});
   return true;
 }
 

@@ -18,7 +18,7 @@ struct RequestNote {
 
   bool generates = false;  // a job was started; then:
   Clock::time_point submitted{};
-  TokenCounts counts{};    // so far
+  TokenCounts counts{};  // so far
   SequenceTimes times{};
   const char* finish = "";  // of the sequence that ended last; "": none has
 };

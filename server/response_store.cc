@@ -64,8 +64,7 @@ bool ResponseStore::Shelf::Use(const std::string& id) {
   return true;
 }
 
-ResponseStore::ResponseStore(size_t max_bytes, std::string folder)
-    : max_bytes_(max_bytes), folder_(std::move(folder)) {
+ResponseStore::ResponseStore(size_t max_bytes, std::string folder) : max_bytes_(max_bytes), folder_(std::move(folder)) {
   if (folder_.empty()) return;
   ReadFolder();
   thread_ = std::thread([this] { Run(); });

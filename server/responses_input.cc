@@ -89,8 +89,7 @@ class InputReader {
     const std::string text = content == nullptr ? "" : ReadParts(*content, path + ".content", "\n\n", &only_notes);
     if (role == "assistant") return AddText(text);
     if (role != "user" && role != "system" && role != "developer") {
-      Refuse(path + ".role",
-             path + ".role is \"" + role + "\"; expected user, assistant, system or developer");
+      Refuse(path + ".role", path + ".role is \"" + role + "\"; expected user, assistant, system or developer");
     }
     if (role == "user") unreadable_ = only_notes ? path + ".content" : "";
     CloseReply();
@@ -119,9 +118,8 @@ class InputReader {
   }
 
   void AddCall(const std::string& name, const std::string& id, std::string arguments) {
-    OpenReply()["tool_calls"].push_back({{"id", id},
-                                         {"type", "function"},
-                                         {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
+    OpenReply()["tool_calls"].push_back(
+        {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
   }
   void AddOutput(const std::string& id, std::string output) {
     CloseReply();

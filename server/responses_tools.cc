@@ -61,8 +61,9 @@ void ReadResponsesTools(const Fields& fields, const Json& before, ChatInput* inp
   const Json* tools = fields.Array("tools");
   // Where OpenAI's servers would search, the model is told of all.
   const bool client_searches = tools != nullptr && std::any_of(tools->begin(), tools->end(), [](const Json& tool) {
-    return HasMember(tool, "type", "tool_search") && HasMember(tool, "execution", "client");
-  });
+                                 return HasMember(tool, "type", "tool_search") &&
+                                        HasMember(tool, "execution", "client");
+                               });
   reader.AddList(tools, "tools", "", client_searches ? Defer::kMarked : Defer::kNone);
   const Json* given = fields.Get("input");
   for (const Json* items : {&before, given}) {

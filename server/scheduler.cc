@@ -39,8 +39,8 @@ const char* ReasonName(FinishReason reason) {
 
 }  // namespace
 
-Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
-                     Metrics& metrics, std::function<void(std::function<void()>)> post)
+Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options, Metrics& metrics,
+                     std::function<void(std::function<void()>)> post)
     : engine_(engine),
       tokenizer_(tokenizer),
       options_(options),
@@ -92,8 +92,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
     const double bytes = static_cast<double>(options_.kv_fixed_bytes) + length * options_.kv_bytes_per_token;
     if (bytes > static_cast<double>(options_.kv_budget_bytes)) {
       return InvalidArgument("a prompt of " + std::to_string(spec.prompt->size()) + " tokens needs " +
-                             std::to_string(static_cast<int64_t>(bytes)) +
-                             " bytes of KV, more than the budget of " +
+                             std::to_string(static_cast<int64_t>(bytes)) + " bytes of KV, more than the budget of " +
                              std::to_string(options_.kv_budget_bytes) + "; the server's --kv-budget sets it");
     }
   }

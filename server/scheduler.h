@@ -39,7 +39,7 @@ struct SchedulerOptions {
   double kv_bytes_per_token = 0;  // of one session: what grows
   PrefixCacheOptions prefix_cache = {};
   std::string count_experts_file = {};  // (ExpertWatch); empty: none
-  bool restart_device = true;       // after its failure it is opened anew; else on_fatal at once
+  bool restart_device = true;           // after its failure it is opened anew; else on_fatal at once
   // By the engine's thread; may be empty.
   std::function<void(const std::string&)> on_warning = {};  // one line
   // it failed, and why; it was opened anew, and ""
@@ -146,7 +146,7 @@ class Scheduler {
   std::vector<SequencePtr> submitted_;  // TakeSubmitted puts them behind waiting_
   bool changed_ = false;
   bool stop_ = false;
-  std::atomic<bool> interrupted_{false};   // something changed: the steps that are under way end
+  std::atomic<bool> interrupted_{false};  // something changed: the steps that are under way end
 
   PrefixCache cache_;
   ExpertWatch expert_watch_;
@@ -156,7 +156,7 @@ class Scheduler {
   // Of the engine's thread.
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in the order of admission
-  Clock::time_point step_begin_;  // of the step that is under way: when the one before it was over
+  Clock::time_point step_begin_;      // of the step that is under way: when the one before it was over
   Clock::time_point next_warning_;
   bool one_step_ = false;  // the next one is not Decode's: it failed, and Step tells which sequence is at fault
   StepTimes step_times_;
@@ -168,7 +168,7 @@ class Scheduler {
   std::atomic<bool> device_failed_{false};
   std::atomic<int64_t> step_begin_ns_{0};  // 0: there is nothing to do
   std::unique_ptr<MaskWorkers> mask_workers_;
-  std::thread thread_;                     // last: it uses all of the above
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace dsv4::server

@@ -9,22 +9,21 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int64_t kMinPromptBudget = 16;                 // tokens of a step: prompts never stand still
+constexpr int64_t kMinPromptBudget = 16;  // tokens of a step: prompts never stand still
 // Of a step's logits, where prompts need every row: with the last rows of other prompts what an engine has room for on
 // a GPU.
 constexpr int64_t kMaxAllRowsBytes = int64_t{64} << 20, kMaxAllRows = 112;
-constexpr std::chrono::milliseconds kMaskWait{2};        // of a step, for grammars; then their sequences are left out
+constexpr std::chrono::milliseconds kMaskWait{2};  // of a step, for grammars; then their sequences are left out
 constexpr size_t kMaxPrefills = 8;  // prompts that share one step; more join where it takes all that is left of them
 // for one sequence: files may be damaged, cuts may go before they are used
 constexpr int kMaxReadsOfSequence = 4;
-constexpr size_t kWorthWaiting = 64;                     // tokens: what a cut must save other requests
+constexpr size_t kWorthWaiting = 64;  // tokens: what a cut must save other requests
 
 }  // namespace
 
 int64_t Scheduler::BytesAfter(const Sequence& s, size_t more_tokens) const {
   const auto length = static_cast<double>(s.num_read() + more_tokens);
-  const auto planned = options_.kv_fixed_bytes +
-                       static_cast<int64_t>(std::ceil(length * options_.kv_bytes_per_token));
+  const auto planned = options_.kv_fixed_bytes + static_cast<int64_t>(std::ceil(length * options_.kv_bytes_per_token));
   return std::max(planned, s.session == nullptr ? 0 : s.session->memory_bytes());
 }
 
@@ -139,8 +138,7 @@ Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found
     return found.snapshot == nullptr ? engine_.NewSession() : engine_.NewSession(*found.snapshot);
   };
   auto session = open();
-  while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict())
-    session = open();
+  while (!session.ok() && session.status().code() == StatusCode::kResourceExhausted && cache_.Evict()) session = open();
   return session;
 }
 
@@ -149,8 +147,8 @@ Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, Planned* planned) {
   const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.ids) : PrefixCache::Known{};
   if (ShouldWait(s, known.cut)) return Admission::kLater;
   const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
-  const int64_t bytes =
-      planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) - shared;
+  const int64_t bytes = planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) -
+                        shared;
   if (!running_.empty() && bytes > options_.kv_budget_bytes) return Admission::kNoRoom;
   if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
     const auto fetched = cache_.Fetch(s.job->tenant, s.ids);

@@ -203,9 +203,9 @@ void Scheduler::TakePromptRows(Sequence& s, size_t begin, size_t count) {
   for (size_t i = begin; i < begin + count && i < s.prompt_size; ++i) {
     if (i < s.prompt_rows_done) continue;  // read again after a preemption
     // Row i - 1 says how likely token i was.
-    const std::span<const float> row = i == begin ? std::span<const float>(s.prompt_row)
-                                                  : std::span<const float>(
-                                                        s.logits.data() + (i - 1 - begin) * vocab, vocab);
+    const std::span<const float> row = i == begin
+                                           ? std::span<const float>(s.prompt_row)
+                                           : std::span<const float>(s.logits.data() + (i - 1 - begin) * vocab, vocab);
     OutputToken token{.id = s.ids[i]};
     if (i > 0) token = TokenLogprobs(row, s.ids[i], s.params.prompt_logprobs);
     s.out.prompt.push_back(std::move(token));

@@ -155,10 +155,8 @@ void Scheduler::End(Sequence& s, FinishReason reason, Status error) {
   if (s.ended) return;
   s.ended = true;
   s.writer.Finish(&s.out);
-  if (reason == FinishReason::kStop && s.writer.finish() == FinishReason::kToolCalls)
-    reason = FinishReason::kToolCalls;
-  if (reason == FinishReason::kStop && s.out.matched_stop.empty())
-    s.out.matched_stop = s.writer.matched_stop();
+  if (reason == FinishReason::kStop && s.writer.finish() == FinishReason::kToolCalls) reason = FinishReason::kToolCalls;
+  if (reason == FinishReason::kStop && s.out.matched_stop.empty()) s.out.matched_stop = s.writer.matched_stop();
   s.out.finish = reason;
   s.end_reason = reason;
   s.out.error = std::move(error);

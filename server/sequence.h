@@ -67,10 +67,10 @@ struct Scheduler::Sequence {
   std::optional<ChoiceConstraint> constraint;
   std::unique_ptr<MaskAhead> matcher;  // what is written now follows a grammar
   bool waits_for_mask = false;         // of which it is not known yet what it allows: no steps until then
-  std::vector<uint32_t> allowed;            // Scheduler::Allowed's, where nothing else holds it
+  std::vector<uint32_t> allowed;       // Scheduler::Allowed's, where nothing else holds it
   bool call_forced = false;
   bool end_think_forced = false;
-  size_t prompt_rows_done = 0;  // prompt tokens whose log-probabilities have been handed out
+  size_t prompt_rows_done = 0;    // prompt tokens whose log-probabilities have been handed out
   std::vector<float> prompt_row;  // logits after the prompt token read last, where prompt_logprobs asks for them
 
   std::vector<size_t> cuts;  // token counts ahead, in order, at which the prefix cache gets a snapshot

@@ -32,7 +32,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxQueuedReads = 1024;  // requests that wait to be read
+constexpr size_t kMaxQueuedReads = 1024;          // requests that wait to be read
 constexpr size_t kShortBody = size_t{128} << 10;  // read within some 50 ms: never behind long ones alone
 constexpr int kCompileThreads = 2;
 constexpr size_t kMaxQueuedCompiles = 256;
@@ -168,9 +168,8 @@ class Server {
     if (options_.kv_disk.empty()) return;
     Gauges gauges;
     scheduler_->Fill(&gauges);
-    log_.Line("kv-disk", {{"folder", options_.kv_disk},
-                          {"cuts", gauges.cuts_on_disk},
-                          {"size", LogBytes{gauges.kv_disk_bytes}}});
+    log_.Line("kv-disk",
+              {{"folder", options_.kv_disk}, {"cuts", gauges.cuts_on_disk}, {"size", LogBytes{gauges.kv_disk_bytes}}});
   }
 
   SchedulerOptions MakeSchedulerOptions() {
@@ -192,9 +191,10 @@ class Server {
             .count_experts_file = options_.count_experts_file,
             .restart_device = options_.restart_device,
             .on_warning = [this](const std::string& what) { Warn(what); },
-            .on_device = [this](const char* event, const std::string& what) {
-              log_.Line(what.empty() ? LogLevel::kInfo : LogLevel::kError, event, {{"what", what}});
-            },
+            .on_device =
+                [this](const char* event, const std::string& what) {
+                  log_.Line(what.empty() ? LogLevel::kInfo : LogLevel::kError, event, {{"what", what}});
+                },
             .on_fatal = [this](const Status& status) { http_->Post([this, status] { OnFatal(status); }); }};
   }
 
@@ -376,8 +376,8 @@ class Server {
 
   void OnSignal(int signal) {
     draining_ = true;
-    drain_end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(options_.drain_timeout_s));
+    drain_end_ = Clock::now() +
+                 std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.drain_timeout_s));
     log_.Line("draining", {{"signal", int64_t{signal}}, {"busy", static_cast<int64_t>(http_->num_busy())}});
     http_->Drain();
     WaitUntilDrained();

@@ -77,8 +77,8 @@ std::vector<Json> SpansOf(const HttpRequest& request, const HttpDone& done, cons
   const RequestNote& note = *request.note;
   const TraceContext& trace = note.trace;
   std::vector<Json> spans = {MakeSpan(trace.trace_id, trace.span_id, trace.parent_id,
-                                  request.method + " " + request.path.substr(0, 200), kServerSpan, note.time,
-                                  std::chrono::system_clock::now())};
+                                      request.method + " " + request.path.substr(0, 200), kServerSpan, note.time,
+                                      std::chrono::system_clock::now())};
   spans[0]["attributes"] = RequestAttributes(request, done, model);
   if (done.status >= 500) spans[0]["status"] = {{"code", kErrorStatus}};
   if (!note.generates) return spans;

@@ -206,32 +206,32 @@ void Small(Gpu& gpu) {
     const auto line = [&](const char* op, double us) { Line(op).Add("T", t).Add("us", us).Print(); };
     const auto q_at = [&](int i) { return q.data() + i % copies * t * 64 * kDim; };
     line("rope 64x512", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-           Rope(ctx, {.x = {q_at(i), DType::kF32, {t, 64, kDim}}, .cos_sin = cs.tensor({t, 32, 2})});
-         }));
+      Rope(ctx, {.x = {q_at(i), DType::kF32, {t, 64, kDim}}, .cos_sin = cs.tensor({t, 32, 2})});
+    }));
     line("rms_norm 64x512", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
       RmsNorm(ctx,
               {.x = {q_at(i), DType::kF32, {t * 64, kDim}}, .y = {q_at(i), DType::kF32, {t * 64, kDim}}, .eps = 1e-6f});
     }));
     line("round_kv", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-           RoundKv(ctx, {.kv = {q_at(i), DType::kF32, {t, kDim}}, .format = KvRowFormat(KvDtype::kFp8, kDim, 64)});
-         }));
+      RoundKv(ctx, {.kv = {q_at(i), DType::kF32, {t, kDim}}, .format = KvRowFormat(KvDtype::kFp8, kDim, 64)});
+    }));
     line("round_index_query 64x128", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-           RoundIndexQuery(ctx, {.q = {q_at(i), DType::kF32, {t, 64, 128}}});
-         }));
+      RoundIndexQuery(ctx, {.q = {q_at(i), DType::kF32, {t, 64, 128}}});
+    }));
     {
       const Floats iq(gpu, t * 64 * 128), norm(gpu, kDim);
       const Setup s(gpu, 4, 64, 0, t > 64 ? 1 : t, 1000, t > 64 ? t : 1, 1);
       line("q_prepare", gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
-             QPrepareArgs args;
-             args.q = {q_at(i), DType::kF32, {t, 64, kDim}};
-             args.kv = {s.kv, DType::kF32, {t, kDim}};
-             args.kv_norm = norm.tensor({kDim});
-             args.index_q = iq.tensor({t, 64, 128});
-             args.cos_sin = cs.tensor({t, 32, 2});
-             args.cache = s.Cache(0);
-             args.append = t <= 64;
-             QPrepare(ctx, args);
-           }));
+        QPrepareArgs args;
+        args.q = {q_at(i), DType::kF32, {t, 64, kDim}};
+        args.kv = {s.kv, DType::kF32, {t, kDim}};
+        args.kv_norm = norm.tensor({kDim});
+        args.index_q = iq.tensor({t, 64, 128});
+        args.cos_sin = cs.tensor({t, 32, 2});
+        args.cache = s.Cache(0);
+        args.append = t <= 64;
+        QPrepare(ctx, args);
+      }));
     }
     for (const int64_t ratio : {4, 128}) {
       const int64_t width = ratio == 4 ? 1024 : 512, batch = t > 64 ? 1 : t;
@@ -253,8 +253,8 @@ void Small(Gpu& gpu) {
              }));
         if (ratio == 4 && start == 8191) {
           line("window_append", gpu.MedianUs(rotate, [&](const ExecContext& ctx, int i) {
-                 WindowAppend(ctx, {.kv = {s.kv, DType::kF32, {t, kDim}}, .cache = s.Cache(i)});
-               }));
+            WindowAppend(ctx, {.kv = {s.kv, DType::kF32, {t, kDim}}, .cache = s.Cache(i)});
+          }));
         }
       }
     }

@@ -39,7 +39,8 @@ __device__ __forceinline__ void Stumble(uint64_t seed) {
   const uint64_t dice = Mix(seed);
   if ((dice & 15) != 0) return;
   const uint64_t ns = (dice >> 8) % 4000, begun = NanosecondsNow();
-  while (NanosecondsNow() - begun < ns) {}
+  while (NanosecondsNow() - begun < ns) {
+  }
 }
 
 template <int Count>
@@ -143,9 +144,8 @@ void QueueStep(Ranks& ranks, int r, const ExecContext& ctx, int64_t tokens, Step
 
 template <int Count>
 double StepMs(Ranks& ranks, int64_t tokens, StepKind kind, uint64_t seed, bool overlap, int steps) {
-  return RecordedMs<Count>(ranks, overlap, steps, [&](int r, const ExecContext& ctx) {
-    QueueStep<Count>(ranks, r, ctx, tokens, kind, seed);
-  });
+  return RecordedMs<Count>(ranks, overlap, steps,
+                           [&](int r, const ExecContext& ctx) { QueueStep<Count>(ranks, r, ctx, tokens, kind, seed); });
 }
 
 template <int Count>

@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(MaxThreads)
     if (barrier) __syncthreads();
     if (delay_ns != 0 && rank == 1) {
       const uint64_t begun = NanosecondsNow();
-      while (NanosecondsNow() - begun < delay_ns) {}
+      while (NanosecondsNow() - begun < delay_ns) {
+      }
     }
     if constexpr (F == Form::kWords) RoundWords<Count>(m, rank, tag, r, lane, v);
     if constexpr (F == Form::kWideWords) RoundWide<Count>(m, rank, tag, r, lane, v);

@@ -138,8 +138,11 @@ void RunRouter(Gpu& gpu, const Shapes& s, int64_t t) {
   const Floats logits(gpu, t * s.experts), bias(gpu, s.experts, 0.1f), weights(gpu, t * kSlots);
   int32_t* ids = Upload(gpu, std::vector<int32_t>(static_cast<size_t>(t * kSlots)));
   const double us = gpu.MedianUs(200, [&](const ExecContext& ctx, int) {
-    RouterCuda(ctx, {.logits = logits.tensor({t, s.experts}), .bias = bias.tensor({s.experts}), .scaling_factor = 1.5f,
-                     .experts = {ids, DType::kI32, {t, kSlots}}, .weights = weights.tensor({t, kSlots})});
+    RouterCuda(ctx, {.logits = logits.tensor({t, s.experts}),
+                     .bias = bias.tensor({s.experts}),
+                     .scaling_factor = 1.5f,
+                     .experts = {ids, DType::kI32, {t, kSlots}},
+                     .weights = weights.tensor({t, kSlots})});
   });
   Line("router").Add("model", s.name).Add("T", t).Add("us", us).Print();
   cudaFree(ids);

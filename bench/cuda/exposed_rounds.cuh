@@ -29,7 +29,9 @@ class SiteTensors {
     const int64_t tiles = kWidth / kTileRows16 * (cols / kTileCols64);
     w_ = {.format = WeightFormat::kNvfp4, .rows = kWidth, .cols = cols, .codes = Zeros(tiles * 576)};
     w_.layout = WeightLayout::kTiles;
-    fn_ = {.format = WeightFormat::kF32, .rows = kMixes, .cols = kStreams * kWidth,
+    fn_ = {.format = WeightFormat::kF32,
+           .rows = kMixes,
+           .cols = kStreams * kWidth,
            .codes = Zeros(kMixes * kStreams * kWidth * 4)};
     scratch_ = Zeros(kScratch);
     x_ = Floats({1, cols}), y_ = Floats({1, kWidth}), slots_ = Floats({1, kSlots, kWidth});

@@ -35,17 +35,17 @@
 namespace dsv4 {
 void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& args);
 void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& args);
-}
+}  // namespace dsv4
 
 namespace dsv4::bench {
 
-#define DSV4_BENCH_CHECK(call)                                                                         \
-  do {                                                                                                 \
-    const cudaError_t error_ = (call);                                                                 \
-    if (error_ != cudaSuccess) {                                                                       \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));           \
-      std::exit(1);                                                                                    \
-    }                                                                                                  \
+#define DSV4_BENCH_CHECK(call)                                                               \
+  do {                                                                                       \
+    const cudaError_t error_ = (call);                                                       \
+    if (error_ != cudaSuccess) {                                                             \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                                          \
+    }                                                                                        \
   } while (0)
 
 // One JSON object a line.

@@ -21,14 +21,13 @@ namespace {
 void Run(Gpu& gpu, const char* model, int64_t d, int64_t t) {
   const int64_t h = 4, n = 24;
   const int copies = Gpu::Copies(n * h * d * 4);
-  Floats fn(gpu, copies * n * h * d, 0.02f), base(gpu, n), scale(gpu, 3, 0.1f), norm(gpu, d),
-      streams(gpu, t * h * d), y(gpu, t * d), x(gpu, t * d), post(gpu, t * h), comb(gpu, t * h * h, 0.25f);
+  Floats fn(gpu, copies * n * h * d, 0.02f), base(gpu, n), scale(gpu, 3, 0.1f), norm(gpu, d), streams(gpu, t * h * d),
+      y(gpu, t * d), x(gpu, t * d), post(gpu, t * h), comb(gpu, t * h * h, 0.25f);
   const auto weight = [&](int i) {
-    return QuantTensor{
-        .format = WeightFormat::kF32,
-        .rows = n,
-        .cols = h * d,
-        .codes = reinterpret_cast<const uint8_t*>(fn.data() + static_cast<int64_t>(i) * n * h * d)};
+    return QuantTensor{.format = WeightFormat::kF32,
+                       .rows = n,
+                       .cols = h * d,
+                       .codes = reinterpret_cast<const uint8_t*>(fn.data() + static_cast<int64_t>(i) * n * h * d)};
   };
   const int launches = t > 128 ? 3 : copies;
   gpu.ctx().regime = RegimeOfPrompt(t);

@@ -18,8 +18,7 @@ __global__ void FillPagesKernel(uint8_t* pages, int64_t page_bytes, int64_t num_
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < page_bytes * num_pages;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const uint64_t bits = Mix(static_cast<uint64_t>(i));
-    pages[i] = i % page_bytes < kPageRows * 64 ? static_cast<uint8_t>(bits)
-                                               : static_cast<uint8_t>(122 + bits % 4);
+    pages[i] = i % page_bytes < kPageRows * 64 ? static_cast<uint8_t>(bits) : static_cast<uint8_t>(122 + bits % 4);
   }
 }
 
@@ -92,12 +91,11 @@ void Run(Gpu& gpu, const char* model, int64_t k, int64_t sequences, int64_t toke
       .Add("context", context)
       .Add("us", us);
   double scored = 0;
-  for (const int64_t p : positions)
-    scored += (p + 1) / kRatio > k ? static_cast<double>((p + 1) / kRatio) : 0.0;
+  for (const int64_t p : positions) scored += (p + 1) / kRatio > k ? static_cast<double>((p + 1) / kRatio) : 0.0;
   if (tokens == 1) line.Add("limit_us", gpu.ReadLimitUs(sequences * rows * 68));
   line.Add("mma_tflops", scored * kHeads * kDim * 2 / us / 1e6).Print();
-  cudaFree(memory), cudaFree(device_table), cudaFree(device_views), cudaFree(device_of),
-      cudaFree(device_positions), cudaFree(q), cudaFree(out);
+  cudaFree(memory), cudaFree(device_table), cudaFree(device_views), cudaFree(device_of), cudaFree(device_positions),
+      cudaFree(q), cudaFree(out);
 }
 
 }  // namespace

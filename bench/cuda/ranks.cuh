@@ -23,12 +23,13 @@ inline std::atomic<bool> something_wrong = false;
 // Ends the program when its time is up, whatever hangs.
 class Watchdog {
  public:
-  explicit Watchdog(double seconds) : thread_([this, seconds] {
-    std::unique_lock lock(mutex_);
-    if (over_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return ended_; })) return;
-    Line("exchange").Add("error", "the program's seconds ran out").Print();
-    std::_Exit(3);
-  }) {}
+  explicit Watchdog(double seconds)
+      : thread_([this, seconds] {
+          std::unique_lock lock(mutex_);
+          if (over_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return ended_; })) return;
+          Line("exchange").Add("error", "the program's seconds ran out").Print();
+          std::_Exit(3);
+        }) {}
   ~Watchdog() {
     {
       const std::lock_guard lock(mutex_);

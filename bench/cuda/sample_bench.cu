@@ -15,10 +15,8 @@ void Run(Gpu& gpu, const char* name, const SampleRow& row, int64_t r, bool logpr
   Floats logits(gpu, copies * r * v, 3.0f), probabilities(gpu, r);
   std::vector<SampleRow> rows(static_cast<size_t>(r), row);
   for (size_t i = 0; i < rows.size(); ++i) rows[i].seed = i;
-  SampleRow* device_rows = static_cast<SampleRow*>(
-      gpu.Allocate(static_cast<int64_t>(rows.size() * sizeof(SampleRow))));
-  DSV4_BENCH_CHECK(
-      cudaMemcpy(device_rows, rows.data(), rows.size() * sizeof(SampleRow), cudaMemcpyHostToDevice));
+  SampleRow* device_rows = static_cast<SampleRow*>(gpu.Allocate(static_cast<int64_t>(rows.size() * sizeof(SampleRow))));
+  DSV4_BENCH_CHECK(cudaMemcpy(device_rows, rows.data(), rows.size() * sizeof(SampleRow), cudaMemcpyHostToDevice));
   int32_t* tokens = static_cast<int32_t*>(gpu.Allocate(r * 4));
   const double us = gpu.MedianUs(copies, [&](const ExecContext& ctx, int i) {
     SampleCuda(ctx, {.logits = {logits.data() + i * r * v, DType::kF32, {r, v}},

@@ -61,8 +61,13 @@ void Rate(Gpu& gpu, int warpgroups) {
            dim3(static_cast<unsigned>(128 * warpgroups)), kN * 128, 7u, out);
   });
   const double flop = 2.0 * 64 * kN * 64 * kSteps * warpgroups * gpu.ctx().gpu.multiprocessors;
-  Line("wgmma_rate").Add("N", kN).Add("warpgroups", warpgroups).Add("decodes", kDecodes ? "NVFP4" : "no").Add("us", us)
-      .Add("tflops", flop / us / 1e6).Print();
+  Line("wgmma_rate")
+      .Add("N", kN)
+      .Add("warpgroups", warpgroups)
+      .Add("decodes", kDecodes ? "NVFP4" : "no")
+      .Add("us", us)
+      .Add("tflops", flop / us / 1e6)
+      .Print();
   cudaFree(out);
 }
 

@@ -16,10 +16,17 @@ void BlockRows(benchmark::State& state) {
   const auto i64 = [&](std::vector<int64_t>& v) { return view(v, DType::kI64); };
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::BlockRows(ctx, {.step_tokens = i32(step_tokens), .step_positions = i64(step_positions),
-                          .sequences = sequences.data(), .block = b, .filler = 3, .tokens = i32(tokens),
-                          .positions = i64(positions), .last = i64(last), .sequence_of = i32(sequence_of),
-                          .by_place = i32(by_place), .blocks = blocks.data()});
+    dsv4::BlockRows(ctx, {.step_tokens = i32(step_tokens),
+                          .step_positions = i64(step_positions),
+                          .sequences = sequences.data(),
+                          .block = b,
+                          .filler = 3,
+                          .tokens = i32(tokens),
+                          .positions = i64(positions),
+                          .last = i64(last),
+                          .sequence_of = i32(sequence_of),
+                          .by_place = i32(by_place),
+                          .blocks = blocks.data()});
   }
   Report(state, s * b * 28);
 }

@@ -15,9 +15,8 @@ void Embed(benchmark::State& state) {
   Buffer streams({t, 4, d});
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::Embed(
-        ctx,
-        {.tokens = {tokens.data(), DType::kI32, {t}}, .table = table.tensor(), .streams = streams.tensor()});
+    dsv4::Embed(ctx,
+                {.tokens = {tokens.data(), DType::kI32, {t}}, .table = table.tensor(), .streams = streams.tensor()});
   }
   Report(state, t * d * 18);
 }

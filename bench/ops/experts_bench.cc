@@ -14,8 +14,7 @@ void Experts(benchmark::State& state) {
   std::vector<ExpertMatrices> matrices;
   for (int64_t e = 0; e < num_experts; ++e) {
     const test::QuantCase kind{WeightFormat::kNvfp4};
-    for (const bool down : {false, false, true})
-      weights.emplace_back(random, kind, down ? d : f, down ? f : d);
+    for (const bool down : {false, false, true}) weights.emplace_back(random, kind, down ? d : f, down ? f : d);
     const size_t last = weights.size() - 1;
     matrices.push_back({weights[last - 2].tensor(), weights[last - 1].tensor(), weights[last].tensor()});
   }
@@ -24,8 +23,7 @@ void Experts(benchmark::State& state) {
     const std::vector<int32_t> order = random.Permutation(num_experts);
     chosen.insert(chosen.end(), order.begin(), order.begin() + slots);
   }
-  Buffer x({t, d}), gates({t, slots}), hidden({t * slots, 2 * f}), outputs({t * slots, d}), shared({t, d}),
-      y({t, d});
+  Buffer x({t, d}), gates({t, slots}), hidden({t * slots, 2 * f}), outputs({t * slots, d}), shared({t, d}), y({t, d});
   const ExecContext ctx = Context();
   for (auto _ : state) {
     dsv4::Experts(ctx, {.x = x.tensor(),

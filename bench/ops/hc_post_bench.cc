@@ -10,8 +10,7 @@ void HcPost(benchmark::State& state) {
   Buffer y({t, d}), post({t, h}), comb({t, h, h}, 0.25f), streams({t, h, d});
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::HcPost(
-        ctx, {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = streams.tensor()});
+    dsv4::HcPost(ctx, {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = streams.tensor()});
   }
   Report(state, t * d * (8 * h + 4), t * d * h * (h + 1));
 }

@@ -11,8 +11,8 @@ void PreviousRows(benchmark::State& state) {
   const SequenceView sequence{.start = 1000, .begin = 0, .end = t, .fixed = reinterpret_cast<uint8_t*>(ring.data())};
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::PreviousRows(
-        ctx, {.x = x.tensor(), .y = x.tensor(), .sequences = &sequence, .num_sequences = 1, .slots = slots});
+    dsv4::PreviousRows(ctx,
+                       {.x = x.tensor(), .y = x.tensor(), .sequences = &sequence, .num_sequences = 1, .slots = slots});
   }
   Report(state, t * width * 8);
 }

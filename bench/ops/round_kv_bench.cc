@@ -10,8 +10,7 @@ void RoundKv(benchmark::State& state) {
   Buffer kv({t, 512});
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::RoundKv(
-        ctx, {.kv = kv.tensor(), .format = KvRowFormat(KvDtype::kFp8, /*head_dim=*/512, /*rope_dim=*/64)});
+    dsv4::RoundKv(ctx, {.kv = kv.tensor(), .format = KvRowFormat(KvDtype::kFp8, /*head_dim=*/512, /*rope_dim=*/64)});
   }
   Report(state, t * 512 * 8);
 }

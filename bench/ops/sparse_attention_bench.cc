@@ -10,8 +10,8 @@ namespace {
 
 // `tokens` tokens after `cached` ones; ratio 4 attends to K picks, ratio 128 to every compressed row.
 void SparseAttention(benchmark::State& state) {
-  const int64_t tokens = state.range(0), cached = state.range(1), heads = state.range(2),
-                ratio = state.range(3), k = state.range(4);
+  const int64_t tokens = state.range(0), cached = state.range(1), heads = state.range(2), ratio = state.range(3),
+                k = state.range(4);
   test::CacheFixture cache(test::FullKvSpec({ratio}), {{.cached = cached, .tokens = tokens}});
   test::Random random(1);
   cache.FillRandom(random);
@@ -19,21 +19,19 @@ void SparseAttention(benchmark::State& state) {
   std::vector<int32_t> picks(static_cast<size_t>(tokens * std::max<int64_t>(k, 1)), -1);
   int64_t rows = 0;
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t visible = ratio == 0 ? 0 : (cached + t + 1) / ratio,
-                  count = ratio == 4 ? std::min(visible, k) : 0;
+    const int64_t visible = ratio == 0 ? 0 : (cached + t + 1) / ratio, count = ratio == 4 ? std::min(visible, k) : 0;
     for (int64_t i = 0; i < count; ++i)
       picks[static_cast<size_t>(t * k + i)] = static_cast<int32_t>(i * visible / count);
     rows += std::min<int64_t>(128, cached + t + 1) + (ratio == 4 ? count : visible);
   }
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::SparseAttention(
-        ctx, {.q = q.tensor(),
-              .kv = kv.tensor(),
-              .sink = sink.tensor(),
-              .topk_idxs = ratio == 4 ? Tensor{picks.data(), DType::kI32, {tokens, k}} : Tensor{},
-              .cache = cache.View(0),
-              .out = out.tensor()});
+    dsv4::SparseAttention(ctx, {.q = q.tensor(),
+                                .kv = kv.tensor(),
+                                .sink = sink.tensor(),
+                                .topk_idxs = ratio == 4 ? Tensor{picks.data(), DType::kI32, {tokens, k}} : Tensor{},
+                                .cache = cache.View(0),
+                                .out = out.tensor()});
   }
   Report(state, rows * 584, rows * heads * 512 * 2);
 }

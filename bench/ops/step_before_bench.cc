@@ -11,8 +11,10 @@ void StepBefore(benchmark::State& state) {
   std::vector<SequenceView> sequences(static_cast<size_t>(s)), views(sequences);
   const ExecContext ctx = Context();
   for (auto _ : state) {
-    dsv4::StepBefore(ctx, {.positions = {positions.data(), DType::kI64, {s}}, .sequences = sequences.data(),
-                           .num_sequences = s, .positions_before = {before.data(), DType::kI64, {s}},
+    dsv4::StepBefore(ctx, {.positions = {positions.data(), DType::kI64, {s}},
+                           .sequences = sequences.data(),
+                           .num_sequences = s,
+                           .positions_before = {before.data(), DType::kI64, {s}},
                            .before = views.data()});
   }
   Report(state, s * 16);

@@ -66,9 +66,9 @@ struct Message {
   std::vector<ToolCall> tool_calls;          // assistant
   std::string tool_call_id;                  // tool
   ChatTask task = ChatTask::kNone;           // user, assistant
-  bool wo_eos = false;             // assistant: leaves EOS off, so that the model continues this message
-  std::vector<std::string> tools;  // system, developer: JSON text of each tool's "function" object
-  std::string response_format;     // system, developer: JSON text; "" where there is none
+  bool wo_eos = false;                       // assistant: leaves EOS off, so that the model continues this message
+  std::vector<std::string> tools;            // system, developer: JSON text of each tool's "function" object
+  std::string response_format;               // system, developer: JSON text; "" where there is none
 };
 
 struct ChatRequest {

@@ -35,7 +35,7 @@ struct SnapshotInfo;
 // stop: the call then ends with StatusCode::kCancelled.
 struct Progress {
   enum class Phase { kLoading, kPrefill, kWriting } phase;
-  int64_t done;   // bytes (kLoading, kWriting) or tokens (kPrefill)
+  int64_t done;  // bytes (kLoading, kWriting) or tokens (kPrefill)
   int64_t total;
 };
 using ProgressFn = std::function<bool(const Progress&)>;
@@ -46,12 +46,12 @@ enum class SyntheticExperts : uint8_t { kNvfp4, kNvfp4Cast, kMxfp4 };
 
 // Random weights of a released shape, for measurements; nothing can be said about the text they write.
 struct SyntheticModel {
-  std::string shape;           // "flash", "pro" or "nano"; empty: read model_dir
-  int64_t num_layers = 0;      // the first so many; 0: all
-  bool fp8_dense = false;      // attention, shared expert and head in FP8, compressors in BF16; else NVFP4 throughout
-  uint64_t seed = 1;           // same seed, same weights, on every device
+  std::string shape;       // "flash", "pro" or "nano"; empty: read model_dir
+  int64_t num_layers = 0;  // the first so many; 0: all
+  bool fp8_dense = false;  // attention, shared expert and head in FP8, compressors in BF16; else NVFP4 throughout
+  uint64_t seed = 1;       // same seed, same weights, on every device
   SyntheticExperts experts = SyntheticExperts::kNvfp4;
-  bool skewed_routing = false; // some experts are chosen far more often, as in trained models; else about alike
+  bool skewed_routing = false;  // some experts are chosen far more often, as in trained models; else about alike
 };
 
 // Rows that decode a token each, in one pass of a GPU: up to here a row's bits do not depend on their number.
@@ -74,18 +74,18 @@ enum class ExpertCompute : uint8_t { kGpu, kCpu, kAuto };
 
 struct EngineOptions {
   std::string model_dir;
-  SyntheticModel synthetic = {};   // instead of model_dir
+  SyntheticModel synthetic = {};  // instead of model_dir
   // "cpu", "cuda" (the first GPU), "cuda:1"; several ranks (docs/multigpu.md): "cuda:0,1", "cuda:0-3", "cuda:0*2",
   // "cpu*2"
   std::string device = "cpu";
-  int num_threads = 0;             // 0: one per core that this process may use
+  int num_threads = 0;               // 0: one per core that this process may use
   Pinning pinning = Pinning::kAuto;  // kOn: refused when there are more threads than cores
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
   ActivationDtype activation_dtype = ActivationDtype::kNative;
-  int64_t prefill_chunk = 0;       // tokens of a prompt that go through the model at once; 0: what suits the device
-                                   // (CPU 512, GPU 4096). Results do not depend on it
-  int64_t max_context = 0;         // 0: the model's own limit
+  int64_t prefill_chunk = 0;  // tokens of a prompt that go through the model at once; 0: what suits the device
+                              // (CPU 512, GPU 4096). Results do not depend on it
+  int64_t max_context = 0;    // 0: the model's own limit
   // GPU: prompts of every length are computed as decode rows are (StepItem); slower prefill
   bool batch_invariant = false;
   PromptInputs prompt_inputs = PromptInputs::kByLength;
@@ -94,17 +94,17 @@ struct EngineOptions {
   int64_t max_decode_rows = kMaxDecodeRows;
   // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
   bool exchange_by_events = false;
-  float exchange_timeout_s = 10;   // several GPUs: that one waits for another before it gives it up; 0: for ever
+  float exchange_timeout_s = 10;  // several GPUs: that one waits for another before it gives it up; 0: for ever
   // Results have the same bits on one rank and on several, in as many slices as ranks can divide the model, at most 8
   // (docs/multigpu.md); slower, and a model's whole experts must lie on the GPUs
   bool rank_invariant = false;
-  bool check_ranks = false;        // several ranks: compares what they have computed after every call; slow
-  AmxUse amx = AmxUse::kOff;       // CPU
+  bool check_ranks = false;   // several ranks: compares what they have computed after every call; slow
+  AmxUse amx = AmxUse::kOff;  // CPU
   // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result depends on it
   // (docs/formats.md, 3.1)
   bool tight_experts = true;
   Speculate speculate = Speculate::kOff;
-  int64_t draft_tokens = 0;        // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
+  int64_t draft_tokens = 0;  // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
   // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0: drafts are as
   // long as measured times of steps make worth while
   float draft_threshold = -1;
@@ -124,9 +124,9 @@ struct EngineOptions {
   int64_t kv_room = 0;
   // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
   std::string expert_counts = {};
-  bool count_experts = false;      // Engine::expert_use has counts; they are taken anyway where experts are on the host
-  bool reference_ops = false;      // run the plain reference implementation of every op (slow; for checking)
-  ProgressFn progress = {};        // may be empty
+  bool count_experts = false;  // Engine::expert_use has counts; they are taken anyway where experts are on the host
+  bool reference_ops = false;  // run the plain reference implementation of every op (slow; for checking)
+  ProgressFn progress = {};    // may be empty
   // called once, before memory for the model is taken; may be empty
   std::function<void(const MemoryPlan&)> on_plan = {};
 };
@@ -148,7 +148,7 @@ struct ModelInfo {
   int64_t num_layers;
   int64_t hidden_size;
   int64_t max_context;
-  TokenId bos_token_id;            // -1: none
+  TokenId bos_token_id;  // -1: none
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass (mtp.*)
   int64_t weight_bytes;
@@ -169,7 +169,7 @@ enum class LogitRows : uint8_t {
 // the cuts change no bit.
 struct StepItem {
   Session* session;
-  std::span<const TokenId> tokens;   // at least one
+  std::span<const TokenId> tokens;  // at least one
   LogitRows rows = LogitRows::kLast;
   std::vector<float>* logits = nullptr;  // resized to rows * V; null with kNone
   // 0: decode rows: tokens that were drawn, or that stand for such; else rows of a prompt of which the request computes
@@ -184,12 +184,12 @@ using AllowedFn = std::function<std::span<const uint32_t>()>;
 // One sequence of Decode.
 struct DecodeItem {
   Session* session = nullptr;
-  Sampler* sampler = nullptr;         // parameters, random state and counts; one per item
-  TokenId first = -1;                 // appended before the first draw
-  int64_t max_tokens = 0;             // draws at most; at least 1
-  std::vector<TokenId> stop_ids = {}; // a draw of one of these ends the item
-  AllowedFn allowed = {};             // empty: always all
-  bool speculate = true;              // false: no drafts
+  Sampler* sampler = nullptr;          // parameters, random state and counts; one per item
+  TokenId first = -1;                  // appended before the first draw
+  int64_t max_tokens = 0;              // draws at most; at least 1
+  std::vector<TokenId> stop_ids = {};  // a draw of one of these ends the item
+  AllowedFn allowed = {};              // empty: always all
+  bool speculate = true;               // false: no drafts
   // called behind the tokens of a step that held drafts; may be empty
   std::function<void(const Verification&)> on_verification = {};
 };

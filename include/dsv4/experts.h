@@ -22,13 +22,13 @@ Status WriteExpertCounts(const std::string& path, const ExpertCounts& counts);
 // Since an engine was loaded; of several ranks, as rank 0 has counted.
 struct ExpertUse {
   int64_t experts = 0, on_host = 0, on_disk = 0;  // of all layers
-  int64_t host_bytes = 0;            // that those on the host take, of all devices together
-  bool counted = false;              // the following are known (EngineOptions::count_experts, or some are on the host)
+  int64_t host_bytes = 0;                         // that those on the host take, of all devices together
+  bool counted = false;  // the following are known (EngineOptions::count_experts, or some are on the host)
   ExpertCounts counts;
   uint64_t chosen = 0, chosen_resident = 0;  // sums over tokens and layers; the second: on the device
   // Of all devices: every expert on the host that a pass needed, once a pass, and those that were copied for prompts.
   double fetched_bytes = 0;
-  int64_t swaps = 0;  // pairs of experts that changed places between host and devices, as they were chosen lately
+  int64_t swaps = 0;        // pairs of experts that changed places between host and devices, as they were chosen lately
   double moved_bytes = 0;   // that were copied over the links for that, both ways; of all devices
   int64_t disk_reads = 0;   // experts of the disk that were brought to a place of the device, as passes needed them
   double disk_bytes = 0;    // of the files, that this took; of all devices

@@ -38,10 +38,10 @@ struct MemoryPlan {
   int64_t exchange_bytes = 0;     // on a GPU: what other ranks write into
   int64_t experts = 0;            // of all layers
   std::vector<int64_t> experts_on_host = {};  // by layer, in the host's memory (docs/offload.md); empty: none
-  int64_t host_expert_bytes = 0;  // that they take there, of all devices together
-  int64_t host_embedding_bytes = 0;  // likewise, the embedding table; 0: it is on the devices
-  double host_bytes_per_token = 0;  // that a token is expected to read there through one device's link
-  int64_t host_available_bytes = 0;  // memory that the machine has free now (0: unknown), or the option's
+  int64_t host_expert_bytes = 0;              // that they take there, of all devices together
+  int64_t host_embedding_bytes = 0;           // likewise, the embedding table; 0: it is on the devices
+  double host_bytes_per_token = 0;            // that a token is expected to read there through one device's link
+  int64_t host_available_bytes = 0;           // memory that the machine has free now (0: unknown), or the option's
   std::vector<int64_t> experts_on_disk = {};  // by layer, on a GPU's machine, whose host has no room for them either
   // What is read from the disk whenever it is needed: these experts, of all devices together; on a CPU, of the files'
   // weights what memory does not hold.
@@ -69,11 +69,11 @@ struct PlannedOp {
 
 // What GPUs with so much memory would hold, with no other program on them: computed from sizes, nothing is measured.
 struct CardPlan {
-  int64_t gigabytes = 0;        // of each, as it is sold
-  int count = 1;                // a rank each
-  bool fits = false;            // all but the routed experts does
-  double resident = 0;          // share of the experts' bytes that the GPUs hold
-  int64_t host_bytes = 0;       // the rest, in the host's memory; of all ranks
+  int64_t gigabytes = 0;   // of each, as it is sold
+  int count = 1;           // a rank each
+  bool fits = false;       // all but the routed experts does
+  double resident = 0;     // share of the experts' bytes that the GPUs hold
+  int64_t host_bytes = 0;  // the rest, in the host's memory; of all ranks
   // of one sequence, experts chosen alike: extrapolated (docs/offload.md); 0: it does not fit
   double tokens_per_s = 0;
 };

@@ -18,9 +18,9 @@ namespace dsv4 {
 struct CpuInfo {
   int num_threads = 0;
   int num_cores = 0;
-  int num_nodes = 0;           // of memory that those cores belong to
+  int num_nodes = 0;  // of memory that those cores belong to
   bool pinned = false;
-  std::string instructions;    // the set that kernels use: "avx2"
+  std::string instructions;  // the set that kernels use: "avx2"
 };
 Result<CpuInfo> DescribeCpu(Engine& engine);
 
@@ -61,14 +61,14 @@ Status AppendCopies(Session& session, std::span<const TokenId> tokens);
 // What a session is going to say, as far as is known.
 struct KnownText {
   const Session* session = nullptr;
-  size_t begin = 0;              // its tokens in front of
-  std::vector<TokenId> tokens;   // these
+  size_t begin = 0;             // its tokens in front of
+  std::vector<TokenId> tokens;  // these
 };
 struct KnownDrafts {
   std::vector<KnownText> texts;
-  double right = 1;     // probability of a token of a draft, where those in front of it are right
-  double repeats = 0;   // of a wrong one: that it repeats the token in front of it, else it is any
-  int64_t tokens = 0;   // of every draft; 0: what the engine's policy takes
+  double right = 1;    // probability of a token of a draft, where those in front of it are right
+  double repeats = 0;  // of a wrong one: that it repeats the token in front of it, else it is any
+  int64_t tokens = 0;  // of every draft; 0: what the engine's policy takes
   uint64_t seed = 1;
 };
 // From now on drafts of `engine` are made as its options say, which takes its time, and then replaced: for figures of

@@ -35,7 +35,7 @@ struct ParsedMessage {
   std::string reasoning_content;
   std::string content;
   std::vector<ToolCall> tool_calls;  // arguments: JSON text of an object; ids are left empty
-  bool cut_off = false;  // the text ended inside a tool call, whose arguments the parser has closed
+  bool cut_off = false;              // the text ended inside a tool call, whose arguments the parser has closed
 };
 
 struct OutputDelta {

@@ -22,8 +22,8 @@ struct SamplingParams {
   float min_p = 0.0f;        // [0, 1]: drop what is less likely than min_p times the most likely
   // > 0: logits of tokens seen (prompt and output) are divided (if positive) or multiplied by it
   float repeat_penalty = 1.0f;
-  float presence_penalty = 0.0f;   // [-2, 2]: subtracted once for a token in the output
-  float frequency_penalty = 0.0f;  // [-2, 2]: subtracted for each time it occurs in the output
+  float presence_penalty = 0.0f;                           // [-2, 2]: subtracted once for a token in the output
+  float frequency_penalty = 0.0f;                          // [-2, 2]: subtracted for each time it occurs in the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // added; -inf bans the token, +inf leaves no other
   // Same seed, parameters and logits: same tokens, on any machine, device and thread count. What output token number n
   // is depends on (logits, parameters, tokens before it, seed, n) alone (docs/numerics.md, 4).

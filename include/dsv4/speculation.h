@@ -28,11 +28,11 @@ struct Verification {
 
 // Of an engine, since it was loaded.
 struct DraftCounts {
-  int64_t steps = 0;          // of decoding, with drafts or without
-  int64_t verifications = 0;  // drafts of a sequence in a step
-  int64_t drafted = 0, accepted = 0;  // tokens
+  int64_t steps = 0;                                                       // of decoding, with drafts or without
+  int64_t verifications = 0;                                               // drafts of a sequence in a step
+  int64_t drafted = 0, accepted = 0;                                       // tokens
   std::array<int64_t, kMaxDraftTokens> drafted_at = {}, accepted_at = {};  // by place in the draft
-  double draft_s = 0, verify_s = 0;   // making drafts; steps that hold some
+  double draft_s = 0, verify_s = 0;                                        // making drafts; steps that hold some
 };
 
 }  // namespace dsv4

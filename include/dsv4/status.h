@@ -47,8 +47,8 @@ inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {      // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design
     if (status_.ok()) status_ = Internal("Result built from an ok Status");
   }
 
@@ -76,10 +76,10 @@ class [[nodiscard]] Result {
 
 }  // namespace dsv4
 
-#define DSV4_RETURN_IF_ERROR(expr)                         \
-  do {                                                     \
-    ::dsv4::Status dsv4_status_ = (expr);                  \
-    if (!dsv4_status_.ok()) return dsv4_status_;           \
+#define DSV4_RETURN_IF_ERROR(expr)               \
+  do {                                           \
+    ::dsv4::Status dsv4_status_ = (expr);        \
+    if (!dsv4_status_.ok()) return dsv4_status_; \
   } while (false)
 
 #define DSV4_CONCAT_INNER_(a, b) a##b

@@ -36,10 +36,14 @@ enum class AmxUse : uint8_t { kOff, kPrefill, kAlways };
 // Bytes of an integer mode; 0 for the others.
 constexpr int IntegerBytes(ActivationDtype a) {
   switch (a) {
-    case ActivationDtype::kInt8: return 1;
-    case ActivationDtype::kInt16: return 2;
-    case ActivationDtype::kInt24: return 3;
-    default: return 0;
+    case ActivationDtype::kInt8:
+      return 1;
+    case ActivationDtype::kInt16:
+      return 2;
+    case ActivationDtype::kInt24:
+      return 3;
+    default:
+      return 0;
   }
 }
 constexpr bool IsInteger(ActivationDtype a) { return IntegerBytes(a) > 0; }

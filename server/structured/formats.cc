@@ -48,14 +48,13 @@ Json CallsFormat(const std::string& begin, const Json& tools, bool parallel, boo
   Json tags = Json::array();
   for (const Json& tool : tools) tags.push_back(CallTag(tool, follow_all || IsStrict(tool)));
   return {{"type", "sequence"},
-          {"elements",
-           Json::array({{{"type", "const_string"}, {"value", begin}},
-                        {{"type", "tags_with_separator"},
-                         {"tags", std::move(tags)},
-                         {"separator", ""},
-                         {"at_least_one", true},
-                         {"stop_after_first", !parallel}},
-                        {{"type", "const_string"}, {"value", kCallsEnd}}})}};
+          {"elements", Json::array({{{"type", "const_string"}, {"value", begin}},
+                                    {{"type", "tags_with_separator"},
+                                     {"tags", std::move(tags)},
+                                     {"separator", ""},
+                                     {"at_least_one", true},
+                                     {"stop_after_first", !parallel}},
+                                    {{"type", "const_string"}, {"value", kCallsEnd}}})}};
 }
 
 }  // namespace dsv4::server

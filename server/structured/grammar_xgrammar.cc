@@ -29,9 +29,9 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kThreads = 1;                          // of one compilation: the caller's, whose budget counts
+constexpr int kThreads = 1;                              // of one compilation: the caller's, whose budget counts
 constexpr int64_t kRuleCacheBytes = int64_t{128} << 20;  // of masks that grammars have in common
-constexpr int64_t kCacheBytes = int64_t{256} << 20;  // of compiled grammars
+constexpr int64_t kCacheBytes = int64_t{256} << 20;      // of compiled grammars
 constexpr size_t kMaxMessage = 500;
 
 std::string Shorten(std::string text) {

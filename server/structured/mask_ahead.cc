@@ -63,8 +63,8 @@ void MaskWorkers::Queue::Add(const std::shared_ptr<MaskAhead::Place>& place) {
 }
 
 // What the tokens lead to. Without a lock: only one worker has a place at a time.
-MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask, Status* error)
-    try {
+MaskAhead::State MaskAhead::Place::Take(const std::vector<TokenId>& more, std::vector<uint32_t>* mask,
+                                        Status* error) try {
   const auto fail = [&](const Status& why) {
     *error = why;
     return State::kFailed;

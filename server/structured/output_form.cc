@@ -140,9 +140,10 @@ OutputForm ReadResponseFormat(const Fields& body) {
     }
   }
   for (OutputForm guide : {ReadGuide(body, "guided_"), [&] {
-         const Json* nested = body.Object("structured_outputs");
-         return nested == nullptr ? OutputForm() : ReadGuide(Fields(*nested, "structured_outputs"), "");
-       }()}) {
+                             const Json* nested = body.Object("structured_outputs");
+                             return nested == nullptr ? OutputForm()
+                                                      : ReadGuide(Fields(*nested, "structured_outputs"), "");
+                           }()}) {
     if (guide.format.is_null()) continue;
     if (!form.format.is_null()) Refuse(guide.param, guide.param + " contradicts " + form.param);
     form = std::move(guide);
@@ -184,8 +185,9 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
   const Json tools = OfNames(all_tools, params->allowed_calls);
   const bool formed = !form.format.is_null();
   if (formed && api.grammars == nullptr) {
-    Refuse(form.param, form.param + " asks for structured output, which this build does not have: XGrammar was not "
-                                    "there when it was built (scripts/setup fetches it)");
+    Refuse(form.param, form.param +
+                           " asks for structured output, which this build does not have: XGrammar was not "
+                           "there when it was built (scripts/setup fetches it)");
   }
   if (api.grammars == nullptr) return {};
   const bool parallel = params->parallel_calls;
@@ -212,8 +214,8 @@ GrammarPlan PlanForm(const Api& api, const OutputForm& form, const Json& all_too
     if (!may_call) return {.formats = {FormatText(form.format, form.param)}, .param = form.param};
     const auto either = [&](bool all) {
       return Json({{"type", "or"},
-                   {"elements", Json::array({form.format, CallsFormat(std::string("\n\n") + kCallsBegin, tools,
-                                                                      parallel, all)})}});
+                   {"elements",
+                    Json::array({form.format, CallsFormat(std::string("\n\n") + kCallsBegin, tools, parallel, all)})}});
     };
     return PlanCalls(either, form.param);
   }

@@ -10,17 +10,34 @@ namespace dsv4::server {
 namespace {
 
 constexpr std::array<std::string_view, 13> kNotEnforced = {
-    "not",           "if",       "then",        "else",        "dependentRequired", "dependentSchemas",
-    "dependencies",  "contains", "minContains", "maxContains", "unevaluatedItems",  "$dynamicRef",
+    "not",          "if",       "then",        "else",        "dependentRequired", "dependentSchemas",
+    "dependencies", "contains", "minContains", "maxContains", "unevaluatedItems",  "$dynamicRef",
     "$recursiveRef"};
 // Where one of these stands, the grammar looks at nothing else.
 constexpr std::array<std::string_view, 6> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 // What narrows a value down.
-constexpr std::array<std::string_view, 22> kNarrowing = {
-    "$ref",          "const",      "enum",             "anyOf",            "oneOf",         "allOf",
-    "properties",    "required",   "patternProperties", "propertyNames",   "minProperties", "maxProperties",
-    "items",         "prefixItems", "minItems",        "maxItems",         "minLength",     "maxLength",
-    "pattern",       "minimum",    "maximum",          "additionalProperties"};
+constexpr std::array<std::string_view, 22> kNarrowing = {"$ref",
+                                                         "const",
+                                                         "enum",
+                                                         "anyOf",
+                                                         "oneOf",
+                                                         "allOf",
+                                                         "properties",
+                                                         "required",
+                                                         "patternProperties",
+                                                         "propertyNames",
+                                                         "minProperties",
+                                                         "maxProperties",
+                                                         "items",
+                                                         "prefixItems",
+                                                         "minItems",
+                                                         "maxItems",
+                                                         "minLength",
+                                                         "maxLength",
+                                                         "pattern",
+                                                         "minimum",
+                                                         "maximum",
+                                                         "additionalProperties"};
 constexpr std::array<std::string_view, 7> kKnownFormats = {"email",    "date",     "time", "date-time",
                                                            "duration", "hostname", "uuid"};
 constexpr double kMaxMultipleOf = 1024;
@@ -101,9 +118,7 @@ void CheckSchema(const Json& schema, const std::string& path) {
                               "\" beside \"" + (schema.contains("pattern") ? "pattern" : "format") + "\"");
     }
   }
-  ForEachInner(schema, path, [](const Json& inner, const std::string& inner_path) {
-    CheckSchema(inner, inner_path);
-  });
+  ForEachInner(schema, path, [](const Json& inner, const std::string& inner_path) { CheckSchema(inner, inner_path); });
 }
 
 Json OpenFreeObjects(Json schema) {

@@ -17,9 +17,9 @@ namespace dsv4::internal {
 
 }  // namespace dsv4::internal
 
-#define DSV4_CHECK(cond, ...)                                                                             \
-  do {                                                                                                    \
-    if (!(cond)) [[unlikely]]                                                                             \
+#define DSV4_CHECK(cond, ...)                                                                                  \
+  do {                                                                                                         \
+    if (!(cond)) [[unlikely]]                                                                                  \
       ::dsv4::internal::CheckFailed(__FILE__, __LINE__, #cond, ::dsv4::StrCat("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
 

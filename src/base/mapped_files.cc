@@ -44,7 +44,8 @@ std::vector<std::string> ChangedMappedFiles() {
 
 MappedFile::MappedFile(std::string path, const uint8_t* data, int64_t size, const FileStamp& stamp)
     : path_(std::move(path)), shown_path_(path_), data_(data), size_(size), stamp_(stamp) {
-  std::replace_if(shown_path_.begin(), shown_path_.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      shown_path_.begin(), shown_path_.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
   const std::lock_guard lock(watched_mutex);
   const auto place = std::find(watched.begin(), watched.end(), nullptr);
   if (place != watched.end()) *place = this;
@@ -60,7 +61,10 @@ MappedFile::~MappedFile() {
 }
 
 FileStamp FileStamp::Of(const struct stat& st) {
-  return {.device = st.st_dev, .inode = st.st_ino, .size = st.st_size, .seconds = st.st_mtim.tv_sec,
+  return {.device = st.st_dev,
+          .inode = st.st_ino,
+          .size = st.st_size,
+          .seconds = st.st_mtim.tv_sec,
           .nanoseconds = st.st_mtim.tv_nsec};
 }
 

@@ -35,8 +35,7 @@ DSV4_HOST_DEVICE double ExpNonPositive(double x) {
   if (x < -708.0) return 0.0;
   const double shifted = Add(Multiply(x, 1.4426950408889634), 0x1.8p52);
   const double n = Add(shifted, -0x1.8p52);
-  const double r = Add(Add(x, -Multiply(n, 6.93147180369123816490e-01)),
-                       -Multiply(n, 1.90821492927058770002e-10));
+  const double r = Add(Add(x, -Multiply(n, 6.93147180369123816490e-01)), -Multiply(n, 1.90821492927058770002e-10));
   double p = 1.0 / 479001600;
   p = Add(Multiply(p, r), 1.0 / 39916800);
   p = Add(Multiply(p, r), 1.0 / 3628800);
@@ -139,9 +138,7 @@ DSV4_HOST_DEVICE bool IsBelowMinP(uint64_t mass, double exponent, float min_p) {
 }
 
 // Whether a token with `before` in front of it is past the cut.
-DSV4_HOST_DEVICE bool ReachesTopP(uint64_t before, double wanted) {
-  return static_cast<double>(before) >= wanted;
-}
+DSV4_HOST_DEVICE bool ReachesTopP(uint64_t before, double wanted) { return static_cast<double>(before) >= wanted; }
 DSV4_HOST_DEVICE double WantedMass(float top_p, uint64_t total) {
   return Multiply(static_cast<double>(top_p), static_cast<double>(total));
 }

@@ -65,11 +65,11 @@ class ThreadPool {
   std::vector<Core> cores_;
   int num_nodes_ = 1;
   Job job_;
-  std::atomic<uint64_t> generation_{0};  // one more for every job
-  std::atomic<int> pending_{0};          // workers that have not finished the present job
+  std::atomic<uint64_t> generation_{0};             // one more for every job
+  std::atomic<int> pending_{0};                     // workers that have not finished the present job
   mutable std::atomic<bool> out_of_memory_{false};  // a part of the present job threw std::bad_alloc
   std::atomic<bool> stop_{false};
-  std::atomic<int> uses_{0};             // PoolUse objects that live
+  std::atomic<int> uses_{0};  // PoolUse objects that live
   std::vector<std::thread> workers_;
 };
 

@@ -24,8 +24,7 @@ struct ClusterBarrier {
   __device__ void ExpectAt(int rank, uint32_t bytes) {
     asm volatile(
         "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
-        "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [at], %2;\n}" ::"r"(
-            SharedAddress(&word)),
+        "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [at], %2;\n}" ::"r"(SharedAddress(&word)),
         "r"(rank), "r"(bytes)
         : "memory");
   }
@@ -41,8 +40,7 @@ __device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t ra
 // Counts 16 bytes at `barrier`, which lies in the same block as `address`.
 __device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-          address),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
@@ -51,10 +49,9 @@ __device__ __forceinline__ void StoreToCluster(uint32_t address, float4 v, uint3
 __device__ __forceinline__ void Send(const void* to, uint4 message, ClusterBarrier& barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 at, bar;\nmapa.shared::cluster.u32 at, %0, %6;\nmapa.shared::cluster.u32 bar, %1, %6;\n"
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [at], {%2, %3, %4, %5}, [bar];\n}" ::
-          "r"(SharedAddress(to)),
-      "r"(SharedAddress(&barrier.word)), "r"(message.x), "r"(message.y), "r"(message.z), "r"(message.w),
-      "r"(rank)
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [at], {%2, %3, %4, %5}, [bar];\n}" ::"r"(
+          SharedAddress(to)),
+      "r"(SharedAddress(&barrier.word)), "r"(message.x), "r"(message.y), "r"(message.z), "r"(message.w), "r"(rank)
       : "memory");
 }
 

@@ -254,7 +254,7 @@ class CudaDevice : public Device {
     cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
     if (made == cudaSuccess) made = cudaGraphUpload(exec, stream_);  // takes its memory now, not at the first launch
-    if (made == cudaErrorMemoryAllocation) {  // an answer, not a failure of the GPU
+    if (made == cudaErrorMemoryAllocation) {                         // an answer, not a failure of the GPU
       if (exec != nullptr) cudaGraphExecDestroy(exec);
       cudaGetLastError();
       return nullptr;
@@ -295,7 +295,11 @@ class CudaDevice : public Device {
       // NaNs, should an op use what it did not write. (Some load ahead what they then do not use.)
       Ok(cudaMemsetAsync(scratch_, 0xFF, kGpuScratchBytes, stream_), "scratch space");
     }
-    return {.pool = pool, .device = DeviceKind::kCuda, .gpu = gpu_, .stream = stream_, .faults = &faults_,
+    return {.pool = pool,
+            .device = DeviceKind::kCuda,
+            .gpu = gpu_,
+            .stream = stream_,
+            .faults = &faults_,
             .scratch = {static_cast<uint8_t*>(scratch_), kGpuScratchBytes}};
   }
 
@@ -413,8 +417,8 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(const std::string& name) {
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess) {
     cudaGetLastError();
-    return Unsupported(StrCat("device '", name, "': no usable NVIDIA driver (", cudaGetErrorString(found),
-                              "); use --device cpu"));
+    return Unsupported(
+        StrCat("device '", name, "': no usable NVIDIA driver (", cudaGetErrorString(found), "); use --device cpu"));
   }
   if (index >= count) {
     return Unsupported(StrCat("device '", name, "': this machine has ", count, " NVIDIA GPU", count == 1 ? "" : "s",

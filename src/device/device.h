@@ -29,13 +29,13 @@ class Device {
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
-  virtual std::string name() const = 0;          // "NVIDIA H200, 132 SMs"
-  virtual int index() const { return 0; }        // among the GPUs of the machine
+  virtual std::string name() const = 0;    // "NVIDIA H200, 132 SMs"
+  virtual int index() const { return 0; }  // among the GPUs of the machine
   // Every thread that is to queue kernels (ops) on a device other than the first, or after it has used another, calls
   // this before it does. The calls below need no such thing.
   virtual void Bind() const {}
-  virtual int64_t free_bytes() const = 0;        // 0: unknown
-  virtual int64_t scratch_bytes() const = 0;     // that the first Context() will take for ops
+  virtual int64_t free_bytes() const = 0;     // 0: unknown
+  virtual int64_t scratch_bytes() const = 0;  // that the first Context() will take for ops
 
   // At least 256-byte aligned; null when there is no room. Free waits for queued work.
   virtual void* Allocate(int64_t bytes) = 0;

@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     return WordPairs{a, b, a < n, b < n};
   };
   const auto element = [](const WordPairs& pairs, int c) { return c < 2 ? pairs.first + c : pairs.second + c - 2; };
-  const auto load = [&](const WordPairs& pairs, float (&v)[4]) {
+  const auto load = [&](const WordPairs& pairs, float(&v)[4]) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) v[c] = element(pairs, c) < n ? x[element(pairs, c)] : 0.0f;
   };

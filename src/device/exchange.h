@@ -40,8 +40,8 @@ struct ExchangeOptions {
   // GPUs: float32 values of a rank that its peers have room for as words (kEvents: as copies), and as arrays; larger
   // payloads go in pieces.
   int64_t elements = 0, bulk = 0;
-  uint32_t first = 0;     // exchanges that count as done: tests begin near the largest tags
-  std::string rank_name = "rank";                    // "GPU" makes "GPU 1 sent nothing to GPU 0"
+  uint32_t first = 0;              // exchanges that count as done: tests begin near the largest tags
+  std::string rank_name = "rank";  // "GPU" makes "GPU 1 sent nothing to GPU 0"
   std::function<std::string(int64_t site)> site_name;  // "layer 17, experts"; none: "exchange 34"
 };
 
@@ -54,8 +54,8 @@ struct ExchangeFailure {
 
 // In a GPU's memory; its rank's kernels read it, so that no recording holds what changes.
 struct ExchangeState {
-  uint32_t base = 0;    // exchanges of the passes before this one
-  uint32_t failed = 0;  // not 0: nobody waits any more
+  uint32_t base = 0;        // exchanges of the passes before this one
+  uint32_t failed = 0;      // not 0: nobody waits any more
   uint64_t timeout_ns = 0;  // 0: for ever
 };
 
@@ -66,10 +66,10 @@ struct ExchangeState {
 struct ExchangeMemory {
   std::array<uint64_t*, kMaxRanks> words = {};
   std::array<uint8_t*, kMaxRanks> bulk = {};
-  ExchangeState* state = nullptr;   // this rank's
-  uint64_t* report = nullptr;       // on the host, mapped: [4] rank + 1, peer, site, tag of the first failure
-  int64_t elements = 0;             // a multiple of 4
-  int64_t bulk_floats = 0;          // a multiple of kBulkChunk; 0: not kWords
+  ExchangeState* state = nullptr;  // this rank's
+  uint64_t* report = nullptr;      // on the host, mapped: [4] rank + 1, peer, site, tag of the first failure
+  int64_t elements = 0;            // a multiple of 4
+  int64_t bulk_floats = 0;         // a multiple of kBulkChunk; 0: not kWords
 };
 
 inline constexpr int64_t kBulkChunk = 4096;
@@ -85,7 +85,7 @@ struct RankView {
   int count = 1;  // 1, 2, 4 or 8
   ExchangeTransport transport = ExchangeTransport::kHost;
   Exchange* exchange = nullptr;  // null: the ranks are described only
-  ExchangeMemory memory = {};  // GPUs
+  ExchangeMemory memory = {};    // GPUs
 };
 
 class Exchange {
@@ -137,10 +137,10 @@ class Exchange {
   ExchangeOptions options_;
   std::mutex mutex_;
   std::condition_variable all_here_;
-  std::array<uint64_t, kMaxRanks> arrived_ = {};               // how many rendezvous each rank has come to
-  std::array<std::array<int64_t, kMaxRanks>, 2> sites_ = {};   // of the last two
+  std::array<uint64_t, kMaxRanks> arrived_ = {};              // how many rendezvous each rank has come to
+  std::array<std::array<int64_t, kMaxRanks>, 2> sites_ = {};  // of the last two
   std::array<void*, kMaxRanks> shown_ = {};
-  std::array<bool, kMaxRanks> inside_ = {};                    // between Meet and Leave
+  std::array<bool, kMaxRanks> inside_ = {};  // between Meet and Leave
   std::optional<Status> failure_;
 };
 

@@ -24,7 +24,11 @@ struct BulkArray {
   // Shares of ShareOf(units, r, count, grain) units of `unit` floats.
   static BulkArray Of(const float* own, float* all, int64_t units, int count, int64_t grain, int64_t unit,
                       int64_t columns = 1) {
-    BulkArray a = {.own = own, .all = all, .begin = {}, .stride = units * unit, .columns = static_cast<int>(columns),
+    BulkArray a = {.own = own,
+                   .all = all,
+                   .begin = {},
+                   .stride = units * unit,
+                   .columns = static_cast<int>(columns),
                    .fours = (reinterpret_cast<uintptr_t>(own) | reinterpret_cast<uintptr_t>(all)) % 16 == 0};
     for (int r = 0; r < count; ++r) a.begin[r + 1] = ShareOf(units, r, count, grain).end * unit;
     return a;

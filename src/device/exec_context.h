@@ -31,7 +31,7 @@ struct Scratch {
 // What a GPU is, as far as kernels are chosen by it. Nothing is asked of the machine here: a plan can be made for a GPU
 // that is described but not there.
 struct GpuInfo {
-  int arch = 0;              // 10 x compute capability: 90 is 9.0 (Hopper); 0: not a GPU
+  int arch = 0;  // 10 x compute capability: 90 is 9.0 (Hopper); 0: not a GPU
   int multiprocessors = 0;
   int64_t shared_bytes = 0;  // of a block, the most it may ask for
   int cluster_blocks = 0;    // of the largest cluster, up to 16, whose blocks have a multiprocessor each
@@ -40,18 +40,18 @@ struct GpuInfo {
 };
 
 struct ExecContext {
-  ThreadPool* pool = nullptr;   // CPU workers; null runs on the calling thread
-  bool reference_ops = false;   // choose the reference implementation of every op
-  bool tiles = false;           // kCpu: matrix products on AMX tiles, which the machine must have
-  OpTrace* trace = nullptr;     // CPU: takes the time of every op (op_trace.h)
+  ThreadPool* pool = nullptr;  // CPU workers; null runs on the calling thread
+  bool reference_ops = false;  // choose the reference implementation of every op
+  bool tiles = false;          // kCpu: matrix products on AMX tiles, which the machine must have
+  OpTrace* trace = nullptr;    // CPU: takes the time of every op (op_trace.h)
   DeviceKind device = DeviceKind::kCpu;
-  GpuInfo gpu = {};             // kCuda
-  void* stream = nullptr;       // kCuda: the cudaStream_t that ops are queued on
-  FaultLog* faults = nullptr;   // kCuda: where launches that fail are noted (fault_log.h)
-  Scratch scratch = {};         // kCuda
-  bool f32_inputs = false;      // kCuda: inputs of matrix products as float32, not rounded to BF16
+  GpuInfo gpu = {};            // kCuda
+  void* stream = nullptr;      // kCuda: the cudaStream_t that ops are queued on
+  FaultLog* faults = nullptr;  // kCuda: where launches that fail are noted (fault_log.h)
+  Scratch scratch = {};        // kCuda
+  bool f32_inputs = false;     // kCuda: inputs of matrix products as float32, not rounded to BF16
   Regime regime = Regime::kDecode;
-  bool overlap = true;          // kCuda: a kernel may start before the one in front of it ends (programmatic launch)
+  bool overlap = true;  // kCuda: a kernel may start before the one in front of it ends (programmatic launch)
   const RankView* ranks = nullptr;  // of several that run one model together (exchange.h); null: one
 };
 

@@ -51,7 +51,9 @@ void DecodeSteps::PlaceRows(std::span<const Draw> draws) {
 void DecodeSteps::DrawAll() {
   Sample(runner_.context(),
          {.logits = logits_, .rows = reinterpret_cast<SampleRow*>(rows_.data()), .tokens = sampled_});
-  Advance(runner_.context(), {.sampled = sampled_, .tokens = view_.tokens, .positions = view_.positions,
+  Advance(runner_.context(), {.sampled = sampled_,
+                              .tokens = view_.tokens,
+                              .positions = view_.positions,
                               .sequences = const_cast<SequenceView*>(view_.sequences)});
 }
 

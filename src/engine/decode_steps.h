@@ -86,7 +86,7 @@ class DecodeSteps {
   int64_t num_masks_ = 0;
 
   SamplerTables tables_;
-  DeviceBuffer rows_, tokens_, masks_;  // each for kMaxSequences: SampleRow, token, ids that are allowed
+  DeviceBuffer rows_, tokens_, masks_;    // each for kMaxSequences: SampleRow, token, ids that are allowed
   std::array<StagingBuffer, 2> arrived_;  // tokens of the last two steps
   std::array<int64_t, 2> marks_ = {};
   StagingBuffer staged_masks_;

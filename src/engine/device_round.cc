@@ -93,7 +93,8 @@ Status DeviceRound::DrawRows(int64_t first, int64_t count) {
   auto* rows = reinterpret_cast<SampleRow*>(device_rows_.data()) + first;
   auto* tokens = reinterpret_cast<int32_t*>(device_tokens_.data()) + first;
   device().Upload(rows, rows_.data() + first, count * kSampleRowBytes);
-  Sample(ranks_.leader().context(), {.logits = ranks_.leader().Logits(first + count).Rows(first, count), .rows = rows,
+  Sample(ranks_.leader().context(), {.logits = ranks_.leader().Logits(first + count).Rows(first, count),
+                                     .rows = rows,
                                      .tokens = {tokens, DType::kI32, {count}}});
   device().DownloadLater(staged_tokens_.data() + first * 4, tokens, count * 4);
   return device().Wait(device().Mark());
@@ -130,8 +131,8 @@ Result<SampledToken> DeviceRound::Draw(size_t i, size_t row) {
   const int64_t at = step_.sequences[i].begin + static_cast<int64_t>(row);
   if (row > 0 && s.item->allowed) {
     PlaceMask(i);
-    rows_[static_cast<size_t>(at)].allowed =
-        reinterpret_cast<const uint32_t*>(device_masks_.data()) + static_cast<int64_t>(i) * mask_words();
+    rows_[static_cast<size_t>(at)].allowed = reinterpret_cast<const uint32_t*>(device_masks_.data()) +
+                                             static_cast<int64_t>(i) * mask_words();
     if (!DrawRows(at, 1).ok()) return ranks_.status();
   }
   const SampledToken token{.id = reinterpret_cast<const int32_t*>(staged_tokens_.data())[at]};

@@ -21,7 +21,9 @@ void QueueDraftPlaces(Runner& runner, const StepView& view, SampleRow* rows, con
     const Tensor drawn = every_token.Rows(place * s, s);
     const Tensor logits = runner.QueueDraft(view, place, every_confidence.Rows(place * s, s));
     Sample(runner.context(), {.logits = logits, .rows = rows, .tokens = drawn});
-    Advance(runner.context(), {.sampled = drawn, .tokens = view.tokens, .positions = view.positions,
+    Advance(runner.context(), {.sampled = drawn,
+                               .tokens = view.tokens,
+                               .positions = view.positions,
                                .sequences = const_cast<SequenceView*>(view.sequences)});
   }
 }

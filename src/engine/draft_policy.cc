@@ -49,8 +49,8 @@ double DraftPolicy::Expect(int64_t rows, int64_t sequences) const {
   if (drafted == 0) return plain * (1 + kOfARow * more(rows - sequences, sequences));
   const double least = std::max(drafted, plain);  // narrower than what has had drafts, it takes that at least
   if (rows <= widest || widest <= sequences) return least;
-  return std::max(least, drafted_.Expect(widest) + kOfARow * (drafted_.Expect(widest) - plain) *
-                                                       more(rows - widest, widest - sequences));
+  return std::max(least, drafted_.Expect(widest) +
+                             kOfARow * (drafted_.Expect(widest) - plain) * more(rows - widest, widest - sequences));
 }
 
 size_t DraftPolicy::SizeOf(int64_t sequences) {

@@ -92,7 +92,7 @@ class DraftPolicy {
 
   float threshold_;
   StepTimes plain_, drafted_;
-  double place_seconds_ = 0;  // of a token of every draft
+  double place_seconds_ = 0;     // of a token of every draft
   std::array<Trial, 8> trials_;  // by the logarithm of the number of sequences
   std::array<Place, kMaxDraftTokens> places_;
   int64_t refused_ = 0;

@@ -87,7 +87,8 @@ Status DraftedLoop::SetUp(Drafter& drafter) {
     caches_.push_back(&l.session->caches());
     const Drafter::Known known = drafter.KnownOf(*l.session);
     const auto skip = static_cast<size_t>(std::clamp<int64_t>(start - known.from, 0, std::ssize(known.tokens)));
-    sequences.push_back({.sampler = l.sampler, .known = known.tokens.subspan(skip),
+    sequences.push_back({.sampler = l.sampler,
+                         .known = known.tokens.subspan(skip),
                          .known_from = known.from + static_cast<int64_t>(skip)});
   }
   return steps_.Begin(step_, caches_, sequences);

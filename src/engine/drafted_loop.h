@@ -43,8 +43,8 @@ class RankDraftedSteps {
 class DraftedLoop {
  public:
   // A draft of live[i] that was verified: what stood in front of it, its tokens, how many were accepted.
-  using VerifiedFn =
-      std::function<void(size_t i, int64_t position, std::span<const TokenId> proposed, int64_t accepted)>;
+  using VerifiedFn = std::function<void(size_t i, int64_t position, std::span<const TokenId> proposed,
+                                        int64_t accepted)>;
   // Behind every round's tokens: what it took, and whether it did what a repeated one does not. True: the loop ends
   // behind the round that is queued by then.
   using RoundFn = std::function<bool(double seconds, bool was_first)>;

@@ -123,14 +123,22 @@ void DraftedSteps::Run() {
   ExecContext& ctx = runner_.context();
   if (runner_.model().draft().module != DraftModule::kNone)
     QueueDraftPlaces(runner_, draft_view_, draft_rows(), drafted_, confidence_);
-  PlaceDrafts(ctx, {.drafted = drafted_, .positions = view_.positions,
-                    .known = reinterpret_cast<const KnownDraft*>(known_.data()), .tokens = view_.tokens});
+  PlaceDrafts(ctx, {.drafted = drafted_,
+                    .positions = view_.positions,
+                    .known = reinterpret_cast<const KnownDraft*>(known_.data()),
+                    .tokens = view_.tokens});
   runner_.Queue(view_, {});
   Sample(ctx, {.logits = runner_.Logits(view_.num_tokens()), .rows = rows(), .tokens = sampled_});
-  AcceptDrafts(ctx, {.rows_each = rows_each_, .sampled = sampled_, .tokens = view_.tokens, .positions = view_.positions,
-                     .sequences = const_cast<SequenceView*>(view_.sequences), .rows = rows(),
-                     .draft_tokens = draft_view_.tokens, .draft_positions = draft_view_.positions,
-                     .draft_sequences = const_cast<SequenceView*>(draft_view_.sequences), .draft_rows = draft_rows(),
+  AcceptDrafts(ctx, {.rows_each = rows_each_,
+                     .sampled = sampled_,
+                     .tokens = view_.tokens,
+                     .positions = view_.positions,
+                     .sequences = const_cast<SequenceView*>(view_.sequences),
+                     .rows = rows(),
+                     .draft_tokens = draft_view_.tokens,
+                     .draft_positions = draft_view_.positions,
+                     .draft_sequences = const_cast<SequenceView*>(draft_view_.sequences),
+                     .draft_rows = draft_rows(),
                      .results = results_});
 }
 

@@ -72,10 +72,10 @@ class DraftedSteps {
   StepView view_, draft_view_;  // the step that verifies; one row a sequence, which drafts begin with
   Tensor sampled_, drafted_, confidence_, results_;
 
-  DeviceBuffer rows_;        // SampleRow: of the step, of drafts
-  DeviceBuffer draft_step_;  // draft_view_'s arrays
-  DeviceBuffer out_;         // what the tensors above lie in
-  DeviceBuffer known_;       // KnownDraft of every sequence, then their tokens
+  DeviceBuffer rows_;                     // SampleRow: of the step, of drafts
+  DeviceBuffer draft_step_;               // draft_view_'s arrays
+  DeviceBuffer out_;                      // what the tensors above lie in
+  DeviceBuffer known_;                    // KnownDraft of every sequence, then their tokens
   std::array<StagingBuffer, 2> arrived_;  // results of the last two rounds
   std::array<int64_t, 2> marks_ = {};
 };

@@ -19,12 +19,12 @@ struct Draft {
   const SessionImpl* session = nullptr;
   SamplerImpl* sampler = nullptr;  // as it was once Propose returns; null: not ours
   TokenId next = -1;
-  int64_t most = 0;  // tokens wanted; 0: none
+  int64_t most = 0;     // tokens wanted; 0: none
   int64_t longest = 0;  // the most that drafts have: passes may be made for so many, as those repeat
 
-  std::vector<TokenId> tokens;      // out: `most` at most
-  std::vector<float> confidence;    // out, of each of them: probability that it is accepted when those before it are
-  int64_t match = 0;                // the drafter's own: what its guess rests on
+  std::vector<TokenId> tokens;    // out: `most` at most
+  std::vector<float> confidence;  // out, of each of them: probability that it is accepted when those before it are
+  int64_t match = 0;              // the drafter's own: what its guess rests on
 
   void Shorten(size_t to) {
     tokens.resize(std::min(tokens.size(), to));
@@ -36,7 +36,7 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  virtual int64_t max_tokens() const = 0;  // of a draft, unless the caller asks for a number
+  virtual int64_t max_tokens() const = 0;         // of a draft, unless the caller asks for a number
   virtual bool is_free() const { return false; }  // Propose takes no time of the model's device
   // Fills the drafts, which come without tokens.
   virtual Status Propose(std::span<Draft> drafts) = 0;

@@ -43,8 +43,12 @@ std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::
 }  // namespace
 
 EngineImpl::EngineImpl(const Loaded& loaded, const EngineOptions& options)
-    : options_(WithoutCalls(options)), info_(loaded.info), kv_layout_(loaded.models.front()->kv_layout()),
-      prefill_chunk_(PrefillChunk(options)), places_(loaded.places), drafting_(options) {}
+    : options_(WithoutCalls(options)),
+      info_(loaded.info),
+      kv_layout_(loaded.models.front()->kv_layout()),
+      prefill_chunk_(PrefillChunk(options)),
+      places_(loaded.places),
+      drafting_(options) {}
 
 EngineImpl::~EngineImpl() { CloseDevices({}); }
 
@@ -124,7 +128,10 @@ Status EngineImpl::TakeParts(std::span<const StepItem> items) {
                                     item.prompt_tokens,
                                     "; name all tokens that the request computes, or 0 for decode rows"));
     }
-    parts.push_back({.session = session, .tokens = item.tokens, .rows = item.rows, .logits = nullptr,
+    parts.push_back({.session = session,
+                     .tokens = item.tokens,
+                     .rows = item.rows,
+                     .logits = nullptr,
                      .regime = runner().regimes().Of(item.prompt_tokens)});
   }
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -222,8 +229,8 @@ Status EngineImpl::RunPass(int64_t budget) {
     room -= AddToStep(part, std::max<int64_t>(room - waiting, 1));
   }
 
-  DSV4_RETURN_IF_ERROR(ranks_->Forward(step_, regime, step_caches_,
-                                       [this](int64_t first, int64_t count) { TakeRows(first, count); }));
+  DSV4_RETURN_IF_ERROR(
+      ranks_->Forward(step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); }));
   if (options_.check_ranks) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
   if (!runner().device().Synchronize().ok()) return health();  // it names the rank
   for (Part& part : parts) {

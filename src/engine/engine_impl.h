@@ -119,10 +119,10 @@ class EngineImpl : public Engine {
   Result<std::string> MakeFingerprint();
   Result<uint64_t> ProbeDigest();
 
-  const EngineOptions options_;             // without what is called while loading
+  const EngineOptions options_;  // without what is called while loading
   // outlives what is in the device's memory. Null, as ranks_: there is no device
   std::shared_ptr<SequenceMemory> memory_;
-  Status closed_;                           // why there is none
+  Status closed_;  // why there is none
   ModelInfo info_;
   KvLayout kv_layout_;
   std::string fingerprint_;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
@@ -136,7 +136,7 @@ class EngineImpl : public Engine {
   Drafting drafting_;
   Repicker repicker_;
   dsv4::Step step_;
-  std::vector<Part> parts_;  // of the step that runs; kept, as step_ is, so that a step allocates nothing
+  std::vector<Part> parts_;               // of the step that runs; kept, as step_ is, so that a step allocates nothing
   std::vector<RankCaches*> step_caches_;  // of step_'s sequences
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUsualKvRoom = int64_t{2} << 30;
 constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a program takes beside pinned memory
-constexpr int kMostRounds = 8;                  // moving experts takes buffers on the device, too
+constexpr int kMostRounds = 8;                       // moving experts takes buffers on the device, too
 
 // Empty where no file was named.
 Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const ModelFacts& facts) {
@@ -93,7 +93,8 @@ Status CheckHost(const MemoryPlan& p, DeviceKind device) {
       StrCat("weights that do not fit ", p.device, " take ", p.host_expert_bytes + p.host_embedding_bytes,
              " bytes of the host's memory, with buffers and the program ", needed, "; ", p.host_available_bytes,
              " are available; close other programs, raise --host-memory where it is given, use more GPUs, leave less "
-             "free for KV (--kv-room)", or_else));
+             "free for KV (--kv-room)",
+             or_else));
 }
 
 }  // namespace dsv4

@@ -11,7 +11,9 @@ Status HostRound::Run(std::span<const RoundSequence> sequences) {
   logits_.resize(std::max(logits_.size(), sequences.size()));
   step_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    step_.push_back({.session = sequences[i].item->session, .tokens = sequences[i].tokens, .rows = LogitRows::kAll,
+    step_.push_back({.session = sequences[i].item->session,
+                     .tokens = sequences[i].tokens,
+                     .rows = LogitRows::kAll,
                      .logits = &logits_[i]});
   }
   engine_.KeepDrafts(keeps_drafts_);

@@ -7,8 +7,10 @@ namespace dsv4 {
 std::vector<LiveItem> LiveItemsOf(std::span<const DecodeItem> items) {
   std::vector<LiveItem> live;
   for (size_t i = 0; i < items.size(); ++i) {
-    live.push_back({.item = i, .session = dynamic_cast<SessionImpl*>(items[i].session),
-                    .sampler = dynamic_cast<SamplerImpl*>(items[i].sampler), .next = items[i].first});
+    live.push_back({.item = i,
+                    .session = dynamic_cast<SessionImpl*>(items[i].session),
+                    .sampler = dynamic_cast<SamplerImpl*>(items[i].sampler),
+                    .next = items[i].first});
   }
   return live;
 }

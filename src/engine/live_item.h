@@ -13,10 +13,10 @@
 namespace dsv4 {
 
 struct LiveItem {
-  size_t item;             // its number among the items
-  SessionImpl* session;    // null: not ours
-  SamplerImpl* sampler;    // null: not ours
-  TokenId next;            // drawn, not yet appended
+  size_t item;           // its number among the items
+  SessionImpl* session;  // null: not ours
+  SamplerImpl* sampler;  // null: not ours
+  TokenId next;          // drawn, not yet appended
   int64_t drawn = 0;
   bool ended = false;
 };

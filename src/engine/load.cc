@@ -20,10 +20,15 @@ namespace {
 ModelInfo InfoOf(const ModelFacts& facts, const EngineOptions& options, int count) {
   const int64_t limit = options.max_context > 0 ? options.max_context : facts.max_positions;
   const KvLayout kv = MakeKvLayout(facts.kv);
-  return {.vocab_size = facts.vocab_size, .num_layers = facts.num_layers, .hidden_size = facts.hidden_size,
-          .max_context = std::min(limit, facts.max_positions), .bos_token_id = facts.bos_token_id,
-          .eos_token_ids = facts.eos_token_ids, .unused_tensors = facts.unused_tensors,
-          .weight_bytes = facts.weight_bytes, .kv_fixed_bytes = count * kv.fixed_bytes,
+  return {.vocab_size = facts.vocab_size,
+          .num_layers = facts.num_layers,
+          .hidden_size = facts.hidden_size,
+          .max_context = std::min(limit, facts.max_positions),
+          .bos_token_id = facts.bos_token_id,
+          .eos_token_ids = facts.eos_token_ids,
+          .unused_tensors = facts.unused_tensors,
+          .weight_bytes = facts.weight_bytes,
+          .kv_fixed_bytes = count * kv.fixed_bytes,
           .kv_bytes_per_token = static_cast<double>(count * kv.page_bytes) / static_cast<double>(kv.page_tokens)};
 }
 
@@ -46,7 +51,8 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
   if (options.rank_invariant && !plan.experts_on_host.empty()) {
-    return Unsupported(StrCat("the model's experts do not all fit ", plan.device, ", and those of the host's memory do "
+    return Unsupported(StrCat("the model's experts do not all fit ", plan.device,
+                              ", and those of the host's memory do "
                               "not come in slices; use more GPUs, or leave --rank-invariant out"));
   }
   if (device.kind() == DeviceKind::kCpu && options.synthetic.shape.empty()) return {};

@@ -57,7 +57,11 @@ Result<std::vector<OpTime>> TraceOps(Engine& engine, const std::function<Status(
   DSV4_RETURN_IF_ERROR(status);
   std::vector<OpTime> times;
   for (const OpTrace::Row& row : trace.rows()) {
-    times.push_back({.op = row.op, .detail = row.detail, .calls = row.calls, .seconds = row.seconds, .bytes = row.bytes,
+    times.push_back({.op = row.op,
+                     .detail = row.detail,
+                     .calls = row.calls,
+                     .seconds = row.seconds,
+                     .bytes = row.bytes,
                      .products = row.products});
   }
   return times;
@@ -123,7 +127,9 @@ Result<LinearTime> MeasureLinear(Engine& engine, const std::string& format, cons
     if (i > 0) times.push_back(SecondsSince(call));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
-  return LinearTime{.rows = w.rows, .seconds = times[times.size() / 2], .bytes = static_cast<double>(FileBytes(w)),
+  return LinearTime{.rows = w.rows,
+                    .seconds = times[times.size() / 2],
+                    .bytes = static_cast<double>(FileBytes(w)),
                     .products = static_cast<double>(num_tokens * w.rows * w.cols)};
 }
 

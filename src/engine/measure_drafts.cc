@@ -31,8 +31,8 @@ Status DecodeSome(Engine& engine, Session& session, bool speculate, int64_t toke
   DSV4_RETURN_IF_ERROR(session.Append(kText, LogitRows::kNone, nullptr));
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                         Sampler::Create({.temperature = 0}, engine.info().vocab_size));
-  const DecodeItem item{.session = &session, .sampler = sampler.get(), .first = 0, .max_tokens = tokens,
-                        .speculate = speculate};
+  const DecodeItem item{
+      .session = &session, .sampler = sampler.get(), .first = 0, .max_tokens = tokens, .speculate = speculate};
   return engine.Decode({&item, 1}, [](size_t, const SampledToken&) { return true; });
 }
 
@@ -46,8 +46,7 @@ Status DecodeEachWay(Engine& engine, int64_t* most_drafts) {
   *most_drafts = most;
   DSV4_RETURN_IF_ERROR(plain);
   for (int64_t drafts = 1; drafts <= most; ++drafts) {
-    for (int run = 0; run < kRuns; ++run)
-      DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
+    for (int run = 0; run < kRuns; ++run) DSV4_RETURN_IF_ERROR(DecodeSome(engine, *session, true, drafts + 1));
   }
   return {};
 }

@@ -59,8 +59,7 @@ KvBytes KvFootprint(const KvSpec& spec) {
   const KvLayout layout = MakeKvLayout(spec);
   int64_t rows_bytes = 0;  // of a page, without its alignment
   for (const LayerLayout& layer : layout.layers) {
-    for (const CompressorLayout& c : {layer.main, layer.index})
-      rows_bytes += c.rows_per_page * c.row.row_bytes();
+    for (const CompressorLayout& c : {layer.main, layer.index}) rows_bytes += c.rows_per_page * c.row.row_bytes();
   }
   return {static_cast<double>(rows_bytes) / static_cast<double>(layout.page_tokens), layout.fixed_bytes};
 }

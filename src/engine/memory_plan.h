@@ -28,11 +28,11 @@ struct PlanInputs {
   int64_t widened_bytes = 0;
   int64_t activation_bytes = 0;
   int64_t scratch_bytes = 0;
-  int64_t loading_bytes = 0;       // beside the weights, before there are activations
+  int64_t loading_bytes = 0;    // beside the weights, before there are activations
   int64_t available_bytes = 0;  // 0: unknown, then everything fits
   int64_t max_context = 0;      // the model's or the user's limit
   int64_t exchange_bytes = 0;
-  int kv_copies = 1;            // ranks in the same memory, each with all rows
+  int kv_copies = 1;  // ranks in the same memory, each with all rows
 };
 MemoryPlan MakeMemoryPlan(const PlanInputs& inputs);
 

@@ -20,12 +20,14 @@ float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 ModelDrafter::ModelDrafter(Ranks& ranks, const DraftFacts& facts, int64_t vocab_size)
-    : ranks_(ranks), greedy_({.temperature = 0}, vocab_size, 0), facts_(facts), vocab_size_(vocab_size),
+    : ranks_(ranks),
+      greedy_({.temperature = 0}, vocab_size, 0),
+      facts_(facts),
+      vocab_size_(vocab_size),
       most_(std::min(facts.most, kMaxDraftTokens)),
       default_tokens_(facts.module == DraftModule::kMtp ? std::min(kMtpTokens, most_) : most_) {
   const bool on_device = !ranks.leader().on_host() && vocab_size <= kMaxSampleVocab;
-  for (int r = 0; on_device && r < ranks.count(); ++r)
-    chains_.push_back(std::make_unique<DraftChain>(ranks.runner(r)));
+  for (int r = 0; on_device && r < ranks.count(); ++r) chains_.push_back(std::make_unique<DraftChain>(ranks.runner(r)));
 }
 
 Status ModelDrafter::Propose(std::span<Draft> drafts) {
@@ -82,8 +84,7 @@ Status ModelDrafter::DraftPlace(int64_t place) {
   MakeStep(place);
   DSV4_RETURN_IF_ERROR(ranks_.Draft(step_, place, caches_, &logits_, &confidence_));
   const auto v = static_cast<size_t>(vocab_size_);
-  for (size_t s = 0; s < rows_.size(); ++s)
-    Take(rows_[s], place, std::span(logits_).subspan(s * v, v), confidence_[s]);
+  for (size_t s = 0; s < rows_.size(); ++s) Take(rows_[s], place, std::span(logits_).subspan(s * v, v), confidence_[s]);
   return {};
 }
 
@@ -110,8 +111,8 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));
   const auto records = [](const auto& each) { return each->RecordsNext(); };
   was_first_ = was_first_ || std::any_of(chains_.begin(), chains_.end(), records);
-  DSV4_RETURN_IF_ERROR(ranks_.PrepareTogether([&](int r) { return chain(r).RecordsNext(); },
-                                              [&](int r) { chain(r).Prepare(); }));
+  DSV4_RETURN_IF_ERROR(
+      ranks_.PrepareTogether([&](int r) { return chain(r).RecordsNext(); }, [&](int r) { chain(r).Prepare(); }));
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
   for (int64_t place = 0; place < places; ++place) {
     for (size_t s = 0; s < rows_.size(); ++s) {
@@ -126,8 +127,7 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
 
 bool ModelDrafter::Foresees(int64_t tokens, std::vector<float>* confidence) const {
   if (facts_.module != DraftModule::kMtp || tokens > most_) return false;
-  for (int64_t place = 0; place < tokens; ++place)
-    confidence->push_back(shares_[static_cast<size_t>(place)].accepted);
+  for (int64_t place = 0; place < tokens; ++place) confidence->push_back(shares_[static_cast<size_t>(place)].accepted);
   return true;
 }
 

@@ -32,9 +32,9 @@ class ModelDrafter : public Drafter {
   struct Row {
     Draft* draft;
     SamplerImpl* sampler;
-    size_t num_seen;      // by it, before
-    TokenId last;         // what the next pass reads
-    bool ended = false;   // nothing can be drawn from here on
+    size_t num_seen;     // by it, before
+    TokenId last;        // what the next pass reads
+    bool ended = false;  // nothing can be drawn from here on
   };
 
   Status ProposeSome(std::span<Draft* const> drafts);

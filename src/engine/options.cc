@@ -109,8 +109,8 @@ std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
                 static_cast<int>(o.activation_dtype),
                 NamesOneCpu(o.device) && !o.rank_invariant ? std::string()
-                : o.batch_invariant   ? std::string(", batch-invariant")
-                                      : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
+                : o.batch_invariant                        ? std::string(", batch-invariant")
+                                    : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
                 : o.amx == AmxUse::kAlways ? ", tiles"
                                            : "",
@@ -167,17 +167,23 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
   }
   const ExchangeRoom room = RoomForExchange(largest, places.count, places.transport);
   return OpenGpuExchange(gpus, places.transport,
-                         {.timeout_s = o.exchange_timeout_s, .elements = room.elements, .bulk = room.bulk,
+                         {.timeout_s = o.exchange_timeout_s,
+                          .elements = room.elements,
+                          .bulk = room.bulk,
                           .rank_name = in_order ? "GPU" : "rank"});
 }
 
 DraftModule DraftModuleOf(const EngineOptions& o) {
   switch (o.speculate) {
     case Speculate::kOff:
-    case Speculate::kLookup: return DraftModule::kNone;
-    case Speculate::kMtp: return DraftModule::kMtp;
-    case Speculate::kDspark: return DraftModule::kDspark;
-    case Speculate::kAuto: return DraftModule::kAny;
+    case Speculate::kLookup:
+      return DraftModule::kNone;
+    case Speculate::kMtp:
+      return DraftModule::kMtp;
+    case Speculate::kDspark:
+      return DraftModule::kDspark;
+    case Speculate::kAuto:
+      return DraftModule::kAny;
   }
   return DraftModule::kNone;
 }
@@ -188,10 +194,10 @@ Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const D
     return InvalidArgument(StrCat("both a model folder (", o.model_dir, ") and a synthetic model (", o.synthetic.shape,
                                   ") were named; use one"));
   }
-  DSV4_ASSIGN_OR_RETURN(
-      std::unique_ptr<ModelSource> source,
-      synthetic ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
-                : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<ModelSource> source,
+                        synthetic
+                            ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
+                            : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
   if (o.rank_invariant) source->SliceForAnyRanks();
   return source;
 }

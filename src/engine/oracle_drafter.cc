@@ -50,8 +50,9 @@ float OracleDrafter::confidence() const { return known_.right > 0 ? static_cast<
 TokenId OracleDrafter::Guess(TokenId right, TokenId before) {
   if (right >= 0 && RandomUniform(known_.seed, counter_++) < known_.right) return right;
   const bool repeats = RandomUniform(known_.seed, counter_++) < known_.repeats;
-  const TokenId token = repeats ? before : static_cast<TokenId>(RandomBits(known_.seed, counter_++) %
-                                                                static_cast<uint64_t>(vocab_size_));
+  const TokenId token = repeats ? before
+                                : static_cast<TokenId>(RandomBits(known_.seed, counter_++) %
+                                                       static_cast<uint64_t>(vocab_size_));
   return token == right ? static_cast<TokenId>((right + 1) % vocab_size_) : token;
 }
 

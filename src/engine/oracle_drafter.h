@@ -38,7 +38,7 @@ class OracleDrafter : public Drafter {
   const KnownDrafts known_;
   const int64_t vocab_size_;
   std::map<const Session*, const KnownText*> texts_;
-  uint64_t counter_ = 0;  // of random numbers
+  uint64_t counter_ = 0;                                     // of random numbers
   std::map<const Session*, std::vector<TokenId>> foreseen_;  // of each text, token by token
 };
 

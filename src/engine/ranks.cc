@@ -68,9 +68,8 @@ Status Ranks::Run(const std::function<Status(int)>& job) {
     return job(r);
   };
   // By reference: functions of so few words allocate nothing.
-  const Status ran = threads_.Run(
-      std::cref(on_rank),
-      [this](int r, const Status& why) { exchange_->FailRank(r, why, /*in_pass=*/true); });
+  const Status ran = threads_.Run(std::cref(on_rank),
+                                  [this](int r, const Status& why) { exchange_->FailRank(r, why, /*in_pass=*/true); });
   const Status exchanged = exchange_->status();
   return exchanged.ok() ? ran : exchanged;
 }

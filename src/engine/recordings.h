@@ -35,7 +35,7 @@ struct RepeatedStep {
 // kernels on the same arrays. Steps have few sizes (idle_rows.h).
 class Recordings {
  public:
-  static constexpr int64_t kSmall = 8;      // rows up to which a step is recorded at once
+  static constexpr int64_t kSmall = 8;        // rows up to which a step is recorded at once
   static constexpr int64_t kRunsBefore = 16;  // of a larger one
 
   // `max_bytes` of `device`'s memory; 0: nothing is recorded. What a recording takes is known only when it is there, so

@@ -32,9 +32,12 @@ class Regimes {
   Regime Of(int64_t prompt_tokens) const {
     if (one_ || prompt_tokens == 0) return Regime::kDecode;
     switch (prompt_inputs_) {
-      case PromptInputs::kOne: return Regime::kLongPrompt;
-      case PromptInputs::kTwo: return Regime::kPrompt;
-      case PromptInputs::kByLength: break;
+      case PromptInputs::kOne:
+        return Regime::kLongPrompt;
+      case PromptInputs::kTwo:
+        return Regime::kPrompt;
+      case PromptInputs::kByLength:
+        break;
     }
     return RegimeOfPrompt(prompt_tokens);
   }

@@ -33,8 +33,8 @@ class Repicker {
   bool on_ = false;
   State state_ = State::kIdle;
   Clock::time_point next_, last_;
-  std::vector<uint64_t> seen_;   // counts of the last look
-  std::vector<double> lately_;   // choices, those of before less and less
+  std::vector<uint64_t> seen_;  // counts of the last look
+  std::vector<double> lately_;  // choices, those of before less and less
 };
 
 }  // namespace dsv4

@@ -8,7 +8,12 @@ namespace dsv4 {
 
 RoundLoop::RoundLoop(const ModelInfo& info, Drafting& drafting, std::span<const DecodeItem> items,
                      const TokenFn& on_token, std::vector<LiveItem>& live, RoundStep& step, int64_t max_rows)
-    : info_(info), drafting_(drafting), items_(items), on_token_(on_token), live_(live), step_(step),
+    : info_(info),
+      drafting_(drafting),
+      items_(items),
+      on_token_(on_token),
+      live_(live),
+      step_(step),
       max_rows_(max_rows) {}
 
 Status RoundLoop::Run() {
@@ -118,8 +123,8 @@ int64_t RoundLoop::MostDrafts(const LiveItem& live) const {
   if (!item.speculate || live.session == nullptr || live.ended) return 0;
   if (!drafting_.drafter->is_free() && !live.session->can_draft()) return 0;
   const auto length = static_cast<int64_t>(live.session->tokens().size());
-  const int64_t most =
-      std::min({drafting_.max_tokens, item.max_tokens - live.drawn - 1, info_.max_context - length - 1});
+  const int64_t most = std::min(
+      {drafting_.max_tokens, item.max_tokens - live.drawn - 1, info_.max_context - length - 1});
   return std::max<int64_t>(most, 0);
 }
 

@@ -67,10 +67,10 @@ class RoundLoop {
   const int64_t max_rows_;  // of a step
   DecodeLoop* plain_ = nullptr;
   DraftedLoop* ahead_ = nullptr;
-  std::vector<Draft> drafts_;  // of live_
-  bool foreseen_ = false;      // their numbers of tokens are what is verified
+  std::vector<Draft> drafts_;                    // of live_
+  bool foreseen_ = false;                        // their numbers of tokens are what is verified
   double draft_seconds_ = 0, step_seconds_ = 0;  // of the last round
-  bool was_round_ = false;  // with drafts, what came last
+  bool was_round_ = false;                       // with drafts, what came last
   std::vector<std::vector<TokenId>> tokens_;
   std::vector<RoundSequence> sequences_;
 };

@@ -31,7 +31,7 @@ class Runner {
   const Regimes& regimes() const { return regimes_; }
   bool on_host() const { return device_.kind() == DeviceKind::kCpu; }
   int64_t max_rows() const { return memory_ ? memory_->max_rows() : 0; }  // of logits, that there is room for
-  bool UsesTiles(int64_t num_tokens) const;  // whether such a step multiplies by AMX tiles
+  bool UsesTiles(int64_t num_tokens) const;                               // whether such a step multiplies by AMX tiles
   // Decode rows up to which a step's rows have the bits that they have in one of `rows` rows.
   int64_t RowsAlike(int64_t rows) const;
 

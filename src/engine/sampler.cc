@@ -16,11 +16,11 @@
 #include <string>
 
 #include "base/random.h"
+#include "base/sample_math.h"
 #include "base/str.h"
 #include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
 #include "engine/sampler_race.h"
-#include "base/sample_math.h"
 
 namespace dsv4 {
 
@@ -168,8 +168,7 @@ Result<SampledToken> SamplerImpl::Sample(std::span<const float> logits, std::spa
 Status SamplerImpl::NanError(std::span<const float> logits) {
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i])) {
-      return Internal(
-          StrCat("sampler: the logit of token ", i, " is NaN; the model's weights or output are damaged"));
+      return Internal(StrCat("sampler: the logit of token ", i, " is NaN; the model's weights or output are damaged"));
     }
   }
   return Internal("sampler: NaN among the logits");
@@ -215,8 +214,7 @@ void SamplerImpl::Adjust(std::span<const float> logits, std::span<const uint32_t
       if ((allowed[word] >> (id % 32) & 1) == 0) adjusted_[id] = kNegativeInfinity;
     }
   }
-  if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0)
-    return;
+  if (params_.repeat_penalty == 1.0f && params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
   for (const TokenId id : seen_) {
     double logit = adjusted_[id];
     logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
@@ -279,8 +277,7 @@ void SamplerImpl::CutTopP(float largest) {
   const double inverse = 1.0 / params_.temperature;
   const auto bin_of = [&](float logit) {
     const double distance = -sample::Exponent(logit, largest, inverse) * kBinsPerUnit;
-    return distance < kBins - 1 ? static_cast<int>(distance)
-                                : kBins - 1;  // never decreases as the logit falls
+    return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;  // never decreases as the logit falls
   };
   std::array<uint64_t, kBins> bins{};
   for (size_t i = 0; i < adjusted_.size(); ++i) bins[bin_of(adjusted_[i])] += masses_[i];
@@ -322,8 +319,7 @@ Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {
     return FieldError("temperature", params.temperature, "0 (greedy) or a positive number");
   }
   if (params.top_k < 0) return FieldError("top_k", params.top_k, "0 (all) or a positive number");
-  if (!(params.top_p > 0 && params.top_p <= 1))
-    return FieldError("top_p", params.top_p, "above 0 and up to 1");
+  if (!(params.top_p > 0 && params.top_p <= 1)) return FieldError("top_p", params.top_p, "above 0 and up to 1");
   if (!(params.min_p >= 0 && params.min_p <= 1)) return FieldError("min_p", params.min_p, "0 to 1");
   if (!(params.repeat_penalty > 0 && std::isfinite(params.repeat_penalty))) {
     return FieldError("repeat_penalty", params.repeat_penalty, "a positive number (1: off)");
@@ -351,8 +347,7 @@ Status ValidateSampling(const SamplingParams& params, int64_t vocab_size) {
   }
   std::sort(biased.begin(), biased.end());
   const auto twice = std::adjacent_find(biased.begin(), biased.end());
-  if (twice != biased.end())
-    return InvalidArgument(StrCat("logit_bias names token ", *twice, " twice; give it once"));
+  if (twice != biased.end()) return InvalidArgument(StrCat("logit_bias names token ", *twice, " twice; give it once"));
   return {};
 }
 

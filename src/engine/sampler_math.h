@@ -23,7 +23,7 @@ inline Double2 ExpNonPositive(Double2 x) {
   const Double2 shifted = clamped * kLog2E + kRound;
   const Double2 n = shifted - kRound;
   const Double2 r = (clamped - n * kLn2High) - n * kLn2Low;  // |r| <= ln2 / 2
-  Double2 p = Double2{} + 1.0 / 479001600;  // Taylor to r^12: the next term is below 2e-16
+  Double2 p = Double2{} + 1.0 / 479001600;                   // Taylor to r^12: the next term is below 2e-16
   p = p * r + 1.0 / 39916800;
   p = p * r + 1.0 / 3628800;
   p = p * r + 1.0 / 362880;

@@ -21,9 +21,14 @@ Status CheckDrawn(int32_t id) {
 
 SampleRow RowOf(const SamplerImpl& sampler, int64_t vocab_size) {
   const SamplingParams& p = sampler.params();
-  return {.temperature = p.temperature, .top_p = p.top_p, .min_p = p.min_p, .repeat_penalty = p.repeat_penalty,
-          .presence_penalty = p.presence_penalty, .frequency_penalty = p.frequency_penalty,
-          .top_k = static_cast<int32_t>(std::min(p.top_k, vocab_size)), .seed = sampler.seed(),
+  return {.temperature = p.temperature,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .repeat_penalty = p.repeat_penalty,
+          .presence_penalty = p.presence_penalty,
+          .frequency_penalty = p.frequency_penalty,
+          .top_k = static_cast<int32_t>(std::min(p.top_k, vocab_size)),
+          .seed = sampler.seed(),
           .num_outputs = sampler.num_outputs()};
 }
 

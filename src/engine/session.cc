@@ -41,8 +41,10 @@ Status SessionImpl::Append(std::span<const TokenId> tokens, LogitRows rows, std:
   for (int64_t done = 0; done < total;) {
     const int64_t n = std::min(engine_->prefill_chunk(), total - done);
     const bool last = done + n == total;
-    EngineImpl::Part part{.session = this, .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
-                          .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows, .logits = nullptr,
+    EngineImpl::Part part{.session = this,
+                          .tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(n)),
+                          .rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows,
+                          .logits = nullptr,
                           .regime = regime};
     if (part.rows != LogitRows::kNone) part.logits = logits->data() + (rows == LogitRows::kAll ? done * v : 0);
     DSV4_RETURN_IF_ERROR(engine_->RunPart(part));

@@ -46,7 +46,7 @@ struct SequenceMemory {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<KvMemory>> memories;
   std::vector<KvMemory*> kv_of_ranks;  // memories, for RankCaches
-  EngineImpl* engine = nullptr;  // null once it is gone
+  EngineImpl* engine = nullptr;        // null once it is gone
   std::string fingerprint;  // of what computes the rows: the same fingerprint, the same bits. "": not computed yet
 };
 
@@ -60,8 +60,12 @@ class SessionImpl : public Session {
   // Of a snapshot.
   SessionImpl(EngineImpl& engine, std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches,
               std::vector<TokenId> tokens, int64_t written, int64_t drafts_from)
-      : engine_(&engine), memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)),
-        written_(written), drafts_from_(drafts_from) {}
+      : engine_(&engine),
+        memory_(std::move(memory)),
+        caches_(std::move(caches)),
+        tokens_(std::move(tokens)),
+        written_(written),
+        drafts_from_(drafts_from) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   Status Append(std::span<const TokenId> tokens, LogitRows rows, std::vector<float>* logits,
@@ -104,7 +108,7 @@ class SessionImpl : public Session {
   std::shared_ptr<SequenceMemory> memory_;  // where caches_ lie
   std::unique_ptr<RankCaches> caches_;
   std::vector<TokenId> tokens_;
-  int64_t written_ = 0;  // the most tokens that the rings have held
+  int64_t written_ = 0;      // the most tokens that the rings have held
   int64_t drafts_from_ = 0;  // a draft module's rings hold all from here on
 };
 

@@ -56,7 +56,9 @@ std::vector<uint32_t> ChecksumsOf(const uint8_t* body, const Head& h) {
 class ImageImpl : public SnapshotImage {
  public:
   ImageImpl(const Head& head, std::string head_bytes, SnapshotInfo info)
-      : head_(head), head_bytes_(std::move(head_bytes)), info_(std::move(info)),
+      : head_(head),
+        head_bytes_(std::move(head_bytes)),
+        info_(std::move(info)),
         body_(std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(body_size()))) {
     info_.file_bytes = static_cast<int64_t>(head_bytes_.size()) + body_size() + (head_.num_pages + 2) * 4;
   }
@@ -105,7 +107,8 @@ Status Damaged(const std::string& path, std::string_view what) {
 // What a file says, for a message: one line, not too long.
 std::string Shown(std::string_view text) {
   std::string out(text.substr(0, 400));
-  std::replace_if(out.begin(), out.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
   return out;
 }
 
@@ -281,9 +284,8 @@ Result<std::shared_ptr<const KvSnapshot>> EngineImpl::LoadSnapshot(const Snapsho
         device.Upload(cache.pages()[static_cast<size_t>(i)], from->page(i), layout.page_bytes);
       }
     }
-    return std::shared_ptr<const KvSnapshot>(
-        std::make_shared<SnapshotImpl>(memory_, std::move(caches), std::move(tokens), from->num_written(),
-                                       from->drafts_from()));
+    return std::shared_ptr<const KvSnapshot>(std::make_shared<SnapshotImpl>(
+        memory_, std::move(caches), std::move(tokens), from->num_written(), from->drafts_from()));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a snapshot");
   }

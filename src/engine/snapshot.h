@@ -16,7 +16,10 @@ class SnapshotImpl : public KvSnapshot {
  public:
   SnapshotImpl(std::shared_ptr<SequenceMemory> memory, std::unique_ptr<RankCaches> caches, std::vector<TokenId> tokens,
                int64_t written, int64_t drafts_from)
-      : memory_(std::move(memory)), caches_(std::move(caches)), tokens_(std::move(tokens)), written_(written),
+      : memory_(std::move(memory)),
+        caches_(std::move(caches)),
+        tokens_(std::move(tokens)),
+        written_(written),
         drafts_from_(drafts_from) {}
 
   const std::vector<TokenId>& tokens() const override { return tokens_; }

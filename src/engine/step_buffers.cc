@@ -30,9 +30,7 @@ struct Places {
 
 }  // namespace
 
-int64_t StepBuffers::Bytes(int64_t max_tokens) {
-  return Places(kSmallStep).bytes + Places(max_tokens).bytes;
-}
+int64_t StepBuffers::Bytes(int64_t max_tokens) { return Places(kSmallStep).bytes + Places(max_tokens).bytes; }
 
 void StepBuffers::Reserve(int64_t max_tokens) {
   if (device_.kind() == DeviceKind::kCpu) return;

@@ -133,8 +133,7 @@ bool JsonReader::SkipWord() {
   const size_t begin = at_;
   while (at_ < text_.size()) {
     const char c = text_[at_];
-    const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.' ||
-                      c == 'E';
+    const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.' || c == 'E';
     if (!word) break;
     ++at_;
   }

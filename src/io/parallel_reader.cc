@@ -78,8 +78,14 @@ void ParallelReader::Read(int64_t group, const FilePart& part, uint8_t* slot) {
   const int64_t begin = part.offset - PadBytes(part), end = begin + SlotBytes(part);
   for (int64_t at = begin; at < end; at += kPieceBytes) {
     const int64_t piece_end = std::min(at + kPieceBytes, end);
-    Add({.group = group, .file = part.file, .begin = at, .end = piece_end, .want_begin = std::max(at, part.offset),
-         .want_end = std::min(piece_end, part.offset + part.bytes), .dst = slot + (at - begin), .src = nullptr});
+    Add({.group = group,
+         .file = part.file,
+         .begin = at,
+         .end = piece_end,
+         .want_begin = std::max(at, part.offset),
+         .want_end = std::min(piece_end, part.offset + part.bytes),
+         .dst = slot + (at - begin),
+         .src = nullptr});
   }
 }
 
@@ -200,7 +206,8 @@ double ReadRateOf(const std::vector<std::shared_ptr<const MappedFile>>& files) {
   for (size_t i = 0; i < files.size(); before += files[i]->size(), ++i) {
     for (int64_t at = CeilDiv(before, step) * step; at < before + files[i]->size() && bytes < kParts * kPieceBytes;
          at += step) {
-      const FilePart part{.file = static_cast<int32_t>(i), .offset = at - before,
+      const FilePart part{.file = static_cast<int32_t>(i),
+                          .offset = at - before,
                           .bytes = std::min(kPieceBytes, before + files[i]->size() - at)};
       reader.Read(0, part, to);
       bytes += part.bytes;

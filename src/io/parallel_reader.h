@@ -66,8 +66,8 @@ class ParallelReader {
   };
   struct Piece {
     int64_t group;
-    int32_t file;             // -1: a copy
-    int64_t begin, end;       // of the file, whole blocks (the last one may end behind the file)
+    int32_t file;        // -1: a copy
+    int64_t begin, end;  // of the file, whole blocks (the last one may end behind the file)
     int64_t want_begin, want_end;
     uint8_t* dst;
     const uint8_t* src;

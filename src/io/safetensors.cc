@@ -46,17 +46,16 @@ class HeaderParser {
  private:
   Status FindHeader() {
     const auto size = static_cast<uint64_t>(bytes_.size());
-    if (size < 8)
-      return DataLoss(StrCat("'", what_, "': ", size, " bytes are too few for a safetensors file"));
+    if (size < 8) return DataLoss(StrCat("'", what_, "': ", size, " bytes are too few for a safetensors file"));
     uint64_t length = 0;
     for (size_t i = 0; i < 8; ++i) length |= static_cast<uint64_t>(bytes_[i]) << (8 * i);
     if (length > size - 8) {
-      return DataLoss(StrCat("'", what_, "': the header claims ", length, " bytes, but the file has only ",
-                             size, " (truncated, or not a safetensors file)"));
+      return DataLoss(StrCat("'", what_, "': the header claims ", length, " bytes, but the file has only ", size,
+                             " (truncated, or not a safetensors file)"));
     }
     if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
-      return DataLoss(StrCat("'", what_, "': a header of ", length, " bytes; at most ",
-                             kMaxSafetensorsHeaderBytes, " are read"));
+      return DataLoss(
+          StrCat("'", what_, "': a header of ", length, " bytes; at most ", kMaxSafetensorsHeaderBytes, " are read"));
     }
     text_ = {reinterpret_cast<const char*>(bytes_.data()) + 8, static_cast<size_t>(length)};
     data_ = bytes_.subspan(8 + static_cast<size_t>(length));
@@ -64,8 +63,7 @@ class HeaderParser {
   }
 
   Status Broken(const JsonReader& reader, std::string_view expected) const {
-    return DataLoss(
-        StrCat("'", what_, "': header broken at byte ", reader.offset() + 8, ": expected ", expected));
+    return DataLoss(StrCat("'", what_, "': header broken at byte ", reader.offset() + 8, ": expected ", expected));
   }
 
   Status ReadEntries() {
@@ -111,14 +109,13 @@ class HeaderParser {
       } else if (field == "shape" && !std::exchange(has_shape, true)) {
         DSV4_RETURN_IF_ERROR(ReadShape(reader, tensor));
       } else if (field == "data_offsets" && !std::exchange(has_offsets, true)) {
-        if (!reader.Consume('[') || !reader.ReadCount(begin) || !reader.Consume(',') ||
-            !reader.ReadCount(end) || !reader.Consume(']')) {
+        if (!reader.Consume('[') || !reader.ReadCount(begin) || !reader.Consume(',') || !reader.ReadCount(end) ||
+            !reader.Consume(']')) {
           return Broken(reader, "two offsets");
         }
       } else {
-        return DataLoss(
-            StrCat("'", what_, "': tensor '", name,
-                   "' has a field that is not dtype, shape or data_offsets, or one of them twice"));
+        return DataLoss(StrCat("'", what_, "': tensor '", name,
+                               "' has a field that is not dtype, shape or data_offsets, or one of them twice"));
       }
     } while (reader.Consume(','));
     if (!reader.Consume('}')) return Broken(reader, "',' or '}'");
@@ -138,8 +135,7 @@ class HeaderParser {
       int64_t dim = 0;
       if (!reader.ReadCount(dim)) return Broken(reader, "a dimension");
       if (tensor.shape.rank() == Shape::kMaxRank) {
-        return DataLoss(
-            StrCat("'", what_, "': tensor '", tensor.name, "' has more than ", Shape::kMaxRank, " axes"));
+        return DataLoss(StrCat("'", what_, "': tensor '", tensor.name, "' has more than ", Shape::kMaxRank, " axes"));
       }
       tensor.shape.Append(dim);
     } while (reader.Consume(','));
@@ -160,9 +156,8 @@ class HeaderParser {
       tensor.dtype = *dtype;
       tensor.dtype_known = true;
       if (!HasBytes(tensor.shape, SizeOf(*dtype), tensor.num_bytes)) {
-        return DataLoss(StrCat("'", what_, "': tensor '", tensor.name, "' of type ", tensor.dtype_name,
-                               " and shape ", tensor.shape.ToString(), " does not fill its ",
-                               tensor.num_bytes, " bytes"));
+        return DataLoss(StrCat("'", what_, "': tensor '", tensor.name, "' of type ", tensor.dtype_name, " and shape ",
+                               tensor.shape.ToString(), " does not fill its ", tensor.num_bytes, " bytes"));
       }
     }
     header_.tensors.push_back(tensor);
@@ -195,8 +190,7 @@ class HeaderParser {
     const auto& tensors = header_.tensors;
     std::vector<uint32_t> order(tensors.size());
     std::iota(order.begin(), order.end(), 0U);
-    std::sort(order.begin(), order.end(),
-              [&](uint32_t a, uint32_t b) { return tensors[a].data < tensors[b].data; });
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return tensors[a].data < tensors[b].data; });
     const FileTensor* last = nullptr;  // the tensor that reaches furthest so far
     for (const uint32_t i : order) {
       const FileTensor& tensor = tensors[i];

@@ -69,8 +69,7 @@ Status WriteTensorFile(const std::string& path, std::span<const NamedTensor> ten
   std::vector<TensorToWrite> out;
   for (const NamedTensor& t : tensors) {
     const auto add = [&](auto values, DType dtype) {
-      out.push_back(
-          {t.name, dtype, t.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}});
+      out.push_back({t.name, dtype, t.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}});
     };
     if (const auto* f32 = std::get_if<std::span<const float>>(&t.values)) add(*f32, DType::kF32);
     if (const auto* i32 = std::get_if<std::span<const int32_t>>(&t.values)) add(*i32, DType::kI32);

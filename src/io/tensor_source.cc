@@ -79,12 +79,9 @@ struct Descriptors {
 };
 
 // {"metadata": ..., "weight_map": {"tensor": "shard", ...}}
-Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map,
-                 std::deque<std::string>& unescaped) {
+Status ReadIndex(std::string_view text, const std::string& path, WeightMap& map, std::deque<std::string>& unescaped) {
   JsonReader reader(text);
-  const auto broken = [&] {
-    return DataLoss(StrCat("'", path, "': not a valid index near byte ", reader.offset()));
-  };
+  const auto broken = [&] { return DataLoss(StrCat("'", path, "': not a valid index near byte ", reader.offset())); };
   bool found = false;
   if (!reader.Consume('{')) return broken();
   do {
@@ -122,8 +119,7 @@ Result<std::vector<std::string>> ShardsOf(const WeightMap& map, const std::strin
   std::vector<std::string> shards;
   for (const std::string_view name : names) {
     const bool plain = !name.empty() && name != "." && name != ".." &&
-                       std::all_of(name.begin(), name.end(),
-                                   [](char c) { return c >= 0x20 && c < 0x7f && c != '/'; });
+                       std::all_of(name.begin(), name.end(), [](char c) { return c >= 0x20 && c < 0x7f && c != '/'; });
     if (!plain) return DataLoss(StrCat("'", index_path, "': a shard name that is not a plain file name"));
     shards.emplace_back(name);
   }
@@ -208,26 +204,25 @@ Status TensorSource::BuildTable() {
     const int32_t other = table_.Insert(tensors_[i].name, static_cast<int32_t>(i));
     if (other >= 0) {
       return DataLoss(StrCat("tensor '", tensors_[i].name, "' is in both '",
-                             FileOf(tensors_[static_cast<size_t>(other)]), "' and '", FileOf(tensors_[i]),
-                             "'"));
+                             FileOf(tensors_[static_cast<size_t>(other)]), "' and '", FileOf(tensors_[i]), "'"));
     }
   }
   return {};
 }
 
-Status TensorSource::CheckIndex(
-    const std::string& dir, std::span<const std::pair<std::string_view, std::string_view>> weight_map) const {
+Status TensorSource::CheckIndex(const std::string& dir,
+                                std::span<const std::pair<std::string_view, std::string_view>> weight_map) const {
   std::vector<bool> seen(tensors_.size());
   for (const auto& [name, shard] : weight_map) {
     const int32_t id = table_.Find(name);
     if (id < 0) {
-      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '",
-                             shard, "', which lacks it"));
+      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name.substr(0, 200), "' in '", shard,
+                             "', which lacks it"));
     }
     const auto i = static_cast<size_t>(id);
     if (FileOf(tensors_[i]) != StrCat(dir, "/", shard)) {
-      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name, "' in '", shard,
-                             "', but it is in '", FileOf(tensors_[i]), "'"));
+      return DataLoss(StrCat("'", dir, "/", kIndexName, "' places tensor '", name, "' in '", shard, "', but it is in '",
+                             FileOf(tensors_[i]), "'"));
     }
     if (seen[i]) return DataLoss(StrCat("'", dir, "/", kIndexName, "' lists tensor '", name, "' twice"));
     seen[i] = true;

@@ -9,7 +9,7 @@ namespace dsv4 {
 enum class LayerKind : uint8_t { kSliding, kCsa, kHca };
 
 struct LayerRule {
-  int64_t ratio;           // m: tokens a compressed row stands for; 0: none are made
+  int64_t ratio;  // m: tokens a compressed row stands for; 0: none are made
   LayerKind kind;
   int64_t overlap;         // coff: windows of coff * m tokens are pooled, so projections have coff * d columns
   bool indexed;            // an indexer picks the compressed rows; else all are read

@@ -8,7 +8,7 @@ namespace dsv4 {
 
 namespace {
 
-constexpr int64_t kPageTokens = 256;   // two rows of a ratio-128 layer, 64 of a ratio-4 layer
+constexpr int64_t kPageTokens = 256;  // two rows of a ratio-128 layer, 64 of a ratio-4 layer
 constexpr int64_t kAlignment = 64;
 
 int64_t Take(int64_t& offset, int64_t bytes) {

@@ -22,8 +22,8 @@ struct KvSpec {
   int64_t index_head_dim = 0;            // Di
   KvDtype kv_dtype = KvDtype::kFp8;
   IndexDtype index_dtype = IndexDtype::kFp4;
-  int64_t spare_slots = kSpareSlots;     // of every ring
-  int64_t hidden_width = 0;              // of the values that a draft module keeps of the last positions; 0: none
+  int64_t spare_slots = kSpareSlots;  // of every ring
+  int64_t hidden_width = 0;           // of the values that a draft module keeps of the last positions; 0: none
 };
 
 // A compressor's state: a ring of the last tokens' projections, slot = position % num_slots: f32 [num_slots, 2,
@@ -43,31 +43,31 @@ struct CompressorLayout {
 };
 
 struct LayerLayout {
-  int64_t window_offset = 0;   // ring of rows in the fixed block, slot = position % window_slots
-  int64_t window_slots = 0;    // at least W
+  int64_t window_offset = 0;  // ring of rows in the fixed block, slot = position % window_slots
+  int64_t window_slots = 0;   // at least W
   RowFormat window_row;
-  CompressorLayout main;       // rows that attention reads
-  CompressorLayout index;      // keys that the indexer reads (CSA only)
+  CompressorLayout main;   // rows that attention reads
+  CompressorLayout index;  // keys that the indexer reads (CSA only)
 };
 
 struct KvLayout {
   std::vector<LayerLayout> layers;
-  int64_t window = 0;          // W
-  int64_t hidden_offset = 0;   // ring of f32 [hidden_slots, KvSpec::hidden_width] in the fixed block, slot = position %
-  int64_t hidden_slots = 0;    // hidden_slots
+  int64_t window = 0;         // W
+  int64_t hidden_offset = 0;  // ring of f32 [hidden_slots, KvSpec::hidden_width] in the fixed block, slot = position %
+  int64_t hidden_slots = 0;   // hidden_slots
   int64_t page_tokens = 0;
   int64_t fixed_bytes = 0;
-  int64_t page_bytes = 0;      // 0 when no layer compresses
+  int64_t page_bytes = 0;  // 0 when no layer compresses
 };
 
 KvLayout MakeKvLayout(const KvSpec& spec);
 
 // One sequence of a step, as ops see it.
 struct SequenceView {
-  int64_t start = 0;               // position of its first token in this step = tokens cached before it
-  int64_t begin = 0, end = 0;      // its rows [begin, end) of the step's [T, ...] buffers
+  int64_t start = 0;           // position of its first token in this step = tokens cached before it
+  int64_t begin = 0, end = 0;  // its rows [begin, end) of the step's [T, ...] buffers
   uint8_t* fixed = nullptr;
-  uint8_t* const* pages = nullptr; // page i covers positions [i * page_tokens, (i+1) * page_tokens)
+  uint8_t* const* pages = nullptr;  // page i covers positions [i * page_tokens, (i+1) * page_tokens)
 };
 
 // The KV state of one layer for every sequence of a step.
@@ -76,9 +76,9 @@ struct CacheView {
   int64_t window = 0;                       // W: a token reads the last W rows, its own included
   const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
-  const int32_t* sequence_of = nullptr;     // [T]: sequence of each row of the step
-  const int64_t* positions = nullptr;       // [T]: absolute position of each row of the step
-  int64_t num_tokens = 0;                   // T
+  const int32_t* sequence_of = nullptr;  // [T]: sequence of each row of the step
+  const int64_t* positions = nullptr;    // [T]: absolute position of each row of the step
+  int64_t num_tokens = 0;                // T
 
   const SequenceView& sequence(int64_t row) const { return sequences[sequence_of[row]]; }
   RowArray window_rows(const SequenceView& s) const {

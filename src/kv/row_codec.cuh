@@ -108,8 +108,7 @@ __device__ __forceinline__ RowPointer EmittedRowAt(const CompressorLayout& c, co
 }
 
 __device__ __forceinline__ float* StateRowAt(const CompressorLayout& c, const SequenceView& s, int64_t position) {
-  return reinterpret_cast<float*>(s.fixed + c.state_offset) +
-         SlotOf(position, c.num_slots) * 2 * c.overlap * c.dim;
+  return reinterpret_cast<float*>(s.fixed + c.state_offset) + SlotOf(position, c.num_slots) * 2 * c.overlap * c.dim;
 }
 
 // ---- whole rows ----
@@ -134,8 +133,10 @@ __device__ __forceinline__ float DecodeChannel(const RowFormat& f, const uint8_t
     case RowFormat::Kind::kFp4:
       return E2m1ToF32(static_cast<uint32_t>(data[i / 2] >> (4 * (i & 1))) & 15u) *
              E8m0ToF32(scale[i / kIndexScaleBlock]);
-    case RowFormat::Kind::kBf16: return Bf16ToF32(LoadU16(data + 2 * i));
-    case RowFormat::Kind::kF32: return reinterpret_cast<const float*>(data)[i];
+    case RowFormat::Kind::kBf16:
+      return Bf16ToF32(LoadU16(data + 2 * i));
+    case RowFormat::Kind::kF32:
+      return reinterpret_cast<const float*>(data)[i];
   }
   return 0;
 }
@@ -226,7 +227,8 @@ __device__ inline void RoundRowWarp(const RowFormat& f, float* x, int lane) {
     case RowFormat::Kind::kBf16:
       for (int64_t i = lane; i < f.dim; i += 32) x[i] = RoundToBf16(x[i]);
       return;
-    case RowFormat::Kind::kF32: return;
+    case RowFormat::Kind::kF32:
+      return;
   }
 }
 

@@ -17,11 +17,16 @@ RowFormat KvRowFormat(KvDtype dtype, int64_t head_dim, int64_t rope_dim) {
   switch (dtype) {
     case KvDtype::kFp8: {
       const int64_t nope = head_dim - rope_dim;
-      return {.kind = RowFormat::Kind::kFp8, .dim = head_dim, .rope_dim = rope_dim, .data_bytes = nope + 2 * rope_dim,
+      return {.kind = RowFormat::Kind::kFp8,
+              .dim = head_dim,
+              .rope_dim = rope_dim,
+              .data_bytes = nope + 2 * rope_dim,
               .scale_bytes = CeilDiv(CeilDiv(nope, kKvScaleBlock), 8) * 8};
     }
-    case KvDtype::kBf16: return {.kind = RowFormat::Kind::kBf16, .dim = head_dim, .data_bytes = 2 * head_dim};
-    case KvDtype::kF32: return {.kind = RowFormat::Kind::kF32, .dim = head_dim, .data_bytes = 4 * head_dim};
+    case KvDtype::kBf16:
+      return {.kind = RowFormat::Kind::kBf16, .dim = head_dim, .data_bytes = 2 * head_dim};
+    case KvDtype::kF32:
+      return {.kind = RowFormat::Kind::kF32, .dim = head_dim, .data_bytes = 4 * head_dim};
   }
   return {};
 }
@@ -29,7 +34,9 @@ RowFormat KvRowFormat(KvDtype dtype, int64_t head_dim, int64_t rope_dim) {
 RowFormat IndexKeyFormat(IndexDtype dtype, int64_t index_head_dim) {
   switch (dtype) {
     case IndexDtype::kFp4:
-      return {.kind = RowFormat::Kind::kFp4, .dim = index_head_dim, .data_bytes = index_head_dim / 2,
+      return {.kind = RowFormat::Kind::kFp4,
+              .dim = index_head_dim,
+              .data_bytes = index_head_dim / 2,
               .scale_bytes = CeilDiv(index_head_dim, kIndexScaleBlock)};
     case IndexDtype::kBf16:
       return {.kind = RowFormat::Kind::kBf16, .dim = index_head_dim, .data_bytes = 2 * index_head_dim};
@@ -75,7 +82,9 @@ void EncodeRow(const RowFormat& f, const float* x, uint8_t* data, uint8_t* scale
         std::memcpy(data + 2 * i, &bits, 2);
       }
       return;
-    case RowFormat::Kind::kF32: std::memcpy(data, x, static_cast<size_t>(4 * f.dim)); return;
+    case RowFormat::Kind::kF32:
+      std::memcpy(data, x, static_cast<size_t>(4 * f.dim));
+      return;
   }
 }
 
@@ -93,7 +102,9 @@ void DecodeRow(const RowFormat& f, const uint8_t* data, const uint8_t* scale, fl
     case RowFormat::Kind::kBf16:
       for (int64_t i = 0; i < f.dim; ++i) x[i] = Bf16ToF32(LoadUnaligned<uint16_t>(data, i));
       return;
-    case RowFormat::Kind::kF32: std::memcpy(x, data, static_cast<size_t>(4 * f.dim)); return;
+    case RowFormat::Kind::kF32:
+      std::memcpy(x, data, static_cast<size_t>(4 * f.dim));
+      return;
   }
 }
 
@@ -115,7 +126,8 @@ void RoundRow(const RowFormat& f, float* x) {
     case RowFormat::Kind::kBf16:
       for (int64_t i = 0; i < f.dim; ++i) x[i] = RoundToBf16(x[i]);
       return;
-    case RowFormat::Kind::kF32: return;
+    case RowFormat::Kind::kF32:
+      return;
   }
 }
 

@@ -10,14 +10,14 @@ namespace dsv4 {
 
 struct RowFormat {
   enum class Kind : uint8_t {
-    kFp8,   // dim - rope_dim E4M3, rope_dim BF16; one E8M0 per 64 of the first, padded to a multiple of 8 bytes
-    kFp4,   // dim E2M1 codes, two a byte; one E8M0 per 32
+    kFp8,  // dim - rope_dim E4M3, rope_dim BF16; one E8M0 per 64 of the first, padded to a multiple of 8 bytes
+    kFp4,  // dim E2M1 codes, two a byte; one E8M0 per 32
     kBf16,
     kF32,
   };
   Kind kind = Kind::kF32;
   int64_t dim = 0;
-  int64_t rope_dim = 0;     // kFp8 only
+  int64_t rope_dim = 0;  // kFp8 only
   int64_t data_bytes = 0;
   int64_t scale_bytes = 0;
 

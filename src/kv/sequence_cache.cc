@@ -50,8 +50,10 @@ void PagePool::Free(uint8_t* page) {
 }
 
 KvMemory::KvMemory(KvLayout l, Device* d)
-    : host(d == nullptr ? std::move(Device::Open("cpu")).value() : nullptr), layout(std::move(l)),
-      fixed(layout.fixed_bytes, d == nullptr ? *host : *d), pages(layout.page_bytes, d == nullptr ? *host : *d) {}
+    : host(d == nullptr ? std::move(Device::Open("cpu")).value() : nullptr),
+      layout(std::move(l)),
+      fixed(layout.fixed_bytes, d == nullptr ? *host : *d),
+      pages(layout.page_bytes, d == nullptr ? *host : *d) {}
 
 Result<std::unique_ptr<SequenceCache>> SequenceCache::Create(KvMemory& memory) {
   uint8_t* fixed = memory.fixed.Allocate();

@@ -81,7 +81,10 @@ class SequenceCache {
 
   // Pointers of the device; good until the next Reserve.
   SequenceView View(int64_t start, int64_t begin, int64_t end) const {
-    return {.start = start, .begin = begin, .end = end, .fixed = fixed_,
+    return {.start = start,
+            .begin = begin,
+            .end = end,
+            .fixed = fixed_,
             .pages = OnHost() ? pages_.data() : reinterpret_cast<uint8_t* const*>(page_table_.data())};
   }
 

@@ -28,17 +28,28 @@ enum class Form : uint8_t {
 
 constexpr std::string_view NameOf(Form form) {
   switch (form) {
-    case Form::kFloats: return "F32";
-    case Form::kBlocks: return "FP16 blocks";
-    case Form::kFloatsAndBlocks: return "F32 and FP16 blocks";
-    case Form::kQueries: return "FP16 query blocks";
-    case Form::kSlots: return "F32 of each slot";
-    case Form::kRankParts: return "F32 parts of ranks";
-    case Form::kPartsForBridge: return "F32 parts of ranks, for the bridge";
-    case Form::kPushedForBridge: return "F32 parts of ranks, pushed, for the bridge";
-    case Form::kSlotsForBridge: return "F32 slots of ranks, for the bridge";
-    case Form::kRankRows: return "F32 rows of ranks";
-    case Form::kRowParts: return "F32 parts of ranks, of own rows";
+    case Form::kFloats:
+      return "F32";
+    case Form::kBlocks:
+      return "FP16 blocks";
+    case Form::kFloatsAndBlocks:
+      return "F32 and FP16 blocks";
+    case Form::kQueries:
+      return "FP16 query blocks";
+    case Form::kSlots:
+      return "F32 of each slot";
+    case Form::kRankParts:
+      return "F32 parts of ranks";
+    case Form::kPartsForBridge:
+      return "F32 parts of ranks, for the bridge";
+    case Form::kPushedForBridge:
+      return "F32 parts of ranks, pushed, for the bridge";
+    case Form::kSlotsForBridge:
+      return "F32 slots of ranks, for the bridge";
+    case Form::kRankRows:
+      return "F32 rows of ranks";
+    case Form::kRowParts:
+      return "F32 parts of ranks, of own rows";
   }
   return "?";
 }

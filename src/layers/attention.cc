@@ -36,7 +36,7 @@ struct Call {
   Tensor kv, values, gates, index_values, index_gates;  // [T, ...]
   Tensor q_lora, index_weights;                         // [T', ...]
   Tensor q, index_q;                                    // [T', N, Dh], [T', Ni, Di]
-  QueryBlocks queries;  // instead of q, where the plan says so
+  QueryBlocks queries;                                  // instead of q, where the plan says so
   Activation heads, o_lora;
 
   int64_t num_own() const { return own.end - own.begin; }
@@ -137,8 +137,15 @@ void Expand(const ExecContext& ctx, const Call& c) {
 
 CompressArgs CompressorCall(const Call& c, const CompressorWeights& w, const CompressorLayout& layout, bool hadamard,
                             const Tensor& values, const Tensor& gates) {
-  return {.values = values, .gates = gates, .slot_bias = w.slot_bias, .norm = w.norm, .norm_eps = c.s.norm_eps,
-          .frequencies = c.rope.frequencies, .hadamard = hadamard, .cache = c.cache, .layout = &layout};
+  return {.values = values,
+          .gates = gates,
+          .slot_bias = w.slot_bias,
+          .norm = w.norm,
+          .norm_eps = c.s.norm_eps,
+          .frequencies = c.rope.frequencies,
+          .hadamard = hadamard,
+          .cache = c.cache,
+          .layout = &layout};
 }
 
 // What becomes keys, from every rank its rows.
@@ -269,8 +276,7 @@ void Attention(const ExecContext& ctx, const AttentionPlan& plan, const Attentio
     Attend(ctx, c, topk_idxs);
   }
   if (appends != Appends::kNever && !before) WindowAppend(ctx, {.kv = c.kv, .cache = cache});
-  if (any && !plan.sliced)
-    ProjectOut(ctx, c, c.Own(y), plan.out == Form::kPushedForBridge ? *site : kNoSite);
+  if (any && !plan.sliced) ProjectOut(ctx, c, c.Own(y), plan.out == Form::kPushedForBridge ? *site : kNoSite);
 }
 
 void KeyRows(const ExecContext& ctx, const AttentionPlan& plan, const AttentionWeights& w, const AttentionSettings& s,

@@ -37,14 +37,14 @@ struct HeadWeights {
 };
 
 struct AttentionWeights {
-  QuantTensor q_a;       // [Rq, D]
-  Tensor q_a_norm;       // f32 [Rq]
-  QuantTensor q_b;       // [N*Dh, Rq]
-  QuantTensor kv_proj;   // [Dh, D]
-  Tensor kv_norm;        // f32 [Dh]
-  Tensor sink;           // f32 [N]
-  QuantTensor o_a;       // [G*Ro, N*Dh/G]: rows g*Ro .. (g+1)*Ro-1 belong to group g
-  QuantTensor o_b;       // [D, G*Ro]
+  QuantTensor q_a;               // [Rq, D]
+  Tensor q_a_norm;               // f32 [Rq]
+  QuantTensor q_b;               // [N*Dh, Rq]
+  QuantTensor kv_proj;           // [Dh, D]
+  Tensor kv_norm;                // f32 [Dh]
+  Tensor sink;                   // f32 [N]
+  QuantTensor o_a;               // [G*Ro, N*Dh/G]: rows g*Ro .. (g+1)*Ro-1 belong to group g
+  QuantTensor o_b;               // [D, G*Ro]
   CompressorWeights compressor;  // empty when the ratio is 0
   IndexerWeights indexer;        // CSA layers only
   HeadWeights whole;             // of one of several ranks, whose heads are above: all heads, for prompts; else empty
@@ -77,18 +77,18 @@ AttentionSettings WithAllHeads(const AttentionSettings& settings, int num_cuts);
 
 // Intermediates, by their stable names. Every buffer holds T rows; rooms hold them in any of a plan's forms.
 struct AttentionBuffers {
-  Room rounded;          // a linear's rounded input, of D, Rq or G*Ro columns; or x as blocks
-  Tensor q_lora;         // f32 [T, Rq]
-  Room q;                // N*Dh columns
-  Tensor kv;             // f32 [T, Dh]
-  Room heads;            // N*Dh columns: what the heads read from the cache
-  Room o_lora;           // G*Ro columns
-  Tensor values, gates;  // f32 [T, 2*Dh]: compressor projections
+  Room rounded;                      // a linear's rounded input, of D, Rq or G*Ro columns; or x as blocks
+  Tensor q_lora;                     // f32 [T, Rq]
+  Room q;                            // N*Dh columns
+  Tensor kv;                         // f32 [T, Dh]
+  Room heads;                        // N*Dh columns: what the heads read from the cache
+  Room o_lora;                       // G*Ro columns
+  Tensor values, gates;              // f32 [T, 2*Dh]: compressor projections
   Tensor index_values, index_gates;  // f32 [T, 2*Di]: the index compressor's
-  Tensor index_q;        // f32 [T, Ni*Di]
-  Tensor index_weights;  // f32 [T, Ni]
-  Tensor topk_idxs;      // i32 [T, K]
-  Tensor sums;           // f32 [levels, T, D]: of slices (slices.h); else empty
+  Tensor index_q;                    // f32 [T, Ni*Di]
+  Tensor index_weights;              // f32 [T, Ni]
+  Tensor topk_idxs;                  // i32 [T, K]
+  Tensor sums;                       // f32 [levels, T, D]: of slices (slices.h); else empty
 };
 
 // When a step's rows go into the cache.
@@ -96,8 +96,8 @@ enum class Appends : uint8_t {
   kBefore,  // attention reads them, in the launch that makes them, unless a plan is by tokens: where no sequence has
             // more tokens than one and those that rings have slots to spare for
   kAfter,
-  kNever,   // for layers that do not compress, in decode steps of more than one token a sequence. There cache.positions
-            // say which rows a token sees, rope where it stands
+  kNever,  // for layers that do not compress, in decode steps of more than one token a sequence. There cache.positions
+           // say which rows a token sees, rope where it stands
 };
 
 // y [T, D] = attention of x [T, D] (normalised input). Every choice of kernels and forms is the plan's. Where that is

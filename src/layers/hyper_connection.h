@@ -8,15 +8,15 @@
 namespace dsv4 {
 
 struct HcWeights {
-  QuantTensor fn;   // [(2+H)H, H*D] f32 | bf16: rows pre, post, comb (H_src major)
-  Tensor base;      // f32 [(2+H)H]
-  Tensor scale;     // f32 [3]: gains of pre, post, comb
+  QuantTensor fn;  // [(2+H)H, H*D] f32 | bf16: rows pre, post, comb (H_src major)
+  Tensor base;     // f32 [(2+H)H]
+  Tensor scale;    // f32 [3]: gains of pre, post, comb
 };
 
 struct HcHeadWeights {
-  QuantTensor fn;   // [H, H*D] f32 | bf16
-  Tensor base;      // f32 [H]
-  Tensor scale;     // f32 [1]
+  QuantTensor fn;  // [H, H*D] f32 | bf16
+  Tensor base;     // f32 [H]
+  Tensor scale;    // f32 [1]
 };
 
 }  // namespace dsv4

@@ -31,8 +31,8 @@ inline bool RoundsInput(ActivationDtype mode, const QuantTensor& w) {
 struct LinearCall {
   QuantTensor w;
   Input input = Input::kAsIs;
-  Tensor y;                  // f32 [T, N]
-  QueryBlocks queries = {};  // instead of y, where the plan says so
+  Tensor y;                     // f32 [T, N]
+  QueryBlocks queries = {};     // instead of y, where the plan says so
   int64_t push_site = kNoSite;  // y besides to the other ranks (linear_parts.h), where the plan says so
 };
 

@@ -55,15 +55,15 @@ class ExpertPartner {
 };
 
 struct MoeWeights {
-  QuantTensor router;    // [E, D]   official: gate.weight
-  Tensor router_bias;    // f32 [E]: for the choice only; empty in hash layers
-  Tensor hash_table;     // i32 [V, A]: expert ids by token; empty in learned layers
-  std::vector<ExpertWeights> experts;  // [E]
+  QuantTensor router;                    // [E, D]   official: gate.weight
+  Tensor router_bias;                    // f32 [E]: for the choice only; empty in hash layers
+  Tensor hash_table;                     // i32 [V, A]: expert ids by token; empty in learned layers
+  std::vector<ExpertWeights> experts;    // [E]
   const ExpertWeights* table = nullptr;  // the same array in the device's memory, `shared` behind it; null: on the host
   ExpertWeights shared;
   const FetchedExperts* fetched = nullptr;  // for prompts, where some experts lie in the host's memory; or null
-  ExpertSupply* supply = nullptr;  // where some experts have no place of their own; or null
-  ExpertPartner* partner = nullptr;  // of a whole model's experts, where some are computed elsewhere; or null
+  ExpertSupply* supply = nullptr;           // where some experts have no place of their own; or null
+  ExpertPartner* partner = nullptr;         // of a whole model's experts, where some are computed elsewhere; or null
   // Of a rank whose experts come in slices that are summed one by one (MoePlan::sliced): each, of which the first is
   // above, too; else empty.
   std::vector<ExpertSlice> slices;

@@ -46,8 +46,8 @@ AttentionPlan PlanAttention(const ExecContext& ctx, StepClass step, const LayerS
                   .by_tokens = by_tokens};
   const bool as_is = p.q_b == Input::kAsIs && (!index.q_b || p.index_q_b == Input::kAsIs);
   p.sliced = l.rank_invariant && !by_tokens;
-  p.norms_along =
-      as_is && !p.sliced && LinearNormalises(ctx, w.q_b) && (!index.q_b || LinearNormalises(ctx, index.q_b));
+  p.norms_along = as_is && !p.sliced && LinearNormalises(ctx, w.q_b) &&
+                  (!index.q_b || LinearNormalises(ctx, index.q_b));
   p.expands = !p.sliced && mode == ActivationDtype::kNative && QPrepareExpands(ctx, ExpandShapeOf(l, MostRows(step)));
 
   // In long prompts on a GPU attention takes queries as q_b writes them, and makes what o_a reads.
@@ -116,8 +116,10 @@ StepClass ClassOf(Regime regime, int64_t num_tokens) {
       return num_tokens == 1                   ? StepClass::kOneRow
              : num_tokens <= kMaxClusterTokens ? StepClass::kFewRows
                                                : StepClass::kDecode;
-    case Regime::kPrompt: return StepClass::kPrompt;
-    case Regime::kLongPrompt: return StepClass::kLongPrompt;
+    case Regime::kPrompt:
+      return StepClass::kPrompt;
+    case Regime::kLongPrompt:
+      return StepClass::kLongPrompt;
   }
   return StepClass::kDecode;
 }

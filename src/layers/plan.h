@@ -28,33 +28,33 @@ Regime RegimeOf(StepClass step);
 int64_t MostRows(StepClass step);  // of a step
 
 struct AttentionPlan {
-  Form x = Form::kFloats;                 // or kFloatsAndBlocks
+  Form x = Form::kFloats;  // or kFloatsAndBlocks
   Input q_a = Input::kAsIs, kv_proj = Input::kAsIs, index_weights = Input::kAsIs, q_b = Input::kAsIs,
         index_q_b = Input::kAsIs;
-  bool norms_along = false;               // q_a_norm is taken by q_b's launch
-  bool expands = false;                   // q_b, the indexer's q_b and q_prepare are one launch, of one sequence's rows
-  Form queries = Form::kFloats;           // or kQueries
-  Form heads = Form::kFloats;             // or kBlocks
-  bool rounds_heads = false;              // o_a's input is rounded, group by group
-  Form o_lora = Form::kFloats;            // or kBlocks
+  bool norms_along = false;      // q_a_norm is taken by q_b's launch
+  bool expands = false;          // q_b, the indexer's q_b and q_prepare are one launch, of one sequence's rows
+  Form queries = Form::kFloats;  // or kQueries
+  Form heads = Form::kFloats;    // or kBlocks
+  bool rounds_heads = false;     // o_a's input is rounded, group by group
+  Form o_lora = Form::kFloats;   // or kBlocks
   Input o_b = Input::kAsIs;
   // A rank takes its own tokens and all heads, not all tokens and its own heads; what makes keys is gathered.
   bool by_tokens = false;
-  bool sliced = false;                    // from q_b on slice by slice, each as if it were a rank's
-  Form out = Form::kFloats;               // or kRankParts, kRankRows, kPartsForBridge, kPushedForBridge
+  bool sliced = false;       // from q_b on slice by slice, each as if it were a rank's
+  Form out = Form::kFloats;  // or kRankParts, kRankRows, kPartsForBridge, kPushedForBridge
 };
 
 struct MoePlan {
-  Form x = Form::kFloats;                 // or kFloatsAndBlocks
-  bool shared_is_routed = false;          // the shared expert is one of those that the experts' launch takes
-  bool router_multiplies = false;         // the router makes its logits
+  Form x = Form::kFloats;          // or kFloatsAndBlocks
+  bool shared_is_routed = false;   // the shared expert is one of those that the experts' launch takes
+  bool router_multiplies = false;  // the router makes its logits
   Input gate = Input::kAsIs, up = Input::kAsIs, down = Input::kAsIs;  // of the shared expert
-  Form hidden = Form::kFloats;            // or kBlocks: of the shared expert
+  Form hidden = Form::kFloats;                                        // or kBlocks: of the shared expert
   bool experts_read_blocks = false;
   // A rank routes its own tokens; then x is gathered, as floats or blocks, with the choices.
   bool by_tokens = false;
-  Form gathered = Form::kFloats;          // or kBlocks
-  bool sliced = false;                    // experts slice by slice, each as if it were a rank's
+  Form gathered = Form::kFloats;  // or kBlocks
+  bool sliced = false;            // experts slice by slice, each as if it were a rank's
   // kSlots: the next bridge adds them up; of ranks kRankParts or kRowParts, or what it adds up
   Form out = Form::kFloats;
 };
@@ -72,13 +72,13 @@ struct LayerShape {
   const MoeWeights* moe = nullptr;
   AttentionSettings settings;
   LayerLayout cache;
-  int64_t window = 0, rope_dim = 0;      // W, Dr
-  int64_t streams = 0, dim = 0;          // H, D
-  QuantTensor mixes;                     // fn of its bridges
-  int64_t experts_per_token = 0;         // A
-  bool is_last = false;                  // no bridge follows
-  int num_cuts = 1;                      // parts that heads and width are cut in, one of which the weights are
-  bool rank_invariant = false;           // a rank may have several of them, and no bit depends on how many
+  int64_t window = 0, rope_dim = 0;  // W, Dr
+  int64_t streams = 0, dim = 0;      // H, D
+  QuantTensor mixes;                 // fn of its bridges
+  int64_t experts_per_token = 0;     // A
+  bool is_last = false;              // no bridge follows
+  int num_cuts = 1;                  // parts that heads and width are cut in, one of which the weights are
+  bool rank_invariant = false;       // a rank may have several of them, and no bit depends on how many
 };
 
 // `ctx` with the regime of the class.

@@ -54,8 +54,8 @@ class Lines {
     if (compresses) Add("compress", one_each ? "with q_prepare" : CompressImplementation(ctx_, one_each));
     const std::string prepares = QPrepareImplementation(ctx_, p.expands);
     const bool of_one = p.expands && step_ == StepClass::kFewRows;  // several sequences' rows are expanded apart
-    Add("q_prepare", of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, false))
-                            : prepares);
+    Add("q_prepare",
+        of_one ? StrCat(prepares, "; of several sequences ", QPrepareImplementation(ctx_, false)) : prepares);
     if (indexes)
       Add("index_topk", IndexTopkImplementation(ctx_, MostRows(step_), l_.settings.index_heads, l_.cache.index));
     Add("sparse_attention", With(SparseAttentionImplementation(ctx_, AttentionShapeOf(l_)), p.heads, "out"));
@@ -87,9 +87,9 @@ class Lines {
     const auto num_experts = static_cast<int64_t>(w.experts.size()) + (p.shared_is_routed ? 1 : 0);
     const std::string experts = ExpertsImplementation(ctx_, w.experts.front(), l_.settings.activation, num_experts,
                                                       p.shared_is_routed);
-    Add("experts", StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
-                          p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge"
-                                                                                  : ""));
+    Add("experts",
+        StrCat(experts, "; ", NameOf(w.experts.front().gate.format),
+               p.out == Form::kSlots || p.out == Form::kSlotsForBridge ? "; sum with the next hc_bridge" : ""));
     if (p.sliced) Add("slices (experts)", StrCat("one by one; ", DescribeStreamAdd(ctx_).chosen));
     SumRanks("experts", p.out);
   }

@@ -25,8 +25,7 @@ void SumSlicesFrom(const ExecContext& ctx, int first, int count, const Tensor& s
 
 void SumSlices(const ExecContext& ctx, int count, const Tensor& sums, const Tensor& y, const MakeSlice& make) {
   DSV4_CHECK(count > 0 && (count & (count - 1)) == 0, count, " slices");
-  if (count > 1)
-    DSV4_CHECK(sums.dim(0) >= SliceLevels(count) && sums.dim(1) >= y.dim(0) && sums.dim(2) == y.dim(1));
+  if (count > 1) DSV4_CHECK(sums.dim(0) >= SliceLevels(count) && sums.dim(1) >= y.dim(0) && sums.dim(2) == y.dim(1));
   SumSlicesFrom(ctx, 0, count, sums, y, make);
 }
 

@@ -15,10 +15,14 @@ enum class DraftModule : uint8_t {
 
 constexpr std::string_view NameOf(DraftModule module) {
   switch (module) {
-    case DraftModule::kNone: return "none";
-    case DraftModule::kMtp: return "MTP";
-    case DraftModule::kDspark: return "DSpark";
-    case DraftModule::kAny: return "any";
+    case DraftModule::kNone:
+      return "none";
+    case DraftModule::kMtp:
+      return "MTP";
+    case DraftModule::kDspark:
+      return "DSpark";
+    case DraftModule::kAny:
+      return "any";
   }
   return "?";
 }

@@ -36,8 +36,10 @@ int64_t Step::most_each() const {
 }
 
 StepView HostView(const Step& step) {
-  return {.tokens = ViewOf(step.tokens, DType::kI32), .positions = ViewOf(step.positions, DType::kI64),
-          .sequence_of = step.sequence_of.data(), .sequences = step.sequences.data(),
+  return {.tokens = ViewOf(step.tokens, DType::kI32),
+          .positions = ViewOf(step.positions, DType::kI64),
+          .sequence_of = step.sequence_of.data(),
+          .sequences = step.sequences.data(),
           .num_sequences = static_cast<int64_t>(step.sequences.size()),
           .logit_rows = ViewOf(step.logit_rows, DType::kI32),
           .most_each = step.most_each(),

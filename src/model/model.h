@@ -37,17 +37,17 @@ struct DraftFacts {
 
 // What the engine needs to know of a model's config, in letters of docs/glossary.md.
 struct ModelFacts {
-  int64_t vocab_size = 0;     // V
-  int64_t hidden_size = 0;    // D
-  int64_t num_layers = 0;     // L
-  int64_t num_experts = 0;    // E
+  int64_t vocab_size = 0;         // V
+  int64_t hidden_size = 0;        // D
+  int64_t num_layers = 0;         // L
+  int64_t num_experts = 0;        // E
   int64_t experts_per_token = 0;  // A
-  int64_t max_positions = 0;  // of a sequence
-  TokenId bos_token_id = -1;  // -1: none
+  int64_t max_positions = 0;      // of a sequence
+  TokenId bos_token_id = -1;      // -1: none
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string> unused_tensors;  // in the files but not part of the forward pass
   int64_t weight_bytes = 0;                 // in the files
-  KvSpec kv;  // the rings of a draft module included
+  KvSpec kv;                                // the rings of a draft module included
   DraftFacts draft;
 };
 
@@ -60,12 +60,12 @@ struct NumericsModes {
 
 // The tokens of one pass: S sequences of mixed lengths, one behind the other.
 struct Step {
-  std::vector<int32_t> tokens;            // [T]
-  std::vector<int64_t> positions;         // [T]
-  std::vector<int32_t> sequence_of;       // [T]
-  std::vector<SequenceView> sequences;    // [S]
-  std::vector<int32_t> logit_rows;        // [R]: rows of [0, T) whose logits are wanted
-  bool keeps_drafts = true;               // writes what a draft module reads of these positions
+  std::vector<int32_t> tokens;          // [T]
+  std::vector<int64_t> positions;       // [T]
+  std::vector<int32_t> sequence_of;     // [T]
+  std::vector<SequenceView> sequences;  // [S]
+  std::vector<int32_t> logit_rows;      // [R]: rows of [0, T) whose logits are wanted
+  bool keeps_drafts = true;             // writes what a draft module reads of these positions
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t most_each() const;  // as StepView's
@@ -78,14 +78,14 @@ struct Step {
 
 // The same as kernels read it: arrays in the device's memory.
 struct StepView {
-  Tensor tokens;                           // i32 [T]
-  Tensor positions;                        // i64 [T]
-  const int32_t* sequence_of = nullptr;    // [T]
-  const SequenceView* sequences = nullptr; // [S]
+  Tensor tokens;                            // i32 [T]
+  Tensor positions;                         // i64 [T]
+  const int32_t* sequence_of = nullptr;     // [T]
+  const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
-  Tensor logit_rows;                       // i32 [R]
-  int64_t most_each = 0;                   // tokens that a sequence has, at most
-  bool keeps_drafts = true;                // as Step's
+  Tensor logit_rows;         // i32 [R]
+  int64_t most_each = 0;     // tokens that a sequence has, at most
+  bool keeps_drafts = true;  // as Step's
 
   int64_t num_tokens() const { return tokens.dim(0); }
 };
@@ -99,8 +99,8 @@ class StepMemory {
  public:
   virtual ~StepMemory() = default;
   virtual int64_t max_tokens() const = 0;
-  virtual int64_t max_rows() const = 0;              // of logits
-  virtual Tensor Logits(int64_t num_rows) const = 0;  // f32 [R, V]: where Forward's logits may go
+  virtual int64_t max_rows() const = 0;                                 // of logits
+  virtual Tensor Logits(int64_t num_rows) const = 0;                    // f32 [R, V]: where Forward's logits may go
   virtual Tensor Confidence(int64_t /*num_rows*/) const { return {}; }  // f32 [R]: the same of Draft; with a module
 };
 
@@ -197,14 +197,14 @@ struct ModelSizes {
   int64_t host_staging = 0;  // pinned memory of the host while they load
   int64_t embedding = 0;     // of the embedding table, wherever it is
   int64_t host_embedding = 0, host_experts = 0;  // of the host, for what the device reads there; as they run
-  std::vector<int64_t> experts_on_host;  // by layer; empty: none
-  std::vector<int64_t> experts_on_disk;  // likewise
-  int64_t disk_experts = 0;              // bytes that they would take on the device
-  std::vector<int64_t> expert_bytes;     // of one expert, by layer
-  int64_t mapped = 0;        // of the weights, what may stay in files while the model runs
-  double decode_bytes = 0;               // of weights, that a decode step of one sequence reads, wherever they are
-  double host_bytes_per_token = 0;       // that a token's experts are expected to have there
-  double disk_bytes_per_token = 0;       // likewise on the disk
+  std::vector<int64_t> experts_on_host;          // by layer; empty: none
+  std::vector<int64_t> experts_on_disk;          // likewise
+  int64_t disk_experts = 0;                      // bytes that they would take on the device
+  std::vector<int64_t> expert_bytes;             // of one expert, by layer
+  int64_t mapped = 0;                            // of the weights, what may stay in files while the model runs
+  double decode_bytes = 0;          // of weights, that a decode step of one sequence reads, wherever they are
+  double host_bytes_per_token = 0;  // that a token's experts are expected to have there
+  double disk_bytes_per_token = 0;  // likewise on the disk
 };
 
 // A model that can be loaded: a checkpoint whose config and tensor headers are read and checked, or a synthetic one.

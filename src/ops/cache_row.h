@@ -42,8 +42,7 @@ inline void DecodeSlot(const RowSlot& slot, float* x) {
         const Vec factor = Set(kE8m0ScaleOfE2m1[scale[i / kIndexScaleBlock]]);
         Vec codes[kIndexScaleBlock / kLanes];
         LoadE2m1(data + i / 2, codes);
-        for (int64_t v = 0; v < kIndexScaleBlock / kLanes; ++v)
-          Store(x + i + v * kLanes, Mul(codes[v], factor));
+        for (int64_t v = 0; v < kIndexScaleBlock / kLanes; ++v) Store(x + i + v * kLanes, Mul(codes[v], factor));
       }
       for (; i < f.dim; ++i) {
         x[i] = E2m1ToF32(GetNibble(data, i)) * kE8m0Table[scale[i / kIndexScaleBlock]];

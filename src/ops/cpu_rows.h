@@ -20,14 +20,11 @@
   DSV4_DECLARE_CPU(function, args)               \
   DSV4_DECLARE_IN(avx512vnni, function, args)    \
   DSV4_DECLARE_IN(amx, function, args)
-#define DSV4_CPU_ROWS(function)                   \
-  {"avx512", SupportsAvx512, avx512::function},   \
-  {"avx2", SupportsAvx2, avx2::function},         \
-  {"generic", SupportsCpu, generic::function},
-#define DSV4_CPU_PRODUCT_ROWS(function)                       \
-  {"amx", SupportsAmx, amx::function},                        \
-  {"avx512vnni", SupportsAvx512Vnni, avx512vnni::function},   \
-  DSV4_CPU_ROWS(function)
+#define DSV4_CPU_ROWS(function)                                                         \
+  {"avx512", SupportsAvx512, avx512::function}, {"avx2", SupportsAvx2, avx2::function}, \
+      {"generic", SupportsCpu, generic::function},
+#define DSV4_CPU_PRODUCT_ROWS(function) \
+  {"amx", SupportsAmx, amx::function}, {"avx512vnni", SupportsAvx512Vnni, avx512vnni::function}, DSV4_CPU_ROWS(function)
 
 #else
 

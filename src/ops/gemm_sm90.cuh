@@ -32,13 +32,13 @@ namespace dsv4::sm90 {
 template <WeightFormat kFormat>
 inline constexpr bool kHalf = IsHalf(kFormat);
 
-inline constexpr int kGemmThreads = 384;    // warpgroup 0 copies, 1 and 2 multiply
-inline constexpr int kMaxTokens = 256;      // of a block's tile
-inline constexpr int kRowTiles = 8;         // of 16 rows, a block
+inline constexpr int kGemmThreads = 384;              // warpgroup 0 copies, 1 and 2 multiply
+inline constexpr int kMaxTokens = 256;                // of a block's tile
+inline constexpr int kRowTiles = 8;                   // of 16 rows, a block
 inline constexpr int kTokenBytes = kMaxTokens * 128;  // of a stage, at most
 inline constexpr int kStagingBytes = 32 * 1024;
 
-inline constexpr int kStages = 4;           // of the ring of weights
+inline constexpr int kStages = 4;  // of the ring of weights
 
 // Stages of the activations' ring, powers of two. A product holds two; the others must last as long as a copy takes.
 constexpr int TokenStages(int n, int parts) { return n * parts <= 128 && n > 64 ? 2 * kStages : kStages; }
@@ -214,7 +214,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
     const uint32_t in_chunk = kChunk == 1 ? 0 : kOdd * static_cast<uint32_t>(TileBytes(kFormat));
     raw.template Load<kPaired>(s.weights + at.weights.stage() * ChunkBytes(kFormat) + in_chunk, rows, lane);
   };
-  const auto decode = [&]<int kOdd>(int slab, uint32_t (&to)[16]) {
+  const auto decode = [&]<int kOdd>(int slab, uint32_t(&to)[16]) {
     if constexpr (kFp8) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
       ++at.weights.count;
     }
   };
-  const auto multiply = [&]<int kOdd>(int slab, uint32_t (&from)[16]) {
+  const auto multiply = [&]<int kOdd>(int slab, uint32_t(&from)[16]) {
     if constexpr (kRescale && kOdd == 0) {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[i] *= ratio[i / 2 % 2];
@@ -260,7 +260,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
   };
   // The products of one slab start; the next slab is loaded, and decoded once the registers of the slab before are
   // free.
-  const auto step = [&]<int kOdd>(int slab, uint32_t (&now)[16], uint32_t (&next)[16]) {
+  const auto step = [&]<int kOdd>(int slab, uint32_t(&now)[16], uint32_t(&next)[16]) {
     const bool more = slab + 1 < num_slabs;
     multiply.template operator()<kOdd>(slab, now);
     if (more) load.template operator()<1 - kOdd>();

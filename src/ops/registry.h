@@ -32,9 +32,7 @@ inline bool SupportsAvx512Vnni(const ExecContext& ctx) {
   static const bool has = CpuHasAvx512Vnni();
   return has && ctx.device == DeviceKind::kCpu;
 }
-inline bool SupportsAmx(const ExecContext& ctx) {
-  return ctx.tiles && ctx.device == DeviceKind::kCpu && CpuHasAmx();
-}
+inline bool SupportsAmx(const ExecContext& ctx) { return ctx.tiles && ctx.device == DeviceKind::kCpu && CpuHasAmx(); }
 inline bool SupportsCpu(const ExecContext& ctx) { return ctx.device == DeviceKind::kCpu; }
 inline bool SupportsCuda(const ExecContext& ctx) { return ctx.device == DeviceKind::kCuda; }
 

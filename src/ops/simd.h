@@ -213,8 +213,7 @@ DSV4_INLINE Vec ScaleByPower(Vec x, Vec biased) {
   Store(bits, biased);
   for (int i = 0; i < kLanes; ++i) {
     const int32_t n = std::bit_cast<int32_t>(bits[i]) - 0x4B400000, half = n >> 1;
-    values[i] = values[i] * std::bit_cast<float>((half + 127) << 23) *
-                std::bit_cast<float>((n - half + 127) << 23);
+    values[i] = values[i] * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((n - half + 127) << 23);
   }
   return Load(values);
 }

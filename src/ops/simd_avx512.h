@@ -30,8 +30,8 @@ DSV4_INLINE __m256 FoldLanes(Vec a) {
   return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
 }
 DSV4_INLINE void StoreSums(float* p, Vec a, Vec b, Vec c, Vec d) {
-  const __m256 pairs =
-      _mm256_hadd_ps(_mm256_hadd_ps(FoldLanes(a), FoldLanes(b)), _mm256_hadd_ps(FoldLanes(c), FoldLanes(d)));
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(FoldLanes(a), FoldLanes(b)),
+                                      _mm256_hadd_ps(FoldLanes(c), FoldLanes(d)));
   _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 

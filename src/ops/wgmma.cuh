@@ -90,7 +90,7 @@ struct Wgmma;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                       \
     }                                                                                                     \
   };
-#define DSV4_WGMMA(...)                      \
+#define DSV4_WGMMA(...)                     \
   DSV4_WGMMA_OF(false, "bf16", __VA_ARGS__) \
   DSV4_WGMMA_OF(true, "f16", __VA_ARGS__)
 DSV4_WGMMA(32, 1, 16, 17, 18, 19, 20, 21)

@@ -19,16 +19,16 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct QuantTensor {
   WeightFormat format = WeightFormat::kF32;
-  int64_t rows = 0;                      // N
-  int64_t cols = 0;                      // K
+  int64_t rows = 0;  // N
+  int64_t cols = 0;  // K
   const uint8_t* codes = nullptr;
   const uint8_t* block_scale = nullptr;  // null for kF32 and kBf16
   DType scale_dtype = DType::kF32;       // kFp8Block only: kF8E8M0 or kF32
   // kFp8Block only: row 0 of this view is row `scale_row_offset` of the scale grid's tensor
   int64_t scale_row_offset = 0;
-  float global_scale = 1.0f;             // kNvfp4 only (`weight_scale_2`), else 1; in tight tiles 2^exponent_base
+  float global_scale = 1.0f;  // kNvfp4 only (`weight_scale_2`), else 1; in tight tiles 2^exponent_base
   WeightLayout layout = WeightLayout::kRows;
-  int16_t exponent_base = 0;             // tight formats only: a block's weights are code * 2^(exponent_base + 0 .. 15)
+  int16_t exponent_base = 0;  // tight formats only: a block's weights are code * 2^(exponent_base + 0 .. 15)
 
   explicit operator bool() const { return codes != nullptr; }
 

@@ -27,18 +27,18 @@ inline constexpr int64_t kNvfp4BlockSize = 16;
 
 struct WeightFormatInfo {
   WeightFormat format;
-  std::string_view name;     // in reports
-  std::string_view family;   // in messages and on the command line
-  int bits;                  // of a code
+  std::string_view name;    // in reports
+  std::string_view family;  // in messages and on the command line
+  int bits;                 // of a code
   // Weights that share a scale; 0: there are no scales. More rows than one: a grid, whose last blocks may be cut;
   // otherwise K is a multiple of block_cols.
   int64_t block_rows = 0;
   int64_t block_cols = 0;
-  DType codes = DType::kF32;        // of `X.weight` in files
-  DType scale = DType::kF32;        // of its block scales
-  bool f32_scale = false;           // or F32
-  std::string_view scale_name = {}; // behind X; others that are read: bind_tensors.cc
-  bool global_scale = false;        // `X.weight_scale_2`, F32
+  DType codes = DType::kF32;         // of `X.weight` in files
+  DType scale = DType::kF32;         // of its block scales
+  bool f32_scale = false;            // or F32
+  std::string_view scale_name = {};  // behind X; others that are read: bind_tensors.cc
+  bool global_scale = false;         // `X.weight_scale_2`, F32
 
   constexpr bool quantised() const { return block_cols != 0; }
   constexpr bool grid() const { return block_rows > 1; }
@@ -48,18 +48,53 @@ struct WeightFormatInfo {
 inline constexpr WeightFormatInfo kWeightFormats[] = {
     {.format = WeightFormat::kF32, .name = "F32", .family = "F32", .bits = 32, .codes = DType::kF32},
     {.format = WeightFormat::kBf16, .name = "BF16", .family = "BF16", .bits = 16, .codes = DType::kBf16},
-    {.format = WeightFormat::kFp8Block, .name = "FP8-128x128", .family = "FP8", .bits = 8, .block_rows = kFp8BlockSize,
-     .block_cols = kFp8BlockSize, .codes = DType::kF8E4M3, .scale = DType::kF8E8M0, .f32_scale = true,
+    {.format = WeightFormat::kFp8Block,
+     .name = "FP8-128x128",
+     .family = "FP8",
+     .bits = 8,
+     .block_rows = kFp8BlockSize,
+     .block_cols = kFp8BlockSize,
+     .codes = DType::kF8E4M3,
+     .scale = DType::kF8E8M0,
+     .f32_scale = true,
      .scale_name = ".scale"},
-    {.format = WeightFormat::kMxfp4, .name = "MXFP4", .family = "MXFP4", .bits = 4, .block_rows = 1,
-     .block_cols = kMxfp4BlockSize, .codes = DType::kI8, .scale = DType::kF8E8M0, .scale_name = ".scale"},
-    {.format = WeightFormat::kNvfp4, .name = "NVFP4", .family = "NVFP4", .bits = 4, .block_rows = 1,
-     .block_cols = kNvfp4BlockSize, .codes = DType::kU8, .scale = DType::kF8E4M3, .scale_name = ".weight_scale",
+    {.format = WeightFormat::kMxfp4,
+     .name = "MXFP4",
+     .family = "MXFP4",
+     .bits = 4,
+     .block_rows = 1,
+     .block_cols = kMxfp4BlockSize,
+     .codes = DType::kI8,
+     .scale = DType::kF8E8M0,
+     .scale_name = ".scale"},
+    {.format = WeightFormat::kNvfp4,
+     .name = "NVFP4",
+     .family = "NVFP4",
+     .bits = 4,
+     .block_rows = 1,
+     .block_cols = kNvfp4BlockSize,
+     .codes = DType::kU8,
+     .scale = DType::kF8E4M3,
+     .scale_name = ".weight_scale",
      .global_scale = true},
-    {.format = WeightFormat::kMxfp4Tight, .name = "MXFP4-tight", .family = "MXFP4", .bits = 4, .block_rows = 1,
-     .block_cols = kMxfp4BlockSize, .codes = DType::kI8, .scale = DType::kF8E8M0, .scale_name = ".scale"},
-    {.format = WeightFormat::kNvfp4Tight, .name = "NVFP4-tight", .family = "NVFP4", .bits = 4, .block_rows = 1,
-     .block_cols = kNvfp4BlockSize, .codes = DType::kU8, .scale = DType::kF8E4M3, .scale_name = ".weight_scale",
+    {.format = WeightFormat::kMxfp4Tight,
+     .name = "MXFP4-tight",
+     .family = "MXFP4",
+     .bits = 4,
+     .block_rows = 1,
+     .block_cols = kMxfp4BlockSize,
+     .codes = DType::kI8,
+     .scale = DType::kF8E8M0,
+     .scale_name = ".scale"},
+    {.format = WeightFormat::kNvfp4Tight,
+     .name = "NVFP4-tight",
+     .family = "NVFP4",
+     .bits = 4,
+     .block_rows = 1,
+     .block_cols = kNvfp4BlockSize,
+     .codes = DType::kU8,
+     .scale = DType::kF8E4M3,
+     .scale_name = ".weight_scale",
      .global_scale = true},
 };
 

@@ -16,9 +16,7 @@ uint64_t PairKey(TokenId left, TokenId right) {
 
 }  // namespace
 
-MergeTable::MergeTable(size_t num_merges) : slots_(std::bit_ceil(2 * num_merges + 2)) {
-  joined_.reserve(num_merges);
-}
+MergeTable::MergeTable(size_t num_merges) : slots_(std::bit_ceil(2 * num_merges + 2)) { joined_.reserve(num_merges); }
 
 size_t MergeTable::SlotOf(uint64_t pair) const {
   const size_t mask = slots_.size() - 1;

@@ -43,8 +43,8 @@ Otherwise, output directly after </think> with tool calls or final response.
 )";
 constexpr std::string_view kToolsTail =
     "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n";
-constexpr std::string_view kResponseFormatHead =
-    "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n";
+constexpr std::string_view
+    kResponseFormatHead = "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n";
 
 constexpr std::string_view kAbsoluteEffort =
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
@@ -78,8 +78,7 @@ Result<std::string_view> EffortText(ReasoningEffort effort, ChatDialect dialect)
       return std::string_view();
     case ReasoningEffort::kLow:
       if (preview)
-        return InvalidArgument(
-            "effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
+        return InvalidArgument("effort \"low\" is unknown to this model (V4 preview); use \"high\" or \"max\"");
       return std::string_view();
     case ReasoningEffort::kHigh:
       return preview ? std::string_view() : kAbsoluteEffort;
@@ -100,8 +99,7 @@ Status CheckMessage(const Message& m) {
   if (m.role != Role::kAssistant && m.role != Role::kUser && m.task != ChatTask::kNone) {
     return InvalidArgument("task belongs on a user or assistant message");
   }
-  if (m.role == Role::kDeveloper && m.content.empty())
-    return InvalidArgument("a developer message needs content");
+  if (m.role == Role::kDeveloper && m.content.empty()) return InvalidArgument("a developer message needs content");
   return {};
 }
 
@@ -134,8 +132,7 @@ std::vector<Message> Merge(std::vector<Message> messages) {
     } else if (m.role == Role::kUser) {
       std::vector<ContentBlock> blocks = std::move(m.content_blocks);
       if (blocks.empty()) blocks.push_back({.text = std::move(m.content)});
-      if (!after_user || merged.back().task != ChatTask::kNone)
-        merged.push_back({.role = Role::kUser, .task = m.task});
+      if (!after_user || merged.back().task != ChatTask::kNone) merged.push_back({.role = Role::kUser, .task = m.task});
       std::move(blocks.begin(), blocks.end(), std::back_inserter(merged.back().content_blocks));
     } else {
       merged.push_back(std::move(m));
@@ -260,8 +257,8 @@ Status AppendToolCall(const ToolCall& call, PromptWriter* out) {
   if (!arguments.ok()) {
     AppendParameter("arguments", /*is_string=*/true, call.arguments, out);
   } else if (!arguments->is_object()) {
-    return InvalidArgument(StrCat("arguments of the call of ", call.name, " are ", JsonKindName(*arguments),
-                                  ", expected an object"));
+    return InvalidArgument(
+        StrCat("arguments of the call of ", call.name, " are ", JsonKindName(*arguments), ", expected an object"));
   } else {
     for (const JsonMember& member : arguments->members) {
       if (&member != arguments->members.data()) out->Own("\n");

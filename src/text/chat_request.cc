@@ -169,8 +169,7 @@ Status ReadToolCalls(const JsonValue& object, const std::string& path, std::vect
     const JsonValue* function = Get(list->items[i], "function");
     const JsonValue* name = function != nullptr ? Get(*function, "name") : nullptr;
     if (name == nullptr || !name->is_string()) {
-      return InvalidArgument(
-          StrCat(call_path, ": expected {\"function\": {\"name\": ..., \"arguments\": ...}}"));
+      return InvalidArgument(StrCat(call_path, ": expected {\"function\": {\"name\": ..., \"arguments\": ...}}"));
     }
     call.name = name->text;
     const JsonValue* arguments = Get(*function, "arguments");
@@ -225,8 +224,7 @@ Status ReadEffort(const JsonValue& root, ChatRequest* request) {
   const JsonValue* reasoning_effort = Get(root, "reasoning_effort");
   if (effort != nullptr) return ReadName(*effort, "effort", kEfforts, &request->effort);
   if (reasoning_effort == nullptr) return {};
-  if (reasoning_effort->is_string() && reasoning_effort->text == "none")
-    return request->thinking = false, Status();
+  if (reasoning_effort->is_string() && reasoning_effort->text == "none") return request->thinking = false, Status();
   return ReadName(*reasoning_effort, "reasoning_effort", kEfforts, &request->effort);
 }
 
@@ -362,8 +360,7 @@ ChatDialect DetectDialect(const std::string& model_dir) {
   const Result<std::string> encoder = ReadFile(model_dir + "/encoding/encoding_dsv4.py", int64_t{16} << 20);
   if (!encoder.ok()) return ChatDialect::kV4Preview;
   // 0731 has a table of effort texts; the preview one constant.
-  for (const std::string_view sign :
-       {"REASONING_EFFORT_PROMPTS", "DEFAULT_REASONING_EFFORT", "Beyond maximum"}) {
+  for (const std::string_view sign : {"REASONING_EFFORT_PROMPTS", "DEFAULT_REASONING_EFFORT", "Beyond maximum"}) {
     if (encoder->find(sign) != std::string::npos) return ChatDialect::kV40731;
   }
   return ChatDialect::kV4Preview;

@@ -24,8 +24,7 @@ std::string JsonQuote(std::string_view text) {
 
 Result<std::string> ParseJsonString(std::string_view json) {
   DSV4_ASSIGN_OR_RETURN(const JsonValue value, ParseJsonValue(json));
-  if (!value.is_string())
-    return InvalidArgument(StrCat("expected a JSON string, found ", JsonKindName(value)));
+  if (!value.is_string()) return InvalidArgument(StrCat("expected a JSON string, found ", JsonKindName(value)));
   return value.text;
 }
 
@@ -43,8 +42,7 @@ Result<std::vector<TokenId>> ParseTokenIdsJson(std::string_view json) {
   std::vector<TokenId> ids;
   for (size_t i = 0; i < value.items.size(); ++i) {
     const int64_t id = JsonToIndex(value.items[i]);
-    if (id < 0 || id > kMaxTokenId)
-      return InvalidArgument(StrCat("element ", i, " of the array is not a token id"));
+    if (id < 0 || id > kMaxTokenId) return InvalidArgument(StrCat("element ", i, " of the array is not a token id"));
     ids.push_back(static_cast<TokenId>(id));
   }
   return ids;
@@ -82,11 +80,9 @@ std::string MessageToJson(const ParsedMessage& message) {
 
 Result<CompletionLine> ParseCompletionLine(std::string_view json) {
   DSV4_ASSIGN_OR_RETURN(const JsonValue value, ParseJsonValue(json));
-  if (!value.is_object())
-    return InvalidArgument(StrCat("expected a JSON object, found ", JsonKindName(value)));
+  if (!value.is_object()) return InvalidArgument(StrCat("expected a JSON object, found ", JsonKindName(value)));
   const JsonValue* completion = value.Find("completion");
-  if (completion == nullptr || !completion->is_string())
-    return InvalidArgument("completion: a string is required");
+  if (completion == nullptr || !completion->is_string()) return InvalidArgument("completion: a string is required");
   CompletionLine line{.completion = completion->text};
   if (const JsonValue* thinking = value.Find("thinking"); thinking != nullptr && !thinking->is_null()) {
     if (!thinking->is_bool())

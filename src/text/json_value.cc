@@ -281,8 +281,7 @@ class Reader {
 
   Status Enter(int depth) {
     ++at_;  // the bracket
-    return depth < kMaxJsonValueDepth ? Status()
-                                      : Error(StrCat("nested deeper than ", kMaxJsonValueDepth, " levels"));
+    return depth < kMaxJsonValueDepth ? Status() : Error(StrCat("nested deeper than ", kMaxJsonValueDepth, " levels"));
   }
 
   std::string_view text_;

@@ -19,8 +19,8 @@ struct JsonValue {
   enum class Kind : uint8_t { kNull, kFalse, kTrue, kInteger, kFloat, kString, kArray, kObject };
 
   Kind kind = Kind::kNull;
-  bool repeated_keys = false;  // kObject: the text repeated a key; its last value stands at the first one's place
-  std::string text;            // kString: the string; kInteger, kFloat: as Python prints the number
+  bool repeated_keys = false;       // kObject: the text repeated a key; its last value stands at the first one's place
+  std::string text;                 // kString: the string; kInteger, kFloat: as Python prints the number
   std::vector<JsonValue> items;     // kArray
   std::vector<JsonMember> members;  // kObject, in the text's order
 

@@ -347,8 +347,7 @@ class OutputParser::Impl {
       return;
     }
     const bool of_call = kind != Kind::kReasoning && kind != Kind::kContent;
-    deltas_.push_back(
-        {kind, of_call ? static_cast<int>(message_.tool_calls.size()) - 1 : -1, std::string(text)});
+    deltas_.push_back({kind, of_call ? static_cast<int>(message_.tool_calls.size()) - 1 : -1, std::string(text)});
   }
 
   State state_;

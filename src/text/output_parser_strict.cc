@@ -41,8 +41,7 @@ class StrictParser {
     for (const std::string_view mark : {kBos, kEos, kThink, kEndThink, kDsml}) {
       for (const std::string* part : {&message.reasoning_content, &message.content}) {
         if (part->find(mark) != std::string::npos) {
-          return InvalidArgument(
-              StrCat(mark, " inside the ", part == &message.content ? "content" : "reasoning"));
+          return InvalidArgument(StrCat(mark, " inside the ", part == &message.content ? "content" : "reasoning"));
         }
       }
     }

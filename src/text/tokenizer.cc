@@ -75,8 +75,7 @@ struct Tokenizer::Impl {
   }
 
   void Find(std::string_view text, std::span<const TextRange> literal, std::vector<AddedTokenPlace>* places) const;
-  void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends,
-                  std::vector<TokenId>* ids) const;
+  void EncodeText(std::string_view text, BpeEncoder* bpe, std::vector<size_t>* ends, std::vector<TokenId>* ids) const;
 
   std::string bytes;            // of all tokens, in the order of their ids
   std::vector<size_t> offsets;  // [vocab_size + 1]
@@ -102,8 +101,7 @@ Status Tokenizer::Impl::PlaceTokens(const TokenizerFile& file, std::vector<std::
   for (const AddedToken& token : file.added_tokens) {
     const auto i = static_cast<size_t>(token.id);
     if (i >= limit) return DataLoss(StrCat("added_tokens: id ", token.id, " leaves a gap below it"));
-    if (kinds[i] != TokenKind::kNone)
-      return DataLoss(StrCat("added_tokens: two tokens have the id ", token.id));
+    if (kinds[i] != TokenKind::kNone) return DataLoss(StrCat("added_tokens: two tokens have the id ", token.id));
     if (!contents.try_emplace(token.content, token.id).second) {
       return DataLoss(StrCat("added_tokens: ", Quoted(token.content), " stands there twice"));
     }
@@ -116,21 +114,19 @@ Status Tokenizer::Impl::PlaceTokens(const TokenizerFile& file, std::vector<std::
     const auto added_token = contents.find(symbols);
     if (added_token != contents.end()) {
       if (added_token->second == id) continue;
-      return DataLoss(StrCat("model.vocab gives ", Quoted(symbols), " the id ", id, ", added_tokens ",
-                             added_token->second));
+      return DataLoss(
+          StrCat("model.vocab gives ", Quoted(symbols), " the id ", id, ", added_tokens ", added_token->second));
     }
     if (i >= limit) return DataLoss(StrCat("model.vocab: id ", id, " leaves a gap below it"));
     if (kinds[i] != TokenKind::kNone) return DataLoss(StrCat("model.vocab: two tokens have the id ", id));
     std::optional<std::string> token_bytes = BytesOfSymbols(symbols);
-    if (!token_bytes)
-      return DataLoss(StrCat("model.vocab: ", Quoted(symbols), " is not in the byte-level alphabet"));
+    if (!token_bytes) return DataLoss(StrCat("model.vocab: ", Quoted(symbols), " is not in the byte-level alphabet"));
     texts[i] = *std::move(token_bytes);
     kinds[i] = TokenKind::kOrdinary;
   }
   while (!kinds.empty() && kinds.back() == TokenKind::kNone) kinds.pop_back();
   for (size_t i = 0; i < kinds.size(); ++i) {
-    if (kinds[i] == TokenKind::kNone)
-      return DataLoss(StrCat("no token has the id ", i, ", but there are higher ones"));
+    if (kinds[i] == TokenKind::kNone) return DataLoss(StrCat("no token has the id ", i, ", but there are higher ones"));
   }
   texts.resize(kinds.size());
   return {};
@@ -193,8 +189,7 @@ Status Tokenizer::Impl::AddConfig(const TokenizerConfig& config) {
   const auto find = [&](std::string_view field, const std::string& token, TokenId* id) -> Status {
     if (token.empty()) return {};
     const auto it = added.find(token);
-    if (it == added.end())
-      return DataLoss(StrCat(field, " ", Quoted(token), " is not among the added tokens"));
+    if (it == added.end()) return DataLoss(StrCat(field, " ", Quoted(token), " is not among the added tokens"));
     *id = it->second;
     return {};
   };
@@ -232,8 +227,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json", config_path = model_dir + "/tokenizer_config.json";
-  if (!FileExists(path))
-    return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
+  if (!FileExists(path)) return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
   DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
   std::string config_json;
   if (FileExists(config_path)) {
@@ -241,13 +235,11 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir)
     if (config_json.empty()) return DataLoss(StrCat(config_path, ": the file is empty"));
   }
   Result<std::unique_ptr<Tokenizer>> tokenizer = FromJson(json, config_json);
-  if (!tokenizer.ok())
-    return Status(tokenizer.status().code(), StrCat(model_dir, "/", tokenizer.status().message()));
+  if (!tokenizer.ok()) return Status(tokenizer.status().code(), StrCat(model_dir, "/", tokenizer.status().message()));
   return tokenizer;
 }
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenizer_json,
-                                                       std::string_view config_json) {
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view tokenizer_json, std::string_view config_json) {
   const auto in_file = [](std::string_view file, const Status& status) {
     return Status(status.code(), StrCat(file, ": ", status.message()));
   };
@@ -301,9 +293,7 @@ Result<std::string> Tokenizer::Decode(std::span<const TokenId> ids, const Decode
   return RepairUtf8(joined);
 }
 
-std::string_view Tokenizer::TokenBytes(TokenId id) const {
-  return IsValid(id) ? impl_->Bytes(id) : std::string_view();
-}
+std::string_view Tokenizer::TokenBytes(TokenId id) const { return IsValid(id) ? impl_->Bytes(id) : std::string_view(); }
 
 std::optional<TokenId> Tokenizer::FindToken(std::string_view bytes) const {
   for (const auto* table : {&impl_->added, &impl_->ordinary}) {

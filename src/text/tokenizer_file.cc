@@ -32,8 +32,7 @@ struct Field {
 
   Status Expect(bool condition, std::string_view expected) const {
     if (condition) return {};
-    std::string found = value.is_object() || value.is_array() ? std::string(JsonKindName(value))
-                                                              : DumpJson(value);
+    std::string found = value.is_object() || value.is_array() ? std::string(JsonKindName(value)) : DumpJson(value);
     if (found.size() > 200) found = found.substr(0, 200) + "...";
     return Unsupported(StrCat(path, " is ", found, ", expected ", expected));
   }
@@ -53,8 +52,7 @@ struct Field {
     DSV4_RETURN_IF_ERROR(Expect(value.is_object(), "an object"));
     for (const JsonMember& member : value.members) {
       if (std::find(names.begin(), names.end(), member.key) == names.end()) {
-        return Unsupported(
-            StrCat(path, path.empty() ? "" : ".", member.key, " is not a field that dsv4 knows"));
+        return Unsupported(StrCat(path, path.empty() ? "" : ".", member.key, " is not a field that dsv4 knows"));
       }
     }
     return {};
@@ -72,8 +70,7 @@ Status CheckNormalizer(const Field& field) {
   DSV4_RETURN_IF_ERROR(field.ExpectMembers({"type", "normalizers"}));
   DSV4_RETURN_IF_ERROR(field.Get("type").ExpectText("Sequence"));
   const Field list = field.Get("normalizers");
-  return list.Expect(list.value.is_array() && list.value.items.empty(),
-                     "an empty array (text is not normalised)");
+  return list.Expect(list.value.is_array() && list.value.items.empty(), "an empty array (text is not normalised)");
 }
 
 Status CheckPreTokenizer(const Field& field) {
@@ -133,13 +130,11 @@ Status ReadMerge(const Field& field, std::pair<std::string, std::string>* merge)
   if (value.is_string()) {
     const size_t space = value.text.find(' ');
     *merge = {value.text.substr(0, space), space == std::string::npos ? "" : value.text.substr(space + 1)};
-  } else if (value.is_array() && value.items.size() == 2 && value.items[0].is_string() &&
-             value.items[1].is_string()) {
+  } else if (value.is_array() && value.items.size() == 2 && value.items[0].is_string() && value.items[1].is_string()) {
     *merge = {value.items[0].text, value.items[1].text};
   }
-  return field.Expect(
-      !merge->first.empty() && !merge->second.empty() && merge->second.find(' ') == std::string::npos,
-      "\"left right\" or [\"left\", \"right\"]");
+  return field.Expect(!merge->first.empty() && !merge->second.empty() && merge->second.find(' ') == std::string::npos,
+                      "\"left right\" or [\"left\", \"right\"]");
 }
 
 Status ReadModel(const Field& field, TokenizerFile* file) {
@@ -163,8 +158,8 @@ Status ReadModel(const Field& field, TokenizerFile* file) {
     if (member.key.empty()) return DataLoss("model.vocab holds an empty token");
     const int64_t id = JsonToIndex(member.value);
     if (id < 0 || id >= std::numeric_limits<TokenId>::max()) {
-      return DataLoss(StrCat("model.vocab[", DumpJson({.kind = Kind::kString, .text = member.key}),
-                             "] is not a token id"));
+      return DataLoss(
+          StrCat("model.vocab[", DumpJson({.kind = Kind::kString, .text = member.key}), "] is not a token id"));
     }
     file->vocab.emplace_back(member.key, static_cast<TokenId>(id));
   }

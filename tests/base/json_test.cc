@@ -38,8 +38,7 @@ TEST(Json, RefusesDeepNestingWithoutRecursing) {
   EXPECT_FALSE(ParseJson(nested("{\"a\":", "}", kMaxJsonDepth + 1), "test").ok());
   EXPECT_FALSE(ParseJson(std::string(10'000'000, '['), "test").ok());
   // Brackets inside strings, behind escapes, are text.
-  EXPECT_TRUE(
-      ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\\\\\"]", "test").ok());
+  EXPECT_TRUE(ParseJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\\\\\"]", "test").ok());
 }
 
 TEST(Json, BrokenTextIsAnErrorThatNamesTextAndPlace) {

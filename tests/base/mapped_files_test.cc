@@ -21,7 +21,9 @@ class MappedFiles : public ::testing::Test {
     std::string pattern = (fs::temp_directory_path() / "dsv4_mapped_files_test_XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
-    path_ = folder_ + "/a\x1b" "b";
+    path_ = folder_ +
+            "/a\x1b"
+            "b";
     ASSERT_TRUE(WriteFile(path_, std::string(20000, 'x')).ok());
     file_ = std::move(MappedFile::Open(path_)).value();
   }

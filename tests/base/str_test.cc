@@ -79,8 +79,7 @@ TEST(Status, MacrosReturnEarly) {
 // The first words of the streams are part of the contract: seeded sampling and fixtures rest on them.
 TEST(Random, IsTheSameEverywhere) {
   static_assert(RandomBits(0, 0) != RandomBits(0, 1) && RandomBits(0, 0) != RandomBits(1, 0));
-  static_assert(MixBits(0) == 0 &&
-                MixBits(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu);  // SplitMix64's first output
+  static_assert(MixBits(0) == 0 && MixBits(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu);  // SplitMix64's first output
   double sum = 0, square = 0;
   for (uint64_t i = 0; i < 100000; ++i) {
     const double u = RandomUniform(7, i);

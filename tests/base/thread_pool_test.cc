@@ -57,9 +57,8 @@ TEST(ThreadPool, RangesAreStaticContiguousAndNoSmallerThanTheGrain) {
 TEST(ThreadPool, EqualItemsAreSpreadEvenly) {
   ThreadPool pool(4);
   std::vector<int64_t> sizes(4);
-  pool.ParallelFor(10, 1, [&](int64_t begin, int64_t end, int thread) {
-    sizes[static_cast<size_t>(thread)] = end - begin;
-  });
+  pool.ParallelFor(10, 1,
+                   [&](int64_t begin, int64_t end, int thread) { sizes[static_cast<size_t>(thread)] = end - begin; });
   EXPECT_EQ(*std::min_element(sizes.begin(), sizes.end()), 2);
   EXPECT_EQ(*std::max_element(sizes.begin(), sizes.end()), 3);
 }
@@ -72,8 +71,7 @@ TEST(ThreadPool, ThousandsOfJobsSeeEachOthersWrites) {
     std::vector<int64_t>& to = job % 2 ? x : y;
     pool.ParallelFor(48, 1, [&](int64_t begin, int64_t end, int) {
       // Reads what other threads wrote in the job before: the pool orders the jobs.
-      for (int64_t i = begin; i < end; ++i)
-        to[static_cast<size_t>(i)] = from[static_cast<size_t>(47 - i)] + 1;
+      for (int64_t i = begin; i < end; ++i) to[static_cast<size_t>(i)] = from[static_cast<size_t>(47 - i)] + 1;
     });
   }
   EXPECT_TRUE(std::all_of(x.begin(), x.end(), [](int64_t v) { return v == 3000; }));
@@ -85,8 +83,7 @@ TEST(ThreadPool, WakesWorkersThatSleep) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than workers poll
     std::atomic<int> items{0};
     pool.ParallelFor(3, 1, [&](int64_t begin, int64_t end, int thread) {
-      if (thread == 1)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // and the caller sleeps, too
+      if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // and the caller sleeps, too
       items += static_cast<int>(end - begin);
     });
     EXPECT_EQ(items.load(), 3);

@@ -92,7 +92,8 @@ TEST(CudaDiskExperts, StepsGiveTheSameBits) {
 TEST(CudaHostExperts, DraftsGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   for (const auto& [name, speculate] : {std::pair{"flash-mtp", Speculate::kMtp},
-                                        {"flash-dspark", Speculate::kDspark}, {"flash-mtp", Speculate::kLookup}}) {
+                                        {"flash-dspark", Speculate::kDspark},
+                                        {"flash-mtp", Speculate::kLookup}}) {
     DSV4_FIXTURE_OR_SKIP(dir, name);
     const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;
     const SamplingParams sampling{.temperature = 0.8f, .top_k = 40, .seed = 7};

@@ -11,17 +11,16 @@ namespace {
 
 bool HasGpu() { return Gpu() != nullptr; }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cuda, DraftCases,
-    testing::Values(DraftedModel{"flash-nvfp4", "cuda", true, Speculate::kOff, HasGpu},
-                    DraftedModel{"flash-nvfp4", "cuda:0*2", true, Speculate::kOff, HasGpu},
-                    DraftedModel{"flash-mtp", "cuda", true, Speculate::kMtp, HasGpu},
-                    DraftedModel{"flash-dspark", "cuda", true, Speculate::kDspark, HasGpu},
-                    DraftedModel{"flash-mtp", "cuda:0*2", true, Speculate::kMtp, HasGpu},
-                    DraftedModel{"flash-dspark", "cuda:0*2", true, Speculate::kDspark, HasGpu},
-                    DraftedModel{"nano", "cuda", true, Speculate::kMtp, HasGpu},
-                    DraftedModel{"nano", "cuda", true, Speculate::kDspark, HasGpu}),
-    NameOf);
+INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
+                         testing::Values(DraftedModel{"flash-nvfp4", "cuda", true, Speculate::kOff, HasGpu},
+                                         DraftedModel{"flash-nvfp4", "cuda:0*2", true, Speculate::kOff, HasGpu},
+                                         DraftedModel{"flash-mtp", "cuda", true, Speculate::kMtp, HasGpu},
+                                         DraftedModel{"flash-dspark", "cuda", true, Speculate::kDspark, HasGpu},
+                                         DraftedModel{"flash-mtp", "cuda:0*2", true, Speculate::kMtp, HasGpu},
+                                         DraftedModel{"flash-dspark", "cuda:0*2", true, Speculate::kDspark, HasGpu},
+                                         DraftedModel{"nano", "cuda", true, Speculate::kMtp, HasGpu},
+                                         DraftedModel{"nano", "cuda", true, Speculate::kDspark, HasGpu}),
+                         NameOf);
 
 // With log-probabilities, which the host draws.
 TEST(CudaDrafts, ChangeNothingThatTheHostDraws) {

@@ -92,7 +92,10 @@ TEST_P(CudaFixture, APromptHasTheSameBitsInChunksAndAmongOthers) {
   for (size_t i = 0; i < 32; ++i) {
     sessions.push_back(std::move(engine->NewSession()).value());
     const std::span<const TokenId> tokens = std::span(prompt).first(i == 17 ? prompt.size() : 1 + i * 5);
-    items.push_back({.session = sessions[i].get(), .tokens = tokens, .rows = LogitRows::kAll, .logits = &logits[i],
+    items.push_back({.session = sessions[i].get(),
+                     .tokens = tokens,
+                     .rows = LogitRows::kAll,
+                     .logits = &logits[i],
                      .prompt_tokens = static_cast<int64_t>(tokens.size())});
   }
   ASSERT_TRUE(engine->Step(items).ok());

@@ -45,8 +45,8 @@ class GpuRanks {
       contexts_.push_back(device->Context(nullptr, false));
       gpus.push_back({.index = device->index(), .stream = contexts_.back().stream});
     }
-    auto opened = OpenGpuExchange(
-        gpus, transport, {.timeout_s = timeout_s, .elements = elements, .first = first, .rank_name = "GPU"});
+    auto opened = OpenGpuExchange(gpus, transport,
+                                  {.timeout_s = timeout_s, .elements = elements, .first = first, .rank_name = "GPU"});
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     if (opened.ok()) exchange_ = std::move(opened).value();
   }
@@ -129,9 +129,9 @@ void SumAndGather(int count, bool one_gpu, ExchangeTransport transport) {
       const SumRanksArgs sum{.y = {y.data(), DType::kF32, shape}, .site = site};
       SumRanks(ctx, sum);
       site += SumExchanges(ctx, sum);
-      GatherRanks(ctx, {.x = {x, DType::kF32, shape},
-                        .y = {all.data(), DType::kF32, {shape[0], columns * count}},
-                        .site = site});
+      GatherRanks(
+          ctx,
+          {.x = {x, DType::kF32, shape}, .y = {all.data(), DType::kF32, {shape[0], columns * count}}, .site = site});
       site += RankExchanges(ctx, n);
       GatherSharesArgs shared{.site = site};
       shared.AddRows(ctx, {x, DType::kF32, shape});

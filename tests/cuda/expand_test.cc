@@ -129,13 +129,13 @@ void ExpectTheSameBits(const ExpandCase& c) {
 TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepare) {
   DSV4_GPU_OR_SKIP();
   for (const ExpandCase& c : {ExpandCase{64, 1024, 0, 130},
-                        {64, 1024, 4, 130},
-                        {64, 1024, 4, 131},
-                        {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
-                        {64, 1024, 128, 255},
-                        {64, 1536, 128, 256, KvDtype::kF32},
-                        {40, 64, 4, 1023, KvDtype::kF32, IndexDtype::kF32},
-                        {33, 1008, 128, 0}}) {
+                              {64, 1024, 4, 130},
+                              {64, 1024, 4, 131},
+                              {64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16},
+                              {64, 1024, 128, 255},
+                              {64, 1536, 128, 256, KvDtype::kF32},
+                              {40, 64, 4, 1023, KvDtype::kF32, IndexDtype::kF32},
+                              {33, 1008, 128, 0}}) {
     ExpectTheSameBits(c);
   }
 }
@@ -145,8 +145,8 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
   DSV4_GPU_OR_SKIP();
   for (const int64_t tokens : {2, 3, 4}) {
     for (const int64_t position : {0, 121, 125, 126, 127, 128, 130, 253})
-      ExpectTheSameBits({.heads = 64, .k = 1024, .ratio = position % 2 == 0 ? 4 : 128, .position = position,
-                         .tokens = tokens});
+      ExpectTheSameBits(
+          {.heads = 64, .k = 1024, .ratio = position % 2 == 0 ? 4 : 128, .position = position, .tokens = tokens});
     ExpectTheSameBits({40, 64, 4, 1021, KvDtype::kF32, IndexDtype::kF32, tokens});
     ExpectTheSameBits({64, 208, 4, 7, KvDtype::kBf16, IndexDtype::kBf16, tokens});
     ExpectTheSameBits({.heads = 33, .k = 1536, .ratio = 0, .position = 130, .tokens = tokens});
@@ -158,16 +158,16 @@ TEST(CudaQPrepareExpand, GivesTheBitsOfLinearsAndQPrepareForAFewTokens) {
 TEST(CudaQPrepareExpand, GivesTheBitsWithAPartOfTheHeads) {
   DSV4_GPU_OR_SKIP();
   for (const ExpandCase& c : {ExpandCase{32, 1024, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
-                        {32, 1024, 4, 130, KvDtype::kBf16, IndexDtype::kFp4, 1, 64},
-                        {32, 1024, 0, 130},
-                        {32, 1024, 128, 255},
-                        {32, 1536, 128, 256, KvDtype::kF32},
-                        {32, 1536, 4, 1023, KvDtype::kBf16, IndexDtype::kBf16, 1, 64},
-                        {16, 1024, 4, 7, KvDtype::kFp8, IndexDtype::kF32, 1, 64},
-                        {16, 1536, 4, 3, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
-                        {8, 1008, 128, 383},
-                        {33, 208, 4, 1023, KvDtype::kFp8, IndexDtype::kFp4, 1, 31},
-                        {4, 512, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5}}) {
+                              {32, 1024, 4, 130, KvDtype::kBf16, IndexDtype::kFp4, 1, 64},
+                              {32, 1024, 0, 130},
+                              {32, 1024, 128, 255},
+                              {32, 1536, 128, 256, KvDtype::kF32},
+                              {32, 1536, 4, 1023, KvDtype::kBf16, IndexDtype::kBf16, 1, 64},
+                              {16, 1024, 4, 7, KvDtype::kFp8, IndexDtype::kF32, 1, 64},
+                              {16, 1536, 4, 3, KvDtype::kFp8, IndexDtype::kFp4, 1, 64},
+                              {8, 1008, 128, 383},
+                              {33, 208, 4, 1023, KvDtype::kFp8, IndexDtype::kFp4, 1, 31},
+                              {4, 512, 4, 131, KvDtype::kFp8, IndexDtype::kFp4, 1, 5}}) {
     ExpectTheSameBits(c);
   }
 }

@@ -52,9 +52,8 @@ SomeLogitsOf PromptsAndSteps(Engine& engine, bool together = true) {
   std::vector<std::unique_ptr<Session>> sessions;
   for (const int64_t length : {100, 700, 1500}) {
     sessions.push_back(engine.NewSession().value());
-    const Status status =
-        sessions.back()->Append(SomeTokens(length, static_cast<uint64_t>(length), kFlashVocab), LogitRows::kLast,
-                                &logits);
+    const Status status = sessions.back()->Append(SomeTokens(length, static_cast<uint64_t>(length), kFlashVocab),
+                                                  LogitRows::kLast, &logits);
     EXPECT_TRUE(status.ok()) << status.message();
     all.prompts.insert(all.prompts.end(), logits.begin(), logits.end());
   }
@@ -110,8 +109,8 @@ TEST(CudaExpertCompute, RowsDoNotDependOnTheirBatch) {
 
 TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {
   DSV4_GPU_OR_SKIP();
-  for (const auto& [speculate, by] : {std::pair(Speculate::kOff, ExpertCompute::kCpu),
-                                      std::pair(Speculate::kLookup, ExpertCompute::kAuto)}) {
+  for (const auto& [speculate, by] :
+       {std::pair(Speculate::kOff, ExpertCompute::kCpu), std::pair(Speculate::kLookup, ExpertCompute::kAuto)}) {
     EngineOptions options = SomeOnTheHost(by);
     options.expert_slots = 128;
     options.speculate = speculate;

@@ -97,8 +97,15 @@ void AFewTokensHaveTheBitsOfMore(const QuantCase& kind, const FewShape& shape, s
     int64_t first, t;
     bool known;
   };
-  for (const Part& p : {Part{0, 2, true}, {8, 2, false}, {7, 3, true}, {0, 4, true}, {16, 4, false}, {12, 5, true},
-                        {14, 6, true}, {0, 6, false}, {4, 8, true}}) {
+  for (const Part& p : {Part{0, 2, true},
+                        {8, 2, false},
+                        {7, 3, true},
+                        {0, 4, true},
+                        {16, 4, false},
+                        {12, 5, true},
+                        {14, 6, true},
+                        {0, 6, false},
+                        {4, 8, true}}) {
     const auto want = std::span(all).subspan(static_cast<size_t>(p.first * l.d), static_cast<size_t>(p.t * l.d));
     const ExpertsRun run{.op = ExpertsOnGpu, .always = p.known ? last : -1};
     EXPECT_TRUE(BitEqual(OutputOf(l, p.first, p.first + p.t, run), want))
@@ -129,9 +136,9 @@ struct TightShape {
 };
 // One token by its own kernels and by the others; a few; chunks of two blocks of columns; K of less than a tile, rows
 // that end within one.
-constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},          {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7},
-                                       {8, 160, 224, 1, 6},        {4, 64, 96, 5, 2},     {6, 192, 96, 20, 3, true},
-                                       {3, 96, 64, 41, 2, true},   {16, 64, 32, 33, 3},   {5, 1056, 544, 2, 3},
+constexpr TightShape kTightShapes[] = {{1, 32, 32, 1, 1},           {3, 1024, 1024, 1, 3}, {2, 4096, 2048, 1, 7},
+                                       {8, 160, 224, 1, 6},         {4, 64, 96, 5, 2},     {6, 192, 96, 20, 3, true},
+                                       {3, 96, 64, 41, 2, true},    {16, 64, 32, 33, 3},   {5, 1056, 544, 2, 3},
                                        {20, 128, 512, 24, 2, true}, {5, 1024, 2048, 4, 3}, {4, 2048, 1024, 6, 2}};
 
 void ExpectTheBitsOfWideTiles(ExpertsLayer& l, const ExpertsRun& run) {
@@ -170,8 +177,10 @@ TEST(CudaExperts, AWideExpertAmongTightOnes) {
     for (int64_t i = 0; i < l.t; ++i) {  // in slot 0 of every token, in no other
       for (int64_t a = 0; a < l.slots; ++a) {
         int32_t& e = l.experts[i * l.slots + a];
-        if (a == 0) e = last;
-        else if (e == last) e = 0;
+        if (a == 0)
+          e = last;
+        else if (e == last)
+          e = 0;
       }
     }
     for (const bool f32 : {false, true}) {

@@ -16,9 +16,8 @@ namespace dsv4::test {
 namespace {
 
 EngineOptions FourFlashLayers(bool fp8_dense, const std::string& device) {
-  EngineOptions options{.model_dir = "",
-                        .synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = fp8_dense},
-                        .device = device};
+  EngineOptions options{
+      .model_dir = "", .synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = fp8_dense}, .device = device};
   options.kv_room = int64_t{256} << 20;
   options.prefill_chunk = 2048;
   return options;
@@ -30,8 +29,8 @@ std::vector<float> LogitsOfRegimes(Engine& engine) {
   std::vector<std::unique_ptr<Session>> sessions;
   for (const int64_t length : {100, 700, 3000}) {
     sessions.push_back(engine.NewSession().value());
-    const Status status =
-        sessions.back()->Append(SomeTokens(length, static_cast<uint64_t>(length), 129280), LogitRows::kLast, &logits);
+    const Status status = sessions.back()->Append(SomeTokens(length, static_cast<uint64_t>(length), 129280),
+                                                  LogitRows::kLast, &logits);
     EXPECT_TRUE(status.ok()) << status.message();
     all.insert(all.end(), logits.begin(), logits.end());
   }
@@ -151,8 +150,8 @@ TEST(CudaHostExperts, AFilesExpertsArriveOnTheHostToo) {
   ASSERT_FALSE(want.empty());
   // So much room for KV that experts have to make it.
   const int64_t embedding = int64_t{4096} * 256 * 2;
-  options.kv_room =
-      plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes + 2 * embedding;
+  options.kv_room = plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes +
+                    2 * embedding;
   EXPECT_TRUE(LogitsOfModel(options) == want);
   EXPECT_FALSE(plan.experts_on_host.empty());
   EXPECT_EQ(plan.host_embedding_bytes, embedding);

@@ -40,7 +40,9 @@ class CudaIdleRows : public ::testing::TestWithParam<int64_t> {
     for (size_t step = 0; step < kSteps; ++step) {
       std::vector<StepItem> items;
       for (size_t i = 0; i < sequences.size(); ++i) {
-        items.push_back({.session = sessions[i].get(), .tokens = {&more[i][step], 1}, .rows = LogitRows::kLast,
+        items.push_back({.session = sessions[i].get(),
+                         .tokens = {&more[i][step], 1},
+                         .rows = LogitRows::kLast,
                          .logits = &rows[i]});
       }
       EXPECT_TRUE(engine_->Step(items).ok());
@@ -58,8 +60,8 @@ class CudaIdleRows : public ::testing::TestWithParam<int64_t> {
       sessions.push_back(Begin(s));
       auto sampler = Sampler::Create({.temperature = 0.9f, .seed = 7}, engine_->info().vocab_size);
       samplers.push_back(std::move(sampler).value());
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 5,
-                       .max_tokens = kSteps});
+      items.push_back(
+          {.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 5, .max_tokens = kSteps});
     }
     const TokenFn fn = [&](size_t i, const SampledToken& token) {
       drawn[i].push_back(token.id);

@@ -173,12 +173,12 @@ TEST(CudaLinearParts, OneTokenFormatsShort) {
   Random random(8);
   const auto& [n, m, f, b] = kOneTokenKinds;
   for (const PartsCase& c : {PartsCase{1056, {1, 2, 3, 4}, {n, b, m, f}},
-                        {192, {7, 40, 16, 1, 90, 12, 3, 31}, {n, f, b, m, b, n, b, f}},
-                        {1056, {2110, 1, 17}, {n, b, f}},
-                        {2048, {1, 2100, 1, 40}, {n, b, m, f}},
-                        {2048, {33, 1000, 500, 64}, {m, n, n, b}},
-                        {80, {20, 20, 20}, {b, n, f}},
-                        {32, {20, 20}, {b, m}}}) {
+                             {192, {7, 40, 16, 1, 90, 12, 3, 31}, {n, f, b, m, b, n, b, f}},
+                             {1056, {2110, 1, 17}, {n, b, f}},
+                             {2048, {1, 2100, 1, 40}, {n, b, m, f}},
+                             {2048, {33, 1000, 500, 64}, {m, n, n, b}},
+                             {80, {20, 20, 20}, {b, n, f}},
+                             {32, {20, 20}, {b, m}}}) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> x({2, c.k}, random.Normals(2 * c.k)), norm({c.k}, random.Normals(c.k));
     for (const Tensor& by : {Tensor{}, norm.tensor()}) {
@@ -214,13 +214,12 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
   DSV4_GPU_OR_SKIP();
   Random random(8);
   const auto& [n, m, f, b] = kOneTokenKinds;
-  const PartsCase cases[] = {{4096, {3000, 64}, {n, b}},
-                        {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
-                        {8192, {4096}, {n}}, {8192, {2100}, {f}}, {8192, {300}, {b}}, {8192, {512, 64}, {m, n}},
-                        {1024, {17000}, {n}},
-                        {7168, {100, 64, 33, 40}, {n, b, m, f}}, {7168, {2300}, {n}},
-                        {1056, {241, 500}, {b, m}},
-                        {1280, {241, 500}, {f, n}}};
+  const PartsCase cases[] = {{4096, {3000, 64}, {n, b}}, {4096, {1536, 1024, 1024, 512, 512, 64}, {n, b, b, b, b, b}},
+                             {8192, {4096}, {n}},        {8192, {2100}, {f}},
+                             {8192, {300}, {b}},         {8192, {512, 64}, {m, n}},
+                             {1024, {17000}, {n}},       {7168, {100, 64, 33, 40}, {n, b, m, f}},
+                             {7168, {2300}, {n}},        {1056, {241, 500}, {b, m}},
+                             {1280, {241, 500}, {f, n}}};
   for (const PartsCase& c : cases) {
     const std::vector<QuantFixture> weights = Weights(random, c);
     GuardBuffer<float> x({4, c.k}, random.Normals(4 * c.k)), norm({c.k}, random.Normals(c.k));
@@ -231,8 +230,8 @@ TEST(CudaLinearParts, AFewTokensHaveTheBitsThatTheyHaveAlone) {
           const auto alone = RunParts(weights, {x.data() + i * c.k, DType::kF32, {1, c.k}}, by);
           for (size_t j = 0; j < weights.size(); ++j) {
             const std::span<const float> got(all[j].data() + i * c.rows[j], static_cast<size_t>(c.rows[j]));
-            EXPECT_TRUE(BitEqual(got, alone[j])) << "K " << c.k << " T " << t << " token " << i << " part " << j
-                                                 << (by ? " normed" : "");
+            EXPECT_TRUE(BitEqual(got, alone[j]))
+                << "K " << c.k << " T " << t << " token " << i << " part " << j << (by ? " normed" : "");
           }
         }
       }

@@ -98,9 +98,14 @@ TEST(CudaLinearWgmma, MatchesExactProduct) {
   DSV4_GPU_OR_SKIP();
   Random random(2);
   for (const QuantCase& kind : WgmmaCases()) {
-    for (const WgmmaSizes& s :
-         {WgmmaSizes{1, 1, 1, 1}, {65, 1, 64, 64}, {67, 1, 128, 128}, {100, 1, 130, 192},
-          {257, 1, 48, 448}, {300, 1, 257, 97}, {96, 1, 129, 1040}, {64, 1, 40, 4096}}) {
+    for (const WgmmaSizes& s : {WgmmaSizes{1, 1, 1, 1},
+                                {65, 1, 64, 64},
+                                {67, 1, 128, 128},
+                                {100, 1, 130, 192},
+                                {257, 1, 48, 448},
+                                {300, 1, 257, 97},
+                                {96, 1, 129, 1040},
+                                {64, 1, 40, 4096}}) {
       Check(random, kind, s);
     }
   }

@@ -119,11 +119,8 @@ TEST(CudaLinearWide, RowsHaveTheBitsOfFewerRows) {
   Random random(1);
   for (const WideCase& c : {WideCase{4096, {{kB, 256}, {kN, 2048}, {kN, 2048}}},
                             WideCase{4096, {{kN, 1024}, {kN, 512}, {kB, 1024}, {kB, 64}}},
-                            WideCase{4096, {{kN, 2048}}, 2},
-                            WideCase{8192, {{kN, 4096}}},
-                            WideCase{2048, {{kF, 4096}}},
-                            WideCase{1024, {{kN, 17000}}},
-                            WideCase{7168, {{kF, 130}, {kM, 64}, {kN, 33}, {kB, 40}}}}) {
+                            WideCase{4096, {{kN, 2048}}, 2}, WideCase{8192, {{kN, 4096}}}, WideCase{2048, {{kF, 4096}}},
+                            WideCase{1024, {{kN, 17000}}}, WideCase{7168, {{kF, 130}, {kM, 64}, {kN, 33}, {kB, 40}}}}) {
     ExpectBitsOfFewRows(random, c, {33, 40, 47, 63, 64, 65, 96, 127, 128});
   }
 }

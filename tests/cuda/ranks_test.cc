@@ -81,9 +81,8 @@ TEST_P(CudaRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
 }
 
 class CudaRanksOn : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus), [](const auto& instance) {
-  return instance.param == kOneGpu ? "OneGpu" : "TwoGpus";
-});
+INSTANTIATE_TEST_SUITE_P(Nano, CudaRanksOn, testing::Values(kOneGpu, kTwoGpus),
+                         [](const auto& instance) { return instance.param == kOneGpu ? "OneGpu" : "TwoGpus"; });
 
 // Text that the ranks draw is what the host draws from their logits; more steps than a recording waits for, and several
 // sequences.
@@ -188,8 +187,10 @@ std::vector<float> DecodedLogits(EngineOptions options, const std::string& devic
     std::vector<float> row[2];
     std::vector<StepItem> items;
     for (size_t i = 0; i < 2; ++i) {
-      items.push_back({.session = sessions[i].get(), .tokens = std::span(rows[i]).subspan(k, 1),
-                       .rows = LogitRows::kLast, .logits = &row[i]});
+      items.push_back({.session = sessions[i].get(),
+                       .tokens = std::span(rows[i]).subspan(k, 1),
+                       .rows = LogitRows::kLast,
+                       .logits = &row[i]});
       if (together && i == 0) continue;
       EXPECT_TRUE(engine->Step(items).ok());
       items.clear();
@@ -218,8 +219,9 @@ TEST_P(CudaRanksOn, ARowHasTheBitsThatItHasAmongOthers) {
       EXPECT_TRUE(alone == DecodedLogits(options, kTwoGpus, true, false)) << trained;
     }
     // Random weights: choices of experts near a tie differ with the order of a sum.
-    ExpectAgreement("one GPU", Compare(alone, DecodedLogits(options, "cuda", false, false),
-                                       static_cast<int64_t>(alone.size()) / 10), 0.1, 0);
+    ExpectAgreement(
+        "one GPU",
+        Compare(alone, DecodedLogits(options, "cuda", false, false), static_cast<int64_t>(alone.size()) / 10), 0.1, 0);
   }
 }
 
@@ -267,9 +269,9 @@ std::vector<float> LogitsOfAllRegimes(const EngineOptions& options) {
     const auto session = std::move(engine->NewSession()).value();
     for (int64_t n : {tokens, int64_t{1}, int64_t{3}}) {
       std::vector<float> row;
-      EXPECT_TRUE(session->Append(SomeTokens(n, static_cast<uint64_t>(n), engine->info().vocab_size), LogitRows::kLast,
-                                  &row)
-                      .ok());
+      EXPECT_TRUE(
+          session->Append(SomeTokens(n, static_cast<uint64_t>(n), engine->info().vocab_size), LogitRows::kLast, &row)
+              .ok());
       logits.insert(logits.end(), row.begin(), row.end());
     }
   }
@@ -331,9 +333,9 @@ TEST_P(CudaRanksOn, RankInvariantTextIsOneGpus) {
           {.session = sessions.back().get(), .sampler = samplers.back().get(), .first = 17, .max_tokens = 40});
     }
     texts.emplace_back(items.size());
-    ASSERT_TRUE(engine->Decode(items, [&](size_t i, const SampledToken& t) {
-                        return texts.back()[i].push_back(t.id), true;
-                      }).ok());
+    ASSERT_TRUE(
+        engine->Decode(items, [&](size_t i, const SampledToken& t) { return texts.back()[i].push_back(t.id), true; })
+            .ok());
   }
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0][11].size(), 40u);

@@ -1,7 +1,7 @@
 // KV snapshots on a GPU: under the same steps the same bits, also from a file.
 
-#include "dsv4/sampling.h"
 #include "dsv4/snapshot.h"
+#include "dsv4/sampling.h"
 #include "io/test_files.h"
 #include "support/cuda_mirror.h"
 #include "support/fixture.h"
@@ -73,10 +73,13 @@ TEST(CudaSnapshot, AfterDecodeTheSameTokensFollow) {
     std::vector<TokenId> out;
     auto sampler = std::move(Sampler::Create({.temperature = 0}, engine->info().vocab_size)).value();
     const DecodeItem item{.session = &session, .sampler = sampler.get(), .first = first, .max_tokens = count};
-    EXPECT_TRUE(engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) {
-      out.push_back(t.id);
-      return true;
-    }).ok());
+    EXPECT_TRUE(engine
+                    ->Decode({&item, 1},
+                             [&](size_t, const SampledToken& t) {
+                               out.push_back(t.id);
+                               return true;
+                             })
+                    .ok());
     return out;
   };
   auto session = std::move(engine->NewSession()).value();

@@ -11,9 +11,7 @@ namespace {
 
 TEST(CpuFeatures, ListAgreesWithTheDispatch) {
   const std::string list = " " + CpuFeatureList() + " ";
-  const auto has = [&list](const char* name) {
-    return list.find(std::string(" ") + name + " ") != std::string::npos;
-  };
+  const auto has = [&list](const char* name) { return list.find(std::string(" ") + name + " ") != std::string::npos; };
   EXPECT_EQ(CpuHasAvx2(), CpuIsaLimit() >= CpuIsa::kAvx2 && has("avx2") && has("fma") && has("f16c"));
   EXPECT_EQ(list.find("  "), std::string::npos) << list;
 }

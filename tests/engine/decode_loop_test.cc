@@ -14,7 +14,7 @@ struct Wanted {
   int64_t prompt = 0;
   SamplingParams sampling = {};
   int64_t max_tokens = 0;
-  bool masked = false;  // even ids only
+  bool masked = false;           // even ids only
   int64_t ends_after = 1 << 20;  // draws, by on_token
 };
 
@@ -83,9 +83,8 @@ class DecodeLoopTest : public ::testing::TestWithParam<const char*> {
 
   std::unique_ptr<Engine> engine_;
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, DecodeLoopTest, testing::Values("cpu", "cpu*2"), [](const auto& instance) {
-  return std::string(instance.param) == "cpu" ? "One" : "Two";
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, DecodeLoopTest, testing::Values("cpu", "cpu*2"),
+                         [](const auto& instance) { return std::string(instance.param) == "cpu" ? "One" : "Two"; });
 
 TEST_P(DecodeLoopTest, DrawsWhatStepAndSampleDraw) {
   EXPECT_EQ(InLoop(kWanted), OnHost(kWanted));
@@ -108,7 +107,8 @@ TEST_P(DecodeLoopTest, SequencesGoOnAfterTheirEnd) {
       Status status;
       for (int round = 0; round < 2 && status.ok(); ++round) {  // the second begins with the same token for all
         std::vector<DecodeItem> again(items.begin(), items.end());
-        if (round == 1) for (DecodeItem& item : again) item.first = 77;
+        if (round == 1)
+          for (DecodeItem& item : again) item.first = 77;
         std::vector<LiveItem> live = LiveItemsOf(again);
         status = in_loop ? DecodeLoop(steps, engine_->info(), again, fn, live).Run() : engine_->Decode(again, fn);
       }

@@ -41,8 +41,9 @@ TEST_P(DeviceRoundTest, BannedTokensAreAnError) {
   auto session = std::move(engine_->NewSession()).value();
   auto sampler = std::move(Sampler::Create({.temperature = 0}, vocab())).value();
   const std::vector<uint32_t> none(static_cast<size_t>((vocab() + 31) / 32), 0);
-  DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 3, .max_tokens = 4,
-                  .allowed = [&none] { return std::span<const uint32_t>(none); }};
+  DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 3, .max_tokens = 4, .allowed = [&none] {
+                    return std::span<const uint32_t>(none);
+                  }};
   std::vector<LiveItem> live = LiveItemsOf({&item, 1});
   RankDecodeSteps steps(decode_->engine().ranks(), vocab());
   DeviceRound step(steps, engine_->info());

@@ -149,15 +149,18 @@ TEST(DiskExperts, DraftersGiveTheSameTokens) {
     const auto sampler = Sampler::Create(sampling, engine.info().vocab_size).value();
     std::vector<TokenId> ids;
     const DecodeItem item{.session = from.get(), .sampler = sampler.get(), .first = 31, .max_tokens = 12};
-    EXPECT_TRUE(engine.Decode({&item, 1}, [&](size_t, const SampledToken& token) {
-      ids.push_back(token.id);
-      return true;
-    }).ok());
+    EXPECT_TRUE(engine
+                    .Decode({&item, 1},
+                            [&](size_t, const SampledToken& token) {
+                              ids.push_back(token.id);
+                              return true;
+                            })
+                    .ok());
     return ids;
   };
-  for (const Case& c : {Case{"cpu", Speculate::kMtp, 0.5}, Case{"cpu", Speculate::kDspark, 1},
-                        Case{"cpu*2", Speculate::kLookup, 0.5}, Case{"cpu*2", Speculate::kMtp, 1},
-                        Case{"cpu*2", Speculate::kDspark, 0.5}}) {
+  for (const Case& c :
+       {Case{"cpu", Speculate::kMtp, 0.5}, Case{"cpu", Speculate::kDspark, 1}, Case{"cpu*2", Speculate::kLookup, 0.5},
+        Case{"cpu*2", Speculate::kMtp, 1}, Case{"cpu*2", Speculate::kDspark, 0.5}}) {
     const std::string which = std::string(c.device) + ", " + std::to_string(static_cast<int>(c.speculate));
     EngineOptions options = DiskNano(c.device);
     const auto plain = LoadOrFail(options);

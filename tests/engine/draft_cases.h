@@ -84,11 +84,12 @@ TEST_P(DraftCases, EndAnywhere) {
 
 // A mask that forbids what was drafted, that changes with each token, beside sequences without one.
 TEST_P(DraftCases, MasksForbidDrafts) {
-  std::vector<DraftWanted> wanted = {
-      {.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 18, .masked = true},
-      {.prompt = 31, .sampling = {.temperature = 1, .seed = 4}, .max_tokens = 18},
-      {.prompt = 32, .sampling = {.temperature = 1, .repeat_penalty = 1.2f, .seed = 6}, .max_tokens = 18,
-       .masked = true}};
+  std::vector<DraftWanted> wanted = {{.prompt = 30, .sampling = {.temperature = 0}, .max_tokens = 18, .masked = true},
+                                     {.prompt = 31, .sampling = {.temperature = 1, .seed = 4}, .max_tokens = 18},
+                                     {.prompt = 32,
+                                      .sampling = {.temperature = 1, .repeat_penalty = 1.2f, .seed = 6},
+                                      .max_tokens = 18,
+                                      .masked = true}};
   const std::vector<DraftOutcome> plain = decode_->Run(wanted, nullptr, 0);
   for (const Guess guess : kGuesses)
     EXPECT_EQ(decode_->Differences(wanted, plain, MakeOracle(guess, plain), 6), "") << static_cast<int>(guess);
@@ -108,7 +109,10 @@ TEST_P(DraftCases, AreReported) {
   std::vector<TokenId> ids = prompt;
   ids.push_back(prompt[0]);
   int64_t reports = 0;
-  const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = prompt[0], .max_tokens = 20,
+  const DecodeItem item{.session = session.get(),
+                        .sampler = sampler.get(),
+                        .first = prompt[0],
+                        .max_tokens = 20,
                         .on_verification = [&](const Verification& v) {
                           ++reports;
                           // The step's tokens are there: ids up to position + 2 + accepted.
@@ -140,8 +144,8 @@ TEST_P(DraftCases, SnapshotsAfterRejectedOnesAreAsWithout) {
     Oracle* const watches = oracle.get();
     if (who == 1) drafter = std::move(oracle);
     if (who == 2) drafter = std::move(module_);
-    const auto sampler = std::move(Sampler::Create({.temperature = 1, .presence_penalty = 0.3f, .seed = 4},
-                                                   vocab())).value();
+    const auto sampler = std::move(Sampler::Create({.temperature = 1, .presence_penalty = 0.3f, .seed = 4}, vocab()))
+                             .value();
     ids.emplace_back(1, 7);
     const auto decode = [&](Session& on, int64_t tokens) {
       if (who == 1) watches->Watch(&on, 0, prompt.size());

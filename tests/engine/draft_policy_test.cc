@@ -71,7 +71,7 @@ struct Costs {
   const char* name;
   std::vector<double> step;
   double draft;
-  bool says;  // the drafter has a confidence of its own, which is right on the average
+  bool says;         // the drafter has a confidence of its own, which is right on the average
   double place = 0;  // not 0: drafts are cut before they are made, which takes so long for each of their tokens
 };
 const Costs kFlash{"Flash", {1, 1.55, 1.82, 2.14, 2.59, 2.80}, 0.14, false};

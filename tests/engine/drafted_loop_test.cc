@@ -30,8 +30,8 @@ TEST_P(DraftedLoopTest, ChangesNothing) {
   decode_->UseDecode({});
   const std::vector<DraftOutcome> plain = decode_->Run(all, nullptr, 0);
   decode_->UseDecode(AsOnADevice(*engine_));
-  for (const auto& [guess, most] : {std::pair{Guess::kRight, 1}, {Guess::kWrong, 2}, {Guess::kHalf, 3},
-                                    {Guess::kHalf, 2}, {Guess::kRandom, 3}}) {
+  for (const auto& [guess, most] :
+       {std::pair{Guess::kRight, 1}, {Guess::kWrong, 2}, {Guess::kHalf, 3}, {Guess::kHalf, 2}, {Guess::kRandom, 3}}) {
     EXPECT_EQ(decode_->Differences(all, plain, MakeOracle(guess, plain), most), "")
         << static_cast<int>(guess) << ", " << most;
     const auto oracle = LastOne();

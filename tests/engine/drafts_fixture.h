@@ -40,12 +40,12 @@ struct DraftOutcome {
   std::vector<TokenId> ids;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenId>> top;
-  std::vector<TokenId> session;  // its tokens in the end
-  std::vector<size_t> lengths;   // of the session at every draw
-  std::vector<uint8_t> state;    // that a next token could read
+  std::vector<TokenId> session;       // its tokens in the end
+  std::vector<size_t> lengths;        // of the session at every draw
+  std::vector<uint8_t> state;         // that a next token could read
   std::vector<uint8_t> module_state;  // that a next draft could read, where a module's rings hold all; else empty
-  std::vector<float> next_row;   // logits of one token more
-  int64_t drafted = 0;           // tokens that came with the one before
+  std::vector<float> next_row;        // logits of one token more
+  int64_t drafted = 0;                // tokens that came with the one before
 
   bool operator==(const DraftOutcome& o) const {
     return ids == o.ids && logprobs == o.logprobs && top == o.top && session == o.session && lengths == o.lengths &&
@@ -177,8 +177,12 @@ class DraftedDecode {
       samplers.push_back(std::move(Sampler::Create(w.sampling, v)).value());
       samplers.back()->AddPrompt(prompt);
       if (oracle != nullptr) oracle->Watch(sessions.back().get(), i, prompt.size());
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = prompt[0],
-                       .max_tokens = w.max_tokens, .stop_ids = w.stop_ids, .speculate = w.speculate});
+      items.push_back({.session = sessions.back().get(),
+                       .sampler = samplers.back().get(),
+                       .first = prompt[0],
+                       .max_tokens = w.max_tokens,
+                       .stop_ids = w.stop_ids,
+                       .speculate = w.speculate});
       if (w.masked) {
         items.back().allowed = [&masks, &out, v, i]() -> std::span<const uint32_t> {
           masks[i].assign(static_cast<size_t>((v + 31) / 32), 0);
@@ -282,8 +286,8 @@ inline std::vector<DraftWanted> EveryOption(uint64_t seed) {
 struct DraftedModel {
   const char* fixture;  // or nano, the bundled one
   const char* device = "cpu";
-  bool in_rounds = false;               // the device draws the tokens; a CPU as that device (AsOnADevice)
-  Speculate module = Speculate::kOff;   // the model's own, which drafts too
+  bool in_rounds = false;                    // the device draws the tokens; a CPU as that device (AsOnADevice)
+  Speculate module = Speculate::kOff;        // the model's own, which drafts too
   bool (*is_there)() = [] { return true; };  // the device
 };
 
@@ -292,7 +296,8 @@ inline std::string NameOf(const testing::TestParamInfo<DraftedModel>& instance) 
   const DraftedModel& model = instance.param;
   std::string name = std::string(model.fixture) + "_" + model.device + (model.in_rounds ? "_rounds" : "") +
                      (model.module == Speculate::kOff ? "" : "_" + std::string(kSpeculateNames[size_t(model.module)]));
-  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;
 }
 
@@ -305,8 +310,8 @@ class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
     const std::string name = model.fixture;
     const std::string dir = name == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(name);
     if (dir.empty()) GTEST_SKIP() << "fixture " << name << " is not on this machine";
-    engine_ = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1, .speculate = model.module,
-                          .draft_threshold = 0});
+    engine_ = LoadOrFail(
+        {.model_dir = dir, .device = model.device, .num_threads = 1, .speculate = model.module, .draft_threshold = 0});
     ASSERT_NE(engine_, nullptr);
     decode_ = std::make_unique<DraftedDecode>(*engine_);
     module_ = std::move(decode_->engine().drafting().drafter);

@@ -16,11 +16,12 @@ INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
                          testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 20},
                                          ModelAndSeeds{"pro-official-cut", "cpu", 4},
                                          ModelAndSeeds{"mini-bf16", "cpu", 4},
-                                         ModelAndSeeds{"flash-all-nvfp4", "cpu", 4},
-                                         ModelAndSeeds{"nano", "cpu", 3}, ModelAndSeeds{"flash-nvfp4", "cpu*2", 3}),
+                                         ModelAndSeeds{"flash-all-nvfp4", "cpu", 4}, ModelAndSeeds{"nano", "cpu", 3},
+                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 3}),
                          [](const auto& instance) {
                            std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
-                           std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
                            return name;
                          });
 
@@ -56,8 +57,8 @@ TEST_P(ManyDrafts, ChangeNothing) {
 // In rounds without the host: texts that begin at every place of the rings and end at any.
 TEST(ManyRounds, ChangeNothing) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
-  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .speculate = Speculate::kMtp,
-                                  .draft_threshold = 0});
+  const auto engine = LoadOrFail(
+      {.model_dir = dir, .num_threads = 1, .speculate = Speculate::kMtp, .draft_threshold = 0});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   std::unique_ptr<Drafter> module = std::move(decode.engine().drafting().drafter);
@@ -77,9 +78,9 @@ TEST(ManyRounds, ChangeNothing) {
     decode.UseDecode(AsOnADevice(*engine));
     for (const Guess guess : {Guess::kRight, Guess::kHalf, Guess::kHalf, Guess::kRandom}) {
       const int64_t most = 1 + random.Index(3);
-      EXPECT_EQ(decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size),
-                                   most),
-                "")
+      EXPECT_EQ(
+          decode.Differences(wanted, plain, std::make_unique<Oracle>(guess, plain, engine->info().vocab_size), most),
+          "")
           << "seed " << seed << ", drafter " << static_cast<int>(guess) << ", " << most << " tokens";
     }
     EXPECT_EQ(decode.Differences(wanted, plain, std::move(module), 1 + random.Index(3)), "") << "seed " << seed;

@@ -262,7 +262,8 @@ TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
     }
     EXPECT_TRUE(SomeLogits(*engine) == want) << device;
     EXPECT_EQ(made, 2 * kMostSwapsAtOnce);
-    while (!ContinueSwaps(*engine)) {}
+    while (!ContinueSwaps(*engine)) {
+    }
     const ExpertUse use = engine->expert_use().value();
     EXPECT_EQ(use.on_host, SumOf(PlanFor(options).experts_on_host));
     EXPECT_GE(use.swaps, made);

@@ -80,8 +80,8 @@ class IdleRowsOfSteps : public ::testing::TestWithParam<const char*> {
       sessions.push_back(std::move(engine->NewSession()).value());
       EXPECT_TRUE(sessions.back()->Append(prompt, LogitRows::kNone, nullptr).ok());
       samplers.push_back(std::move(Sampler::Create({.temperature = 0.9f, .seed = 7}, v)).value());
-      items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(), .first = prompt[0],
-                       .max_tokens = 10});
+      items.push_back(
+          {.session = sessions.back().get(), .sampler = samplers.back().get(), .first = prompt[0], .max_tokens = 10});
     }
     out.drawn.resize(items.size());
     const TokenFn fn = [&](size_t item, const SampledToken& token) {
@@ -103,9 +103,8 @@ class IdleRowsOfSteps : public ::testing::TestWithParam<const char*> {
     return out;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, IdleRowsOfSteps, ::testing::Values("cpu", "cpu*2"), [](const auto& instance) {
-  return std::string(instance.param) == "cpu" ? "One" : "Two";
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, IdleRowsOfSteps, ::testing::Values("cpu", "cpu*2"),
+                         [](const auto& instance) { return std::string(instance.param) == "cpu" ? "One" : "Two"; });
 
 TEST_P(IdleRowsOfSteps, ChangeNoBitOfOthersAndAreNotCounted) {
   for (const int64_t count : {9, 13}) {

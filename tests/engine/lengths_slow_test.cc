@@ -68,7 +68,7 @@ TEST(Lengths, TheIndexerChoosesBeyondItsEdge) {
   const WithTopk wide(fixture, 4096);
   std::vector<TokenId> tokens;
   for (int64_t i = 0; i < 200; ++i) tokens.push_back(static_cast<TokenId>((i * 37 + 11) % 500));
-  auto narrow_engine = LoadOrFail(ExactOptions(fixture));      // top-k 24: edge at 96 tokens
+  auto narrow_engine = LoadOrFail(ExactOptions(fixture));  // top-k 24: edge at 96 tokens
   auto wide_engine = LoadOrFail(ExactOptions(wide.dir()));
   ASSERT_NE(narrow_engine, nullptr);
   ASSERT_NE(wide_engine, nullptr);

@@ -57,8 +57,10 @@ TEST(LogitRows, OfSeveralSequencesShareAPass) {
     sessions.push_back(std::move(engine->NewSession()).value());
   }
   for (size_t i = 0; i < logits.size(); ++i) {
-    items.push_back({.session = sessions[i].get(), .tokens = prompts[i],
-                     .rows = i % 100 == 3 ? LogitRows::kAll : LogitRows::kLast, .logits = &logits[i]});
+    items.push_back({.session = sessions[i].get(),
+                     .tokens = prompts[i],
+                     .rows = i % 100 == 3 ? LogitRows::kAll : LogitRows::kLast,
+                     .logits = &logits[i]});
   }
   ASSERT_TRUE(engine->Step(items).ok());
   EXPECT_EQ(RoomForRows(*engine), kMaxDecodeRows);

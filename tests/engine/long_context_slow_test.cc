@@ -92,8 +92,7 @@ class LongSequence {
       std::memcpy(rows.data(i), row.data(), static_cast<size_t>(f.data_bytes));
       std::memcpy(rows.scale(i), row.data() + f.data_bytes, static_cast<size_t>(f.scale_bytes));
       if (f.kind != RowFormat::Kind::kFp4) continue;
-      for (int64_t byte = 0; byte + 8 <= f.data_bytes;
-           byte += 8) {  // every code is a number: keys without equals
+      for (int64_t byte = 0; byte + 8 <= f.data_bytes; byte += 8) {  // every code is a number: keys without equals
         const uint64_t codes = random_.Bits();
         std::memcpy(rows.data(i) + byte, &codes, 8);
       }

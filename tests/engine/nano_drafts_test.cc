@@ -31,8 +31,11 @@ TEST_P(NanoDrafts, ChangeNothing) {
 // A greedy reply to "What is 27 + 48?", column by column: of a draft of three tokens the modules' own scores
 // (models/nano/README.md) expect about 2.9 to be right.
 TEST_P(NanoDrafts, AreMostlyRightAboutASum) {
-  const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 1,
-                                  .speculate = GetParam(), .draft_tokens = 3, .draft_threshold = 0});
+  const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
+                                  .num_threads = 1,
+                                  .speculate = GetParam(),
+                                  .draft_tokens = 3,
+                                  .draft_threshold = 0});
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> prompt = {0, 4052, 840, 341, 223, 20, 25, 582, 223, 22, 26, 33, 4053, 4070};
   const auto session = std::move(engine->NewSession()).value();
@@ -41,7 +44,10 @@ TEST_P(NanoDrafts, AreMostlyRightAboutASum) {
   const auto sampler = std::move(Sampler::Create({.temperature = 0}, engine->info().vocab_size)).value();
   const TokenId first = sampler->Sample(logits).value().id;
   int64_t tokens = 0;
-  const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = first, .max_tokens = 64,
+  const DecodeItem item{.session = session.get(),
+                        .sampler = sampler.get(),
+                        .first = first,
+                        .max_tokens = 64,
                         .stop_ids = engine->info().eos_token_ids};
   ASSERT_TRUE(engine->Decode({&item, 1}, [&](size_t, const SampledToken&) { return ++tokens > 0; }).ok());
   const DraftCounts counts = engine->draft_counts();

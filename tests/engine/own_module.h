@@ -12,8 +12,11 @@ namespace dsv4::test {
 class OwnModule {
  public:
   OwnModule(Speculate module, const char* device, int num_threads)
-      : engine_(LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .device = device, .num_threads = num_threads,
-                            .speculate = module, .draft_threshold = 0})) {
+      : engine_(LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
+                            .device = device,
+                            .num_threads = num_threads,
+                            .speculate = module,
+                            .draft_threshold = 0})) {
     if (engine_ == nullptr) return;
     decode_ = std::make_unique<DraftedDecode>(*engine_);
     drafter_ = std::move(decode_->engine().drafting().drafter);

@@ -78,9 +78,9 @@ TEST_P(RankInvariantDrafts, TextIsTheSame) {
       ASSERT_TRUE(session->Append(ids, LogitRows::kNone, nullptr).ok());
       const DecodeItem item{.session = session.get(), .sampler = sampler.get(), .first = 17, .max_tokens = 16};
       texts.emplace_back();
-      ASSERT_TRUE(engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) {
-                          return texts.back().push_back(t.id), true;
-                        }).ok());
+      ASSERT_TRUE(
+          engine->Decode({&item, 1}, [&](size_t, const SampledToken& t) { return texts.back().push_back(t.id), true; })
+              .ok());
     }
   }
   EXPECT_EQ(texts[0].size(), 16u);

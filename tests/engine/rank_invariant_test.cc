@@ -64,13 +64,12 @@ TEST(RankInvariantFlag, HoldsForBatchesAndDrawnText) {
                        .rows = LogitRows::kAll,
                        .logits = &logits.back()[i],
                        .prompt_tokens = static_cast<int64_t>(prompts[i].size())});
-      decode.push_back(
-          {.session = sessions[i].get(), .sampler = samplers[i].get(), .first = 17, .max_tokens = 12});
+      decode.push_back({.session = sessions[i].get(), .sampler = samplers[i].get(), .first = 17, .max_tokens = 12});
     }
     ASSERT_TRUE(engine->Step(items).ok());
-    ASSERT_TRUE(engine->Decode(decode, [&](size_t i, const SampledToken& t) {
-                        return texts.back()[i].push_back(t.id), true;
-                      }).ok());
+    ASSERT_TRUE(
+        engine->Decode(decode, [&](size_t i, const SampledToken& t) { return texts.back()[i].push_back(t.id), true; })
+            .ok());
   }
   EXPECT_TRUE(logits[0] == logits[1]);
   EXPECT_EQ(texts[0], texts[1]);

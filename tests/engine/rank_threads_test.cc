@@ -37,11 +37,13 @@ TEST(RankThreads, JobsRunTogether) {
   RankThreads threads(4);
   for (int run = 0; run < 500; ++run) {
     std::atomic<int> here = 0;
-    EXPECT_TRUE(threads.Run([&](int) {
-      ++here;
-      while (here < 4) std::this_thread::yield();  // ends only when all are here
-      return Status{};
-    }).ok());
+    EXPECT_TRUE(threads
+                    .Run([&](int) {
+                      ++here;
+                      while (here < 4) std::this_thread::yield();  // ends only when all are here
+                      return Status{};
+                    })
+                    .ok());
   }
 }
 
@@ -78,14 +80,20 @@ TEST(RankThreads, AnErrorIsToldWhileOthersStillRun) {
 TEST(RankThreads, ExceptionsBecomeStatuses) {
   for (const int count : {1, 2}) {
     RankThreads threads(count);
-    EXPECT_EQ(threads.Run([&](int rank) -> Status {
-      if (rank == count - 1) throw std::bad_alloc();
-      return {};
-    }).code(), StatusCode::kResourceExhausted);
-    EXPECT_EQ(threads.Run([&](int rank) -> Status {
-      if (rank == count - 1) throw std::runtime_error("odd");
-      return {};
-    }).message(), "a step failed (odd)");
+    EXPECT_EQ(threads
+                  .Run([&](int rank) -> Status {
+                    if (rank == count - 1) throw std::bad_alloc();
+                    return {};
+                  })
+                  .code(),
+              StatusCode::kResourceExhausted);
+    EXPECT_EQ(threads
+                  .Run([&](int rank) -> Status {
+                    if (rank == count - 1) throw std::runtime_error("odd");
+                    return {};
+                  })
+                  .message(),
+              "a step failed (odd)");
   }
 }
 

@@ -11,9 +11,9 @@
 #include "dsv4/inspect.h"
 #include "dsv4/sampling.h"
 #include "dsv4/snapshot.h"
+#include "engine/session.h"
 #include "io/test_files.h"
 #include "ops/sum_ranks/sum_ranks.h"
-#include "engine/session.h"
 #include "support/agreement.h"
 #include "support/fixture_agreement.h"
 #include "support/sessions.h"
@@ -196,8 +196,7 @@ class ExchangingModel : public LoadedModel {
     return std::make_unique<NoMemory>();
   }
   void Plan(const ExecContext&) override {}
-  void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&,
-               const TakeLogits&) const override {
+  void Forward(const ExecContext& ctx, const StepView&, StepMemory&, const Tensor&, const TakeLogits&) const override {
     float y[64] = {};
     for (int64_t site = 0; site < 20; ++site) {
       before_(site);
@@ -250,17 +249,21 @@ class FaultyRanks {
 };
 
 TEST(RanksFaults, ALateRankIsAwaited) {
-  FaultyRanks ranks([](int64_t site) {
-    if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  }, 20);
+  FaultyRanks ranks(
+      [](int64_t site) {
+        if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      },
+      20);
   EXPECT_TRUE(ranks->Forward({}, Regime::kDecode, {}, {}).ok());
   EXPECT_TRUE(ranks->status().ok());
 }
 
 TEST(RanksFaults, MemoryThatRunsOutOnOneRankEndsTheStepOnAll) {
-  FaultyRanks ranks([](int64_t site) {
-    if (site == 5) throw std::bad_alloc();
-  }, 0);
+  FaultyRanks ranks(
+      [](int64_t site) {
+        if (site == 5) throw std::bad_alloc();
+      },
+      0);
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("rank 3 (behind place 4): no memory for this step"));
@@ -289,9 +292,11 @@ TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
 }
 
 TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
-  FaultyRanks ranks([](int64_t site) {
-    if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  }, 0.3);
+  FaultyRanks ranks(
+      [](int64_t site) {
+        if (site == 5) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      },
+      0.3);
   const auto begun = std::chrono::steady_clock::now();
   const Status status = ranks->Forward({}, Regime::kDecode, {}, {});
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));

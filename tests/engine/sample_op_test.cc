@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include "base/sample_math.h"
 #include "base/str.h"
 #include "dsv4/sampling.h"
 #include "engine/sampler_math.h"
 #include "ops/sample/sample.h"
-#include "base/sample_math.h"
 #include "support/sample_fixture.h"
 
 namespace dsv4::test {
@@ -81,8 +81,7 @@ TEST(SampleOp, NamesWhatIsWrongAndKeepsItsState) {
   SampleRow row{.num_bias = 1, .seed = 5, .output_count = counts, .bias_ids = &banned_id, .bias = &banned};
   const auto sample = [&](std::vector<float> logits) {
     int32_t id = 7;
-    Sample({},
-           {.logits = {logits.data(), DType::kF32, {1, 3}}, .rows = &row, .tokens = {&id, DType::kI32, {1}}});
+    Sample({}, {.logits = {logits.data(), DType::kF32, {1, 3}}, .rows = &row, .tokens = {&id, DType::kI32, {1}}});
     return id;
   };
   EXPECT_EQ(sample({0, std::nanf(""), 0}), kSampleNan);

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/sampling.h"
 #include "base/sample_math.h"
+#include "dsv4/sampling.h"
 #include "engine/sampler_impl.h"
 #include "engine/sampler_math.h"
 #include "gmock/gmock.h"
@@ -91,9 +91,7 @@ TEST(SamplerMath, TwoAtATimeHaveTheSameBits) {
   }
 }
 
-TEST(Sampler, GreedyTakesTheLargest) {
-  EXPECT_EQ(SampleOne({.temperature = 0}, {0.5f, -1.0f, 3.0f, 2.9f}), 2);
-}
+TEST(Sampler, GreedyTakesTheLargest) { EXPECT_EQ(SampleOne({.temperature = 0}, {0.5f, -1.0f, 3.0f, 2.9f}), 2); }
 
 TEST(Sampler, GreedyTiesGoToTheLowestId) {
   EXPECT_EQ(SampleOne({.temperature = 0}, {1.0f, 3.0f, 3.0f, 3.0f}), 1);
@@ -281,10 +279,8 @@ TEST(Sampler, BiasComesBeforeThePenalties) {
 TEST(Sampler, BiasBansAndForces) {
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{2, -kInf}}}, {1.0f, 0.0f, 9.0f}), 0);
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{1, kInf}}}, {1.0f, 0.0f, 9.0f}), 1);
-  EXPECT_THAT(Support({.logit_bias = {{1, kInf}, {2, kInf}}}, {9.0f, 0.0f, -5.0f}),
-              ::testing::ElementsAre(1, 2));
-  EXPECT_THAT(Support({.top_p = 0.9f, .logit_bias = {{1, kInf}}}, {9.0f, 0.0f, -5.0f}),
-              ::testing::ElementsAre(1));
+  EXPECT_THAT(Support({.logit_bias = {{1, kInf}, {2, kInf}}}, {9.0f, 0.0f, -5.0f}), ::testing::ElementsAre(1, 2));
+  EXPECT_THAT(Support({.top_p = 0.9f, .logit_bias = {{1, kInf}}}, {9.0f, 0.0f, -5.0f}), ::testing::ElementsAre(1));
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{1, 2.5f}}}, {1.0f, 0.0f, 2.0f}), 1);
   // A logit of -inf stays banned, and a ban beats +inf.
   EXPECT_EQ(SampleOne({.temperature = 0, .logit_bias = {{0, kInf}}}, {-kInf, 0.0f}), 1);
@@ -316,9 +312,7 @@ TEST(Sampler, NanIsAnErrorThatNamesTheToken) {
   }
 }
 
-TEST(Sampler, WrongNumberOfLogitsIsAnError) {
-  EXPECT_FALSE(Make({}, 3)->Sample(std::vector<float>{1.0f, 2.0f}).ok());
-}
+TEST(Sampler, WrongNumberOfLogitsIsAnError) { EXPECT_FALSE(Make({}, 3)->Sample(std::vector<float>{1.0f, 2.0f}).ok()); }
 
 TEST(Sampler, VocabularyOfOne) {
   EXPECT_EQ(SampleOne({}, {-3.0f}), 0);

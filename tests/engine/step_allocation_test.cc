@@ -65,12 +65,15 @@ TEST_P(StepAllocation, DecodeStepsAllocateNothing) {
       }
       constexpr int64_t kWarmSteps = 16;
       int64_t step = 0, before = 0, after = 0;
-      ASSERT_TRUE(engine_->Decode(items, [&](size_t item, const SampledToken&) {
-        if (item != items.size() - 1) return true;
-        if (++step == kWarmSteps) before = num_allocations.load();
-        after = num_allocations.load();
-        return true;
-      }).ok());
+      ASSERT_TRUE(engine_
+                      ->Decode(items,
+                               [&](size_t item, const SampledToken&) {
+                                 if (item != items.size() - 1) return true;
+                                 if (++step == kWarmSteps) before = num_allocations.load();
+                                 after = num_allocations.load();
+                                 return true;
+                               })
+                      .ok());
       EXPECT_EQ(step, 48);
       EXPECT_EQ(after - before, 0) << threads << " threads, batch " << batch;
     }

@@ -13,8 +13,10 @@ namespace {
 using dsv4::test::TempDir;
 
 TEST(SyntheticDisk, LoadsAsTheModelThatItWasWrittenFrom) {
-  for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4}, {true, SyntheticExperts::kNvfp4},
-                                           {false, SyntheticExperts::kNvfp4Cast}, {true, SyntheticExperts::kMxfp4}}) {
+  for (const auto& [fp8_dense, experts] : {std::pair{false, SyntheticExperts::kNvfp4},
+                                           {true, SyntheticExperts::kNvfp4},
+                                           {false, SyntheticExperts::kNvfp4Cast},
+                                           {true, SyntheticExperts::kMxfp4}}) {
     const TempDir temp;
     EngineOptions made{.model_dir = "",
                        .synthetic = {.shape = "nano", .fp8_dense = fp8_dense, .seed = 42, .experts = experts},

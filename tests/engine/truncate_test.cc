@@ -1,6 +1,6 @@
 // Session::Truncate: what follows has the bits that it would have had without the tokens that are gone.
-#include "support/sessions.h"
 #include "dsv4/snapshot.h"
+#include "support/sessions.h"
 
 namespace dsv4::test {
 namespace {

@@ -37,9 +37,9 @@ struct World {
     }
     bytes[1] = tokenizer->FindToken(kDsmlMarker).value_or(-1);
     // Low, so that what takes long is no finding of the fuzzer's.
-    compiler = GrammarCompiler::Create(*tokenizer, tokenizer->vocab_size(), {tokenizer->eos_token_id()},
-                                       {.compile_s = 3, .compile_steps = 200'000, .token_s = 1,
-                                        .token_steps = 100'000, .states = 500'000});
+    compiler = GrammarCompiler::Create(
+        *tokenizer, tokenizer->vocab_size(), {tokenizer->eos_token_id()},
+        {.compile_s = 3, .compile_steps = 200'000, .token_s = 1, .token_steps = 100'000, .states = 500'000});
     Require(compiler != nullptr);  // the build has XGrammar
   }
   std::unique_ptr<Tokenizer> tokenizer;

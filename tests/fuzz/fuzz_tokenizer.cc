@@ -36,8 +36,7 @@ void Load(const std::string& json, std::string_view config = {}) {
   if (tokenizer.ok()) {
     RoundTrip(**tokenizer, "abc <think> aaaa \xF0\x9F\x99\x82 12345\n\n x");
   } else {
-    Require(!tokenizer.status().message().empty() &&
-            tokenizer.status().message().find('\n') == std::string::npos);
+    Require(!tokenizer.status().message().empty() && tokenizer.status().message().find('\n') == std::string::npos);
   }
 }
 

@@ -58,8 +58,7 @@ TEST(Safetensors, KeepsTypesThatItDoesNotRead) {
 
 TEST(Safetensors, AcceptsPaddingBetweenTensors) {
   const auto header = Parse(SafetensorsBytes(
-      "{\"x\":" + Entry("U8", "[2]", "[0,2]") + ",\"y\":" + Entry("U8", "[2]", "[64,66]") + "}",
-      std::string(80, 'x')));
+      "{\"x\":" + Entry("U8", "[2]", "[0,2]") + ",\"y\":" + Entry("U8", "[2]", "[64,66]") + "}", std::string(80, 'x')));
   EXPECT_TRUE(header.ok()) << header.status().message();
 }
 
@@ -121,20 +120,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "{\"one\":" + Entry("U8", "[1]", "[0,1]") + ",\"\\u006fne\":" + Entry("U8", "[1]", "[1,2]") + "}",
                 9,
                 {"'one'", "twice"}},
-        Refusal{"DuplicateField",
-                R"({"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-                1,
-                {"'x'"}},
+        Refusal{"DuplicateField", R"({"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, {"'x'"}},
         Refusal{"UnknownField", R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"y":1}})", 1, {"'x'"}},
         Refusal{"NoDtype", R"({"x":{"shape":[1],"data_offsets":[0,1]}})", 1, {"'x'", "dtype"}},
         Refusal{"NoShape", R"({"x":{"dtype":"U8","data_offsets":[0,1]}})", 1, {"'x'", "shape"}},
         Refusal{"NoOffsets", R"({"x":{"dtype":"U8","shape":[1]}})", 1, {"'x'", "data_offsets"}},
-        Refusal{
-            "ControlCharacterInName", R"({"a\nb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, {"name"}},
-        Refusal{"NameNotAscii",
-                "{\"\xc3\xa9\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
-                1,
-                {"name"}},
+        Refusal{"ControlCharacterInName", R"({"a\nb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, {"name"}},
+        Refusal{"NameNotAscii", "{\"\xc3\xa9\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, {"name"}},
         Refusal{"EmptyName", R"({"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, {"name"}},
         Refusal{"NotJson", "hello world", 0, {"broken"}}, Refusal{"Empty", "", 0, {"broken"}},
         Refusal{"Array", "[]", 0, {"broken"}}, Refusal{"TrailingText", "{} {}", 0, {"broken"}},
@@ -180,8 +172,7 @@ TEST(TensorFile, WritesWhatTheReaderReads) {
   const FileTensor* odd = (*source)->Find("odd \"name\\");
   ASSERT_NE(odd, nullptr);
   EXPECT_EQ(odd->dtype, DType::kI32);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1)
-      << "no temporary file stays";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1) << "no temporary file stays";
 }
 
 TEST(TensorFile, RefusesShapesThatDoNotFit) {

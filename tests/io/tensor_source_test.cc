@@ -88,17 +88,15 @@ TEST_F(Sharded, RefusesPathsInTheIndex) {
 }
 
 TEST_F(Sharded, RefusesBrokenIndexes) {
-  for (const char* text :
-       {"", "{}", "[]", "{\"weight_map\":{}}", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}",
-        "{\"weight_map\":{\"a\":\"one.safetensors\"}", "{\"metadata\":{}}"}) {
+  for (const char* text : {"", "{}", "[]", "{\"weight_map\":{}}", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}",
+                           "{\"weight_map\":{\"a\":\"one.safetensors\"}", "{\"metadata\":{}}"}) {
     WriteBytes(dir_ / kIndex, text);
     EXPECT_THAT(Refusal(), HasSubstr(kIndex)) << text;
   }
 }
 
 TEST_F(Sharded, NamesATruncatedShard) {
-  std::filesystem::resize_file(dir_ / "two.safetensors",
-                               std::filesystem::file_size(dir_ / "two.safetensors") - 1);
+  std::filesystem::resize_file(dir_ / "two.safetensors", std::filesystem::file_size(dir_ / "two.safetensors") - 1);
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("two.safetensors"), HasSubstr("'c'")));
   std::filesystem::resize_file(dir_ / "two.safetensors", 0);
   EXPECT_THAT(Refusal(), HasSubstr("two.safetensors"));

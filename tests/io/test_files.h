@@ -39,8 +39,7 @@ inline void WriteBytes(const std::string& path, std::string_view bytes) {
 // Header length, header, data: whatever they say.
 inline std::string SafetensorsBytes(std::string_view header, std::string_view data) {
   std::string bytes;
-  for (int i = 0; i < 8; ++i)
-    bytes.push_back(static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i)));
+  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i)));
   return bytes.append(header).append(data);
 }
 
@@ -55,8 +54,7 @@ struct TestTensor {
 inline void WriteTensors(const std::string& path, const std::vector<TestTensor>& tensors) {
   std::vector<TensorToWrite> out;
   for (const TestTensor& t : tensors) {
-    out.push_back(
-        {t.name, t.dtype, t.shape, {reinterpret_cast<const uint8_t*>(t.bytes.data()), t.bytes.size()}});
+    out.push_back({t.name, t.dtype, t.shape, {reinterpret_cast<const uint8_t*>(t.bytes.data()), t.bytes.size()}});
   }
   const Status status = WriteSafetensors(path, out);
   ASSERT_TRUE(status.ok()) << status.message();

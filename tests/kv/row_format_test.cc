@@ -27,13 +27,11 @@ struct NamedFormat {
 };
 
 std::vector<NamedFormat> AllFormats() {
-  return {{"kv fp8", KvRowFormat(KvDtype::kFp8, 512, 64)},
-          {"kv bf16", KvRowFormat(KvDtype::kBf16, 512, 64)},
-          {"kv f32", KvRowFormat(KvDtype::kF32, 512, 64)},
-          {"kv fp8, short block", KvRowFormat(KvDtype::kFp8, 96, 16)},
-          {"index fp4", IndexKeyFormat(IndexDtype::kFp4, 128)},
-          {"index bf16", IndexKeyFormat(IndexDtype::kBf16, 128)},
-          {"index f32", IndexKeyFormat(IndexDtype::kF32, 128)}};
+  return {
+      {"kv fp8", KvRowFormat(KvDtype::kFp8, 512, 64)},      {"kv bf16", KvRowFormat(KvDtype::kBf16, 512, 64)},
+      {"kv f32", KvRowFormat(KvDtype::kF32, 512, 64)},      {"kv fp8, short block", KvRowFormat(KvDtype::kFp8, 96, 16)},
+      {"index fp4", IndexKeyFormat(IndexDtype::kFp4, 128)}, {"index bf16", IndexKeyFormat(IndexDtype::kBf16, 128)},
+      {"index f32", IndexKeyFormat(IndexDtype::kF32, 128)}};
 }
 
 std::vector<float> ThroughMemory(const RowFormat& f, const std::vector<float>& x) {
@@ -87,8 +85,8 @@ TEST(RowFormat, RoundingAgainChangesNothing) {
   Random random(2);
   for (const NamedFormat& f : AllFormats()) {
     for (int round = 0; round < 50; ++round) {
-      const std::vector<float> once = Rounded(
-          f.format, round % 2 ? random.Hostiles(f.format.dim) : random.Normals(f.format.dim));
+      const std::vector<float> once = Rounded(f.format,
+                                              round % 2 ? random.Hostiles(f.format.dim) : random.Normals(f.format.dim));
       EXPECT_TRUE(BitEqual(Rounded(f.format, once), once)) << f.name;
     }
   }
@@ -127,8 +125,7 @@ TEST(RowFormat, Fp8BytesByHand) {
   EXPECT_EQ(data[449], 0x3F);
   EXPECT_EQ(data[574], 0x00);
   EXPECT_EQ(data[575], 0xC0);
-  const std::vector<uint8_t> want = {119, 127, 105, 105,
-                                     105, 105, 120, 0};  // empty blocks: 2^-22; then one pad byte
+  const std::vector<uint8_t> want = {119, 127, 105, 105, 105, 105, 120, 0};  // empty blocks: 2^-22; then one pad byte
   EXPECT_EQ(scale.values(), want);
 }
 

@@ -82,8 +82,9 @@ TEST(SplitChoices, EveryPairGoesToOneSideInItsOrder) {
       std::vector<int32_t> experts;
       std::vector<float> weights;
       for (int64_t i = 0; i < rows * slots; ++i) {
-        experts.push_back(i % slots == 0 ? kShared : random.Chance(0.1) ? kNoExpert
-                                                                        : static_cast<int32_t>(random.Index(kExperts)));
+        experts.push_back(i % slots == 0       ? kShared
+                          : random.Chance(0.1) ? kNoExpert
+                                               : static_cast<int32_t>(random.Index(kExperts)));
         weights.push_back(static_cast<float>(i + 1));
       }
       std::vector<uint8_t> taken(kExperts);

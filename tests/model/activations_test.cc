@@ -14,9 +14,7 @@ bool Meet(const uint8_t* a, int64_t a_bytes, const uint8_t* b, int64_t b_bytes) 
 bool Meet(const Tensor& a, const Room& b) {
   return Meet(static_cast<const uint8_t*>(a.data), a.num_bytes(), b.data, b.bytes);
 }
-bool Meet(const Tensor& a, const Tensor& b) {
-  return Meet(a, Room{static_cast<uint8_t*>(b.data), b.num_bytes()});
-}
+bool Meet(const Tensor& a, const Tensor& b) { return Meet(a, Room{static_cast<uint8_t*>(b.data), b.num_bytes()}); }
 
 TEST(Activations, WhatIsNeverUsedTogetherSharesMemory) {
   Config config = SyntheticConfig({.shape = "nano"}).value();

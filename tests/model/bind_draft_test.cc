@@ -145,8 +145,13 @@ TEST(BindDraft, VisitsEveryTensorOnceAndTheModelsFirst) {
   ASSERT_TRUE(bound.ok()) << bound.status().message();
   std::vector<std::string> names;
   VisitNamedWeights(
-      bound->weights, [&](const WeightRef& ref, const QuantTensor& m) { if (m) names.push_back(ref.Name()); },
-      [&](const WeightRef& ref, const Tensor& t) { if (t) names.push_back(ref.Name()); });
+      bound->weights,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (m) names.push_back(ref.Name());
+      },
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t) names.push_back(ref.Name());
+      });
   const auto count = [&](const char* name) { return std::count(names.begin(), names.end(), name); };
   for (const char* name : {"mtp.0.main_norm.weight", "mtp.1.norm.weight", "mtp.1.markov_head.markov_w2.weight",
                            "mtp.0.ffn.experts.2.w1.weight", "mtp.1.attn.wkv.weight"})

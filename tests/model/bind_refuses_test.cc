@@ -254,11 +254,10 @@ std::vector<Damage> AllDamages() {
              kOfficial,
              [](Tensors& t) { Copy(t, "norm.weight", "model.norm.weight"); },
              {"'norm.weight'", "'model.norm.weight'", "doubly present"}},
-      Damage{
-          "BothSpellings",
-          kOfficial,
-          [](Tensors& t) { Copy(t, "layers.1.attn.wq_a.weight", "model.layers.1.self_attn.q_a_proj.weight"); },
-          {"'layers.1.attn.wq_a.weight'", "'model.layers.1.self_attn.q_a_proj.weight'", "doubly present"}},
+      Damage{"BothSpellings",
+             kOfficial,
+             [](Tensors& t) { Copy(t, "layers.1.attn.wq_a.weight", "model.layers.1.self_attn.q_a_proj.weight"); },
+             {"'layers.1.attn.wq_a.weight'", "'model.layers.1.self_attn.q_a_proj.weight'", "doubly present"}},
       Damage{"BothScales",
              kOfficial,
              [](Tensors& t) { Copy(t, "layers.1.attn.wq_a.scale", "layers.1.attn.wq_a.weight_scale_inv"); },
@@ -266,8 +265,7 @@ std::vector<Damage> AllDamages() {
       Damage{"StackedAndSingle",
              {},
              [](Tensors& t) {
-               t.push_back(
-                   {"layers.1.mlp.experts.gate_up_proj", DType::kBf16, {4, 128, 128}, std::string(131072, 0)});
+               t.push_back({"layers.1.mlp.experts.gate_up_proj", DType::kBf16, {4, 128, 128}, std::string(131072, 0)});
              },
              {"'layers.1.ffn.experts.0.w1.weight'", "doubly present"}},
       Damage{"CompressedTensors",

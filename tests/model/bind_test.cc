@@ -12,8 +12,6 @@ namespace dsv4::deepseek_v4 {
 namespace {
 
 using test::Dialect;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using test::FixturesBeside;
 using test::kModelOpt;
 using test::kOfficial;
@@ -26,6 +24,8 @@ using test::TinyConfig;
 using test::ToTransformersNames;
 using test::WithPrefix;
 using test::WriteTensors;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Tensors = std::vector<TestTensor>;
 
 Result<Weights> Bind(const Tensors& tensors, BindReport* report = nullptr, const BindOptions& options = {}) {
@@ -68,9 +68,7 @@ std::string Fingerprint(const ExpertWeights& w) {
   return Fingerprint(w.gate) + Fingerprint(w.up) + Fingerprint(w.down);
 }
 
-std::string Fingerprint(const HcWeights& w) {
-  return Fingerprint(w.fn) + Fingerprint(w.base) + Fingerprint(w.scale);
-}
+std::string Fingerprint(const HcWeights& w) { return Fingerprint(w.fn) + Fingerprint(w.base) + Fingerprint(w.scale); }
 
 std::vector<std::string> Fingerprints(const Weights& w) {
   std::vector<std::string> all = {
@@ -80,8 +78,7 @@ std::vector<std::string> Fingerprints(const Weights& w) {
     all.push_back(Fingerprint(l.hc_attn) + Fingerprint(l.hc_ffn));
     all.push_back(Fingerprint(l.attn_norm) + Fingerprint(l.ffn_norm));
     const AttentionWeights& a = l.attn;
-    for (const QuantTensor* q :
-         {&a.q_a, &a.q_b, &a.kv_proj, &a.o_a, &a.o_b, &a.indexer.q_b, &a.indexer.weights_proj}) {
+    for (const QuantTensor* q : {&a.q_a, &a.q_b, &a.kv_proj, &a.o_a, &a.o_b, &a.indexer.q_b, &a.indexer.weights_proj}) {
       all.push_back(Fingerprint(*q));
     }
     all.push_back(Fingerprint(a.q_a_norm) + Fingerprint(a.kv_norm) + Fingerprint(a.sink));
@@ -208,8 +205,7 @@ TEST(Bind, FindsShardsThroughTheIndex) {
     shards[i % 3].push_back(all[i]);
     map[all[i].name] = "model-0000" + std::to_string(i % 3) + ".safetensors";
   }
-  for (size_t s = 0; s < 3; ++s)
-    WriteTensors(parts / ("model-0000" + std::to_string(s) + ".safetensors"), shards[s]);
+  for (size_t s = 0; s < 3; ++s) WriteTensors(parts / ("model-0000" + std::to_string(s) + ".safetensors"), shards[s]);
   test::WriteBytes(parts / "model.safetensors.index.json", Json{{"weight_map", map}}.dump());
   const auto a = BindWeights(config, TensorSource::Open(whole.path()).value());
   const auto b = BindWeights(config, TensorSource::Open(parts.path()).value());

@@ -48,8 +48,7 @@ class Builder {
   void F32(const std::string& name, std::vector<int64_t> shape) {
     std::string bytes;
     Bytes source(name);
-    for (int64_t i = 0; i < Product(shape); ++i)
-      bytes += FloatBytes(static_cast<float>(source.Next()) / 64.0f - 2.0f);
+    for (int64_t i = 0; i < Product(shape); ++i) bytes += FloatBytes(static_cast<float>(source.Next()) / 64.0f - 2.0f);
     Add(name, DType::kF32, std::move(shape), std::move(bytes));
   }
   void HashTable(const std::string& name, int64_t vocab, int64_t per_token, int64_t experts) {
@@ -61,12 +60,8 @@ class Builder {
     }
     Add(name, DType::kI64, {vocab, per_token}, std::move(bytes));
   }
-  void Linear(const std::string& name, int64_t rows, int64_t cols) {
-    Matrix(name, rows, cols, dialect_.linears);
-  }
-  void Expert(const std::string& name, int64_t rows, int64_t cols) {
-    Matrix(name, rows, cols, dialect_.experts);
-  }
+  void Linear(const std::string& name, int64_t rows, int64_t cols) { Matrix(name, rows, cols, dialect_.linears); }
+  void Expert(const std::string& name, int64_t rows, int64_t cols) { Matrix(name, rows, cols, dialect_.experts); }
 
   std::vector<TestTensor> Take() { return std::move(tensors_); }
 
@@ -328,8 +323,7 @@ std::vector<TestTensor> WithPrefix(const std::string& prefix, std::vector<TestTe
 }
 
 TestTensor& Named(std::vector<TestTensor>& tensors, const std::string& name) {
-  const auto it = std::find_if(tensors.begin(), tensors.end(),
-                               [&](const TestTensor& t) { return t.name == name; });
+  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const TestTensor& t) { return t.name == name; });
   DSV4_CHECK(it != tensors.end(), name);
   return *it;
 }

@@ -7,11 +7,6 @@
 namespace dsv4 {
 namespace {
 
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Pair;
 using test::Dialect;
 using test::MakeCheckpoint;
 using test::TempDir;
@@ -19,6 +14,11 @@ using test::TestFormat;
 using test::TinyConfig;
 using test::TinyConfigJson;
 using test::WriteModel;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 TEST(Inspect, DescribesConfigFormatsPlanAndOps) {
   const TempDir dir;

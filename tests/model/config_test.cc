@@ -236,12 +236,8 @@ TEST(Config, LiesAreRefusedNamingFieldValueAndWhatIsAccepted) {
       {"compress_ratios", {0, 4, "128"}, "0, 4, 128"},
       {"compress_ratios", {0, 4, 128.0}, "0, 4, 128"},
       {"compress_ratios", 4, "list"},
-      {"rope_scaling",
-       {{"type", "linear"}, {"factor", 16}, {"original_max_position_embeddings", 65536}},
-       "yarn"},
-      {"rope_scaling",
-       {{"type", "yarn"}, {"factor", 0}, {"original_max_position_embeddings", 65536}},
-       "factor"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 16}, {"original_max_position_embeddings", 65536}}, "yarn"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 0}, {"original_max_position_embeddings", 65536}}, "factor"},
       {"rope_scaling", {{"type", "yarn"}, {"factor", 16}}, "original_max_position_embeddings"},
       {"rope_scaling",
        {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 65536}, {"beta_fast", 0.5}},
@@ -261,8 +257,7 @@ TEST(Config, LiesAreRefusedNamingFieldValueAndWhatIsAccepted) {
 TEST(Config, TransformersSchedulesAreChecked) {
   Json json = TransformersJson();
   json["layer_types"][1] = "full_attention";
-  EXPECT_THAT(Parse(json).status().message(),
-              AllOf(HasSubstr("layer_types[1]"), HasSubstr("full_attention")));
+  EXPECT_THAT(Parse(json).status().message(), AllOf(HasSubstr("layer_types[1]"), HasSubstr("full_attention")));
   json = TransformersJson();
   json["compress_rates"]["heavily_compressed_attention"] = 64;
   EXPECT_THAT(Parse(json).status().message(), HasSubstr("heavily_compressed_attention is 64"));
@@ -281,13 +276,11 @@ TEST(Config, TwoNamesOfOneFieldMustAgree) {
   json["dim"] = 128;
   EXPECT_TRUE(Parse(json).ok());
   json["dim"] = 256;
-  EXPECT_THAT(Parse(json).status().message(),
-              AllOf(HasSubstr("hidden_size is 128"), HasSubstr("dim is 256")));
+  EXPECT_THAT(Parse(json).status().message(), AllOf(HasSubstr("hidden_size is 128"), HasSubstr("dim is 256")));
 }
 
 TEST(Config, BrokenTextIsRefused) {
-  for (const char* text :
-       {"", "{", "[]", "null", "{\"vocab_size\": NaN}", "{\"vocab_size\": 1e999}", "\xff\xfe"}) {
+  for (const char* text : {"", "{", "[]", "null", "{\"vocab_size\": NaN}", "{\"vocab_size\": 1e999}", "\xff\xfe"}) {
     const auto c = ParseConfig(text, "FILE");
     ASSERT_FALSE(c.ok()) << text;
     EXPECT_THAT(c.status().message(), AllOf(HasSubstr("FILE"), Not(HasSubstr("\n"))));

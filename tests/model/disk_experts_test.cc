@@ -79,9 +79,10 @@ TEST_F(DiskExpertsTest, WhatIsBroughtIsWhatUploadingMakes) {
         std::set<std::pair<int64_t, int64_t>> named;
         const ExpertHomes homes{std::make_shared<const Weights>(host_),
                                 {.rank = static_cast<int>(r), .count = static_cast<int>(count)}};
-        const auto disk =
-            DiskExperts::Open(*devices[r], (*some)[r], placement, expert_bytes_, homes,
-                              [&](int64_t l, int64_t e, const ExpertWeights&) { named.insert({l, e}); });
+        const auto disk = DiskExperts::Open(*devices[r], (*some)[r], placement, expert_bytes_, homes,
+                                            [&](int64_t l, int64_t e, const ExpertWeights&) {
+                                              named.insert({l, e});
+                                            });
         ASSERT_NE(disk, nullptr);
         for (int64_t l = 0; l < host_.num_layers(); ++l) {
           Choose(*disk, l, {0, 3, 2, 1, 3});

@@ -26,13 +26,15 @@ constexpr int64_t kCols = 16, kExpertBytes = 3 * 256;  // a matrix of one row of
 class Moves : public ::testing::TestWithParam<int> {
  protected:
   Moves()
-      : memory_(kLayers * kExperts * 3 * kCols), spare_(kMostSwapsAtOnce * kExpertBytes), layers_(kLayers),
+      : memory_(kLayers * kExperts * 3 * kCols),
+        spare_(kMostSwapsAtOnce * kExpertBytes),
+        layers_(kLayers),
         moves_(std::make_unique<TwoQueues::Copies>(queues_), spare_.data(), static_cast<int64_t>(spare_.size())) {
     std::iota(memory_.begin(), memory_.end(), 1.0f);  // no two numbers are equal
     for (size_t at = 0; at < kLayers * kExperts; ++at) {
       const auto matrix = [&](size_t m) {
-        return QuantTensor{.rows = 1, .cols = kCols,
-                           .codes = reinterpret_cast<const uint8_t*>(&memory_[(3 * at + m) * kCols])};
+        return QuantTensor{
+            .rows = 1, .cols = kCols, .codes = reinterpret_cast<const uint8_t*>(&memory_[(3 * at + m) * kCols])};
       };
       layers_[at / kExperts].moe.experts.push_back({matrix(0), matrix(1), matrix(2)});
     }

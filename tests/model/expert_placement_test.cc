@@ -67,7 +67,7 @@ TEST(ExpertPlacement, WhatTheHostHasNoRoomForStaysOnTheDisk) {
 
 TEST(ExpertPlacement, TheLeastChosenForTheirSizeGoFirst) {
   const Counts bytes = {100, 200};
-  const std::vector<uint64_t> counts = {9, 0, 5, 1,   // per byte .09 .00 .05 .01
+  const std::vector<uint64_t> counts = {9, 0,  5, 1,   // per byte .09 .00 .05 .01
                                         4, 30, 3, 8};  // .02 .15 .015 .04
   const auto on_host = [&](int64_t overflow) {
     const ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, overflow, counts);
@@ -121,8 +121,8 @@ TEST(ExpertPlacement, OfEveryLayerSoManyStayAtMost) {
 TEST(ExpertPlacement, WhatIsClearlyChosenMoreOftenComesIn) {
   const Counts bytes(2, 100);
   ExpertPlacement p = ExpertPlacement::Coldest(0, bytes, 4, 400, {});  // 2 and 3 of both layers
-  const std::vector<double> chosen = {100, 500, 300, 900,  // 3 for 0, then 2 for 1: no gain
-                                      40, 50, 63, 60};     // less than half as much again and 4 more
+  const std::vector<double> chosen = {100, 500, 300, 900,              // 3 for 0, then 2 for 1: no gain
+                                      40,  50,  63,  60};              // less than half as much again and 4 more
   const std::vector<ExpertSwap> swaps = BetterPlaces(p, chosen, 4, 10);
   ASSERT_EQ(swaps.size(), 1u);
   EXPECT_EQ(swaps[0].layer, 0);

@@ -74,11 +74,14 @@ struct FixtureModel {
     std::vector<std::unique_ptr<RankModel>> ranks;
     for (int r = 0; r < count; ++r)
       ranks.push_back(std::make_unique<RankModel>(config, weights, modes, Sharding{r, count}, num_tokens()));
-    RunRanks(exchange, [&](const ExecContext& mine, int r) {
-      int64_t begin = 0;
-      for (const int64_t end : ends)
-        ranks[static_cast<size_t>(r)]->Append(mine, tokens, std::exchange(begin, end), end);
-    }, ctx);
+    RunRanks(
+        exchange,
+        [&](const ExecContext& mine, int r) {
+          int64_t begin = 0;
+          for (const int64_t end : ends)
+            ranks[static_cast<size_t>(r)]->Append(mine, tokens, std::exchange(begin, end), end);
+        },
+        ctx);
     EXPECT_TRUE(exchange.status().ok()) << exchange.status().message();
     return ranks;
   }

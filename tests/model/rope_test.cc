@@ -30,15 +30,25 @@ void ExpectValues(const std::vector<float>& table, std::initializer_list<Value> 
 }
 
 TEST(Rope, PlainFrequencies) {
-  ExpectValues(PlainRopeFrequencies(ReleasedRope()),
-               {{0, 1.0}, {1, 0.7498942093}, {15, 1.333521432e-2}, {16, 1.0e-2}, {20, 3.162277660e-3}, {24, 1.0e-3},
-                {25, 7.498942093e-4}, {31, 1.333521432e-4}});
+  ExpectValues(PlainRopeFrequencies(ReleasedRope()), {{0, 1.0},
+                                                      {1, 0.7498942093},
+                                                      {15, 1.333521432e-2},
+                                                      {16, 1.0e-2},
+                                                      {20, 3.162277660e-3},
+                                                      {24, 1.0e-3},
+                                                      {25, 7.498942093e-4},
+                                                      {31, 1.333521432e-4}});
 }
 
 TEST(Rope, CompressFrequenciesCarryYarn) {
-  ExpectValues(CompressRopeFrequencies(ReleasedRope()),
-               {{0, 1.0}, {1, 0.6876560219}, {15, 3.635538584e-3}, {16, 2.265625e-3}, {20, 2.969777783e-4},
-                {24, 1.953125e-5}, {25, 5.372312671e-6}, {31, 5.680529037e-7}});
+  ExpectValues(CompressRopeFrequencies(ReleasedRope()), {{0, 1.0},
+                                                         {1, 0.6876560219},
+                                                         {15, 3.635538584e-3},
+                                                         {16, 2.265625e-3},
+                                                         {20, 2.969777783e-4},
+                                                         {24, 1.953125e-5},
+                                                         {25, 5.372312671e-6},
+                                                         {31, 5.680529037e-7}});
 }
 
 TEST(Rope, AFactorOfOneLeavesTheBase) {

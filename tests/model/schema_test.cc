@@ -79,8 +79,13 @@ TEST(Schema, WeightsAreVisitedInTheOrderOfTheirMaking) {
   });
   const Weights& read_only = w;
   VisitNamedWeights(
-      read_only, [&](const WeightRef& ref, const QuantTensor& m) { if (m) visited.push_back(ref.Name()); },
-      [&](const WeightRef& ref, const Tensor& t) { if (t) visited.push_back(ref.Name()); });
+      read_only,
+      [&](const WeightRef& ref, const QuantTensor& m) {
+        if (m) visited.push_back(ref.Name());
+      },
+      [&](const WeightRef& ref, const Tensor& t) {
+        if (t) visited.push_back(ref.Name());
+      });
   EXPECT_EQ(made, visited);
   EXPECT_THAT(made, ::testing::Contains("layers.1.attn.indexer.compressor.wkv.weight"));
   EXPECT_THAT(made, ::testing::Not(::testing::Contains("layers.2.attn.indexer.compressor.wkv.weight")));

@@ -227,7 +227,8 @@ TEST_F(ShardModel, WholeModelsInEveryDialect) {
     std::set<std::string> cut_parts;
     for (int r = 0; r < 2; ++r) {
       std::vector<const QuantTensor*> wholes;
-      VisitWeights(whole_, [&](const QuantTensor& m, bool) { wholes.push_back(&m); }, [](const Tensor&) {});
+      VisitWeights(
+          whole_, [&](const QuantTensor& m, bool) { wholes.push_back(&m); }, [](const Tensor&) {});
       size_t i = 0;
       VisitNamedWeights(
           ranks[static_cast<size_t>(r)],
@@ -237,7 +238,9 @@ TEST_F(ShardModel, WholeModelsInEveryDialect) {
             const Slice cut = SliceOf(ref.row->cut);
             EXPECT_EQ(m.rows, cut == Slice::kRows ? w.rows / 2 : w.rows) << ref.Name();
             EXPECT_EQ(m.cols, cut == Slice::kColumns ? w.cols / 2 : w.cols) << ref.Name();
-            if (cut == Slice::kWhole) { EXPECT_EQ(m.codes, w.codes) << ref.Name(); }
+            if (cut == Slice::kWhole) {
+              EXPECT_EQ(m.codes, w.codes) << ref.Name();
+            }
             if (cut != Slice::kWhole) cut_parts.insert(std::string(ref.row->official));
             const std::vector<float> all = Decoded(w), mine = Decoded(m);
             const int64_t row0 = cut == Slice::kRows ? r * m.rows : 0, col0 = cut == Slice::kColumns ? r * m.cols : 0;

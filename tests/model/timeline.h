@@ -34,7 +34,8 @@ inline deepseek_v4::Model ModelWithSpareSlots(const std::string& dir, int64_t sp
 class Timeline {
  public:
   explicit Timeline(const deepseek_v4::Model& model)
-      : model_(&model), memory_(std::make_shared<KvMemory>(model.kv_layout)),
+      : model_(&model),
+        memory_(std::make_shared<KvMemory>(model.kv_layout)),
         cache_(std::move(SequenceCache::Create(*memory_)).value()) {}
 
   int64_t size() const { return size_; }

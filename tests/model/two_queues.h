@@ -36,8 +36,8 @@ class TwoQueues {
     explicit Copies(TwoQueues& queues) : q_(queues) {}
     void AfterWork() override { q_.copies_after_ = q_.work_.size(); }
     void Copy(void* dst, const void* src, int64_t bytes) override {
-      q_.copies_.push_back({[=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); },
-                            std::exchange(q_.copies_after_, 0)});
+      q_.copies_.push_back(
+          {[=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); }, std::exchange(q_.copies_after_, 0)});
     }
     int64_t Mark() override {
       q_.marks_.push_back(q_.copies_.size());

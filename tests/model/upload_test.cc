@@ -46,8 +46,8 @@ TEST_F(Upload, MatricesArriveAsTilesAndTheRestAsItIs) {
       // Without counts the last experts of every layer.
       const int64_t embedding = AlignedBytes(FileBytes(host_.embed));
       const int64_t on_host = from_files ? embedding + test::TinyConfig().num_experts * expert_bytes[0] : 0;
-      const ExpertPlacement placement =
-          ExpertPlacement::Coldest(embedding, expert_bytes, test::TinyConfig().num_experts, on_host, {});
+      const ExpertPlacement placement = ExpertPlacement::Coldest(embedding, expert_bytes,
+                                                                 test::TinyConfig().num_experts, on_host, {});
       const PlacedBytes bytes = UploadedBytes(host_, placement), whole = UploadedBytes(host_, {});
       EXPECT_EQ(bytes.host, on_host);
       EXPECT_EQ(bytes.device + bytes.host, whole.device);

@@ -15,14 +15,12 @@ void AcceptDraftsOnGpu(const ExecContext&, const AcceptDraftsArgs& a) {
   Mirror gpu;
   const int64_t s = a.draft_tokens.dim(0), n = s * a.rows_each;
   const auto views = [&](SequenceView* at) {
-    return static_cast<SequenceView*>(
-        gpu.Out({at, DType::kU8, {s * static_cast<int64_t>(sizeof(SequenceView))}}).data);
+    return static_cast<SequenceView*>(gpu.Out({at, DType::kU8, {s * static_cast<int64_t>(sizeof(SequenceView))}}).data);
   };
   std::vector<SampleRow> rows(a.rows, a.rows + n);
   // All rows share one table here.
-  const Tensor counts = a.rows->output_count == nullptr
-                            ? Tensor{}
-                            : gpu.Out({a.rows->output_count, DType::kBf16, {kAcceptIds}});
+  const Tensor counts = a.rows->output_count == nullptr ? Tensor{}
+                                                        : gpu.Out({a.rows->output_count, DType::kBf16, {kAcceptIds}});
   for (SampleRow& row : rows) {
     if (row.output_count != nullptr) row.output_count = static_cast<uint16_t*>(counts.data);
   }
@@ -30,11 +28,17 @@ void AcceptDraftsOnGpu(const ExecContext&, const AcceptDraftsArgs& a) {
     return gpu.Out({at, DType::kU8, {count * kSampleRowBytes}});
   };
   const Tensor draft_rows = sample_rows(a.draft_rows, s), step_rows = sample_rows(rows.data(), n);
-  AcceptDrafts(gpu.ctx(), {.rows_each = a.rows_each, .sampled = gpu.In(a.sampled), .tokens = gpu.Out(a.tokens),
-                           .positions = gpu.Out(a.positions), .sequences = views(a.sequences),
-                           .rows = static_cast<SampleRow*>(step_rows.data), .draft_tokens = gpu.Out(a.draft_tokens),
-                           .draft_positions = gpu.Out(a.draft_positions), .draft_sequences = views(a.draft_sequences),
-                           .draft_rows = static_cast<SampleRow*>(draft_rows.data), .results = gpu.Out(a.results)});
+  AcceptDrafts(gpu.ctx(), {.rows_each = a.rows_each,
+                           .sampled = gpu.In(a.sampled),
+                           .tokens = gpu.Out(a.tokens),
+                           .positions = gpu.Out(a.positions),
+                           .sequences = views(a.sequences),
+                           .rows = static_cast<SampleRow*>(step_rows.data),
+                           .draft_tokens = gpu.Out(a.draft_tokens),
+                           .draft_positions = gpu.Out(a.draft_positions),
+                           .draft_sequences = views(a.draft_sequences),
+                           .draft_rows = static_cast<SampleRow*>(draft_rows.data),
+                           .results = gpu.Out(a.results)});
   gpu.Finish();
   for (int64_t i = 0; i < n; ++i) a.rows[i].num_outputs = rows[static_cast<size_t>(i)].num_outputs;
 }
@@ -42,8 +46,8 @@ void AcceptDraftsOnGpu(const ExecContext&, const AcceptDraftsArgs& a) {
 // Three sequences of three rows and an idle row: none, one and both of the drafts are right; the one draw that is no
 // token ends a sequence's match.
 struct AcceptCase {
-  GuardBuffer<int32_t> sampled{{10}, {4, 5, 6, 8, 2, 9, 1, 3, -1, 7}},
-      tokens{{10}, {0, 5, 6, 0, 8, 9, 0, 1, 3, -4}}, draft_tokens{{3}, {1, 1, 1}}, results{{3, 6}};
+  GuardBuffer<int32_t> sampled{{10}, {4, 5, 6, 8, 2, 9, 1, 3, -1, 7}}, tokens{{10}, {0, 5, 6, 0, 8, 9, 0, 1, 3, -4}},
+      draft_tokens{{3}, {1, 1, 1}}, results{{3, 6}};
   GuardBuffer<int64_t> positions{{10}, {40, 41, 42, 7, 8, 9, 100, 101, 102, 0}}, draft_positions{{3}, {42, 9, 102}};
   std::vector<SequenceView> sequences = {{.start = 40, .begin = 0, .end = 3},
                                          {.start = 7, .begin = 3, .end = 6},
@@ -56,10 +60,17 @@ struct AcceptCase {
     for (size_t s = 0; s < 3; ++s) draft_rows[s].num_outputs = 10 * s + 2;
   }
   AcceptDraftsArgs args() {
-    return {.rows_each = 3, .sampled = sampled.tensor(), .tokens = tokens.tensor(), .positions = positions.tensor(),
-            .sequences = sequences.data(), .rows = rows.data(), .draft_tokens = draft_tokens.tensor(),
-            .draft_positions = draft_positions.tensor(), .draft_sequences = draft_sequences.data(),
-            .draft_rows = draft_rows.data(), .results = results.tensor()};
+    return {.rows_each = 3,
+            .sampled = sampled.tensor(),
+            .tokens = tokens.tensor(),
+            .positions = positions.tensor(),
+            .sequences = sequences.data(),
+            .rows = rows.data(),
+            .draft_tokens = draft_tokens.tensor(),
+            .draft_positions = draft_positions.tensor(),
+            .draft_sequences = draft_sequences.data(),
+            .draft_rows = draft_rows.data(),
+            .results = results.tensor()};
   }
 };
 

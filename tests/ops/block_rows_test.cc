@@ -15,10 +15,16 @@ void BlockRowsOnGpu(const ExecContext&, const BlockRowsArgs& a) {
   const auto n = static_cast<size_t>(a.step_tokens.dim(0));
   const std::vector<SequenceView> views(a.sequences, a.sequences + n);
   const Tensor blocks = gpu.Out({a.blocks, DType::kU8, {static_cast<int64_t>(n * sizeof(SequenceView))}});
-  BlockRows(gpu.ctx(), {.step_tokens = gpu.In(a.step_tokens), .step_positions = gpu.In(a.step_positions),
-                        .sequences = gpu.Array(views), .block = a.block, .filler = a.filler,
-                        .tokens = gpu.Out(a.tokens), .positions = gpu.Out(a.positions), .last = gpu.Out(a.last),
-                        .sequence_of = gpu.Out(a.sequence_of), .by_place = gpu.Out(a.by_place),
+  BlockRows(gpu.ctx(), {.step_tokens = gpu.In(a.step_tokens),
+                        .step_positions = gpu.In(a.step_positions),
+                        .sequences = gpu.Array(views),
+                        .block = a.block,
+                        .filler = a.filler,
+                        .tokens = gpu.Out(a.tokens),
+                        .positions = gpu.Out(a.positions),
+                        .last = gpu.Out(a.last),
+                        .sequence_of = gpu.Out(a.sequence_of),
+                        .by_place = gpu.Out(a.by_place),
                         .blocks = static_cast<SequenceView*>(blocks.data)});
   gpu.Finish();
 }
@@ -36,10 +42,17 @@ DSV4_DEVICE_TEST(BlockRows, EverySequenceGetsABlock) {
           step_positions[i] = 1000 * i + 1;
           sequences[static_cast<size_t>(i)] = {.start = 1000 * i + 1, .begin = i, .end = i + 1, .fixed = &fixed};
         }
-        c.run({.step_tokens = step_tokens.tensor(), .step_positions = step_positions.tensor(),
-               .sequences = sequences.data(), .block = b, .filler = 7, .tokens = tokens.tensor(),
-               .positions = positions.tensor(), .last = last.tensor(), .sequence_of = sequence_of.tensor(),
-               .by_place = by_place.tensor(), .blocks = blocks.data()});
+        c.run({.step_tokens = step_tokens.tensor(),
+               .step_positions = step_positions.tensor(),
+               .sequences = sequences.data(),
+               .block = b,
+               .filler = 7,
+               .tokens = tokens.tensor(),
+               .positions = positions.tensor(),
+               .last = last.tensor(),
+               .sequence_of = sequence_of.tensor(),
+               .by_place = by_place.tensor(),
+               .blocks = blocks.data()});
         for (int64_t i = 0; i < s * b; ++i) {
           const int64_t of = i / b, place = i % b;
           EXPECT_EQ(tokens[i], place == 0 ? 100 + of : 7) << c.name;

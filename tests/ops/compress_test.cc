@@ -93,8 +93,7 @@ void ReadBack(const CacheFixture& cache, const CompressorLayout& layout, int64_t
 // Feeds tokens [0, num_tokens) of `prompt` to sequence 0 of a fresh cache in steps of the given sizes, repeated, beside
 // a second sequence that gets the first `beside` tokens of the same prompt at every step.
 Compressed Feed(const OpFn<CompressArgs> run, const ExecContext& ctx, const KvSpec& spec, bool index, Prompt& prompt,
-                int64_t num_tokens, const std::vector<int64_t>& sizes, int64_t first_position = 0,
-                int64_t beside = 0) {
+                int64_t num_tokens, const std::vector<int64_t>& sizes, int64_t first_position = 0, int64_t beside = 0) {
   std::vector<SequenceStep> steps = {{.cached = first_position, .tokens = 0}};
   if (beside > 0) steps.push_back({.cached = 0, .tokens = 0});
   CacheFixture cache(spec, steps);
@@ -203,9 +202,7 @@ DSV4_DEVICE_TEST(Compress, RoundedRowsMatchUpToTies) {
         for (size_t i = 0; i < got.rows.size(); ++i) {
           if (got.rows[i] == want.rows[i]) continue;
           ++flips;
-          ASSERT_LE(std::fabs(got.rows[i] - want.rows[i]),
-                    (index ? 0.5 : 0.126) * std::fabs(want.rows[i]) + 1e-2)
-              << i;
+          ASSERT_LE(std::fabs(got.rows[i] - want.rows[i]), (index ? 0.5 : 0.126) * std::fabs(want.rows[i]) + 1e-2) << i;
         }
         EXPECT_LE(flips, static_cast<int64_t>(got.rows.size()) / 1000 + 1);
       });
@@ -231,8 +228,8 @@ DSV4_DEVICE_TEST(Compress, EveryChunkingGivesTheSameBytes) {
       ForEachKernel(on, kCompressKernels, CompressOnGpu, [&](const auto run) {
         const Compressed want = Feed(run, {}, spec, index, prompt, num_tokens, {num_tokens});
         for (const ExecContext& ctx : ThreadCounts()) {
-          for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
-                   {1}, {2}, {3}, {4}, {5}, {7}, {127}, {128}, {129}, {1, 3, 130, 2}}) {
+          for (const std::vector<int64_t>& sizes :
+               std::vector<std::vector<int64_t>>{{1}, {2}, {3}, {4}, {5}, {7}, {127}, {128}, {129}, {1, 3, 130, 2}}) {
             ExpectSameBytes(Feed(run, ctx, spec, index, prompt, num_tokens, sizes), want, StrCat("by ", sizes[0]));
           }
           for (const int64_t beside : {1, 5}) {
@@ -255,8 +252,7 @@ DSV4_DEVICE_TEST(Compress, SequencesOfAStepDoNotMix) {
   const int64_t width = first.width;
   ForEachKernel(on, kCompressKernels, CompressOnGpu, [&](const auto run) {
     const Compressed want = Feed(run, {}, spec, false, first, t, {t});
-    CacheFixture cache(spec,
-                       {{.cached = 0, .tokens = 5}, {.cached = 0, .tokens = 0}, {.cached = 0, .tokens = t}});
+    CacheFixture cache(spec, {{.cached = 0, .tokens = 5}, {.cached = 0, .tokens = 0}, {.cached = 0, .tokens = t}});
     std::vector<float> values = random.Normals(5 * width), gates = random.Normals(5 * width);
     values.insert(values.end(), first.values.begin(), first.values.end());
     gates.insert(gates.end(), first.gates.begin(), first.gates.end());

@@ -13,8 +13,11 @@ void CountOnGpu(const ExecContext&, const CountExpertsArgs& a) {
   Mirror gpu;
   const int64_t ids = (a.chosen.dim(0) - 1) * a.layer_stride + a.num_ids;
   const Tensor experts = gpu.In({const_cast<int32_t*>(a.experts), DType::kI32, {ids}});
-  CountExperts(gpu.ctx(), {.experts = experts.i32(), .layer_stride = a.layer_stride, .num_ids = a.num_ids,
-                           .chosen = gpu.Out(a.chosen), .passes = a.passes ? gpu.Out(a.passes) : Tensor{}});
+  CountExperts(gpu.ctx(), {.experts = experts.i32(),
+                           .layer_stride = a.layer_stride,
+                           .num_ids = a.num_ids,
+                           .chosen = gpu.Out(a.chosen),
+                           .passes = a.passes ? gpu.Out(a.passes) : Tensor{}});
   gpu.Finish();
 }
 
@@ -23,7 +26,10 @@ DSV4_DEVICE_TEST(CountExperts, AddsToWhatIsThere) {
     // 4: the shared one; a layer's fifth is none of it.
     GuardBuffer<int32_t> experts({2, 5}, {0, 2, 2, 4, -1, /**/ 1, 1, 1, 1, 1});
     GuardBuffer<int64_t> chosen({2, 4}, {10, 20, 30, 40, 50, 60, 70, 80}), passes({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
-    at.run({.experts = experts.tensor().i32(), .layer_stride = 5, .num_ids = 4, .chosen = chosen.tensor(),
+    at.run({.experts = experts.tensor().i32(),
+            .layer_stride = 5,
+            .num_ids = 4,
+            .chosen = chosen.tensor(),
             .passes = passes.tensor()});
     EXPECT_EQ(chosen.values(), (std::vector<int64_t>{11, 20, 32, 40, 50, 64, 70, 80})) << at.name;
     EXPECT_EQ(passes.values(), (std::vector<int64_t>{2, 2, 4, 4, 5, 7, 7, 8})) << at.name;
@@ -34,8 +40,8 @@ DSV4_DEVICE_TEST(CountExperts, PassesMayBeLeftOut) {
   for (const auto& at : Places(on, CountExperts, CountOnGpu)) {
     GuardBuffer<int32_t> experts({1, 3}, {1, 0, 1});
     GuardBuffer<int64_t> chosen({1, 2}, {5, 6});
-    at.run({.experts = experts.tensor().i32(), .layer_stride = 3, .num_ids = 3, .chosen = chosen.tensor(),
-            .passes = {}});
+    at.run(
+        {.experts = experts.tensor().i32(), .layer_stride = 3, .num_ids = 3, .chosen = chosen.tensor(), .passes = {}});
     EXPECT_EQ(chosen.values(), (std::vector<int64_t>{6, 8})) << at.name;
   }
 }
@@ -53,7 +59,10 @@ DSV4_DEVICE_TEST(CountExperts, CountsWholePrompts) {
       ++want[static_cast<size_t>(i / kIds * kExperts + experts[i])];
     }
     for (size_t i = 0; i < want.size(); ++i) seen[i] = want[i] > 0 ? 1 : 0;
-    at.run({.experts = experts.tensor().i32(), .layer_stride = kIds, .num_ids = kIds, .chosen = chosen.tensor(),
+    at.run({.experts = experts.tensor().i32(),
+            .layer_stride = kIds,
+            .num_ids = kIds,
+            .chosen = chosen.tensor(),
             .passes = passes.tensor()});
     EXPECT_EQ(chosen.values(), want) << at.name;
     EXPECT_EQ(passes.values(), seen) << at.name;

@@ -16,8 +16,8 @@ namespace {
 
 void EmbedOnGpu(const ExecContext&, const EmbedArgs& a) {
   Mirror gpu;
-  Embed(gpu.ctx(), {.tokens = gpu.In(a.tokens), .table = gpu.Weight(a.table, /*rows=*/true),
-                    .streams = gpu.Out(a.streams)});
+  Embed(gpu.ctx(),
+        {.tokens = gpu.In(a.tokens), .table = gpu.Weight(a.table, /*rows=*/true), .streams = gpu.Out(a.streams)});
   gpu.Finish();
 }
 
@@ -31,8 +31,7 @@ DSV4_DEVICE_TEST(Embed, CopiesTheRowIntoEveryStreamExactly) {
       for (const int64_t t : {0, 1, 5, 100, 300}) {
         if (t * d > 100'000) continue;  // enough of either
         GuardBuffer<int32_t> tokens(t);
-        for (int64_t i = 0; i < t; ++i)
-          tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : i == 1 ? 0 : random.Index(v));
+        for (int64_t i = 0; i < t; ++i) tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : i == 1 ? 0 : random.Index(v));
         for (const auto& c : Places(on, Embed, EmbedOnGpu)) {
           GuardBuffer<float> streams(Shape{t, h, d});
           c.run({.tokens = tokens.tensor(), .table = table.tensor(), .streams = streams.tensor()});

@@ -41,8 +41,8 @@ void ExpectFits(const ExecContext& ctx, const ExpertsShape& shape) {
         shape.first.gate.format != WeightFormat::kF32) {
       EXPECT_EQ(part, rows);
     }
-    const int64_t last = rows - (CeilDiv(rows, part) - 1) *
-                                    part;  // fewer rows may have less room in the caller's tensors
+    const int64_t last = rows -
+                         (CeilDiv(rows, part) - 1) * part;  // fewer rows may have less room in the caller's tensors
     EXPECT_LE(ExpertsScratchBytes(ctx, shape, last), ctx.scratch.bytes) << rows << " rows, the last " << last;
   }
 }
@@ -56,10 +56,8 @@ TEST(ExpertsScratch, HoldsEveryNumberOfRowsOfTheReleasedShapes) {
           SCOPED_TRACE(StrCat("regime ", static_cast<int>(regime), ", ", NameOf(format),
                               with_shared ? ", with the shared expert" : ""));
           const int64_t more = with_shared ? 1 : 0;
-          ExpectFits(H200(regime, f32_inputs),
-                     ExpertsOf(format, 4096, 2048, 256 + more, 6 + more, with_shared));
-          ExpectFits(H200(regime, f32_inputs),
-                     ExpertsOf(format, 7168, 3072, 384 + more, 6 + more, with_shared));
+          ExpectFits(H200(regime, f32_inputs), ExpertsOf(format, 4096, 2048, 256 + more, 6 + more, with_shared));
+          ExpectFits(H200(regime, f32_inputs), ExpertsOf(format, 7168, 3072, 384 + more, 6 + more, with_shared));
         }
       }
     }

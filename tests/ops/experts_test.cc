@@ -57,7 +57,8 @@ std::vector<float> ReferenceOf(ExpertsLayer& l, ActivationDtype activation = Act
 double ProductError(ProductSums sums, const QuantCase& kind, int64_t k, int64_t more) {
   const int64_t chunks = 2 * CeilDiv(k, 128) + 6 + more;
   switch (sums) {
-    case ProductSums::kLanes: return Gamma(std::min<int64_t>(CeilDiv(k, 8), 32) + chunks);
+    case ProductSums::kLanes:
+      return Gamma(std::min<int64_t>(CeilDiv(k, 8), 32) + chunks);
     case ProductSums::kAmx:
       return Gamma(std::min<int64_t>(CeilDiv(k, 2), 16) + std::min<int64_t>(CeilDiv(k, 32), 8) + chunks);
     case ProductSums::kGpu:
@@ -107,8 +108,8 @@ std::vector<double> Bounds(ExpertsLayer& l, const QuantCase& kind, const std::ve
         const double dh = weight * (1.1 * dg * (std::fabs(u) + du) + std::fabs(silu) * du) +
                           Gamma(roundings + static_cast<int64_t>(2 * std::fabs(g))) * h + 1e-9 * weight * in_error;
         for (int64_t c = 0; c < l.d; ++c) {
-          bound[static_cast<size_t>(c)] +=
-              std::fabs(down[e][static_cast<size_t>(c * l.f + i)]) * (1.01 * dh + down_error * (h + dh));
+          bound[static_cast<size_t>(c)] += std::fabs(down[e][static_cast<size_t>(c * l.f + i)]) *
+                                           (1.01 * dh + down_error * (h + dh));
         }
       }
     }
@@ -156,8 +157,7 @@ DSV4_DEVICE_TEST(Experts, MatchesReference) {
 DSV4_DEVICE_TEST(Experts, FewTokensShort) {
   ForEachExpertFormat(on, [&](const QuantCase& kind) {
     Random random(8);
-    for (const ExpertsCase& c :
-         {ExpertsCase{6, 192, 96, 1, 3}, {6, 192, 96, 3, 3}, {6, 192, 96, 20, 3, true}})
+    for (const ExpertsCase& c : {ExpertsCase{6, 192, 96, 1, 3}, {6, 192, 96, 3, 3}, {6, 192, 96, 20, 3, true}})
       ExpectTheReference(on, kind, random, c);
   });
 }
@@ -205,10 +205,8 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
   ExpertsLayer layer(random, {WeightFormat::kNvfp4}, 5, d, f, t, slots);
   std::vector<float> identity(static_cast<size_t>(f * f));
   for (int64_t i = 0; i < f; ++i) identity[static_cast<size_t>(i * f + i)] = 1.0f;
-  const QuantTensor shows_h{.format = WeightFormat::kF32,
-                            .rows = f,
-                            .cols = f,
-                            .codes = reinterpret_cast<const uint8_t*>(identity.data())};
+  const QuantTensor shows_h{
+      .format = WeightFormat::kF32, .rows = f, .cols = f, .codes = reinterpret_cast<const uint8_t*>(identity.data())};
   const std::vector<Kernel<LinearArgs>> linears = DSV4_PRODUCT_KERNELS(LinearCpu);
   for (const ActivationDtype mode : ActivationsOn(On::kCpu)) {
     if (mode == ActivationDtype::kNative) continue;
@@ -223,8 +221,7 @@ TEST(Experts, RoundedActivationsEqualTheComposition) {
           const int32_t e = layer.experts[i * slots + s];
           std::vector<ExpertMatrices> matrices = layer.matrices;
           matrices[static_cast<size_t>(e)].down = shows_h;
-          GuardBuffer<float> hidden({1, 2 * f}), out({1, f}),
-              zero({1, f}, std::vector<float>(static_cast<size_t>(f)));
+          GuardBuffer<float> hidden({1, 2 * f}), out({1, f}), zero({1, f}, std::vector<float>(static_cast<size_t>(f)));
           GuardBuffer<float> h({1, f}), o({1, d});
           run({}, {.x = {x.row(i).data(), DType::kF32, {1, d}},
                    .experts = {layer.experts.row(i).data() + s, DType::kI32, {1, 1}},

@@ -37,10 +37,12 @@ TEST(GatherRanks, PutsColumnsSideBySideOnEveryRank) {
           x.push_back(std::make_unique<GuardBuffer<float>>(shape, part));
           y.push_back(std::make_unique<GuardBuffer<float>>(Shape{rows, width * count}));
         }
-        RunRanks(exchange, [&](const ExecContext& mine, int r) {
-          const auto at = static_cast<size_t>(r);
-          GatherRanks(mine, {.x = x[at]->tensor(), .y = y[at]->tensor(), .site = 1});
-        }, {.reference_ops = c.ctx.reference_ops});
+        RunRanks(exchange,
+                 [&](const ExecContext& mine, int r) {
+                   const auto at = static_cast<size_t>(r);
+                   GatherRanks(mine, {.x = x[at]->tensor(), .y = y[at]->tensor(), .site = 1});
+                 },
+                 {.reference_ops = c.ctx.reference_ops});
         for (auto& got : y)
           EXPECT_TRUE(BitEqual(got->span(), want)) << count << " ranks, " << shape.ToString() << ", " << c.name;
       }

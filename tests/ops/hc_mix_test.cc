@@ -75,8 +75,7 @@ TEST(Sinkhorn, MatchesTheFormulaInFloat64) {
         std::vector<float> c = random.Normals(h * h, scale);
         const std::vector<double> want = Flat(SinkhornDouble(Square(c, static_cast<size_t>(h)), iters));
         Sinkhorn(c.data(), h, iters, static_cast<float>(kEps));
-        EXPECT_TRUE(Near(c, want, 1e-9, SinkhornBound(h, iters)))
-            << h << " streams, " << iters << " iterations";
+        EXPECT_TRUE(Near(c, want, 1e-9, SinkhornBound(h, iters))) << h << " streams, " << iters << " iterations";
       }
     }
   }
@@ -126,8 +125,7 @@ struct Mixes {
   std::vector<float> x, post, comb;
 };
 
-Mixes FromBase(const ExecContext& ctx, const std::vector<float>& base, const std::vector<float>& streams,
-               int64_t d) {
+Mixes FromBase(const ExecContext& ctx, const std::vector<float>& base, const std::vector<float>& streams, int64_t d) {
   const std::vector<float> fn(static_cast<size_t>(24 * 4 * d), 0.0f);
   GuardBuffer<float> s(Shape{1, 4, d}, streams), b(Shape{24}, base), scale(Shape{3}, {1, 1, 1});
   GuardBuffer<float> x(Shape{1, d}), post(Shape{1, 4}), comb(Shape{1, 4, 4});
@@ -153,8 +151,7 @@ double SigmoidDouble(double x) { return 1 / (1 + std::exp(-x)); }
 TEST(HcMix, Lesson07ParametersArePrePostComb) {
   Random random(3);
   const std::vector<float> base = random.Normals(24, 2);
-  const std::vector<float> streams = {1, 0, 0, 0, 0, 1, 0, 0,
-                                      0, 0, 1, 0, 0, 0, 0, 1};  // stream j is unit vector j
+  const std::vector<float> streams = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};  // stream j is unit vector j
   for (const test::NamedContext& c : test::AllContexts()) {
     const Mixes m = FromBase(c.ctx, base, streams, 4);
     std::vector<double> pre, post;
@@ -187,8 +184,7 @@ TEST(HcMix, CombKeepsTheSumOfTheStreams) {
   const int64_t d = 5;
   const std::vector<float> base = random.Normals(24), streams = random.Normals(4 * d);
   const Mixes m = FromBase({}, base, streams, d);
-  GuardBuffer<float> s(Shape{1, 4, d}, streams),
-      y(Shape{1, d}, std::vector<float>(static_cast<size_t>(d), 0.0f));
+  GuardBuffer<float> s(Shape{1, 4, d}, streams), y(Shape{1, d}, std::vector<float>(static_cast<size_t>(d), 0.0f));
   GuardBuffer<float> post(Shape{1, 4}, m.post), comb(Shape{1, 4, 4}, m.comb);
   HcPost({}, {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = s.tensor()});
   for (int64_t i = 0; i < d; ++i) {

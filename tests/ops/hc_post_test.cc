@@ -19,8 +19,7 @@ namespace {
 
 void HcPostOnGpu(const ExecContext&, const HcPostArgs& a) {
   Mirror gpu;
-  HcPost(gpu.ctx(),
-         {.y = gpu.In(a.y), .post = gpu.In(a.post), .comb = gpu.In(a.comb), .streams = gpu.Out(a.streams)});
+  HcPost(gpu.ctx(), {.y = gpu.In(a.y), .post = gpu.In(a.post), .comb = gpu.In(a.comb), .streams = gpu.Out(a.streams)});
   gpu.Finish();
 }
 
@@ -29,8 +28,7 @@ DSV4_DEVICE_TEST(HcPost, MatchesTheFormulaInFloat64) {
   for (const int64_t h : {1, 2, 4, 8}) {
     for (const int64_t d : {1, 7, 64}) {
       const int64_t t = 9;
-      GuardBuffer<float> y(Shape{t, d}, random.Hostiles(t * d)),
-          post(Shape{t, h}, random.Uniforms(t * h, 0, 2));
+      GuardBuffer<float> y(Shape{t, d}, random.Hostiles(t * d)), post(Shape{t, h}, random.Uniforms(t * h, 0, 2));
       GuardBuffer<float> comb(Shape{t, h, h}, random.Uniforms(t * h * h, 0, 1));
       const std::vector<float> before = random.Normals(t * h * d, 30);
       std::vector<double> want, bound;
@@ -109,14 +107,12 @@ DSV4_DEVICE_TEST(HcPost, MatchesReference) {
   for (const HcCase& c : kHcCases) {
     SCOPED_TRACE(c.name());
     GuardBuffer<float> y({c.t, c.d}, random.Normals(c.t * c.d)), post({c.t, c.h}, random.Normals(c.t * c.h)),
-        comb({c.t, c.h, c.h}, random.Normals(c.t * c.h * c.h)),
-        want({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d));
+        comb({c.t, c.h, c.h}, random.Normals(c.t * c.h * c.h)), want({c.t, c.h, c.d}, random.Normals(c.t * c.h * c.d));
     const std::vector<float> before = want.values();
     HcPost(Reference(), {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = want.tensor()});
     ForEachKernel(on, kHcPostKernels, HcPostOnGpu, [&](const auto run) {
       GuardBuffer<float> got({c.t, c.h, c.d}, before);
-      run(TwoThreads(),
-          {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = got.tensor()});
+      run(TwoThreads(), {.y = y.tensor(), .post = post.tensor(), .comb = comb.tensor(), .streams = got.tensor()});
       EXPECT_TRUE(Near(got.span(), want.span(), 2 * Gamma(c.h + 1) * 36 * static_cast<double>(c.h + 1)));
     });
   }
@@ -134,9 +130,9 @@ DSV4_DEVICE_TEST(HcPost, ARowDoesNotDependOnItsBatch) {
     for (const int64_t r : {0, 7, 19}) {
       GuardBuffer<float> one(Shape{1, h, d}, {before.begin() + r * h * d, before.begin() + (r + 1) * h * d});
       c.run({.y = {y.row(r).data(), DType::kF32, {1, d}},
-                     .post = {post.row(r).data(), DType::kF32, {1, h}},
-                     .comb = {comb.row(r).data(), DType::kF32, {1, h, h}},
-                     .streams = one.tensor()});
+             .post = {post.row(r).data(), DType::kF32, {1, h}},
+             .comb = {comb.row(r).data(), DType::kF32, {1, h, h}},
+             .streams = one.tensor()});
       EXPECT_TRUE(BitEqual(one.span(), all.row(r))) << c.name;
     }
   }

@@ -23,10 +23,9 @@ const std::vector<Kernel<IndexTopkArgs>> kIndexTopkKernels = DSV4_KERNELS(IndexT
 
 void IndexTopkOnGpu(const ExecContext&, const IndexTopkArgs& a) {
   Mirror gpu;
-  IndexTopk(gpu.ctx(), {.q = gpu.In(a.q),
-                        .weights = gpu.In(a.weights),
-                        .cache = gpu.Cache(a.cache),
-                        .topk_idxs = gpu.Out(a.topk_idxs)});
+  IndexTopk(
+      gpu.ctx(),
+      {.q = gpu.In(a.q), .weights = gpu.In(a.weights), .cache = gpu.Cache(a.cache), .topk_idxs = gpu.Out(a.topk_idxs)});
   gpu.Finish();
 }
 
@@ -69,8 +68,7 @@ TEST(SelectTopk, TheOrderOfALongListDoesNotMatter) {
   std::vector<int32_t> scratch;
   for (const int64_t k : {1, 3, 64}) {
     for (const int64_t n : {16 * k, 16 * k + 1, int64_t{10000}}) {
-      std::vector<float> rising(static_cast<size_t>(n)),
-          nan(rising.size(), std::numeric_limits<float>::quiet_NaN());
+      std::vector<float> rising(static_cast<size_t>(n)), nan(rising.size(), std::numeric_limits<float>::quiet_NaN());
       for (int64_t i = 0; i < n; ++i) rising[static_cast<size_t>(i)] = static_cast<float>(i / 3);
       const std::vector<float> falling(rising.rbegin(), rising.rend()), equal(rising.size(), 1.0f);
       std::vector<float> late = nan;  // the last of many NaN scores are numbers

@@ -24,14 +24,15 @@
   }
 
 #if defined(__x86_64__)
-#define DSV4_KERNELS(NAME)                                                          \
-  {                                                                                 \
-    {"generic", generic::NAME}, {"avx2", avx2::NAME}, { "avx512", avx512::NAME }    \
+#define DSV4_KERNELS(NAME)                                                       \
+  {                                                                              \
+    {"generic", generic::NAME}, {"avx2", avx2::NAME}, { "avx512", avx512::NAME } \
   }
-#define DSV4_PRODUCT_KERNELS(NAME)                                             \
-  {                                                                            \
-    {"generic", generic::NAME}, {"avx2", avx2::NAME}, {"avx512", avx512::NAME}, \
-        {"avx512vnni", avx512vnni::NAME}, { "amx", amx::NAME }                 \
+#define DSV4_PRODUCT_KERNELS(NAME)                                                                                  \
+  {                                                                                                                 \
+    {"generic", generic::NAME}, {"avx2", avx2::NAME}, {"avx512", avx512::NAME}, {"avx512vnni", avx512vnni::NAME}, { \
+      "amx", amx::NAME                                                                                              \
+    }                                                                                                               \
   }
 #else
 #define DSV4_KERNELS(NAME)       \

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <set>
 
+#include <gtest/gtest.h>
 #include "ops/pack_weight/pack_weight.h"
 #include "support/quant_fixture.h"
 #include "support/random.h"
-#include <gtest/gtest.h>
 
 namespace dsv4::test {
 namespace {
@@ -30,11 +30,11 @@ TEST(BlockScaled, EveryScaleHasAByteOfItsOwn) {
 TEST(BlockScaled, TheOrderIsTheDocumentedOne) {
   const auto at = [](int64_t row, int64_t block) { return BlockScaleOffset(row, block, 12); };
   EXPECT_EQ(at(0, 0), 0);
-  EXPECT_EQ(at(0, 3), 3);     // four blocks of a row side by side
-  EXPECT_EQ(at(1, 0), 16);    // rows 0 .. 31 sixteen bytes apart
-  EXPECT_EQ(at(32, 0), 4);    // rows 32, 64, 96 between them
+  EXPECT_EQ(at(0, 3), 3);   // four blocks of a row side by side
+  EXPECT_EQ(at(1, 0), 16);  // rows 0 .. 31 sixteen bytes apart
+  EXPECT_EQ(at(32, 0), 4);  // rows 32, 64, 96 between them
   EXPECT_EQ(at(127, 3), 511);
-  EXPECT_EQ(at(0, 4), 512);   // the next four blocks: the next atom
+  EXPECT_EQ(at(0, 4), 512);  // the next four blocks: the next atom
   EXPECT_EQ(at(128, 0), 3 * 512);
 }
 

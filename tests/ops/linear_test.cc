@@ -45,10 +45,13 @@ int64_t NumTileRoundings(int64_t k) {
 
 double BoundOf(Sums sums, int64_t k, double magnitude, double largest) {
   switch (sums) {
-    case Sums::kLanes: return Gamma(NumRoundings(k)) * magnitude;
-    case Sums::kAmx: return Gamma(NumTileRoundings(k)) * magnitude + static_cast<double>(6 * k) * 0x1p-126 * largest;
+    case Sums::kLanes:
+      return Gamma(NumRoundings(k)) * magnitude;
+    case Sums::kAmx:
+      return Gamma(NumTileRoundings(k)) * magnitude + static_cast<double>(6 * k) * 0x1p-126 * largest;
     case Sums::kGpu:
-    case Sums::kGpuF32Inputs: return 2 * Gamma(17 * CeilDiv(k, 16) + 140) * magnitude + 0x1p-126;
+    case Sums::kGpuF32Inputs:
+      return 2 * Gamma(17 * CeilDiv(k, 16) + 140) * magnitude + 0x1p-126;
   }
   return 0;
 }
@@ -247,8 +250,7 @@ DSV4_DEVICE_TEST(Linear, InfinityAndNanStayInTheirRow) {
 DSV4_DEVICE_TEST(Linear, EveryFp8CodeDecodesExactly) {
   std::vector<uint8_t> codes(256 * 16, 0);
   for (size_t n = 0; n < 256; ++n) codes[n * 16 + n % 16] = static_cast<uint8_t>(n);
-  for (const uint8_t exponent :
-       {uint8_t{0}, uint8_t{1}, uint8_t{100}, uint8_t{127}, uint8_t{240}, uint8_t{255}}) {
+  for (const uint8_t exponent : {uint8_t{0}, uint8_t{1}, uint8_t{100}, uint8_t{127}, uint8_t{240}, uint8_t{255}}) {
     const std::vector<uint8_t> scales(2, exponent);
     const QuantTensor w{.format = WeightFormat::kFp8Block,
                         .rows = 256,

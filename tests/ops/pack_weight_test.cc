@@ -65,7 +65,8 @@ double TileValue(const QuantTensor& w, int64_t n, int64_t k) {
       return static_cast<double>(
           Bf16ToF32(LoadUnaligned<uint16_t>(tile + 512 * step + 16 * lane, i / 2 * 4 + r * 2 + i % 2)));
     }
-    case WeightFormat::kF32: break;
+    case WeightFormat::kF32:
+      break;
   }
   return 0;
 }
@@ -190,8 +191,7 @@ DSV4_DEVICE_TEST(PackWeight, SameBytesAsTheReference) {
       for (const int64_t offset : {int64_t{0}, int64_t{16}, int64_t{112}}) {
         const QuantFixture w(random, kind, n, k, {.unaligned = false, .scale_row_offset = offset});
         GuardBuffer<uint8_t> want(PackedCodeBytes(w.tensor())), want_scales(PackedScaleBytes(w.tensor()));
-        PackWeight({.reference_ops = true},
-                   {.w = w.tensor(), .codes = want.data(), .block_scale = want_scales.data()});
+        PackWeight({.reference_ops = true}, {.w = w.tensor(), .codes = want.data(), .block_scale = want_scales.data()});
         for (const int64_t skew : {0, 1, 8}) {
           SCOPED_TRACE(StrCat(kind.name(), " N ", n, " K ", k, " offset ", offset, " skew ", skew));
           GuardBuffer<uint8_t> codes(want.size()), scales(want_scales.size());

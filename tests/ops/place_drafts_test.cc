@@ -17,8 +17,10 @@ void PlaceDraftsOnGpu(const ExecContext&, const PlaceDraftsArgs& a) {
     if (k.count > 0) k.tokens = gpu.In({const_cast<int32_t*>(k.tokens), DType::kI32, {k.count}}).i32();
   }
   const Tensor rows{known.data(), DType::kU8, {s * static_cast<int64_t>(sizeof(KnownDraft))}};
-  PlaceDrafts(gpu.ctx(), {.drafted = gpu.In(a.drafted), .positions = gpu.In(a.positions),
-                          .known = static_cast<const KnownDraft*>(gpu.In(rows).data), .tokens = gpu.Out(a.tokens)});
+  PlaceDrafts(gpu.ctx(), {.drafted = gpu.In(a.drafted),
+                          .positions = gpu.In(a.positions),
+                          .known = static_cast<const KnownDraft*>(gpu.In(rows).data),
+                          .tokens = gpu.Out(a.tokens)});
   gpu.Finish();
 }
 
@@ -28,7 +30,9 @@ DSV4_DEVICE_TEST(PlaceDrafts, PutsDraftsBehindTheNextToken) {
     GuardBuffer<int32_t> drafted({2, 2}, {5, 6, -1, 8}), tokens({8}, {1, 0, 0, 2, 0, 0, -4, -4});
     GuardBuffer<int64_t> positions({8}, {10, 11, 12, 70, 71, 72, 0, 0});
     const std::vector<KnownDraft> known(2);
-    at.run({.drafted = drafted.tensor(), .positions = positions.tensor(), .known = known.data(),
+    at.run({.drafted = drafted.tensor(),
+            .positions = positions.tensor(),
+            .known = known.data(),
             .tokens = tokens.tensor()});
     EXPECT_EQ(tokens.values(), (std::vector<int32_t>{1, 5, 0, 2, 6, 8, -4, -4})) << at.name;
   }
@@ -45,8 +49,8 @@ DSV4_DEVICE_TEST(PlaceDrafts, TakesWhatIsKnown) {
       GuardBuffer<int32_t> tokens({4}, {1, 0, 0, 0});
       GuardBuffer<int64_t> positions({4}, {10, 11, 12, 13});
       const KnownDraft known{.tokens = text.data(), .from = from, .count = 4};
-      at.run({.drafted = drafted.tensor(), .positions = positions.tensor(), .known = &known,
-              .tokens = tokens.tensor()});
+      at.run(
+          {.drafted = drafted.tensor(), .positions = positions.tensor(), .known = &known, .tokens = tokens.tensor()});
       EXPECT_EQ(tokens.values(), want) << at.name << " from " << from;
     }
   }

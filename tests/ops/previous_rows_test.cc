@@ -63,8 +63,12 @@ DSV4_DEVICE_TEST(PreviousRows, ReadsTheRowBeforeAndKeepsTheLast) {
         const std::vector<float> rows = random.Hostiles(t * width);
         GuardBuffer<float> x(Shape{t, width}, rows), other(Shape{t, width});
         GuardBuffer<float>& y = in_place ? x : other;
-        c.run({.x = x.tensor(), .y = y.tensor(), .sequences = rings.views.data(),
-               .num_sequences = static_cast<int64_t>(rings.views.size()), .offset = kOffset, .slots = 8});
+        c.run({.x = x.tensor(),
+               .y = y.tensor(),
+               .sequences = rings.views.data(),
+               .num_sequences = static_cast<int64_t>(rings.views.size()),
+               .offset = kOffset,
+               .slots = 8});
         const auto row = [&](int64_t i) { return rows.begin() + i * width; };
         for (size_t s = 0; s < rings.views.size(); ++s) {
           const SequenceView& seq = rings.views[s];
@@ -90,8 +94,10 @@ DSV4_DEVICE_TEST(PreviousRows, ReadsTheRowBeforeAndKeepsTheLast) {
 DSV4_DEVICE_TEST(PreviousRows, ReadsOnlyOrKeepsOnly) {
   const int64_t width = 40, s = 3;
   for (const auto& c : Places(on, PreviousRows, PreviousRowsOnGpu)) {
-    Rings rings({{.start = 1, .begin = 0, .end = 1}, {.start = 16, .begin = 1, .end = 2},
-                 {.start = 1000, .begin = 2, .end = 3}}, 8, width);
+    Rings rings({{.start = 1, .begin = 0, .end = 1},
+                 {.start = 16, .begin = 1, .end = 2},
+                 {.start = 1000, .begin = 2, .end = 3}},
+                8, width);
     const std::vector<std::vector<float>> before = rings.blocks;
     GuardBuffer<float> y(Shape{s, width});
     c.run({.y = y.tensor(), .sequences = rings.views.data(), .num_sequences = s, .offset = kOffset, .slots = 8});

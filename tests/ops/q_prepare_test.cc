@@ -39,8 +39,14 @@ DSV4_DEVICE_TEST(QPrepare, NormsRoundsAndAppends) {
     const std::vector<float> q0 = q.values(), iq0 = iq.values();
     GuardBuffer<float> ones({dh}, std::vector<float>(static_cast<size_t>(dh), 1.0f)), cs({t, spec.rope_dim / 2, 2});
     for (int64_t i = 0; i < cs.size(); ++i) cs[i] = i % 2 == 0 ? 1.0f : 0.0f;
-    c.run({.q = q.tensor(), .kv = kv.tensor(), .kv_norm = ones.tensor(), .index_q = iq.tensor(), .cos_sin = cs.tensor(),
-                     .norm_eps = 1e-6f, .cache = cache.View(0), .append = true});
+    c.run({.q = q.tensor(),
+           .kv = kv.tensor(),
+           .kv_norm = ones.tensor(),
+           .index_q = iq.tensor(),
+           .cos_sin = cs.tensor(),
+           .norm_eps = 1e-6f,
+           .cache = cache.View(0),
+           .append = true});
     for (int64_t h = 0; h < t * n; ++h) {
       double square = 0;
       for (int64_t i = 0; i < dh; ++i)

@@ -32,7 +32,7 @@ TEST(Registry, TheFirstSupportedCandidateIsChosen) {
     ASSERT_FALSE(op.candidates.empty()) << op.op;
     EXPECT_EQ(op.candidates.back(), "ref") << op.op;
     EXPECT_EQ(std::count(op.candidates.begin(), op.candidates.end(), "ref"), 1) << op.op;
-    const auto supported = [](const std::string& name) { 
+    const auto supported = [](const std::string& name) {
       return !name.ends_with("Kernel") && (name != "avx2" || CpuHasAvx2()) && (name != "avx512" || CpuHasAvx512()) &&
              (name != "avx512vnni" || CpuHasAvx512Vnni()) && name != "amx";
     };

@@ -36,8 +36,7 @@ DSV4_DEVICE_TEST(RmsNorm, MatchesReference) {
   for (const int64_t d : {1, 2, 7, 8, 31, 64, 96, 129, 512, 4096, 7168}) {
     for (const int64_t rows : {1, 2, 67}) {
       for (const bool weighted : {false, true}) {
-        GuardBuffer<float> x({rows, d}, random.Normals(rows * d)), weight({d}, random.Normals(d)),
-            want({rows, d});
+        GuardBuffer<float> x({rows, d}, random.Normals(rows * d)), weight({d}, random.Normals(d)), want({rows, d});
         RmsNormArgs args{
             .x = x.tensor(), .weight = weighted ? weight.tensor() : Tensor{}, .y = want.tensor(), .eps = 1e-6f};
         RmsNorm(Reference(), args);
@@ -66,10 +65,7 @@ DSV4_DEVICE_TEST(RmsNorm, RowsDoNotDependOnTheirBatchAndMayBeInPlace) {
     }
     for (const int64_t r : {0, 1, 66}) {
       GuardBuffer<float> y({1, d});
-      run({}, {.x = {x.row(r).data(), DType::kF32, {1, d}},
-               .weight = weight.tensor(),
-               .y = y.tensor(),
-               .eps = 1e-6f});
+      run({}, {.x = {x.row(r).data(), DType::kF32, {1, d}}, .weight = weight.tensor(), .y = y.tensor(), .eps = 1e-6f});
       EXPECT_TRUE(BitEqual(y.span(), all.row(r)));
     }
   });

@@ -17,8 +17,8 @@ namespace {
 
 void RopeAnglesOnGpu(const ExecContext&, const RopeAnglesArgs& a) {
   Mirror gpu;
-  RopeAngles(gpu.ctx(), {.positions = gpu.In(a.positions), .frequencies = gpu.In(a.frequencies),
-                         .cos_sin = gpu.Out(a.cos_sin)});
+  RopeAngles(gpu.ctx(),
+             {.positions = gpu.In(a.positions), .frequencies = gpu.In(a.frequencies), .cos_sin = gpu.Out(a.cos_sin)});
   gpu.Finish();
 }
 
@@ -102,13 +102,11 @@ DSV4_DEVICE_TEST(RopeAngles, MatchesReferenceAtAnyPosition) {
 TEST(RopeAnglesDeathTest, NoTokensAreFineWrongShapesAbort) {
   GuardBuffer<int64_t> positions(Shape{0});
   GuardBuffer<float> frequencies(Shape{4}, {1, 1, 1, 1}), cs(Shape{0, 4, 2});
-  RopeAngles({},
-             {.positions = positions.tensor(), .frequencies = frequencies.tensor(), .cos_sin = cs.tensor()});
+  RopeAngles({}, {.positions = positions.tensor(), .frequencies = frequencies.tensor(), .cos_sin = cs.tensor()});
   GuardBuffer<float> wrong(Shape{0, 3, 2});
-  EXPECT_DEATH(RopeAngles({}, {.positions = positions.tensor(),
-                               .frequencies = frequencies.tensor(),
-                               .cos_sin = wrong.tensor()}),
-               "check failed");
+  EXPECT_DEATH(
+      RopeAngles({}, {.positions = positions.tensor(), .frequencies = frequencies.tensor(), .cos_sin = wrong.tensor()}),
+      "check failed");
 }
 
 }  // namespace

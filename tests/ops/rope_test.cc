@@ -56,8 +56,7 @@ DSV4_DEVICE_TEST(Rope, MatchesTheFormulaForEveryHeadAndLeavesTheOtherChannelsAlo
       std::vector<double> want(before.begin(), before.end()), bound(before.size(), 0.0);
       for (int64_t r = 0; r < t * n; ++r) {
         for (int64_t i = 0; i < pairs; ++i) {
-          const double co = cs[(r / n * pairs + i) * 2],
-                       si = cs[(r / n * pairs + i) * 2 + 1] * (inverse ? -1.0 : 1.0);
+          const double co = cs[(r / n * pairs + i) * 2], si = cs[(r / n * pairs + i) * 2 + 1] * (inverse ? -1.0 : 1.0);
           const size_t at = static_cast<size_t>(r * dh + 5 + 2 * i);
           const double a = before[at], b = before[at + 1];
           want[at] = a * co - b * si;
@@ -112,8 +111,7 @@ TEST(Rope, ProductsDependOnDistanceOnly) {
     GuardBuffer<float> frequencies(Shape{32}, f), cs(Shape{2, 32, 2}), x(Shape{2, 1, 64});
     std::copy(q.begin(), q.end(), x.data());
     std::copy(k.begin(), k.end(), x.data() + 64);
-    RopeAngles(
-        {}, {.positions = positions.tensor(), .frequencies = frequencies.tensor(), .cos_sin = cs.tensor()});
+    RopeAngles({}, {.positions = positions.tensor(), .frequencies = frequencies.tensor(), .cos_sin = cs.tensor()});
     Rope({}, {.x = x.tensor(), .cos_sin = cs.tensor()});
     double sum = 0;
     for (int64_t i = 0; i < 64; ++i) sum += static_cast<double>(x[i]) * x[64 + i];

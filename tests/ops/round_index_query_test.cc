@@ -100,8 +100,7 @@ DSV4_DEVICE_TEST(RoundIndexQuery, Bf16AndF32DoNotRotate) {
     c.run({.q = q.tensor(), .dtype = IndexDtype::kF32});
     EXPECT_TRUE(BitEqual(q.span(), before)) << c.name;
     c.run({.q = q.tensor(), .dtype = IndexDtype::kBf16});
-    for (int64_t i = 0; i < q.size(); ++i)
-      ASSERT_EQ(q[i], RoundToBf16(before[static_cast<size_t>(i)])) << c.name;
+    for (int64_t i = 0; i < q.size(); ++i) ASSERT_EQ(q[i], RoundToBf16(before[static_cast<size_t>(i)])) << c.name;
   }
 }
 

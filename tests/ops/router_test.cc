@@ -50,8 +50,8 @@ struct Routed {
   std::vector<float> weights;
 };
 
-Routed Learned(const Place<RouterArgs>& at, const std::vector<float>& logits, const std::vector<float>& bias,
-               int64_t a, float scaling) {
+Routed Learned(const Place<RouterArgs>& at, const std::vector<float>& logits, const std::vector<float>& bias, int64_t a,
+               float scaling) {
   const int64_t e = static_cast<int64_t>(bias.size()), t = static_cast<int64_t>(logits.size()) / e;
   GuardBuffer<float> z(Shape{t, e}, logits), b(Shape{e}, bias), weights(Shape{t, a});
   GuardBuffer<int32_t> experts(Shape{t, a});
@@ -106,9 +106,7 @@ DSV4_DEVICE_TEST(Router, BiasChoosesButDoesNotWeigh) {
         EXPECT_TRUE(Near(w, Weights(z, chosen, 2.5), 0, WeightTolerance(on))) << c.name;
         EXPECT_NEAR(std::accumulate(w.begin(), w.end(), 0.0), 2.5, 1e-5);
         // Best first by score plus bias, and none left out that is better than the last one in.
-        const auto biased = [&](int64_t x) {
-          return Score(z[static_cast<size_t>(x)]) + bias[static_cast<size_t>(x)];
-        };
+        const auto biased = [&](int64_t x) { return Score(z[static_cast<size_t>(x)]) + bias[static_cast<size_t>(x)]; };
         for (size_t i = 1; i < chosen.size(); ++i) EXPECT_GE(biased(chosen[i - 1]), biased(chosen[i]) - 1e-6);
         for (int64_t x = 0; x < e; ++x) {
           if (std::find(chosen.begin(), chosen.end(), x) == chosen.end()) {
@@ -167,8 +165,7 @@ DSV4_DEVICE_TEST(Router, Lesson14HashLayersWeighByLearnedScores) {
     double spread = 0;
     for (int64_t r = 0; r < t; ++r) {
       EXPECT_TRUE(std::ranges::equal(experts.row(r), table.row(tokens[r]))) << c.name;  // table order
-      EXPECT_TRUE(Near(weights.row(r), Weights(logits.row(r), experts.row(r), 1.5), 0, WeightTolerance(on)))
-          << c.name;
+      EXPECT_TRUE(Near(weights.row(r), Weights(logits.row(r), experts.row(r), 1.5), 0, WeightTolerance(on))) << c.name;
       for (const float w : weights.row(r)) spread = std::max(spread, std::fabs(w - 0.5));
     }
     EXPECT_GT(spread, 0.2);
@@ -210,16 +207,15 @@ DSV4_DEVICE_TEST(Router, HugeAndTinyLogitsGiveFiniteWeights) {
     const Routed huge = Learned(c, {1000, 4000, -1000, 90}, {0, 0, 0, 0}, 2, 3);
     EXPECT_EQ(huge.experts, (std::vector<int32_t>{1, 0})) << c.name;
     EXPECT_TRUE(Near(huge.weights, std::vector<float>{2, 1}, 0, WeightTolerance(on))) << c.name;
-    const Routed largest = Learned(c, std::vector<float>(4, std::numeric_limits<float>::max()),
-                                   {0, 0, 0, 0}, 4, 1);
+    const Routed largest = Learned(c, std::vector<float>(4, std::numeric_limits<float>::max()), {0, 0, 0, 0}, 4, 1);
     EXPECT_TRUE(Near(largest.weights, std::vector<float>(4, 0.25f), 0, WeightTolerance(on))) << c.name;
     // Every score underflows to zero: weights are zero, not 0 / 0.
     const Routed none = Learned(c, std::vector<float>(4, -1000.0f), {0, 0, 0, 0}, 2, 1);
     EXPECT_TRUE(Near(none.weights, std::vector<float>(2, 0.0f), 0)) << c.name;
     // Scores far apart: the small one keeps its size.
     const Routed apart = Learned(c, {5, -40}, {0, 0}, 2, 1);
-    EXPECT_TRUE(Near(apart.weights, Weights(std::vector<float>{5, -40}, std::vector<int32_t>{0, 1}, 1), 0,
-                     WeightTolerance(on)))
+    EXPECT_TRUE(
+        Near(apart.weights, Weights(std::vector<float>{5, -40}, std::vector<int32_t>{0, 1}, 1), 0, WeightTolerance(on)))
         << c.name;
   }
 }
@@ -234,8 +230,8 @@ DSV4_DEVICE_TEST(Router, ARowDoesNotDependOnItsBatch) {
       for (const int64_t r : {0, 12, 24}) {
         const Routed one = Learned(c, {logits.begin() + r * e, logits.begin() + (r + 1) * e}, bias, a, 1.5f);
         EXPECT_TRUE(std::equal(one.experts.begin(), one.experts.end(), all.experts.begin() + r * a)) << c.name;
-        EXPECT_TRUE(BitEqual(
-            one.weights, std::vector<float>(all.weights.begin() + r * a, all.weights.begin() + (r + 1) * a)))
+        EXPECT_TRUE(
+            BitEqual(one.weights, std::vector<float>(all.weights.begin() + r * a, all.weights.begin() + (r + 1) * a)))
             << c.name;
       }
     }
@@ -262,8 +258,12 @@ TEST(CudaRouter, Lesson21BoundsIds) {
   for (int64_t i = 0; i < t; ++i) tokens[i] = static_cast<int32_t>(i == 0 ? v - 1 : random.Index(v));
   tokens[1] = -1, tokens[2] = 50, tokens[3] = std::numeric_limits<int32_t>::max();
   tokens[4] = std::numeric_limits<int32_t>::min();
-  RouterOnGpu({}, {.logits = logits.tensor(), .hash_table = table.tensor(), .tokens = tokens.tensor(),
-                   .scaling_factor = 1.5f, .experts = experts.tensor(), .weights = weights.tensor()});
+  RouterOnGpu({}, {.logits = logits.tensor(),
+                   .hash_table = table.tensor(),
+                   .tokens = tokens.tensor(),
+                   .scaling_factor = 1.5f,
+                   .experts = experts.tensor(),
+                   .weights = weights.tensor()});
   for (const int32_t x : experts.span()) EXPECT_TRUE(x == 0 || x == e - 1) << x;
 }
 
@@ -277,8 +277,12 @@ DSV4_DEVICE_TEST(Router, AlwaysPutsAnExpertInFront) {
     const Routed plain = Learned(c, logits, bias, a, 1.5f);
     GuardBuffer<float> z(Shape{t, e}, logits), b(Shape{e}, bias), weights(Shape{t, a + 1});
     GuardBuffer<int32_t> experts(Shape{t, a + 1});
-    c.run({.logits = z.tensor(), .bias = b.tensor(), .scaling_factor = 1.5f, .always = 256,
-           .experts = experts.tensor(), .weights = weights.tensor()});
+    c.run({.logits = z.tensor(),
+           .bias = b.tensor(),
+           .scaling_factor = 1.5f,
+           .always = 256,
+           .experts = experts.tensor(),
+           .weights = weights.tensor()});
     for (int64_t row = 0; row < t; ++row) {
       EXPECT_EQ(experts[row * (a + 1)], 256);
       EXPECT_EQ(weights[row * (a + 1)], 1.0f);
@@ -346,9 +350,14 @@ void CheckMultiplies(Random& random, const FewTokensCase& c, int rounds) {
 TEST(CudaRouter, MultipliesWithTheBitsOfLinear) {
   DSV4_GPU_OR_SKIP();
   Random random(21);
-  for (const FewTokensCase& c :
-       {FewTokensCase{256, 4096, 256, false}, {256, 4096, 256, true}, {250, 1000, -1, false}, {241, 5120, 241, false},
-        {256, 4096, 256, false, 4}, {256, 4096, 256, true, 3}, {250, 1000, -1, false, 2}, {250, 520, -1, true, 4}}) {
+  for (const FewTokensCase& c : {FewTokensCase{256, 4096, 256, false},
+                                 {256, 4096, 256, true},
+                                 {250, 1000, -1, false},
+                                 {241, 5120, 241, false},
+                                 {256, 4096, 256, false, 4},
+                                 {256, 4096, 256, true, 3},
+                                 {250, 1000, -1, false, 2},
+                                 {250, 520, -1, true, 4}}) {
     CheckMultiplies(random, c, 4);
   }
 }

@@ -117,9 +117,8 @@ void CompareSteps(Random& random, int64_t v, int64_t num_rows, int steps) {
                                        .rows = &row,
                                        .tokens = {&want[r], DType::kI32, {1}},
                                        .logprobs = {&want_logprobs[r], DType::kF32, {1}}});
-      ASSERT_EQ(got[r], want[r]) << "row " << r << " step " << step << " V " << v << " temperature "
-                                 << row.temperature << " top_k " << row.top_k << " top_p " << row.top_p
-                                 << " min_p " << row.min_p;
+      ASSERT_EQ(got[r], want[r]) << "row " << r << " step " << step << " V " << v << " temperature " << row.temperature
+                                 << " top_k " << row.top_k << " top_p " << row.top_p << " min_p " << row.min_p;
       ASSERT_EQ(on_gpu[static_cast<size_t>(r)]->row.num_outputs, row.num_outputs);
       ASSERT_EQ(on_gpu[static_cast<size_t>(r)]->output_count, on_cpu[static_cast<size_t>(r)]->output_count);
     }
@@ -162,8 +161,7 @@ TEST(CudaSample, CutsLogitsThatAreAlike) {
         for (float& x : logits.span()) x = kind == 0 ? 1.0f : static_cast<float>(random.Uniform(1, 1.02));
         GuardBuffer<int32_t> want({1}), got({1});
         SampleStates(on_gpu, logits.tensor(), got, {});
-        Sample({.reference_ops = true},
-               {.logits = logits.tensor(), .rows = &on_cpu.row, .tokens = want.tensor()});
+        Sample({.reference_ops = true}, {.logits = logits.tensor(), .rows = &on_cpu.row, .tokens = want.tensor()});
         ASSERT_EQ(got[0], want[0]);
       }
     }

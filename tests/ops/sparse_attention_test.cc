@@ -190,8 +190,8 @@ DSV4_DEVICE_TEST(SparseAttention, TheSinkIsNotScaledAndPaddingNotCounted) {
   Random random(3);
   for (const bool full : {false, true}) {
     for (const bool decode : {false, true}) {
-      const std::vector<SequenceStep> sequences =
-          decode ? std::vector<SequenceStep>(40, {0, 1}) : std::vector<SequenceStep>{{0, 40}};
+      const std::vector<SequenceStep> sequences = decode ? std::vector<SequenceStep>(40, {0, 1})
+                                                         : std::vector<SequenceStep>{{0, 40}};
       const AttentionStep step{"", full ? FullKvSpec({0}) : TinyKvSpec({0}), sequences, full ? 64 : 3, 0};
       CacheFixture cache(step.spec, step.sequences);
       AttentionInputs in(random, step, cache);
@@ -322,8 +322,8 @@ DSV4_DEVICE_TEST(SparseAttention, NanStaysInItsHead) {
   Random random(5);
   for (const bool full : {false, true}) {
     for (const bool decode : {false, true}) {
-      const std::vector<SequenceStep> sequences =
-          decode ? std::vector<SequenceStep>(6, {0, 1}) : std::vector<SequenceStep>{{0, 6}};
+      const std::vector<SequenceStep> sequences = decode ? std::vector<SequenceStep>(6, {0, 1})
+                                                         : std::vector<SequenceStep>{{0, 6}};
       const AttentionStep step{"", full ? FullKvSpec({4}) : TinyKvSpec({4}), sequences, full ? 64 : 2, 0};
       CacheFixture cache(step.spec, step.sequences);
       cache.FillRandom(random);

@@ -15,8 +15,10 @@ void StepBeforeOnGpu(const ExecContext&, const StepBeforeArgs& a) {
   const std::vector<SequenceView> views(a.sequences, a.sequences + a.num_sequences);
   const int64_t bytes = a.num_sequences * static_cast<int64_t>(sizeof(SequenceView));
   const Tensor before = gpu.Out({a.before, DType::kU8, {bytes}});
-  StepBefore(gpu.ctx(), {.positions = gpu.In(a.positions), .sequences = gpu.Array(views),
-                         .num_sequences = a.num_sequences, .positions_before = gpu.Out(a.positions_before),
+  StepBefore(gpu.ctx(), {.positions = gpu.In(a.positions),
+                         .sequences = gpu.Array(views),
+                         .num_sequences = a.num_sequences,
+                         .positions_before = gpu.Out(a.positions_before),
                          .before = static_cast<SequenceView*>(before.data)});
   gpu.Finish();
 }
@@ -31,8 +33,11 @@ DSV4_DEVICE_TEST(StepBefore, EveryRowIsOnePositionEarlier) {
   for (const auto& c : Places(on, StepBefore, StepBeforeOnGpu)) {
     GuardBuffer<int64_t> positions({7}, {0, 1, 2, 1, 900, 901, 0}), before({7});
     std::vector<SequenceView> views(4);
-    c.run({.positions = positions.tensor(), .sequences = sequences.data(), .num_sequences = 4,
-           .positions_before = before.tensor(), .before = views.data()});
+    c.run({.positions = positions.tensor(),
+           .sequences = sequences.data(),
+           .num_sequences = 4,
+           .positions_before = before.tensor(),
+           .before = views.data()});
     EXPECT_EQ(before.values(), (std::vector<int64_t>{0, 0, 1, 0, 899, 900, 0})) << c.name;
     const auto expect = [&](size_t s, int64_t start, int64_t begin, int64_t end) {
       EXPECT_TRUE(views[s].start == start && views[s].begin == begin && views[s].end == end) << c.name << " " << s;
@@ -54,8 +59,11 @@ DSV4_DEVICE_TEST(StepBefore, MoreRowsThanABlockAndMoreSequences) {
       positions[i] = i;
       sequences[static_cast<size_t>(i)] = {.start = i, .begin = i, .end = i + 1};
     }
-    c.run({.positions = positions.tensor(), .sequences = sequences.data(), .num_sequences = n,
-           .positions_before = before.tensor(), .before = views.data()});
+    c.run({.positions = positions.tensor(),
+           .sequences = sequences.data(),
+           .num_sequences = n,
+           .positions_before = before.tensor(),
+           .before = views.data()});
     for (int64_t i = 1; i < n; ++i) {
       EXPECT_EQ(before[i], i - 1) << c.name;
       EXPECT_EQ(views[static_cast<size_t>(i)].start, i - 1) << c.name;

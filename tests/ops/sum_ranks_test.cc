@@ -37,10 +37,14 @@ Parts MakeParts(Random& random, int count, int64_t n) {
 float Tree(const Parts& p, size_t i) {
   const auto at = [&](size_t r) { return p[r][i]; };
   switch (p.size()) {
-    case 1: return at(0);
-    case 2: return at(0) + at(1);
-    case 4: return (at(0) + at(1)) + (at(2) + at(3));
-    default: return ((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)));
+    case 1:
+      return at(0);
+    case 2:
+      return at(0) + at(1);
+    case 4:
+      return (at(0) + at(1)) + (at(2) + at(3));
+    default:
+      return ((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)));
   }
 }
 

@@ -19,8 +19,11 @@ namespace {
 void SwigluOnGpu(const ExecContext&, const SwigluArgs& a) {
   Mirror gpu;
   const Tensor y = gpu.Out(a.y);
-  Swiglu(gpu.ctx(), {.gate = gpu.In(a.gate, a.y, y), .up = gpu.In(a.up, a.y, y), .weight = gpu.In(a.weight),
-                     .limit = a.limit, .y = y});
+  Swiglu(gpu.ctx(), {.gate = gpu.In(a.gate, a.y, y),
+                     .up = gpu.In(a.up, a.y, y),
+                     .weight = gpu.In(a.weight),
+                     .limit = a.limit,
+                     .y = y});
   gpu.Finish();
 }
 
@@ -48,8 +51,7 @@ DSV4_DEVICE_TEST(Swiglu, MatchesTheFormulaInFloat64) {
         weight(Shape{r}, random.Normals(r));
     for (const bool weighted : {false, true}) {
       std::vector<double> want;
-      for (int64_t i = 0; i < r * f; ++i)
-        want.push_back(Formula(gate[i], up[i], weighted ? weight[i / f] : 1.0f, 10));
+      for (int64_t i = 0; i < r * f; ++i) want.push_back(Formula(gate[i], up[i], weighted ? weight[i / f] : 1.0f, 10));
       const Tensor w = weighted ? weight.tensor() : Tensor{};
       for (const auto& c : Places(on, Swiglu, SwigluOnGpu)) {
         GuardBuffer<float> y(Shape{r, f});
@@ -67,22 +69,20 @@ DSV4_DEVICE_TEST(Swiglu, MatchesTheFormulaInFloat64) {
 
 DSV4_DEVICE_TEST(Swiglu, GateIsClampedFromAboveOnly) {
   for (const auto& c : Places(on, Swiglu, SwigluOnGpu)) {
-    const std::vector<float> y = Apply(
-        c, {10, 50, 1e30f, std::numeric_limits<float>::infinity(), -50, -20}, {1, 1, 1, 1, 1, 1}, 10);
+    const std::vector<float> y = Apply(c, {10, 50, 1e30f, std::numeric_limits<float>::infinity(), -50, -20},
+                                       {1, 1, 1, 1, 1, 1}, 10);
     for (const size_t i : {1, 2, 3}) EXPECT_EQ(y[i], y[0]) << c.name;
-    EXPECT_TRUE(Near(
-        y,
-        std::vector<double>{Formula(10, 1, 1, 10), Formula(10, 1, 1, 10), Formula(10, 1, 1, 10),
-                            Formula(10, 1, 1, 10), -50 / (1 + std::exp(50.0)), -20 / (1 + std::exp(20.0))},
-        0, kRelative))
+    EXPECT_TRUE(Near(y,
+                     std::vector<double>{Formula(10, 1, 1, 10), Formula(10, 1, 1, 10), Formula(10, 1, 1, 10),
+                                         Formula(10, 1, 1, 10), -50 / (1 + std::exp(50.0)), -20 / (1 + std::exp(20.0))},
+                     0, kRelative))
         << c.name;  // silu(-20) = -4e-8, silu(-10) would be -4.5e-4
   }
 }
 
 DSV4_DEVICE_TEST(Swiglu, UpIsClampedOnBothSides) {
   for (const auto& c : Places(on, Swiglu, SwigluOnGpu)) {
-    const std::vector<float> y = Apply(c, {2, 2, 2, 2},
-                                       {10, 50, -50, -std::numeric_limits<float>::infinity()}, 10);
+    const std::vector<float> y = Apply(c, {2, 2, 2, 2}, {10, 50, -50, -std::numeric_limits<float>::infinity()}, 10);
     EXPECT_EQ(y[1], y[0]) << c.name;
     EXPECT_EQ(y[2], -y[0]) << c.name;
     EXPECT_EQ(y[3], -y[0]) << c.name;
@@ -92,16 +92,14 @@ DSV4_DEVICE_TEST(Swiglu, UpIsClampedOnBothSides) {
 DSV4_DEVICE_TEST(Swiglu, ClampsComeBeforeTheProduct) {
   for (const auto& c : Places(on, Swiglu, SwigluOnGpu)) {
     const std::vector<float> y = Apply(c, {9, 50}, {9, 50}, 10);  // products 81 and 100 stay above the limit
-    EXPECT_TRUE(Near(y, std::vector<double>{Formula(9, 9, 1, 10), Formula(10, 10, 1, 10)}, 0, kRelative))
-        << c.name;
+    EXPECT_TRUE(Near(y, std::vector<double>{Formula(9, 9, 1, 10), Formula(10, 10, 1, 10)}, 0, kRelative)) << c.name;
     EXPECT_GT(y[0], 80.0f);
   }
 }
 
 DSV4_DEVICE_TEST(Swiglu, ExtremesAreFiniteAndNanStaysNan) {
   for (const auto& c : Places(on, Swiglu, SwigluOnGpu)) {
-    const std::vector<float> y = Apply(c,
-                                       {-1e4f, -std::numeric_limits<float>::max(), 0, -0.0f, std::nanf(""), 1},
+    const std::vector<float> y = Apply(c, {-1e4f, -std::numeric_limits<float>::max(), 0, -0.0f, std::nanf(""), 1},
                                        {1, 1, 5, 5, 1, std::nanf("")}, 10);
     for (const size_t i : {0, 1, 2, 3}) EXPECT_EQ(y[i], 0.0f) << c.name;
     EXPECT_TRUE(std::isnan(y[4])) << c.name;

@@ -26,8 +26,10 @@ struct ByHand {
   bool is_nvfp4() const { return tensor.format == WeightFormat::kNvfp4; }
   // Of 32 columns: both halves' of NVFP4.
   void SetExponent(size_t block, int e) {
-    if (!is_nvfp4()) scales[block] = static_cast<uint8_t>(127 + e);
-    else scales[2 * block] = scales[2 * block + 1] = E4m3PowerOfTwo(e + 3);
+    if (!is_nvfp4())
+      scales[block] = static_cast<uint8_t>(127 + e);
+    else
+      scales[2 * block] = scales[2 * block + 1] = E4m3PowerOfTwo(e + 3);
   }
   void ClearCodes(size_t block) {
     for (size_t i = 0; i < 16; ++i) codes[16 * block + i] = i % 2 == 0 ? 0x80 : 0x08;  // zeros of both signs

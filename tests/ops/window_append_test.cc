@@ -96,8 +96,8 @@ DSV4_DEVICE_TEST(WindowAppend, SameBytesAsReference) {
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kBf16, KvDtype::kF32}) {
     for (const bool full : {false, true}) {
       const KvSpec spec = full ? FullKvSpec({0, 4, 0}, dtype) : TinyKvSpec({0, 4, 0}, dtype);
-      const std::vector<SequenceStep> steps = {{0, 1},    {0, 300},    {127, 2}, {500, 128},
-                                               {130, 0},  {1000, 129}, {0, 128}, {255, 1}};
+      const std::vector<SequenceStep> steps = {{0, 1},   {0, 300},    {127, 2}, {500, 128},
+                                               {130, 0}, {1000, 129}, {0, 128}, {255, 1}};
       CacheFixture want(spec, steps);
       Random random(7);
       const int64_t t = want.num_tokens(), dh = spec.head_dim;

@@ -14,8 +14,9 @@ namespace {
 
 // What the log says of a model with so many ids when it is served with nano's tokenizer.
 std::string AnnouncedWith(int64_t vocab_size) {
-  auto http = HttpServer::Listen({.host = "127.0.0.1"}, [](const HttpRequest&) { return HttpVerdict(); },
-                                 [](const ExchangePtr&) {}, [](const HttpRequest&, const HttpDone&) {});
+  auto http = HttpServer::Listen(
+      {.host = "127.0.0.1"}, [](const HttpRequest&) { return HttpVerdict(); }, [](const ExchangePtr&) {},
+      [](const HttpRequest&, const HttpDone&) {});
   if (!http.ok()) return http.status().message();
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return "no pipe";

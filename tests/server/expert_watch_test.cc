@@ -15,10 +15,21 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 ExpertUse SomeUse() {
-  return {.experts = 6, .on_host = 2, .on_disk = 1, .host_bytes = 2000, .counted = true,
+  return {.experts = 6,
+          .on_host = 2,
+          .on_disk = 1,
+          .host_bytes = 2000,
+          .counted = true,
           .counts = {.num_layers = 2, .num_experts = 3, .chosen = {5, 0, 1, 2, 2, 2}},
-          .chosen = 12, .chosen_resident = 9, .fetched_bytes = 3000, .swaps = 7,
-          .moved_bytes = 14000, .disk_bytes = 500, .disk_seconds = 0.25, .cpu_experts = 11, .cpu_seconds = 0.125,
+          .chosen = 12,
+          .chosen_resident = 9,
+          .fetched_bytes = 3000,
+          .swaps = 7,
+          .moved_bytes = 14000,
+          .disk_bytes = 500,
+          .disk_seconds = 0.25,
+          .cpu_experts = 11,
+          .cpu_seconds = 0.125,
           .wait_seconds = 0.5};
 }
 

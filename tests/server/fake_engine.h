@@ -196,8 +196,7 @@ class FakeEngine : public Engine {
     for (const StepItem& item : items) {
       total += static_cast<int64_t>(item.tokens.size());
       held += static_cast<int64_t>(item.session->tokens().size() + item.tokens.size());
-      if (std::find(item.tokens.begin(), item.tokens.end(), kPoison) != item.tokens.end())
-        return Internal("poison");
+      if (std::find(item.tokens.begin(), item.tokens.end(), kPoison) != item.tokens.end()) return Internal("poison");
     }
     if (held > max_tokens_held) return ResourceExhausted("no memory");
     step_tokens.push_back(total);
@@ -235,8 +234,7 @@ class FakeEngine : public Engine {
       std::vector<StepItem> step;
       std::vector<std::vector<float>> logits(items.size());
       for (size_t i = 0; i < items.size(); ++i) {
-        if (left[i] > 0)
-          step.push_back({.session = items[i].session, .tokens = {&newest[i], 1}, .logits = &logits[i]});
+        if (left[i] > 0) step.push_back({.session = items[i].session, .tokens = {&newest[i], 1}, .logits = &logits[i]});
       }
       DSV4_RETURN_IF_ERROR(Step(step));
       for (size_t i = 0; i < items.size(); ++i) {
@@ -264,19 +262,19 @@ class FakeEngine : public Engine {
     size_t begin, count;
     int64_t prompt_tokens;
   };
-  std::vector<Rows> seen;  // of all items of these steps
+  std::vector<Rows> seen;                                                      // of all items of these steps
   std::atomic<int64_t> max_tokens_held = std::numeric_limits<int64_t>::max();  // in one step
   void set_vocab_size(int64_t n) { info_.vocab_size = n; }
 
   std::string fingerprint = "fake";
   std::atomic<int64_t> live_sessions = 0;
-  std::atomic<bool> broken = false;   // every step fails, until Restart
+  std::atomic<bool> broken = false;  // every step fails, until Restart
   Status restart_status;
   std::function<void()> before_restart;
   ExpertUse use;
-  std::function<void()> before_step;  // set before the first step
+  std::function<void()> before_step;            // set before the first step
   std::function<TokenId(const Session&)> next;  // what follows the session's tokens, instead
-  std::function<void()> before_io;    // of a snapshot's file; set before the first session
+  std::function<void()> before_io;              // of a snapshot's file; set before the first session
 
  private:
   ModelInfo info_;

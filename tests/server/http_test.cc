@@ -94,8 +94,7 @@ TEST_F(Http, TheGateDecidesBeforeTheBody) {
 
 TEST_F(Http, ARefusedRequestWithoutABodyKeepsItsConnection) {
   Start();
-  const std::string reply =
-      Ask("GET /closed HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const std::string reply = Ask("GET /closed HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(StatusLine(reply), "HTTP/1.1 401");
   EXPECT_NE(reply.find("HTTP/1.1 200"), std::string::npos);
   EXPECT_NE(reply.find("\r\nDate: "), std::string::npos);

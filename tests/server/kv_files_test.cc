@@ -57,8 +57,8 @@ class KvFilesMemory : public ::testing::Test {
   const test::TempDir folder_;
   const std::string path_ = folder_ / "file";
   const std::vector<TokenId> tokens_ = std::vector<TokenId>(1000, 7);
-  const std::shared_ptr<const SnapshotImage> image_ =
-      std::make_shared<FakeImage>(tokens_, std::function<void()>(), "fake", "note");
+  const std::shared_ptr<const SnapshotImage> image_ = std::make_shared<FakeImage>(tokens_, std::function<void()>(),
+                                                                                  "fake", "note");
   FakeEngine engine_{1000};
   std::atomic<int64_t> left_ = -1;
   std::atomic<int> num_ended_ = 0;

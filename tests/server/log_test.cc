@@ -44,8 +44,9 @@ TEST_F(LogTest, LinesArriveInOrder) {
 TEST_F(LogTest, JsonHasALevelAndNumbers) {
   {
     const Log log(/*json=*/true, ends_[1]);
-    log.Line(LogLevel::kError, "request", {{"status", 200}, {"ms", 1.5}, {"complete", true}, {"none", ""},
-                                           {"size", LogBytes{3 << 20}}, {"name", "x"}});
+    log.Line(
+        LogLevel::kError, "request",
+        {{"status", 200}, {"ms", 1.5}, {"complete", true}, {"none", ""}, {"size", LogBytes{3 << 20}}, {"name", "x"}});
   }
   const std::string text = ReadAll();
   EXPECT_NE(text.find(R"("level":"error","event":"request","status":200,"ms":1.5,"complete":true,"size":3145728,)"

@@ -120,10 +120,10 @@ TEST_F(PrefixCacheTest, TheDeepestCutThatLeavesATokenIsFound) {
 
 TEST_F(PrefixCacheTest, WhatIsReplacedGoesFirstThenWhatIsCold) {
   const Ids shared = Counting(100, 50);
-  Put(shared);                                            // two conversations begin like this
+  Put(shared);  // two conversations begin like this
   for (const size_t n : {10, 20, 30, 40}) Put(Joined(shared, Counting(1000, n)));
   Put(Joined(shared, Counting(2000, 10)));
-  Put(Counting(3000, 10));                                // another one
+  Put(Counting(3000, 10));                                         // another one
   (void)cache_.Find(tenant_, Joined(shared, Counting(1000, 41)));  // used last
   const auto has = [&] {
     std::string out;

@@ -19,7 +19,11 @@ TEST_P(Storm, OfCommonBeginningsIsAnswered) {
     cache.disk_bytes = 100000;
     cache.disk_queue_bytes = 10000;
   }
-  Start({.max_running = 12, .max_waiting = 10000, .prefill_chunk = 40, .max_gap_s = 0, .kv_budget_bytes = 60000,
+  Start({.max_running = 12,
+         .max_waiting = 10000,
+         .prefill_chunk = 40,
+         .max_gap_s = 0,
+         .kv_budget_bytes = 60000,
          .prefix_cache = cache});
   uint64_t state = 1;
   const auto random = [&state](uint64_t n) {
@@ -136,7 +140,7 @@ TEST_F(SchedulerDisk, StreamsGoOnWhileAFileIsRead) {
   StartWithDisk();
   Wait(Submit({Counting(100, 300)}, 5));
   WaitIdle();
-  scheduler_.reset();  // writes it
+  scheduler_.reset();                                                  // writes it
   StartWithDisk(/*queue_bytes=*/1 << 20, /*kv_budget_bytes=*/200000);  // the stream must not push out what was read
   EXPECT_GE(Metric("dsv4_prefix_cuts", "place=\"disk\""), 1);
   num_io_ = 0;

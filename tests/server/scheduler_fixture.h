@@ -52,8 +52,7 @@ class SchedulerTest : public ::testing::Test {
     params.sampling.temperature = 0;
     params.max_tokens = max_tokens;
     for (Ids& prompt : prompts) {
-      client->job->sequences.push_back(
-          {.prompt = std::make_shared<const Ids>(std::move(prompt)), .params = params});
+      client->job->sequences.push_back({.prompt = std::make_shared<const Ids>(std::move(prompt)), .params = params});
     }
     const size_t n = prompts.size();
     client->tokens.resize(n);
@@ -99,8 +98,7 @@ class SchedulerTest : public ::testing::Test {
   // Of prompts, by the engine.
   double NumRead() { return Metric("vllm:prompt_tokens_by_source_total", "source=\"local_compute\""); }
   void WaitIdle() {
-    for (int i = 0; i < 10000 && !scheduler_->idle(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 10000 && !scheduler_->idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_TRUE(scheduler_->idle());
   }
 

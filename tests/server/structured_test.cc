@@ -24,8 +24,7 @@ TokenId Eos() { return NanoTokenizer().eos_token_id(); }
 class Structured : public ::testing::Test {
  protected:
   void SetUp() override {
-    static const auto compiler =
-        GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size() + 3, {Eos()});
+    static const auto compiler = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size() + 3, {Eos()});
     if (compiler == nullptr) GTEST_SKIP() << "this build has no XGrammar";
     compiler_ = compiler.get();
   }
@@ -231,11 +230,12 @@ TEST_F(Structured, TheEncodersOwnCallsAreAllowed) {
                       "<｜DSML｜parameter name=\"n\" string=\"false\">1.5</｜DSML｜parameter>\n"
                       "<｜DSML｜parameter name=\"o\" string=\"false\">{\"a\": [1]}</｜DSML｜parameter>\n"
                       "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
-  EXPECT_FALSE(Accepts(*grammar,
-                       "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"s\" string=\"true\">"
-                       "<｜DSML｜parameter name=</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
-  EXPECT_FALSE(Accepts(*grammar,
-                       "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
+  EXPECT_FALSE(
+      Accepts(*grammar,
+              "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"s\" string=\"true\">"
+              "<｜DSML｜parameter name=</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
+  EXPECT_FALSE(Accepts(
+      *grammar, "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"));
 }
 
 TEST_F(Structured, ARegexWithoutABoundIsHeldToItsEnd) {

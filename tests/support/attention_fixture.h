@@ -155,7 +155,7 @@ struct AttentionError {
 
 // Appends the bounds of one head's channels.
 inline void HeadBounds(const AttentionError& error, const AttendedRows& rows, const float* q, int64_t dh, double sink,
-                std::vector<double>& bounds) {
+                       std::vector<double>& bounds) {
   const double scale = 1 / std::sqrt(static_cast<double>(dh));
   std::vector<float> buffer(static_cast<size_t>(dh));
   double largest = sink, relative = 0;

@@ -51,9 +51,7 @@ struct SequenceStep {
 class CacheFixture {
  public:
   CacheFixture(const KvSpec& spec, std::vector<SequenceStep> steps)
-      : layout_(MakeKvLayout(spec)),
-        memory_(std::make_unique<KvMemory>(layout_)),
-        steps_(std::move(steps)) {
+      : layout_(MakeKvLayout(spec)), memory_(std::make_unique<KvMemory>(layout_)), steps_(std::move(steps)) {
     for (size_t s = 0; s < steps_.size(); ++s) {
       auto cache = SequenceCache::Create(*memory_);
       DSV4_CHECK(cache.ok());
@@ -129,8 +127,7 @@ class CacheFixture {
       sequences_.push_back(caches_[s]->View(step.cached, begin, begin + step.tokens));
       const int64_t num_pages = layout_.page_bytes == 0
                                     ? 0
-                                    : (step.cached + step.tokens + layout_.page_tokens - 1) /
-                                          layout_.page_tokens;
+                                    : (step.cached + step.tokens + layout_.page_tokens - 1) / layout_.page_tokens;
       for (; pages_poisoned_[s] < num_pages; ++pages_poisoned_[s]) {
         std::memset(sequences_.back().pages[pages_poisoned_[s]], 0xFF, static_cast<size_t>(layout_.page_bytes));
       }

@@ -35,8 +35,7 @@ namespace internal {
 template <typename Got, typename Want, typename Ok>
 ::testing::AssertionResult CompareEach(const Got& got, const Want& want, const char* what, const Ok& ok) {
   if (std::size(got) != std::size(want)) {
-    return ::testing::AssertionFailure()
-           << "sizes differ: got " << std::size(got) << ", want " << std::size(want);
+    return ::testing::AssertionFailure() << "sizes differ: got " << std::size(got) << ", want " << std::size(want);
   }
   int64_t failures = 0;
   size_t worst = 0;
@@ -54,9 +53,9 @@ template <typename Got, typename Want, typename Ok>
   }
   if (failures == 0) return ::testing::AssertionSuccess();
   const double g = static_cast<double>(got[worst]), w = static_cast<double>(want[worst]);
-  return ::testing::AssertionFailure()
-         << what << ": " << failures << " of " << std::size(got) << " differ; worst at [" << worst
-         << "]: got " << Spell(g) << ", want " << Spell(w) << ", difference " << Spell(g - w);
+  return ::testing::AssertionFailure() << what << ": " << failures << " of " << std::size(got) << " differ; worst at ["
+                                       << worst << "]: got " << Spell(g) << ", want " << Spell(w) << ", difference "
+                                       << Spell(g - w);
 }
 
 }  // namespace internal
@@ -82,9 +81,8 @@ template <typename Got, typename Want>
 template <typename Got, typename Want>
 ::testing::AssertionResult WithinBounds(const Got& got, const Want& want, std::span<const double> bounds) {
   if (bounds.size() != std::size(want)) return ::testing::AssertionFailure() << bounds.size() << " bounds";
-  return internal::CompareEach(got, want, "beyond the derived bound", [&](size_t i, double g, double w) {
-    return g == w || std::fabs(g - w) <= bounds[i];
-  });
+  return internal::CompareEach(got, want, "beyond the derived bound",
+                               [&](size_t i, double g, double w) { return g == w || std::fabs(g - w) <= bounds[i]; });
 }
 
 template <typename Got, typename Want>
@@ -102,8 +100,7 @@ template <typename Got, typename Want>
   }
   const double rms = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
   if (rms <= limit) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure()
-         << "relative RMS difference " << Spell(rms) << ", limit " << Spell(limit);
+  return ::testing::AssertionFailure() << "relative RMS difference " << Spell(rms) << ", limit " << Spell(limit);
 }
 
 }  // namespace dsv4::test

@@ -78,9 +78,10 @@ class Mirror {
     std::vector<uint8_t> codes(static_cast<size_t>(PackedCodeBytes(host))),
         scales(static_cast<size_t>(PackedScaleBytes(host)));
     PackWeight({}, {.w = host, .codes = codes.data(), .block_scale = scales.data()});
-    return PackedView({.w = host, .codes = Add(codes.data(), static_cast<int64_t>(codes.size()), false),
-                       .block_scale = scales.empty() ? nullptr
-                                                     : Add(scales.data(), static_cast<int64_t>(scales.size()), false)});
+    return PackedView(
+        {.w = host,
+         .codes = Add(codes.data(), static_cast<int64_t>(codes.size()), false),
+         .block_scale = scales.empty() ? nullptr : Add(scales.data(), static_cast<int64_t>(scales.size()), false)});
   }
 
   // An array of plain structs, e.g. ExpertMatrices made of Weight()s.

@@ -48,11 +48,11 @@ std::vector<Place<Args>> Places(On on, OpFn<Args> op, OpFn<Args> on_gpu) {
 
 }  // namespace dsv4::test
 
-#define DSV4_DEVICE_TEST(Suite, Name)                          \
-  void Suite##Name(::dsv4::test::On on);                       \
-  TEST(Suite, Name) { Suite##Name(::dsv4::test::On::kCpu); }   \
-  TEST(Cuda##Suite, Name) {                                    \
-    DSV4_GPU_OR_SKIP();                                        \
-    Suite##Name(::dsv4::test::On::kGpu);                       \
-  }                                                            \
+#define DSV4_DEVICE_TEST(Suite, Name)                        \
+  void Suite##Name(::dsv4::test::On on);                     \
+  TEST(Suite, Name) { Suite##Name(::dsv4::test::On::kCpu); } \
+  TEST(Cuda##Suite, Name) {                                  \
+    DSV4_GPU_OR_SKIP();                                      \
+    Suite##Name(::dsv4::test::On::kGpu);                     \
+  }                                                          \
   void Suite##Name([[maybe_unused]] ::dsv4::test::On on)

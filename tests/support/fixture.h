@@ -96,6 +96,6 @@ inline std::vector<float> AllLogits(Engine& engine, std::span<const TokenId> tok
 }  // namespace dsv4::test
 
 // Skips where a fixture is not on this machine.
-#define DSV4_FIXTURE_OR_SKIP(dir, name)                                              \
-  const std::string dir = ::dsv4::test::FixtureDir(name);                            \
+#define DSV4_FIXTURE_OR_SKIP(dir, name)                   \
+  const std::string dir = ::dsv4::test::FixtureDir(name); \
   if (dir.empty()) GTEST_SKIP() << "fixture " << (name) << " is not on this machine"

@@ -17,10 +17,10 @@ struct HcCase {
 };
 
 // Small ones, odd ones, those of the released models; more tokens than a GPU's block takes at once.
-inline const std::vector<HcCase> kHcCases = {
-    {1, 4, 256},  {1, 1, 5},    {3, 4, 33},   {17, 2, 24},  {40, 4, 64},  {2, 8, 16},    {67, 3, 7},
-    {1, 4, 4096}, {2, 4, 7168}, {9, 4, 4096}, {3, 4, 2048}, {2, 4, 8196}, {5, 5, 100},   {1, 6, 1000},
-    {1, 7, 64},   {131, 4, 128}, {300, 4, 1024}, {150, 4, 4096}, {90, 4, 7168}};
+inline const std::vector<HcCase> kHcCases = {{1, 4, 256},   {1, 1, 5},      {3, 4, 33},     {17, 2, 24},  {40, 4, 64},
+                                             {2, 8, 16},    {67, 3, 7},     {1, 4, 4096},   {2, 4, 7168}, {9, 4, 4096},
+                                             {3, 4, 2048},  {2, 4, 8196},   {5, 5, 100},    {1, 6, 1000}, {1, 7, 64},
+                                             {131, 4, 128}, {300, 4, 1024}, {150, 4, 4096}, {90, 4, 7168}};
 
 struct HcSite {
   HcSite(Random& random, WeightFormat format, const HcCase& c, int64_t rows, int64_t num_scales)

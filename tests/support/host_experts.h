@@ -38,8 +38,10 @@ inline std::vector<std::vector<TokenId>> DecodedTokens(Engine& engine, int64_t m
     sessions.push_back(engine.NewSession().value());
     samplers.push_back(Sampler::Create({.temperature = 1, .seed = i}, engine.info().vocab_size).value());
     EXPECT_TRUE(sessions.back()->Append(SomeTokens(50, i, engine.info().vocab_size), LogitRows::kNone, nullptr).ok());
-    items.push_back({.session = sessions.back().get(), .sampler = samplers.back().get(),
-                     .first = static_cast<TokenId>(i + 7), .max_tokens = max_tokens});
+    items.push_back({.session = sessions.back().get(),
+                     .sampler = samplers.back().get(),
+                     .first = static_cast<TokenId>(i + 7),
+                     .max_tokens = max_tokens});
   }
   std::vector<std::vector<TokenId>> ids(items.size());
   const Status status = engine.Decode(items, [&](size_t item, const SampledToken& token) {

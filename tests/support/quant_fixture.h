@@ -38,9 +38,7 @@ inline std::vector<QuantCase> AllQuantCases() {
 }
 
 // Those that experts on a GPU may have besides.
-inline std::vector<QuantCase> TightQuantCases() {
-  return {{WeightFormat::kMxfp4Tight}, {WeightFormat::kNvfp4Tight}};
-}
+inline std::vector<QuantCase> TightQuantCases() { return {{WeightFormat::kMxfp4Tight}, {WeightFormat::kNvfp4Tight}}; }
 inline std::vector<QuantCase> ExpertQuantCases() {
   std::vector<QuantCase> cases = AllQuantCases();
   for (const QuantCase& tight : TightQuantCases()) cases.push_back(tight);
@@ -121,7 +119,9 @@ class QuantFixture {
         return;
       }
       case WeightFormat::kMxfp4Tight:
-      case WeightFormat::kNvfp4Tight: FillTight(random, codes, skew); return;
+      case WeightFormat::kNvfp4Tight:
+        FillTight(random, codes, skew);
+        return;
     }
   }
   QuantFixture(const QuantFixture&) = delete;

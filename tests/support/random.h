@@ -44,8 +44,7 @@ class Random {
     std::vector<float> x(static_cast<size_t>(n));
     for (float& v : x) {
       const int exponent = static_cast<int>(Index(41)) - 24;  // 2^-24 .. 2^16
-      const float power = exponent < 0 ? 1.0f / static_cast<float>(1 << -exponent)
-                                       : static_cast<float>(1 << exponent);
+      const float power = exponent < 0 ? 1.0f / static_cast<float>(1 << -exponent) : static_cast<float>(1 << exponent);
       switch (Index(8)) {
         case 0:
           v = 0.0f;
@@ -78,8 +77,7 @@ class Random {
   std::vector<int32_t> Permutation(int64_t n) {
     std::vector<int32_t> p(static_cast<size_t>(n));
     std::iota(p.begin(), p.end(), 0);
-    for (int64_t i = n - 1; i > 0; --i)
-      std::swap(p[static_cast<size_t>(i)], p[static_cast<size_t>(Index(i + 1))]);
+    for (int64_t i = n - 1; i > 0; --i) std::swap(p[static_cast<size_t>(i)], p[static_cast<size_t>(Index(i + 1))]);
     return p;
   }
 

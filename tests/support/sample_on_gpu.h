@@ -27,8 +27,7 @@ inline void SampleOnGpu(const ExecContext&, const SampleArgs& a) {
     row.allowed = in(row.allowed, masks);
     row.also = in(row.also, row.num_also);
   }
-  const Tensor on_device =
-      gpu.Out({rows.data(), DType::kU8, {static_cast<int64_t>(rows.size() * sizeof(SampleRow))}});
+  const Tensor on_device = gpu.Out({rows.data(), DType::kU8, {static_cast<int64_t>(rows.size() * sizeof(SampleRow))}});
   Sample(gpu.ctx(), {.logits = gpu.In(a.logits),
                      .rows = static_cast<SampleRow*>(on_device.data),
                      .tokens = gpu.Out(a.tokens),

@@ -51,8 +51,7 @@ TEST(Fp8Blocks, ScaleIsTheSmallestPowerOfTwoThatFits) {
 TEST(Fp8Blocks, HandComputed) {
   // s = 2^-8. 0.3 / s = 76.8, between 72 and 80: 80. 0.01 / s = 2.56, between 2.5 and 2.75: 2.5. 1e-6 / s = 2.56e-4
   // is below half of 2^-9: 0.
-  EXPECT_TRUE(
-      BitEqual(Fp8({1.0f, 0.3f, -0.01f, 1e-6f}, 64), std::vector<float>{1.0f, 0.3125f, -2.5f / 256, 0.0f}));
+  EXPECT_TRUE(BitEqual(Fp8({1.0f, 0.3f, -0.01f, 1e-6f}, 64), std::vector<float>{1.0f, 0.3125f, -2.5f / 256, 0.0f}));
   // A tie: 1.0625 * 256 = 272 lies between 256 and 288: to even, 256.
   EXPECT_TRUE(BitEqual(Fp8({1.5f, 1.0625f}, 64), std::vector<float>{1.5f, 1.0f}));
   EXPECT_TRUE(BitEqual(Fp8({0.0f, -0.0f}, 64), std::vector<float>{0.0f, -0.0f}));

@@ -14,8 +14,7 @@ namespace {
 // The definition: sign, 4 exponent bits with bias 7, 3 mantissa bits, subnormals.
 double E4m3Definition(int code) {
   const int exponent = (code >> 3) & 15, mantissa = code & 7;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9)
-                                         : std::ldexp(1.0 + mantissa / 8.0, exponent - 7);
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(1.0 + mantissa / 8.0, exponent - 7);
   return (code & 0x80) ? -magnitude : magnitude;
 }
 
@@ -50,8 +49,7 @@ TEST(E4m3, EveryCodeDecodesToItsDefinitionAndBack) {
 
 TEST(E4m3, EveryMidpointAndItsFloatNeighboursRoundAsAnExactSearchSays) {
   for (int c = 0; c < 0x7E; ++c) {
-    const float middle = static_cast<float>((E4m3Definition(c) + E4m3Definition(c + 1)) /
-                                            2);  // exact: one more bit
+    const float middle = static_cast<float>((E4m3Definition(c) + E4m3Definition(c + 1)) / 2);  // exact: one more bit
     ASSERT_EQ(static_cast<double>(middle) * 2, E4m3Definition(c) + E4m3Definition(c + 1));
     for (const float m : {middle, -middle}) {
       EXPECT_EQ(F32ToE4m3(m), NearestE4m3(m)) << c;

@@ -153,8 +153,8 @@ TEST(Weight, RandomFixturesAreFiniteAndOfAboutUnitSize) {
 }
 
 TEST(DTypes, SizesAndNames) {
-  for (const DType t : {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E4M3, DType::kF8E8M0, DType::kU8,
-                        DType::kI8, DType::kI32, DType::kI64}) {
+  for (const DType t : {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E4M3, DType::kF8E8M0, DType::kU8, DType::kI8,
+                        DType::kI32, DType::kI64}) {
     EXPECT_GT(SizeOf(t), 0);
     EXPECT_NE(NameOf(t), "?");
   }

@@ -132,9 +132,8 @@ const std::vector<Case>& Cases() {
           {"type": "function", "function": {"name": "now", "arguments": "{}"}}]})",
        "",
        "{[}{U}q{A}{/T}\n\n<{D}tool_calls>\n<{D}invoke name=\"now\">\n\n</{D}invoke>\n</{D}tool_calls>{]}",
-       {0,     128803, 83,     128804, 128822, 271,   30,   128825, 72461, 4941, 12548,
-        1018,  30,     128825, 40148,  5406,   2329,  1281, 949,    32572, 1718, 128825,
-        40148, 5406,   1018,   1718,   128825, 72461, 4941, 12548,  32,    1}},
+       {0,    128803, 83,  128804, 128822, 271,    30,    128825, 72461, 4941, 12548,  1018,  30,   128825, 40148, 5406,
+        2329, 1281,   949, 32572,  1718,   128825, 40148, 5406,   1018,  1718, 128825, 72461, 4941, 12548,  32,    1}},
   };
   return cases;
 }
@@ -145,8 +144,7 @@ TEST(ChatRender, Vectors) {
 
 TEST(ChatRender, VectorsAsIds) {
   SKIP_WITHOUT_V4();
-  for (const Case& c : Cases())
-    EXPECT_EQ(test::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
+  for (const Case& c : Cases()) EXPECT_EQ(test::V4().Encode(Render(Request(c.messages, c.more))), c.ids) << c.prompt;
 }
 
 TEST(ChatRender, ResponseFormatVectorAsIds) {
@@ -174,11 +172,10 @@ TEST(ChatRender, EffortVectorsAsIds) {
 TEST(ChatRender, EffortTable) {
   const std::string
       absolute = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough";
-  const std::string beyond =
-      "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason";
+  const std::string
+      beyond = "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason";
   const auto with = [](const std::string& effort, ChatDialect dialect, bool thinking = true) {
-    return Render(Request(kSys + ", " + kQ, "\"effort\": " + effort + (thinking ? ", " + kThinking : "")),
-                  dialect);
+    return Render(Request(kSys + ", " + kQ, "\"effort\": " + effort + (thinking ? ", " + kThinking : "")), dialect);
   };
   const std::string plain = Full("{[}A{U}q{A}{T}"), chat = Full("{[}A{U}q{A}{/T}");
   EXPECT_EQ(with("null", kPreview), plain);
@@ -192,8 +189,7 @@ TEST(ChatRender, EffortTable) {
   EXPECT_THAT(with("\"max\"", k0731), StartsWith(Full("{[}") + beyond));
   EXPECT_THAT(with("\"max\"", k0731), EndsWith("remains undiscovered.\n\n" + Full("A{U}q{A}{T}")));
   for (const std::string effort : {"50", "1.5", "true", "\"medium\"", "0", "101", "\"\"", "[]"}) {
-    EXPECT_THAT(with(effort, kPreview), StartsWith("parse: effort: expected one of low, high, max, found"))
-        << effort;
+    EXPECT_THAT(with(effort, kPreview), StartsWith("parse: effort: expected one of low, high, max, found")) << effort;
   }
   // Chat mode writes no text, but checks the level first.
   EXPECT_EQ(with("\"max\"", k0731, /*thinking=*/false), chat);
@@ -249,8 +245,7 @@ TEST(ChatRender, ContentCanBeKeptFromMakingSpecialTokens) {
 
 TEST(ChatRender, TransitionsThatSurprise) {
   // Two assistants in a row: no header between them; in thinking mode the second leaves an orphan </think>.
-  const std::string two = kQ +
-                          R"(, {"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"})";
+  const std::string two = kQ + R"(, {"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"})";
   EXPECT_EQ(Render(Request(two)), Full("{[}{U}q{A}{/T}x{]}y{]}"));
   EXPECT_EQ(Render(Request(two, kThinking)), Full("{[}{U}q{A}{T}{/T}x{]}{/T}y{]}"));
   // A conversation that begins with an assistant message has no header for it.
@@ -313,9 +308,9 @@ TEST(ChatRender, ToolsAnywhereKeepTheReasoning) {
 }
 
 TEST(ChatRender, ToolResultsOfUnknownCalls) {
-  EXPECT_EQ(Render(Request(
-                R"({"role": "tool", "tool_call_id": "z", "content": "1"}, {"role": "tool", "content": "2"})")),
-            Full("{[}{U}<tool_result>1</tool_result>\n\n<tool_result>2</tool_result>{A}{/T}"));
+  EXPECT_EQ(
+      Render(Request(R"({"role": "tool", "tool_call_id": "z", "content": "1"}, {"role": "tool", "content": "2"})")),
+      Full("{[}{U}<tool_result>1</tool_result>\n\n<tool_result>2</tool_result>{A}{/T}"));
 }
 
 TEST(ChatRender, Tools) {
@@ -363,32 +358,27 @@ You MUST strictly follow the above defined tool name and parameter schemas to in
       "\"json_object\"}";
   EXPECT_EQ(Render(Request(kSys + ", " + kQ, tools + R"(, "response_format": {"type":"json_object"})")),
             Full("{[}A" + section + format + "{U}q{A}{/T}"));
-  EXPECT_EQ(Render(Request(
-                R"({"role": "system", "content": "A", "response_format": {"type":"json_object"}}, )" + kQ)),
+  EXPECT_EQ(Render(Request(R"({"role": "system", "content": "A", "response_format": {"type":"json_object"}}, )" + kQ)),
             Full("{[}A" + format + "{U}q{A}{/T}"));
-  EXPECT_EQ(Render(Request(kSys + ", " + kQ, R"("response_format": {"type": "text"})")),
-            Full("{[}A{U}q{A}{/T}"));
+  EXPECT_EQ(Render(Request(kSys + ", " + kQ, R"("response_format": {"type": "text"})")), Full("{[}A{U}q{A}{/T}"));
 }
 
 TEST(ChatRender, ArgumentsThatAreNoJsonBecomeOneParameter) {
   const auto call = [](const std::string& arguments) {
-    return Render(
-        Request(kQ + R"(, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
-                arguments + "}}]}"));
+    return Render(Request(kQ + R"(, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": )" +
+                          arguments + "}}]}"));
   };
   const auto block = [](const std::string& parameters) {
     return Full("{[}{U}q{A}{/T}\n\n<{D}tool_calls>\n<{D}invoke name=\"f\">\n" + parameters +
                 "\n</{D}invoke>\n</{D}tool_calls>{]}");
   };
-  EXPECT_EQ(call("\"not json\""),
-            block("<{D}parameter name=\"arguments\" string=\"true\">not json</{D}parameter>"));
+  EXPECT_EQ(call("\"not json\""), block("<{D}parameter name=\"arguments\" string=\"true\">not json</{D}parameter>"));
   EXPECT_EQ(call("{\"a\": \"\\u4e2d\", \"b\": 1e2}"),
             block("<{D}parameter name=\"a\" string=\"true\">中</{D}parameter>\n"
                   "<{D}parameter name=\"b\" string=\"false\">100.0</{D}parameter>"));
   EXPECT_EQ(call("null"), block(""));
   EXPECT_THAT(call("\"[1]\""), HasSubstr("arguments of the call of f are an array, expected an object"));
-  EXPECT_THAT(call("3"),
-              HasSubstr("messages[1].tool_calls[0].function.arguments: expected JSON text or an object"));
+  EXPECT_THAT(call("3"), HasSubstr("messages[1].tool_calls[0].function.arguments: expected JSON text or an object"));
 }
 
 TEST(ChatRender, ContentInParts) {
@@ -399,9 +389,8 @@ TEST(ChatRender, ContentInParts) {
                 R"({"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                               {"role": "user", "content": null})")),
             Full("{[}a\n\nb{U}{A}{/T}"));
-  EXPECT_EQ(
-      Render(Request(R"({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]})")),
-      Full("{[}{U}<tool_result>a\n\n[Unsupported image]</tool_result>{A}{/T}"));
+  EXPECT_EQ(Render(Request(R"({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "image"}]})")),
+            Full("{[}{U}<tool_result>a\n\n[Unsupported image]</tool_result>{A}{/T}"));
   EXPECT_EQ(Render(Request(R"({"role": "user", "content": "x", "content_blocks": [
                               {"type": "tool_result", "tool_use_id": "1", "content": ["a", "b"]}, {"type": "text", "text": "c"}]})")),
             Full("{[}{U}<tool_result>a\n\nb</tool_result>\n\nc{A}{/T}"));
@@ -417,12 +406,10 @@ TEST(ChatRender, RefusesFieldsOnTheWrongRole) {
           "messages[1]: tools belong on a system or developer message");
   refused(Request(R"({"role": "user", "response_format": {"a": 1}})"),
           "messages[0]: response_format belongs on a system or developer message");
-  refused(Request(R"({"role": "user", )" + calls + "}"),
-          "messages[0]: tool_calls belong on an assistant message");
+  refused(Request(R"({"role": "user", )" + calls + "}"), "messages[0]: tool_calls belong on an assistant message");
   refused(Request(R"({"role": "system", "task": "query"})"),
           "messages[0]: task belongs on a user or assistant message");
-  refused(Request(R"({"role": "developer", "content": ""})"),
-          "messages[0]: a developer message needs content");
+  refused(Request(R"({"role": "developer", "content": ""})"), "messages[0]: a developer message needs content");
   refused(Request(R"({"role": "system", )" + tools + "}", tools),
           "tools: given both for the request and on the system message");
   refused(Request(R"({"role": "system", "response_format": {"a": 1}})", R"("response_format": {"a": 1})"),

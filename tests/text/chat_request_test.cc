@@ -20,9 +20,7 @@ TEST(ChatRequest, Defaults) {
 }
 
 TEST(ChatRequest, ThinkingAndEffortHaveOtherNames) {
-  const auto parse = [](const std::string& more) {
-    return *ParseChatRequest(R"({"messages": [], )" + more + "}");
-  };
+  const auto parse = [](const std::string& more) { return *ParseChatRequest(R"({"messages": [], )" + more + "}"); };
   EXPECT_TRUE(parse(R"("thinking": true)").thinking);
   EXPECT_TRUE(parse(R"("enable_thinking": true)").thinking);
   EXPECT_TRUE(parse(R"("thinking": {"type": "enabled"})").thinking);
@@ -64,11 +62,10 @@ TEST(ChatRequest, WrittenIsReadAsTheSame) {
   const auto again = ParseChatRequest(written);
   ASSERT_TRUE(again.ok()) << again.status().message() << written;
   EXPECT_EQ(ChatRequestToJson(*again), written);
-  for (const char* part : {"S \\\"quoted\\\"", "two\\nlines \\u0001 é", "\"task\": \"title\"", "\"r\"",
-                           "\"name\": \"g\"",
-                           "{\\\"a\\\":1}", "\"tool_call_id\": \"1\"", "\"type\": \"tool_result\"", "\"prefix\": true",
-                           "\"type\": \"json_object\"", "\"thinking\": true", "\"effort\": \"max\"",
-                           "\"drop_thinking\": false", "\"add_default_bos_token\": false"}) {
+  for (const char* part :
+       {"S \\\"quoted\\\"", "two\\nlines \\u0001 é", "\"task\": \"title\"", "\"r\"", "\"name\": \"g\"", "{\\\"a\\\":1}",
+        "\"tool_call_id\": \"1\"", "\"type\": \"tool_result\"", "\"prefix\": true", "\"type\": \"json_object\"",
+        "\"thinking\": true", "\"effort\": \"max\"", "\"drop_thinking\": false", "\"add_default_bos_token\": false"}) {
     EXPECT_THAT(written, testing::HasSubstr(part));
   }
   EXPECT_EQ(again->messages.size(), 6u);
@@ -107,19 +104,15 @@ TEST(ChatRequest, RefusalsNameTheField) {
           "messages[0].content[0]: expected a string or an object with a \"type\"");
   message(R"("role": "user", "content": [{"type": "text", "text": 1}])",
           "messages[0].content[0].text: expected a string, found an integer");
-  message(R"("role": "user", "content_blocks": {})",
-          "messages[0].content_blocks: expected an array, found an object");
+  message(R"("role": "user", "content_blocks": {})", "messages[0].content_blocks: expected an array, found an object");
   message(R"("role": "assistant", "reasoning_content": [])",
           "messages[0].reasoning_content: expected a string, found an array");
-  message(R"("role": "assistant", "tool_calls": {})",
-          "messages[0].tool_calls: expected an array, found an object");
+  message(R"("role": "assistant", "tool_calls": {})", "messages[0].tool_calls: expected an array, found an object");
   message(R"("role": "assistant", "tool_calls": [{"function": {}}])",
           "messages[0].tool_calls[0]: expected {\"function\": {\"name\": ..., \"arguments\": ...}}");
-  message(
-      R"("role": "user", "task": "dance")",
-      "messages[0].task: expected one of action, query, authority, domain, title, read_url, found \"dance\"");
-  message(R"("role": "assistant", "wo_eos": 1)",
-          "messages[0].wo_eos: expected true or false, found an integer");
+  message(R"("role": "user", "task": "dance")",
+          "messages[0].task: expected one of action, query, authority, domain, title, read_url, found \"dance\"");
+  message(R"("role": "assistant", "wo_eos": 1)", "messages[0].wo_eos: expected true or false, found an integer");
   message(R"("role": "system", "tools": [{"name": "f"}])",
           "messages[0].tools[0]: expected {\"type\": \"function\", \"function\": {...}}");
   message(R"("role": "system", "response_format": "json")",

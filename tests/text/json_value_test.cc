@@ -19,8 +19,7 @@ TEST(JsonValue, PrintsAsPythonDoes) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({"b":1,"a":[true,false,null],"c":{}})", R"({"b": 1, "a": [true, false, null], "c": {}})"},
       {" [ ] ", "[]"},
-      {R"(["/","\/","\u00e9","é","\ud83d\ude42","\u007f"])",
-       "[\"/\", \"/\", \"é\", \"é\", \"🙂\", \"\x7f\"]"},
+      {R"(["/","\/","\u00e9","é","\ud83d\ude42","\u007f"])", "[\"/\", \"/\", \"é\", \"é\", \"🙂\", \"\x7f\"]"},
       {R"("\"\\\b\f\n\r\t\u0000\u001F")", R"("\"\\\b\f\n\r\t\u0000\u001f")"},
       {R"({"a":1,"b":2,"a":3})", R"({"a": 3, "b": 2})"},
       {"123456789012345678901234567890", "123456789012345678901234567890"},
@@ -66,8 +65,7 @@ TEST(JsonValue, RefusesWhatIsNoJson) {
         "\"\\x\"", "\"\\u12\"", "nul", "[1] 2", "tru",        "\"\xFF\"", "Nan",       "\"\\"}) {
     EXPECT_FALSE(ParseJsonValue(text).ok()) << text;
   }
-  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(),
-            "not valid JSON: no ',' or ']' after an element at byte 3");
+  EXPECT_EQ(ParseJsonValue("[1 2]").status().message(), "not valid JSON: no ',' or ']' after an element at byte 3");
 }
 
 TEST(JsonValue, PythonConstantsCanBeRefused) {
@@ -80,8 +78,7 @@ TEST(JsonValue, DepthIsLimited) {
   const auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
   EXPECT_TRUE(ParseJsonValue(nested(kMaxJsonValueDepth)).ok());
   EXPECT_FALSE(ParseJsonValue(nested(kMaxJsonValueDepth + 1)).ok());
-  EXPECT_THAT(ParseJsonValue(std::string(1'000'000, '[')).status().message(),
-              ::testing::HasSubstr("nested deeper"));
+  EXPECT_THAT(ParseJsonValue(std::string(1'000'000, '[')).status().message(), ::testing::HasSubstr("nested deeper"));
 }
 
 }  // namespace

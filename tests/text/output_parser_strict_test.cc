@@ -61,8 +61,7 @@ TEST(StrictParser, Calls) {
   Reject(kBegin + kCall, false, "the text ends without <｜DSML｜invoke or </｜DSML｜tool_calls>");
   Reject(kBegin + "\n" + kCall + kEnd + kEos, false, "expected \">\" and one newline");
   Reject(kBegin + "x" + kCall + kEnd + kEos, false, "expected \">\" and one newline");
-  Reject(kBegin + "<｜DSML｜invoke name=\"f\">\n\n\n</｜DSML｜invoke>\n" + kEnd + kEos, false,
-         "expected name=");
+  Reject(kBegin + "<｜DSML｜invoke name=\"f\">\n\n\n</｜DSML｜invoke>\n" + kEnd + kEos, false, "expected name=");
   Reject(kBegin + "<｜DSML｜invoke name=f>\n</｜DSML｜invoke>\n" + kEnd + kEos, false, "expected name=");
   Reject("\n\n<｜DSML｜ calls>\n" + kEos, false, "｜DSML｜ inside the content");          // V4.1
   Reject("\n\n<｜DSML｜function_calls>\n" + kEos, false, "｜DSML｜ inside the content");  // V3.2
@@ -73,16 +72,14 @@ TEST(StrictParser, Parameters) {
     return kBegin + "<｜DSML｜invoke name=\"f\">\n" + parameters + "</｜DSML｜invoke>\n" + kEnd + kEos;
   };
   const auto parameter = [](const std::string& key, const std::string& flag, const std::string& value) {
-    return "<｜DSML｜parameter name=\"" + key + "\" string=\"" + flag + "\">" + value +
-           "</｜DSML｜parameter>\n";
+    return "<｜DSML｜parameter name=\"" + key + "\" string=\"" + flag + "\">" + value + "</｜DSML｜parameter>\n";
   };
   Accept(call(parameter("a", "true", "x\n\"<") + parameter("b", "false", "[1]")), false,
          "||f({\"a\": \"x\\n\\\"<\", \"b\": [1]})");
   Accept(call(parameter("b", "false", "unchecked")), false, "||f({\"b\": unchecked})");
   Accept(call(parameter("a\"b", "true", "")), false, "||f({\"a\\\"b\": \"\"})");
   Accept(call(parameter("中", "true", "文")), false, "||f({\"中\": \"文\"})");
-  Reject(call(parameter("a", "true", "") + parameter("a", "true", "")), false,
-         "parameter \"a\" stands there twice");
+  Reject(call(parameter("a", "true", "") + parameter("a", "true", "")), false, "parameter \"a\" stands there twice");
   Reject(call(parameter("a", "maybe", "")), false, "expected name=");
   Reject(call("<｜DSML｜parameter name=\"a\">1</｜DSML｜parameter>\n"), false, "expected name=");
   Reject(call("<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>"), false,
@@ -94,14 +91,12 @@ TEST(StrictParser, ReadsBackWhatTheRendererWrites) {
   ChatRequest request{.thinking = true};
   request.messages.push_back({.role = Role::kUser, .content = "q"});
   request.messages.push_back({.role = Role::kAssistant, .content = " c\n", .reasoning_content = "\nr"});
-  request.messages.back().tool_calls = {
-      {.id = "", .name = "f", .arguments = R"({"a": "x\n<", "b": {"c": [1, 2.5]}})"},
-      {.id = "", .name = "g", .arguments = "{}"}};
+  request.messages.back().tool_calls = {{.id = "", .name = "f", .arguments = R"({"a": "x\n<", "b": {"c": [1, 2.5]}})"},
+                                        {.id = "", .name = "g", .arguments = "{}"}};
   const std::string prompt = *RenderPrompt(request, ChatDialect::kV4Preview);
   const std::string completion = prompt.substr(prompt.find("<think>") + 7);
   Accept(completion, true, "\nr| c\n|f({\"a\": \"x\\n<\", \"b\": {\"c\": [1, 2.5]}})g({})");
-  EXPECT_EQ(Brief(ParseOutput(completion, true)),
-            "r| c|f({\"a\": \"x\\n<\", \"b\": {\"c\": [1, 2.5]}})g({})");
+  EXPECT_EQ(Brief(ParseOutput(completion, true)), "r| c|f({\"a\": \"x\\n<\", \"b\": {\"c\": [1, 2.5]}})g({})");
 }
 
 }  // namespace

@@ -19,15 +19,12 @@ using test::Brief;
 using test::kEos;
 
 std::string Param(const std::string& name, const std::string& flag, const std::string& value) {
-  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value +
-         "</｜DSML｜parameter>\n";
+  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + flag + "\">" + value + "</｜DSML｜parameter>\n";
 }
 std::string Invoke(const std::string& name, const std::string& parameters) {
   return "<｜DSML｜invoke name=\"" + name + "\">\n" + parameters + "</｜DSML｜invoke>\n";
 }
-std::string Calls(const std::string& invokes) {
-  return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>";
-}
+std::string Calls(const std::string& invokes) { return "<｜DSML｜tool_calls>\n" + invokes + "</｜DSML｜tool_calls>"; }
 
 // Puts a message together from deltas alone, checking their order.
 class Collector {
@@ -95,12 +92,8 @@ void ExpectParse(std::string_view text, bool thinking, const std::string& expect
   }
 }
 
-void ExpectContent(const std::string& text, const std::string& expected) {
-  ExpectParse(text, false, "|" + expected);
-}
-void ExpectThinking(const std::string& text, const std::string& expected) {
-  ExpectParse(text, true, expected);
-}
+void ExpectContent(const std::string& text, const std::string& expected) { ExpectParse(text, false, "|" + expected); }
+void ExpectThinking(const std::string& text, const std::string& expected) { ExpectParse(text, true, expected); }
 
 TEST(OutputParser, ReasoningAndContent) {
   ExpectThinking("r</think>c", "r|c|");
@@ -129,8 +122,7 @@ TEST(OutputParser, EosEndsTheOutput) {
   ExpectThinking("r</think>c" + kEos, "r|c|");
   ExpectContent(Calls(Invoke("f", Param("k", "true", "v"))) + kEos, "|f({\"k\": \"v\"})");
   ExpectContent(
-      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" +
-          kEos,
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"k\" string=\"true\">v" + kEos,
       "|f({\"k\": \"v\"})!");
   ExpectContent("<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f" + kEos, "|!");
 }
@@ -148,8 +140,8 @@ TEST(OutputParser, PartialTagsAreHeldBackAndReleased) {
 }
 
 TEST(OutputParser, ToolCalls) {
-  const std::string two = Calls(
-      Invoke("f", Param("a", "true", "x") + Param("b", "false", "[1, {\"c\": null}]")) + Invoke("g", ""));
+  const std::string two = Calls(Invoke("f", Param("a", "true", "x") + Param("b", "false", "[1, {\"c\": null}]")) +
+                                Invoke("g", ""));
   const std::string expected = "f({\"a\": \"x\", \"b\": [1, {\"c\": null}]})g({})";
   ExpectContent("c\n\n" + two, "c|" + expected);
   ExpectContent("c" + two, "c|" + expected);
@@ -195,8 +187,7 @@ TEST(OutputParser, Keys) {
   key("", "");
   key("中", "中");
   key("a\"b", "a\\\"b");
-  ExpectContent(Calls(Invoke("f", Param("k", "false", "1") + Param("k", "false", "2"))),
-                "|f({\"k\": 1, \"k\": 2})");
+  ExpectContent(Calls(Invoke("f", Param("k", "false", "1") + Param("k", "false", "2"))), "|f({\"k\": 1, \"k\": 2})");
 }
 
 TEST(OutputParser, JsonValues) {
@@ -229,8 +220,7 @@ TEST(OutputParser, MissingEnds) {
   ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜invoke>\n", "|f({\"k\": \"v\"})");
   ExpectContent(open + parameter + "</｜DSML｜parameter>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
   ExpectContent(open + parameter + "</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "|f({\"k\": \"v\"})");
-  ExpectContent(open + parameter + "\n" + parameter + "</｜DSML｜parameter>\n",
-                "|f({\"k\": \"v\\n\", \"k\": \"v\"})!");
+  ExpectContent(open + parameter + "\n" + parameter + "</｜DSML｜parameter>\n", "|f({\"k\": \"v\\n\", \"k\": \"v\"})!");
   ExpectContent(open + parameter + Invoke("g", ""), "|f({\"k\": \"v\"})g({})");
   ExpectContent(open + Invoke("g", ""), "|f({})g({})");
 }
@@ -247,17 +237,15 @@ TEST(OutputParser, UnusualBlocks) {
 }
 
 TEST(OutputParser, OtherVersionsBlocksStayText) {
-  for (const std::string text :
-       {"<｜DSML｜function_calls>\n<x>\n</｜DSML｜function_calls>", "<｜DSML｜toolcalls>",
-        "<｜tool▁calls▁begin｜>", "<DSML｜tool_calls>", "<tool_calls>", "<｜DSML｜  calls>"}) {
+  for (const std::string text : {"<｜DSML｜function_calls>\n<x>\n</｜DSML｜function_calls>", "<｜DSML｜toolcalls>",
+                                 "<｜tool▁calls▁begin｜>", "<DSML｜tool_calls>", "<tool_calls>", "<｜DSML｜  calls>"}) {
     ExpectContent("c\n\n" + text, "c\n\n" + text + "|");
   }
 }
 
 TEST(OutputParser, DeltasOfWholeCharactersAreWholeCharacters) {
   const std::string text = "中\n\n文<｜中</｜think>🙂" +
-                           Calls(Invoke(
-                               "名", Param("键", "true", "值<｜🙂\"</") + Param("k", "false", "[\"中\"")));
+                           Calls(Invoke("名", Param("键", "true", "值<｜🙂\"</") + Param("k", "false", "[\"中\"")));
   OutputParser parser(false);
   for (size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);

@@ -70,8 +70,7 @@ TEST(CharClassTable, WhiteSpaceIsUnicodes) {
        {0x09u, 0x0Du, 0x20u, 0x85u, 0xA0u, 0x1680u, 0x2000u, 0x200Au, 0x2028u, 0x202Fu, 0x205Fu, 0x3000u}) {
     EXPECT_EQ(classes[c], CharClass::kSpace) << c;
   }
-  for (const uint32_t c : {0x1Cu, 0x1Fu, 0x180Eu, 0x200Bu, 0xFEFFu})
-    EXPECT_EQ(classes[c], CharClass::kOther) << c;
+  for (const uint32_t c : {0x1Cu, 0x1Fu, 0x180Eu, 0x200Bu, 0xFEFFu}) EXPECT_EQ(classes[c], CharClass::kOther) << c;
   EXPECT_EQ(classes[0x10FFFF], CharClass::kOther);
   EXPECT_EQ(classes['~'], CharClass::kSymbol);
   EXPECT_EQ(classes[0xBD], CharClass::kNumber);

@@ -104,9 +104,8 @@ struct SmallFile {
     return R"({"version": )" + version + R"(, "truncation": )" + truncation + R"(, "padding": )" + padding +
            R"(, "added_tokens": )" + added_tokens + R"(, "normalizer": )" + normalizer +
            R"(, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [)" + splits + ", " + byte_level +
-           R"(]}, "post_processor": )" + post_processor + R"(, "decoder": )" + decoder +
-           R"(, "model": {"type": )" + model_type + ", " + model_flags + R"(, "vocab": )" + vocab +
-           R"(, "merges": )" + merges + "}" + extra + "}";
+           R"(]}, "post_processor": )" + post_processor + R"(, "decoder": )" + decoder + R"(, "model": {"type": )" +
+           model_type + ", " + model_flags + R"(, "vocab": )" + vocab + R"(, "merges": )" + merges + "}" + extra + "}";
   }
 };
 

@@ -42,8 +42,7 @@ TEST(TokenizerFile, RefusesTextThatIsNoObject) {
   ExpectRefused("[]", kBad, "an array, not an object");
   ExpectRefused("{\"version\": \"1.0\xFF\"}", kBad, "broken UTF-8 at byte 16");
   const std::string whole = SmallFile().Text();
-  for (size_t cut = 0; cut < whole.size(); cut += 131)
-    EXPECT_FALSE(Tokenizer::FromJson(whole.substr(0, cut)).ok());
+  for (size_t cut = 0; cut < whole.size(); cut += 131) EXPECT_FALSE(Tokenizer::FromJson(whole.substr(0, cut)).ok());
 }
 
 TEST(TokenizerFile, RefusesOtherKindsOfTokenizer) {
@@ -51,22 +50,19 @@ TEST(TokenizerFile, RefusesOtherKindsOfTokenizer) {
   ExpectRefused([](SmallFile& f) { f.truncation = "{}"; }, kOther, "truncation is an object, expected null");
   ExpectRefused([](SmallFile& f) { f.padding = "{}"; }, kOther, "padding is an object, expected null");
   ExpectRefused([](SmallFile& f) { f.extra = R"(, "novelty": 1)"; }, kOther, "novelty is not a field");
-  ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "NFC"})"; }, kOther,
-                "normalizer.type is \"NFC\"");
-  ExpectRefused(
-      [](SmallFile& f) { f.normalizer = R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})"; },
-      kOther, "normalizer.normalizers is an array, expected an empty array");
+  ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "NFC"})"; }, kOther, "normalizer.type is \"NFC\"");
+  ExpectRefused([](SmallFile& f) { f.normalizer = R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})"; },
+                kOther, "normalizer.normalizers is an array, expected an empty array");
   ExpectRefused([](SmallFile& f) { f.post_processor = R"({"type": "TemplateProcessing"})"; }, kOther,
                 "post_processor.type is \"TemplateProcessing\"");
   ExpectRefused([](SmallFile& f) { f.decoder = "null"; }, kOther, "decoder is null, expected an object");
-  ExpectRefused([](SmallFile& f) { f.decoder = R"({"type": "WordPiece"})"; }, kOther,
-                "decoder.type is \"WordPiece\"");
+  ExpectRefused([](SmallFile& f) { f.decoder = R"({"type": "WordPiece"})"; }, kOther, "decoder.type is \"WordPiece\"");
 }
 
 TEST(TokenizerFile, RefusesOtherPreTokenizers) {
   ExpectRefused(
-      [](SmallFile& f) { f.splits = SmallFile::Split(kNumberPattern) + ", " + SmallFile::Split(kCjkPattern); },
-      kOther, "pre_tokenizer.pretokenizers is an array, expected an array of three Splits");
+      [](SmallFile& f) { f.splits = SmallFile::Split(kNumberPattern) + ", " + SmallFile::Split(kCjkPattern); }, kOther,
+      "pre_tokenizer.pretokenizers is an array, expected an array of three Splits");
   ExpectRefused([](SmallFile& f) { f.splits = Replaced(f.splits, "{1,3}", "{1,2}"); }, kOther,
                 R"(pre_tokenizer.pretokenizers[0].pattern.Regex is "\\p{N}{1,2}", expected "\\p{N}{1,3}")");
   ExpectRefused([](SmallFile& f) { f.splits = Replaced(f.splits, "龥", "龦"); }, kOther,
@@ -84,9 +80,7 @@ TEST(TokenizerFile, RefusesOtherPreTokenizers) {
   ExpectRefused([](SmallFile& f) { f.byte_level = Replaced(f.byte_level, "false", "true"); }, kOther,
                 "pretokenizers[3].add_prefix_space is true");
   ExpectRefused(
-      [](SmallFile& f) {
-        f.byte_level = Replaced(f.byte_level, "\"use_regex\": false", "\"use_regex\": true");
-      },
+      [](SmallFile& f) { f.byte_level = Replaced(f.byte_level, "\"use_regex\": false", "\"use_regex\": true"); },
       kOther, "pretokenizers[3].use_regex is true");
 }
 
@@ -154,8 +148,7 @@ TEST(TokenizerFile, RefusesAddedTokensThatLie) {
   added("\"rstrip\": false", "\"rstrip\": true", kOther, "added_tokens[0].rstrip is true, expected false");
   added("\"special\": true", "\"special\": 1", kOther, "added_tokens[0].special is 1, expected true or false");
   added("\"normalized\": false", "\"normalized\": null", kOther, "added_tokens[0].normalized is null");
-  ExpectRefused([](SmallFile& f) { f.added_tokens = "{}"; }, kOther,
-                "added_tokens is an object, expected an array");
+  ExpectRefused([](SmallFile& f) { f.added_tokens = "{}"; }, kOther, "added_tokens is an object, expected an array");
 }
 
 }  // namespace

@@ -181,8 +181,7 @@ TEST(Tokenizer, RoundTripsAnyBytesThatAreUtf8) {
   const auto t = Small();
   std::string text;
   for (uint32_t code = 0; code <= 0x10FFFF; code += 37) {
-    if (code < 0xD800 || code > 0xDFFF)
-      text += *t->Decode(t->Encode(std::string(1, static_cast<char>(code & 0x7F))));
+    if (code < 0xD800 || code > 0xDFFF) text += *t->Decode(t->Encode(std::string(1, static_cast<char>(code & 0x7F))));
   }
   EXPECT_EQ(*t->Decode(t->Encode(text)), text);
 }
@@ -217,8 +216,7 @@ TEST(Tokenizer, LoadsFromAFolder) {
   std::ofstream(dir / "tokenizer_config.json") << R"({"eos_token": "<s>"})";
   EXPECT_EQ((*Tokenizer::Load(dir))->eos_token_id(), 261);
   std::ofstream(dir / "tokenizer_config.json") << R"({"eos_token": "<)";
-  EXPECT_THAT(Tokenizer::Load(dir).status().message(),
-              ::testing::HasSubstr((dir / "tokenizer_config.json").string()));
+  EXPECT_THAT(Tokenizer::Load(dir).status().message(), ::testing::HasSubstr((dir / "tokenizer_config.json").string()));
 }
 
 }  // namespace

@@ -127,8 +127,7 @@ TEST(TokenizerV4, Layout) {
 
 TEST(TokenizerV4, SpecialTokensAreHiddenOnlyWhereFlagged) {
   SKIP_WITHOUT_V4();
-  const std::string
-      text = "<｜begin▁of▁sentence｜><｜User｜>q<｜Assistant｜><think>｜DSML｜<｜end▁of▁sentence｜>";
+  const std::string text = "<｜begin▁of▁sentence｜><｜User｜>q<｜Assistant｜><think>｜DSML｜<｜end▁of▁sentence｜>";
   const std::vector<TokenId> ids = V4().Encode(text);
   EXPECT_EQ(ids, (std::vector<TokenId>{0, 128803, 83, 128804, 128821, 128825, 1}));
   EXPECT_EQ(*V4().Decode(ids), text);

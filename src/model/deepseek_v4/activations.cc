@@ -78,8 +78,7 @@ void Activations::ForEach(const Config& c, int64_t t, int64_t r, Place& place) {
   place(plain_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
   place(compress_cos_sin, f32, Shape{t, c.rope_dim / 2, 2});
 
-  place(attention.rounded,
-        std::max({FloatBytes(t, std::max(d, c.q_lora_rank)), floats(o_width), BlockBytes(t, d)}));
+  place(attention.rounded, std::max({FloatBytes(t, std::max(d, c.q_lora_rank)), floats(o_width), BlockBytes(t, d)}));
   place(attention.q_lora, f32, Shape{t, c.q_lora_rank});
   // The queries are used up when o_lora is written, both when the experts' hidden values are; the index queries when
   // the heads are, those when the experts' outputs are, which the next layer's first op has read before it writes any.

@@ -19,19 +19,19 @@ inline constexpr int64_t kDraftRows = 512;
 
 // Of a draft module; empty without one.
 struct DraftBuffers {
-  Room rounded;         // a linear's rounded input, of at most kDraftRows rows of the model
-  Tensor positions;     // i64 [T]
-  Tensor sequences;     // SequenceView [T]
-  Tensor confidence;    // f32 [R]
-  Tensor streams;       // f32 [min(T, kDraftRows), H, D]: MTP's input
+  Room rounded;       // a linear's rounded input, of at most kDraftRows rows of the model
+  Tensor positions;   // i64 [T]
+  Tensor sequences;   // SequenceView [T]
+  Tensor confidence;  // f32 [R]
+  Tensor streams;     // f32 [min(T, kDraftRows), H, D]: MTP's input
   // DSpark:
-  Tensor main_hidden;   // f32 [T, targets * D]
+  Tensor main_hidden;                    // f32 [T, targets * D]
   Tensor tokens, sequence_of, by_place;  // i32 [T]: of the blocks
-  Tensor last;          // i64 [T]: position of a block's last row
-  Tensor hidden;        // f32 [R, D]: what the blocks' rows are, place by place
-  Tensor base;          // f32 [R, V]: their logits
-  Tensor markov;        // f32 [R, rank]: of the token before
-  Tensor joined;        // f32 [R, D + rank]: both
+  Tensor last;                           // i64 [T]: position of a block's last row
+  Tensor hidden;                         // f32 [R, D]: what the blocks' rows are, place by place
+  Tensor base;                           // f32 [R, V]: their logits
+  Tensor markov;                         // f32 [R, rank]: of the token before
+  Tensor joined;                         // f32 [R, D + rank]: both
 };
 
 class Activations : public StepMemory {
@@ -53,23 +53,23 @@ class Activations : public StepMemory {
   // Before a layer runs: gives moe its part of what every layer has.
   void UseLayer(int64_t layer);
 
-  Tensor streams;              // f32 [T, H, D]
-  Tensor x;                    // f32 [T, D]: a sublayer's input
-  Tensor y;                    // f32 [T, D]: a sublayer's output
-  Tensor post;                 // f32 [T, H]
-  Tensor comb;                 // f32 [T, H, H]
-  Tensor plain_cos_sin;        // f32 [T, Dr/2, 2]
-  Tensor compress_cos_sin;     // f32 [T, Dr/2, 2]
+  Tensor streams;           // f32 [T, H, D]
+  Tensor x;                 // f32 [T, D]: a sublayer's input
+  Tensor y;                 // f32 [T, D]: a sublayer's output
+  Tensor post;              // f32 [T, H]
+  Tensor comb;              // f32 [T, H, H]
+  Tensor plain_cos_sin;     // f32 [T, Dr/2, 2]
+  Tensor compress_cos_sin;  // f32 [T, Dr/2, 2]
   AttentionBuffers attention;
   MoeBuffers moe;
   DraftBuffers draft;
-  Tensor expert_ids;           // i32 [L, T in fours, 1 + A]: moe's of every layer, kept until the pass ends; stages of
-                               // a draft module have one more together
-  Tensor out_streams;          // f32 [R, H, D]
-  Tensor out;                  // f32 [R, D]
-  Room rounded_out;            // D columns, R rows
-  Tensor logits;               // f32 [R, V]
-  Tensor rank_logits;          // f32 [R, V/n]: of n ranks' cut output matrix, this one's columns; else empty
+  Tensor expert_ids;   // i32 [L, T in fours, 1 + A]: moe's of every layer, kept until the pass ends; stages of
+                       // a draft module have one more together
+  Tensor out_streams;  // f32 [R, H, D]
+  Tensor out;          // f32 [R, D]
+  Room rounded_out;    // D columns, R rows
+  Tensor logits;       // f32 [R, V]
+  Tensor rank_logits;  // f32 [R, V/n]: of n ranks' cut output matrix, this one's columns; else empty
 
  private:
   struct Measure {};

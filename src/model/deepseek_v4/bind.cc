@@ -27,18 +27,26 @@ void BindStackedExperts(TensorBinder& in, const Letters& s, const std::string& b
 
 void BindOne(TensorBinder& in, const Letters& s, const WeightRef& ref, const WeightField& to, const Shape& shape) {
   switch (ref.row->kind) {
-    case WeightKind::kVector: *to.vector = in.Vector(ref.Stem(), shape); break;
-    case WeightKind::kIds: *to.vector = in.Ids(ref.Stem(), shape[0], shape[1], s.E); break;
+    case WeightKind::kVector:
+      *to.vector = in.Vector(ref.Stem(), shape);
+      break;
+    case WeightKind::kIds:
+      *to.vector = in.Ids(ref.Stem(), shape[0], shape[1], s.E);
+      break;
     case WeightKind::kEmbedding:
-    case WeightKind::kMix: *to.matrix = in.PlainMatrix(ref.Stem(), shape[0], shape[1]); break;
-    default: *to.matrix = in.Matrix(ref.Stem(), shape[0], shape[1]); break;
+    case WeightKind::kMix:
+      *to.matrix = in.PlainMatrix(ref.Stem(), shape[0], shape[1]);
+      break;
+    default:
+      *to.matrix = in.Matrix(ref.Stem(), shape[0], shape[1]);
+      break;
   }
 }
 
 }  // namespace
 
-Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source,
-                            BindReport* report, const BindOptions& options) {
+Result<Weights> BindWeights(const Config& config, std::shared_ptr<const TensorSource> source, BindReport* report,
+                            const BindOptions& options) {
   TensorBinder in(std::move(source), options);
   Weights w;
   const Letters letters = LettersOf(config);

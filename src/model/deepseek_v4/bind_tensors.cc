@@ -54,15 +54,14 @@ TensorBinder::TensorBinder(std::shared_ptr<const TensorSource> source, const Bin
     const auto id = static_cast<int32_t>(official_.size());
     official_.push_back(name);
     if (IsCompressedTensorsName(name)) {
-      Fail(Unsupported(
-          StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
-                 "' belongs to the compressed-tensors layout, which is not read; convert the checkpoint to "
-                 "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
+      Fail(
+          Unsupported(StrCat("'", source_.FileOf(tensor), "': tensor '", tensor.name,
+                             "' belongs to the compressed-tensors layout, which is not read; convert the checkpoint to "
+                             "ModelOpt's names (weight, weight_scale, weight_scale_2)")));
     }
     if (const int32_t other = names_.Insert(name, id); other >= 0) {
       const FileTensor& first = source_.tensors()[static_cast<size_t>(other)];
-      Fail(tensor, StrCat("is doubly present: '", first.name, "' in '", source_.FileOf(first),
-                          "' is the same tensor"));
+      Fail(tensor, StrCat("is doubly present: '", first.name, "' in '", source_.FileOf(first), "' is the same tensor"));
     }
   }
 }
@@ -139,8 +138,7 @@ void TensorBinder::ResolveScales(std::string_view name, Parts& parts, int64_t co
   if (!f.global_scale) return;
   CheckGlobalScale(*parts.global_scale, count);
   // Static activation scales are never used (they overflow E4M3 block scales), but a broken one is a broken file.
-  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr)
-    CheckGlobalScale(*input, count);
+  if (const FileTensor* input = Find(StrCat(name, ".input_scale")); input != nullptr) CheckGlobalScale(*input, count);
 }
 
 // Null: weights of this type are not read.
@@ -182,8 +180,7 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   const FileTensor& codes = *parts.codes;
   const WeightFormatInfo* f = FormatOf(name, codes);
   if (f == nullptr) {
-    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ",
-                            codes.dtype_name,
+    Fail(Unsupported(StrCat("'", source_.FileOf(codes), "': tensor '", codes.name, "' has type ", codes.dtype_name,
                             "; weights are read from F32, BF16, F8_E4M3, I8 (MXFP4) and U8 (NVFP4)")));
     return parts;
   }
@@ -202,8 +199,8 @@ TensorBinder::Parts TensorBinder::Resolve(std::string_view name, int64_t count, 
   return parts;
 }
 
-QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row,
-                               int64_t rows, int64_t cols) const {
+QuantTensor TensorBinder::View(const Parts& parts, int64_t index, int64_t stack_rows, int64_t first_row, int64_t rows,
+                               int64_t cols) const {
   QuantTensor view;
   if (!status_.ok()) return view;
   view.format = parts.format;
@@ -248,8 +245,7 @@ std::vector<QuantTensor> TensorBinder::Stack(std::string_view name, int64_t coun
   const Parts stack = Resolve(name, count, rows, cols);
   std::vector<QuantTensor> views;
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t p = 0; p < parts; ++p)
-      views.push_back(View(stack, i, rows, p * rows / parts, rows / parts, cols));
+    for (int64_t p = 0; p < parts; ++p) views.push_back(View(stack, i, rows, p * rows / parts, rows / parts, cols));
   }
   return views;
 }
@@ -310,8 +306,7 @@ Tensor TensorBinder::Ids(std::string_view name, int64_t rows, int64_t cols, int6
 }
 
 void TensorBinder::Forbid(std::string_view name, std::string_view why) {
-  if (const FileTensor* tensor = Find(name); tensor != nullptr)
-    Fail(*tensor, StrCat("is not expected: ", why));
+  if (const FileTensor* tensor = Find(name); tensor != nullptr) Fail(*tensor, StrCat("is not expected: ", why));
 }
 
 void TensorBinder::CheckScales(const Scales& scales) {
@@ -336,8 +331,8 @@ Status TensorBinder::Finish(bool with_drafts, BindReport& report) {
     const FileTensor& tensor = source_.tensors()[i];
     if (used_[i]) continue;
     if (with_drafts ? !IsCopyInDraft(official_[i]) : !IsDraftName(official_[i])) {
-      Fail(tensor, StrCat("of shape ", tensor.shape.ToString(),
-                          " is unknown: no part of the model in config.json has it"));
+      Fail(tensor,
+           StrCat("of shape ", tensor.shape.ToString(), " is unknown: no part of the model in config.json has it"));
     }
     report_.unused_tensors.emplace_back(tensor.name);
   }

@@ -40,8 +40,7 @@ class TensorBinder {
 
   // `count` matrices [rows, cols] in one tensor [count, rows, cols]; each is returned as `parts` equal runs of rows,
   // matrix by matrix.
-  std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols,
-                                 int64_t parts);
+  std::vector<QuantTensor> Stack(std::string_view name, int64_t count, int64_t rows, int64_t cols, int64_t parts);
 
   // F32 or BF16 as finite, owned f32.
   Tensor Vector(std::string_view name, const Shape& shape);

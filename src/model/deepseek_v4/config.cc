@@ -19,8 +19,7 @@ void CheckArchitecture(ConfigReader& in) {
     in.Refuse("model_type", *type, "\"deepseek_v4\" (V4.1 and other architectures need another engine)");
   }
   if (const Json* list = in.Find({"architectures"}); list != nullptr) {
-    const bool ours = list->is_array() &&
-                      std::find(list->begin(), list->end(), "DeepseekV4ForCausalLM") != list->end();
+    const bool ours = list->is_array() && std::find(list->begin(), list->end(), "DeepseekV4ForCausalLM") != list->end();
     if (!ours) in.Refuse("architectures", *list, "[\"DeepseekV4ForCausalLM\"]");
   }
 }
@@ -86,8 +85,7 @@ void ReadSchedule(ConfigReader& in, Config& c) {
 
 // num_hash_layers, or transformers' mlp_layer_types: "hash_moe" in the first layers, then "moe".
 void ReadHashLayers(ConfigReader& in, Config& c) {
-  const Json* types = in.Find({"num_hash_layers", "n_hash_layers"}) == nullptr ? in.Find({"mlp_layer_types"})
-                                                                               : nullptr;
+  const Json* types = in.Find({"num_hash_layers", "n_hash_layers"}) == nullptr ? in.Find({"mlp_layer_types"}) : nullptr;
   if (types == nullptr) {
     c.num_hash_layers = in.Int({"num_hash_layers", "n_hash_layers"}, 0, c.num_layers);
     return;
@@ -101,8 +99,8 @@ void ReadHashLayers(ConfigReader& in, Config& c) {
     } else if (entry == "hash_moe" && !learned) {
       ++c.num_hash_layers;
     } else {
-      return in.Fail(StrCat("mlp_layer_types[", i, "] is ", Shown(entry),
-                            "; accepted: \"hash_moe\" first, then \"moe\""));
+      return in.Fail(
+          StrCat("mlp_layer_types[", i, "] is ", Shown(entry), "; accepted: \"hash_moe\" first, then \"moe\""));
     }
   }
   if (!long_enough) in.Fail(StrCat("mlp_layer_types is ", Shown(*types), "; accepted: one entry per layer"));
@@ -112,13 +110,11 @@ void ReadRope(ConfigReader& in, Config& c) {
   if (in.Find({"qk_rope_head_dim", "rope_head_dim"}) != nullptr) {
     c.rope_dim = in.Int({"qk_rope_head_dim", "rope_head_dim"}, 2, c.head_dim);
   } else if (in.Find({"partial_rotary_factor", "rope_parameters.main.partial_rotary_factor"}) != nullptr) {
-    const double part = in.Number({"partial_rotary_factor", "rope_parameters.main.partial_rotary_factor"}, 0,
-                                  1);
+    const double part = in.Number({"partial_rotary_factor", "rope_parameters.main.partial_rotary_factor"}, 0, 1);
     const double dims = part * static_cast<double>(c.head_dim);
     c.rope_dim = static_cast<int64_t>(dims);
     if (static_cast<double>(c.rope_dim) != dims) {
-      in.Fail(
-          StrCat("partial_rotary_factor is ", part, ": not a whole number of the ", c.head_dim, " channels"));
+      in.Fail(StrCat("partial_rotary_factor is ", part, ": not a whole number of the ", c.head_dim, " channels"));
     }
   } else {
     in.Fail("qk_rope_head_dim (also read as rope_head_dim, partial_rotary_factor) is missing");
@@ -129,13 +125,13 @@ void ReadRope(ConfigReader& in, Config& c) {
   c.yarn_original_positions = in.Number({"rope_scaling.original_max_position_embeddings", "original_seq_len",
                                          "rope_parameters.compress.original_max_position_embeddings"},
                                         1, 1e9);
-  c.yarn_beta_fast = in.Number({"rope_scaling.beta_fast", "beta_fast", "rope_parameters.compress.beta_fast"},
-                               1e-6, 1e6, 32);
-  c.yarn_beta_slow = in.Number({"rope_scaling.beta_slow", "beta_slow", "rope_parameters.compress.beta_slow"},
-                               1e-6, 1e6, 1);
+  c.yarn_beta_fast = in.Number({"rope_scaling.beta_fast", "beta_fast", "rope_parameters.compress.beta_fast"}, 1e-6, 1e6,
+                               32);
+  c.yarn_beta_slow = in.Number({"rope_scaling.beta_slow", "beta_slow", "rope_parameters.compress.beta_slow"}, 1e-6, 1e6,
+                               1);
   if (in.status().ok() && c.yarn_beta_fast < c.yarn_beta_slow) {
-    in.Fail(StrCat("rope_scaling.beta_fast is ", c.yarn_beta_fast, "; accepted: at least beta_slow, ",
-                   c.yarn_beta_slow));
+    in.Fail(
+        StrCat("rope_scaling.beta_fast is ", c.yarn_beta_fast, "; accepted: at least beta_slow, ", c.yarn_beta_slow));
   }
   const auto extended = static_cast<int64_t>(std::min(c.yarn_factor * c.yarn_original_positions, 134217728.0));
   c.max_positions = in.Int({"max_position_embeddings"}, 1, int64_t{1} << 27, std::max<int64_t>(extended, 1));
@@ -155,8 +151,7 @@ void ReadSpecialTokens(ConfigReader& in, Config& c) {
     return;
   }
   if (eos->size() > 1024) return in.Fail("eos_token_id lists more than 1024 ids");
-  for (const Json& id : *eos)
-    c.eos_token_ids.push_back(static_cast<TokenId>(in.IntOf("eos_token_id", id, 0, last)));
+  for (const Json& id : *eos) c.eos_token_ids.push_back(static_cast<TokenId>(in.IntOf("eos_token_id", id, 0, last)));
 }
 
 // What the layers take for granted about sizes that fit together.
@@ -164,8 +159,7 @@ void CheckGeometry(ConfigReader& in, const Config& c) {
   const auto check = [&](bool ok, std::string_view field, int64_t value, const std::string& accepted) {
     if (!ok) in.Fail(StrCat(field, " is ", value, "; accepted: ", accepted));
   };
-  check(c.num_heads % c.o_groups == 0, "o_groups", c.o_groups,
-        StrCat("a divisor of the ", c.num_heads, " heads"));
+  check(c.num_heads % c.o_groups == 0, "o_groups", c.o_groups, StrCat("a divisor of the ", c.num_heads, " heads"));
   check(c.rope_dim >= 2 && c.rope_dim % 2 == 0 && c.rope_dim < c.head_dim, "qk_rope_head_dim", c.rope_dim,
         StrCat("an even number from 2 to below head_dim, ", c.head_dim));
   check((c.head_dim - c.rope_dim) % 64 == 0, "head_dim", c.head_dim,
@@ -220,8 +214,7 @@ Result<Config> ParseConfig(const std::string& json_text, const std::string& what
 }
 
 Result<ConfigText> ReadConfigText(const std::string& model_dir) {
-  for (const std::string& path :
-       {StrCat(model_dir, "/config.json"), StrCat(model_dir, "/inference/config.json")}) {
+  for (const std::string& path : {StrCat(model_dir, "/config.json"), StrCat(model_dir, "/inference/config.json")}) {
     if (!FileExists(path)) continue;
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxConfigBytes));
     return ConfigText{.text = std::move(text), .path = path};

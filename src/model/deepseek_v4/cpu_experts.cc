@@ -12,8 +12,7 @@ namespace dsv4::deepseek_v4 {
 class CpuExperts::Layer : public ExpertPartner {
  public:
   Layer(CpuExperts& all, int64_t l) : number(l), all_(all) {}
-  bool Take(const ExecContext& ctx, const Tensor& x, const Tensor& chosen, const Tensor& weights,
-            Left* left) override {
+  bool Take(const ExecContext& ctx, const Tensor& x, const Tensor& chosen, const Tensor& weights, Left* left) override {
     return ctx.regime == Regime::kDecode && x.dim(0) <= kMostRows && all_.Take(*this, x, chosen, weights, left);
   }
   void Compute(const ExecContext& ctx, const MoeSettings& settings, const Tensor& sums) override {
@@ -41,8 +40,11 @@ std::unique_ptr<CpuExperts> CpuExperts::Open(Device& device, Weights& weights, c
 
 CpuExperts::CpuExperts(Device& device, Weights& weights, const ExpertPlacement& placement,
                        std::span<const int64_t> expert_bytes, ExpertCompute by)
-    : device_(device), weights_(weights), placement_(placement),
-      expert_bytes_(expert_bytes.begin(), expert_bytes.end()), by_(by) {}
+    : device_(device),
+      weights_(weights),
+      placement_(placement),
+      expert_bytes_(expert_bytes.begin(), expert_bytes.end()),
+      by_(by) {}
 CpuExperts::~CpuExperts() { (void)device_.Synchronize(); }  // copies from staging_ are under way
 
 ExpertPartner* CpuExperts::Of(int64_t layer) {

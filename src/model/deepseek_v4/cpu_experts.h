@@ -63,8 +63,8 @@ class CpuExperts {
   float *x_ = nullptr, *sums_ = nullptr, *weights_in_ = nullptr;
   int32_t* ids_ = nullptr;
   uint8_t* left_out_ = nullptr;
-  std::vector<int64_t> rows_of_;       // [E]
-  std::vector<uint8_t> taken_;         // [E]
+  std::vector<int64_t> rows_of_;  // [E]
+  std::vector<uint8_t> taken_;    // [E]
   std::vector<ChosenExpert> chosen_;
   int64_t share_ = 0;
   Choices cpu_, rest_;

@@ -25,7 +25,11 @@ void JoinParts(const ExecContext& ctx, const Activation& y, int64_t* site) {
 
 Frame FrameOf(const Tensor& streams, Activations& a) {
   const int64_t t = streams.dim(0);
-  return {.streams = streams, .x = a.x.Head(t), .y = a.y.Head(t), .post = a.post.Head(t), .comb = a.comb.Head(t),
+  return {.streams = streams,
+          .x = a.x.Head(t),
+          .y = a.y.Head(t),
+          .post = a.post.Head(t),
+          .comb = a.comb.Head(t),
           .own = {0, t}};
 }
 

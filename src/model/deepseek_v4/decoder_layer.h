@@ -27,8 +27,8 @@ Frame FrameOf(const Tensor& streams, Activations& a);
 
 // The rows of a pass, as a layer sees them.
 struct LayerRows {
-  Tensor tokens;       // i32 [T]
-  CacheView cache;     // of any layer
+  Tensor tokens;    // i32 [T]
+  CacheView cache;  // of any layer
   RopeAnglesView rope;
   Appends appends = Appends::kBefore;  // to the layer's cache
 };

@@ -61,9 +61,9 @@ class DiskExperts::Layer : public ExpertSupply {
   static constexpr int32_t kInPlace = -2, kInFile = -1;  // kInPlace: never on the disk
 
   const int64_t number;
-  std::vector<ExpertWeights>& named;         // as the host names them
-  const std::vector<ExpertWeights> homes;    // whole, or a rank's (ExpertHomes)
-  std::vector<int32_t> place_of;             // of places_, or one of the above
+  std::vector<ExpertWeights>& named;       // as the host names them
+  const std::vector<ExpertWeights> homes;  // whole, or a rank's (ExpertHomes)
+  std::vector<int32_t> place_of;           // of places_, or one of the above
 
  private:
   DiskExperts& disk_;
@@ -96,8 +96,8 @@ std::unique_ptr<DiskExperts> DiskExperts::Open(Device& device, Weights& weights,
     if (counts[l] == 0) continue;
     std::vector<ExpertWeights>& named = weights.layers[l].moe.experts;
     const auto number = static_cast<int64_t>(l);
-    d->layers_.back() = std::make_unique<Layer>(
-        *d, number, named, homes.files != nullptr ? homes.files->layers[l].moe.experts : named);
+    d->layers_.back() = std::make_unique<Layer>(*d, number, named,
+                                                homes.files != nullptr ? homes.files->layers[l].moe.experts : named);
     for (size_t e = 0; e < named.size(); ++e) {
       if (!placement.OnDisk(number, static_cast<int64_t>(e))) continue;
       d->layers_.back()->place_of[e] = Layer::kInFile;

@@ -81,7 +81,7 @@ class DiskExperts {
   const Name name_;
   int64_t raw_bytes_ = 0;    // of an expert's rows, at most
   int64_t place_bytes_ = 0;  // of a place
-  DeviceBuffer memory_;    // the places, then one expert's rows
+  DeviceBuffer memory_;      // the places, then one expert's rows
   StagingBuffer staging_;
   int64_t marks_[kStages] = {};
   size_t stage_ = 0;

@@ -48,8 +48,13 @@ void Project(const ExecContext& ctx, const Model& model, const QuantTensor& w, c
 void ReadStreams(const ExecContext& ctx, const Model& model, const Tensor& streams, const Tensor& out) {
   const Config& c = model.config;
   const HcHeadWeights& w = model.weights.draft.hc_head;
-  HcHead(ctx, {.streams = streams, .fn = w.fn, .base = w.base, .scale = w.scale, .eps = c.hc_eps,
-               .norm_eps = c.rms_norm_eps, .out = out});
+  HcHead(ctx, {.streams = streams,
+               .fn = w.fn,
+               .base = w.base,
+               .scale = w.scale,
+               .eps = c.hc_eps,
+               .norm_eps = c.rms_norm_eps,
+               .out = out});
 }
 
 // ---- MTP ----
@@ -59,17 +64,28 @@ LayerRows RowsBefore(const ExecContext& ctx, const Model& model, const StepView&
   const int64_t t = step.num_tokens();
   const Tensor positions = a.draft.positions.Head(t);
   auto* before = static_cast<SequenceView*>(a.draft.sequences.data);
-  StepBefore(ctx, {.positions = step.positions, .sequences = step.sequences, .num_sequences = step.num_sequences,
-                   .positions_before = positions, .before = before});
+  StepBefore(ctx, {.positions = step.positions,
+                   .sequences = step.sequences,
+                   .num_sequences = step.num_sequences,
+                   .positions_before = positions,
+                   .before = before});
   return {.tokens = step.tokens,
-          .cache = {.window = model.config.window, .sequences = before, .num_sequences = step.num_sequences,
-                    .sequence_of = step.sequence_of, .positions = positions.i64(), .num_tokens = t},
+          .cache = {.window = model.config.window,
+                    .sequences = before,
+                    .num_sequences = step.num_sequences,
+                    .sequence_of = step.sequence_of,
+                    .positions = positions.i64(),
+                    .num_tokens = t},
           .rope = AnglesOf(ctx, model, positions, a)};
 }
 
 void ShiftStreams(const ExecContext& ctx, const Model& model, const StepView& step, const Tensor& x, const Tensor& y) {
-  PreviousRows(ctx, {.x = x, .y = y, .sequences = step.sequences, .num_sequences = step.num_sequences,
-                     .offset = model.kv_layout.hidden_offset, .slots = model.kv_layout.hidden_slots});
+  PreviousRows(ctx, {.x = x,
+                     .y = y,
+                     .sequences = step.sequences,
+                     .num_sequences = step.num_sequences,
+                     .offset = model.kv_layout.hidden_offset,
+                     .slots = model.kv_layout.hidden_slots});
 }
 
 // The block's input streams [t, H, D], from its tokens and the model's streams `from` of the position before (scratch).
@@ -98,11 +114,10 @@ void KeepMtpRows(const ExecContext& ctx, const Model& model, const StepView& ste
   ShiftStreams(ctx, model, step, f.streams, f.streams);
   const Tensor kv = a.attention.kv.Head(t);
   InRuns(t, [&](int64_t first, int64_t count) {
-    const Tensor streams =
-        MtpInput(ctx, model, step.tokens.Rows(first, count), f.streams.Rows(first, count), a);
+    const Tensor streams = MtpInput(ctx, model, step.tokens.Rows(first, count), f.streams.Rows(first, count), a);
     int64_t site = 0;  // none is taken
-    const Activation x =
-        NextSite(ctx, c, w.hc_attn, w.attn_norm, {}, FrameOf(streams, a), plan.x, a.attention.rounded, &site);
+    const Activation x = NextSite(ctx, c, w.hc_attn, w.attn_norm, {}, FrameOf(streams, a), plan.x, a.attention.rounded,
+                                  &site);
     KeyRows(ctx, plan, w.attn, SettingsOf(c, model.modes), x, a.attention, kv.Rows(first, count));
   });
   AppendRows(ctx, w.attn, SettingsOf(c, model.modes), rows.rope, rows.cache, kv);
@@ -140,9 +155,13 @@ void KeepDsparkRows(const ExecContext& ctx, const Model& model, const StepView& 
   for (int64_t stage = 0; stage < c.draft.stages; ++stage) {
     const auto l = static_cast<size_t>(c.num_layers + stage);
     const AttentionWeights& attn = model.weights.layers[l].attn;
-    const CacheView cache{.layer = &model.kv_layout.layers[l], .window = c.window, .sequences = step.sequences,
-                          .num_sequences = step.num_sequences, .sequence_of = step.sequence_of,
-                          .positions = step.positions.i64(), .num_tokens = t};
+    const CacheView cache{.layer = &model.kv_layout.layers[l],
+                          .window = c.window,
+                          .sequences = step.sequences,
+                          .num_sequences = step.num_sequences,
+                          .sequence_of = step.sequence_of,
+                          .positions = step.positions.i64(),
+                          .num_tokens = t};
     const Tensor kv = a.attention.kv.Head(t);
     KeyRows(ctx, PlanOf(ctx, model, stage, t).attention, attn, settings, f.x, a.attention, kv);
     AppendRows(ctx, attn, settings, rope, cache, kv);
@@ -157,13 +176,25 @@ void DraftBlock(const ExecContext& ctx, const Model& model, const StepView& step
   const Tensor tokens = draft.tokens.Head(t), positions = draft.positions.Head(t), last = draft.last.Head(t);
   const Tensor sequence_of = draft.sequence_of.Head(t), by_place = draft.by_place.Head(t);
   auto* blocks = static_cast<SequenceView*>(draft.sequences.data);
-  BlockRows(ctx, {.step_tokens = step.tokens, .step_positions = step.positions, .sequences = step.sequences, .block = b,
-                  .filler = c.draft.noise_token_id, .tokens = tokens, .positions = positions, .last = last,
-                  .sequence_of = sequence_of, .by_place = by_place, .blocks = blocks});
+  BlockRows(ctx, {.step_tokens = step.tokens,
+                  .step_positions = step.positions,
+                  .sequences = step.sequences,
+                  .block = b,
+                  .filler = c.draft.noise_token_id,
+                  .tokens = tokens,
+                  .positions = positions,
+                  .last = last,
+                  .sequence_of = sequence_of,
+                  .by_place = by_place,
+                  .blocks = blocks});
   // Every row sees the W rows before the block and the whole block: as a window of W + B rows that ends with it.
   const LayerRows rows{.tokens = tokens,
-                       .cache = {.window = c.window + b, .sequences = blocks, .num_sequences = s,
-                                 .sequence_of = sequence_of.i32(), .positions = last.i64(), .num_tokens = t},
+                       .cache = {.window = c.window + b,
+                                 .sequences = blocks,
+                                 .num_sequences = s,
+                                 .sequence_of = sequence_of.i32(),
+                                 .positions = last.i64(),
+                                 .num_tokens = t},
                        .rope = AnglesOf(ctx, model, positions, a),
                        .appends = Appends::kNever};
   const Frame f = FrameOf(a.streams.Head(t), a);

@@ -45,18 +45,18 @@ FoundModule FindModule(const TensorSource& source) {
 
 Status Lacks(const TensorSource& source, DraftModule wanted, DraftModule has) {
   const std::string_view marker = wanted == DraftModule::kMtp ? kMtpMarker : kDsparkMarker;
-  return NotFound(StrCat("'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
-                         has == DraftModule::kNone ? std::string("nor another draft module")
-                                                   : StrCat("but ", NameOf(has)),
-                         "; use --speculate auto, lookup or off"));
+  return NotFound(
+      StrCat("'", source.where(), "' has no ", NameOf(wanted), " module (", marker, "), ",
+             has == DraftModule::kNone ? std::string("nor another draft module") : StrCat("but ", NameOf(has)),
+             "; use --speculate auto, lookup or off"));
 }
 
 // kNone: there is none, and none need be.
 Result<DraftModule> ModuleOf(const TensorSource& source, const FoundModule& found, DraftModule wanted) {
   if (!found.first.empty() && found.mtp == found.dspark) {
-    const std::string markers = found.mtp ? StrCat("both MTP's ", kMtpMarker, " and DSpark's ", kDsparkMarker, " are")
-                                          : StrCat("neither MTP's ", kMtpMarker, " nor DSpark's ", kDsparkMarker,
-                                                   " is");
+    const std::string markers = found.mtp
+                                    ? StrCat("both MTP's ", kMtpMarker, " and DSpark's ", kDsparkMarker, " are")
+                                    : StrCat("neither MTP's ", kMtpMarker, " nor DSpark's ", kDsparkMarker, " is");
     return DataLoss(StrCat("'", source.where(), "': tensor '", found.first, "' belongs to a draft module, but ",
                            markers, " there; use --speculate lookup or off"));
   }

@@ -9,8 +9,8 @@
 
 namespace dsv4::deepseek_v4 {
 
-inline constexpr QuantTensor ExpertWeights::* kExpertMatrices[] = {&ExpertWeights::gate, &ExpertWeights::up,
-                                                                    &ExpertWeights::down};
+inline constexpr QuantTensor ExpertWeights::*kExpertMatrices[] = {&ExpertWeights::gate, &ExpertWeights::up,
+                                                                  &ExpertWeights::down};
 
 // Bytes of a matrix's codes, and of its block scales, as they lie: in tiles, or in rows as files have them.
 inline int64_t PlacedCodeBytes(const QuantTensor& m) {

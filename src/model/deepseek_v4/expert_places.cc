@@ -21,8 +21,12 @@ int64_t ExpertPlaces::Bytes(const ExpertPlacement& placement, std::span<const in
 
 ExpertPlaces::ExpertPlaces(Weights& weights, ExpertPlacement placement, std::vector<int64_t> expert_bytes,
                            int64_t num_experts, ExpertHomes homes)
-    : weights_(weights), placement_(placement), expert_bytes_(expert_bytes), num_experts_(num_experts),
-      tally_(std::move(placement), std::move(expert_bytes), num_experts), homes_(std::move(homes)) {}
+    : weights_(weights),
+      placement_(placement),
+      expert_bytes_(expert_bytes),
+      num_experts_(num_experts),
+      tally_(std::move(placement), std::move(expert_bytes), num_experts),
+      homes_(std::move(homes)) {}
 
 bool ExpertPlaces::Count(Device& device) {
   const auto bytes = static_cast<int64_t>(8 * num_counters());

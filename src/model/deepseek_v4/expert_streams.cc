@@ -72,8 +72,8 @@ struct ExpertStreams::Layer {
     int32_t group;
   };
 
-  int64_t first = 0;                   // of its parts
-  std::vector<ExpertMatrices> matrices;  // as the kernels' table
+  int64_t first = 0;                         // of its parts
+  std::vector<ExpertMatrices> matrices;      // as the kernels' table
   std::map<const uint8_t*, Fetched> places;  // by the gate's codes on the host
   std::vector<int32_t> group_of;
   int num_groups = 0;

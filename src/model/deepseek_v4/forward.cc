@@ -34,9 +34,12 @@ StepRows RowsOf(const ExecContext& ctx, const Model& model, const StepView& step
   const int64_t t = step.num_tokens();
   const int64_t spare = model.kv_layout.layers.front().window_slots - model.kv_layout.window;
   const LayerRows rows{.tokens = step.tokens,
-                       .cache = {.window = model.config.window, .sequences = step.sequences,
-                                 .num_sequences = step.num_sequences, .sequence_of = step.sequence_of,
-                                 .positions = step.positions.i64(), .num_tokens = t},
+                       .cache = {.window = model.config.window,
+                                 .sequences = step.sequences,
+                                 .num_sequences = step.num_sequences,
+                                 .sequence_of = step.sequence_of,
+                                 .positions = step.positions.i64(),
+                                 .num_tokens = t},
                        .rope = {},
                        .appends = step.most_each <= 1 + spare ? Appends::kBefore : Appends::kAfter};
   StepRows both{rows, rows};
@@ -66,8 +69,13 @@ void LogitsOfRows(const ExecContext& ctx, const Model& model, const Tensor& rows
   const int64_t r = rows.dim(0);
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
   GatherRows(ctx, {.x = f.streams, .rows = rows, .out = out_streams});
-  HcHead(ctx, {.streams = out_streams, .fn = w.fn, .base = w.base, .scale = w.scale, .eps = c.hc_eps,
-               .norm_eps = c.rms_norm_eps, .out = out});
+  HcHead(ctx, {.streams = out_streams,
+               .fn = w.fn,
+               .base = w.base,
+               .scale = w.scale,
+               .eps = c.hc_eps,
+               .norm_eps = c.rms_norm_eps,
+               .out = out});
   LogitsOf(ctx, model, out, model.weights.norm, logits, site, a);
 }
 
@@ -114,8 +122,13 @@ void CountChosen(const ExecContext& ctx, const Model& model, size_t step_class, 
 }  // namespace
 
 KvSpec MakeKvSpec(const Config& c, const NumericsModes& modes) {
-  return {.compress_ratios = c.compress_ratios, .window = c.window, .head_dim = c.head_dim, .rope_dim = c.rope_dim,
-          .index_head_dim = c.index_head_dim, .kv_dtype = modes.kv, .index_dtype = modes.index,
+  return {.compress_ratios = c.compress_ratios,
+          .window = c.window,
+          .head_dim = c.head_dim,
+          .rope_dim = c.rope_dim,
+          .index_head_dim = c.index_head_dim,
+          .kv_dtype = modes.kv,
+          .index_dtype = modes.index,
           .hidden_width = c.draft.is_mtp() ? c.hc_mult * c.hidden_size : 0};
 }
 

@@ -7,8 +7,8 @@
 namespace dsv4::deepseek_v4 {
 
 int64_t HostScratchBytes(const Config& config, int64_t max_context, int num_threads) {
-  constexpr int64_t kScoredTokens = 8;      // kTokenTile of ops/index_topk/index_topk_cpu.cc
-  constexpr int64_t kSharedRows = 16384;    // kMaxShared of ops/sparse_attention/sparse_attention_cpu.cc
+  constexpr int64_t kScoredTokens = 8;    // kTokenTile of ops/index_topk/index_topk_cpu.cc
+  constexpr int64_t kSharedRows = 16384;  // kMaxShared of ops/sparse_attention/sparse_attention_cpu.cc
   const int64_t ring = config.window + kSpareSlots;
   int64_t scores = 0, rows = std::min(ring, kSharedRows);
   for (const int64_t ratio : config.compress_ratios) {

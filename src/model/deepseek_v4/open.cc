@@ -42,10 +42,17 @@ std::string Joined(const std::vector<T>& values) {
 }
 
 ModelFacts FactsOf(const Config& c, const NumericsModes& modes, const BindReport& report) {
-  return {.vocab_size = c.vocab_size, .hidden_size = c.hidden_size, .num_layers = c.num_layers,
-          .num_experts = c.num_experts, .experts_per_token = c.experts_per_token,
-          .max_positions = c.max_positions, .bos_token_id = c.bos_token_id, .eos_token_ids = c.eos_token_ids,
-          .unused_tensors = report.unused_tensors, .weight_bytes = report.weight_bytes, .kv = MakeKvSpec(c, modes),
+  return {.vocab_size = c.vocab_size,
+          .hidden_size = c.hidden_size,
+          .num_layers = c.num_layers,
+          .num_experts = c.num_experts,
+          .experts_per_token = c.experts_per_token,
+          .max_positions = c.max_positions,
+          .bos_token_id = c.bos_token_id,
+          .eos_token_ids = c.eos_token_ids,
+          .unused_tensors = report.unused_tensors,
+          .weight_bytes = report.weight_bytes,
+          .kv = MakeKvSpec(c, modes),
           .draft = {c.draft.module, c.draft.most(), c.draft.rows()}};
 }
 
@@ -209,8 +216,10 @@ class Checkpoint : public Source {
     if (device == DeviceKind::kCpu) {
       const Sharding s = ShardingOf(0, count);
       const int64_t copies = s.cuts() * ShardCopyBytes(model_.weights, s);
-      return {.weights = report_.weight_bytes, .widened = report_.widened_bytes + copies,
-              .expert_bytes = BytesOfExperts(model_.weights, FileBytes), .mapped = report_.weight_bytes};
+      return {.weights = report_.weight_bytes,
+              .widened = report_.widened_bytes + copies,
+              .expert_bytes = BytesOfExperts(model_.weights, FileBytes),
+              .mapped = report_.weight_bytes};
     }
     const Sharding sharding = ShardingOf(0, count);
     const Weights first = ShardShapes(model_.weights, sharding);
@@ -235,8 +244,8 @@ class Checkpoint : public Source {
     Device& device = *devices.front();
     if (device.kind() != DeviceKind::kCpu) {
       if (is_cut(static_cast<int>(devices.size()))) return RankModels(devices, pool, model, progress, times);
-      DSV4_ASSIGN_OR_RETURN(
-          model.weights, UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
+      DSV4_ASSIGN_OR_RETURN(model.weights,
+                            UploadWeights(device, pool, model.weights, placement_, files_.get(), progress, times));
       return OneModel(std::move(model), device.kind(), HomesOf({}));
     }
     const Stopwatch reading;

@@ -47,7 +47,16 @@ enum class WeightCut : uint8_t {
 // Which layers have it; kRanks: none in a checkpoint, a rank's own (shard.h); the last four: which stage of which draft
 // module.
 enum class WeightPresence : uint8_t {
-  kAlways, kCompressed, kIndexed, kHash, kLearned, kRanks, kFirstMtp, kFirstDspark, kLastDspark, kLast
+  kAlways,
+  kCompressed,
+  kIndexed,
+  kHash,
+  kLearned,
+  kRanks,
+  kFirstMtp,
+  kFirstDspark,
+  kLastDspark,
+  kLast
 };
 // Whether stage `stage` of `count` may have it, the module apart.
 constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
@@ -60,7 +69,7 @@ constexpr bool IsOfStage(WeightPresence p, int64_t stage, int64_t count) {
 // Sizes in the letters of docs/glossary.md.
 struct Letters {
   int64_t V, D, H, N, Dh, Dr, Rq, G, Ro, Ni, Di, E, A, F;
-  int64_t m = 0, coff = 1;  // of one layer
+  int64_t m = 0, coff = 1;        // of one layer
   int64_t targets = 0, rank = 0;  // of DSpark
 };
 Letters LettersOf(const Config& config);
@@ -86,7 +95,7 @@ struct WeightRow {
   WeightKind kind;
   WeightCut cut = WeightCut::kWhole;
   WeightPresence presence = WeightPresence::kAlways;
-  Shape (*shape)(const Letters&) = nullptr;          // null where nested
+  Shape (*shape)(const Letters&) = nullptr;            // null where nested
   WeightField (*field)(const WeightOwner&) = nullptr;  // null where nested
 };
 

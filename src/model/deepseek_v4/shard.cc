@@ -17,9 +17,7 @@ namespace {
 constexpr int64_t kTileUnit = 16;  // rows and columns that tensor cores take at once
 
 // Columns that share one scale; 1 where there is none.
-int64_t ScaleColumns(WeightFormat f) {
-  return InfoOf(f).quantised() ? InfoOf(f).block_cols : 1;
-}
+int64_t ScaleColumns(WeightFormat f) { return InfoOf(f).quantised() ? InfoOf(f).block_cols : 1; }
 
 // The largest count that divides all of `sizes`, as words: "1", "1 or 2", "1, 2, 4 or 8".
 std::string CountsThatDivide(std::initializer_list<int64_t> sizes) {

@@ -46,12 +46,15 @@ WeightField WholeOf(const WeightRef& ref, Weights& w);
 enum class Slice : uint8_t { kWhole, kRows, kColumns };
 constexpr Slice SliceOf(WeightCut cut) {
   switch (cut) {
-    case WeightCut::kWhole: return Slice::kWhole;
+    case WeightCut::kWhole:
+      return Slice::kWhole;
     case WeightCut::kHeads:
     case WeightCut::kGroups:
-    case WeightCut::kRows: return Slice::kRows;
+    case WeightCut::kRows:
+      return Slice::kRows;
     case WeightCut::kGroupColumns:
-    case WeightCut::kColumns: return Slice::kColumns;
+    case WeightCut::kColumns:
+      return Slice::kColumns;
   }
   return Slice::kWhole;
 }

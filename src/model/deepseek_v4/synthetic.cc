@@ -22,8 +22,12 @@ void AddDraftModule(DraftModule module, Config* c) {
   DraftConfig& d = c->draft;
   if (module == DraftModule::kMtp) d = {.module = module, .stages = 1, .targets = {}};
   if (module == DraftModule::kDspark) {
-    d = {.module = module, .stages = 3, .block = 5, .noise_token_id = static_cast<TokenId>(c->vocab_size - 481),
-         .targets = {}, .markov_rank = c->hidden_size > 4096 ? 512 : std::max<int64_t>(64, c->hidden_size / 16)};
+    d = {.module = module,
+         .stages = 3,
+         .block = 5,
+         .noise_token_id = static_cast<TokenId>(c->vocab_size - 481),
+         .targets = {},
+         .markov_rank = c->hidden_size > 4096 ? 512 : std::max<int64_t>(64, c->hidden_size / 16)};
     for (int64_t l = std::max<int64_t>(0, c->num_layers - 3); l < c->num_layers; ++l) d.targets.push_back(l);
   }
   c->compress_ratios.resize(static_cast<size_t>(c->num_layers + d.stages), 0);
@@ -199,8 +203,8 @@ DeviceSizes MeasureSizes(DeviceKind device, const Weights& whole, bool tight, co
 // Makes the weights of one rank, one after the other.
 class SyntheticMaker {
  public:
-  SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model,
-                 bool tight, const ExpertPlacement& placement, const Sharding& sharding, Weights* w)
+  SyntheticMaker(Device& device, ThreadPool& pool, const Config& config, const SyntheticModel& model, bool tight,
+                 const ExpertPlacement& placement, const Sharding& sharding, Weights* w)
       : device_(device),
         ctx_(device.Context(&pool, false)),
         config_(config),
@@ -218,9 +222,8 @@ class SyntheticMaker {
         columns_.Allocate(device_, sizes_.columns) && packed_.Allocate(device_, sizes_.packed))
       return {};
     const PlacedBytes bytes = sizes_.total;
-    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device + sizes_.buffers(),
-                                    " bytes of memory on ", device_.name(),
-                                    bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
+    return ResourceExhausted(StrCat("synthetic weights take ", bytes.device + sizes_.buffers(), " bytes of memory on ",
+                                    device_.name(), bytes.host > 0 ? StrCat(" and ", bytes.host, " of the host") : "",
                                     "; use fewer layers (--layers)"));
   }
 
@@ -309,7 +312,8 @@ class SyntheticMaker {
   // Into the arena: of what goes to the host by way of packed_.
   QuantTensor Pack(const QuantTensor& m, bool on_host) {
     const int64_t code_bytes = PackedCodeBytes(m), scale_bytes = PackedScaleBytes(m);
-    const PackWeightArgs to{.w = m, .codes = arena_->Take(code_bytes, on_host),
+    const PackWeightArgs to{.w = m,
+                            .codes = arena_->Take(code_bytes, on_host),
                             .block_scale = scale_bytes > 0 ? arena_->Take(scale_bytes, on_host) : nullptr};
     PackWeightArgs args = to;
     if (on_host) {
@@ -358,9 +362,9 @@ SyntheticBytes SyntheticWeightBytes(DeviceKind device, const Config& config, con
 
 std::vector<int64_t> SyntheticExpertBytes(DeviceKind device, const Config& config, const SyntheticModel& model,
                                           bool tight, const Sharding& sharding) {
-  std::vector<int64_t> bytes =
-      BytesOfExperts(ShardShapes(SyntheticShapes(config, model), sharding),
-                     [&](const QuantTensor& m) { return MadeBytes(device, m, /*keep_rows=*/false, tight); });
+  std::vector<int64_t> bytes = BytesOfExperts(
+      ShardShapes(SyntheticShapes(config, model), sharding),
+      [&](const QuantTensor& m) { return MadeBytes(device, m, /*keep_rows=*/false, tight); });
   for (int64_t& of_layer : bytes) of_layer *= sharding.num_slices();
   return bytes;
 }

@@ -58,7 +58,8 @@ Item MatrixItem(const std::string& name, const QuantTensor& m) {
   const std::string base = name.substr(0, name.rfind(".weight"));
   item.codes = {name, f.codes, {m.rows, f.packed() ? m.cols / 2 : m.cols}};
   if (f.quantised()) {
-    item.block_scale = {StrCat(base, f.scale_name), f.grid() ? m.scale_dtype : f.scale,
+    item.block_scale = {StrCat(base, f.scale_name),
+                        f.grid() ? m.scale_dtype : f.scale,
                         {CeilDiv(m.rows, f.block_rows), CeilDiv(m.cols, f.block_cols)}};
   }
   if (f.global_scale) item.global_scale = {base + ".weight_scale_2", DType::kF32, {}};
@@ -184,9 +185,11 @@ std::string ConfigJson(const Config& c, const SyntheticModel& model) {
             {"eos_token_id", c.eos_token_ids.front()},
             {"tie_word_embeddings", false},
             {"torch_dtype", "bfloat16"}};
-  j["synthetic"] = {{"shape", model.shape}, {"fp8_dense", model.fp8_dense},
+  j["synthetic"] = {{"shape", model.shape},
+                    {"fp8_dense", model.fp8_dense},
                     {"experts", static_cast<int>(model.experts)},
-                    {"skewed_routing", model.skewed_routing}, {"seed", model.seed}};
+                    {"skewed_routing", model.skewed_routing},
+                    {"seed", model.seed}};
   return j.dump(2) + "\n";
 }
 
@@ -219,8 +222,11 @@ class Filler {
     }
     uint8_t* scales = codes + item.codes.num_bytes();
     const bool direct = device_.kind() == DeviceKind::kCpu;
-    FillWeightArgs args{.w = item.matrix, .codes = direct ? codes : buffer_.data(), .block_scale = nullptr,
-                        .seed = item.seed, .std = item.std};
+    FillWeightArgs args{.w = item.matrix,
+                        .codes = direct ? codes : buffer_.data(),
+                        .block_scale = nullptr,
+                        .seed = item.seed,
+                        .std = item.std};
     if (item.scale_bytes() > 0)
       args.block_scale = direct ? scales : buffer_.data() + AlignedBytes(item.codes.num_bytes());
     args.w.codes = args.codes;
@@ -256,7 +262,7 @@ class Filler {
 }  // namespace
 
 Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
-                           const std::function<bool(int64_t, int64_t)>& progress, const SyntheticDiskOptions& options) {
+                      const std::function<bool(int64_t, int64_t)>& progress, const SyntheticDiskOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const Config config, SyntheticConfig(model));
   const std::vector<Shard> shards = PlanShards(config, model, options.shard_bytes);
   int64_t total = 0, on_disk = 0;

@@ -21,7 +21,7 @@ struct SyntheticDiskOptions {
   int64_t shard_bytes = 5'000'000'000;
 };
 Status WriteSynthetic(Device& device, ThreadPool& pool, const SyntheticModel& model, const std::string& dir,
-                           const std::function<bool(int64_t done, int64_t total)>& progress,
-                           const SyntheticDiskOptions& options = {});
+                      const std::function<bool(int64_t done, int64_t total)>& progress,
+                      const SyntheticDiskOptions& options = {});
 
 }  // namespace dsv4::deepseek_v4

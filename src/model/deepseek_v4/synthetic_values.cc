@@ -22,14 +22,18 @@ uint8_t* Somewhere() {
 WeightFormat FormatOf(WeightKind kind, const SyntheticModel& model) {
   const bool fp8_dense = model.fp8_dense;
   switch (kind) {
-    case WeightKind::kMix: return WeightFormat::kF32;
-    case WeightKind::kDense: return fp8_dense ? WeightFormat::kFp8Block : WeightFormat::kNvfp4;
-    case WeightKind::kCompressor: return fp8_dense ? WeightFormat::kBf16 : WeightFormat::kNvfp4;
+    case WeightKind::kMix:
+      return WeightFormat::kF32;
+    case WeightKind::kDense:
+      return fp8_dense ? WeightFormat::kFp8Block : WeightFormat::kNvfp4;
+    case WeightKind::kCompressor:
+      return fp8_dense ? WeightFormat::kBf16 : WeightFormat::kNvfp4;
     case WeightKind::kExpert:
       return model.experts == SyntheticExperts::kMxfp4       ? WeightFormat::kMxfp4Tight
              : model.experts == SyntheticExperts::kNvfp4Cast ? WeightFormat::kNvfp4Tight
                                                              : WeightFormat::kNvfp4;
-    default: return WeightFormat::kBf16;
+    default:
+      return WeightFormat::kBf16;
   }
 }
 

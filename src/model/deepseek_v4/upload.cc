@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kBatchBytes = int64_t{64} << 20;
 constexpr int64_t kBatches = 4;      // two are being read, one copied and packed, one is free for the next
-constexpr int64_t kSliceRows = 128;               // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
+constexpr int64_t kSliceRows = 128;  // slices of a matrix begin at multiples: FP8's scales, 16-row tiles
 
 bool KeepsRows(const QuantTensor& m, bool keep_rows) { return keep_rows || m.format == WeightFormat::kF32; }
 
@@ -204,8 +204,7 @@ class Uploader {
     }
     const int64_t row_tiles = (first - part.first_row) / kTileRows16;
     args.codes = part.codes + row_tiles * CeilDiv(part.w.cols, kTileCols64) * TileBytes(part.w.format);
-    if (part.scales != nullptr)
-      args.block_scale = part.scales + row_tiles * CeilDiv(part.w.cols, kFp8BlockSize) * 4;
+    if (part.scales != nullptr) args.block_scale = part.scales + row_tiles * CeilDiv(part.w.cols, kFp8BlockSize) * 4;
     Packing p{part.rank, args, nullptr, nullptr};
     if (on_host) {
       p.codes = std::exchange(p.args.codes, ranks_[part.rank].packed.data());
@@ -421,8 +420,8 @@ PlacedBytes UploadedBytes(const Weights& weights, const ExpertPlacement& placeme
       weights,
       [&](const WeightRef& ref, const QuantTensor& m) {
         if (placement.OnDisk(ref)) return;
-        (placement.OnHost(ref) ? bytes.host : bytes.device) +=
-            TimesInRank(ref, num_slices) * UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
+        (placement.OnHost(ref) ? bytes.host : bytes.device) += TimesInRank(ref, num_slices) *
+                                                               UploadedMatrixBytes(m, KeepsRows(ref.row->kind));
       },
       [&](const WeightRef& ref, const Tensor& t) {
         if (t) bytes.device += TimesInRank(ref, num_slices) * AlignedBytes(t.num_bytes());
@@ -489,8 +488,8 @@ Result<std::vector<Weights>> UploadRanks(std::span<Device* const> devices, Threa
 }
 
 Result<Weights> UploadWeights(Device& device, ThreadPool& pool, const Weights& host, const ExpertPlacement& placement,
-                              const TensorSource* source,
-                              const std::function<bool(int64_t, int64_t)>& progress, LoadTimes* times) {
+                              const TensorSource* source, const std::function<bool(int64_t, int64_t)>& progress,
+                              LoadTimes* times) {
   Device* const one = &device;
   DSV4_ASSIGN_OR_RETURN(std::vector<Weights> ranks,
                         UploadRanks({&one, 1}, pool, host, placement, source, progress, times, /*fixed_cuts=*/0));

@@ -15,11 +15,11 @@
 namespace dsv4::deepseek_v4 {
 
 struct LayerWeights {
-  HcWeights hc_attn;        // mixes around the attention
-  Tensor attn_norm;         // f32 [D]
+  HcWeights hc_attn;  // mixes around the attention
+  Tensor attn_norm;   // f32 [D]
   AttentionWeights attn;
-  HcWeights hc_ffn;         // mixes around the experts
-  Tensor ffn_norm;          // f32 [D]
+  HcWeights hc_ffn;  // mixes around the experts
+  Tensor ffn_norm;   // f32 [D]
   MoeWeights moe;
 };
 
@@ -32,18 +32,18 @@ struct DraftWeights {
   QuantTensor main_proj;    // [D, targets * D]        DSpark
   Tensor main_norm;         // f32 [D]                 DSpark
   HcHeadWeights hc_head;
-  Tensor norm;              // f32 [D]
-  QuantTensor markov_in;    // [V, rank] bf16 | f32    DSpark, official: markov_w1
-  QuantTensor markov_out;   // [V, rank]               DSpark, official: markov_w2
-  QuantTensor confidence;   // [1, D + rank]           DSpark
+  Tensor norm;             // f32 [D]
+  QuantTensor markov_in;   // [V, rank] bf16 | f32    DSpark, official: markov_w1
+  QuantTensor markov_out;  // [V, rank]               DSpark, official: markov_w2
+  QuantTensor confidence;  // [1, D + rank]           DSpark
 };
 
 struct Weights {
-  QuantTensor embed;        // [V, D] bf16 | f32
+  QuantTensor embed;                 // [V, D] bf16 | f32
   std::vector<LayerWeights> layers;  // the model's, then the stages of its draft module
   HcHeadWeights hc_head;
-  Tensor norm;              // f32 [D]
-  QuantTensor head;         // [V, D], any format
+  Tensor norm;                  // f32 [D]
+  QuantTensor head;             // [V, D], any format
   Tensor plain_frequencies;     // f32 [Dr/2]: RoPE of layers of ratio 0
   Tensor compress_frequencies;  // f32 [Dr/2]: RoPE of the others
   int64_t draft_stages = 0;

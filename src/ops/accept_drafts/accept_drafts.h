@@ -16,8 +16,8 @@
 namespace dsv4 {
 
 struct AcceptDraftsArgs {
-  int64_t rows_each = 0;              // R
-  Tensor sampled;                     // i32 [S R] or more, as its rows are
+  int64_t rows_each = 0;  // R
+  Tensor sampled;         // i32 [S R] or more, as its rows are
   // Of the step, in place; rows behind S R are idle.
   Tensor tokens, positions;           // i32, i64 [S R] or more
   SequenceView* sequences = nullptr;  // [S]

@@ -11,9 +11,16 @@ namespace dsv4 {
 // AcceptDraftsArgs as pointers.
 struct AcceptPointers {
   explicit AcceptPointers(const AcceptDraftsArgs& a)
-      : rows_each(a.rows_each), sampled(a.sampled.i32()), tokens(a.tokens.i32()), positions(a.positions.i64()),
-        sequences(a.sequences), rows(a.rows), draft_tokens(a.draft_tokens.i32()),
-        draft_positions(a.draft_positions.i64()), draft_sequences(a.draft_sequences), draft_rows(a.draft_rows),
+      : rows_each(a.rows_each),
+        sampled(a.sampled.i32()),
+        tokens(a.tokens.i32()),
+        positions(a.positions.i64()),
+        sequences(a.sequences),
+        rows(a.rows),
+        draft_tokens(a.draft_tokens.i32()),
+        draft_positions(a.draft_positions.i64()),
+        draft_sequences(a.draft_sequences),
+        draft_rows(a.draft_rows),
         results(a.results.i32()) {}
 
   int64_t rows_each;

@@ -22,8 +22,6 @@ void Advance(const ExecContext& ctx, const AdvanceArgs& a) {
   RunOp("advance", kAdvanceCandidates, ctx, a);
 }
 
-OpImplementations DescribeAdvance(const ExecContext& ctx) {
-  return DescribeOp("advance", kAdvanceCandidates, ctx);
-}
+OpImplementations DescribeAdvance(const ExecContext& ctx) { return DescribeOp("advance", kAdvanceCandidates, ctx); }
 
 }  // namespace dsv4

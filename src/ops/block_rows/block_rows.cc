@@ -10,8 +10,7 @@ void BlockRowsCuda(const ExecContext& ctx, const BlockRowsArgs& a);
 namespace {
 
 constexpr Candidate<BlockRowsArgs> kBlockRowsCandidates[] = {
-    DSV4_CUDA_ROW(BlockRowsCuda, "BlockRowsKernel")
-    {"ref", SupportsCpu, BlockRowsRef},
+    DSV4_CUDA_ROW(BlockRowsCuda, "BlockRowsKernel"){"ref", SupportsCpu, BlockRowsRef},
 };
 
 }  // namespace

@@ -19,10 +19,10 @@ struct BlockRowsArgs {
   const SequenceView* sequences = nullptr;  // [S], one row each: sequence s has row s
   int64_t block = 0;                        // B
   int32_t filler = 0;
-  Tensor tokens;                            // i32 [S*B], out
-  Tensor positions, last;                   // i64 [S*B], out
-  Tensor sequence_of, by_place;             // i32 [S*B], out
-  SequenceView* blocks = nullptr;           // [S], out
+  Tensor tokens;                   // i32 [S*B], out
+  Tensor positions, last;          // i64 [S*B], out
+  Tensor sequence_of, by_place;    // i32 [S*B], out
+  SequenceView* blocks = nullptr;  // [S], out
 };
 void BlockRows(const ExecContext& ctx, const BlockRowsArgs& args);
 OpImplementations DescribeBlockRows(const ExecContext& ctx);

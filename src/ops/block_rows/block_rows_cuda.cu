@@ -40,11 +40,15 @@ __global__ void __launch_bounds__(kBlockRowsThreads)
 void BlockRowsCuda(const ExecContext& ctx, const BlockRowsArgs& a) {
   const int64_t s = a.step_tokens.dim(0);
   if (s == 0) return;
-  const BlockArrays out{.tokens = a.tokens.i32(), .positions = a.positions.i64(), .last = a.last.i64(),
-                        .sequence_of = a.sequence_of.i32(), .by_place = a.by_place.i32(), .blocks = a.blocks};
+  const BlockArrays out{.tokens = a.tokens.i32(),
+                        .positions = a.positions.i64(),
+                        .last = a.last.i64(),
+                        .sequence_of = a.sequence_of.i32(),
+                        .by_place = a.by_place.i32(),
+                        .blocks = a.blocks};
   Launch(ctx, BlockRowsKernel, dim3(static_cast<unsigned>(CeilDiv(s * a.block, kBlockRowsThreads))),
-         dim3(kBlockRowsThreads), 0, a.step_tokens.i32(), a.step_positions.i64(), a.sequences, out, s,
-         a.block, a.filler);
+         dim3(kBlockRowsThreads), 0, a.step_tokens.i32(), a.step_positions.i64(), a.sequences, out, s, a.block,
+         a.filler);
 }
 
 }  // namespace dsv4

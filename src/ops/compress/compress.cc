@@ -13,8 +13,7 @@ namespace {
 
 constexpr Candidate<CompressArgs> kCompressCandidates[] = {
     DSV4_CUDA_ROW(CompressCuda, "CompressStepKernel, CompressEmitKernel, CompressKeepKernel")
-    DSV4_CPU_ROWS(CompressCpu)
-    {"ref", SupportsCpu, CompressRef},
+        DSV4_CPU_ROWS(CompressCpu){"ref", SupportsCpu, CompressRef},
 };
 
 }  // namespace

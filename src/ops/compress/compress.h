@@ -19,10 +19,10 @@ namespace dsv4 {
 inline constexpr int64_t kMaxRopeDimOnGpu = 512;
 
 struct CompressArgs {
-  Tensor values;       // f32 [T, coff*d]: kv_proj of the step's tokens
-  Tensor gates;        // f32 [T, coff*d]: gate_proj; the slot bias is added in place
-  Tensor slot_bias;    // f32 [m, coff*d]
-  Tensor norm;         // f32 [d]
+  Tensor values;     // f32 [T, coff*d]: kv_proj of the step's tokens
+  Tensor gates;      // f32 [T, coff*d]: gate_proj; the slot bias is added in place
+  Tensor slot_bias;  // f32 [m, coff*d]
+  Tensor norm;       // f32 [d]
   float norm_eps = 0;
   Tensor frequencies;  // f32 [Dr/2] of the layer
   bool hadamard = false;

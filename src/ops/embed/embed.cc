@@ -10,8 +10,7 @@ void EmbedCuda(const ExecContext& ctx, const EmbedArgs& a);
 namespace {
 
 constexpr Candidate<EmbedArgs> kEmbedCandidates[] = {
-    DSV4_CUDA_ROW(EmbedCuda, "EmbedKernel")
-    {"ref", SupportsCpu, EmbedRef},
+    DSV4_CUDA_ROW(EmbedCuda, "EmbedKernel"){"ref", SupportsCpu, EmbedRef},
 };
 
 }  // namespace

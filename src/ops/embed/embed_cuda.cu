@@ -18,8 +18,7 @@ __device__ __forceinline__ float AsFloat(__nv_bfloat16 x) { return __bfloat162fl
 // A token outside the table (the sampler's -1 for damaged logits) gives NaN, which later ops carry on.
 template <typename Weight>
 __global__ void __launch_bounds__(kEmbedThreads)
-    EmbedKernel(const int32_t* tokens, const Weight* table, float* streams, int64_t v, int64_t num_streams,
-                int64_t d) {
+    EmbedKernel(const int32_t* tokens, const Weight* table, float* streams, int64_t v, int64_t num_streams, int64_t d) {
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kEmbedThreads + threadIdx.x;

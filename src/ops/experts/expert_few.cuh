@@ -433,8 +433,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
 #pragma unroll
-      for (int q = 0; q < 4; ++q)
-        sum[s][0][q] += __shfl_xor_sync(0xFFFFFFFFu, sum[s][0][q], 2);  // the planes
+      for (int q = 0; q < 4; ++q) sum[s][0][q] += __shfl_xor_sync(0xFFFFFFFFu, sum[s][0][q], 2);  // the planes
     }
     add_up();
 #pragma unroll

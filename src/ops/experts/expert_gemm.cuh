@@ -52,8 +52,7 @@ struct OneRow {
         const int at = first + 4 * (u * G::kThreads + static_cast<int>(threadIdx.x));
         const float4 v = first == 0 ? part[u] : LoadRowPart(a.x, at, a.k);
         const Bf16Pairs low = SplitPairs(v.x, v.y), high = SplitPairs(v.z, v.w);
-        if (at < padded)
-          to[at / 4] = make_uint2(low.hi, high.hi), to[(padded + at) / 4] = make_uint2(low.lo, high.lo);
+        if (at < padded) to[at / 4] = make_uint2(low.hi, high.hi), to[(padded + at) / 4] = make_uint2(low.lo, high.lo);
       }
     }
     __syncthreads();
@@ -110,11 +109,10 @@ struct RingPlace {
 // Tiles first .. first + kStep of a stage of the ring, which has those of K from stage_k on, times kBlocks blocks of
 // columns. With the first ones the stage is waited for. F: the tiles' format, G::F or the one beside it.
 template <class G, WeightFormat F, int kBlocks>
-__device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& e, const RingPlace& place,
-                                             int first, int stage_k, const uint8_t* const (&column)[kBlocks],
+__device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& e, const RingPlace& place, int first,
+                                             int stage_k, const uint8_t* const (&column)[kBlocks],
                                              const int64_t (&plane_step)[G::kMaxBlocks],
-                                             const TileScales<F> (&scales)[2],
-                                             float (&sum)[2][G::kMaxBlocks][4]) {
+                                             const TileScales<F> (&scales)[2], float (&sum)[2][G::kMaxBlocks][4]) {
   using R = typename G::R;
   constexpr int kTileBytes = static_cast<int>(TileBytes(F));
   const uint32_t codes = team.ring + place.stage * R::kStageBytes + 16 * team.lane,
@@ -125,8 +123,7 @@ __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& 
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-      for (int p = 0; p < G::kTerms; ++p)
-        columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
+      for (int p = 0; p < G::kTerms; ++p) columns[j][b][p] = LoadColumns(column[b] + p * plane_step[b] + j * 128);
     }
   };
   // One block: the columns of all tiles are on their way before the wait.
@@ -157,8 +154,7 @@ __device__ __forceinline__ void MultiplyStep(const Team<G>& team, const Extent& 
 template <class G, WeightFormat F, int kBlocks>
 __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e, Requests<G>& requests,
                                             RingPlace& place, const ChunkInputs<G>& in,
-                                            const TileScales<F> (&scales)[2],
-                                            float (&sum)[2][G::kMaxBlocks][4]) {
+                                            const TileScales<F> (&scales)[2], float (&sum)[2][G::kMaxBlocks][4]) {
   using R = typename G::R;
   const uint8_t* column[kBlocks];
 #pragma unroll
@@ -181,8 +177,7 @@ __device__ __forceinline__ void MultiplyRow(const Team<G>& team, const Extent& e
 template <class G, WeightFormat F>
 __device__ __forceinline__ void MultiplyRow(bool wide, const Team<G>& team, const Extent& e, Requests<G>& requests,
                                             RingPlace& place, const ChunkInputs<G>& in,
-                                            const TileScales<F> (&scales)[2],
-                                            float (&sum)[2][G::kMaxBlocks][4]) {
+                                            const TileScales<F> (&scales)[2], float (&sum)[2][G::kMaxBlocks][4]) {
   if (wide) {
     MultiplyRow<G, F, G::kMaxBlocks>(team, e, requests, place, in, scales, sum);
   } else {
@@ -193,8 +188,8 @@ __device__ __forceinline__ void MultiplyRow(bool wide, const Team<G>& team, cons
 // Row pair `row_pair` of the chunk: the warp's sums, to shared memory.
 template <class G>
 __device__ __forceinline__ void MultiplyItem(const GemmArgs& a, const Team<G>& team, const Extent& e,
-                                             Requests<G>& requests, RingPlace& place,
-                                             const ChunkInputs<G>& in, int row_pair, TeamSums<G>& sums) {
+                                             Requests<G>& requests, RingPlace& place, const ChunkInputs<G>& in,
+                                             int row_pair, TeamSums<G>& sums) {
   float sum[2][G::kMaxBlocks][4] = {};  // stream, block of columns
   TileScales<G::F> scales[2];
   if constexpr (HasScalesBeside(G::F)) {

@@ -29,7 +29,7 @@ struct GemmArgs {
   // The chunks: of one token (`experts` [A], chunk i is slot i), or made by PlanKernel.
   const int32_t* experts;
   int num_slots;
-  int always = -1;  // of one token: the expert of slot 0, if that is known beforehand
+  int always = -1;      // of one token: the expert of slot 0, if that is known beforehand
   const int32_t* plan;  // number of chunks, their cost together, 1 where costs differ
   bool by_token;        // ChunkCost
   const Chunk* chunks;
@@ -47,7 +47,7 @@ struct GemmArgs {
   int64_t hidden_plane_elements;
   float* hidden;
   // Down.
-  float* outputs;  // [pairs, n]
+  float* outputs;   // [pairs, n]
   uint64_t policy;  // of L2 for the weights
 };
 

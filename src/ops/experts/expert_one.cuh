@@ -27,8 +27,8 @@ struct OneList {
 };
 
 inline bool OneTokenFits(const GemmArgs& a, bool up, int64_t items, int blocks) {
-  if (a.experts == nullptr || a.num_slots > 32 || a.k % (kWarps * 128) != 0 ||
-      a.k > kWarps * kOneMaxTiles * 64 || a.n % 64 != 0)
+  if (a.experts == nullptr || a.num_slots > 32 || a.k % (kWarps * 128) != 0 || a.k > kWarps * kOneMaxTiles * 64 ||
+      a.n % 64 != 0)
     return false;
   if (CeilDiv(items, blocks) > 2 * kOneItems) return false;
   return !up || (a.x != nullptr && a.hidden == nullptr && reinterpret_cast<uintptr_t>(a.x) % 16 == 0);
@@ -118,7 +118,11 @@ template <WeightFormat F, bool kWhole>
 class OneRequests {
  public:
   __device__ __forceinline__ OneRequests(const OneItems& items, uint32_t ring, uint32_t ring_full)
-      : ring_(ring), full_(ring_full), place_(items.item), known_(items.known), items_(items.count),
+      : ring_(ring),
+        full_(ring_full),
+        place_(items.item),
+        known_(items.known),
+        items_(items.count),
         bytes_(BytesOfTile<F>(false)) {}
 
   // The next stage, if any. `tiles`: of the warp's part of a row of tiles.
@@ -208,8 +212,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
   // Of a warp: tiles of K, bytes of one of x's planes.
   const int tiles = a.k / (64 * kWarps), plane = tiles * 128;
   const int warp_of_block = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32,
-            g = lane / 4, t = lane % 4;
+  const int team = warp_of_block / kWarps, warp = warp_of_block % kWarps, lane = threadIdx.x % 32, g = lane / 4,
+            t = lane % 4;
   OneMatrices<F> matrices;
   if (!up) matrices.LookUp(a, up, tiles, lane);  // down may ask for them at once (ExpertGemmKernel)
 
@@ -289,11 +293,10 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertOneKernel(const Gem
         for (int first = 0; first < OneRing::kTiles; first += 2) {
           if (!kWhole && first > 0 && tile + first == tiles) break;
           constexpr int kTileBytes = static_cast<int>(TileBytes(T));
-          MultiplyTwoTiles<T, OneRing::kStreamBytes>(
-              columns_at + first * 128, columns_at + first * 128 + 16, codes + first * kTileBytes,
-              scales + first * kTileBytes, sum, [&] {
-                if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
-              });
+          MultiplyTwoTiles<T, OneRing::kStreamBytes>(columns_at + first * 128, columns_at + first * 128 + 16,
+                                                     codes + first * kTileBytes, scales + first * kTileBytes, sum, [&] {
+                                                       if (first == 0) BarrierWait(ring_full + 8 * stage, parity);
+                                                     });
         }
         __syncwarp();
         request();

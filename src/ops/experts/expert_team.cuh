@@ -10,26 +10,24 @@
 namespace dsv4::experts {
 
 inline constexpr int kWarps = 8, kTeamThreads = kWarps * 32;  // of a team
-inline constexpr int kColumnStride = 20;  // floats between columns of partial sums: no bank conflicts
-inline constexpr int kPartial = 2 * 8 * kColumnStride;        // one warp's sums: two row tiles, eight columns
+inline constexpr int kColumnStride = 20;                // floats between columns of partial sums: no bank conflicts
+inline constexpr int kPartial = 2 * 8 * kColumnStride;  // one warp's sums: two row tiles, eight columns
 inline constexpr int kPartialFloats = 2 * kWarps * kPartial;  // two sets, used in turn
 
 // Of the largest tiles; smaller ones lie in it side by side, too.
 template <WeightFormat F>
 struct Ring {
   static constexpr int kTileBytes = static_cast<int>(TileBytes(FormatBeside(F)));
-  static constexpr int kStep = kTileBytes <= 576 ? 2 : 1;  // tiles in registers at a time
-  static constexpr int kTiles = kTileBytes <= 576    ? 4
-                                : kTileBytes == 1024 ? 2
-                                                     : 1;  // of each stream in a stage
+  static constexpr int kStep = kTileBytes <= 576 ? 2 : 1;                            // tiles in registers at a time
+  static constexpr int kTiles = kTileBytes <= 576 ? 4 : kTileBytes == 1024 ? 2 : 1;  // of each stream in a stage
   static constexpr int kStages = 2;
   static constexpr int kStreamBytes = kTiles * kTileBytes;
   static constexpr int kStageBytes = 2 * kStreamBytes;
   static constexpr int kBytes = kWarps * kStages * kStageBytes;
 
   // By one lane: `bytes` of each stream into the stage at `to`, which are then there at barrier `full`.
-  static __device__ __forceinline__ void Copy(uint32_t to, uint32_t full, const uint8_t* from0,
-                                              const uint8_t* from1, uint32_t bytes, uint64_t policy) {
+  static __device__ __forceinline__ void Copy(uint32_t to, uint32_t full, const uint8_t* from0, const uint8_t* from1,
+                                              uint32_t bytes, uint64_t policy) {
     BarrierExpect(full, 2 * bytes);
     BulkLoad(to, from0, bytes, full, policy);
     BulkLoad(to + kStreamBytes, from1, bytes, full, policy);
@@ -82,8 +80,7 @@ struct Team {
     if (lane == 0) {
       for (int s = 0; s < R::kStages; ++s) BarrierInit(ring_full + 8 * s, 1);
       if (warp == 0) {  // every thread that stores sums, every lane that reads them
-        for (int s = 0; s < 2; ++s)
-          BarrierInit(sums_full + 8 * s, kTeamThreads), BarrierInit(sums_free + 8 * s, 32);
+        for (int s = 0; s < 2; ++s) BarrierInit(sums_full + 8 * s, kTeamThreads), BarrierInit(sums_free + 8 * s, 32);
       }
       BarrierInitFence();
       FenceAsyncShared();
@@ -113,16 +110,11 @@ __device__ __forceinline__ WorkList CutEqually(const GemmArgs& a, const Extent& 
   const unsigned of_block = each + (blockIdx.x < more ? 1 : 0),
                  before = G::kTeams == 2 && team == 1 ? (of_block + 1) / 2 : 0;
   const unsigned begin = each * blockIdx.x + min(blockIdx.x, more);
-  work.num_items = static_cast<int>(G::kTeams == 1 ? of_block
-                                    : team == 0    ? (of_block + 1) / 2
-                                                   : of_block / 2);
+  work.num_items = static_cast<int>(G::kTeams == 1 ? of_block : team == 0 ? (of_block + 1) / 2 : of_block / 2);
   const unsigned row_count = static_cast<unsigned>(e.rows);
-  const auto at = [&](unsigned i) {
-    return Cursor{static_cast<int>(i / row_count), static_cast<int>(i % row_count)};
-  };
+  const auto at = [&](unsigned i) { return Cursor{static_cast<int>(i / row_count), static_cast<int>(i % row_count)}; };
   if (G::kKnows && a.always >= 0 && each >= (row_count + gridDim.x - 1) / gridDim.x) {
-    const unsigned first = row_count * blockIdx.x / gridDim.x,
-                   known = row_count * (blockIdx.x + 1) / gridDim.x - first;
+    const unsigned first = row_count * blockIdx.x / gridDim.x, known = row_count * (blockIdx.x + 1) / gridDim.x - first;
     work.known_items = static_cast<int>(known) - static_cast<int>(before);
     work.rest = at(row_count + begin - first);
     work.item = work.known_items > 0 ? Cursor{0, static_cast<int>(first + before)}
@@ -138,12 +130,11 @@ template <class G>
 __device__ __forceinline__ WorkList CutByCost(const GemmArgs& a, const Extent& e, int lane) {
   WorkList work = {};
   const unsigned parts = gridDim.x, part = blockIdx.x;
-  const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(e.rows),
-                 each = total / parts, more = total % parts;
+  const unsigned total = static_cast<unsigned>(a.plan[1]) * static_cast<unsigned>(e.rows), each = total / parts,
+                 more = total % parts;
   const unsigned begin = each * part + min(part, more), end = begin + each + (part < more ? 1 : 0);
   work.item = Locate<G::kPlanes>(a, e.num_chunks, e.rows, begin, lane);
-  const Cursor last = end == total ? Cursor{e.num_chunks, 0}
-                                   : Locate<G::kPlanes>(a, e.num_chunks, e.rows, end, lane);
+  const Cursor last = end == total ? Cursor{e.num_chunks, 0} : Locate<G::kPlanes>(a, e.num_chunks, e.rows, end, lane);
   work.num_items = (last.chunk - work.item.chunk) * e.rows + last.row - work.item.row;
   return work;
 }

@@ -21,8 +21,7 @@ namespace {
 
 constexpr Candidate<ExpertsArgs> kExpertsCandidates[] = {
     DSV4_CUDA_ROW(ExpertsCuda, "ExpertOneKernel, ExpertFewKernel, ExpertGemmKernel, ExpertsKernel")
-    DSV4_CPU_PRODUCT_ROWS(ExpertsCpu)
-    {"ref", SupportsCpu, ExpertsRef},
+        DSV4_CPU_PRODUCT_ROWS(ExpertsCpu){"ref", SupportsCpu, ExpertsRef},
 };
 
 }  // namespace

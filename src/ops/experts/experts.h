@@ -44,9 +44,9 @@ struct FetchedExperts {
 };
 
 struct ExpertsArgs {
-  Tensor x;          // f32 [T, D]
-  Tensor experts;    // i32 [T, A]
-  Tensor weights;    // f32 [T, A]
+  Tensor x;                                  // f32 [T, D]
+  Tensor experts;                            // i32 [T, A]
+  Tensor weights;                            // f32 [T, A]
   std::span<const ExpertMatrices> matrices;  // [E], in the device's memory
   // on a device: the host's copy of matrices[0]; there all experts have its shapes and formats (ExpertsTake)
   ExpertMatrices first;
@@ -89,10 +89,10 @@ bool ExpertsReadBlocks(const ExecContext& ctx, const ExpertMatrices& first, Acti
 
 // What a call's need of ExecContext::scratch follows from, beside the number of rows.
 struct ExpertsShape {
-  ExpertMatrices first;                    // as in ExpertsArgs
-  int64_t num_experts = 0, slots = 0;      // E, A
+  ExpertMatrices first;                // as in ExpertsArgs
+  int64_t num_experts = 0, slots = 0;  // E, A
   ActivationDtype activation = ActivationDtype::kNative;
-  bool with_shared = false;                // the shared expert is one of them: there is no `shared` to be added to
+  bool with_shared = false;  // the shared expert is one of them: there is no `shared` to be added to
 };
 ExpertsShape ShapeOf(const ExpertsArgs& args);
 // Bytes that a GPU's kernels take for so many rows at once.

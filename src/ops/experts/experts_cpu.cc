@@ -2,10 +2,10 @@
 
 #include "ops/grain.h"
 #include "ops/idle_row.h"
-#include "ops/linear/rows/input_rows.h"
+#include "ops/linear/amx/tile_rows.h"
 #include "ops/linear/integer/integer_rows.h"
 #include "ops/linear/linear.h"
-#include "ops/linear/amx/tile_rows.h"
+#include "ops/linear/rows/input_rows.h"
 #include "tensor/codec/activation.h"
 
 namespace dsv4::DSV4_ISA {
@@ -22,15 +22,15 @@ struct Scratch {
   std::vector<int64_t> first;  // [E + 1]
   std::vector<int64_t> pairs;  // [T*A] pair = token * A + slot, sorted by expert
   std::vector<Group> groups;
-  InputRows tokens[2][2];                  // [rounded][column order]: a row a token, where some expert wants it so
-  std::vector<const float*> rows[2][2];    // the same by pair, in the order of `pairs`
-  InputRows hidden[2];                     // [column order], by pair
+  InputRows tokens[2][2];                      // [rounded][column order]: a row a token, where some expert wants it so
+  std::vector<const float*> rows[2][2];        // the same by pair, in the order of `pairs`
+  InputRows hidden[2];                         // [column order], by pair
   IntegerRows integer_tokens, integer_hidden;  // the same as integers, for weights that want them
   std::vector<const CacheLine*> integer_rows;
 #ifdef DSV4_SIMD_AMX
   TilePanels tiles[2][2], hidden_tiles[2];  // the same for tile products, a panel a group
 #endif
-  std::vector<int64_t> place;              // [T*A] where a pair stands in `pairs`
+  std::vector<int64_t> place;               // [T*A] where a pair stands in `pairs`
   std::vector<float*> gate_rows, out_rows;  // in the order of `pairs`
   std::vector<int64_t> costs;               // running sum over groups
 };
@@ -74,15 +74,14 @@ template <typename Fn>
 void ForEachGroupTile(ThreadPool* pool, Scratch& s, int64_t tiles, int64_t products_per_tile, const Fn& fn) {
   s.costs.assign(1, 0);
   for (const Group& g : s.groups) s.costs.push_back(s.costs.back() + tiles * (g.end - g.begin + kDecodeCost));
-  ParallelFor(pool, s.costs.back(), GrainFor(products_per_tile),
-              [&](int64_t begin, int64_t end, int) {
-                for (size_t i = 0; i < s.groups.size(); ++i) {
-                  const int64_t unit = s.groups[i].end - s.groups[i].begin + kDecodeCost, at = s.costs[i];
-                  const int64_t first = CeilDiv(std::max<int64_t>(0, begin - at), unit);
-                  const int64_t last = std::min(tiles, CeilDiv(std::max<int64_t>(0, end - at), unit));
-                  if (first < last) fn(s.groups[i], first, last);
-                }
-              });
+  ParallelFor(pool, s.costs.back(), GrainFor(products_per_tile), [&](int64_t begin, int64_t end, int) {
+    for (size_t i = 0; i < s.groups.size(); ++i) {
+      const int64_t unit = s.groups[i].end - s.groups[i].begin + kDecodeCost, at = s.costs[i];
+      const int64_t first = CeilDiv(std::max<int64_t>(0, begin - at), unit);
+      const int64_t last = std::min(tiles, CeilDiv(std::max<int64_t>(0, end - at), unit));
+      if (first < last) fn(s.groups[i], first, last);
+    }
+  });
 }
 
 int OrderIndex(const QuantTensor& w) { return static_cast<int>(OrderOf(w.format)); }
@@ -119,8 +118,7 @@ void SwigluRow(float* gate, const float* up, int64_t n, float limit, float weigh
   };
   const int64_t whole = n / kLanes * kLanes, rest = n - whole;
   for (int64_t i = 0; i < whole; i += kLanes) Store(gate + i, step(Load(gate + i), Load(up + i)));
-  if (rest > 0)
-    StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
+  if (rest > 0) StorePartial(gate + whole, step(LoadPartial(gate + whole, rest), LoadPartial(up + whole, rest)), rest);
 }
 
 // Forms of inputs that the experts of a step want; as a rule all want the same.
@@ -184,8 +182,7 @@ class Call {
 
   void PlaceTokens() {
     if (wanted_.integers) {
-      s_.integer_tokens.Set(pool_, num_tokens_, 1, d_, a_.activation,
-                            [&](int64_t t) { return a_.x.f32() + t * d_; });
+      s_.integer_tokens.Set(pool_, num_tokens_, 1, d_, a_.activation, [&](int64_t t) { return a_.x.f32() + t * d_; });
       s_.integer_rows.resize(static_cast<size_t>(num_pairs_));
       for (int64_t i = 0; i < num_pairs_; ++i)
         s_.integer_rows[static_cast<size_t>(i)] = s_.integer_tokens.row(token_of(i));
@@ -196,8 +193,7 @@ class Call {
         if (wanted_.rows[rounded][order]) PlaceRows(rounded, order);
         if (wanted_.tiles[rounded][order]) PlaceTiles(rounded, order);
       }
-      if (wanted_hidden_.rows[0][order])
-        s_.hidden[order].Reserve(num_pairs_, 1, f_, static_cast<ColumnOrder>(order));
+      if (wanted_hidden_.rows[0][order]) s_.hidden[order].Reserve(num_pairs_, 1, f_, static_cast<ColumnOrder>(order));
     }
   }
   void PlaceRows(bool rounded, int order) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxExperts = static_cast<int>(kMaxExpertsOnGpu);
-constexpr int64_t kMaxDirectColumns = 8192;  // of a row in a block's shared memory
+constexpr int64_t kMaxDirectColumns = 8192;                   // of a row in a block's shared memory
 constexpr int64_t kCostByTokenFrom = 4, kCostByTokenTo = 24;  // tokens where that makes steps shorter
 // up to here weights are read once and need no place in L2; no sum depends on it
 constexpr int64_t kStreamedTokens = 64;
@@ -42,7 +42,7 @@ __device__ __forceinline__ int BlockScan(int x) {
 // result depends on it.
 template <int Planes>
 __device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
-                         int32_t* plan, Chunk* chunks, int32_t* pairs) {
+                          int32_t* plan, Chunk* chunks, int32_t* pairs) {
   __shared__ int count[kMaxExperts], next[kMaxExperts];
   const int e = threadIdx.x;
   count[e] = 0;
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 // Hidden rows [rows, stride 2F] -> planes.
 template <int Planes>
-__global__ void __launch_bounds__(256) HiddenKernel(const float* hidden, int f, ActivationDtype mode, uint16_t* planes,
-                                                    int64_t plane_elements) {
+__global__ void __launch_bounds__(256)
+    HiddenKernel(const float* hidden, int f, ActivationDtype mode, uint16_t* planes, int64_t plane_elements) {
   WaitForPrevious();
   AllowNext();
   PrepareRow<Planes, 256>(hidden + int64_t{blockIdx.x} * 2 * f, f, blockIdx.x, mode, planes, plane_elements);
@@ -208,13 +208,13 @@ struct Grouped {
   const ExecContext& ctx;
   const ExpertsArgs& a;
   int64_t t, d, slots, pairs, f, num_experts;
-  int planes;                    // BF16 numbers that an input is
-  bool up_packed, down_packed;   // in tiles; else float32 rows
+  int planes;                   // BF16 numbers that an input is
+  bool up_packed, down_packed;  // in tiles; else float32 rows
   bool round_x, round_hidden;
-  bool hidden_f32;               // between the launches: where it is rounded or multiplied in float32
-  bool direct;                   // one token without a plan
-  bool few;                      // a few tokens, whose plan the products' blocks make
-  bool wide, by_token;           // chunks of two blocks of columns; ChunkCost
+  bool hidden_f32;      // between the launches: where it is rounded or multiplied in float32
+  bool direct;          // one token without a plan
+  bool few;             // a few tokens, whose plan the products' blocks make
+  bool wide, by_token;  // chunks of two blocks of columns; ChunkCost
   int64_t chunk_tokens, max_chunks;
   GroupedScratch places;
   GemmArgs up, down;
@@ -227,8 +227,8 @@ struct Grouped {
 
 bool TakesFew(const Grouped& g) {
   const auto fits = [&](const QuantTensor& w, bool up) {
-    return InfoOf(w.format).packed() && (FewTokensFit<4>(up, w.cols, w.rows, g.t, g.slots) ||
-                                         FewTokensFit<2>(up, w.cols, w.rows, g.t, g.slots));
+    return InfoOf(w.format).packed() &&
+           (FewTokensFit<4>(up, w.cols, w.rows, g.t, g.slots) || FewTokensFit<2>(up, w.cols, w.rows, g.t, g.slots));
   };
   return g.t > 1 && g.t <= kFewTokens && g.pairs <= kFewPairs && g.planes == 2 && !g.round_x && !g.hidden_f32 &&
          reinterpret_cast<uintptr_t>(g.a.x.data) % 16 == 0 && fits(g.a.first.gate, true) && fits(g.a.first.down, false);
@@ -289,8 +289,8 @@ void MakePlan(Grouped& g) {
   int32_t* sorted = g.At<int32_t>(g.places.pairs);
   const int64_t x_elements = g.t * PaddedColumns(g.d);
   uint16_t* x_planes = g.At<uint16_t>(g.places.x_planes);
-  Launch(g.ctx, g.planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + g.t)),
-         dim3(kPlanThreads), 0, g.a.experts.i32(), static_cast<int>(g.pairs), static_cast<int>(g.num_experts),
+  Launch(g.ctx, g.planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + g.t)), dim3(kPlanThreads),
+         0, g.a.experts.i32(), static_cast<int>(g.pairs), static_cast<int>(g.num_experts),
          static_cast<int>(g.chunk_tokens), g.by_token, plan, chunks, sorted, g.a.x.f32(), static_cast<int>(g.d),
          g.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements, g.a.outputs.f32());
   for (GemmArgs* args : {&g.up, &g.down})

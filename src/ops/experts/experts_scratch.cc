@@ -65,26 +65,21 @@ SortedScratch SortedScratchOf(const ExecContext& ctx, const ExpertsShape& shape,
   s.pair = PlaceIn(&s.bytes, s.most_rows * 4);
   s.row = PlaceIn(&s.bytes, pairs * 4);
   s.weight = PlaceIn(&s.bytes, s.most_rows * 4);
-  const int64_t x_bytes = s.most_rows * numbers * RowBytes(d),
-                hidden_bytes = s.most_rows * numbers * RowBytes(f);
+  const int64_t x_bytes = s.most_rows * numbers * RowBytes(d), hidden_bytes = s.most_rows * numbers * RowBytes(f);
   if (!HoldsParts(pairs, shape.slots * d, d, x_bytes)) s.x = PlaceIn(&s.bytes, x_bytes);
-  if (!HoldsParts(pairs, shape.slots * 2 * f, 2 * f, hidden_bytes))
-    s.hidden = PlaceIn(&s.bytes, hidden_bytes);
+  if (!HoldsParts(pairs, shape.slots * 2 * f, 2 * f, hidden_bytes)) s.hidden = PlaceIn(&s.bytes, hidden_bytes);
   return s;
 }
 
 }  // namespace experts
 
 int64_t ExpertsScratchBytes(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows) {
-  const bool prompt = !shape.with_shared &&
-                      ExpertsRunAsPrompt(ctx, shape.first, shape.activation, shape.num_experts);
-  return prompt ? experts::SortedScratchOf(ctx, shape, rows).bytes
-                : experts::GroupedScratchOf(ctx, shape, rows).bytes;
+  const bool prompt = !shape.with_shared && ExpertsRunAsPrompt(ctx, shape.first, shape.activation, shape.num_experts);
+  return prompt ? experts::SortedScratchOf(ctx, shape, rows).bytes : experts::GroupedScratchOf(ctx, shape, rows).bytes;
 }
 
 int64_t ExpertsRowsAtOnce(const ExecContext& ctx, const ExpertsShape& shape, int64_t rows) {
-  const bool f32 = shape.first.gate.format == WeightFormat::kF32 ||
-                   shape.first.down.format == WeightFormat::kF32;
+  const bool f32 = shape.first.gate.format == WeightFormat::kF32 || shape.first.down.format == WeightFormat::kF32;
   const int64_t most = f32 ? experts::kMaxF32Pairs / shape.slots : kMaxTokensOnGpu;
   for (int64_t parts = std::max<int64_t>(CeilDiv(rows, most), 1); parts <= rows; ++parts) {
     const int64_t part = CeilDiv(rows, parts);

@@ -7,7 +7,7 @@
 namespace dsv4::experts {
 
 inline constexpr int64_t kSortedPairs = 1024;  // of a block that sorts
-inline constexpr int64_t kWidestTile = 256;  // tokens of a tile of ExpertsKernel, where an input is one number
+inline constexpr int64_t kWidestTile = 256;    // tokens of a tile of ExpertsKernel, where an input is one number
 // of F32UpKernel and F32DownKernel: the most blocks along a grid's second axis
 inline constexpr int64_t kMaxF32Pairs = 65535;
 inline constexpr int64_t kChunkBytes = 16, kTileEntryBytes = 12, kTotalsBytes = 32;  // of the kernels' structs

@@ -17,12 +17,12 @@ using namespace sm90;  // NOLINT: this file is sm90
 struct ExpertsParams {
   const ExpertMatrices* matrices;
   Sorted sorted;
-  const uint8_t* tokens;   // activations in sorted order
-  int row_blocks8;         // of all activation buffers
-  int slabs, scale_stride; // of K
+  const uint8_t* tokens;    // activations in sorted order
+  int row_blocks8;          // of all activation buffers
+  int slabs, scale_stride;  // of K
   int row_tiles, row_steps;
   int group, first_class, last_class;  // of the kernel's tiles
-  bool first;              // kernel of its product
+  bool first;                          // kernel of its product
   // Up
   uint8_t* hidden;
   float limit;
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kGemmThreads, BlocksOfSm(kFormat, kN, kParts))
 }
 
 // y[t] = shared[t] + the outputs of its slots in order.
-__global__ void __launch_bounds__(256) CombineKernel(const float* outputs, const float* shared, float* y, int picked,
-                                                     int d, bool aligned) {
+__global__ void __launch_bounds__(256)
+    CombineKernel(const float* outputs, const float* shared, float* y, int picked, int d, bool aligned) {
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x;
@@ -264,8 +264,8 @@ void SpreadTokens(const ExecContext& ctx, const ExpertsArgs& a, const Sorted& so
     return;
   }
   DSV4_CHECK(a.x.data != nullptr, "x is there as blocks only");
-  const dim3 grid(static_cast<unsigned>(
-      std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
+  const dim3 grid(
+      static_cast<unsigned>(std::min<int64_t>(CeilDiv(CeilDiv(tokens, 8) * d_slabs, 8), ctx.gpu.multiprocessors * 16)));
   Launch(ctx, IsHalf(a.first.gate.format) ? SpreadKernel<true> : SpreadKernel<false>, grid, dim3(256), 0, a.x.f32(),
          sorted, x, static_cast<int>(tokens), picked, static_cast<int>(d), static_cast<int>(d_slabs), parts,
          row_blocks8, d % 4 == 0 && Aligned16(a.x.data));

@@ -24,8 +24,7 @@ void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, 
 
 void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
               int64_t max_chunks) {
-  if (format == WeightFormat::kMxfp4Tight)
-    return LaunchFew<WeightFormat::kMxfp4Tight>(ctx, a, up, tokens, max_chunks);
+  if (format == WeightFormat::kMxfp4Tight) return LaunchFew<WeightFormat::kMxfp4Tight>(ctx, a, up, tokens, max_chunks);
   LaunchFew<WeightFormat::kNvfp4Tight>(ctx, a, up, tokens, max_chunks);
 }
 

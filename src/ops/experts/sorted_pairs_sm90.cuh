@@ -31,12 +31,12 @@ struct Totals {
 
 // Pairs in the order of their experts. An expert's rows begin at a multiple of 8; the rows between are no pair (-1).
 struct Sorted {
-  int* histogram;     // [sorting blocks, E]: pairs, then the first row of the block's pairs
-  Totals* totals;     // [groups of experts]
+  int* histogram;  // [sorting blocks, E]: pairs, then the first row of the block's pairs
+  Totals* totals;  // [groups of experts]
   ExpertTile* tiles;
-  int* pair;          // [rows]
-  int* row;           // [pairs]: of the pair
-  float* weight;      // [rows]: of the pair; 0 for none
+  int* pair;      // [rows]
+  int* row;       // [pairs]: of the pair
+  float* weight;  // [rows]: of the pair; 0 for none
 };
 
 __device__ __forceinline__ int ExpertOf(const int* experts, int pair, int num_experts) {
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-__global__ void __launch_bounds__(kSortThreads) ScatterKernel(const int* experts, const float* weights, Sorted s,
-                                                              int num_pairs, int num_experts) {
+__global__ void __launch_bounds__(kSortThreads)
+    ScatterKernel(const int* experts, const float* weights, Sorted s, int num_pairs, int num_experts) {
   extern __shared__ uint8_t memory[];
   uint8_t* count = memory;  // [32 warps][E]
   const int i = static_cast<int>(threadIdx.x), warp = i / 32, pair = static_cast<int>(blockIdx.x) * kSortThreads + i;

@@ -22,7 +22,7 @@ namespace {
 constexpr Candidate<FillWeightArgs> kFillWeightCandidates[] = {
     DSV4_CUDA_ROW(FillWeightCuda, "FillKernel")
 #ifdef DSV4_HAVE_AVX2
-    {"avx2", SupportsAvx2, avx2::FillWeightCpu},
+        {"avx2", SupportsAvx2, avx2::FillWeightCpu},
 #endif
     {"generic", SupportsCpu, generic::FillWeightCpu},
     {"ref", SupportsCpu, FillWeightRef},

@@ -30,7 +30,7 @@ constexpr float FillValue(uint64_t seed, uint64_t index) {
 }
 
 struct FillWeightArgs {
-  QuantTensor w;           // kRows; its bytes are written. NVFP4: global_scale is FillGlobalScale(std)
+  QuantTensor w;                   // kRows; its bytes are written. NVFP4: global_scale is FillGlobalScale(std)
   uint8_t* codes = nullptr;        // = w.codes
   uint8_t* block_scale = nullptr;  // = w.block_scale
   uint64_t seed = 0;

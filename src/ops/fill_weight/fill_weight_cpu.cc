@@ -151,8 +151,11 @@ struct Fill {
         break;
       }
       case WeightFormat::kMxfp4Tight:
-      case WeightFormat::kNvfp4Tight: Tight(index, out); break;
-      default: Plain(x, std::min(kRun, w.cols - k), out);
+      case WeightFormat::kNvfp4Tight:
+        Tight(index, out);
+        break;
+      default:
+        Plain(x, std::min(kRun, w.cols - k), out);
     }
   }
 

@@ -104,8 +104,17 @@ int CeilLog2Of(float x) {
 }  // namespace
 
 void FillWeightCuda(const ExecContext& ctx, const FillWeightArgs& a) {
-  const Fill f{a.codes, a.block_scale, a.w.format, a.w.scale_dtype, a.w.rows, a.w.cols, a.std, a.w.global_scale,
-               CeilLog2Of(a.std * kFillRange / 448.0f), a.w.exponent_base, a.seed};
+  const Fill f{a.codes,
+               a.block_scale,
+               a.w.format,
+               a.w.scale_dtype,
+               a.w.rows,
+               a.w.cols,
+               a.std,
+               a.w.global_scale,
+               CeilLog2Of(a.std * kFillRange / 448.0f),
+               a.w.exponent_base,
+               a.seed};
   const int64_t run = a.w.format == WeightFormat::kMxfp4 || IsTight(a.w.format) ? kMxfp4BlockSize : kRun;
   const int64_t runs_per_row = CeilDiv(a.w.cols, run);
   const int64_t blocks = CeilDiv(a.w.rows * runs_per_row, kFillWeightThreads);

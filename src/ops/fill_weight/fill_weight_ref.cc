@@ -80,9 +80,15 @@ void FillWeightRef(const ExecContext& ctx, const FillWeightArgs& a) {
         const float x = a.std * FillValue(a.seed, static_cast<uint64_t>(at));
         const uint16_t half = F32ToBf16(x);
         switch (w.format) {
-          case WeightFormat::kFp8Block: a.codes[at] = F32ToE4m3(x * Exp2Int(-fp8_exponent)); break;
-          case WeightFormat::kBf16: std::memcpy(a.codes + 2 * at, &half, 2); break;
-          default: std::memcpy(a.codes + 4 * at, &x, 4); break;
+          case WeightFormat::kFp8Block:
+            a.codes[at] = F32ToE4m3(x * Exp2Int(-fp8_exponent));
+            break;
+          case WeightFormat::kBf16:
+            std::memcpy(a.codes + 2 * at, &half, 2);
+            break;
+          default:
+            std::memcpy(a.codes + 4 * at, &x, 4);
+            break;
         }
       }
     }

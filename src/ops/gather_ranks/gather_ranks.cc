@@ -10,8 +10,7 @@ void GatherRanksCuda(const ExecContext& ctx, const GatherRanksArgs& a);
 namespace {
 
 constexpr Candidate<GatherRanksArgs> kGatherRanksCandidates[] = {
-    DSV4_CUDA_ROW(GatherRanksCuda, "ExchangeKernel, ArrivedKernel")
-    {"ref", SupportsCpu, GatherRanksRef},
+    DSV4_CUDA_ROW(GatherRanksCuda, "ExchangeKernel, ArrivedKernel"){"ref", SupportsCpu, GatherRanksRef},
 };
 
 }  // namespace

@@ -38,9 +38,12 @@ void GatherRanksCuda(const ExecContext& ctx, const GatherRanksArgs& a) {
         NoteCudaError(ctx, cudaGetLastError(), "copy of one rank's columns");
       }
       return;
-    case 2: return GatherPieces<2>(ctx, a);
-    case 4: return GatherPieces<4>(ctx, a);
-    default: return GatherPieces<8>(ctx, a);
+    case 2:
+      return GatherPieces<2>(ctx, a);
+    case 4:
+      return GatherPieces<4>(ctx, a);
+    default:
+      return GatherPieces<8>(ctx, a);
   }
 }
 

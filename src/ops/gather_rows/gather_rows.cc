@@ -10,8 +10,7 @@ void GatherRowsCuda(const ExecContext& ctx, const GatherRowsArgs& a);
 namespace {
 
 constexpr Candidate<GatherRowsArgs> kGatherRowsCandidates[] = {
-    DSV4_CUDA_ROW(GatherRowsCuda, "GatherRowsKernel")
-    {"ref", SupportsCpu, GatherRowsRef},
+    DSV4_CUDA_ROW(GatherRowsCuda, "GatherRowsKernel"){"ref", SupportsCpu, GatherRowsRef},
 };
 
 }  // namespace

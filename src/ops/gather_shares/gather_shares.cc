@@ -13,8 +13,7 @@ void GatherSharesCuda(const ExecContext& ctx, const GatherSharesArgs& a);
 namespace {
 
 constexpr Candidate<GatherSharesArgs> kGatherSharesCandidates[] = {
-    DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel")
-    {"ref", SupportsCpu, GatherSharesRef},
+    DSV4_CUDA_ROW(GatherSharesCuda, "GatherSharesKernel"){"ref", SupportsCpu, GatherSharesRef},
 };
 
 }  // namespace
@@ -25,7 +24,10 @@ void GatherSharesArgs::AddRows(const ExecContext& ctx, const Tensor& y) {
   const int64_t width = y.num_elements() / y.dim(0);
   auto* all = static_cast<float*>(y.data);
   values[static_cast<size_t>(num_values++)] = {.own = all + RowsOfRank(ctx, y.dim(0)).begin * width,
-                                               .all = all, .units = y.dim(0), .grain = kShareRows, .unit = width};
+                                               .all = all,
+                                               .units = y.dim(0),
+                                               .grain = kShareRows,
+                                               .unit = width};
 }
 
 void GatherSharesArgs::AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_rows, int64_t d) {
@@ -33,7 +35,9 @@ void GatherSharesArgs::AddBlocks(const uint8_t* own, uint8_t* all, int64_t num_r
   DSV4_CHECK(num_values < kMost && d % 64 == 0);
   values[static_cast<size_t>(num_values++)] = {.own = reinterpret_cast<const float*>(own),
                                                .all = reinterpret_cast<float*>(all),
-                                               .units = CeilDiv(num_rows, kShareRows), .grain = 1, .unit = 256,
+                                               .units = CeilDiv(num_rows, kShareRows),
+                                               .grain = 1,
+                                               .unit = 256,
                                                .columns = d / 64};
 }
 

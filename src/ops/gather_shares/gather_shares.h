@@ -17,9 +17,9 @@ namespace dsv4 {
 struct SharedValue {
   const float* own = nullptr;
   float* all = nullptr;
-  int64_t units = 0;    // rows; of FP16 blocks, blocks of 8 rows
-  int64_t grain = 0;    // units that a share is a multiple of
-  int64_t unit = 0;     // floats
+  int64_t units = 0;  // rows; of FP16 blocks, blocks of 8 rows
+  int64_t grain = 0;  // units that a share is a multiple of
+  int64_t unit = 0;   // floats
   int64_t columns = 1;
 
   RankShare ShareOfRank(int rank, int count) const { return ShareOf(units, rank, count, grain); }

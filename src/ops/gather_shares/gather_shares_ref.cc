@@ -9,8 +9,7 @@ namespace {
 // Rank p's units of `v`, which lie behind each other at `own`, to their places.
 void PlaceShare(const SharedValue& v, const float* own, const RankShare& share) {
   const int64_t run = (share.end - share.begin) * v.unit;
-  for (int64_t c = 0; c < v.columns; ++c)
-    std::copy_n(own + c * run, run, v.all + (c * v.units + share.begin) * v.unit);
+  for (int64_t c = 0; c < v.columns; ++c) std::copy_n(own + c * run, run, v.all + (c * v.units + share.begin) * v.unit);
 }
 
 }  // namespace

@@ -55,15 +55,16 @@ bool HcBridgeSumsRanks(const ExecContext& ctx, int64_t num_tokens, int64_t strea
 std::string HcBridgeImplementation(const ExecContext& ctx, int64_t num_tokens, int64_t streams, int64_t dim) {
   if (!SupportsCuda(ctx)) return Choose(kHcBridgeCandidates, ctx).name;
   switch (GpuHcKernels(ctx, num_tokens, streams, dim)) {
-    case HcKernels::kAny: return "DotsKernel, MixKernel";
-    case HcKernels::kCluster: return "ClusterSiteKernel";
-    case HcKernels::kPrompt: return "PrefillDotsKernel, PrefillMixesKernel, PrefillSumKernel";
+    case HcKernels::kAny:
+      return "DotsKernel, MixKernel";
+    case HcKernels::kCluster:
+      return "ClusterSiteKernel";
+    case HcKernels::kPrompt:
+      return "PrefillDotsKernel, PrefillMixesKernel, PrefillSumKernel";
   }
   return "";
 }
 
-OpImplementations DescribeHcBridge(const ExecContext& ctx) {
-  return DescribeOp("hc_bridge", kHcBridgeCandidates, ctx);
-}
+OpImplementations DescribeHcBridge(const ExecContext& ctx) { return DescribeOp("hc_bridge", kHcBridgeCandidates, ctx); }
 
 }  // namespace dsv4

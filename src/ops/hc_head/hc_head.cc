@@ -13,9 +13,7 @@ DSV4_DECLARE_CPU(HcHeadCpu, HcHeadArgs)
 namespace {
 
 constexpr Candidate<HcHeadArgs> kHcHeadCandidates[] = {
-    DSV4_CUDA_ROW(HcHeadCuda, "DotsKernel, MixKernel")
-    DSV4_CPU_ROWS(HcHeadCpu)
-    {"ref", SupportsCpu, HcHeadRef},
+    DSV4_CUDA_ROW(HcHeadCuda, "DotsKernel, MixKernel") DSV4_CPU_ROWS(HcHeadCpu){"ref", SupportsCpu, HcHeadRef},
 };
 
 }  // namespace

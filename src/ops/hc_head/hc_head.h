@@ -15,7 +15,7 @@ struct HcHeadArgs {
   Tensor scale;    // f32 [1]
   float eps = 0;
   float norm_eps = 0;
-  Tensor out;      // f32 [R, D]
+  Tensor out;  // f32 [R, D]
 };
 void HcHead(const ExecContext& ctx, const HcHeadArgs& args);
 OpImplementations DescribeHcHead(const ExecContext& ctx);

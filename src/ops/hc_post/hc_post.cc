@@ -13,9 +13,7 @@ DSV4_DECLARE_CPU(HcPostCpu, HcPostArgs)
 namespace {
 
 constexpr Candidate<HcPostArgs> kHcPostCandidates[] = {
-    DSV4_CUDA_ROW(HcPostCuda, "HcPostKernel")
-    DSV4_CPU_ROWS(HcPostCpu)
-    {"ref", SupportsCpu, HcPostRef},
+    DSV4_CUDA_ROW(HcPostCuda, "HcPostKernel") DSV4_CPU_ROWS(HcPostCpu){"ref", SupportsCpu, HcPostRef},
 };
 
 }  // namespace

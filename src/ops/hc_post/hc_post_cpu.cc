@@ -27,7 +27,8 @@ void WriteChannels(const float* post, const float* comb, const float* y, int64_t
   };
   int64_t i = begin;
   for (; i + kLanes <= end; i += kLanes) {
-    step(i, [](const float* p) { return Load(p); }, [](float* p, Vec x) { Store(p, x); });
+    step(
+        i, [](const float* p) { return Load(p); }, [](float* p, Vec x) { Store(p, x); });
   }
   if (i < end) {
     const int64_t rest = end - i;

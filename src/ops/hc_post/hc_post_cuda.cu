@@ -10,7 +10,7 @@ constexpr int kHcPostThreads = 256;
 // A thread owns four columns of a token in every stream.
 template <int kStreams>
 __global__ void __launch_bounds__(kHcPostThreads) HcPostKernel(const float* y, const float* post, const float* comb,
-                                                         float* streams, int num_streams, int d, bool vector) {
+                                                               float* streams, int num_streams, int d, bool vector) {
   constexpr int kMost = kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams);
   __shared__ float mixes[kMost + kMost * kMost];
   AllowNext();

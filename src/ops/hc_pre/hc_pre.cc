@@ -14,8 +14,7 @@ namespace {
 
 constexpr Candidate<HcPreArgs> kHcPreCandidates[] = {
     DSV4_CUDA_ROW(HcPreCuda, "ClusterSiteKernel, DotsKernel, PrefillDotsKernel")
-    DSV4_CPU_ROWS(HcPreCpu)
-    {"ref", SupportsCpu, HcPreRef},
+        DSV4_CPU_ROWS(HcPreCpu){"ref", SupportsCpu, HcPreRef},
 };
 
 }  // namespace

@@ -22,9 +22,9 @@ struct HcPreArgs {
   int64_t iters = 0;  // Sinkhorn iterations (column steps)
   float eps = 0;
   float norm_eps = 0;
-  Tensor x;           // f32 [T, D]
-  Tensor post;        // f32 [T, H]
-  Tensor comb;        // f32 [T, H_src, H_dst]
+  Tensor x;     // f32 [T, D]
+  Tensor post;  // f32 [T, H]
+  Tensor comb;  // f32 [T, H_src, H_dst]
 };
 void HcPre(const ExecContext& ctx, const HcPreArgs& args);
 

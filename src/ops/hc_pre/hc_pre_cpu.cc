@@ -7,8 +7,7 @@
 namespace dsv4::DSV4_ISA {
 
 void HcPreCpu(const ExecContext& ctx, const HcPreArgs& a) {
-  const int64_t num_tokens = a.streams.dim(0), h = a.streams.dim(1), d = a.streams.dim(2),
-                num_mixes = (2 + h) * h;
+  const int64_t num_tokens = a.streams.dim(0), h = a.streams.dim(1), d = a.streams.dim(2), num_mixes = (2 + h) * h;
   const float* base = a.base.f32();
   const float* scale = a.scale.f32();
   static thread_local StreamProducts products;

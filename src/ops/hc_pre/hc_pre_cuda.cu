@@ -50,9 +50,12 @@ void RunClusterOfRanks(const ExecContext& ctx, const Site& s) {
 void RunCluster(const ExecContext& ctx, const Site& s) {
   if (s.sums_ranks) {
     switch (ctx.ranks->count) {
-      case 2: return RunClusterOfRanks<2>(ctx, s);
-      case 4: return RunClusterOfRanks<4>(ctx, s);
-      default: return RunClusterOfRanks<8>(ctx, s);
+      case 2:
+        return RunClusterOfRanks<2>(ctx, s);
+      case 4:
+        return RunClusterOfRanks<4>(ctx, s);
+      default:
+        return RunClusterOfRanks<8>(ctx, s);
     }
   }
   const auto run = [&]<typename Weight, bool kPost>() {

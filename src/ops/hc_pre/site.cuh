@@ -45,15 +45,13 @@ struct Site {
   int block_columns = 0;  // of the partial sums; 0: DotsKernel's
   int64_t num_tokens = 0;
   float eps = 0, site_norm_eps = 0, x_norm_eps = 0;
-  bool bf16 = false;    // of fn
-  bool vector = false;  // rows of four can be read at once everywhere
-  bool sums_ranks = false;    // y is a rank's part
-  bool pushed = false;        // and on its way to the others
+  bool bf16 = false;        // of fn
+  bool vector = false;      // rows of four can be read at once everywhere
+  bool sums_ranks = false;  // y is a rank's part
+  bool pushed = false;      // and on its way to the others
   int64_t exchange_site = 0;
 
-  __host__ __device__ int width() const {
-    return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4;
-  }
+  __host__ __device__ int width() const { return block_columns > 0 ? block_columns : 128 / num_streams / 4 * 4; }
   __host__ __device__ int blocks() const { return (d + width() - 1) / width(); }
   __host__ __device__ int padded_mixes() const { return (num_mixes + 1 + 31) / 32 * 32; }
 };
@@ -139,8 +137,8 @@ constexpr int kGroup = 8;        // tokens whose sums are made together
 
 // One column of the streams after a site: new[k] = post[k] * y + sum_j comb[j, k] * old[j], as hc_post does it.
 template <int kStreams>
-__device__ __forceinline__ void MixColumn(const float* post, const float* comb, float y, const float* old,
-                                          float* out, int h) {
+__device__ __forceinline__ void MixColumn(const float* post, const float* comb, float y, const float* old, float* out,
+                                          int h) {
   const int n = kStreams > 0 ? kStreams : h;
 #pragma unroll
   for (int k = 0; k < (kStreams > 0 ? kStreams : static_cast<int>(kMaxStreams)); ++k) {
@@ -186,16 +184,14 @@ __device__ __forceinline__ float GroupSums(const Four (&tile)[kGroup][32], const
 #pragma unroll
         for (int i = 0; i < kRowsPerWarp; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
+          for (int e = 0; e < 4; ++e) v[i * kGroup + token] = fmaf(w[i].v[e], x.v[e], v[i * kGroup + token]);
         }
       }
     }
     if (warp < count) {
       const Four x = tile[warp][lane];
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
+      for (int e = 0; e < 4; ++e) v[kRowsPerWarp * kGroup] = fmaf(x.v[e], x.v[e], v[kRowsPerWarp * kGroup]);
     }
   }
   return TransposeSum(v);
@@ -236,15 +232,13 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
   const int per_token = h + h * h, own_token = static_cast<int>(threadIdx.x) / quads,
             quad = static_cast<int>(threadIdx.x) % quads;
   [[maybe_unused]] Four y, old[kMost];
-  [[maybe_unused]] float
-      own_mixes[kPost ? (kGroup * (kMost + kMost * kMost) + kDotsThreads - 1) / kDotsThreads : 1];
+  [[maybe_unused]] float own_mixes[kPost ? (kGroup * (kMost + kMost * kMost) + kDotsThreads - 1) / kDotsThreads : 1];
   const auto load_group = [&](int64_t t0) {
     if constexpr (kPost) {
       const int count = static_cast<int>(min(static_cast<int64_t>(kGroup), end - t0));
 #pragma unroll
       for (int k = 0; k < static_cast<int>(sizeof(own_mixes) / sizeof(float)); ++k) {
-        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x), token = i / per_token,
-                  m = i % per_token;
+        const int i = k * kDotsThreads + static_cast<int>(threadIdx.x), token = i / per_token, m = i % per_token;
         if (token < count)
           own_mixes[k] = m < h ? s.post_in[(t0 + token) * h + m] : s.comb_in[(t0 + token) * h * h + m - h];
       }
@@ -254,9 +248,8 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 #pragma unroll
       for (int j = 0; j < kMost; ++j) {
         if (j < h)
-          old[j] = LoadFour(
-              s.streams + (t0 + own_token) * k_row + static_cast<int64_t>(j) * s.d + d0 + quad * 4, columns,
-              s.vector);
+          old[j] = LoadFour(s.streams + (t0 + own_token) * k_row + static_cast<int64_t>(j) * s.d + d0 + quad * 4,
+                            columns, s.vector);
       }
     }
   };
@@ -312,13 +305,15 @@ __global__ void __launch_bounds__(kDotsThreads) DotsKernel(const Site s, int tok
 struct MixWeights {
   float scale, base;
   __device__ __forceinline__ MixWeights(const Site& s, int n, int h)
-      : scale(s.scale[n < h ? 0 : n < 2 * h ? 1 : 2]), base(s.base[n]) {}
+      : scale(s.scale[n < h       ? 0
+                      : n < 2 * h ? 1
+                                  : 2]),
+        base(s.base[n]) {}
 };
 
 // Mix n of a token from its product with fn and the streams' sum of squares: pre[n], post[n - H], or a logit of comb.
 __device__ __forceinline__ float MixOf(const Site& s, const MixWeights& w, int n, int h, float product, float square) {
-  const float m = product *
-                  rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
+  const float m = product * rsqrtf(square / static_cast<float>(static_cast<int64_t>(h) * s.d) + s.site_norm_eps);
   const float logit = fmaf(m, w.scale, w.base);
   return n < h ? Sigmoid(logit) + s.eps : n < 2 * h ? 2.0f * Sigmoid(logit) : logit;
 }
@@ -368,8 +363,7 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / 
         const int i = (g * kMixThreads + static_cast<int>(threadIdx.x)) * 4;
 #pragma unroll
         for (int j = 0; j < kMost; ++j) {
-          if (i < s.d)
-            own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
+          if (i < s.d) own[g][j] = *reinterpret_cast<const float4*>(streams + static_cast<int64_t>(j) * s.d + i);
         }
       }
     }
@@ -398,8 +392,7 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / 
       if (lane >= h && lane < 2 * h) s.post[t * h + lane - h] = mix;
       float a[kMost][kMost];
 #pragma unroll
-      for (int i = 0; i < kMost * kMost; ++i)
-        a[i / kMost][i % kMost] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kMost + i);
+      for (int i = 0; i < kMost * kMost; ++i) a[i / kMost][i % kMost] = __shfl_sync(0xFFFFFFFFu, mix, 2 * kMost + i);
       SinkhornInRegisters<kMost>(a, s.iters, s.eps);
       if (lane == 0) {
 #pragma unroll
@@ -467,8 +460,8 @@ __global__ void __launch_bounds__(kMixThreads + 32, kEarly ? 1 : kMostThreads / 
       float4 out = sum[g];
       if (s.norm_weight != nullptr) {
         if constexpr (!kEarly) weight[g] = *reinterpret_cast<const float4*>(s.norm_weight + i);
-        out = make_float4(out.x * scale * weight[g].x, out.y * scale * weight[g].y,
-                          out.z * scale * weight[g].z, out.w * scale * weight[g].w);
+        out = make_float4(out.x * scale * weight[g].x, out.y * scale * weight[g].y, out.z * scale * weight[g].z,
+                          out.w * scale * weight[g].w);
       }
       *reinterpret_cast<float4*>(x + i) = out;
     }

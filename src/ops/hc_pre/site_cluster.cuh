@@ -168,8 +168,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
 #pragma unroll
       for (int i = 0; i < kStreams; ++i) {
         if (lane == i) {
-          *reinterpret_cast<float4*>(s.comb + t * kStreams * kStreams + kStreams * i) = make_float4(
-              a[i][0], a[i][1], a[i][2], a[i][3]);
+          *reinterpret_cast<float4*>(s.comb + t * kStreams * kStreams + kStreams * i) = make_float4(a[i][0], a[i][1],
+                                                                                                    a[i][2], a[i][3]);
         }
       }
     }

@@ -36,9 +36,8 @@ __device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], u
 }
 
 __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-      "l"(from));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from));
 }
 
 // fn's rows of a warp's columns, as its lanes multiply with them.
@@ -52,8 +51,8 @@ __device__ __forceinline__ void KeepWeights(const Site& s, float4 (&fn)[3][4][2]
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row +
-                                    static_cast<int64_t>(j) * s.d + warp_column + 16 * half + 4 * c,
+        const Four w = LoadFour(static_cast<const Weight*>(s.fn) + (8 * n + g) * k_row + static_cast<int64_t>(j) * s.d +
+                                    warp_column + 16 * half + 4 * c,
                                 4, true);
         fn[n][j][half][lane] = make_float4(w.v[0], w.v[1], w.v[2], w.v[3]);
       }
@@ -63,8 +62,7 @@ __device__ __forceinline__ void KeepWeights(const Site& s, float4 (&fn)[3][4][2]
 
 // Four columns of stream k after a site: post[k] * y + comb[:, k] * streams; `mixes`: post and comb.
 __device__ __forceinline__ Four MixStream(const float* mixes, int k, const Four& y, const Four (&x)[4]) {
-  const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k],
-              comb3 = mixes[16 + k];
+  const float post = mixes[k], comb0 = mixes[4 + k], comb1 = mixes[8 + k], comb2 = mixes[12 + k], comb3 = mixes[16 + k];
   Four now;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -113,8 +111,7 @@ __device__ __forceinline__ void MultiplyTile(const Four (&now)[4][4], const floa
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e],
-                    sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
+        const float kept = odd ? now[2 + r][j].v[e] : now[r][j].v[e], sent = odd ? now[r][j].v[e] : now[2 + r][j].v[e];
         const float got = __shfl_xor_sync(0xFFFFFFFFu, sent, 4);
         rows[0][r].v[e] = odd ? got : kept;
         rows[1][r].v[e] = odd ? kept : got;
@@ -143,10 +140,8 @@ template <typename Weight, bool kPost>
 __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Site s, int tokens_per_group) {
   extern __shared__ __align__(16) uint8_t memory[];
   PrefillShared& shared = *reinterpret_cast<PrefillShared*>(memory);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, a = lane / 8, q = lane % 8, g = lane / 4,
-            c = lane % 4;
-  const int warp_column = static_cast<int>(blockIdx.x) * kPrefillColumns + warp * 32,
-            column = warp_column + 4 * q;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, a = lane / 8, q = lane % 8, g = lane / 4, c = lane % 4;
+  const int warp_column = static_cast<int>(blockIdx.x) * kPrefillColumns + warp * 32, column = warp_column + 4 * q;
   const int64_t k_row = 4 * static_cast<int64_t>(s.d);
   KeepWeights<Weight>(s, shared.fn[warp], warp_column, lane);
   AllowNext();

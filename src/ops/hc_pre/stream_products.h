@@ -18,8 +18,7 @@ class StreamProducts {
     inputs_.Set(pool, num_tokens, 1, fn.cols, OrderOf(fn.format), [&](int64_t t) { return x + t * fn.cols; });
     products_.resize(static_cast<size_t>(num_tokens * fn.rows));
     outputs_.resize(static_cast<size_t>(num_tokens));
-    for (int64_t t = 0; t < num_tokens; ++t)
-      outputs_[static_cast<size_t>(t)] = products_.data() + t * fn.rows;
+    for (int64_t t = 0; t < num_tokens; ++t) outputs_[static_cast<size_t>(t)] = products_.data() + t * fn.rows;
     const RowProduct all{.w = &fn, .x = inputs_.rows(), .y = outputs_.data(), .num_tokens = num_tokens};
     const int64_t tiles = CeilDiv(fn.rows, kTileRows), products_per_token = fn.rows * fn.cols;
     if (num_tokens >= kRowBlock) {
@@ -62,8 +61,7 @@ DSV4_INLINE void MixStreams(const float* weight, int64_t h, const float* streams
   }
   if (whole == d) return;
   Vec sum = Zero();
-  for (int64_t j = 0; j < h; ++j)
-    sum = Fma(Set(weight[j]), LoadPartial(streams + j * d + whole, d - whole), sum);
+  for (int64_t j = 0; j < h; ++j) sum = Fma(Set(weight[j]), LoadPartial(streams + j * d + whole, d - whole), sum);
   StorePartial(out + whole, sum, d - whole);
 }
 

@@ -13,8 +13,7 @@ namespace {
 
 constexpr Candidate<IndexTopkArgs> kIndexTopkCandidates[] = {
     DSV4_CUDA_ROW(IndexTopkCuda, "ScoreOneKernel, ScoreKernel, PlainScoreKernel")
-    DSV4_CPU_ROWS(IndexTopkCpu)
-    {"ref", SupportsCpu, IndexTopkRef},
+        DSV4_CPU_ROWS(IndexTopkCpu){"ref", SupportsCpu, IndexTopkRef},
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace dsv4 {
 inline constexpr int64_t kMaxIndexDimOnGpu = 512;
 
 struct IndexTopkArgs {
-  Tensor q;          // f32 [T, Ni, Di], rounded
+  Tensor q;  // f32 [T, Ni, Di], rounded
   // f32 [T, Ni]: may be negative. The paper's factor Di^-1/2 Ni^-1/2 is left out: it cannot change the choice
   Tensor weights;
   CacheView cache;   // keys: rows of cache.layer->index

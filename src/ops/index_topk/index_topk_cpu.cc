@@ -26,13 +26,11 @@ TopkScratch& ThreadTopkScratch() {
   return scratch;
 }
 
-int64_t Visible(const IndexTopkArgs& a, int64_t t) {
-  return (a.cache.positions[t] + 1) / a.cache.layer->index.ratio;
-}
+int64_t Visible(const IndexTopkArgs& a, int64_t t) { return (a.cache.positions[t] + 1) / a.cache.layer->index.ratio; }
 
 // score[w - first] of token t for `count` decoded keys, heads in order.
-void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t count, int64_t dp,
-               TopkScratch& s, float* score) {
+void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t count, int64_t dp, TopkScratch& s,
+               float* score) {
   const int64_t num_heads = a.q.dim(1), di = a.q.dim(2);
   const float* q = a.q.f32() + t * num_heads * di;
   if (dp != di) {
@@ -73,8 +71,8 @@ void ScoreKeys(const IndexTopkArgs& a, int64_t t, const float* keys, int64_t cou
 
 // Scores of tokens [token_begin, token_end), all of one sequence, for rows [row_begin, row_end): token t's at
 // scores + (t - token_begin) * stride. Rows that a token does not see are left out.
-void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin,
-               int64_t row_end, TopkScratch& s, float* scores, int64_t stride) {
+void ScoreRows(const IndexTopkArgs& a, int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end,
+               TopkScratch& s, float* scores, int64_t stride) {
   const int64_t di = a.q.dim(2), dp = PadToLanes(di);
   const SequenceView& seq = a.cache.sequence(token_begin);
   s.keys.resize(std::max(s.keys.size(), static_cast<size_t>(kKeyTile * dp)));
@@ -97,8 +95,7 @@ void SelectForTokens(const IndexTopkArgs& a, int64_t begin, int64_t end, TopkScr
   const int64_t k = a.topk_idxs.dim(1);
   while (begin < end) {
     int64_t last = begin + 1;
-    while (last < std::min(end, begin + kTokenTile) && a.cache.sequence_of[last] == a.cache.sequence_of[begin])
-      ++last;
+    while (last < std::min(end, begin + kTokenTile) && a.cache.sequence_of[last] == a.cache.sequence_of[begin]) ++last;
     const int64_t stride = Visible(a, last - 1);
     s.score.resize(std::max(s.score.size(), static_cast<size_t>((last - begin) * stride)));
     int64_t scored = begin;  // tokens that see no more than K rows take them all
@@ -130,8 +127,8 @@ void IndexTopkCpu(const ExecContext& ctx, const IndexTopkArgs& a) {
     float* score = own.score.data();
     if (visible > k) {
       ParallelFor(ctx.pool, CeilDiv(visible, kKeyTile), /*grain=*/2, [&](int64_t begin, int64_t end, int) {
-        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), ThreadTopkScratch(),
-                  score, visible);
+        ScoreRows(a, t, t + 1, begin * kKeyTile, std::min(visible, end * kKeyTile), ThreadTopkScratch(), score,
+                  visible);
       });
     }
     SelectTopk(score, visible, k, own.order, a.topk_idxs.i32() + t * k);

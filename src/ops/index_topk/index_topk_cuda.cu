@@ -12,14 +12,13 @@ namespace {
 
 constexpr int64_t kMaxRows = 262144;  // a context of 2^20 tokens
 constexpr int64_t kMaxFew = 128;      // tokens that are scored by blocks of their own
-constexpr int kMaxAlone = 4096;  // rows of one token up to which a cluster of blocks costs more than it saves
+constexpr int kMaxAlone = 4096;       // rows of one token up to which a cluster of blocks costs more than it saves
 
 unsigned Dim(int64_t n) { return static_cast<unsigned>(n); }
 
 template <bool kFp4>
-void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, const topk::Keys& keys,
-                  float* scores, int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens,
-                  bool one_sequence) {
+void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, const topk::Keys& keys, float* scores,
+                  int64_t stride, int64_t num_heads, int64_t k, int64_t num_tokens, bool one_sequence) {
   if (kFp4 && num_tokens == 1) {
     Launch(ctx, topk::ScoreOneKernel, dim3(Dim(ctx.gpu.multiprocessors)), dim3(topk::kScoreThreads),
            topk::ScoreSharedBytes(1), q, weights, keys, scores, num_heads, k, one_sequence);
@@ -31,23 +30,22 @@ void LaunchScores(const ExecContext& ctx, const float* q, const float* weights, 
     const int64_t tiles = CeilDiv(num_tokens, topk::kTokensPerBlock),
                   splits = std::max<int64_t>(1, ctx.gpu.multiprocessors / tiles);
     Launch(ctx, topk::ScoreKernel<kFp4, topk::kTokensPerBlock>, dim3(Dim(splits), Dim(tiles)),
-           dim3(topk::kScoreThreads), topk::ScoreSharedBytes(topk::kTokensPerBlock), q, weights, keys, scores,
-           stride, num_heads, k, num_tokens);
+           dim3(topk::kScoreThreads), topk::ScoreSharedBytes(topk::kTokensPerBlock), q, weights, keys, scores, stride,
+           num_heads, k, num_tokens);
   }
 }
 
-void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, const topk::Keys& keys,
-                  int64_t k, int64_t num_tokens, int32_t* out) {
+void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, const topk::Keys& keys, int64_t k,
+                  int64_t num_tokens, int32_t* out) {
   const auto launch = [&](auto kernel, int64_t cluster, int threads, int cached_keys) {
     Launch(ctx, kernel, dim3(Dim(num_tokens * cluster)), dim3(static_cast<unsigned>(threads)),
-           static_cast<size_t>(cached_keys) * 4, scores, stride, keys.positions, keys.layout.ratio, k,
-           cached_keys, out);
+           static_cast<size_t>(cached_keys) * 4, scores, stride, keys.positions, keys.layout.ratio, k, cached_keys,
+           out);
   };
   // As many blocks as fit the chip at once; keys in what shared memory they have.
   if (num_tokens == 1)
     Launch(ctx, topk::SelectOneKernel, dim3(topk::kOneCluster), dim3(topk::kOneThreads),
-           static_cast<size_t>(topk::kOneKeys) * 4, scores, keys.positions, keys.layout.ratio, k, kMaxAlone,
-           out);
+           static_cast<size_t>(topk::kOneKeys) * 4, scores, keys.positions, keys.layout.ratio, k, kMaxAlone, out);
   else if (num_tokens <= 16)
     launch(topk::SelectBy8Kernel, 8, 1024, 32768);
   else if (num_tokens <= 32)
@@ -61,8 +59,7 @@ void LaunchSelect(const ExecContext& ctx, const float* scores, int64_t stride, c
 }  // namespace
 
 void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
-  const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2),
-                k = a.topk_idxs.dim(1);
+  const int64_t num_tokens = a.cache.num_tokens, num_heads = a.q.dim(1), dim = a.q.dim(2), k = a.topk_idxs.dim(1);
   DSV4_CHECK(dim <= kMaxIndexDimOnGpu, "index head dimension ", dim);
   if (num_tokens == 0 || k == 0) return;
   // Tokens whose scores are in memory at once: as many as give every multiprocessor one block with two splits of the
@@ -87,8 +84,8 @@ void IndexTopkCuda(const ExecContext& ctx, const IndexTopkArgs& a) {
       launch(ctx, q, weights, keys, scores, stride, num_heads, k, part, a.cache.num_sequences == 1);
     } else {
       Launch(ctx, topk::PlainScoreKernel, dim3(Dim(CeilDiv(8 * ctx.gpu.multiprocessors, part)), Dim(part)),
-             dim3(topk::kPlainThreads), topk::PlainSharedBytes(dim), q, weights, keys, scores, stride,
-             num_heads, dim, k);
+             dim3(topk::kPlainThreads), topk::PlainSharedBytes(dim), q, weights, keys, scores, stride, num_heads, dim,
+             k);
     }
     LaunchSelect(ctx, scores, stride, keys, k, part, a.topk_idxs.i32() + done * k);
   }

@@ -30,8 +30,8 @@ inline size_t PlainSharedBytes(int64_t dim) {
 
 // Tokens that see no more than k rows need no scores. grid (key splits, tokens).
 __global__ void __launch_bounds__(kPlainThreads)
-    PlainScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride,
-                     int num_heads, int dim, int64_t k) {
+    PlainScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride, int num_heads,
+                     int dim, int64_t k) {
   extern __shared__ float shared[];
   const int pitch = dim + 1;
   float* key = shared;                        // [kPlainKeys, pitch]
@@ -87,12 +87,10 @@ constexpr int kDim = 128, kMaxHeads = 64, kColumnTiles = kMaxHeads / 8;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
 constexpr int kRowTiles = 2, kWarpKeys = kRowTiles * 16;  // a warp's keys of a step
 constexpr int kTileKeys = kScoreWarps * kWarpKeys;        // 256 keys of a block's step
-constexpr int kQueryWords = 4 * kColumnTiles * 32;  // 16-byte words of a token's queries in shared memory
+constexpr int kQueryWords = 4 * kColumnTiles * 32;        // 16-byte words of a token's queries in shared memory
 constexpr int kTokensPerBlock = 8;
 
-inline size_t ScoreSharedBytes(int tokens) {
-  return static_cast<size_t>(tokens) * (kQueryWords * 16 + kMaxHeads * 4);
-}
+inline size_t ScoreSharedBytes(int tokens) { return static_cast<size_t>(tokens) * (kQueryWords * 16 + kMaxHeads * 4); }
 
 __device__ __forceinline__ uint32_t Pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -143,9 +141,7 @@ __device__ __forceinline__ void LoadKey(const uint8_t* data, const uint8_t* scal
 template <bool kFp4>
 __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp4>& high, uint32_t (&a)[8][4]) {
   if constexpr (kFp4) {
-    const auto factor = [](uint32_t e8m0) {
-      return (e8m0 == 255 ? 0x7FC0u : min(e8m0 + 62, 254u) << 7) * 0x00010001u;
-    };
+    const auto factor = [](uint32_t e8m0) { return (e8m0 == 255 ? 0x7FC0u : min(e8m0 + 62, 254u) << 7) * 0x00010001u; };
     const uint32_t scale[2] = {factor(low.scale), factor(high.scale)};
     const uint32_t words[2][4] = {{low.codes[0].x, low.codes[0].y, low.codes[0].z, low.codes[0].w},
                                   {high.codes[0].x, high.codes[0].y, high.codes[0].z, high.codes[0].w}};
@@ -176,7 +172,7 @@ template <bool kFp4, int kTokens>
 __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     ScoreKernel(const float* q, const float* weights, Keys keys, float* scores, int64_t stride, int num_heads,
                 int64_t k, int64_t num_tokens) {
-  extern __shared__ uint4 queries[];  // [kTokens, 4, kColumnTiles, 32]
+  extern __shared__ uint4 queries[];                                                // [kTokens, 4, kColumnTiles, 32]
   float* head_weights = reinterpret_cast<float*>(queries + kTokens * kQueryWords);  // [kTokens, kMaxHeads]
   __shared__ int visible[kTokens];                                                  // rows to score
   __shared__ int sequence[kTokens];
@@ -185,8 +181,7 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   const int64_t t0 = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * kTokens;
   const int count = static_cast<int>(min(static_cast<int64_t>(kTokens), num_tokens - t0));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int first_tile = static_cast<int>(blockIdx.x) * kTileKeys,
-            tile_step = static_cast<int>(gridDim.x) * kTileKeys;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTileKeys, tile_step = static_cast<int>(gridDim.x) * kTileKeys;
   if (threadIdx.x < kTokens) {
     int64_t rows = 0;
     if (static_cast<int>(threadIdx.x) < count) {
@@ -344,8 +339,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   const bool one_token = seq.end - seq.begin == 1;
   const int64_t visible = (keys.positions[0] + 1) / keys.layout.ratio;
   const int rows = visible > k ? static_cast<int>(visible) : 0;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4,
-            c = lane % 4;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   if (static_cast<int>(blockIdx.x) * kBlockKeys >= rows) {
     if (blockIdx.x == 0) WaitForPrevious();  // the kernel ends behind the one in front of it
     return;

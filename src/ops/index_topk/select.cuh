@@ -61,8 +61,7 @@ __device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* b
   __shared__ int found_bin, found_above;
   int own[kPer], sum = 0;  // thread i has the highest bins that are not in a lower thread's hands
 #pragma unroll
-  for (int j = 0; j < kPer; ++j)
-    sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
+  for (int j = 0; j < kPer; ++j) sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
   int unused;
   int above = PrefixSum<kThreads>(sum, &unused);
 #pragma unroll
@@ -98,8 +97,7 @@ __device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* ca
     float4 x[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * 4 * kThreads + 3 < n)
-        x[u] = *reinterpret_cast<const float4*>(score + first + u * 4 * kThreads);
+      if (first + u * 4 * kThreads + 3 < n) x[u] = *reinterpret_cast<const float4*>(score + first + u * 4 * kThreads);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -108,8 +106,7 @@ __device__ __forceinline__ void LoadKeys(const float* score, int n, uint32_t* ca
       *reinterpret_cast<uint4*>(cached + i) = make_uint4(add(x[u].x), add(x[u].y), add(x[u].z), add(x[u].w));
     }
   }
-  if (static_cast<int>(threadIdx.x) < n % 4)
-    cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
+  if (static_cast<int>(threadIdx.x) < n % 4) cached[n / 4 * 4 + threadIdx.x] = add(score[n / 4 * 4 + threadIdx.x]);
   *smallest_key = smallest;
   *largest_key = largest;
 }
@@ -130,8 +127,7 @@ __device__ __forceinline__ void BlockExtremes(uint32_t* smallest, uint32_t* larg
 
 // Bins of equal steps between two finite scores; never decreasing with the score. Halves keep the difference finite.
 struct Steps {
-  __device__ Steps(uint32_t smallest_key, uint32_t largest_key)
-      : smallest(smallest_key), largest(largest_key) {
+  __device__ Steps(uint32_t smallest_key, uint32_t largest_key) : smallest(smallest_key), largest(largest_key) {
     low = 0.5f * ScoreOf(smallest);
     step = static_cast<float>(kBins - 1) / (0.5f * ScoreOf(largest) - low);
   }
@@ -202,15 +198,14 @@ __device__ __forceinline__ bool SelectFast(const float* score, uint32_t* cached,
   uint32_t own = static_cast<int>(threadIdx.x) < words ? bits[threadIdx.x] : 0;
   int unused;
   int at = PrefixSum<kThreads>(__popc(own), &unused);
-  for (; own != 0; own &= own - 1)
-    out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
+  for (; own != 0; own &= own - 1) out[at++] = 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
   return true;
 }
 
 // SelectFast by a cluster: block `rank` has rows [rank * run, ...), run <= 32 kThreads, which fit its shared memory.
 template <int kCluster, int kThreads>
-__device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_t* cached, int* histogram,
-                                                    int* total, int n, int k, int rank, int32_t* out) {
+__device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_t* cached, int* histogram, int* total,
+                                                    int n, int k, int rank, int32_t* out) {
   namespace cg = cooperative_groups;
   constexpr int kMaxOfBlock = 64;
   __shared__ uint2 extremes[kCluster];
@@ -229,12 +224,10 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   if (threadIdx.x == 0) num_own = 0, threshold_found = 0;
   BlockExtremes<kThreads>(&smallest, &largest);
   ClusterWait();
-  if (threadIdx.x < kCluster)
-    *cluster.map_shared_rank(&extremes[rank], threadIdx.x) = make_uint2(smallest, largest);
+  if (threadIdx.x < kCluster) *cluster.map_shared_rank(&extremes[rank], threadIdx.x) = make_uint2(smallest, largest);
   cluster.sync();
 #pragma unroll
-  for (int r = 0; r < kCluster; ++r)
-    smallest = min(smallest, extremes[r].x), largest = max(largest, extremes[r].y);
+  for (int r = 0; r < kCluster; ++r) smallest = min(smallest, extremes[r].x), largest = max(largest, extremes[r].y);
   if (smallest >= largest) return false;
   const Steps bin_of(smallest, largest);
   if (!bin_of.ok()) return false;
@@ -321,8 +314,7 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
       for (int first = threadIdx.x; first < count; first += kUnroll * kThreads) {
         float x[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u)
-          x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
+        for (int u = 0; u < kUnroll; ++u) x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const int i = first + u * kThreads;
@@ -383,13 +375,11 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
   for (int i = warp_begin; i < warp_end; i += 32) {
     const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
     const bool is_above = i + lane < warp_end && key > prefix, is_equal = i + lane < warp_end && key == prefix;
-    const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above),
-                   equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
+    const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above), equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
     const uint32_t lower = (1u << lane) - 1;
     const int rank_above = above_before + __popc(above_mask & lower),
               rank_equal = equal_before + __popc(equal_mask & lower);
-    if (is_above || (is_equal && rank_equal < wanted))
-      row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
+    if (is_above || (is_equal && rank_equal < wanted)) row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
     above_before += __popc(above_mask);
     equal_before += __popc(equal_mask);
   }
@@ -397,8 +387,8 @@ __device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k,
 
 // A token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.
 template <int kCluster, int kThreads>
-__device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions,
-                                       int64_t ratio, int k, int cached_keys, int32_t* out) {
+__device__ __forceinline__ void Select(const float* scores, int64_t stride, const int64_t* positions, int64_t ratio,
+                                       int k, int cached_keys, int32_t* out) {
   extern __shared__ uint32_t cached[];
   __shared__ int histogram[kBins], total[kCluster > 1 ? kBins : 1];
   __shared__ int2 counts[kCluster];
@@ -429,8 +419,7 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
       __syncthreads();
     }
     if (!chosen) {
-      SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts,
-                                 row_out);
+      SelectByRadix<1, kThreads>(scores + t * stride, n, k, 0, cached_keys, cached, histogram, total, counts, row_out);
     }
     return;
   }
@@ -442,18 +431,16 @@ __device__ __forceinline__ void Select(const float* scores, int64_t stride, cons
   }
   if constexpr (kCluster > 1) {
     if (n <= kCluster * min(cached_keys, 32 * kThreads) - 128 * kCluster &&
-        SelectFastByCluster<kCluster, kThreads>(scores + t * stride, cached, histogram, total, n, k, rank,
-                                                row_out)) {
+        SelectFastByCluster<kCluster, kThreads>(scores + t * stride, cached, histogram, total, n, k, rank, row_out)) {
       return;
     }
   }
-  SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total,
-                                    counts, row_out);
+  SelectByRadix<kCluster, kThreads>(scores + t * stride, n, k, rank, cached_keys, cached, histogram, total, counts,
+                                    row_out);
 }
 
-#define DSV4_SELECT_ARGS                                                                                \
-  const float *scores, int64_t stride, const int64_t *positions, int64_t ratio, int k, int cached_keys, \
-      int32_t *out
+#define DSV4_SELECT_ARGS \
+  const float *scores, int64_t stride, const int64_t *positions, int64_t ratio, int k, int cached_keys, int32_t *out
 __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(1024) SelectBy8Kernel(DSV4_SELECT_ARGS) {
   Select<8, 1024>(scores, stride, positions, ratio, k, cached_keys, out);
 }

@@ -25,8 +25,7 @@ __device__ __forceinline__ bool Threshold(uint32_t own, int count, int wanted, u
   int not_less = 0;
 #pragma unroll 4
   for (int i = 0; i < count; ++i) not_less += __shfl_sync(0xFFFFFFFFu, own, i) >= own;
-  const uint32_t here = __ballot_sync(0xFFFFFFFFu,
-                                      static_cast<int>(threadIdx.x % 32) < count && not_less == wanted);
+  const uint32_t here = __ballot_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x % 32) < count && not_less == wanted);
   *threshold = __shfl_sync(0xFFFFFFFFu, own, max(__ffs(static_cast<int>(here)) - 1, 0));
   return here != 0;
 }
@@ -88,8 +87,7 @@ struct Run {
         for (int w = 0; w < min(32, (end - first + 31) / 32); ++w) {
           const uint32_t word = __shfl_sync(0xFFFFFFFFu, bits.x, w);
           const int from = __shfl_sync(0xFFFFFFFFu, to - number, w);
-          if (word >> lane & 1)
-            out[from + __popc(word & ((1u << lane) - 1))] = first_row + first + 32 * w + lane;
+          if (word >> lane & 1) out[from + __popc(word & ((1u << lane) - 1))] = first_row + first + 32 * w + lane;
         }
       }
       at = __shfl_sync(0xFFFFFFFFu, to, 31);
@@ -130,8 +128,8 @@ __device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, 
 // One block, n <= kOneKeys rows in shared memory: a histogram over equal steps between the smallest and the largest
 // finite score leaves a few candidates, which every warp ranks by itself. False (for all threads) when they are too
 // many, or when equal scores must be told apart by row: then nothing has been written.
-__device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached, int* histogram, int n,
-                                            int k, int32_t* out) {
+__device__ __forceinline__ bool SelectAlone(const float* score, uint32_t* cached, int* histogram, int n, int k,
+                                            int32_t* out) {
   __shared__ uint32_t candidates[32];
   __shared__ int num_candidates, warp_chosen[32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -190,9 +188,9 @@ __device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // before anyt
 }
 
 // `own`: `scores` are the block's only. `parity`: of the barriers, how often it was called before.
-__device__ __forceinline__ bool SelectTogether(const float* scores, bool own, uint32_t* cached,
-                                               int* histogram, ClusterRoom& room, int n, int k, int rank,
-                                               uint32_t parity, int32_t* out) {
+__device__ __forceinline__ bool SelectTogether(const float* scores, bool own, uint32_t* cached, int* histogram,
+                                               ClusterRoom& room, int n, int k, int rank, uint32_t parity,
+                                               int32_t* out) {
   constexpr int kCluster = kOneCluster;
   __shared__ __align__(16) uint32_t group_sum[32];
   __shared__ int warp_chosen[32];
@@ -205,8 +203,7 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
   if (threadIdx.x == 0) room.num_own = 0;
   BlockExtremes<kOneThreads>(&smallest, &largest);
   if (threadIdx.x < kCluster)
-    Send(&room.extremes[rank], make_uint4(smallest, largest, 0, 0), room.at_extremes,
-         static_cast<int>(threadIdx.x));
+    Send(&room.extremes[rank], make_uint4(smallest, largest, 0, 0), room.at_extremes, static_cast<int>(threadIdx.x));
   room.at_extremes.Wait(parity);
   if (threadIdx.x == 0) room.at_extremes.Expect(sizeof room.extremes);
   smallest = __reduce_min_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].x);
@@ -235,8 +232,8 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
     for (int r = 0; r < kCluster; ++r) sum += reinterpret_cast<const int*>(room.groups[r])[31 - lane];
     const int group = 31 - FromTop(sum, k, &above);
     for (int i = lane; i < 16 * kCluster; i += 32) {
-      Send(&room.bins[rank][i % 16], reinterpret_cast<const uint4*>(histogram)[group * 16 + i % 16],
-           room.at_bins, i / 16);
+      Send(&room.bins[rank][i % 16], reinterpret_cast<const uint4*>(histogram)[group * 16 + i % 16], room.at_bins,
+           i / 16);
     }
     room.at_bins.Wait(parity);
     if (lane == 0) room.at_bins.Expect(sizeof room.bins);
@@ -261,8 +258,7 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
   if (warp < kCluster) {  // to block `warp`
     const int all = __reduce_add_sync(0xFFFFFFFFu, lane < kOneWarps ? warp_chosen[lane] : 0);
     if (lane == 0) {
-      Send(&room.counts[rank],
-           make_uint4(static_cast<uint32_t>(room.num_own), static_cast<uint32_t>(all), 0, 0),
+      Send(&room.counts[rank], make_uint4(static_cast<uint32_t>(room.num_own), static_cast<uint32_t>(all), 0, 0),
            room.at_candidates, warp);
     }
     if (lane < 8) Send(&room.candidates[rank][lane], room.own[lane], room.at_candidates, warp);
@@ -279,10 +275,9 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
     const int to = __shfl_sync(0xFFFFFFFFu, listed_to, r);
     if (lane >= to) from = r + 1, from_begin = to;
   }
-  const uint32_t candidate = lane < listed
-                                 ? reinterpret_cast<const uint32_t*>(
-                                       room.candidates[min(from, kCluster - 1)])[(lane - from_begin) % 32]
-                                 : 0;
+  const uint32_t candidate = lane < listed ? reinterpret_cast<const uint32_t*>(
+                                                 room.candidates[min(from, kCluster - 1)])[(lane - from_begin) % 32]
+                                           : 0;
   uint32_t threshold;
   if (!Threshold(candidate, listed, wanted, &threshold)) return false;
   int at = __reduce_add_sync(0xFFFFFFFFu, lane < rank ? static_cast<int>(room.counts[lane].y) : 0) +
@@ -299,8 +294,8 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
 
 // Where SelectAlone and SelectTogether do not decide: rarely, so its registers are not theirs.
 template <int kCluster>
-__device__ __noinline__ void SelectByRadixInstead(const float* scores, int n, int k, int rank,
-                                                  uint32_t* cached, int* histogram, int32_t* out) {
+__device__ __noinline__ void SelectByRadixInstead(const float* scores, int n, int k, int rank, uint32_t* cached,
+                                                  int* histogram, int32_t* out) {
   __shared__ int total[kCluster > 1 ? kBins : 1];
   __shared__ int2 counts[kCluster];
   SelectByRadix<kCluster, kOneThreads>(scores, n, k, rank, kOneKeys, cached, histogram, total, counts, out);
@@ -308,8 +303,7 @@ __device__ __noinline__ void SelectByRadixInstead(const float* scores, int n, in
 
 // grid (8), one cluster. Up to `alone` rows, no more than kOneKeys, one block chooses.
 __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThreads)
-    SelectOneKernel(const float* scores, const int64_t* positions, int64_t ratio, int k, int alone,
-                    int32_t* out) {
+    SelectOneKernel(const float* scores, const int64_t* positions, int64_t ratio, int k, int alone, int32_t* out) {
   extern __shared__ uint32_t cached[];
   __shared__ __align__(16) int histogram[kBins];
   __shared__ ClusterRoom room;
@@ -342,8 +336,8 @@ __global__ void __cluster_dims__(kOneCluster, 1, 1) __launch_bounds__(kOneThread
     } else if (real && n > kOneCluster * kOneKeys) {
       chosen = false;
     } else {
-      chosen = SelectTogether(from, !real, cached, histogram, room, real ? n : 128 * kOneCluster,
-                              real ? k : 8, rank, real ? 1 : 0, to);
+      chosen = SelectTogether(from, !real, cached, histogram, room, real ? n : 128 * kOneCluster, real ? k : 8, rank,
+                              real ? 1 : 0, to);
     }
   }
   if (chosen) return;

@@ -19,8 +19,7 @@ namespace {
 // The kernels of a CPU, and the reference, take one part.
 constexpr Candidate<LinearArgs> kLinearCandidates[] = {
     DSV4_CUDA_ROW(LinearCuda, "OneTokenKernel, TileLinearKernel, WideLinearKernel, LinearKernel")
-    DSV4_CPU_PRODUCT_ROWS(LinearCpu)
-    {"ref", SupportsCpu, LinearRef},
+        DSV4_CPU_PRODUCT_ROWS(LinearCpu){"ref", SupportsCpu, LinearRef},
 };
 
 void CheckLinearPart(const ExecContext& ctx, const LinearArgs& a, const LinearPart& part) {
@@ -34,8 +33,8 @@ void CheckLinearPart(const ExecContext& ctx, const LinearArgs& a, const LinearPa
   DSV4_CHECK(part.y_blocks == nullptr || a.parts.size() == 1);
   DSV4_CHECK(part.queries.blocks == nullptr || LinearTakesBlocks(ctx, part.w));
   DSV4_CHECK(!a.norm || LinearNormalises(ctx, part.w), "a linear with a norm");
-  DSV4_CHECK(part.push_site == kNoSite || (a.parts.size() == 1 && a.groups == 1 && !a.norm &&
-                                           LinearPushes(ctx, a.x.dim(0), part.w)));
+  DSV4_CHECK(part.push_site == kNoSite ||
+             (a.parts.size() == 1 && a.groups == 1 && !a.norm && LinearPushes(ctx, a.x.dim(0), part.w)));
 }
 
 }  // namespace
@@ -86,8 +85,10 @@ bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor&
 std::string LinearImplementation(const ExecContext& ctx, const QuantTensor& w) {
   if (!SupportsCuda(ctx)) return Choose(kLinearCandidates, ctx).name;
   switch (GpuLinearKernels(ctx, w)) {
-    case LinearKernels::kRows: return "F32LinearKernel, F32";
-    case LinearKernels::kTiles: return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
+    case LinearKernels::kRows:
+      return "F32LinearKernel, F32";
+    case LinearKernels::kTiles:
+      return ctx.f32_inputs ? "TileLinearKernel, 3 x BF16" : "TileLinearKernel, 2 x BF16";
     case LinearKernels::kPrompt: {
       return StrCat("LinearKernel, ", GpuInputNumbers(ctx, w), " x ", IsHalf(w.format) ? "FP16" : "BF16");
     }

@@ -22,8 +22,8 @@ namespace dsv4 {
 inline constexpr int64_t kMaxColumnsOnGpu = 131072, kMaxRowsOnGpu = 16 * 65535;  // K; N of matrices that share x
 
 struct LinearArgs {
-  Tensor x;             // f32 [T, G*K]
-  LinearParts parts;    // one at least; of several groups only one
+  Tensor x;           // f32 [T, G*K]
+  LinearParts parts;  // one at least; of several groups only one
   int64_t groups = 1;
   ActivationDtype activation = ActivationDtype::kNative;
   // x as FP16 in blocks (ops/activation_blocks.cuh), for the parts that LinearTakesBlocks; these do not read x, which

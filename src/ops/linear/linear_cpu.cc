@@ -1,9 +1,9 @@
 #include "ops/linear/linear.h"
 
 #include "ops/grain.h"
-#include "ops/linear/rows/input_rows.h"
-#include "ops/linear/integer/integer_rows.h"
 #include "ops/linear/amx/tile_rows.h"
+#include "ops/linear/integer/integer_rows.h"
+#include "ops/linear/rows/input_rows.h"
 
 namespace dsv4::DSV4_ISA {
 
@@ -74,8 +74,9 @@ void LinearCpu(const ExecContext& ctx, const LinearArgs& a) {
 #ifdef DSV4_SIMD_AMX
   if (TakesTiles(w)) {
     static thread_local TilePanels panels;
-    panels.Set(ctx.pool, a.groups, k_dim, OrderOf(w.format), [&](int64_t) { return num_tokens; },
-               [&](int64_t g, int64_t t) { return row(t) + g * k_dim; });
+    panels.Set(
+        ctx.pool, a.groups, k_dim, OrderOf(w.format), [&](int64_t) { return num_tokens; },
+        [&](int64_t g, int64_t t) { return row(t) + g * k_dim; });
     const TileProduct p{.w = &w, .x = &panels.panel(0), .y = outputs.data(), .num_tokens = num_tokens};
     return MultiplyAll(ctx, a.groups, p, /*group_stride=*/1);
   }

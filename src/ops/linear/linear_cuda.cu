@@ -16,10 +16,15 @@ void LinearCuda(const ExecContext& ctx, const LinearArgs& a) {
     const LinearKernels kernels = GpuLinearKernels(ctx, part.w);
     DSV4_CHECK(part.queries.blocks == nullptr || kernels == LinearKernels::kPrompt);
     switch (kernels) {
-      case LinearKernels::kRows: F32Linear(ctx, a, part); break;
-      case LinearKernels::kTiles: tiles[num_tiles++] = {.w = part.w, .y = part.y.f32(), .groups = a.groups,
-                                         .push_site = part.push_site}; break;
-      case LinearKernels::kPrompt: prompt.parts.Add(part); break;
+      case LinearKernels::kRows:
+        F32Linear(ctx, a, part);
+        break;
+      case LinearKernels::kTiles:
+        tiles[num_tiles++] = {.w = part.w, .y = part.y.f32(), .groups = a.groups, .push_site = part.push_site};
+        break;
+      case LinearKernels::kPrompt:
+        prompt.parts.Add(part);
+        break;
     }
   }
   if (!prompt.parts.empty()) WgmmaLinear(ctx, prompt);

@@ -16,8 +16,8 @@ inline constexpr int kMaxLinearParts = 8;
 inline constexpr int64_t kNoSite = -1;
 
 struct LinearPart {
-  QuantTensor w;                // [G*N, K], any format
-  Tensor y;                     // f32 [T, G*N]; not x, nor another part's
+  QuantTensor w;  // [G*N, K], any format
+  Tensor y;       // f32 [T, G*N]; not x, nor another part's
   // Instead of y, which is then not written:
   uint8_t* y_blocks = nullptr;  // FP16 in blocks, of a part alone; only where LinearWritesBlocks
   QueryBlocks queries = {};     // only where LinearTakesBlocks

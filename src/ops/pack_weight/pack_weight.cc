@@ -10,8 +10,7 @@ void PackWeightCuda(const ExecContext& ctx, const PackWeightArgs& a);
 namespace {
 
 constexpr Candidate<PackWeightArgs> kPackWeightCandidates[] = {
-    DSV4_CUDA_ROW(PackWeightCuda, "PackTilesKernel")
-    {"ref", SupportsCpu, PackWeightRef},
+    DSV4_CUDA_ROW(PackWeightCuda, "PackTilesKernel"){"ref", SupportsCpu, PackWeightRef},
 };
 
 }  // namespace

@@ -110,8 +110,8 @@ struct PackWeightArgs {
   QuantTensor w;
   // Where w is columns of a wider matrix: bytes from row to row of its codes and of its block scales.
   int64_t row_stride = 0, scale_stride = 0;  // 0: w is whole
-  uint8_t* codes = nullptr;        // PackedCodeBytes(w), 16-byte aligned
-  uint8_t* block_scale = nullptr;  // PackedScaleBytes(w), 4-byte aligned
+  uint8_t* codes = nullptr;                  // PackedCodeBytes(w), 16-byte aligned
+  uint8_t* block_scale = nullptr;            // PackedScaleBytes(w), 4-byte aligned
 };
 void PackWeight(const ExecContext& ctx, const PackWeightArgs& args);
 OpImplementations DescribePackWeight(const ExecContext& ctx);

@@ -133,18 +133,25 @@ __global__ void __launch_bounds__(kPackWeightThreads)
   const int lane = threadIdx.x % 32;
   const int64_t across = CeilDiv(s.w.cols, kTileCols64),
                 step = static_cast<int64_t>(gridDim.x) * (kPackWeightThreads / 32);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * (kPackWeightThreads / 32) + threadIdx.x / 32;
-       i < num_tiles; i += step) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * (kPackWeightThreads / 32) + threadIdx.x / 32; i < num_tiles;
+       i += step) {
     const int64_t n = i / across * kTileRows16, k = i % across * kTileCols64;
     uint8_t* tile = codes + i * tile_bytes;
     switch (s.w.format) {
       case WeightFormat::kNvfp4:
       case WeightFormat::kMxfp4:
       case WeightFormat::kNvfp4Tight:
-      case WeightFormat::kMxfp4Tight: PackFp4Lane(s, tight_shift, n, k, lane, tile); break;
-      case WeightFormat::kFp8Block: PackFp8Lane(s, n, k, lane, tile); break;
-      case WeightFormat::kBf16: PackBf16Lane(s, n, k, lane, tile); break;
-      case WeightFormat::kF32: break;
+      case WeightFormat::kMxfp4Tight:
+        PackFp4Lane(s, tight_shift, n, k, lane, tile);
+        break;
+      case WeightFormat::kFp8Block:
+        PackFp8Lane(s, n, k, lane, tile);
+        break;
+      case WeightFormat::kBf16:
+        PackBf16Lane(s, n, k, lane, tile);
+        break;
+      case WeightFormat::kF32:
+        break;
     }
   }
 }

@@ -96,10 +96,17 @@ void PackWeightRef(const ExecContext&, const PackWeightArgs& a) {
         case WeightFormat::kNvfp4:
         case WeightFormat::kMxfp4:
         case WeightFormat::kNvfp4Tight:
-        case WeightFormat::kMxfp4Tight: PackFp4Tile(a, n, k, tile); break;
-        case WeightFormat::kFp8Block: PackFp8Tile(a, n, k, tile); break;
-        case WeightFormat::kBf16: PackBf16Tile(a, n, k, tile); break;
-        case WeightFormat::kF32: break;
+        case WeightFormat::kMxfp4Tight:
+          PackFp4Tile(a, n, k, tile);
+          break;
+        case WeightFormat::kFp8Block:
+          PackFp8Tile(a, n, k, tile);
+          break;
+        case WeightFormat::kBf16:
+          PackBf16Tile(a, n, k, tile);
+          break;
+        case WeightFormat::kF32:
+          break;
       }
     }
   }

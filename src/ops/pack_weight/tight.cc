@@ -67,9 +67,7 @@ class TightScan {
     return true;
   }
 
-  bool IsNan(uint8_t scale) const {
-    return block_ == kNvfp4BlockSize ? (scale & 0x7F) == 0x7F : scale == 0xFF;
-  }
+  bool IsNan(uint8_t scale) const { return block_ == kNvfp4BlockSize ? (scale & 0x7F) == 0x7F : scale == 0xFF; }
   bool IsZero(int64_t n, int64_t block, uint8_t scale) const {
     if (block_ == kNvfp4BlockSize && (scale & 0x7F) == 0) return true;
     const uint8_t* codes = w_.codes + n * w_.row_bytes() + block * block_ / 2;

@@ -10,8 +10,7 @@ void PreviousRowsCuda(const ExecContext& ctx, const PreviousRowsArgs& a);
 namespace {
 
 constexpr Candidate<PreviousRowsArgs> kPreviousRowsCandidates[] = {
-    DSV4_CUDA_ROW(PreviousRowsCuda, "PreviousRowsKernel")
-    {"ref", SupportsCpu, PreviousRowsRef},
+    DSV4_CUDA_ROW(PreviousRowsCuda, "PreviousRowsKernel"){"ref", SupportsCpu, PreviousRowsRef},
 };
 
 }  // namespace

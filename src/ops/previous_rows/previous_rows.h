@@ -12,8 +12,8 @@
 namespace dsv4 {
 
 struct PreviousRowsArgs {
-  Tensor x;  // f32 [T, ...], or empty
-  Tensor y;  // f32 [T, ...]; may be x; or empty
+  Tensor x;                                 // f32 [T, ...], or empty
+  Tensor y;                                 // f32 [T, ...]; may be x; or empty
   const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
   int64_t offset = 0;  // of the ring, in the fixed block

@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
 constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 2 / 16;  // row tiles of a block
 constexpr int kSlots = tile_linear::kSlots, kSlotBytes = tile_linear::kSlotBytes;
-constexpr int kChunk = 4;  // tiles of a copy
+constexpr int kChunk = 4;      // tiles of a copy
 constexpr int kMaxPairs = 32;  // of RoPE
 static_assert(tile_linear::kFewTokens == kMostTokens && 2 * kMostTokens <= kWarps);
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
@@ -193,8 +193,7 @@ void Expand(const ExecContext& ctx, const QPrepareArgs& a) {
   // At least as much as lets a multiprocessor have one block only, as linears do.
   const auto launch = [&](auto kernel, int tokens) {
     const size_t inputs = static_cast<size_t>(p.tile_cols * tokens * tile_linear::kOneTokenTile);
-    const size_t bytes = std::max<size_t>(
-        {RingBytes() + inputs, static_cast<size_t>(pooled), tile_linear::kOneBlock});
+    const size_t bytes = std::max<size_t>({RingBytes() + inputs, static_cast<size_t>(pooled), tile_linear::kOneBlock});
     Launch(ctx, kernel, dim3(static_cast<unsigned>(cut.blocks)), dim3(kThreads), bytes, params);
   };
   if (p.num_tokens == 1) return launch(ExpandKernel<1>, 1);

@@ -10,7 +10,7 @@ namespace dsv4::q_prepare {
 namespace {
 
 constexpr int kThreads = tile_linear::kThreads, kWarps = tile_linear::kWarps;
-constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 16;  // row tiles of a block
+constexpr int kTiles = kHead / 2 / 16, kIndexTiles = kIndexHead / 16;      // row tiles of a block
 constexpr int kRingBytes = tile_linear::kSlots * tile_linear::kSlotBytes;  // of a warp
 constexpr int kTile = static_cast<int>(TileBytes(kFormat));
 static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
@@ -181,8 +181,8 @@ void ExpandPart(const ExecContext& ctx, const ExpandParams& params, const Expand
   const size_t sums = cut.along_k ? Warps<true>::kSegments * kPartialStride * sizeof(float) : 0;
   const size_t inputs = static_cast<size_t>(params.linear.tile_cols) * tile_linear::kOneTokenTile;
   const size_t bytes = std::max<size_t>({kRings + inputs + sums, pooled, tile_linear::kOneBlock});
-  Launch(ctx, cut.along_k ? ExpandPartKernel<true> : ExpandPartKernel<false>,
-         dim3(static_cast<unsigned>(cut.blocks)), dim3(kThreads), bytes, params);
+  Launch(ctx, cut.along_k ? ExpandPartKernel<true> : ExpandPartKernel<false>, dim3(static_cast<unsigned>(cut.blocks)),
+         dim3(kThreads), bytes, params);
 }
 
 }  // namespace dsv4::q_prepare

@@ -12,8 +12,7 @@ void QPrepareCuda(const ExecContext& ctx, const QPrepareArgs& a);
 namespace {
 
 constexpr Candidate<QPrepareArgs> kQPrepareCandidates[] = {
-    DSV4_CUDA_ROW(QPrepareCuda, "ExpandKernel, QPrepareKernel")
-    {"ref", SupportsCpu, QPrepareRef},
+    DSV4_CUDA_ROW(QPrepareCuda, "ExpandKernel, QPrepareKernel"){"ref", SupportsCpu, QPrepareRef},
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ struct ExpandShape {
   int64_t heads = 0, head_dim = 0, rope_dim = 0;  // N, Dh, Dr
   int64_t index_heads = 0, index_head_dim = 0;    // Ni, Di; 0: no indexer
   int64_t num_compress = 0;
-  QuantTensor q_b, index_q_b;                     // [N*Dh, Rq], [Ni*Di, Rq]
+  QuantTensor q_b, index_q_b;  // [N*Dh, Rq], [Ni*Di, Rq]
 };
 ExpandShape ShapeOf(const QPrepareArgs& args, const LinearArgs& linears);
 bool QPrepareExpands(const ExecContext& ctx, const ExpandShape& shape);

@@ -12,9 +12,7 @@ DSV4_DECLARE_CPU(RmsNormCpu, RmsNormArgs)
 namespace {
 
 constexpr Candidate<RmsNormArgs> kRmsNormCandidates[] = {
-    DSV4_CUDA_ROW(RmsNormCuda, "RmsNormKernel")
-    DSV4_CPU_ROWS(RmsNormCpu)
-    {"ref", SupportsCpu, RmsNormRef},
+    DSV4_CUDA_ROW(RmsNormCuda, "RmsNormKernel") DSV4_CPU_ROWS(RmsNormCpu){"ref", SupportsCpu, RmsNormRef},
 };
 
 }  // namespace

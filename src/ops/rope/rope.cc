@@ -10,8 +10,7 @@ void RopeCuda(const ExecContext& ctx, const RopeArgs& a);
 namespace {
 
 constexpr Candidate<RopeArgs> kRopeCandidates[] = {
-    DSV4_CUDA_ROW(RopeCuda, "RopeKernel")
-    {"ref", SupportsCpu, RopeRef},
+    DSV4_CUDA_ROW(RopeCuda, "RopeKernel"){"ref", SupportsCpu, RopeRef},
 };
 
 }  // namespace

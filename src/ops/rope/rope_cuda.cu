@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kRopeThreads)
 
 void RopeCuda(const ExecContext& ctx, const RopeArgs& a) {
   const int64_t pairs = a.cos_sin.dim(1), n = a.x.dim(0) * a.x.dim(1) * pairs;
-  Launch(ctx, RopeKernel, dim3(static_cast<unsigned>((n + kRopeThreads - 1) / kRopeThreads)),
-         dim3(kRopeThreads), 0, a.x.f32(), reinterpret_cast<const float2*>(a.cos_sin.f32()), n, a.x.dim(1),
-         a.x.dim(2), static_cast<int>(pairs), a.inverse ? -1.0f : 1.0f);
+  Launch(ctx, RopeKernel, dim3(static_cast<unsigned>((n + kRopeThreads - 1) / kRopeThreads)), dim3(kRopeThreads), 0,
+         a.x.f32(), reinterpret_cast<const float2*>(a.cos_sin.f32()), n, a.x.dim(1), a.x.dim(2),
+         static_cast<int>(pairs), a.inverse ? -1.0f : 1.0f);
 }
 
 }  // namespace dsv4

@@ -10,8 +10,7 @@ void RopeAnglesCuda(const ExecContext& ctx, const RopeAnglesArgs& a);
 namespace {
 
 constexpr Candidate<RopeAnglesArgs> kRopeAnglesCandidates[] = {
-    DSV4_CUDA_ROW(RopeAnglesCuda, "RopeAnglesKernel")
-    {"ref", SupportsCpu, RopeAnglesRef},
+    DSV4_CUDA_ROW(RopeAnglesCuda, "RopeAnglesKernel"){"ref", SupportsCpu, RopeAnglesRef},
 };
 
 }  // namespace

@@ -10,8 +10,7 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a);
 namespace {
 
 constexpr Candidate<RoundActivationArgs> kRoundActivationCandidates[] = {
-    DSV4_CUDA_ROW(RoundActivationCuda, "RoundFp8Kernel, RoundNvfp4Kernel")
-    {"ref", SupportsCpu, RoundActivationRef},
+    DSV4_CUDA_ROW(RoundActivationCuda, "RoundFp8Kernel, RoundNvfp4Kernel"){"ref", SupportsCpu, RoundActivationRef},
 };
 
 }  // namespace

@@ -98,13 +98,13 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
   switch (a.mode) {
     case ActivationDtype::kFp8: {
       const int64_t num_blocks = rows * ((k_dim + 127) / 128);
-      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kRoundActivationThreads / 32),
-             dim3(kRoundActivationThreads), 0, a.x.f32(), a.y.f32(), k_dim, num_blocks);
+      Launch(ctx, RoundFp8Kernel, blocks_of(num_blocks, kRoundActivationThreads / 32), dim3(kRoundActivationThreads), 0,
+             a.x.f32(), a.y.f32(), k_dim, num_blocks);
       return;
     }
     case ActivationDtype::kNvfp4:
-      Launch(ctx, RoundNvfp4Kernel, dim3(static_cast<unsigned>(rows)), dim3(kRoundActivationThreads), 0,
-             a.x.f32(), a.y.f32(), k_dim);
+      Launch(ctx, RoundNvfp4Kernel, dim3(static_cast<unsigned>(rows)), dim3(kRoundActivationThreads), 0, a.x.f32(),
+             a.y.f32(), k_dim);
       return;
     case ActivationDtype::kNative:
     case ActivationDtype::kF32:
@@ -112,8 +112,8 @@ void RoundActivationCuda(const ExecContext& ctx, const RoundActivationArgs& a) {
     case ActivationDtype::kInt16:
     case ActivationDtype::kInt24:
       if (a.x.data == a.y.data) return;
-      Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kRoundActivationThreads), dim3(kRoundActivationThreads),
-             0, a.x.f32(), a.y.f32(), rows * k_dim);
+      Launch(ctx, CopyKernel, blocks_of(rows * k_dim, kRoundActivationThreads), dim3(kRoundActivationThreads), 0,
+             a.x.f32(), a.y.f32(), rows * k_dim);
       return;
   }
 }

@@ -13,11 +13,17 @@ void RoundActivationRef(const ExecContext& ctx, const RoundActivationArgs& a) {
       const float* x = a.x.f32() + t * k;
       float* y = a.y.f32() + t * k;
       switch (a.mode) {
-        case ActivationDtype::kFp8: RoundToFp8Blocks(x, y, k, /*block=*/128); break;
-        case ActivationDtype::kNvfp4: RoundToNvfp4(x, y, k); break;
+        case ActivationDtype::kFp8:
+          RoundToFp8Blocks(x, y, k, /*block=*/128);
+          break;
+        case ActivationDtype::kNvfp4:
+          RoundToNvfp4(x, y, k);
+          break;
         case ActivationDtype::kInt8:
         case ActivationDtype::kInt16:
-        case ActivationDtype::kInt24: RoundToIntegerBlocks(x, y, k, IntegerBytes(a.mode)); break;
+        case ActivationDtype::kInt24:
+          RoundToIntegerBlocks(x, y, k, IntegerBytes(a.mode));
+          break;
         case ActivationDtype::kNative:
         case ActivationDtype::kF32:
           if (x != y) std::copy(x, x + k, y);

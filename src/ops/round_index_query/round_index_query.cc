@@ -10,8 +10,7 @@ void RoundIndexQueryCuda(const ExecContext& ctx, const RoundIndexQueryArgs& a);
 namespace {
 
 constexpr Candidate<RoundIndexQueryArgs> kRoundIndexQueryCandidates[] = {
-    DSV4_CUDA_ROW(RoundIndexQueryCuda, "RotateAndRoundKernel")
-    {"ref", SupportsCpu, RoundIndexQueryRef},
+    DSV4_CUDA_ROW(RoundIndexQueryCuda, "RotateAndRoundKernel"){"ref", SupportsCpu, RoundIndexQueryRef},
 };
 
 }  // namespace

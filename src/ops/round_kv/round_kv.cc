@@ -10,8 +10,7 @@ void RoundKvCuda(const ExecContext& ctx, const RoundKvArgs& a);
 namespace {
 
 constexpr Candidate<RoundKvArgs> kRoundKvCandidates[] = {
-    DSV4_CUDA_ROW(RoundKvCuda, "RoundKvKernel")
-    {"ref", SupportsCpu, RoundKvRef},
+    DSV4_CUDA_ROW(RoundKvCuda, "RoundKvKernel"){"ref", SupportsCpu, RoundKvRef},
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace dsv4 {
 
 struct RoundKvArgs {
-  Tensor kv;         // f32 [T, Dh], in place
+  Tensor kv;  // f32 [T, Dh], in place
   RowFormat format;
 };
 void RoundKv(const ExecContext& ctx, const RoundKvArgs& args);

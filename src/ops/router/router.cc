@@ -11,8 +11,7 @@ void RouterCuda(const ExecContext& ctx, const RouterArgs& a);
 namespace {
 
 constexpr Candidate<RouterArgs> kRouterCandidates[] = {
-    DSV4_CUDA_ROW(RouterCuda, "RouteOneKernel, RouterKernel")
-    {"ref", SupportsCpu, RouterRef},
+    DSV4_CUDA_ROW(RouterCuda, "RouteOneKernel, RouterKernel"){"ref", SupportsCpu, RouterRef},
 };
 
 }  // namespace

@@ -12,17 +12,17 @@
 namespace dsv4 {
 
 struct RouterArgs {
-  Tensor logits;       // f32 [T, E]
-  Tensor bias;         // f32 [E]; empty in hash layers
-  Tensor hash_table;   // i32 [V, A]; empty in learned layers
-  Tensor tokens;       // i32 [T]; may be empty in learned layers, where no row is idle then
+  Tensor logits;      // f32 [T, E]
+  Tensor bias;        // f32 [E]; empty in hash layers
+  Tensor hash_table;  // i32 [V, A]; empty in learned layers
+  Tensor tokens;      // i32 [T]; may be empty in learned layers, where no row is idle then
   float scaling_factor = 1;
-  int32_t always = -1; // an expert that every token has besides the chosen ones, with weight 1; -1: none
-  Tensor experts;      // i32 [T, A], best first (table order in hash layers); with `always` [T, 1 + A], that one first
-  Tensor weights;      // f32, likewise
+  int32_t always = -1;  // an expert that every token has besides the chosen ones, with weight 1; -1: none
+  Tensor experts;       // i32 [T, A], best first (table order in hash layers); with `always` [T, 1 + A], that one first
+  Tensor weights;       // f32, likewise
   // Where RouterMultiplies says so: the logits are yet to be made, x w^T.
-  Tensor x;            // f32 [T, K]
-  QuantTensor w;       // [E, K]
+  Tensor x;       // f32 [T, K]
+  QuantTensor w;  // [E, K]
 };
 inline constexpr int64_t kMaxRoutedOnGpu = 1024, kMaxChosenOnGpu = 32;  // experts; of a token
 

@@ -6,7 +6,7 @@
 namespace dsv4::router {
 
 inline constexpr int kBlocks = 16, kRows = 16, kExperts = kBlocks * kRows, kMaxChosen = 31;
-inline constexpr int kSegments = 8;  // of K, as tile_linear cuts it; a warp each
+inline constexpr int kSegments = 8;                       // of K, as tile_linear cuts it; a warp each
 inline constexpr int kMaxTiles = 12, kMaxTilesOfFew = 8;  // of a segment, of one token and of more
 inline constexpr int kMostTokens = 4;
 constexpr int MostTiles(int64_t tokens) { return tokens == 1 ? kMaxTiles : kMaxTilesOfFew; }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRouterOneThreads = 32 * kSegments;
 constexpr int kTileBytes = static_cast<int>(TileBytes(kFormat)), kXBytes = tile_linear::kOneTokenTile;
-constexpr int kEarly = 4;      // tiles of which a warp has the weights in registers before x is there
+constexpr int kEarly = 4;                    // tiles of which a warp has the weights in registers before x is there
 constexpr int kOctets = kMaxTiles * 8 / 32;  // eight numbers of x each, of a lane
 
 struct OneParams {

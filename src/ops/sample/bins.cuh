@@ -2,8 +2,8 @@
 // which a sum over all blocks reaches its mark.
 #pragma once
 
-#include "device/cluster.cuh"
 #include "base/sample_math.h"
+#include "device/cluster.cuh"
 
 namespace dsv4::sample {
 
@@ -24,15 +24,14 @@ struct Histogram {
 // mass reaches `wanted`.
 enum class Mark { kNone, kCount, kTopP };
 
-__device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount,
-                                        double wanted) {
+__device__ __forceinline__ bool Reached(Mark mark, uint64_t number, uint64_t mass, uint64_t amount, double wanted) {
   return mark == Mark::kTopP ? ReachesTopP(mass, wanted) : number >= amount;
 }
 
 // Of a few tokens at once; a bin below 0 is none.
 template <int kCount>
-__device__ __forceinline__ void AddToBins(Histogram& h, const int (&bin)[kCount],
-                                          const uint64_t (&mass)[kCount], bool counts) {
+__device__ __forceinline__ void AddToBins(Histogram& h, const int (&bin)[kCount], const uint64_t (&mass)[kCount],
+                                          bool counts) {
   uint32_t before[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {

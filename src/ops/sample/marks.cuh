@@ -15,8 +15,8 @@ struct Parities {
 // What a mark is looked for with.
 struct Search {
   Mark mark;
-  uint64_t amount;                // tokens, or mass
-  uint32_t in_front = 0, in_bin;  // the thread's tokens in front of the mark for certain, and in its bin
+  uint64_t amount;                       // tokens, or mass
+  uint32_t in_front = 0, in_bin;         // the thread's tokens in front of the mark for certain, and in its bin
   uint64_t before = 0, mass_before = 0;  // of the row's tokens in front of that bin
   double wanted;
 };
@@ -29,8 +29,7 @@ __device__ __forceinline__ int DigitOf(const Row& row, int j, int level) {
 }
 
 // The bin's tokens by their digits, sent to every block.
-__device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Histogram& h, int level,
-                                           bool counts) {
+__device__ __forceinline__ void BinByDigit(const Row& row, const Search& q, Histogram& h, int level, bool counts) {
   __syncthreads();
   Clear(h);
   if (row.thread == 0) row.s.num_own = 0;
@@ -58,8 +57,8 @@ __device__ __forceinline__ void FindBin(const Row& row, const Search& q, Histogr
 #pragma unroll 1
   for (int step = 0; step < 2; ++step) {
     const int group = place.at;
-    place = PlaceOf(step == 0 ? h.groups : s.bins, q.mark, place.before, place.mass_before, q.amount,
-                    row.p.top_p, &wanted);
+    place = PlaceOf(step == 0 ? h.groups : s.bins, q.mark, place.before, place.mass_before, q.amount, row.p.top_p,
+                    &wanted);
     if (step == 1) place.at += group * 32;
     if (place.at < 0 || step == 1) break;
     const int bin = place.at * 32 + row.lane;
@@ -113,12 +112,10 @@ __device__ __forceinline__ Candidates ShareCandidates(const Row& row, const Sear
   __syncthreads();
   const int num_own = s.num_own, listed = min(num_own, kMaxCandidates);  // a warp sends them to a block
   if (row.lane == 0) {
-    s.at_candidates.ExpectAt(row.warp,
-                             static_cast<uint32_t>(sizeof(uint4)) * static_cast<uint32_t>(1 + listed));
+    s.at_candidates.ExpectAt(row.warp, static_cast<uint32_t>(sizeof(uint4)) * static_cast<uint32_t>(1 + listed));
     Send(&s.counts[row.rank], make_uint4(static_cast<uint32_t>(num_own), 0, 0, 0), s.at_candidates, row.warp);
   }
-  for (int i = row.lane; i < listed; i += 32)
-    Send(&s.candidates[row.rank][i], s.own[i], s.at_candidates, row.warp);
+  for (int i = row.lane; i < listed; i += 32) Send(&s.candidates[row.rank][i], s.own[i], s.at_candidates, row.warp);
   s.at_candidates.Wait(parity.candidates);
   parity.candidates ^= 1;
   const int of_lane = static_cast<int>(s.counts[row.lane % kCluster].x);
@@ -226,7 +223,7 @@ __device__ __forceinline__ int32_t Race(const Row& row, uint32_t kept, uint64_t 
   constexpr uint64_t kNever = ~uint64_t{0};
   constexpr float kWithin = 1 + 0x1p-8f;  // of the warp's least time lies what may win
   Shared& s = row.s;
-  float (&about)[kPitch] = row.logit;
+  float(&about)[kPitch] = row.logit;
   float least = INFINITY;
 #pragma unroll kUnroll
   for (int j = 0; j < kOwn; ++j) {

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "base/random.h"
+#include "base/sample_math.h"
 #include "device/launch.cuh"
 #include "ops/sample/bins.cuh"
 #include "ops/sample/sample.h"
-#include "base/sample_math.h"
 
 namespace dsv4::sample {
 
@@ -128,8 +128,7 @@ __device__ __forceinline__ void Adjust(Row& row) {
       const int prompt = p.prompt_count ? p.prompt_count[id] : 0;
       int outputs = p.output_count ? p.output_count[id] : 0;
       for (int i = 0; i < p.num_also; ++i) outputs += p.also[i] == id ? 1 : 0;
-      if (outputs + prompt > 0)
-        x = Penalise(x, p.repeat_penalty, p.presence_penalty, p.frequency_penalty, outputs);
+      if (outputs + prompt > 0) x = Penalise(x, p.repeat_penalty, p.presence_penalty, p.frequency_penalty, outputs);
     }
     if (p.allowed != nullptr && (p.allowed[id / 32] >> (id % 32) & 1) == 0) x = kMinusInfinity;
     row.largest = fmaxf(row.largest, x);
@@ -190,8 +189,7 @@ __device__ __forceinline__ int32_t ErrorOf(const Largest& l) {
 __device__ __forceinline__ uint64_t RawSum(const Row& row) {
   uint64_t sum = 0;
 #pragma unroll 2
-  for (int j = 0; j < row.own_tokens; ++j)
-    sum += Mass(Exponent(row.logits[row.first + j], row.raw_largest, 1.0));
+  for (int j = 0; j < row.own_tokens; ++j) sum += Mass(Exponent(row.logits[row.first + j], row.raw_largest, 1.0));
   sum = WarpAdd(sum);
   if (row.lane == 0) row.s.warp_raw_sum[row.warp] = sum;
   __syncthreads();
@@ -207,8 +205,7 @@ __device__ __forceinline__ uint64_t RawSum(const Row& row) {
 __device__ __forceinline__ void MakeMasses(Row& row, bool cuts, bool counts) {
   if (row.p.temperature != 0 && !cuts) {
 #pragma unroll kUnroll
-    for (int j = 0; j < kOwn; ++j)
-      row.own += row.mass[j] = Mass(Exponent(row.logit[j], row.largest, row.inverse));
+    for (int j = 0; j < kOwn; ++j) row.own += row.mass[j] = Mass(Exponent(row.logit[j], row.largest, row.inverse));
   } else if (row.p.temperature != 0) {
 #pragma unroll 1
     for (int first_of = 0; first_of < kOwn; first_of += kUnroll) {

@@ -22,8 +22,6 @@ void Sample(const ExecContext& ctx, const SampleArgs& a) {
   RunOp("sample", kSampleCandidates, ctx, a);
 }
 
-OpImplementations DescribeSample(const ExecContext& ctx) {
-  return DescribeOp("sample", kSampleCandidates, ctx);
-}
+OpImplementations DescribeSample(const ExecContext& ctx) { return DescribeOp("sample", kSampleCandidates, ctx); }
 
 }  // namespace dsv4

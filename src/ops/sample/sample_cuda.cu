@@ -42,15 +42,16 @@ __device__ __forceinline__ void Draw(Row& row, uint64_t draw, bool is_top_k, boo
 #pragma unroll 1
   for (;;) {
     if (mark != Mark::kNone) {
-      Search q{.mark = mark, .amount = amount, .in_bin = row.near,
+      Search q{.mark = mark,
+               .amount = amount,
+               .in_bin = row.near,
                .wanted = kept_mass == 0 ? -1.0 : WantedMass(row.p.top_p, kept_mass)};
       if (FindMark(row, q, parity, is_top_k)) {
         __syncthreads();
         kept &= q.in_front | (q.in_bin & row.s.keep[row.thread / 2] >> (row.thread % 2 * kOwn));
         if (row.thread == 0) row.s.num_own = 0;
         row.own = 0;
-        for (uint32_t bits = kept; bits != 0; bits &= bits - 1)
-          row.own += row.mass[__ffs(static_cast<int>(bits)) - 1];
+        for (uint32_t bits = kept; bits != 0; bits &= bits - 1) row.own += row.mass[__ffs(static_cast<int>(bits)) - 1];
       }
     }
     if (mark != Mark::kCount || !is_top_p) break;
@@ -77,9 +78,17 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
 
   const int first = (rank * kThreads + thread) * kOwn;
   SampleRow p;
-  Row row{.s = s, .rank = rank, .thread = thread, .warp = thread / 32, .lane = thread % 32, .logits = logits + r * v,
-          .first = first, .own_tokens = max(0, min(kOwn, v - first)), .logit = s.logit[thread],
-          .mass = s.mass[thread], .p = p};
+  Row row{.s = s,
+          .rank = rank,
+          .thread = thread,
+          .warp = thread / 32,
+          .lane = thread % 32,
+          .logits = logits + r * v,
+          .first = first,
+          .own_tokens = max(0, min(kOwn, v - first)),
+          .logit = s.logit[thread],
+          .mass = s.mass[thread],
+          .p = p};
   const bool nan = LoadLogits(row);
   p = rows[r];
   const uint32_t raw_key = nan ? 0xFFFFFFFFu : KeyOf(row.largest);
@@ -114,8 +123,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
 }  // namespace
 
 void SampleCuda(const ExecContext& ctx, const SampleArgs& a) {
-  const cudaError_t allowed = cudaFuncSetAttribute(SampleKernel,
-                                                   cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  const cudaError_t allowed = cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (allowed != cudaSuccess) NoteCudaError(ctx, allowed, "clusters of 16 blocks");
   Launch(ctx, SampleKernel, dim3(static_cast<unsigned>(a.logits.dim(0) * sample::kCluster)), dim3(sample::kThreads),
          sizeof(sample::Shared), a.logits.f32(), a.rows, a.tokens.i32(), a.logprobs ? a.logprobs.f32() : nullptr,

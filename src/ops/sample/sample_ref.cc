@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "ops/sample/sample.h"
 #include "base/sample_math.h"
+#include "ops/sample/sample.h"
 
 namespace dsv4 {
 
@@ -70,12 +70,11 @@ int32_t SampleOne(const float* logits, int64_t v, const SampleRow& row) {
   for (int64_t i = 0; i < v; ++i) {
     const float x = adjusted[static_cast<size_t>(i)];
     const double exponent = sample::Exponent(x, largest, inverse);
-    tokens.push_back({sample::RankOf(x, static_cast<int32_t>(i)), sample::Mass(exponent),
-                      sample::ExpNonPositive(exponent)});
+    tokens.push_back(
+        {sample::RankOf(x, static_cast<int32_t>(i)), sample::Mass(exponent), sample::ExpNonPositive(exponent)});
   }
   CutTokens(row, v, &tokens);
-  if (row.min_p > 0)
-    std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
+  if (row.min_p > 0) std::erase_if(tokens, [&](const Token& t) { return t.weight < static_cast<double>(row.min_p); });
   const uint64_t draw = RandomBits(row.seed, row.num_outputs);
   double least = std::numeric_limits<double>::infinity();
   int32_t chosen = kSampleNan;  // the largest has mass
@@ -102,8 +101,7 @@ void SampleRef(const ExecContext&, const SampleArgs& a) {
       if (id >= 0) {
         const float largest = *std::max_element(logits, logits + v);
         double sum = 0;
-        for (int64_t i = 0; i < v; ++i)
-          sum += sample::ExpNonPositive(sample::Exponent(logits[i], largest, 1.0));
+        for (int64_t i = 0; i < v; ++i) sum += sample::ExpNonPositive(sample::Exponent(logits[i], largest, 1.0));
         logprob = static_cast<float>(sample::Exponent(logits[id], largest, 1.0) - std::log(sum));
       }
       a.logprobs.f32()[r] = logprob;

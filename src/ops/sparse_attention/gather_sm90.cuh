@@ -13,34 +13,34 @@
 namespace dsv4::attend {
 
 constexpr int kDim = 512;
-constexpr int kTile = 64;                   // rows
-constexpr int kBlockBytes = kTile * 128;    // 64 channels of a tile
+constexpr int kTile = 64;                 // rows
+constexpr int kBlockBytes = kTile * 128;  // 64 channels of a tile
 constexpr int kTileBytes = 8 * kBlockBytes;
 constexpr int kFp8Channels = 448;
 constexpr int kPairs = 32, kRotated = kDim - 2 * kPairs;  // RoPE
-constexpr int kFp8RowBytes = 576;           // 448 + 2 * 64
+constexpr int kFp8RowBytes = 576;                         // 448 + 2 * 64
 constexpr int kFp8ScaleBytes = 8;
 constexpr int kConsumers = 256, kProducers = 256, kThreads = kConsumers + kProducers;
-constexpr int kMaxSplitTokens = 16;   // up to here a tile has a block of its own
-constexpr int kPromptHeads = 64;      // of a block of the kernels for prompts
+constexpr int kMaxSplitTokens = 16;  // up to here a tile has a block of its own
+constexpr int kPromptHeads = 64;     // of a block of the kernels for prompts
 // a step of more tokens than this converts its own rows once, before they are read
 constexpr int kReadOften = 64;
-constexpr int kKeptPages = 512;       // of a token's page table in shared memory, in decode
+constexpr int kKeptPages = 512;  // of a token's page table in shared memory, in decode
 
 struct Params {
   const float* q;
   const float* kv;
-  const __half* kv16;         // kv in FP16, or null
+  const __half* kv16;  // kv in FP16, or null
   const float* sink;
   float* out;
-  const float2* cos_sin;      // [T, kPairs], or null: out is not rotated back
-  float* partial;             // [T, slots, N, 512]: sums of single tiles
-  float2* partial_ml;         // [T, slots, N]: their maximum (times log2 e) and sum
-  int slots;                  // 0: one block walks through all tiles
+  const float2* cos_sin;  // [T, kPairs], or null: out is not rotated back
+  float* partial;         // [T, slots, N, 512]: sums of single tiles
+  float2* partial_ml;     // [T, slots, N]: their maximum (times log2 e) and sum
+  int slots;              // 0: one block walks through all tiles
   int num_heads;
   int ratio_shift, page_shift;  // log2 of the compression ratio and of the rows in a page
-  float scale_log2;           // Dh^-1/2 log2 e
-  uint32_t slots_inverse;     // (2^32 - 1) / slots of the ring
+  float scale_log2;             // Dh^-1/2 log2 e
+  uint32_t slots_inverse;       // (2^32 - 1) / slots of the ring
   gpu::AttentionView v;
 };
 
@@ -82,7 +82,7 @@ struct RowList {
   const uint8_t* own;  // the row of window entry 0, were it in this step
   int first, num_window, num_own, size;
   int first_slot;  // of window entry 0 in the ring
-  int num_old;  // compressed rows that were there before this step
+  int num_old;     // compressed rows that were there before this step
 
   __device__ __forceinline__ RowList(const Params& a, int64_t t) {
     const SequenceView* seq = a.v.sequences + a.v.sequence_of[t];
@@ -140,12 +140,12 @@ struct Shared {
   static constexpr int kTiles = 0;
   static constexpr int kQ = 2 * kTileBytes;
   static constexpr int kP = kQ + kHeads * 2 * kDim;
-  static constexpr int kFactors = kP + 2 * kHeads * 128;    // float2 [2][kHeads]
-  static constexpr int kMax = kFactors + 2 * kHeads * 8;    // float [2 warpgroups][4 warps][kHeads / 2]
+  static constexpr int kFactors = kP + 2 * kHeads * 128;  // float2 [2][kHeads]
+  static constexpr int kMax = kFactors + 2 * kHeads * 8;  // float [2 warpgroups][4 warps][kHeads / 2]
   static constexpr int kSum = kMax + 4 * kHeads * 4;
-  static constexpr int kValid = kSum + 4 * kHeads * 4;      // uint8 [2][kTile]
-  static constexpr int kBarriers = kValid + 2 * kTile;      // full[2], empty[2]
-  static constexpr int kPages = kBarriers + 32;             // pointers [kKeptPages]
+  static constexpr int kValid = kSum + 4 * kHeads * 4;           // uint8 [2][kTile]
+  static constexpr int kBarriers = kValid + 2 * kTile;           // full[2], empty[2]
+  static constexpr int kPages = kBarriers + 32;                  // pointers [kKeptPages]
   static constexpr int kBytes = kPages + 8 * kKeptPages + 1024;  // the base is aligned to 1,024 by hand
 };
 
@@ -162,16 +162,16 @@ __device__ __forceinline__ float RotatedBack(float x, float other, float2 cos_si
 template <int kN>
 struct Product;
 #define DSV4_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define DSV4_PRODUCT(N, LIST, A, B, ADD, MAJOR, ...)                                                                   \
-  template <>                                                                                                         \
-  struct Product<N> {                                                                                                 \
-    template <int kMMajor>                                                                                            \
-    static __device__ __forceinline__ void Run(float* d, uint64_t a, uint64_t b, uint32_t add) {                       \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N             \
-                   "k16.f32.f16.f16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"                      \
-                   : __VA_ARGS__                                                                                      \
-                   : "l"(a), "l"(b), "r"(add), "n"(kMMajor));                                                         \
-    }                                                                                                                 \
+#define DSV4_PRODUCT(N, LIST, A, B, ADD, MAJOR, ...)                                                      \
+  template <>                                                                                             \
+  struct Product<N> {                                                                                     \
+    template <int kMMajor>                                                                                \
+    static __device__ __forceinline__ void Run(float* d, uint64_t a, uint64_t b, uint32_t add) {          \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+                   "k16.f32.f16.f16 {" LIST "}, %" #A ", %" #B ", p, 1, 1, %" #MAJOR ", 0;\n}"            \
+                   : __VA_ARGS__                                                                          \
+                   : "l"(a), "l"(b), "r"(add), "n"(kMMajor));                                             \
+    }                                                                                                     \
   };
 #define DSV4_L4 "%0, %1, %2, %3"
 #define DSV4_L8 DSV4_L4 ", %4, %5, %6, %7"
@@ -280,8 +280,8 @@ struct RawRow {
   // A scale beyond 2^7 (its largest values leave FP16's range) or below 2^-24 (it is none itself), or NaN.
   __device__ __forceinline__ bool Unusual() const {
     const uint32_t x = scales.x, y = scales.y, low_x = x & 0x7F7F7F7Fu, low_y = y & 0x7F7F7F7Fu;
-    const uint32_t above = ((low_x + 0x79797979u) & x) | ((low_y + 0x79797979u) & y);                      // 135 ..
-    const uint32_t below = ~((low_x + 0x19191919u) | x) | (~((low_y + 0x19191919u) | y) & 0x00FFFFFFu);    // .. 102
+    const uint32_t above = ((low_x + 0x79797979u) & x) | ((low_y + 0x79797979u) & y);                    // 135 ..
+    const uint32_t below = ~((low_x + 0x19191919u) | x) | (~((low_y + 0x19191919u) | y) & 0x00FFFFFFu);  // .. 102
     return ((above | below) & 0x80808080u) != 0;
   }
   __device__ __forceinline__ void LoadCodes(const Source& s, int b) {

@@ -71,7 +71,7 @@ __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head
 }
 
 // Weights are 2^(score - reference). FP16 holds them from 2^-24 to 2^16: so the reference lies below the largest score.
-constexpr float kTileBias = 14;   // a tile's own maximum gets the weight 2^14
+constexpr float kTileBias = 14;  // a tile's own maximum gets the weight 2^14
 
 // Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>

@@ -21,8 +21,8 @@ __device__ __forceinline__ void IssueValues(float (&o)[128], uint32_t base, int 
   using S = PromptShared;
   uint64_t p_rows = sm90::SwizzledRows(base + static_cast<uint32_t>(S::kP + buffer * (kPromptHeads * 128)));
   // N-major: 64 channels of eight rows are 1,024 bytes, the next 64 channels lie kBlockBytes further.
-  uint64_t v_rows = (sm90::SwizzledRows(
-                         base + static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
+  uint64_t v_rows = (sm90::SwizzledRows(base +
+                                        static_cast<uint32_t>(S::kTiles + buffer * kTileBytes + wg * 4 * kBlockBytes)) &
                      ~(uint64_t{0x3FFF} << 16)) |
                     uint64_t{kBlockBytes / 16} << 16;
   asm volatile("" : "+l"(p_rows), "+l"(v_rows));
@@ -81,8 +81,7 @@ __device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (
         const float2 got = make_float2(__shfl_xor_sync(0xFFFFFFFFu, send.x, 1),
                                        __shfl_xor_sync(0xFFFFFFFFu, send.y, 1));
         const float4 z = odd ? make_float4(got.x, got.y, y.x, y.y) : make_float4(x.x, x.y, got.x, got.y);
-        __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4),
-               z);
+        __stcs(reinterpret_cast<float4*>(out + (lane / 4 + 8 * r) * kDim + 8 * (j + (odd ? 1 : 0)) + quad / 2 * 4), z);
       }
     }
   }
@@ -93,8 +92,8 @@ __device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (
 // relative to the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
 __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* smem, uint32_t base, int tid) {
   using S = PromptShared;
-  constexpr float kBias = 7;        // the first tile's maximum gets the weight 2^7; scores may grow:
-  constexpr float kHeadroom = 15;   // weights stay below 2^15
+  constexpr float kBias = 7;       // the first tile's maximum gets the weight 2^7; scores may grow:
+  constexpr float kHeadroom = 15;  // weights stay below 2^15
   const Params& a = p.a;
   const int wg = __shfl_sync(0xFFFFFFFFu, tid / 128, 0), lane = tid % 32, warp = tid / 32 % 4, quad = lane % 4,
             head = warp * 16 + lane / 4;

@@ -14,14 +14,14 @@ constexpr int kGatherRows = kHalf / (kGatherers / 32);  // of them, a warp's
 
 struct PromptParams {
   Params a;
-  const __half* rows;    // [own rows Tk | rings, W of each sequence | compressed rows]
+  const __half* rows;  // [own rows Tk | rings, W of each sequence | compressed rows]
   // [0]: 1 when all rows fit, else `rows` holds none; [1 + s]: where the compressed rows of sequence s begin
   const int* table;
-  const uint8_t* q_blocks;  // queries as query_blocks.h says, or null: a.q
-  const float* squares;    // and of each head's blocks
-  __half* queries;       // [blocks][2][64, 512]: a block's next queries
-  uint8_t* out_blocks;   // the output as activation_blocks.cuh says, or null: a.out
-  float norm_eps;        // of the norm that such queries wait for, times the square of their unit
+  const uint8_t* q_blocks;    // queries as query_blocks.h says, or null: a.q
+  const float* squares;       // and of each head's blocks
+  __half* queries;            // [blocks][2][64, 512]: a block's next queries
+  uint8_t* out_blocks;        // the output as activation_blocks.cuh says, or null: a.out
+  float norm_eps;             // of the norm that such queries wait for, times the square of their unit
   int num_tokens, num_items;  // num_tokens: of the queries
   int num_own;                // rows of the step's own tokens, in front of `rows`
 };
@@ -30,15 +30,15 @@ struct PromptParams {
 struct PromptShared {
   static constexpr int kTiles = 0;
   static constexpr int kQ = 2 * kTileBytes;
-  static constexpr int kP = kQ + kPromptHeads * 2 * kDim;      // [2][64 heads, 64 rows], FP16
-  static constexpr int kMax = kP + 2 * kPromptHeads * 128;     // float [2 warpgroups][64]
-  static constexpr int kSum = kMax + 2 * kPromptHeads * 4;     // float [2 warpgroups][64]
-  static constexpr int kMask = kSum + 2 * kPromptHeads * 4;    // bits [2][2 halves][32]: valid rows
-  static constexpr int kNumTiles = kMask + 16;                 // int [4]: of the last items
-  static constexpr int kFactors = kNumTiles + 16;              // float [2][64]: of scores, of an item's heads
+  static constexpr int kP = kQ + kPromptHeads * 2 * kDim;    // [2][64 heads, 64 rows], FP16
+  static constexpr int kMax = kP + 2 * kPromptHeads * 128;   // float [2 warpgroups][64]
+  static constexpr int kSum = kMax + 2 * kPromptHeads * 4;   // float [2 warpgroups][64]
+  static constexpr int kMask = kSum + 2 * kPromptHeads * 4;  // bits [2][2 halves][32]: valid rows
+  static constexpr int kNumTiles = kMask + 16;               // int [4]: of the last items
+  static constexpr int kFactors = kNumTiles + 16;            // float [2][64]: of scores, of an item's heads
   // full[2][2 halves], empty[2][2], queries full, queries empty
   static constexpr int kBarriers = kFactors + 2 * kPromptHeads * 4;
-  static constexpr int kBytes = kBarriers + 80 + 1024;         // the base is aligned to 1,024 by hand
+  static constexpr int kBytes = kBarriers + 80 + 1024;  // the base is aligned to 1,024 by hand
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -110,8 +110,8 @@ __device__ __forceinline__ void DecodeIntoTile(const PromptParams& p, int row, i
 }
 
 struct PromptList {
-  int num_window, first_own, size;         // entries from first_own on are rows of the step itself
-  int first_slot;                          // of window entry 0 in the ring
+  int num_window, first_own, size;  // entries from first_own on are rows of the step itself
+  int first_slot;                   // of window entry 0 in the ring
   // rows of window entry 0, were it the step's; of ring slot 0; of compressed row 0
   int own, ring, compressed;
   int sequence;
@@ -211,8 +211,8 @@ __device__ __forceinline__ void FeedQueryBlocks(const PromptParams& p, uint32_t 
     return p.q_blocks + group * kPromptHeads * of_head + sm90::BlockBegin(0, blocks8, t / 8) + t % 8 * 128;
   };
   const auto factor_of = [&](int w) {
-    const float4* from = reinterpret_cast<const float4*>(p.squares + (static_cast<int64_t>(w) * kPromptHeads + tid) *
-                                                                         (kDim / 64));
+    const float4* from = reinterpret_cast<const float4*>(p.squares +
+                                                         (static_cast<int64_t>(w) * kPromptHeads + tid) * (kDim / 64));
     const float4 x = __ldcg(from), y = __ldcg(from + 1);
     const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
     return p.a.scale_log2 * __fdiv_rn(1.0f, __fsqrt_rn(sum * (1.0f / kDim) + p.norm_eps));

@@ -29,11 +29,11 @@ inline AttentionView ViewOf(const SparseAttentionArgs& a) {
 
 struct AttendedRows {
   const SequenceView* seq;
-  int64_t start, begin;    // of the sequence
-  int64_t first;           // position of the first window row
+  int64_t start, begin;  // of the sequence
+  int64_t first;         // position of the first window row
   int num_window;
-  int num_compressed;      // with picks an upper bound: the list may end at an earlier -1
-  const int32_t* picks;    // null: rows 0, 1, ..
+  int num_compressed;    // with picks an upper bound: the list may end at an earlier -1
+  const int32_t* picks;  // null: rows 0, 1, ..
 
   __device__ __forceinline__ AttendedRows(const AttentionView& v, int64_t t) {
     seq = v.sequences + v.sequence_of[t];

@@ -19,8 +19,7 @@ constexpr int64_t kTurnedDim = 64;  // Dr of the tensor-core kernels
 
 constexpr Candidate<SparseAttentionArgs> kSparseAttentionCandidates[] = {
     DSV4_CUDA_ROW(SparseAttentionCuda, "AttendKernel, AttendPromptKernel, AttendAnyKernel")
-    DSV4_CPU_ROWS(SparseAttentionCpu)
-    {"ref", SupportsCpu, SparseAttentionRef},
+        DSV4_CPU_ROWS(SparseAttentionCpu){"ref", SupportsCpu, SparseAttentionRef},
 };
 
 }  // namespace
@@ -64,9 +63,12 @@ bool SparseAttentionWritesBlocks(const ExecContext& ctx, const AttentionShape& s
 std::string SparseAttentionImplementation(const ExecContext& ctx, const AttentionShape& shape) {
   if (!SupportsCuda(ctx)) return Choose(kSparseAttentionCandidates, ctx).name;
   switch (GpuAttentionKernels(ctx, shape)) {
-    case AttentionKernels::kAny: return "AttendAnyKernel";
-    case AttentionKernels::kTiles: return "AttendKernel";
-    case AttentionKernels::kPrompt: return "DecodeRowsKernel, AttendPromptKernel";
+    case AttentionKernels::kAny:
+      return "AttendAnyKernel";
+    case AttentionKernels::kTiles:
+      return "AttendKernel";
+    case AttentionKernels::kPrompt:
+      return "DecodeRowsKernel, AttendPromptKernel";
   }
   return "";
 }

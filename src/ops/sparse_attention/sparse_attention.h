@@ -24,7 +24,7 @@ struct SparseAttentionArgs {
   Tensor sink;       // f32 [N]: a logit as it is, not scaled by Dh^-1/2
   Tensor topk_idxs;  // i32 [T, K], ascending, -1 behind the last; empty: every visible compressed row
   CacheView cache;
-  Tensor out;        // f32 [T, N, Dh]; not q
+  Tensor out;  // f32 [T, N, Dh]; not q
   // f32 [T, Dr/2, 2]: out's tail is then rotated back at the query's position, as Rope with `inverse`
   Tensor cos_sin;
   // Where SparseAttentionWritesBlocks:
@@ -36,7 +36,7 @@ struct SparseAttentionArgs {
 struct AttentionShape {
   int64_t heads = 0, rope_dim = 0;  // N, Dr
   LayerLayout layer;
-  int64_t window = 0;               // W
+  int64_t window = 0;  // W
 };
 AttentionShape ShapeOf(const SparseAttentionArgs& args);
 bool SparseAttentionWritesBlocks(const ExecContext& ctx, const AttentionShape& shape);

@@ -14,7 +14,7 @@ namespace {
 
 // Rows per step of the online softmax, counted from the start of the token's list: part of the summation order.
 constexpr int64_t kTile = 32;
-constexpr int64_t kHeadTile = 4;       // heads that share the loads of a row's channels
+constexpr int64_t kHeadTile = 4;  // heads that share the loads of a row's channels
 // rows that stay in the first cache level while all heads' scores are taken: 16 KiB
 constexpr int64_t kRowTile = 8;
 constexpr int64_t kChannelTile = 128;  // channels of kTile rows that stay there while all heads add them: 16 KiB
@@ -52,23 +52,21 @@ class SharedRows {
     if (jobs_.empty()) return;
     rows_.resize(std::max(rows_.size(), static_cast<size_t>(total * stride)));
     const int64_t dim = a.q.dim(2);
-    ParallelFor(ctx.pool, static_cast<int64_t>(jobs_.size()), /*grain=*/64,
-                [&](int64_t begin, int64_t end, int) {
-                  for (int64_t i = begin; i < end; ++i) {
-                    const Job& job = jobs_[static_cast<size_t>(i)];
-                    float* row = rows_.data() + job.to * stride;
-                    DecodeSlot(job.from, row);
-                    std::fill(row + dim, row + stride, 0.0f);
-                  }
-                });
+    ParallelFor(ctx.pool, static_cast<int64_t>(jobs_.size()), /*grain=*/64, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Job& job = jobs_[static_cast<size_t>(i)];
+        float* row = rows_.data() + job.to * stride;
+        DecodeSlot(job.from, row);
+        std::fill(row + dim, row + stride, 0.0f);
+      }
+    });
   }
 
   // Null when the sequence's rows were not decoded.
   const float* Find(int64_t sequence, const AttendedRows::Place& place) const {
     const int64_t first = first_[static_cast<size_t>(sequence)];
     if (first < 0) return nullptr;
-    return rows_.data() +
-           (first + (place.ring_slot >= 0 ? place.ring_slot : slots_ + place.compressed)) * stride_;
+    return rows_.data() + (first + (place.ring_slot >= 0 ? place.ring_slot : slots_ + place.compressed)) * stride_;
   }
 
  private:
@@ -157,8 +155,8 @@ float SoftmaxStep(float* score, int64_t count, float scale, float& largest, floa
 
 // out[h] = out[h] * decay[h] + sum_i p[h][i] * rows[i], rows in order, for H heads and C vectors of channels.
 template <int H, int C>
-DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const* rows, int64_t count,
-                         int64_t c, float* out, int64_t dp) {
+DSV4_INLINE void AddRows(const float* p, const float* decay, const float* const* rows, int64_t count, int64_t c,
+                         float* out, int64_t dp) {
   Vec acc[H][C];
   for (int h = 0; h < H; ++h) {
     for (int v = 0; v < C; ++v) acc[h][v] = Mul(Load(out + h * dp + c + v * kLanes), Set(decay[h]));
@@ -208,8 +206,8 @@ void AddChannels(const float* score, const float* decay, const float* const* row
 }
 
 // Heads [head_begin, head_end) of token t.
-void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, int64_t head_begin,
-            int64_t head_end, AttentionScratch& s) {
+void Attend(const SparseAttentionArgs& a, const SharedRows& shared, int64_t t, int64_t head_begin, int64_t head_end,
+            AttentionScratch& s) {
   const int64_t num_heads = a.q.dim(1), dh = a.q.dim(2), dp = PadToLanes(dh), heads = head_end - head_begin;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   s.rows.resize(std::max(s.rows.size(), static_cast<size_t>(kTile * dp)));
@@ -281,8 +279,7 @@ void SparseAttentionCpu(const ExecContext& ctx, const SparseAttentionArgs& a) {
   ParallelFor(ctx.pool, a.cache.num_tokens * groups, grain, [&](int64_t begin, int64_t end, int) {
     static thread_local AttentionScratch scratch;
     while (begin < end) {
-      const int64_t t = begin / groups, first = begin - t * groups,
-                    last = std::min(groups, first + end - begin);
+      const int64_t t = begin / groups, first = begin - t * groups, last = std::min(groups, first + end - begin);
       Attend(a, shared, t, first * kHeadGroup, std::min(num_heads, last * kHeadGroup), scratch);
       begin += last - first;
     }

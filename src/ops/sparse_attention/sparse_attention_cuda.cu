@@ -12,8 +12,8 @@ namespace {
 
 // ---- any shape, float32 throughout ----
 
-constexpr int kHeads = 8;   // heads of a block, one a warp
-constexpr int kTile = 16;   // rows in shared memory at a time
+constexpr int kHeads = 8;  // heads of a block, one a warp
+constexpr int kTile = 16;  // rows in shared memory at a time
 constexpr int kSparseAttentionThreads = 32 * kHeads;
 
 // Parts: channels of a lane, Dh <= 32 * Parts. Sums run over tiles in the list's order, whatever T and N are.
@@ -106,8 +106,8 @@ void AttendAny(const ExecContext& ctx, const SparseAttentionArgs& a) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
   const dim3 grid(static_cast<unsigned>(a.q.dim(0)), static_cast<unsigned>((num_heads + kHeads - 1) / kHeads));
   const auto launch = [&](auto kernel) {
-    Launch(ctx, kernel, grid, dim3(kSparseAttentionThreads), static_cast<size_t>(kTile * dh) * sizeof(float),
-           a.q.f32(), a.kv.f32(), a.sink.f32(), a.out.f32(), num_heads, dh, scale, gpu::ViewOf(a));
+    Launch(ctx, kernel, grid, dim3(kSparseAttentionThreads), static_cast<size_t>(kTile * dh) * sizeof(float), a.q.f32(),
+           a.kv.f32(), a.sink.f32(), a.out.f32(), num_heads, dh, scale, gpu::ViewOf(a));
   };
   if (dh <= 128) {
     launch(AttendAnyKernel<4>);

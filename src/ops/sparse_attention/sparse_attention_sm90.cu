@@ -37,7 +37,7 @@ __device__ __forceinline__ uint8_t* PrepareShared(uint8_t* raw, uint32_t& base) 
   const uint32_t full = base + Shared<kHeads>::kBarriers;
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
-      BarrierInit(full + 8 * b, kProducers / 4);  // the lanes that write `valid`
+      BarrierInit(full + 8 * b, kProducers / 4);   // the lanes that write `valid`
       BarrierInit(full + 16 + 8 * b, kConsumers);  // and all that read it
     }
     BarrierInitFence();

@@ -10,8 +10,7 @@ void StepBeforeCuda(const ExecContext& ctx, const StepBeforeArgs& a);
 namespace {
 
 constexpr Candidate<StepBeforeArgs> kStepBeforeCandidates[] = {
-    DSV4_CUDA_ROW(StepBeforeCuda, "StepBeforeKernel")
-    {"ref", SupportsCpu, StepBeforeRef},
+    DSV4_CUDA_ROW(StepBeforeCuda, "StepBeforeKernel"){"ref", SupportsCpu, StepBeforeRef},
 };
 
 }  // namespace

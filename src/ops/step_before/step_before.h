@@ -13,8 +13,8 @@ struct StepBeforeArgs {
   Tensor positions;                         // i64 [T]
   const SequenceView* sequences = nullptr;  // [S]
   int64_t num_sequences = 0;
-  Tensor positions_before;                  // i64 [T], out
-  SequenceView* before = nullptr;           // [S], out
+  Tensor positions_before;         // i64 [T], out
+  SequenceView* before = nullptr;  // [S], out
 };
 void StepBefore(const ExecContext& ctx, const StepBeforeArgs& args);
 OpImplementations DescribeStepBefore(const ExecContext& ctx);

@@ -10,8 +10,7 @@ void StreamAddCuda(const ExecContext& ctx, const StreamAddArgs& a);
 namespace {
 
 constexpr Candidate<StreamAddArgs> kStreamAddCandidates[] = {
-    DSV4_CUDA_ROW(StreamAddCuda, "StreamAddKernel")
-    {"ref", SupportsCpu, StreamAddRef},
+    DSV4_CUDA_ROW(StreamAddCuda, "StreamAddKernel"){"ref", SupportsCpu, StreamAddRef},
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ void StreamAddCuda(const ExecContext& ctx, const StreamAddArgs& a) {
   for (int64_t done = 0; done < num_tokens; done += kMostRows) {
     const dim3 grid(static_cast<unsigned>(CeilDiv(d, kStreamAddThreads)),
                     static_cast<unsigned>(std::min(kMostRows, num_tokens - done)));
-    Launch(ctx, StreamAddKernel, grid, dim3(kStreamAddThreads), 0, a.y.f32() + done * d,
-           a.streams.f32() + done * h * d, h, d);
+    Launch(ctx, StreamAddKernel, grid, dim3(kStreamAddThreads), 0, a.y.f32() + done * d, a.streams.f32() + done * h * d,
+           h, d);
   }
 }
 

@@ -10,8 +10,7 @@ void StreamMeanCuda(const ExecContext& ctx, const StreamMeanArgs& a);
 namespace {
 
 constexpr Candidate<StreamMeanArgs> kStreamMeanCandidates[] = {
-    DSV4_CUDA_ROW(StreamMeanCuda, "StreamMeanKernel")
-    {"ref", SupportsCpu, StreamMeanRef},
+    DSV4_CUDA_ROW(StreamMeanCuda, "StreamMeanKernel"){"ref", SupportsCpu, StreamMeanRef},
 };
 
 }  // namespace

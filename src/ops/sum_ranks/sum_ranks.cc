@@ -13,8 +13,7 @@ namespace {
 
 constexpr Candidate<SumRanksArgs> kSumRanksCandidates[] = {
     DSV4_CUDA_ROW(SumRanksCuda, "ExchangeKernel, ScatterSumKernel, ArrivedKernel")
-    DSV4_CPU_ROWS(SumRanksCpu)
-    {"ref", SupportsCpu, SumRanksRef},
+        DSV4_CPU_ROWS(SumRanksCpu){"ref", SupportsCpu, SumRanksRef},
 };
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace dsv4 {
 
 struct SumRanksArgs {
-  Tensor y;          // f32 [T, D]: this rank's part, then the sum; the same shape on every rank
-  int64_t site = 0;  // which of the pass's exchanges this is; takes SumExchanges(ctx, args) numbers from here on
+  Tensor y;               // f32 [T, D]: this rank's part, then the sum; the same shape on every rank
+  int64_t site = 0;       // which of the pass's exchanges this is; takes SumExchanges(ctx, args) numbers from here on
   bool own_rows = false;  // only the rank's own rows (ops/rank_rows.h) are asked for; the others hold anything then
 };
 void SumRanks(const ExecContext& ctx, const SumRanksArgs& args);

@@ -51,9 +51,12 @@ void SumRanksCpu(const ExecContext& ctx, const SumRanksArgs& a) {
   ParallelFor(ctx.pool, (share.end - share.begin + kUnit - 1) / kUnit, 64, [&](int64_t first, int64_t last, int) {
     const int64_t begin = share.begin + first * kUnit, end = std::min(share.end, share.begin + last * kUnit);
     switch (ranks.count) {
-      case 2: return SumPart<2>(parts, to, begin, end);
-      case 4: return SumPart<4>(parts, to, begin, end);
-      default: return SumPart<8>(parts, to, begin, end);
+      case 2:
+        return SumPart<2>(parts, to, begin, end);
+      case 4:
+        return SumPart<4>(parts, to, begin, end);
+      default:
+        return SumPart<8>(parts, to, begin, end);
     }
   });
   (void)ranks.exchange->Leave(ranks.rank, a.site);  // the exchange's status says what went wrong

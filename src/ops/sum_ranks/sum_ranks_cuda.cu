@@ -42,9 +42,12 @@ void Sum(const ExecContext& ctx, const SumRanksArgs& a) {
 
 void SumRanksCuda(const ExecContext& ctx, const SumRanksArgs& a) {
   switch (ctx.ranks->count) {
-    case 2: return Sum<2>(ctx, a);
-    case 4: return Sum<4>(ctx, a);
-    default: return Sum<8>(ctx, a);
+    case 2:
+      return Sum<2>(ctx, a);
+    case 4:
+      return Sum<4>(ctx, a);
+    default:
+      return Sum<8>(ctx, a);
   }
 }
 

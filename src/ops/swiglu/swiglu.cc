@@ -10,8 +10,7 @@ void SwigluCuda(const ExecContext& ctx, const SwigluArgs& a);
 namespace {
 
 constexpr Candidate<SwigluArgs> kSwigluCandidates[] = {
-    DSV4_CUDA_ROW(SwigluCuda, "SwigluKernel")
-    {"ref", SupportsCpu, SwigluRef},
+    DSV4_CUDA_ROW(SwigluCuda, "SwigluKernel"){"ref", SupportsCpu, SwigluRef},
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ struct SwigluArgs {
   Tensor up;      // f32 [R, F]
   Tensor weight;  // f32 [R]; empty: ones
   float limit = 0;
-  Tensor y;       // f32 [R, F]; may be gate or up
+  Tensor y;  // f32 [R, F]; may be gate or up
   // on a GPU: y as FP16 in blocks (ops/activation_blocks.cuh) instead; F a multiple of 64, no weight
   uint8_t* y_blocks = nullptr;
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr int kSwigluThreads = 256;
 
 __global__ void __launch_bounds__(kSwigluThreads) SwigluKernel(const float* gate, const float* up, const float* weight,
-                                                         float limit, float* y, int64_t rows, int64_t f) {
+                                                               float limit, float* y, int64_t rows, int64_t f) {
   AllowNext();
   WaitForPrevious();
   const int64_t column = int64_t{blockIdx.x} * kSwigluThreads + threadIdx.x;

@@ -13,10 +13,14 @@ namespace dsv4 {
 template <typename Call>
 __device__ __forceinline__ void CallWithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {
-    case WeightFormat::kNvfp4: return call.template operator()<WeightFormat::kNvfp4>();
-    case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
-    case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
-    default: return call.template operator()<WeightFormat::kBf16>();
+    case WeightFormat::kNvfp4:
+      return call.template operator()<WeightFormat::kNvfp4>();
+    case WeightFormat::kMxfp4:
+      return call.template operator()<WeightFormat::kMxfp4>();
+    case WeightFormat::kFp8Block:
+      return call.template operator()<WeightFormat::kFp8Block>();
+    default:
+      return call.template operator()<WeightFormat::kBf16>();
   }
 }
 

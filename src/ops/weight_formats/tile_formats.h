@@ -13,12 +13,17 @@ namespace dsv4 {
 constexpr int64_t TileBytes(WeightFormat f) {
   switch (f) {
     case WeightFormat::kNvfp4:
-    case WeightFormat::kMxfp4: return 576;
+    case WeightFormat::kMxfp4:
+      return 576;
     case WeightFormat::kNvfp4Tight:
-    case WeightFormat::kMxfp4Tight: return 528;
-    case WeightFormat::kFp8Block: return 1024;
-    case WeightFormat::kBf16: return 2048;
-    case WeightFormat::kF32: return 0;
+    case WeightFormat::kMxfp4Tight:
+      return 528;
+    case WeightFormat::kFp8Block:
+      return 1024;
+    case WeightFormat::kBf16:
+      return 2048;
+    case WeightFormat::kF32:
+      return 0;
   }
   return 0;
 }
@@ -44,16 +49,19 @@ constexpr bool NeedsTwoParts(WeightFormat f) { return f == WeightFormat::kBf16; 
 
 // What sums of decoded weights times inputs must be multiplied by, besides the tensor's own scales: with mma, with
 // wgmma.
-constexpr float MmaFactor(WeightFormat f) {
-  return IsTight(f) ? 0x1p29f : f == WeightFormat::kNvfp4 ? 256.0f : 1.0f;
-}
+constexpr float MmaFactor(WeightFormat f) { return IsTight(f) ? 0x1p29f : f == WeightFormat::kNvfp4 ? 256.0f : 1.0f; }
 constexpr float WgmmaFactor(WeightFormat f) {
   switch (f) {
-    case WeightFormat::kNvfp4: return 0x1p8f;
-    case WeightFormat::kNvfp4Tight: return 0x1p14f;
-    case WeightFormat::kMxfp4Tight: return 0x1p29f;
-    case WeightFormat::kFp8Block: return 0x1p-7f;
-    default: return 1.0f;
+    case WeightFormat::kNvfp4:
+      return 0x1p8f;
+    case WeightFormat::kNvfp4Tight:
+      return 0x1p14f;
+    case WeightFormat::kMxfp4Tight:
+      return 0x1p29f;
+    case WeightFormat::kFp8Block:
+      return 0x1p-7f;
+    default:
+      return 1.0f;
   }
 }
 
@@ -68,21 +76,29 @@ constexpr bool HasFormatBeside(WeightFormat f) { return FormatBeside(f) != f; }
 template <typename Call>
 void WithTileFormat(WeightFormat format, const Call& call) {
   switch (format) {
-    case WeightFormat::kNvfp4: return call.template operator()<WeightFormat::kNvfp4>();
-    case WeightFormat::kMxfp4: return call.template operator()<WeightFormat::kMxfp4>();
-    case WeightFormat::kFp8Block: return call.template operator()<WeightFormat::kFp8Block>();
-    case WeightFormat::kBf16: return call.template operator()<WeightFormat::kBf16>();
+    case WeightFormat::kNvfp4:
+      return call.template operator()<WeightFormat::kNvfp4>();
+    case WeightFormat::kMxfp4:
+      return call.template operator()<WeightFormat::kMxfp4>();
+    case WeightFormat::kFp8Block:
+      return call.template operator()<WeightFormat::kFp8Block>();
+    case WeightFormat::kBf16:
+      return call.template operator()<WeightFormat::kBf16>();
     case WeightFormat::kF32:
     case WeightFormat::kMxfp4Tight:
-    case WeightFormat::kNvfp4Tight: return;
+    case WeightFormat::kNvfp4Tight:
+      return;
   }
 }
 template <typename Call>
 void WithExpertFormat(WeightFormat format, const Call& call) {
   switch (format) {
-    case WeightFormat::kMxfp4Tight: return call.template operator()<WeightFormat::kMxfp4Tight>();
-    case WeightFormat::kNvfp4Tight: return call.template operator()<WeightFormat::kNvfp4Tight>();
-    default: return WithTileFormat(format, call);
+    case WeightFormat::kMxfp4Tight:
+      return call.template operator()<WeightFormat::kMxfp4Tight>();
+    case WeightFormat::kNvfp4Tight:
+      return call.template operator()<WeightFormat::kNvfp4Tight>();
+    default:
+      return WithTileFormat(format, call);
   }
 }
 

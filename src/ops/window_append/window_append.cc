@@ -10,8 +10,7 @@ void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a);
 namespace {
 
 constexpr Candidate<WindowAppendArgs> kWindowAppendCandidates[] = {
-    DSV4_CUDA_ROW(WindowAppendCuda, "WindowAppendKernel")
-    {"ref", SupportsCpu, WindowAppendRef},
+    DSV4_CUDA_ROW(WindowAppendCuda, "WindowAppendKernel"){"ref", SupportsCpu, WindowAppendRef},
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace dsv4 {
 
 struct WindowAppendArgs {
-  Tensor kv;        // f32 [T, Dh]
+  Tensor kv;  // f32 [T, Dh]
   CacheView cache;
 };
 void WindowAppend(const ExecContext& ctx, const WindowAppendArgs& args);

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kWindowAppendThreads)
 }  // namespace
 
 void WindowAppendCuda(const ExecContext& ctx, const WindowAppendArgs& a) {
-  Launch(ctx, WindowAppendKernel, dim3(static_cast<unsigned>(a.cache.num_tokens)), dim3(kWindowAppendThreads),
-         0, a.kv.f32(), *a.cache.layer, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
+  Launch(ctx, WindowAppendKernel, dim3(static_cast<unsigned>(a.cache.num_tokens)), dim3(kWindowAppendThreads), 0,
+         a.kv.f32(), *a.cache.layer, a.cache.sequences, a.cache.sequence_of, a.cache.positions);
 }
 
 }  // namespace dsv4

@@ -69,9 +69,7 @@ inline void RoundToNvfp4(const float* x, float* y, int64_t n) {
 inline constexpr int64_t kIntegerBlockSize = 32;
 
 // The largest integer of one, two or three bytes from -128 to 127: 127, 32639, 8355711.
-constexpr int32_t LargestInteger(int bytes) {
-  return bytes == 1 ? 127 : 127 + 256 * LargestInteger(bytes - 1);
-}
+constexpr int32_t LargestInteger(int bytes) { return bytes == 1 ? 127 : 127 + 256 * LargestInteger(bytes - 1); }
 
 // Integers q[i] of one block and its scale: x[i] is about q[i] * scale, |q[i]| <= LargestInteger(bytes), to nearest,
 // ties to even. The scale is max|x| / LargestInteger; for three bytes, where a product with it would round as much as q

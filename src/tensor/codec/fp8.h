@@ -30,8 +30,8 @@ inline uint8_t F32ToE4m3(float x) {
     return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) & 0xFu));
   }
   uint32_t m = bits & 0x7FFFFFFFu;
-  m += 0x7FFFFu + ((m >> 20) & 1u);                       // keep 3 mantissa bits, ties to even
-  const uint32_t code = (m >> 20) - ((127u - 7u) << 3);   // rebias the exponent
+  m += 0x7FFFFu + ((m >> 20) & 1u);                      // keep 3 mantissa bits, ties to even
+  const uint32_t code = (m >> 20) - ((127u - 7u) << 3);  // rebias the exponent
   return static_cast<uint8_t>(sign | (code > 0x7Eu ? 0x7Eu : code));
 }
 

@@ -18,8 +18,10 @@ inline float Fp8BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
 inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
   switch (w.format) {
     case WeightFormat::kF32:
-    case WeightFormat::kBf16: return 1.0f;
-    case WeightFormat::kFp8Block: return Fp8BlockScale(w, n, k);
+    case WeightFormat::kBf16:
+      return 1.0f;
+    case WeightFormat::kFp8Block:
+      return Fp8BlockScale(w, n, k);
     case WeightFormat::kMxfp4:
     case WeightFormat::kMxfp4Tight:
       return E8m0ToF32(w.block_scale[n * (w.cols / kMxfp4BlockSize) + k / kMxfp4BlockSize]);
@@ -34,13 +36,17 @@ inline float BlockScale(const QuantTensor& w, int64_t n, int64_t k) {
 inline float CodeValue(const QuantTensor& w, int64_t n, int64_t k) {
   const uint8_t* row = w.codes + n * w.row_bytes();
   switch (w.format) {
-    case WeightFormat::kF32: return LoadUnaligned<float>(row, k);
-    case WeightFormat::kBf16: return Bf16ToF32(LoadUnaligned<uint16_t>(row, k));
-    case WeightFormat::kFp8Block: return E4m3ToF32(row[k]);
+    case WeightFormat::kF32:
+      return LoadUnaligned<float>(row, k);
+    case WeightFormat::kBf16:
+      return Bf16ToF32(LoadUnaligned<uint16_t>(row, k));
+    case WeightFormat::kFp8Block:
+      return E4m3ToF32(row[k]);
     case WeightFormat::kMxfp4:
     case WeightFormat::kNvfp4:
     case WeightFormat::kMxfp4Tight:
-    case WeightFormat::kNvfp4Tight: return E2m1ToF32(GetNibble(row, k));
+    case WeightFormat::kNvfp4Tight:
+      return E2m1ToF32(GetNibble(row, k));
   }
   return 0.0f;
 }

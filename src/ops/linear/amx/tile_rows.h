@@ -22,9 +22,9 @@
 
 namespace dsv4::DSV4_ISA {
 
-inline constexpr int64_t kTileSide = 16;     // rows of W; columns of inputs
-inline constexpr int64_t kTileStep = 32;     // columns of W in a tile
-inline constexpr int64_t kTileWords = 256;   // a tile of inputs: [16 pairs of positions][16 columns] pairs of BF16
+inline constexpr int64_t kTileSide = 16;    // rows of W; columns of inputs
+inline constexpr int64_t kTileStep = 32;    // columns of W in a tile
+inline constexpr int64_t kTileWords = 256;  // a tile of inputs: [16 pairs of positions][16 columns] pairs of BF16
 inline constexpr int64_t kInputParts = 3;
 inline constexpr int64_t kPanelBlock = 128;  // columns: what one call of FillPanel arranges at a time
 
@@ -111,10 +111,10 @@ struct TileProduct {
   static constexpr int64_t kRows = kTileSide;
   const QuantTensor* w = nullptr;  // any format but F32
   const TilePanel* x = nullptr;
-  int64_t x_offset = 0;            // panels, added to x
-  float* const* y = nullptr;       // [num_tokens] rows
-  int64_t y_offset = 0;            // row `begin` of W goes to y[t][y_offset]
-  int64_t num_tokens = 0;          // of x's, from first_token, a multiple of kTileSide
+  int64_t x_offset = 0;       // panels, added to x
+  float* const* y = nullptr;  // [num_tokens] rows
+  int64_t y_offset = 0;       // row `begin` of W goes to y[t][y_offset]
+  int64_t num_tokens = 0;     // of x's, from first_token, a multiple of kTileSide
   int64_t first_token = 0;
 };
 

@@ -113,10 +113,18 @@ class TileBlock {
       for (int64_t c = 0; c < column_tiles_; ++c) {
         const uint32_t* x = panel_ + (c * steps_ + step) * kTileWords;
         switch (row_tiles) {
-          case 1: MultiplySteps<1>(decoded_, x, steps, sums_); break;
-          case 2: MultiplySteps<2>(decoded_, x, steps, sums_); break;
-          case 3: MultiplySteps<3>(decoded_, x, steps, sums_); break;
-          default: MultiplySteps<4>(decoded_, x, steps, sums_); break;
+          case 1:
+            MultiplySteps<1>(decoded_, x, steps, sums_);
+            break;
+          case 2:
+            MultiplySteps<2>(decoded_, x, steps, sums_);
+            break;
+          case 3:
+            MultiplySteps<3>(decoded_, x, steps, sums_);
+            break;
+          default:
+            MultiplySteps<4>(decoded_, x, steps, sums_);
+            break;
         }
         AddSums(c, row_tiles, /*first=*/step == 0);
       }

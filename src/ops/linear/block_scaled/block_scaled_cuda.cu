@@ -98,8 +98,8 @@ void UnpackBlockScaled(const ExecContext& ctx, const QuantTensor& w, const Block
     if (const cudaError_t e = cudaMemsetAsync(out.scales, 0, bytes, StreamOf(ctx)); e != cudaSuccess)
       NoteCudaError(ctx, e, "clear scales");
   }
-  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kBlockScaledThreads / 32)),
-         dim3(kBlockScaledThreads), 0, w.codes, out.codes, out.scales, row_tiles, col_tiles);
+  Launch(ctx, UnpackKernel, dim3(Blocks(row_tiles * col_tiles, kBlockScaledThreads / 32)), dim3(kBlockScaledThreads), 0,
+         w.codes, out.codes, out.scales, row_tiles, col_tiles);
 }
 
 void QuantiseBlockScaled(const ExecContext& ctx, const float* x, int64_t num_tokens, int64_t cols,

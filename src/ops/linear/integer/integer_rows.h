@@ -135,13 +135,13 @@ class IntegerRows {
 };
 
 struct IntegerProduct {
-  static constexpr int64_t kRows = 4;   // a thread's part is a multiple of them
-  const QuantTensor* w = nullptr;       // MXFP4 or NVFP4
+  static constexpr int64_t kRows = 4;                   // a thread's part is a multiple of them
+  const QuantTensor* w = nullptr;                       // MXFP4 or NVFP4
   ActivationDtype activation = ActivationDtype::kInt8;  // x is an IntegerRows' of this kind
-  const CacheLine* const* x = nullptr;  // [num_tokens] rows
-  int64_t x_offset = 0;                 // lines, added to every x[t]
-  float* const* y = nullptr;            // [num_tokens] rows
-  int64_t y_offset = 0;                 // row `begin` of W goes to y[t][y_offset]
+  const CacheLine* const* x = nullptr;                  // [num_tokens] rows
+  int64_t x_offset = 0;                                 // lines, added to every x[t]
+  float* const* y = nullptr;                            // [num_tokens] rows
+  int64_t y_offset = 0;                                 // row `begin` of W goes to y[t][y_offset]
   int64_t num_tokens = 0;
 };
 

@@ -41,8 +41,8 @@ DSV4_INLINE __m512 LaneScales(const uint8_t* p) {
 template <WeightFormat F>
 DSV4_INLINE Weights LoadWeights(const uint8_t* codes, const uint8_t* scales) {
   const __m512i packed = _mm512_loadu_si512(codes), low = _mm512_set1_epi8(15);
-  const __m512i table =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const __m512i table = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   return {_mm512_shuffle_epi8(table, _mm512_and_si512(packed, low)),
           _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(packed, 4), low)), LaneScales<F>(scales)};
 }
@@ -97,8 +97,8 @@ DSV4_INLINE __m256 LaneScales(const uint8_t* p) {
 template <WeightFormat F>
 DSV4_INLINE Weights LoadWeights(const uint8_t* codes, const uint8_t* scales) {
   const __m256i low = _mm256_set1_epi8(15);
-  const __m256i table =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const __m256i table = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   Weights w;
   for (int i = 0; i < 2; ++i) {
     const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * i));
@@ -220,7 +220,7 @@ void MultiplyRow(const IntegerProduct& p, int64_t n, int64_t begin, int64_t firs
 
 constexpr int64_t kMostTokens = 8;  // accumulators, and the weights of a step, fit the registers
 
-constexpr int64_t kRowsInCache = 16;    // that one group of tokens after the other multiplies
+constexpr int64_t kRowsInCache = 16;  // that one group of tokens after the other multiplies
 
 template <WeightFormat F, int Bytes, int T>
 void MultiplyBlock(const IntegerProduct& p, int64_t begin, int64_t n, int64_t end, int64_t first_token) {
@@ -234,14 +234,30 @@ void MultiplyRowsOf(const IntegerProduct& p, int64_t begin, int64_t end) {
     const int64_t last = std::min(end, n + step);
     for (int64_t t = 0; t < p.num_tokens; t += kMostTokens) {
       switch (std::min(kMostTokens, p.num_tokens - t)) {
-        case 1: MultiplyBlock<F, Bytes, 1>(p, begin, n, last, t); break;
-        case 2: MultiplyBlock<F, Bytes, 2>(p, begin, n, last, t); break;
-        case 3: MultiplyBlock<F, Bytes, 3>(p, begin, n, last, t); break;
-        case 4: MultiplyBlock<F, Bytes, 4>(p, begin, n, last, t); break;
-        case 5: MultiplyBlock<F, Bytes, 5>(p, begin, n, last, t); break;
-        case 6: MultiplyBlock<F, Bytes, 6>(p, begin, n, last, t); break;
-        case 7: MultiplyBlock<F, Bytes, 7>(p, begin, n, last, t); break;
-        default: MultiplyBlock<F, Bytes, 8>(p, begin, n, last, t); break;
+        case 1:
+          MultiplyBlock<F, Bytes, 1>(p, begin, n, last, t);
+          break;
+        case 2:
+          MultiplyBlock<F, Bytes, 2>(p, begin, n, last, t);
+          break;
+        case 3:
+          MultiplyBlock<F, Bytes, 3>(p, begin, n, last, t);
+          break;
+        case 4:
+          MultiplyBlock<F, Bytes, 4>(p, begin, n, last, t);
+          break;
+        case 5:
+          MultiplyBlock<F, Bytes, 5>(p, begin, n, last, t);
+          break;
+        case 6:
+          MultiplyBlock<F, Bytes, 6>(p, begin, n, last, t);
+          break;
+        case 7:
+          MultiplyBlock<F, Bytes, 7>(p, begin, n, last, t);
+          break;
+        default:
+          MultiplyBlock<F, Bytes, 8>(p, begin, n, last, t);
+          break;
       }
     }
   }
@@ -253,9 +269,12 @@ void MultiplyRows(const IntegerProduct& p, int64_t begin, int64_t end) {
   constexpr WeightFormat kNvfp4 = WeightFormat::kNvfp4, kMxfp4 = WeightFormat::kMxfp4;
   const bool nvfp4 = p.w->format == kNvfp4;
   switch (IntegerBytes(p.activation)) {
-    case 1: return nvfp4 ? MultiplyRowsOf<kNvfp4, 1>(p, begin, end) : MultiplyRowsOf<kMxfp4, 1>(p, begin, end);
-    case 2: return nvfp4 ? MultiplyRowsOf<kNvfp4, 2>(p, begin, end) : MultiplyRowsOf<kMxfp4, 2>(p, begin, end);
-    default: return nvfp4 ? MultiplyRowsOf<kNvfp4, 3>(p, begin, end) : MultiplyRowsOf<kMxfp4, 3>(p, begin, end);
+    case 1:
+      return nvfp4 ? MultiplyRowsOf<kNvfp4, 1>(p, begin, end) : MultiplyRowsOf<kMxfp4, 1>(p, begin, end);
+    case 2:
+      return nvfp4 ? MultiplyRowsOf<kNvfp4, 2>(p, begin, end) : MultiplyRowsOf<kMxfp4, 2>(p, begin, end);
+    default:
+      return nvfp4 ? MultiplyRowsOf<kNvfp4, 3>(p, begin, end) : MultiplyRowsOf<kMxfp4, 3>(p, begin, end);
   }
 }
 

@@ -19,9 +19,7 @@ enum class ColumnOrder : uint8_t { kFile, kE2m1 };
 // Lane j takes the eight codes of the j-th four bytes, one a vector.
 inline constexpr int64_t kOrderedBlock = 128;
 constexpr int64_t OrderedColumn(int64_t p) { return p % 16 * 8 + p / 16; }
-constexpr ColumnOrder OrderOf(WeightFormat f) {
-  return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
-}
+constexpr ColumnOrder OrderOf(WeightFormat f) { return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile; }
 
 #elif defined(DSV4_SIMD_AVX2)
 
@@ -31,9 +29,7 @@ inline constexpr int64_t kOrderedBlock = 16;
 // byte: columns 0 4 8 12 | 1 5 9 13 and 2 6 10 14 | 3 7 11 15.
 constexpr int64_t OrderedColumn(int64_t p) { return p % 4 * 4 + p / 8 * 2 + p / 4 % 2; }
 
-constexpr ColumnOrder OrderOf(WeightFormat f) {
-  return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile;
-}
+constexpr ColumnOrder OrderOf(WeightFormat f) { return InfoOf(f).packed() ? ColumnOrder::kE2m1 : ColumnOrder::kFile; }
 
 // x[p] = column OrderedColumn(p) of 32 codes (two blocks), or of 16 (one): a byte shuffle each for the low and the high
 // byte of the BF16 that equals the code, then the two halves of 32-bit lanes as float32.

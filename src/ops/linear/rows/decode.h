@@ -25,9 +25,7 @@ template <Vec (*LoadVec)(const uint8_t*), int64_t Bytes>
 struct PlainRow {
   const uint8_t* codes;
 
-  static constexpr int64_t Whole(int64_t k_dim) {
-    return k_dim / kLanes * kLanes;
-  }  // columns in whole vectors
+  static constexpr int64_t Whole(int64_t k_dim) { return k_dim / kLanes * kLanes; }  // columns in whole vectors
   static constexpr bool kInTiles = false;
   static DSV4_INLINE int64_t At(const QuantTensor&, int64_t i) { return i; }
   DSV4_INLINE PlainRow(const QuantTensor& w, int64_t n) : codes(w.codes + n * w.cols * Bytes) {}
@@ -132,8 +130,8 @@ struct Fp4Row {
     if constexpr (Block == kNvfp4BlockSize) {
       return _mm512_mul_ps(E4m3ToVec(_mm_unpacklo_epi8(bytes, bytes)).v, _mm512_set1_ps(kE4m3Unit));
     } else {
-      return E8m0ToVec(_mm512_cvtepu8_epi32(
-          _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3))));
+      return E8m0ToVec(
+          _mm512_cvtepu8_epi32(_mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3))));
     }
   }
 #elif defined(DSV4_SIMD_AVX2)
@@ -160,9 +158,7 @@ struct Fp4Row {
   static constexpr int kVectors = 4;
   DSV4_INLINE Fp4Row(const QuantTensor& w, int64_t n)
       : codes(w.codes + n * (w.cols / 2)), scales(w.block_scale + n * (w.cols / Block)) {}
-  DSV4_INLINE Vec Load(int64_t k) const {
-    return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]]));
-  }
+  DSV4_INLINE Vec Load(int64_t k) const { return Mul(LoadE2m1(codes + k / 2), Set(Table[scales[k / Block]])); }
   DSV4_INLINE void Load(int64_t k, Vec (&x)[4]) const {
     LoadE2m1(codes + k / 2, x);
     for (int64_t v = 0; v < 4; ++v) x[v] = Mul(x[v], Set(Table[scales[k / Block + v * kLanes / Block]]));
@@ -186,13 +182,18 @@ using Nvfp4Row = Fp4Row<kNvfp4BlockSize, kE4m3ScaleOfE2m1>;
 template <typename Fn>
 DSV4_INLINE void WithRowsOf(WeightFormat format, const Fn& fn) {
   switch (format) {
-    case WeightFormat::kF32: return fn.template operator()<F32Row>();
-    case WeightFormat::kBf16: return fn.template operator()<Bf16Row>();
-    case WeightFormat::kFp8Block: return fn.template operator()<Fp8Row>();
+    case WeightFormat::kF32:
+      return fn.template operator()<F32Row>();
+    case WeightFormat::kBf16:
+      return fn.template operator()<Bf16Row>();
+    case WeightFormat::kFp8Block:
+      return fn.template operator()<Fp8Row>();
     case WeightFormat::kMxfp4:
-    case WeightFormat::kMxfp4Tight: return fn.template operator()<Mxfp4Row>();
+    case WeightFormat::kMxfp4Tight:
+      return fn.template operator()<Mxfp4Row>();
     case WeightFormat::kNvfp4:
-    case WeightFormat::kNvfp4Tight: return fn.template operator()<Nvfp4Row>();
+    case WeightFormat::kNvfp4Tight:
+      return fn.template operator()<Nvfp4Row>();
   }
 }
 

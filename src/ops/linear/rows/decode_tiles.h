@@ -35,8 +35,8 @@ template <int64_t kCount>
 DSV4_INLINE void GatherBf16(const PlaceInTiles& p, int64_t k, uint8_t* to) {
   for (int64_t c = k; c < k + kCount; c += 2) {
     const int64_t in_lane = c % 16;
-    std::memcpy(to + 2 * (c - k),
-                p.TileOf(c) + in_lane / 4 * 512 + 16 * p.LaneOf(c) + in_lane % 4 / 2 * 8 + 4 * p.r, 4);
+    std::memcpy(to + 2 * (c - k), p.TileOf(c) + in_lane / 4 * 512 + 16 * p.LaneOf(c) + in_lane % 4 / 2 * 8 + 4 * p.r,
+                4);
   }
 }
 template <int64_t kCount>
@@ -85,8 +85,7 @@ struct PlainTileRow {
   DSV4_INLINE Vec LoadTail(int64_t k, int64_t) const { return Load(k); }  // zeros follow in the tile
   DSV4_INLINE void Prefetch(int64_t k, int64_t n) const {
     for (int64_t c = k; c < std::min(k + n, place.tiled_cols); c += kTileCols64) {
-      for (int64_t part = 0; part < 2 * Bytes; ++part)
-        __builtin_prefetch(place.TileOf(c) + 512 * part + 64 * place.g);
+      for (int64_t part = 0; part < 2 * Bytes; ++part) __builtin_prefetch(place.TileOf(c) + 512 * part + 64 * place.g);
     }
   }
 };
@@ -193,16 +192,16 @@ struct Fp4TileRow {
       const __m128i bytes = _mm_cvtsi32_si128(static_cast<int>(low | static_cast<uint32_t>(high) << 16));
       const __m512i both = _mm512_cvtepu8_epi32(
           _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)));
-      const __m512i exponents = _mm512_and_si512(
-          _mm512_srl_epi32(both, _mm_cvtsi32_si128(static_cast<int>(4 * r))), _mm512_set1_epi32(15));
+      const __m512i exponents = _mm512_and_si512(_mm512_srl_epi32(both, _mm_cvtsi32_si128(static_cast<int>(4 * r))),
+                                                 _mm512_set1_epi32(15));
       return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(exponents, _mm512_set1_epi32(127)), 23));
     } else {
       uint64_t low, high;
       std::memcpy(&low, tile, 8), std::memcpy(&high, next, 8);
       const __m128i numbers = _mm_add_epi8(_mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14),
                                            _mm_set1_epi8(static_cast<char>(r)));
-      const __m128i bytes = _mm_shuffle_epi8(
-          _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)), numbers);
+      const __m128i bytes = _mm_shuffle_epi8(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)),
+                                             numbers);
       if constexpr (F == WeightFormat::kMxfp4) return E8m0ToVec(_mm512_cvtepu8_epi32(bytes));
       const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7);
       return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(0x1p-6f));
@@ -287,13 +286,19 @@ template <typename Fn>
 DSV4_INLINE void WithRowsOf(const QuantTensor& w, const Fn& fn) {
   if (w.layout == WeightLayout::kRows) return WithRowsOf(w.format, fn);
   switch (w.format) {
-    case WeightFormat::kF32: return;  // has no tiles
-    case WeightFormat::kBf16: return fn.template operator()<Bf16TileRow>();
-    case WeightFormat::kFp8Block: return fn.template operator()<Fp8TileRow>();
-    case WeightFormat::kMxfp4: return fn.template operator()<Fp4TileRow<WeightFormat::kMxfp4>>();
-    case WeightFormat::kNvfp4: return fn.template operator()<Fp4TileRow<WeightFormat::kNvfp4>>();
+    case WeightFormat::kF32:
+      return;  // has no tiles
+    case WeightFormat::kBf16:
+      return fn.template operator()<Bf16TileRow>();
+    case WeightFormat::kFp8Block:
+      return fn.template operator()<Fp8TileRow>();
+    case WeightFormat::kMxfp4:
+      return fn.template operator()<Fp4TileRow<WeightFormat::kMxfp4>>();
+    case WeightFormat::kNvfp4:
+      return fn.template operator()<Fp4TileRow<WeightFormat::kNvfp4>>();
     case WeightFormat::kMxfp4Tight:
-    case WeightFormat::kNvfp4Tight: return fn.template operator()<Fp4TileRow<WeightFormat::kNvfp4Tight>>();
+    case WeightFormat::kNvfp4Tight:
+      return fn.template operator()<Fp4TileRow<WeightFormat::kNvfp4Tight>>();
   }
 }
 

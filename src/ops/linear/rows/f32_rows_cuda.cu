@@ -14,8 +14,8 @@ constexpr int kF32RowsThreads = 256, kTokens = 4;
 
 // F32 weights as they lie in the file: a warp a row and four tokens, in float32 throughout.
 __global__ void __launch_bounds__(kF32RowsThreads)
-    F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group,
-                    int cols, int64_t x_stride) {
+    F32LinearKernel(const float* x, const float* w, float* y, int num_tokens, int rows, int rows_per_group, int cols,
+                    int64_t x_stride) {
   AllowNext();
   const int lane = threadIdx.x % 32,
             n = static_cast<int>(blockIdx.x) * (kF32RowsThreads / 32) + static_cast<int>(threadIdx.x) / 32;

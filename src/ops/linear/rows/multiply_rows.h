@@ -15,7 +15,7 @@
 namespace dsv4::DSV4_ISA {
 
 inline constexpr int64_t kTileRows = 4, kTileTokens = 3;  // 12 accumulators, 3 inputs, 1 weight: 16 registers
-inline constexpr int64_t kRowBlock = 16;  // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
+inline constexpr int64_t kRowBlock = 16;    // rows decoded at a time: 16 KiB of float32 for 256 columns, in L1
 inline constexpr int64_t kTokenBlock = 96;  // tokens that use one decoding
 
 struct RowProduct {
@@ -38,8 +38,7 @@ struct BufferRow {
 
 // acc[r][t] += row r . x[t] over columns [begin, end), both multiples of kLanes.
 template <int R, int T, typename Row>
-DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end,
-                             Vec (&acc)[R][T]) {
+DSV4_INLINE void AddProducts(const Row* rows, const float* const* x, int64_t begin, int64_t end, Vec (&acc)[R][T]) {
   constexpr int64_t kStep = Row::kVectors * kLanes;
   constexpr bool kKeep = Row::kVectors == 1 || T == 2;  // more inputs than that leave no registers to decode in
   int64_t k = begin;

@@ -62,8 +62,7 @@ void MultiplyInRegisters(const RowProduct& p, int64_t n, int64_t begin) {
     for (int r = 0; r < R; ++r) {
       for (int t = 0; t < T; ++t) acc[r][t] = Zero();
     }
-    if constexpr (Row::kCodeBits <= 8)
-      PrefetchNextRows<Row, R>(w, n, k, std::min(Row::kChunk, k_dim - k));
+    if constexpr (Row::kCodeBits <= 8) PrefetchNextRows<Row, R>(w, n, k, std::min(Row::kChunk, k_dim - k));
     AddProducts<R, T>(rows.data(), x, k, std::min(k + Row::kChunk, whole), acc);
     if (whole < k_dim && k + Row::kChunk > whole) {
       for (int r = 0; r < R; ++r) {
@@ -196,9 +195,7 @@ class BlockProduct {
   }
 
   // Of the chunk at k.
-  static int64_t Vectors(int64_t k, int64_t end) {
-    return PadToLanes(std::min(Row::kChunk, end - k)) / kLanes;
-  }
+  static int64_t Vectors(int64_t k, int64_t end) { return PadToLanes(std::min(Row::kChunk, end - k)) / kLanes; }
 
   static void CopyInputs(const Tokens& tokens, int64_t offset, int64_t vectors, float* out) {
     constexpr int64_t kLine = 64 / sizeof(float);
@@ -208,8 +205,7 @@ class BlockProduct {
         const int64_t next = t + kBlockTokens;
         const float* ahead = next < tokens.count
                                  ? tokens.x[next] + offset
-                                 : tokens.x[std::min(next, 2 * tokens.count - 1) - tokens.count] + offset +
-                                       Row::kChunk;
+                                 : tokens.x[std::min(next, 2 * tokens.count - 1) - tokens.count] + offset + Row::kChunk;
         for (int64_t i = 0; i < vectors * kLanes; i += kLine) __builtin_prefetch(ahead + i);
         const float* from = tokens.x[t] + offset;
         float* to = out + (first * vectors + t - first) * kLanes;
@@ -218,14 +214,12 @@ class BlockProduct {
     });
   }
 
-  float* DecodedRow(int64_t r) {
-    return decoded_ + r / kTileRows * kTileRows * Row::kChunk + r % kTileRows * kLanes;
-  }
+  float* DecodedRow(int64_t r) { return decoded_ + r / kTileRows * kTileRows * Row::kChunk + r % kTileRows * kLanes; }
 
   // `width` columns from k of rows [n, n + rows). Rows from `next` on (up to `end`) at `next_k` are wanted after that:
   // short pieces again, no stream.
-  void DecodeRows(const QuantTensor& w, int64_t n, int64_t rows, int64_t k, int64_t width, int64_t next,
-                  int64_t next_k, int64_t end) {
+  void DecodeRows(const QuantTensor& w, int64_t n, int64_t rows, int64_t k, int64_t width, int64_t next, int64_t next_k,
+                  int64_t end) {
     for (int64_t r = 0; r < rows; ++r) {
       if (next + r < end) Row(w, next + r).Prefetch(next_k, Row::kChunk);
       Decode(Row(w, n + r), k, width, DecodedRow(r));

@@ -152,7 +152,8 @@ class OneTokenTiles {
   static constexpr int kTile = kTokens * kOneTokenTile;  // of x
 
   __device__ __forceinline__ explicit OneTokenTiles(uint32_t lane)
-      : lane_(lane), x_lane_(kTokens == 1 ? lane * 16 : lane / 8 * kOneTokenTile + lane % 8 * 16),
+      : lane_(lane),
+        x_lane_(kTokens == 1 ? lane * 16 : lane / 8 * kOneTokenTile + lane % 8 * 16),
         active_(lane < 8 * kTokens) {}
 
   // The tile at `tile` in shared memory.

@@ -13,7 +13,7 @@ namespace dsv4::tile_linear {
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
 constexpr int kSlots = 3, kSlotBytes = 4 * 576;  // a warp's chunks in flight, at most: 4 FP4 tiles, 2 FP8 or 1 BF16
 constexpr int kMaxClusters = 256;
-constexpr int kFewTokens = 4;  // whose two numbers fill the product's eight columns
+constexpr int kFewTokens = 4;                        // whose two numbers fill the product's eight columns
 constexpr WeightFormat kMixed = WeightFormat::kF32;  // as a template argument: each matrix has its own format
 
 struct Matrix {
@@ -29,11 +29,11 @@ struct Params {
   const float* x;
   int64_t x_stride;
   int cols, tile_cols, num_tokens;
-  int slots;  // of a warp's ring: 2 where x needs the memory
+  int slots;                                // of a warp's ring: 2 where x needs the memory
   int log_segments, log_slices, log_parts;  // Q = S P
   // Ranges of items, one for each cluster; of a matrix with groups [group][split].
   int num_clusters, items, items_each, items_rest, num_matrices, groups, splits, rows_per_group, items_per_group;
-  int max_items;  // of a range
+  int max_items;      // of a range
   uint64_t policy;    // of L2 for the weights
   const float* norm;  // or null; the weights of an RMS norm of every row of x
   float norm_eps;
@@ -221,11 +221,11 @@ constexpr int kPair = 2, kExact = 3;
 // kExact: three products one after the other; the fragments are [part: lo, mid, hi][half][token][t].
 template <int NT, int NX>
 struct Inputs {
-  static constexpr int kParts = NX == kPair ? 1 : NX;               // products a column
+  static constexpr int kParts = NX == kPair ? 1 : NX;  // products a column
   static constexpr int kTokenTiles = NX == kPair && NT > 1 ? NT / 2 : NT;
-  int offset[NT];   // of the lane's column in each n-tile
-  int half, part;   // strides
-  bool active;      // NT = 1: the lane has a token; what the others hold in `b` multiplies columns that nobody reads
+  int offset[NT];  // of the lane's column in each n-tile
+  int half, part;  // strides
+  bool active;     // NT = 1: the lane has a token; what the others hold in `b` multiplies columns that nobody reads
 
   __device__ __forceinline__ Inputs(int num_tokens, int lane) {
     const int rows = NX == kPair ? 2 * num_tokens : num_tokens;
@@ -355,7 +355,7 @@ __device__ __forceinline__ void StageInputs(const Params& p, int group, int firs
                            16 ==
                        0;
   // Eight numbers from `from`, column k, on.
-  const auto load = [&](const float* from, int k, bool by_four, float (&v)[8]) {
+  const auto load = [&](const float* from, int k, bool by_four, float(&v)[8]) {
     if (by_four && k + 8 <= p.cols) {
       const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
       v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z,
@@ -446,7 +446,6 @@ constexpr size_t kOwnShared = 1024, kMostShared = kSharedMemoryOfABlock - kOwnSh
 // Shared memory of which a multiprocessor has room for one block only. Two blocks of a grid that has one for every
 // multiprocessor may otherwise share one (they do where the kernel in front leaves early), and the step waits for them.
 constexpr size_t kOneBlock = 116 * 1024;
-
 
 // In a translation unit of its own for each format: a launch with as many columns as the tokens need.
 template <WeightFormat F>

@@ -17,9 +17,9 @@
 namespace dsv4 {
 
 struct TileLinearMatrix {
-  QuantTensor w;        // kTiles
-  float* y = nullptr;   // [T, rows]
-  int64_t groups = 1;   // more than one only for a matrix alone; see linear.h
+  QuantTensor w;                // kTiles
+  float* y = nullptr;           // [T, rows]
+  int64_t groups = 1;           // more than one only for a matrix alone; see linear.h
   int64_t push_site = kNoSite;  // of a matrix alone; see linear_parts.h
 };
 

@@ -163,8 +163,7 @@ void CutFor(const ExecContext& ctx, int64_t tokens, bool few, Product& product) 
   p.splits = std::max(1, cut.clusters / p.groups);
   p.items_each = p.items / cut.clusters;
   p.items_rest = p.items % cut.clusters;
-  p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits)
-                                              : CeilDiv(p.items, cut.clusters));
+  p.max_items = static_cast<int>(p.groups > 1 ? CeilDiv(p.items_per_group, p.splits) : CeilDiv(p.items, cut.clusters));
   if (product.format != kMixed || p.groups > 1) return;
   static_assert(kMaxRowsOnGpu / 16 <= UINT16_MAX);
   DSV4_CHECK(p.items <= UINT16_MAX, "items ", p.items);

@@ -100,7 +100,7 @@ class WarpChunks {
     left_ -= kChunk;
   }
 
-  uint32_t ring_, barriers_;  // of the warp
+  uint32_t ring_, barriers_;             // of the warp
   uint32_t slot_, barrier_, phase_ = 0;  // of the next chunk
   uint32_t x_ = 0;
   int left_ = 0;

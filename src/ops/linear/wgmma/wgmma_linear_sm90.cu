@@ -31,23 +31,23 @@ struct LinearMatrix {
   const float* scales;  // FP8
   float* y;             // of the first token
   float global_scale;
-  int n, y_stride;      // rows of a group, of all groups
-  int first_step;       // of its tiles
+  int n, y_stride;  // rows of a group, of all groups
+  int first_step;   // of its tiles
 };
 
 struct LinearParams {
   Conversion conversion;
-  const uint8_t* tokens;        // activations in blocks
-  uint8_t* y_blocks;            // kBlocks: y as FP16 in blocks
-  uint8_t* query_blocks;        // kQueries, as query_blocks.h says
+  const uint8_t* tokens;  // activations in blocks
+  uint8_t* y_blocks;      // kBlocks: y as FP16 in blocks
+  uint8_t* query_blocks;  // kQueries, as query_blocks.h says
   float* squares;
   const float2* cos_sin;
-  int head_blocks;              // blocks of 64 channels of a head; RoPE turns the last one's
+  int head_blocks;  // blocks of 64 channels of a head; RoPE turns the last one's
   LinearMatrix matrices[kMaxLinearParts];
   int count;
   int num_tokens, row_blocks8;  // rows of activations / 8
   int groups, slabs, scale_stride;
-  int row_steps, token_steps;   // tiles of a group
+  int row_steps, token_steps;  // tiles of a group
 };
 
 struct LinearTile {

@@ -135,8 +135,8 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
     const int blocks = min((to.num_tokens + 7) / 8 - 16 * round, 16);
     if (leads && blocks > 0) BulkStore(to.blocks + 16 * round * 1024, staging, static_cast<uint32_t>(blocks) * 1024);
     if (leads) BulkCommit();
-    // Sums of squares: the diagonals of X X^T, of 16 tokens at a time. The lane with 2 (lane % 4) or the next = lane /
-    // 4 has both of its tokens'.
+      // Sums of squares: the diagonals of X X^T, of 16 tokens at a time. The lane with 2 (lane % 4) or the next =
+      // lane / 4 has both of its tokens'.
 #pragma unroll
     for (uint32_t i = 0; i < 2; ++i) {
       float low[4] = {}, high[4] = {};

@@ -7,18 +7,18 @@
 
 namespace dsv4::wide_linear {
 
-constexpr int kTokens = 64, kColumns = 2 * kTokens;       // of a tile: its tokens' first numbers, then the second ones
-constexpr int kInputBytes = kColumns * 128;               // of a tile and 64 columns of x
+constexpr int kTokens = 64, kColumns = 2 * kTokens;  // of a tile: its tokens' first numbers, then the second ones
+constexpr int kInputBytes = kColumns * 128;          // of a tile and 64 columns of x
 constexpr int kInputThreads = 256, kInputWarps = kInputThreads / 32;
 
 struct Inputs {
-  const float* x;      // [T, groups * k]
-  const float* norm;   // [k], or null
-  uint8_t* out;        // [group][64 columns of k][token tile][number] of 8 KiB
-  float* row_scales;   // [T]; with a norm
-  int* counters;       // set to zero
+  const float* x;     // [T, groups * k]
+  const float* norm;  // [k], or null
+  uint8_t* out;       // [group][64 columns of k][token tile][number] of 8 KiB
+  float* row_scales;  // [T]; with a norm
+  int* counters;      // set to zero
   int num_counters, num_tokens, token_tiles, groups, k, slabs;
-  int scale_blocks;    // the first blocks of the grid
+  int scale_blocks;  // the first blocks of the grid
   bool aligned, norm_aligned;
   float norm_eps;
 

@@ -13,8 +13,8 @@ using sm90::kGemmThreads;
 using sm90::WarpRows;
 
 constexpr int kInputStages = 6;
-constexpr int kMultipliers = 256;                    // threads
-constexpr int kSums = kTokens / 2;                   // of a thread: rows g and g + 8 of 16 tokens
+constexpr int kMultipliers = 256;   // threads
+constexpr int kSums = kTokens / 2;  // of a thread: rows g and g + 8 of 16 tokens
 // Sums that wait for others, a level of the tree of eight segments each: the first two in shared memory, the third one,
 // which a unit needs once, in scratch memory.
 constexpr int kLevels = 3, kSharedLevels = 2;
@@ -35,20 +35,20 @@ struct Matrix {
   const float* scales;  // FP8
   float* y;             // of the first token
   float factor;
-  int n, y_stride;      // rows of a group, of all groups
-  int first_step;       // of its row steps
+  int n, y_stride;  // rows of a group, of all groups
+  int first_step;   // of its row steps
 };
 
 struct Params {
-  const uint8_t* inputs;     // Inputs::out
-  const float* row_scales;   // or null
-  float4* kept;              // [block][8][thread]: the third level
-  float4* parts;             // [output][split][warp][8][lane]: sums of units, where several have one output
-  int* counters;             // [output][warp]: units that have written theirs; zero between launches
+  const uint8_t* inputs;    // Inputs::out
+  const float* row_scales;  // or null
+  float4* kept;             // [block][8][thread]: the third level
+  float4* parts;            // [output][split][warp][8][lane]: sums of units, where several have one output
+  int* counters;            // [output][warp]: units that have written theirs; zero between launches
   Matrix matrices[kMaxTileLinearMatrices];
   int count;
   int num_tokens, token_tiles, groups, slabs, scale_stride;
-  int row_steps;             // of a group; 128 rows each
+  int row_steps;  // of a group; 128 rows each
   int log_segments, log_splits;
 
   __host__ __device__ int outputs() const { return groups * row_steps * token_tiles; }
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) WideLinearKernel(const __grid
           MultiplyScaledSegment(s, position, rows, scales, FirstSlab(p, segment), slabs, acc);
         } else {
           const int next = i + static_cast<int>(gridDim.x), next_split = Unit::SplitOf(p, next);
-          const int next_slabs = j + 1 < segments ? SlabsOf(p, segment + 1)
+          const int next_slabs = j + 1 < segments   ? SlabsOf(p, segment + 1)
                                  : next < p.units() ? SlabsOf(p, next_split * segments)
                                                     : 0;
           MultiplySegment<F>(s, position, rows, slabs, next_slabs, decoded, acc);

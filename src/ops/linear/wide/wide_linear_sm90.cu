@@ -12,7 +12,7 @@ namespace wide_linear {
 
 namespace {
 
-constexpr int64_t kFewest = 33;     // rows: TileLinear takes 32 at once
+constexpr int64_t kFewest = 33;      // rows: TileLinear takes 32 at once
 constexpr int kMostTokenTiles = 16;  // of a launch
 
 // Matrices of one format are a launch.
@@ -128,8 +128,7 @@ Launches LaunchesOf(const Call& c, int64_t first_token, int64_t num_tokens) {
     }
     AddMatrix(c.matrices[i], first_token, launches.params[at]);
   }
-  for (int i = 0; i < launches.count; ++i)
-    launches.params[i].log_splits = ChooseLogSplits(c.ctx, launches.params[i]);
+  for (int i = 0; i < launches.count; ++i) launches.params[i].log_splits = ChooseLogSplits(c.ctx, launches.params[i]);
   return launches;
 }
 
