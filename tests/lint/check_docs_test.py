@@ -1,7 +1,6 @@
 """Every rule of tools/lint/check_docs.py fires on a small tree that breaks it, and a good tree passes."""
 
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -9,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tools" / "lint"))
 import check_docs  # noqa: E402  (found through the line above)
+from tree import TreeTestCase  # noqa: E402
 
 GOOD = {
     "README.md": "# Title\n\n[page](docs/page.md#a-heading-with-code) [web](https://example.com/x#y) `docs/page.md`\n",
@@ -18,30 +18,14 @@ GOOD = {
 }
 
 
-class CheckDocs(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="dsv4 docs ")  # the space is on purpose
-        self.root = Path(self.folder.name)
-        for name, text in GOOD.items():
-            self.write(name, text)
+class CheckDocs(TreeTestCase):
+    GOOD = GOOD
 
-    def tearDown(self):
-        self.folder.cleanup()
-
-    def write(self, name, text):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    def expect(self, name, text, rule, line):
-        """With this one file the good tree has exactly one finding: this rule, there."""
-        self.write(name, text)
-        errors = check_docs.run(self.root)
-        self.assertEqual(len(errors), 1, errors)
-        self.assertTrue(errors[0].startswith(f"{name}:{line}: [{rule}]"), errors[0])
+    def errors(self):
+        return check_docs.run(self.root)
 
     def test_good_tree_is_clean(self):
-        self.assertEqual(check_docs.run(self.root), [])
+        self.assertEqual(self.errors(), [])
 
     def test_issues_and_jobs(self):
         for text in ("bar of iss" "ue 3", "see iss" "ue #12", "measured (jo" "b lead-15)", "jo" "bs pre-4, pre-7"):
@@ -53,14 +37,14 @@ class CheckDocs(unittest.TestCase):
 
     def test_words_alone_are_fine(self):
         self.write("docs/good.md", "# Good\n\nMost iss" "ues and jo" "bs are small; a jo" "b of 3 steps\n")
-        self.assertEqual(check_docs.run(self.root), [])
+        self.assertEqual(self.errors(), [])
 
     def test_files_outside(self):
         self.expect("tools/bad.py", "PATH = '../shar" "ed/data'\n", "reference", 1)
 
     def test_tests_may_look_for_data_beside_the_repository(self):
         self.write("tests/support/fixture.h", 'auto p = DIR "/../shar" "ed/fixtures";\n// ../shar' "ed/fixtures\n")
-        self.assertEqual(check_docs.run(self.root), [])
+        self.assertEqual(self.errors(), [])
 
     def test_link_to_a_missing_page(self):
         self.expect("docs/bad.md", "# Bad\n\n[gone](gone.md)\n", "link", 3)
@@ -88,11 +72,11 @@ class CheckDocs(unittest.TestCase):
 
     def test_a_row_of_the_limit(self):
         self.write("docs/good.md", "# Good\n\n| a |\n|---|\n| " + "word " * 39 + "wo|\n")
-        self.assertEqual(check_docs.run(self.root), [])
+        self.assertEqual(self.errors(), [])
 
     def test_a_line_of_the_limit(self):
         self.write("docs/good.md", "# Good\n\n" + "word " * 23 + "words\n")
-        self.assertEqual(check_docs.run(self.root), [])
+        self.assertEqual(self.errors(), [])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -11,6 +10,7 @@ SCRIPT = ROOT / "tools" / "lint" / "check_includes.py"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(SCRIPT.parent))
 import check_includes  # noqa: E402  (found through the line above)
+from tree import TreeTestCase  # noqa: E402
 
 GOOD = {
     "include/dsv4/status.h": "#pragma once\n#include <string>\n",
@@ -33,30 +33,11 @@ GOOD = {
 }
 
 
-class CheckIncludes(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="dsv4 lint ")  # the space is on purpose
-        self.root = Path(self.folder.name)
-        for name, text in GOOD.items():
-            self.write(name, text)
-
-    def tearDown(self):
-        self.folder.cleanup()
-
-    def write(self, name, text):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+class CheckIncludes(TreeTestCase):
+    GOOD = GOOD
 
     def errors(self):
         return check_includes.run(self.root).errors
-
-    def expect(self, name, text, rule, line):
-        """Adding this one file to the good tree gives exactly one error: this rule, there."""
-        self.write(name, text)
-        errors = self.errors()
-        self.assertEqual(len(errors), 1, errors)
-        self.assertTrue(errors[0].startswith(f"{name}:{line}: [{rule}]"), errors[0])
 
     def test_contract(self):
         switch = '#pragma once\n#ifdef DSV4_HAVE_CUDA\n#endif\n'

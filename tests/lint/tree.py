@@ -1,0 +1,35 @@
+"""What the tests of the lints share: a small tree in a folder of its own."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+
+class TreeTestCase(unittest.TestCase):
+    """A test begins with the files of GOOD {name: text}; errors() is what the lint says of the tree."""
+
+    GOOD = {}
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="dsv4 lint ")  # the space is on purpose
+        self.root = Path(self.folder.name)
+        for name, text in self.GOOD.items():
+            self.write(name, text)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def errors(self):
+        raise NotImplementedError
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def expect(self, name, text, rule, line):
+        """Adding this one file to the good tree gives exactly one error: this rule, there."""
+        self.write(name, text)
+        errors = self.errors()
+        self.assertEqual(len(errors), 1, errors)
+        self.assertTrue(errors[0].startswith(f"{name}:{line}: [{rule}]"), errors[0])
