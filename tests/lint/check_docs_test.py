@@ -64,6 +64,20 @@ class CheckDocs(TreeTestCase):
     def test_path_in_code(self):
         self.expect("docs/bad.md", "# Bad\n`src/base/gone.h`\n", "path", 2)
 
+    def test_names_that_no_source_has(self):
+        self.write("src/base/names.cc", "int GoodOne(); // --threads DSV4_ISA dsv4_steps_total\n")
+        self.write("docs/good.md", "# Good\n`GoodOne(x)`, `--threads N`, `DSV4_ISA=x`,\n"
+                                   "`dsv4_steps_total{a}`, `dsv4_step*`\n")
+        self.assertEqual(self.errors(), [])
+        for name in ("GoodOn" "es", "Good::OneGo" "ne", "--thre" "ad", "DSV4_I" "S", "dsv4_step_t" "otal"):
+            with self.subTest(name):
+                self.expect("docs/bad.md", f"# Bad\n\nThat is `{name}`.\n", "name", 3)
+
+    def test_pages_of_the_past_may_name_what_is_gone(self):
+        for page in ("CHANGELOG.md", "bench/notes/x.md"):
+            self.write(page, "# Old\n\n`OneGo" "ne` and `--gone`\n")
+        self.assertEqual(self.errors(), [])
+
     def test_long_line(self):
         self.expect("docs/bad.md", "# Bad\n\n" + "word " * 24 + "x\n", "line", 3)
 

@@ -9,6 +9,8 @@ Prints one line for each finding, `path:line: [rule] message`, and exits 1 when 
               (only OUTSIDE may look for test data beside it)
   link        a link between pages leads to a file that exists and, with #, to one of its headings
   path        a path in `code` that begins with a folder of the repository exists
+  name        a function, type, flag, metric or variable in `code` (CamelCase, --flag, dsv4_*, DSV4_*) stands in a
+              source, but for what a page of HISTORY says of the past and names of OTHERS
   line        a line of a page has at most 120 characters, a row of a table in docs/ 200; code and lines of one word
               may be longer
 """
@@ -27,12 +29,19 @@ LINE, ROW = 120, 200
 # Where tests, and the scripts that run them, look for test data beside the repository.
 OUTSIDE = {"tests/support/fixture.h", "tests/text/support.h", "scripts/test", "scripts/common.sh"}
 
+# Pages that name what is gone, and names in pages that no source has: those of other programs, and of spelling itself.
+HISTORY = ("CHANGELOG.md", "bench/notes/")
+OTHERS = {"PascalCase"}
+
 # The words are put together so that this file does not find itself.
 NUMBERED = re.compile(r"\b(?:iss" r"ues?\s+#?\d+|jo" r"bs?\s+[A-Za-z]+\d*-\d+)", re.IGNORECASE)
 BESIDE = re.compile(r"\.\./shar" r"ed\b")
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 CODE_PATH = re.compile(r"`((?:%s)/[A-Za-z0-9_./-]+)`" % "|".join(FOLDERS))
+CODE = re.compile(r"`([^`]+)`")
+NAME = re.compile(r"(?<![\w/-])([A-Z][a-z0-9]+[A-Z]\w*|DSV4_\w+|dsv4_\w+|--[a-z][a-z0-9-]+)(?![\w*.-])")
+WORD = re.compile(r"--[a-z][a-z0-9-]+|\w+")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$")
 
 
@@ -94,9 +103,19 @@ def check_link(root, path, target, cache):
     return None
 
 
-def check_page(root, path, text, cache, errors):
+def unknown_names(line, words):
+    """Names in the code of a line that stand in no source."""
+    for code in CODE.findall(line):
+        for name in NAME.findall(code):
+            if name not in words and name not in OTHERS:
+                yield name
+
+
+def check_page(root, path, text, words, cache, errors):
     rel = path.relative_to(root).as_posix()
     for number, line in outside_fences(text):
+        for name in [] if rel.startswith(HISTORY) else unknown_names(line, words):
+            errors.append(f"{rel}:{number}: [name] no source has {name}")
         for match in LINK.finditer(re.sub(r"`[^`]*`", "``", line)):
             if problem := check_link(root, path, match.group(1) or match.group(2), cache):
                 errors.append(f"{rel}:{number}: [link] {problem}")
@@ -112,12 +131,16 @@ def check_page(root, path, text, cache, errors):
 def run(root):
     """Every finding in the tree."""
     root = root.resolve()
-    errors, cache = [], {}
+    errors, cache, words, pages = [], {}, set(), []
     for path in text_files(root):
         text = path.read_text(encoding="utf-8", errors="replace")
         check_references(path.relative_to(root).as_posix(), text, errors)
         if path.suffix == ".md":
-            check_page(root, path, text, cache, errors)
+            pages.append((path, text))
+        else:
+            words.update(WORD.findall(text))
+    for path, text in pages:
+        check_page(root, path, text, words, cache, errors)
     return errors
 
 
