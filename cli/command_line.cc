@@ -219,7 +219,7 @@ void CheckBench(const BenchOptions& o) {
   if (!IsCpu(o.model.device) && (o.linears || o.ops.value_or(false))) {
     throw UsageError("--ops and --linears measure the CPU; add --device cpu");
   }
-  if ((o.draft_rows || o.draft_right) && o.model.speculate == Speculate::kOff)
+  if ((o.draft_rows || o.draft_right) && o.model.drafts.speculate == Speculate::kOff)
     throw UsageError("--draft-rows and --draft-right measure drafts; add --speculate mtp, dspark or lookup");
   if (!o.shapes.empty() && !o.linears) throw UsageError("--shapes are those of --linears; add it");
   if (o.first_token && o.linears) throw UsageError("bench takes one of --first-token and --linears, not both");

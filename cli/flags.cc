@@ -109,11 +109,11 @@ void AddDraftFlags(CLI::App* app, ModelOptions* o) {
   for (size_t i = 0; i < std::size(kSpeculateNames); ++i) {
     choices.emplace_back(kSpeculateNames[i], static_cast<Speculate>(i));
   }
-  AddChoice<Speculate>(app, "--speculate", &o->speculate, choices,
+  AddChoice<Speculate>(app, "--speculate", &o->drafts.speculate, choices,
                        "who drafts tokens that are verified together; the text is always the same (default off)");
-  AddInteger(app, "--draft-tokens", &o->draft_tokens, 1, kMaxDraftTokens,
+  AddInteger(app, "--draft-tokens", &o->drafts.tokens, 1, kMaxDraftTokens,
              "tokens of a draft at most (default: what suits the drafter)");
-  AddNumber(app, "--draft-threshold", &o->draft_threshold,
+  AddNumber(app, "--draft-threshold", &o->drafts.threshold,
             "end drafts in front of the first token less likely than this, 0 to 1 (default: by measured times)");
 }
 
@@ -137,21 +137,21 @@ void AddDevice(CLI::App* app, ModelOptions* o) {
 }
 
 void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
-  AddBytes(app, "--gpu-memory", &o->gpu_memory,
+  AddBytes(app, "--gpu-memory", &o->offload.gpu_memory,
            "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
-  AddBytes(app, "--host-memory", &o->host_memory,
+  AddBytes(app, "--host-memory", &o->offload.host_memory,
            "of the host, for experts that leave GPUs, on a CPU for the weights; the rest is read from the disk "
            "whenever it is needed (default: what is free)");
-  AddInteger(app, "--expert-slots", &o->expert_slots, 1, kMaxInt64,
+  AddInteger(app, "--expert-slots", &o->offload.expert_slots, 1, kMaxInt64,
              "experts of each layer that a GPU holds at most: busy ones take turns in them (default: as many as fit)");
-  AddChoice<ExpertCompute>(app, "--expert-compute", &o->expert_compute,
+  AddChoice<ExpertCompute>(app, "--expert-compute", &o->offload.expert_compute,
                            {{"gpu", ExpertCompute::kGpu}, {"cpu", ExpertCompute::kCpu}, {"auto", ExpertCompute::kAuto}},
                            "who computes experts of host memory in decode steps of one GPU: the GPU, reading them over "
                            "the link; the CPU; or both, by measured rates; the CPU rounds otherwise, so that results "
                            "depend on where experts lie (default gpu)");
-  AddBytes(app, "--kv-room", &o->kv_room,
+  AddBytes(app, "--kv-room", &o->offload.kv_room,
            "what experts leave free for KV where not all fit a GPU (default 2GiB, or one sequence of --ctx)");
-  AddPath(app, "--expert-counts", &o->expert_counts,
+  AddPath(app, "--expert-counts", &o->offload.expert_counts,
           "a file of --count-experts: experts that it seldom counts leave the GPU first");
 }
 
@@ -188,14 +188,14 @@ void AddNumberFormats(CLI::App* app, ModelOptions* o) {
 }
 
 void AddRankFlags(CLI::App* app, ModelOptions* o) {
-  AddChoice<bool>(app, "--exchange", &o->exchange_by_events, {{"auto", false}, {"events", true}},
+  AddChoice<bool>(app, "--exchange", &o->ranks.exchange_by_events, {{"auto", false}, {"events", true}},
                   "how several GPUs exchange: auto writes into each other's memory; events is slower and works under "
                   "profilers");
-  AddNumber(app, "--exchange-timeout", &o->exchange_timeout_s,
+  AddNumber(app, "--exchange-timeout", &o->ranks.exchange_timeout_s,
             "seconds that a GPU waits for another before it gives up; 0: for ever (default 10)");
-  app->add_flag("--rank-invariant", o->rank_invariant,
+  app->add_flag("--rank-invariant", o->ranks.invariant,
                 "the same bits on 1, 2, 4 and 8 ranks: each computes, and adds up, slices of fixed width (slower)");
-  app->add_flag("--check-ranks", o->check_ranks,
+  app->add_flag("--check-ranks", o->ranks.check,
                 "of several ranks: compare what they have computed after every call (slow)");
 }
 

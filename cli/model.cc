@@ -101,13 +101,13 @@ std::string DiskLine(const MemoryPlan& p) {
 }  // namespace
 
 void CheckGpuMemory(const EngineOptions& options) {
-  if (IsCpu(options.device) && options.expert_compute != ExpertCompute::kGpu) {
+  if (IsCpu(options.device) && options.offload.expert_compute != ExpertCompute::kGpu) {
     throw UsageError(
         "--expert-compute says who computes the experts that a GPU does not hold; on a CPU it is the CPU: "
         "add --device cuda, or leave it out");
   }
-  if (IsCpu(options.device) && (options.gpu_memory > 0 || options.expert_slots > 0)) {
-    throw UsageError(std::string(options.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
+  if (IsCpu(options.device) && (options.offload.gpu_memory > 0 || options.offload.expert_slots > 0)) {
+    throw UsageError(std::string(options.offload.gpu_memory > 0 ? "--gpu-memory is" : "--expert-slots are in") +
                      " the memory of a GPU; add --device cuda, or leave it out");
   }
 }
@@ -120,7 +120,7 @@ std::unique_ptr<Engine> LoadEngine(EngineOptions options, ProgressLine& progress
   CheckGpuMemory(options);
   options.progress = progress.Callback();
   const bool watched = tell == TellPlan::kWhenWatched && !IsCpu(options.device) && StderrIsTerminal();
-  const bool cpu_computes = options.expert_compute != ExpertCompute::kGpu;
+  const bool cpu_computes = options.offload.expert_compute != ExpertCompute::kGpu;
   options.on_plan = [tell, watched, cpu_computes, also = options.on_plan](const MemoryPlan& plan) {
     if (also) also(plan);
     if (tell == TellPlan::kNever) return;

@@ -114,7 +114,7 @@ int RunServe(const ServeOptions& options) {
 
   model.max_decode_rows = std::max(model.max_decode_rows, server.max_running);
   server.wide_steps = model.device != "cpu" && !model.batch_invariant && server.max_running > kMaxDecodeRows;
-  if (model.kv_room == 0) model.kv_room = server.kv_budget_bytes;
+  if (model.offload.kv_room == 0) model.offload.kv_room = server.kv_budget_bytes;
   if (synthetic) model.model_dir.clear();
   CheckAgainstModel(model, server.kv_budget_bytes);
   ProgressLine progress;

@@ -72,6 +72,45 @@ enum class PromptInputs : uint8_t { kByLength, kOne, kTwo };
 // rates too.
 enum class ExpertCompute : uint8_t { kGpu, kCpu, kAuto };
 
+// Several ranks (docs/multigpu.md).
+struct RankOptions {
+  // GPUs: ordered by the host, for profilers and GPUs without peer access; slower
+  bool exchange_by_events = false;
+  float exchange_timeout_s = 10;  // GPUs: that one waits for another before it gives it up; 0: for ever
+  // Results have the same bits on one rank and on several, in as many slices as ranks can divide the model, at most 8;
+  // slower, and a model's whole experts must lie on the GPUs
+  bool invariant = false;
+  bool check = false;  // compares what ranks have computed after every call; slow
+};
+
+// Drafts (docs/speculation.md); no bit of a result depends on them.
+struct DraftOptions {
+  Speculate speculate = Speculate::kOff;
+  int64_t tokens = 0;  // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
+  // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0: drafts are as
+  // long as measured times of steps make worth while
+  float threshold = -1;
+};
+
+// What becomes of weights that do not fit a GPU (docs/offload.md). Bytes; 0: as said.
+struct OffloadOptions {
+  // of each GPU, as if it had no more; 0: all. On a CPU for synthetic weights: a limit to the plan, for tests
+  int64_t gpu_memory = 0;
+  // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the disk
+  // beyond it, as their pages are needed; 0: what is free
+  int64_t host_memory = 0;
+  // what experts leave free for KV where the model does not fit a GPU; 0: 2 GiB (a sixteenth of smaller GPUs), or one
+  // sequence of max_context where that is more
+  int64_t kv_room = 0;
+  // of each layer, that a GPU holds at most, the others are on the host; 0: as many as fit. On a CPU as gpu_memory
+  int64_t expert_slots = 0;
+  // one GPU; refused on a CPU, but for tests with synthetic weights under a limit. Steps are not recorded where it
+  // takes effect: where experts are on the host
+  ExpertCompute expert_compute = ExpertCompute::kGpu;
+  // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
+  std::string expert_counts = {};
+};
+
 struct EngineOptions {
   std::string model_dir;
   SyntheticModel synthetic = {};  // instead of model_dir
@@ -92,38 +131,13 @@ struct EngineOptions {
   // GPU: of one pass; more take several. A larger number is faster than several passes, and the bits of a row then
   // depend on whether its pass has more than kMaxDecodeRows
   int64_t max_decode_rows = kMaxDecodeRows;
-  // several GPUs: ordered by the host, for profilers and GPUs without peer access; slower
-  bool exchange_by_events = false;
-  float exchange_timeout_s = 10;  // several GPUs: that one waits for another before it gives it up; 0: for ever
-  // Results have the same bits on one rank and on several, in as many slices as ranks can divide the model, at most 8
-  // (docs/multigpu.md); slower, and a model's whole experts must lie on the GPUs
-  bool rank_invariant = false;
-  bool check_ranks = false;   // several ranks: compares what they have computed after every call; slow
+  RankOptions ranks = {};
   AmxUse amx = AmxUse::kOff;  // CPU
   // GPU: routed experts whose scales allow it take 4.125 bits a weight, not 4.5; no bit of a result depends on it
   // (docs/formats.md, 3.1)
   bool tight_experts = true;
-  Speculate speculate = Speculate::kOff;
-  int64_t draft_tokens = 0;  // of a sequence in a step, at most kMaxDraftTokens; 0: what suits the drafter
-  // from 0 to 1: a draft ends in front of the first token that is less likely to be accepted; below 0: drafts are as
-  // long as measured times of steps make worth while
-  float draft_threshold = -1;
-  // of each GPU, as if it had no more, in bytes; 0: all. On a CPU for synthetic weights: a limit to the plan, for tests
-  int64_t gpu_memory = 0;
-  // of each layer, that a GPU holds at most, the others are on the host (docs/offload.md); 0: as many as fit. On a CPU
-  // likewise
-  int64_t expert_slots = 0;
-  // one GPU; refused on a CPU, but for tests with synthetic weights under a limit. Steps are not recorded where it
-  // takes effect: where experts are on the host
-  ExpertCompute expert_compute = ExpertCompute::kGpu;
-  // of the host, that weights may take: those that do not fit a GPU, on a CPU the files', which are read from the disk
-  // beyond it, as their pages are needed; 0: what is free
-  int64_t host_memory = 0;
-  // what experts leave free for KV where the model does not fit a GPU (docs/offload.md); 0: 2 GiB (a sixteenth of
-  // smaller GPUs), or one sequence of max_context where that is more
-  int64_t kv_room = 0;
-  // file of WriteExpertCounts: the least chosen experts go to the host first; empty: as many of each layer
-  std::string expert_counts = {};
+  DraftOptions drafts = {};
+  OffloadOptions offload = {};
   bool count_experts = false;  // Engine::expert_use has counts; they are taken anyway where experts are on the host
   bool reference_ops = false;  // run the plain reference implementation of every op (slow; for checking)
   ProgressFn progress = {};    // may be empty
@@ -243,7 +257,7 @@ class Engine {
   virtual Status Step(std::span<const StepItem> items) = 0;
 
   // Draws and appends tokens for several sessions until each has ended; every draw but an item's last is appended.
-  // Draws are those of Step, as decode rows, and Sampler::Sample in turn, with drafts (EngineOptions::speculate) and
+  // Draws are those of Step, as decode rows, and Sampler::Sample in turn, with drafts (DraftOptions) and
   // without. Errors as of Step and Sample; sessions keep what was appended.
   virtual Status Decode(std::span<const DecodeItem> items, const TokenFn& on_token) = 0;
 

@@ -33,7 +33,7 @@ struct ExpertUse {
   int64_t disk_reads = 0;   // experts of the disk that were brought to a place of the device, as passes needed them
   double disk_bytes = 0;    // of the files, that this took; of all devices
   double disk_seconds = 0;  // that passes waited for it; of one device
-  int64_t cpu_experts = 0;  // of the host that the CPU computed (EngineOptions::expert_compute), each once a pass ...
+  int64_t cpu_experts = 0;  // of the host that the CPU computed (OffloadOptions::expert_compute), each once a pass ...
   double cpu_seconds = 0;   // ... and the time that this took
   double cpu_rate = 0, link_rate = 0;  // bytes of experts a second, of one row, as measured at load (kAuto); else 0
   double wait_seconds = 0;  // that prompts waited for experts on their way (decode never does); of one device

@@ -34,7 +34,7 @@ struct MemoryPlan {
   std::string device;             // "CPU (...)", "NVIDIA H200, 132 SMs"
   int ranks = 1;                  // that share this memory; the numbers above are of all of them
   int devices = 1;                // that have such a plan each
-  int slices = 0;                 // of every layer, on all ranks together (EngineOptions::rank_invariant); 0: not so
+  int slices = 0;                 // of every layer, on all ranks together (RankOptions::invariant); 0: not so
   int64_t exchange_bytes = 0;     // on a GPU: what other ranks write into
   int64_t experts = 0;            // of all layers
   std::vector<int64_t> experts_on_host = {};  // by layer, in the host's memory (docs/offload.md); empty: none

@@ -61,7 +61,7 @@ CardPlan PlanCard(const EngineOptions& options, const ModelSource& source, const
 std::vector<CardPlan> PlanCards(const EngineOptions& options, const ModelSource& source) {
   EngineOptions on_gpu = options;
   on_gpu.device = "cuda";
-  on_gpu.gpu_memory = 0;
+  on_gpu.offload.gpu_memory = 0;
   std::vector<CardPlan> plans;
   for (const Card& card : kCards) {
     for (const int count : {1, 2, 4, 8}) {

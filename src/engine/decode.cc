@@ -66,7 +66,7 @@ Status EngineImpl::DecodeOnDevice(std::span<const DecodeItem> items, const Token
     DraftedLoop ahead(*drafted_steps_, info_, items, taken, live);
     rounds.UseAhead(&ahead);
     DSV4_RETURN_IF_ERROR(drafting_.drafter == nullptr ? loop.Run() : rounds.Run());
-    if (!options_.check_ranks) return {};
+    if (!options_.ranks.check) return {};
     step_caches_.clear();
     for (const DecodeItem& item : items) step_caches_.push_back(&static_cast<SessionImpl*>(item.session)->caches());
     return CheckRanks(*ranks_, *memory_, step_caches_);

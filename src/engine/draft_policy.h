@@ -32,7 +32,7 @@ class DraftPolicy {
   // Steps without drafts until some are tried again where they did not pay; twice as many each time.
   static constexpr int64_t kFirstWait = 192, kLongestWait = 768;
 
-  // `threshold` as EngineOptions::draft_threshold.
+  // `threshold` as DraftOptions::threshold.
   explicit DraftPolicy(float threshold) : threshold_(threshold) {}
 
   // Goes on from the times that another has seen.

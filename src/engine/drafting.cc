@@ -8,8 +8,8 @@
 
 namespace dsv4 {
 
-Drafting::Drafting(const EngineOptions& options)
-    : policy(options.draft_threshold), threshold_(options.draft_threshold), wanted_tokens_(options.draft_tokens) {
+Drafting::Drafting(const DraftOptions& options)
+    : policy(options.threshold), threshold_(options.threshold), wanted_tokens_(options.tokens) {
   if (options.speculate != Speculate::kOff) Use(std::make_unique<LookupDrafter>());
 }
 

@@ -16,7 +16,7 @@ class Ranks;
 
 struct Drafting {
   // What the options ask for, where no module of a model is needed.
-  explicit Drafting(const EngineOptions& options);
+  explicit Drafting(const DraftOptions& options);
   // The model's module instead, if it has one and the options ask for it. `ranks` outlives its use, which CloseModule
   // ends.
   void UseModule(Ranks& ranks, int64_t vocab_size);
@@ -25,7 +25,7 @@ struct Drafting {
   void Replace(KnownDrafts known, int64_t vocab_size);
 
   void Use(std::unique_ptr<Drafter> with);
-  // A new policy, which knows the times that the old one has seen; `threshold` as EngineOptions::draft_threshold.
+  // A new policy, which knows the times that the old one has seen; `threshold` as DraftOptions::threshold.
   void UsePolicy(float threshold);
   // As the options say.
   void UsePolicy() { UsePolicy(threshold_); }

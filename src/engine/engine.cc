@@ -48,7 +48,7 @@ EngineImpl::EngineImpl(const Loaded& loaded, const EngineOptions& options)
       kv_layout_(loaded.models.front()->kv_layout()),
       prefill_chunk_(PrefillChunk(options)),
       places_(loaded.places),
-      drafting_(options) {}
+      drafting_(options.drafts) {}
 
 EngineImpl::~EngineImpl() { CloseDevices({}); }
 
@@ -231,7 +231,7 @@ Status EngineImpl::RunPass(int64_t budget) {
 
   DSV4_RETURN_IF_ERROR(
       ranks_->Forward(step_, regime, step_caches_, [this](int64_t first, int64_t count) { TakeRows(first, count); }));
-  if (options_.check_ranks) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
+  if (options_.ranks.check) DSV4_RETURN_IF_ERROR(CheckRanks(*ranks_, *memory_, step_caches_));
   if (!runner().device().Synchronize().ok()) return health();  // it names the rank
   for (Part& part : parts) {
     if (part.taken == 0) continue;

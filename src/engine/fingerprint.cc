@@ -50,9 +50,9 @@ Result<uint64_t> DigestOfRanks(const Ranks& ranks) {
 Result<std::string> EngineImpl::MakeFingerprint() {
   DSV4_ASSIGN_OR_RETURN(const uint64_t probe, ProbeDigest());
   DSV4_ASSIGN_OR_RETURN(const uint64_t weights, DigestOfRanks(*ranks_));
-  const std::string ranks = options_.rank_invariant ? "; rank-invariant"
-                            : ranks_->count() > 1   ? StrCat("; ranks ", ranks_->count())
-                                                    : "";
+  const std::string ranks = options_.ranks.invariant ? "; rank-invariant"
+                            : ranks_->count() > 1    ? StrCat("; ranks ", ranks_->count())
+                                                     : "";
   return StrCat("numerics ", kNumericsVersion, "; ",
                 runner().on_host() ? GetBuildInfo().cpu_features : runner().device().name(), "; ",
                 runner().model().Describe(), ", weights ", weights, ", probe ", probe, "; ", DescribeModes(options_),
@@ -70,7 +70,7 @@ Result<uint64_t> EngineImpl::ProbeDigest() {
   uint64_t digest = kDigestBegin;
   std::vector<float> logits;
   // Where the CPU computes experts, the bits of decode steps depend on where these lie.
-  const int steps = options_.expert_compute == ExpertCompute::kGpu ? 3 : 1;
+  const int steps = options_.offload.expert_compute == ExpertCompute::kGpu ? 3 : 1;
   const auto fits = [&] { return static_cast<int64_t>(session->tokens().size() + tokens.size()) <= info_.max_context; };
   for (int step = 0; step < steps && fits(); ++step) {
     DSV4_RETURN_IF_ERROR(session->Append(tokens, LogitRows::kLast, &logits));

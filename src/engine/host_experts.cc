@@ -17,13 +17,13 @@ constexpr int64_t kProgramBytes = int64_t{1} << 30;  // of the host, that a prog
 constexpr int kMostRounds = 8;                       // moving experts takes buffers on the device, too
 
 // Empty where no file was named.
-Result<std::vector<uint64_t>> CountsFor(const EngineOptions& options, const ModelFacts& facts) {
-  if (options.expert_counts.empty()) return std::vector<uint64_t>();
-  DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(options.expert_counts));
+Result<std::vector<uint64_t>> CountsFor(const std::string& path, const ModelFacts& facts) {
+  if (path.empty()) return std::vector<uint64_t>();
+  DSV4_ASSIGN_OR_RETURN(ExpertCounts counts, ReadExpertCounts(path));
   if (counts.num_layers != facts.num_layers || counts.num_experts != facts.num_experts) {
-    return InvalidArgument(StrCat(options.expert_counts, " counts ", counts.num_experts, " experts in ",
-                                  counts.num_layers, " layers; the model has ", facts.num_experts, " in ",
-                                  facts.num_layers, "; count this model's with --count-experts"));
+    return InvalidArgument(StrCat(path, " counts ", counts.num_experts, " experts in ", counts.num_layers,
+                                  " layers; the model has ", facts.num_experts, " in ", facts.num_layers,
+                                  "; count this model's with --count-experts"));
   }
   return std::move(counts.chosen);
 }
@@ -50,7 +50,7 @@ int64_t HostLacks(const MemoryPlan& p, DeviceKind device) {
 
 int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t available_bytes) {
   const KvLayout kv = MakeKvLayout(facts.kv);
-  if (options.kv_room > 0) return std::max(options.kv_room, kv.page_bytes);
+  if (options.offload.kv_room > 0) return std::max(options.offload.kv_room, kv.page_bytes);
   const int64_t pages = options.max_context > 0
                             ? CeilDiv(std::min(options.max_context, facts.max_positions), kv.page_tokens)
                             : 0;
@@ -61,14 +61,14 @@ Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Dev
                     MemoryPlan* plan) {
   const ModelFacts& facts = source.facts();
   // Read in any case: a file that is not this model's is a mistake, whether or not it is needed.
-  DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options, facts));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, CountsFor(options.offload.expert_counts, facts));
   const bool on_host = device.kind() == DeviceKind::kCpu;
-  const int64_t slots = options.expert_slots > 0 ? options.expert_slots : facts.num_experts;
+  const int64_t slots = options.offload.expert_slots > 0 ? options.offload.expert_slots : facts.num_experts;
   const bool limited = slots < facts.num_experts;
-  if (on_host && options.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
+  if (on_host && options.offload.gpu_memory == 0 && !limited) return {};  // all of its memory is the host's
   const int64_t page = plan->ranks * MakeKvLayout(facts.kv).page_bytes;
   const int64_t room = std::max(page, plan->ranks * KvRoom(options, facts, plan->available_bytes / plan->ranks));
-  if (Fits(*plan, options.kv_room > 0 ? room : page) && !limited) return {};
+  if (Fits(*plan, options.offload.kv_room > 0 ? room : page) && !limited) return {};
   // Ranks that share a GPU move their slices of an expert all at once.
   const int64_t shares = on_host ? 1 : plan->ranks;
   const int64_t copies = on_host ? 1 : places.count;  // each rank has its slices of an expert on the host, or the disk

@@ -19,10 +19,11 @@ int64_t KvRoom(const EngineOptions& options, const ModelFacts& facts, int64_t av
 // Where the host has no room for these either, experts stay in the checkpoint's files; an eighth of what the
 // host has for experts is then left to the system, which keeps there what it has read last.
 //
-// Where the model does not fit with one page of KV (with options.kv_room, where that was asked for), keeps the
+// Where the model does not fit with one page of KV (with offload.kv_room, where that was asked for), keeps the
 // embedding table and experts in the host's memory, so that it does with KvRoom beside it; and experts in any case that
-// options.expert_slots leaves no place. Plans anew then. kInvalidArgument, kDataLoss, kNotFound: the file of counts. On
-// a CPU only under a limit (options.gpu_memory, expert_slots). Whether it fits then CheckPlan and CheckHost say.
+// offload.expert_slots leaves no place. Plans anew then. Errors: kInvalidArgument, kDataLoss, kNotFound (the file of
+// counts). On a CPU only under a limit (offload.gpu_memory, expert_slots). Whether it fits then CheckPlan and CheckHost
+// say.
 Status PlaceExperts(const EngineOptions& options, ModelSource& source, const Device& device, const RankPlaces& places,
                     MemoryPlan* plan);
 

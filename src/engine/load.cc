@@ -50,7 +50,7 @@ std::string Remedy(EngineOptions options, const Device& device, const RankPlaces
 // there.
 Status CheckFits(const EngineOptions& options, const ModelSource& source, const Device& device,
                  const RankPlaces& places, const MemoryPlan& plan) {
-  if (options.rank_invariant && !plan.experts_on_host.empty()) {
+  if (options.ranks.invariant && !plan.experts_on_host.empty()) {
     return Unsupported(StrCat("the model's experts do not all fit ", plan.device,
                               ", and those of the host's memory do "
                               "not come in slices; use more GPUs, or leave --rank-invariant out"));
@@ -100,7 +100,7 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   out.experts_on_host = plan.host_expert_bytes > 0;
   out.waits_for_choices = WaitsForChoices(options, plan.experts_on_host, plan.experts_on_disk);
   for (size_t r = 0; r < out.models.size() && away; ++r) {
-    if (!out.models[r]->UseHostExperts(*out.devices[r], {options.expert_compute, pool.get()}))
+    if (!out.models[r]->UseHostExperts(*out.devices[r], {options.offload.expert_compute, pool.get()}))
       return ResourceExhausted(
           StrCat("no memory on ", device.name(), " for places of experts of the disk or the host; free some"));
   }

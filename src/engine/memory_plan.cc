@@ -112,7 +112,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
   const int64_t chunk = LeastStepTokens(options, limit), rows = MostStepRows(options), ranks = places.sharing;
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const ModelSizes sizes = model.Sizes(device.kind, places.count);
-  const int64_t host_available = Limited(AvailableMemory(), options.host_memory);
+  const int64_t host_available = Limited(AvailableMemory(), options.offload.host_memory);
   const int64_t weights = on_host ? sizes.weights : ranks * sizes.weights;
   const ExchangeRoom room = RoomForExchange(LargestExchange(options, facts, places.count), places.count,
                                             places.transport);
@@ -127,7 +127,7 @@ MemoryPlan PlanMemory(const EngineOptions& options, const ModelSource& model, co
       .scratch_bytes = on_host ? ranks * model.HostScratchBytes(limit, std::max(1, num_threads / places.count))
                                : ranks * device.scratch_bytes,
       .loading_bytes = ranks * sizes.loading,
-      .available_bytes = on_host ? Limited(host_available, options.gpu_memory) : places.free_bytes,
+      .available_bytes = on_host ? Limited(host_available, options.offload.gpu_memory) : places.free_bytes,
       .max_context = limit,
       .exchange_bytes = places.count == 1 ? 0 : ranks * ExchangeBytes(room, places.count, places.transport),
       .kv_copies = places.sharing,

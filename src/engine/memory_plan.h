@@ -43,7 +43,7 @@ int64_t RecordingBytes(int64_t num_layers, const RankPlaces& places, bool waits_
 // Whether it does: for experts of the disk, and for those of the host that the CPU may compute (by layer; empty: none).
 inline bool WaitsForChoices(const EngineOptions& o, const std::vector<int64_t>& on_host,
                             const std::vector<int64_t>& on_disk) {
-  return !on_disk.empty() || (o.expert_compute != ExpertCompute::kGpu && !on_host.empty());
+  return !on_disk.empty() || (o.offload.expert_compute != ExpertCompute::kGpu && !on_host.empty());
 }
 
 // Values of the largest exchange between ranks that steps of these options may need.

@@ -19,9 +19,8 @@ constexpr int64_t kDevicePrefillChunk = 4096;  // below 2,048 a GPU's matrix uni
 constexpr int kMaxThreads = 1024;
 constexpr double kMaxExchangeTimeout = 86400;
 
-}  // namespace
-
-Status CheckEngineOptions(const EngineOptions& o) {
+// What only one kind of device does, and the CPU's threads.
+Status CheckDeviceOptions(const EngineOptions& o) {
   if (!NamesCpu(o.device) && o.reference_ops) {
     return InvalidArgument("reference implementations run on the CPU only; use --device cpu with them");
   }
@@ -44,6 +43,11 @@ Status CheckEngineOptions(const EngineOptions& o) {
                                     cores == 1 ? "" : "s", "; use at most as many threads, or no pinning"));
     }
   }
+  return {};
+}
+
+// Numbers that have a range.
+Status CheckRanges(const EngineOptions& o) {
   if (o.prefill_chunk < 0 || o.prefill_chunk > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("prefill chunk ", o.prefill_chunk, ": from 1 to ", kMaxPrefillChunk,
                                   " tokens, or 0 for the device's own"));
@@ -51,38 +55,60 @@ Status CheckEngineOptions(const EngineOptions& o) {
   if (o.max_decode_rows < 1 || o.max_decode_rows > kMaxPrefillChunk) {
     return InvalidArgument(StrCat("decode rows of a pass ", o.max_decode_rows, ": from 1 to ", kMaxPrefillChunk));
   }
-  if (o.exchange_timeout_s < 0 || o.exchange_timeout_s > kMaxExchangeTimeout) {
+  if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
+  return {};
+}
+
+Status CheckRanks(const RankOptions& o) {
+  if (o.exchange_timeout_s >= 0 && o.exchange_timeout_s <= kMaxExchangeTimeout) return {};
+  return InvalidArgument(
+      StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
+}
+
+Status CheckDrafts(const DraftOptions& o) {
+  if (o.tokens < 0 || o.tokens > kMaxDraftTokens) {
     return InvalidArgument(
-        StrCat("exchange time-out ", o.exchange_timeout_s, " s: from 0 (none) to ", kMaxExchangeTimeout));
+        StrCat("draft tokens ", o.tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
   }
-  if (o.draft_tokens < 0 || o.draft_tokens > kMaxDraftTokens) {
-    return InvalidArgument(
-        StrCat("draft tokens ", o.draft_tokens, ": from 1 to ", kMaxDraftTokens, ", or 0 for the drafter's own"));
-  }
-  if (!(o.draft_threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.draft_threshold, ": from 0 to 1"));
+  if (!(o.threshold <= 1)) return InvalidArgument(StrCat("draft threshold ", o.threshold, ": from 0 to 1"));
+  return {};
+}
+
+// Limits of a GPU's memory, and who computes the experts beyond them.
+Status CheckOffload(const EngineOptions& engine) {
+  const OffloadOptions& o = engine.offload;
+  const bool on_cpu = NamesCpu(engine.device), limited = o.gpu_memory > 0 || o.expert_slots > 0;
   if (o.gpu_memory < 0 || o.kv_room < 0 || o.host_memory < 0) {
     return InvalidArgument(StrCat("GPU memory ", o.gpu_memory, ", host memory ", o.host_memory, " and room for KV ",
                                   o.kv_room, " are bytes, or 0"));
   }
   if (o.expert_slots < 0) return InvalidArgument(StrCat("expert slots ", o.expert_slots, ": 1 at least, or 0 for all"));
-  if ((o.gpu_memory > 0 || o.expert_slots > 0) && NamesCpu(o.device) && o.synthetic.shape.empty()) {
+  if (limited && on_cpu && engine.synthetic.shape.empty()) {
     return InvalidArgument(
         "a limit of GPU memory holds on a GPU; leave it out with --device cpu, which reads files as they lie");
   }
-  if (o.expert_compute != ExpertCompute::kGpu) {
-    if (NamesCpu(o.device) && o.gpu_memory == 0 && o.expert_slots == 0) {
-      return InvalidArgument(
-          "a CPU computes all experts itself: leave the choice of who computes experts of the host out, or add "
-          "--device cuda");
-    }
-    DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(o.device));
-    if (ranks.size() > 1) {
-      return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", o.device, " names ",
-                                    ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
-    }
+  if (o.expert_compute == ExpertCompute::kGpu) return {};
+  if (on_cpu && !limited) {
+    return InvalidArgument(
+        "a CPU computes all experts itself: leave the choice of who computes experts of the host out, or add "
+        "--device cuda");
   }
-  if (o.max_context < 0) return InvalidArgument(StrCat("context limit ", o.max_context, ": at least 1, or 0"));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankDevices(engine.device));
+  if (ranks.size() > 1) {
+    return InvalidArgument(StrCat("the CPU computes experts beside one GPU only, and ", engine.device, " names ",
+                                  ranks.size(), " ranks; name one, or leave --expert-compute at gpu"));
+  }
   return {};
+}
+
+}  // namespace
+
+Status CheckEngineOptions(const EngineOptions& o) {
+  DSV4_RETURN_IF_ERROR(CheckDeviceOptions(o));
+  DSV4_RETURN_IF_ERROR(CheckRanges(o));
+  DSV4_RETURN_IF_ERROR(CheckRanks(o.ranks));
+  DSV4_RETURN_IF_ERROR(CheckDrafts(o.drafts));
+  return CheckOffload(o);
 }
 
 int64_t PrefillChunk(const EngineOptions& options) {
@@ -108,14 +134,14 @@ NumericsModes ModesOf(const EngineOptions& o) {
 std::string DescribeModes(const EngineOptions& o) {
   return StrCat("kv ", static_cast<int>(o.kv_dtype), ", index ", static_cast<int>(o.index_dtype), ", activations ",
                 static_cast<int>(o.activation_dtype),
-                NamesOneCpu(o.device) && !o.rank_invariant ? std::string()
-                : o.batch_invariant                        ? std::string(", batch-invariant")
+                NamesOneCpu(o.device) && !o.ranks.invariant ? std::string()
+                : o.batch_invariant                         ? std::string(", batch-invariant")
                                     : StrCat(", prompt inputs ", static_cast<int>(o.prompt_inputs)),
                 o.amx == AmxUse::kPrefill  ? ", tiles in prefill"
                 : o.amx == AmxUse::kAlways ? ", tiles"
                                            : "",
                 o.reference_ops ? ", reference ops" : "",
-                o.expert_compute == ExpertCompute::kGpu ? "" : ", experts of the host on the CPU");
+                o.offload.expert_compute == ExpertCompute::kGpu ? "" : ", experts of the host on the CPU");
 }
 
 std::unique_ptr<ThreadPool> MakePool(const EngineOptions& o, int count) {
@@ -135,7 +161,7 @@ Result<std::vector<std::unique_ptr<Device>>> OpenDevices(const EngineOptions& o)
   if (names.size() > 1) LoadKernelsAtOnce();
   for (const std::string& name : names) {
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(name));
-    if (o.gpu_memory > 0) device->LimitMemory(o.gpu_memory);
+    if (o.offload.gpu_memory > 0) device->LimitMemory(o.offload.gpu_memory);
     devices.push_back(std::move(device));
   }
   return devices;
@@ -147,7 +173,7 @@ RankPlaces PlacesOf(const EngineOptions& o, std::span<const std::unique_ptr<Devi
   const bool shares = p.count > 1 && devices[1]->index() == first.index();
   if (first.kind() == DeviceKind::kCpu || shares) p.sharing = p.count;
   if (first.kind() != DeviceKind::kCpu)
-    p.transport = shares || o.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
+    p.transport = shares || o.ranks.exchange_by_events ? ExchangeTransport::kEvents : ExchangeTransport::kWords;
   for (const auto& device : devices) p.free_bytes = std::min(p.free_bytes, device->free_bytes());
   return p;
 }
@@ -167,14 +193,14 @@ Result<std::unique_ptr<Exchange>> OpenExchange(const EngineOptions& o, const Ran
   }
   const ExchangeRoom room = RoomForExchange(largest, places.count, places.transport);
   return OpenGpuExchange(gpus, places.transport,
-                         {.timeout_s = o.exchange_timeout_s,
+                         {.timeout_s = o.ranks.exchange_timeout_s,
                           .elements = room.elements,
                           .bulk = room.bulk,
                           .rank_name = in_order ? "GPU" : "rank"});
 }
 
 DraftModule DraftModuleOf(const EngineOptions& o) {
-  switch (o.speculate) {
+  switch (o.drafts.speculate) {
     case Speculate::kOff:
     case Speculate::kLookup:
       return DraftModule::kNone;
@@ -198,7 +224,7 @@ Result<std::unique_ptr<ModelSource>> OpenModelOf(const EngineOptions& o, const D
                         synthetic
                             ? OpenSyntheticModel(o.synthetic, ModesOf(o), device, DraftModuleOf(o), o.tight_experts)
                             : OpenModel(o.model_dir, ModesOf(o), device, DraftModuleOf(o), o.tight_experts));
-  if (o.rank_invariant) source->SliceForAnyRanks();
+  if (o.ranks.invariant) source->SliceForAnyRanks();
   return source;
 }
 

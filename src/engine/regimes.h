@@ -24,7 +24,7 @@ constexpr Regime RegimeOfPrompt(int64_t tokens) {
 class Regimes {
  public:
   explicit Regimes(const EngineOptions& o)
-      : one_((NamesOneCpu(o.device) && !o.rank_invariant) || o.batch_invariant),
+      : one_((NamesOneCpu(o.device) && !o.ranks.invariant) || o.batch_invariant),
         prompt_inputs_(o.prompt_inputs),
         max_decode_rows_(o.max_decode_rows) {}
 

@@ -221,7 +221,7 @@ class ModelSource {
   virtual Status CheckRanks(int count) const = 0;
 
   // From now on ranks compute, and are loaded, in slices whose number does not depend on theirs, so that neither do
-  // results' bits (EngineOptions::rank_invariant). Returns the slices of all ranks: the most ranks that can divide it.
+  // results' bits (RankOptions::invariant). Returns the slices of all ranks: the most ranks that can divide it.
   virtual int SliceForAnyRanks() = 0;
   // As many, once that was asked for; before 0.
   virtual int fixed_slices() const = 0;

@@ -25,16 +25,16 @@ MemoryPlan PlanOfFiles(const EngineOptions& options) {
 // So much room for KV that `bytes` of experts leave the GPU, and room on the host for a part of them.
 EngineOptions WithRoomFor(EngineOptions options, int64_t bytes, double host) {
   const MemoryPlan plan = PlanOfFiles(options);
-  options.kv_room = plan.available_bytes / plan.ranks;
+  options.offload.kv_room = plan.available_bytes / plan.ranks;
   const MemoryPlan all = PlanOfFiles(options);  // everything that can leave has left
-  options.kv_room = (plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.exchange_bytes -
-                     plan.activation_bytes - plan.kv_fixed_bytes + all.host_embedding_bytes + bytes) /
-                    plan.ranks;
+  options.offload.kv_room = (plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.exchange_bytes -
+                             plan.activation_bytes - plan.kv_fixed_bytes + all.host_embedding_bytes + bytes) /
+                            plan.ranks;
   const MemoryPlan away = PlanOfFiles(options);
   EXPECT_GT(away.host_expert_bytes, 0);
   EXPECT_TRUE(away.experts_on_disk.empty());
-  options.host_memory = away.host_embedding_bytes + away.devices * away.host_staging_bytes + kProgramBytes +
-                        static_cast<int64_t>(static_cast<double>(away.host_expert_bytes) * host * 8 / 7);
+  options.offload.host_memory = away.host_embedding_bytes + away.devices * away.host_staging_bytes + kProgramBytes +
+                                static_cast<int64_t>(static_cast<double>(away.host_expert_bytes) * host * 8 / 7);
   return options;
 }
 
@@ -100,8 +100,8 @@ TEST(CudaHostExperts, DraftsGiveTheSameTokens) {
     for (const char* device : {"cuda", "cuda:0*2"}) {
       EngineOptions options{.model_dir = dir, .device = device};
       const std::vector<TokenId> want = Generate(*LoadOrFail(options), prompt, 40, sampling).ids;
-      options.speculate = speculate;
-      options.draft_threshold = 0;
+      options.drafts.speculate = speculate;
+      options.drafts.threshold = 0;
       const int64_t experts = PlanOfFiles(options).weight_bytes / 8;
       for (const double host : {1.0, 0.0}) {
         const auto engine = LoadOrFail(WithRoomFor(options, experts, host));

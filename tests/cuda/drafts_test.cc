@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DraftCases,
 TEST(CudaDrafts, ChangeNothingThatTheHostDraws) {
   DSV4_GPU_OR_SKIP();
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
-  const auto engine = LoadOrFail({.model_dir = dir, .device = "cuda", .draft_threshold = 0});
+  const auto engine = LoadOrFail({.model_dir = dir, .device = "cuda", .drafts = {.threshold = 0}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   const std::vector<DraftWanted> wanted = EveryOption(5);

@@ -28,10 +28,10 @@ EngineOptions SomeOnTheHost(ExpertCompute by, SyntheticExperts experts = Synthet
                         .device = "cuda",
                         .kv_dtype = KvDtype::kF32,
                         .index_dtype = IndexDtype::kF32};
-  options.kv_room = int64_t{256} << 20;
+  options.offload.kv_room = int64_t{256} << 20;
   options.prefill_chunk = 2048;
-  options.expert_slots = 192;
-  options.expert_compute = by;
+  options.offload.expert_slots = 192;
+  options.offload.expert_compute = by;
   return options;
 }
 
@@ -112,8 +112,8 @@ TEST(CudaExpertCompute, BesideSwapsAndDraftsEveryTokenComes) {
   for (const auto& [speculate, by] :
        {std::pair(Speculate::kOff, ExpertCompute::kCpu), std::pair(Speculate::kLookup, ExpertCompute::kAuto)}) {
     EngineOptions options = SomeOnTheHost(by);
-    options.expert_slots = 128;
-    options.speculate = speculate;
+    options.offload.expert_slots = 128;
+    options.drafts.speculate = speculate;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     Random random(31);
@@ -128,7 +128,7 @@ TEST(CudaExpertCompute, DraftsGiveTheSameTokens) {
   DSV4_GPU_OR_SKIP();
   EngineOptions options = SomeOnTheHost(ExpertCompute::kCpu);
   const std::vector<std::vector<TokenId>> want = DecodedTokens(*LoadStill(options), 100, [] {});
-  options.speculate = Speculate::kLookup;
+  options.drafts.speculate = Speculate::kLookup;
   EXPECT_EQ(DecodedTokens(*LoadStill(options), 100, [] {}), want);
 }
 

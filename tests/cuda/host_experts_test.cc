@@ -18,7 +18,7 @@ namespace {
 EngineOptions FourFlashLayers(bool fp8_dense, const std::string& device) {
   EngineOptions options{
       .model_dir = "", .synthetic = {.shape = "flash", .num_layers = 4, .fp8_dense = fp8_dense}, .device = device};
-  options.kv_room = int64_t{256} << 20;
+  options.offload.kv_room = int64_t{256} << 20;
   options.prefill_chunk = 2048;
   return options;
 }
@@ -66,9 +66,9 @@ TEST(CudaHostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
     ExpertCounts counts{.num_layers = 4, .num_experts = 256, .chosen = {}};
     for (int i = 0; i < 4 * 256; ++i) counts.chosen.push_back(static_cast<uint64_t>(random.Index(1000)));
     ASSERT_TRUE(WriteExpertCounts(temp / "counts", counts).ok());
-    options.expert_counts = temp / "counts";
+    options.offload.expert_counts = temp / "counts";
     for (const int64_t gigabytes : {16, 12}) {
-      options.gpu_memory = gigabytes << 30;
+      options.offload.gpu_memory = gigabytes << 30;
       MemoryPlan plan{};
       options.on_plan = [&](const MemoryPlan& p) { plan = p; };
       const auto engine = LoadOrFail(options);
@@ -90,7 +90,7 @@ TEST(CudaHostExperts, PromptsBringThemToTheGpu) {
   DSV4_GPU_OR_SKIP();
   for (const char* device : {"cuda", "cuda:0*2"}) {
     EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
-    options.gpu_memory = int64_t{12} << 30;
+    options.offload.gpu_memory = int64_t{12} << 30;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     const auto session = engine->NewSession().value();
@@ -107,7 +107,7 @@ TEST(CudaHostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
   for (const char* device : {"cuda", "cuda:0*2"}) {
     EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
     const std::vector<float> want = LogitsOfRegimes(*LoadOrFail(options));
-    options.gpu_memory = int64_t{12} << 30;
+    options.offload.gpu_memory = int64_t{12} << 30;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     Random random(17);
@@ -125,7 +125,7 @@ TEST(CudaHostExperts, TwoSlotsALayerUnderABatchGiveTheSameTokens) {
   for (const char* device : {"cuda", "cuda:0*2"}) {
     EngineOptions options = FourFlashLayers(/*fp8_dense=*/false, device);
     const std::vector<std::vector<TokenId>> want = DecodedTokens(*LoadOrFail(options), 200, [] {});
-    options.expert_slots = 2;
+    options.offload.expert_slots = 2;
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     Random random(31);
@@ -150,8 +150,8 @@ TEST(CudaHostExperts, AFilesExpertsArriveOnTheHostToo) {
   ASSERT_FALSE(want.empty());
   // So much room for KV that experts have to make it.
   const int64_t embedding = int64_t{4096} * 256 * 2;
-  options.kv_room = plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes +
-                    2 * embedding;
+  options.offload.kv_room = plan.available_bytes - plan.weight_bytes - plan.scratch_bytes - plan.activation_bytes +
+                            2 * embedding;
   EXPECT_TRUE(LogitsOfModel(options) == want);
   EXPECT_FALSE(plan.experts_on_host.empty());
   EXPECT_EQ(plan.host_embedding_bytes, embedding);

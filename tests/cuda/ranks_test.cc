@@ -36,7 +36,7 @@ EngineOptions RankOptions(const std::string& dir, const std::string& device) {
   EngineOptions options = ExactOptions(dir);
   options.device = device;
   options.activation_dtype = ActivationDtype::kNative;
-  options.check_ranks = true;
+  options.ranks.check = true;
   return options;
 }
 
@@ -73,7 +73,7 @@ TEST_P(CudaRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   DSV4_GPUS_OR_SKIP(device);
   DSV4_FIXTURE_OR_SKIP(dir, fixture);
   EngineOptions options;
-  options.model_dir = dir, options.device = device, options.check_ranks = true;
+  options.model_dir = dir, options.device = device, options.ranks.check = true;
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   ExpectAgreesAsTrained(*engine, dir, /*decode_from=*/130);
@@ -163,7 +163,7 @@ TEST_P(CudaRanksOn, AWrittenModelIsTheOneInMemory) {
 TEST(CudaRanksWords, HaveTheBitsOfEvents) {
   DSV4_GPUS_OR_SKIP(kTwoGpus);
   EngineOptions events = NanoOnRanks(kTwoGpus);
-  events.exchange_by_events = true;
+  events.ranks.exchange_by_events = true;
   const std::vector<float> want = LogitsOfModel(NanoOnRanks(kOneGpu));
   EXPECT_EQ(LogitsOfModel(NanoOnRanks(kTwoGpus)), want);
   EXPECT_EQ(LogitsOfModel(events), want);
@@ -171,7 +171,7 @@ TEST(CudaRanksWords, HaveTheBitsOfEvents) {
 
 // The logits of single rows and of two together, behind a prompt, of Flash's widths.
 std::vector<float> DecodedLogits(EngineOptions options, const std::string& device, bool events, bool together) {
-  options.device = device, options.exchange_by_events = events, options.check_ranks = true;
+  options.device = device, options.ranks.exchange_by_events = events, options.ranks.check = true;
   const auto engine = LoadOrFail(options);
   std::vector<float> logits;
   if (engine == nullptr) return logits;
@@ -232,7 +232,7 @@ TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
   options.synthetic = {.shape = "flash", .num_layers = 4, .seed = 5};
   options.max_context = 4096;
   const auto last_row = [&](const char* device, bool events) {
-    options.device = device, options.exchange_by_events = events;
+    options.device = device, options.ranks.exchange_by_events = events;
     const auto engine = LoadOrFail(options);
     std::vector<float> logits;
     if (engine == nullptr) return logits;
@@ -256,7 +256,7 @@ TEST(CudaRanksWords, LongPromptsHaveTheBitsOfEvents) {
 
 EngineOptions WithAnyRanks(EngineOptions options, const std::string& device) {
   options.device = device;
-  options.rank_invariant = true;
+  options.ranks.invariant = true;
   return options;
 }
 

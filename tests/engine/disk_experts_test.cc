@@ -26,21 +26,21 @@ EngineOptions DiskNano(const char* device = "cpu") {
           .synthetic = {.shape = "nano", .num_layers = kDiskLayers},
           .device = device,
           .num_threads = 2,
-          .kv_room = int64_t{4} << 20};
+          .offload = {.kv_room = int64_t{4} << 20}};
 }
 
 // Limits under which a third of the experts stays on the device and `host` of the others on the host.
 EngineOptions ShortOfMemory(EngineOptions options, double host) {
   const MemoryPlan whole = PlanFor(options);
-  options.gpu_memory = 1;
+  options.offload.gpu_memory = 1;
   const MemoryPlan least = PlanFor(options);
-  options.gpu_memory = NeededBytes(whole, whole.ranks * options.kv_room) - least.host_embedding_bytes -
-                       least.host_expert_bytes * 2 / 3;
+  options.offload.gpu_memory = NeededBytes(whole, whole.ranks * options.offload.kv_room) - least.host_embedding_bytes -
+                               least.host_expert_bytes * 2 / 3;
   const MemoryPlan away = PlanFor(options);
   EXPECT_TRUE(away.experts_on_disk.empty());
   const double room = static_cast<double>(away.host_expert_bytes) * host * 8 / 7;  // an eighth is the page cache's
-  options.host_memory = away.host_embedding_bytes + away.weight_bytes + away.widened_bytes + kDiskProgram +
-                        static_cast<int64_t>(room);
+  options.offload.host_memory = away.host_embedding_bytes + away.weight_bytes + away.widened_bytes + kDiskProgram +
+                                static_cast<int64_t>(room);
   return options;
 }
 
@@ -165,8 +165,8 @@ TEST(DiskExperts, DraftersGiveTheSameTokens) {
     EngineOptions options = DiskNano(c.device);
     const auto plain = LoadOrFail(options);
     const std::vector<TokenId> want = Generate(*plain, prompt, 24, sampling).ids, want_behind = going_on(*plain);
-    options.speculate = c.speculate;
-    options.draft_threshold = 0;
+    options.drafts.speculate = c.speculate;
+    options.drafts.threshold = 0;
     options = ShortOfMemory(options, c.host);
     EXPECT_EQ(PlanFor(options).experts_on_disk.empty(), c.host == 1);
     const auto engine = LoadOrFail(options);
@@ -188,7 +188,7 @@ TEST(DiskExperts, TheWeightsAreTheSameWhereverTheyLie) {
 
 TEST(DiskExperts, RanksInSlicesDoWithoutThem) {
   EngineOptions options = ShortOfMemory(DiskNano("cpu*2"), 0);
-  options.rank_invariant = true;
+  options.ranks.invariant = true;
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kUnsupported);
 }
 

@@ -310,8 +310,10 @@ class DraftsOfAModel : public ::testing::TestWithParam<DraftedModel> {
     const std::string name = model.fixture;
     const std::string dir = name == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano" : FixtureDir(name);
     if (dir.empty()) GTEST_SKIP() << "fixture " << name << " is not on this machine";
-    engine_ = LoadOrFail(
-        {.model_dir = dir, .device = model.device, .num_threads = 1, .speculate = model.module, .draft_threshold = 0});
+    engine_ = LoadOrFail({.model_dir = dir,
+                          .device = model.device,
+                          .num_threads = 1,
+                          .drafts = {.speculate = model.module, .threshold = 0}});
     ASSERT_NE(engine_, nullptr);
     decode_ = std::make_unique<DraftedDecode>(*engine_);
     module_ = std::move(decode_->engine().drafting().drafter);

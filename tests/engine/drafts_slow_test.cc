@@ -31,7 +31,8 @@ TEST_P(ManyDrafts, ChangeNothing) {
   const std::string dir = std::string(model.fixture) == "nano" ? std::string(DSV4_SOURCE_DIR) + "/models/nano"
                                                                : FixtureDir(model.fixture);
   if (dir.empty()) GTEST_SKIP() << "fixture " << model.fixture << " is not on this machine";
-  const auto engine = LoadOrFail({.model_dir = dir, .device = model.device, .num_threads = 1, .draft_threshold = 0});
+  const auto engine = LoadOrFail(
+      {.model_dir = dir, .device = model.device, .num_threads = 1, .drafts = {.threshold = 0}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   for (uint64_t seed = 0; seed < model.seeds; ++seed) {
@@ -58,7 +59,7 @@ TEST_P(ManyDrafts, ChangeNothing) {
 TEST(ManyRounds, ChangeNothing) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   const auto engine = LoadOrFail(
-      {.model_dir = dir, .num_threads = 1, .speculate = Speculate::kMtp, .draft_threshold = 0});
+      {.model_dir = dir, .num_threads = 1, .drafts = {.speculate = Speculate::kMtp, .threshold = 0}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   std::unique_ptr<Drafter> module = std::move(decode.engine().drafting().drafter);

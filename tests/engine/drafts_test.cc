@@ -33,7 +33,7 @@ class Foresighted : public Drafter {
 
 TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
-  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .draft_threshold = 0.5f});
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .drafts = {.threshold = 0.5f}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   const std::vector<DraftWanted> wanted = {{.prompt = 9, .sampling = {.temperature = 0}, .max_tokens = 10},
@@ -46,7 +46,7 @@ TEST(Drafts, AreMadeAsFarAsTheyWillBeVerified) {
 // At the context's end drafts become shorter and then none.
 TEST(Drafts, StopAtTheContextsEnd) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-nvfp4");
-  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .max_context = 64, .draft_threshold = 0});
+  const auto engine = LoadOrFail({.model_dir = dir, .num_threads = 1, .max_context = 64, .drafts = {.threshold = 0}});
   ASSERT_NE(engine, nullptr);
   DraftedDecode decode(*engine);
   for (const int64_t room : {1, 3, 9}) {  // tokens that the session still takes, the first one included

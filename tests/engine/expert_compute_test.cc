@@ -28,8 +28,7 @@ EngineOptions SplitNano(ExpertCompute by, int64_t slots = 6) {
           .num_threads = 2,
           .kv_dtype = KvDtype::kF32,
           .index_dtype = IndexDtype::kF32,
-          .expert_slots = slots,
-          .expert_compute = by};
+          .offload = {.expert_slots = slots, .expert_compute = by}};
 }
 
 std::unique_ptr<Engine> LoadSplit(const EngineOptions& options) {
@@ -124,11 +123,13 @@ TEST(ExpertCompute, ExpertsThatChangePlacesStayClose) {
 
 TEST(ExpertCompute, IsRefusedWhereItMakesNoSense) {
   for (const ExpertCompute by : {ExpertCompute::kCpu, ExpertCompute::kAuto}) {
-    const Status cpu = Engine::Load({.model_dir = DSV4_SOURCE_DIR "/models/nano", .expert_compute = by}).status();
+    const Status cpu = Engine::Load({.model_dir = DSV4_SOURCE_DIR "/models/nano", .offload = {.expert_compute = by}})
+                           .status();
     EXPECT_EQ(cpu.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(cpu.message(), HasSubstr("--device cuda"));
     for (const char* device : {"cuda:0,1", "cuda:0*2"}) {
-      const Status ranks = Engine::Load({.model_dir = "x", .device = device, .expert_compute = by}).status();
+      const Status ranks = Engine::Load({.model_dir = "x", .device = device, .offload = {.expert_compute = by}})
+                               .status();
       EXPECT_EQ(ranks.code(), StatusCode::kInvalidArgument);
       EXPECT_THAT(ranks.message(), HasSubstr("2 ranks"));
     }

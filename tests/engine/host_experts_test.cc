@@ -33,17 +33,18 @@ EngineOptions SkewableNano(bool skewed = false) {
   return {.model_dir = "",
           .synthetic = {.shape = "nano", .num_layers = kNanoLayers, .skewed_routing = skewed},
           .num_threads = 2,
-          .kv_room = int64_t{4} << 20};
+          .offload = {.kv_room = int64_t{4} << 20}};
 }
 
 // A limit that keeps so much of the experts on the device.
 int64_t LimitFor(EngineOptions options, double resident) {
   const MemoryPlan whole = PlanFor(options);
-  options.gpu_memory = 1;
+  options.offload.gpu_memory = 1;
   const MemoryPlan least = PlanFor(options);
   EXPECT_EQ(SumOf(least.experts_on_host), least.experts);
   const double moved = (1 - resident) * static_cast<double>(least.host_expert_bytes);
-  return NeededBytes(whole, whole.ranks * options.kv_room) - least.host_embedding_bytes - static_cast<int64_t>(moved);
+  return NeededBytes(whole, whole.ranks * options.offload.kv_room) - least.host_embedding_bytes -
+         static_cast<int64_t>(moved);
 }
 
 const Ranks& RanksOf(Engine& engine) { return dynamic_cast<EngineImpl&>(engine).ranks(); }
@@ -83,10 +84,10 @@ TEST(HostExperts, AnyPartOfThemOnTheHostGivesTheSameBits) {
     EngineOptions options = SkewableNano();
     options.device = device;
     const std::vector<float> want = SomeLogits(*LoadOrFail(options));
-    options.expert_counts = temp / "counts";
+    options.offload.expert_counts = temp / "counts";
     for (const double resident : {0.8, 0.2}) {
       EngineOptions less = options;
-      less.gpu_memory = LimitFor(options, resident);
+      less.offload.gpu_memory = LimitFor(options, resident);
       EXPECT_NEAR(static_cast<double>(SumOf(PlanFor(less).experts_on_host)),
                   (1 - resident) * kNanoLayers * kNanoExperts, 1);
       const auto engine = LoadOrFail(less);
@@ -108,13 +109,13 @@ TEST(HostExperts, ThePlanAddsUp) {
   EXPECT_TRUE(whole.experts_on_host.empty());
   EXPECT_EQ(whole.host_expert_bytes, 0);
   EXPECT_EQ(whole.host_embedding_bytes, 0);
-  options.gpu_memory = LimitFor(options, 0.5);
+  options.offload.gpu_memory = LimitFor(options, 0.5);
   const MemoryPlan half = PlanFor(options);
-  EXPECT_EQ(half.available_bytes, options.gpu_memory);
+  EXPECT_EQ(half.available_bytes, options.offload.gpu_memory);
   EXPECT_GT(half.host_embedding_bytes, 0);
   EXPECT_EQ(half.weight_bytes + half.host_embedding_bytes + half.host_expert_bytes, whole.weight_bytes);
-  EXPECT_TRUE(Fits(half, options.kv_room));
-  EXPECT_FALSE(Fits(half, options.kv_room + half.host_expert_bytes));
+  EXPECT_TRUE(Fits(half, options.offload.kv_room));
+  EXPECT_FALSE(Fits(half, options.offload.kv_room + half.host_expert_bytes));
   ASSERT_EQ(half.experts_on_host.size(), static_cast<size_t>(kNanoLayers));
   const auto [least, most] = std::minmax_element(half.experts_on_host.begin(), half.experts_on_host.end());
   EXPECT_LE(*most - *least, 1);
@@ -127,7 +128,7 @@ TEST(HostExperts, ThePlanAddsUp) {
 TEST(HostExperts, TheEmbeddingTableLeavesBeforeTheFirstExpert) {
   EngineOptions options = SkewableNano();
   const std::vector<float> want = SomeLogits(*LoadOrFail(options));
-  options.gpu_memory = LimitFor(options, 1);
+  options.offload.gpu_memory = LimitFor(options, 1);
   const MemoryPlan plan = PlanFor(options);
   EXPECT_GT(plan.host_embedding_bytes, 0);
   EXPECT_TRUE(plan.experts_on_host.empty());
@@ -136,9 +137,9 @@ TEST(HostExperts, TheEmbeddingTableLeavesBeforeTheFirstExpert) {
 
 TEST(HostExperts, RoomForKvIsKept) {
   EngineOptions options = SkewableNano();
-  options.gpu_memory = LimitFor(options, 0.9);
+  options.offload.gpu_memory = LimitFor(options, 0.9);
   const MemoryPlan usual = PlanFor(options);
-  options.kv_room = 8 << 20;
+  options.offload.kv_room = 8 << 20;
   const MemoryPlan more = PlanFor(options);
   EXPECT_GT(more.host_expert_bytes, usual.host_expert_bytes);
   EXPECT_GE(more.available_bytes - NeededBytes(more, 0), 8 << 20);
@@ -146,7 +147,7 @@ TEST(HostExperts, RoomForKvIsKept) {
 
 TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   EngineOptions options = SkewableNano();
-  options.gpu_memory = 3 << 20;
+  options.offload.gpu_memory = 3 << 20;
   const auto engine = Engine::Load(options);
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), StatusCode::kResourceExhausted);
@@ -166,11 +167,11 @@ TEST(HostExperts, WhatFitsNowhereIsRefusedWithTheNumbers) {
   EXPECT_THAT(status.message(), HasSubstr("1000"));
   EXPECT_THAT(status.message(), HasSubstr(std::to_string(plan.host_available_bytes)));
 
-  EngineOptions files{.model_dir = "somewhere", .gpu_memory = 1};
+  EngineOptions files{.model_dir = "somewhere", .offload = {.gpu_memory = 1}};
   EXPECT_EQ(Engine::Load(files).status().code(), StatusCode::kInvalidArgument);
-  files.gpu_memory = 0, files.expert_slots = 2;
+  files.offload.gpu_memory = 0, files.offload.expert_slots = 2;
   EXPECT_EQ(Engine::Load(files).status().code(), StatusCode::kInvalidArgument);
-  options.expert_slots = -1;
+  options.offload.expert_slots = -1;
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kInvalidArgument);
 }
 
@@ -221,10 +222,10 @@ TEST(HostExperts, ByCountsTheHotOnesStay) {
   (void)SomeLogits(*whole);
   ASSERT_TRUE(WriteExpertCounts(temp / "counts", whole->expert_use()->counts).ok());
   options.count_experts = false;
-  options.gpu_memory = LimitFor(options, 0.5);
+  options.offload.gpu_memory = LimitFor(options, 0.5);
   const auto hit_rate = [&](const std::string& file) {
     EngineOptions o = options;
-    o.expert_counts = file;
+    o.offload.expert_counts = file;
     const auto engine = LoadOrFail(o);
     (void)SomeLogits(*engine);
     const ExpertUse use = engine->expert_use().value();
@@ -246,7 +247,7 @@ TEST(HostExperts, ExpertsThatChangePlacesGiveTheSameBits) {
     EngineOptions options = SkewableNano();
     options.device = device;
     const std::vector<float> want = SomeLogits(*LoadOrFail(options));
-    options.gpu_memory = LimitFor(options, 0.4);
+    options.offload.gpu_memory = LimitFor(options, 0.4);
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     KeepPlaces(*engine);
@@ -283,7 +284,7 @@ TEST(HostExperts, BatchesDraftsAndSnapshotsKnowNothingOfPlaces) {
     const std::vector<DraftWanted> wanted = EveryOption(3);
     const std::vector<DraftOutcome> plain = DraftedDecode(*whole).Run(wanted, nullptr, 0);
     const std::vector<float> behind = ExpectSnapshotGoesOn(*whole).logits;
-    options.gpu_memory = LimitFor(options, 0.4);
+    options.offload.gpu_memory = LimitFor(options, 0.4);
     const auto engine = LoadOrFail(options);
     ASSERT_NE(engine, nullptr);
     KeepPlaces(*engine);
@@ -304,7 +305,7 @@ TEST(HostExperts, TwoSlotsALayerUnderABatchGiveTheSameBits) {
     EngineOptions options = SkewableNano(/*skewed=*/true);
     options.device = device;
     const auto whole = LoadOrFail(options);
-    options.expert_slots = 2;
+    options.offload.expert_slots = 2;
     EXPECT_EQ(PlanFor(options).experts_on_host, std::vector<int64_t>(kNanoLayers, kNanoExperts - 2));
     EXPECT_EQ(PlanFor(options).host_embedding_bytes, 0) << "it fits";
     const auto few = LoadOrFail(options);
@@ -343,7 +344,7 @@ TEST(HostExperts, RepickingFollowsWhatIsChosen) {
   EngineOptions options = SkewableNano(/*skewed=*/true);
   const std::vector<TokenId> tokens = SomeTokens(200, 9, 4096);
   const std::vector<float> want = AllLogits(*LoadOrFail(options), tokens);
-  options.gpu_memory = LimitFor(options, 0.5);
+  options.offload.gpu_memory = LimitFor(options, 0.5);
   const auto engine = LoadOrFail(options);
   auto& impl = dynamic_cast<EngineImpl&>(*engine);
   auto now = Repicker::Clock::now();
@@ -382,20 +383,20 @@ TEST(HostExperts, WhatMemoryDoesNotHoldStaysOnTheDisk) {
   EXPECT_EQ(PlanFor(options).disk_bytes_per_token, 0);
   const std::vector<float> want = SomeLogits(*LoadOrFail(options));
   const MemoryPlan whole = PlanFor(options);
-  options.host_memory = NeededBytes(whole, 0) - whole.scratch_bytes - 100'000;
+  options.offload.host_memory = NeededBytes(whole, 0) - whole.scratch_bytes - 100'000;
   MemoryPlan plan = PlanFor(options);
-  EXPECT_EQ(plan.available_bytes, options.host_memory);
+  EXPECT_EQ(plan.available_bytes, options.offload.host_memory);
   EXPECT_EQ(plan.disk_bytes, 100'000);
   EXPECT_GT(plan.disk_bytes_per_token, 0);
   EXPECT_LT(plan.disk_bytes_per_token, 100'000) << "of experts, not all are chosen";
-  options.host_memory = 1;
+  options.offload.host_memory = 1;
   options.on_plan = [&](const MemoryPlan& p) { plan = p; };
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   EXPECT_EQ(plan.disk_bytes, whole.weight_bytes);
   EXPECT_GT(plan.disk_rate, 0);
   EXPECT_TRUE(SomeLogits(*engine) == want);
-  options.host_memory = -1;
+  options.offload.host_memory = -1;
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kInvalidArgument);
 }
 
@@ -454,7 +455,7 @@ TEST_F(CountsFile, WhatIsNotOneIsRefusedByName) {
 TEST_F(CountsFile, OfAnotherModelIsRefusedWithTheNumbers) {
   ASSERT_TRUE(WriteExpertCounts(temp_ / "c", {.num_layers = 2, .num_experts = 3, .chosen = {1, 2, 3, 4, 5, 6}}).ok());
   EngineOptions options = SkewableNano();
-  options.expert_counts = temp_ / "c";
+  options.offload.expert_counts = temp_ / "c";
   const Status status = Engine::Load(options).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("counts 3 experts in 2 layers; the model has 16 in 3"));

@@ -21,7 +21,7 @@ class KeptDrafts : public ::testing::TestWithParam<Way> {
     ASSERT_TRUE(session_->Append(prompt_, LogitRows::kNone, nullptr).ok());
   }
   std::unique_ptr<Engine> Load(Speculate module) {
-    return LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 1, .speculate = module});
+    return LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 1, .drafts = {.speculate = module}});
   }
   Drafting& drafting() { return dynamic_cast<EngineImpl&>(*engine_).drafting(); }
   SessionImpl& impl() { return static_cast<SessionImpl&>(*session_); }

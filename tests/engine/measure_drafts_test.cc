@@ -13,9 +13,7 @@ class MeasureDraftsTest : public ::testing::TestWithParam<Speculate> {
   std::unique_ptr<Engine> Load(float threshold) {
     return LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
                        .num_threads = 1,
-                       .speculate = GetParam(),
-                       .draft_tokens = 3,
-                       .draft_threshold = threshold});
+                       .drafts = {.speculate = GetParam(), .tokens = 3, .threshold = threshold}});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Drafters, MeasureDraftsTest,
@@ -54,8 +52,10 @@ TEST_P(MeasureDraftsTest, LeavesNoTrace) {
 
 // A session that does not fit is no error, and nothing is left of the attempt.
 TEST(MeasureDrafts, IsLeftOutWhereTheContextIsTooShort) {
-  const auto engine = LoadOrFail(
-      {.model_dir = DSV4_SOURCE_DIR "/models/nano", .num_threads = 1, .max_context = 3, .speculate = Speculate::kMtp});
+  const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
+                                  .num_threads = 1,
+                                  .max_context = 3,
+                                  .drafts = {.speculate = Speculate::kMtp}});
   ASSERT_NE(engine, nullptr);
   auto& impl = dynamic_cast<EngineImpl&>(*engine);
   EXPECT_TRUE(impl.MeasureDrafts().ok());

@@ -66,9 +66,9 @@ inline void ExpectAcceptedCounts(const std::string& device, const std::string& d
   const std::vector<TokenId> greedy = ReferenceArray(dir, "greedy_ids").i32;
   EngineOptions options = ExactOptions(dir);
   options.device = device;
-  options.speculate = module;
-  options.draft_tokens = drafts;
-  options.draft_threshold = threshold;
+  options.drafts.speculate = module;
+  options.drafts.tokens = drafts;
+  options.drafts.threshold = threshold;
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const auto count = static_cast<int64_t>(greedy.size());

@@ -37,9 +37,9 @@ TEST(ModelDrafts, ChangeNothing) {
     const Generated expected = Generate(*off, prompt, 40, sampling);
     EXPECT_TRUE(expected.verified.empty());
     for (const int64_t k : {1, 3, 7}) {
-      options.speculate = Speculate::kAuto;
-      options.draft_tokens = k;
-      options.draft_threshold = 0;
+      options.drafts.speculate = Speculate::kAuto;
+      options.drafts.tokens = k;
+      options.drafts.threshold = 0;
       auto engine = LoadOrFail(options);
       ASSERT_NE(engine, nullptr);
       const Generated run = Generate(*engine, prompt, 40, sampling);
@@ -52,7 +52,7 @@ TEST(ModelDrafts, ChangeNothing) {
 TEST(ModelDrafts, AModuleThatTheCheckpointLacksIsAnError) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   EngineOptions options = ExactOptions(dir);
-  options.speculate = Speculate::kDspark;
+  options.drafts.speculate = Speculate::kDspark;
   const auto engine = Engine::Load(options);
   ASSERT_FALSE(engine.ok());
   EXPECT_THAT(engine.status().message(), testing::HasSubstr("no DSpark module"));
@@ -66,8 +66,8 @@ TEST(ModelDrafts, ASyntheticModelGetsWhatIsAskedFor) {
     options.synthetic = {.shape = "nano", .num_layers = 3};
     options.num_threads = 2;
     const auto off = LoadOrFail(options);
-    options.speculate = module;
-    options.draft_threshold = 0;
+    options.drafts.speculate = module;
+    options.drafts.threshold = 0;
     const auto engine = LoadOrFail(options);
     ASSERT_TRUE(off != nullptr && engine != nullptr);
     const std::vector<TokenId> prompt = {5, 900, 31, 7, 5, 900};
@@ -83,9 +83,9 @@ TEST(ModelDrafts, ASnapshotKeepsWhatTheyNeed) {
   DSV4_FIXTURE_OR_SKIP(dir, "flash-mtp");
   const std::vector<TokenId> prompt = ReferenceArray(dir, "prompt_ids").i32;
   EngineOptions options = ExactOptions(dir);
-  options.speculate = Speculate::kMtp;
-  options.draft_tokens = 3;
-  options.draft_threshold = 0;
+  options.drafts.speculate = Speculate::kMtp;
+  options.drafts.tokens = 3;
+  options.drafts.threshold = 0;
   auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   auto session = engine->NewSession().value();

@@ -33,9 +33,7 @@ TEST_P(NanoDrafts, ChangeNothing) {
 TEST_P(NanoDrafts, AreMostlyRightAboutASum) {
   const auto engine = LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
                                   .num_threads = 1,
-                                  .speculate = GetParam(),
-                                  .draft_tokens = 3,
-                                  .draft_threshold = 0});
+                                  .drafts = {.speculate = GetParam(), .tokens = 3, .threshold = 0}});
   ASSERT_NE(engine, nullptr);
   const std::vector<TokenId> prompt = {0, 4052, 840, 341, 223, 20, 25, 582, 223, 22, 26, 33, 4053, 4070};
   const auto session = std::move(engine->NewSession()).value();

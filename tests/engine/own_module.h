@@ -15,8 +15,7 @@ class OwnModule {
       : engine_(LoadOrFail({.model_dir = DSV4_SOURCE_DIR "/models/nano",
                             .device = device,
                             .num_threads = num_threads,
-                            .speculate = module,
-                            .draft_threshold = 0})) {
+                            .drafts = {.speculate = module, .threshold = 0}})) {
     if (engine_ == nullptr) return;
     decode_ = std::make_unique<DraftedDecode>(*engine_);
     drafter_ = std::move(decode_->engine().drafting().drafter);

@@ -10,7 +10,7 @@ namespace dsv4::test {
 inline EngineOptions Invariant(EngineOptions options, int ranks) {
   options.device = ranks == 1 ? "cpu" : "cpu*" + std::to_string(ranks);
   options.num_threads = 2;
-  options.rank_invariant = true;
+  options.ranks.invariant = true;
   return options;
 }
 

@@ -70,7 +70,7 @@ TEST_P(RankInvariantDrafts, TextIsTheSame) {
   for (const Speculate drafts : {Speculate::kOff, Speculate::kAuto}) {
     for (const int ranks : {1, 2}) {
       EngineOptions options = Invariant(ExactOptions(dir), ranks);
-      options.speculate = drafts;
+      options.drafts.speculate = drafts;
       const auto engine = LoadOrFail(options);
       ASSERT_NE(engine, nullptr);
       const auto session = std::move(engine->NewSession()).value();

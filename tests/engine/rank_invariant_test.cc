@@ -29,7 +29,7 @@ EngineOptions InvariantNano(int ranks) {
 TEST(RankInvariantFlag, IsWhatMakesTheBitsEqual) {
   const auto logits = [](int ranks, bool invariant) {
     EngineOptions options = InvariantNano(ranks);
-    options.rank_invariant = invariant;
+    options.ranks.invariant = invariant;
     return LogitsOfModel(options);
   };
   const std::vector<float> one = logits(1, true);
@@ -90,14 +90,14 @@ TEST(RankInvariantFlag, SnapshotsAreGoodForAnyNumberOfRanks) {
   EXPECT_TRUE(got == c.logits);
 
   EngineOptions plain = InvariantNano(1);
-  plain.rank_invariant = false;
+  plain.ranks.invariant = false;
   EXPECT_THAT(LoadOrFail(plain)->LoadSnapshot(dir / "cut").status().message(), HasSubstr("rank-invariant"));
 }
 
 TEST(RankInvariantFlag, ThePlanNamesTheSlices) {
   const auto plan = [](int ranks, bool invariant) {
     EngineOptions options = InvariantNano(ranks);
-    options.rank_invariant = invariant;
+    options.ranks.invariant = invariant;
     return std::move(Inspect(options)).value().plan;
   };
   EXPECT_EQ(plan(1, false).slices, 0);

@@ -59,7 +59,7 @@ TEST_P(EngineRanks, LogitsMatchTheReference) {
 TEST_P(EngineRanks, AsTrainedRoundingAgreesWithTheSimulatedReference) {
   DSV4_FIXTURE_OR_SKIP(dir, GetParam().fixture);
   EngineOptions options;
-  options.model_dir = dir, options.device = GetParam().device, options.check_ranks = true;
+  options.model_dir = dir, options.device = GetParam().device, options.ranks.check = true;
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   ExpectAgreesAsTrained(*engine, dir, /*decode_from=*/130);
@@ -134,7 +134,7 @@ TEST(EngineRanks, SnapshotsAndTheirFilesGoOnWithTheSameBits) {
 
 TEST(EngineRanks, RowsThatDifferAreFoundWhereThatIsAsked) {
   EngineOptions options = NanoOn("cpu*2");
-  options.check_ranks = true;
+  options.ranks.check = true;
   const auto engine = LoadOrFail(options);
   ASSERT_NE(engine, nullptr);
   const auto session = std::move(engine->NewSession()).value();

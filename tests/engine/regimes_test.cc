@@ -25,7 +25,7 @@ TEST(Regimes, FollowTheRequestsOwnNumberOfTokens) {
 TEST(Regimes, OneCpuHasThoseOfRanksWhereItIsToHaveTheirBits) {
   EngineOptions options;
   EXPECT_EQ(Regimes(options).Of(1025), Regime::kDecode);
-  options.rank_invariant = true;
+  options.ranks.invariant = true;
   EXPECT_EQ(Regimes(options).Of(128), Regime::kDecode);
   EXPECT_EQ(Regimes(options).Of(1025), Regime::kLongPrompt);
 }

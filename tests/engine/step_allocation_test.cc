@@ -26,7 +26,7 @@ class StepAllocation : public ::testing::TestWithParam<AllocatingRanks> {
     options.synthetic.shape = "nano";
     options.num_threads = threads;
     options.device = GetParam().device;
-    options.rank_invariant = GetParam().rank_invariant;
+    options.ranks.invariant = GetParam().rank_invariant;
     engine_ = LoadOrFail(options);
     ASSERT_NE(engine_, nullptr);
     for (int64_t i = 0; i < batch; ++i) {

@@ -59,6 +59,7 @@ class Mistakes(unittest.TestCase):
         self.refused(["--otlp-endpoint", "collector:4317"], "--otlp-endpoint", "http://")
         self.refused(["--goal", "speed"], "--goal", "throughput", status=2)
         self.refused(["--metrics-port", 70000], "--metrics-port", status=2)
+        self.refused(["--exchange-timeout", "nan"], "exchange time-out nan")
 
 
 class Goals(unittest.TestCase):

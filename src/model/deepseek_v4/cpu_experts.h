@@ -1,5 +1,5 @@
 // Experts of the host's memory that the CPU computes in decode steps, while the device computes those of its own
-// (docs/offload.md, EngineOptions::expert_compute).
+// (docs/offload.md, OffloadOptions::expert_compute).
 #pragma once
 
 #include <cstdint>
