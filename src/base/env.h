@@ -13,22 +13,10 @@ inline std::string EnvCpuIsa() {
   return value != nullptr ? value : "";
 }
 
-// DSV4_FAIL_DEVICE_AFTER=PASSES or PASSES:RANK: passes of the model after which the devices of all ranks, or of one,
-// fail as if they were broken, each time that they have been opened: to see what a server does then.
-// PASSES:RANK:SECONDS: the rank comes so much too late to that pass instead.
-struct DeviceFault {
-  int64_t passes = 0;  // 0: never
-  int rank = -1;       // -1: all
-  double late_s = 0;   // 0: it fails
-};
-inline DeviceFault EnvFailDeviceAfter() {
+// DSV4_FAIL_DEVICE_AFTER: when which ranks' devices fail, for tests (engine/device_fault.h); empty: never.
+inline std::string EnvFailDeviceAfter() {
   const char* value = std::getenv("DSV4_FAIL_DEVICE_AFTER");
-  if (value == nullptr) return {};
-  char* end = nullptr;
-  DeviceFault fault{.passes = std::strtoll(value, &end, 10)};
-  if (*end == ':') fault.rank = static_cast<int>(std::strtol(end + 1, &end, 10));
-  if (*end == ':') fault.late_s = std::strtod(end + 1, nullptr);
-  return fault;
+  return value != nullptr ? value : "";
 }
 
 // CUDA_MODULE_LOADING=EAGER, unless it is set: a GPU's kernels are loaded when it is opened. By default CUDA loads one

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/available_memory.h"
-#include "base/env.h"
 #include "base/str.h"
 #include "engine/check_ranks.h"
 #include "engine/engine_impl.h"
@@ -27,8 +26,7 @@ Status NoMemoryForStep() {
 
 std::unique_ptr<Ranks> MakeRanks(const SequenceMemory& memory, std::vector<std::unique_ptr<LoadedModel>> models,
                                  std::unique_ptr<Exchange> exchange, const RankPlaces& places, const ModelInfo& info,
-                                 const EngineOptions& options, bool waits_for_choices) {
-  const DeviceFault fault = EnvFailDeviceAfter();
+                                 const EngineOptions& options, const DeviceFault& fault, bool waits_for_choices) {
   std::vector<Ranks::Rank> ranks;
   for (size_t r = 0; r < models.size(); ++r) {
     std::unique_ptr<ThreadPool> pool = MakePool(options, places.count);
@@ -59,7 +57,7 @@ Status EngineImpl::Start(Loaded loaded) {
   memory_->engine = this;
   memory_->fingerprint = fingerprint_;
   ranks_ = MakeRanks(*memory_, std::move(loaded.models), std::move(loaded.exchange), places_, info_, options_,
-                     loaded.waits_for_choices);
+                     loaded.fault, loaded.waits_for_choices);
   decode_steps_ = std::make_unique<RankDecodeSteps>(*ranks_, info_.vocab_size);
   device_round_ = std::make_unique<DeviceRound>(*decode_steps_, info_);
   drafted_steps_ = std::make_unique<RankDraftedSteps>(*decode_steps_, info_.vocab_size);

@@ -48,6 +48,7 @@ class EngineImpl : public Engine {
     RankPlaces places;
     ModelInfo info;
     LoadTimes times;
+    DeviceFault fault;  // that the environment asks for
     bool experts_on_host = false, waits_for_choices = false;
   };
   static Result<Loaded> LoadModel(const EngineOptions& options);

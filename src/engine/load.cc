@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/env.h"
 #include "base/stopwatch.h"
 #include "base/str.h"
 #include "dsv4/inspect.h"
 #include "engine/card_plan.h"
+#include "engine/device_fault.h"
 #include "engine/engine_impl.h"
 #include "engine/host_experts.h"
 #include "engine/memory_plan.h"
@@ -71,6 +73,7 @@ Result<EngineImpl::Loaded> EngineImpl::LoadModel(const EngineOptions& options) {
   DSV4_ASSIGN_OR_RETURN(out.devices, OpenDevices(options));
   Device& device = *out.devices.front();
   const auto count = static_cast<int>(out.devices.size());
+  DSV4_ASSIGN_OR_RETURN(out.fault, ParseDeviceFault(EnvFailDeviceAfter(), count));
   out.times.open = opening.Seconds();
   const std::unique_ptr<ThreadPool> pool = MakePool(options);
   const PoolUse use(pool.get());

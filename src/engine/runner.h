@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "dsv4/engine.h"
+#include "engine/device_fault.h"
 #include "engine/idle_rows.h"
 #include "engine/recordings.h"
 #include "engine/regimes.h"
