@@ -127,7 +127,7 @@ Status DecodeLoop::RunTogether() {
     }
   };
   const Status status = run();
-  if (!status.ok()) steps_.Synchronize();
+  if (!status.ok()) steps_.ranks().Synchronize();
   return status;
 }
 

@@ -26,32 +26,14 @@ bool RankDraftedSteps::RecordsNext() const {
 }
 
 Status RankDraftedSteps::Queue(int64_t k) {
-  DSV4_RETURN_IF_ERROR(ranks_.PrepareTogether([this](int r) { return steps_[static_cast<size_t>(r)]->RecordsNext(); },
-                                              [this](int r) { steps_[static_cast<size_t>(r)]->Prepare(); }));
-  // A device that is known to have failed sends nothing: the others hear of it at once.
-  return ranks_.Run(
+  return ranks_.RunRecorded(
+      [this](int r) { return steps_[static_cast<size_t>(r)]->RecordsNext(); },
+      [this](int r) { steps_[static_cast<size_t>(r)]->Prepare(); },
       [this, k](int r) { return steps_[static_cast<size_t>(r)]->Queue(k), ranks_.runner(r).device().status(); });
 }
 
 Result<std::span<const int32_t>> RankDraftedSteps::Wait(int64_t k) {
-  if (ranks_.count() == 1) return steps_.front()->Wait(k);
-  std::span<const int32_t> results;
-  for (int r = 0; r < ranks_.count(); ++r) {
-    const Result<std::span<const int32_t>> mine = steps_[static_cast<size_t>(r)]->Wait(k);
-    if (!mine.ok()) {
-      ranks_.Fail(r, mine.status());  // before status() blames it for what it did not send
-    } else if (r == 0) {
-      results = *mine;
-    } else if (!results.empty() && !std::equal(results.begin(), results.end(), mine->begin(), mine->end())) {
-      ranks_.Fail(r, Internal("drew other tokens than rank 0 in a round with drafts; please report this"));
-    }
-  }
-  DSV4_RETURN_IF_ERROR(ranks_.status());
-  return results;
-}
-
-void RankDraftedSteps::Synchronize() {
-  for (int r = 0; r < ranks_.count(); ++r) (void)ranks_.runner(r).device().Synchronize();
+  return ranks_.WaitForSame([this, k](int r) { return steps_[static_cast<size_t>(r)]->Wait(k); });
 }
 
 bool DraftedLoop::HasRoom(const LiveItem& l, int64_t more) const {
@@ -165,7 +147,7 @@ Status DraftedLoop::Run(int64_t drafts, Drafter& drafter, const VerifiedFn& on_v
     }
   };
   const Status status = run();
-  if (!status.ok()) steps_.Synchronize();
+  if (!status.ok()) steps_.ranks().Synchronize();
   return status;
 }
 

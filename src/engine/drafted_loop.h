@@ -27,9 +27,8 @@ class RankDraftedSteps {
   Status Begin(const Step& step, std::span<RankCaches* const> caches, std::span<const DraftedSequence> sequences);
   bool RecordsNext() const;
   Status Queue(int64_t k);
-  // Waits until every rank has run round k: the first one's results.
+  // Waits until every rank has run round k: its results (Ranks::WaitForSame).
   Result<std::span<const int32_t>> Wait(int64_t k);
-  void Synchronize();  // whatever errors there are
 
  private:
   Ranks& ranks_;

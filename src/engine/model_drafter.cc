@@ -111,9 +111,9 @@ Status ModelDrafter::DraftOnDevice(int64_t places) {
   DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Begin(ranks_.StepOf(r, step_), draws, places); }));
   const auto records = [](const auto& each) { return each->RecordsNext(); };
   was_first_ = was_first_ || std::any_of(chains_.begin(), chains_.end(), records);
-  DSV4_RETURN_IF_ERROR(
-      ranks_.PrepareTogether([&](int r) { return chain(r).RecordsNext(); }, [&](int r) { chain(r).Prepare(); }));
-  DSV4_RETURN_IF_ERROR(ranks_.Run([&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
+  DSV4_RETURN_IF_ERROR(ranks_.RunRecorded([&](int r) { return chain(r).RecordsNext(); },
+                                          [&](int r) { chain(r).Prepare(); },
+                                          [&](int r) { return chain(r).Queue(), chain(r).Wait(); }));
   for (int64_t place = 0; place < places; ++place) {
     for (size_t s = 0; s < rows_.size(); ++s) {
       Row& row = rows_[s];

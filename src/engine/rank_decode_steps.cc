@@ -1,10 +1,5 @@
 #include "engine/rank_decode_steps.h"
 
-#include <algorithm>
-#include <array>
-
-#include "base/str.h"
-
 namespace dsv4 {
 
 RankDecodeSteps::RankDecodeSteps(Ranks& ranks, int64_t vocab_size) : ranks_(ranks) {
@@ -26,11 +21,9 @@ Status RankDecodeSteps::Begin(const Step& step, std::span<RankCaches* const> cac
 }
 
 Status RankDecodeSteps::QueueModel(int64_t k) {
-  DSV4_RETURN_IF_ERROR(
-      ranks_.PrepareTogether([this](int r) { return steps_[static_cast<size_t>(r)]->ModelRecordsNext(); },
-                             [this](int r) { steps_[static_cast<size_t>(r)]->PrepareModel(); }));
-  // A device that is known to have failed sends nothing: the others hear of it at once.
-  return ranks_.Run(
+  return ranks_.RunRecorded(
+      [this](int r) { return steps_[static_cast<size_t>(r)]->ModelRecordsNext(); },
+      [this](int r) { steps_[static_cast<size_t>(r)]->PrepareModel(); },
       [this, k](int r) { return steps_[static_cast<size_t>(r)]->QueueModel(k), ranks_.runner(r).device().status(); });
 }
 
@@ -44,28 +37,7 @@ Status RankDecodeSteps::QueueDraw(int64_t k) {
 }
 
 Result<std::span<const int32_t>> RankDecodeSteps::Wait(int64_t k) {
-  if (ranks_.count() == 1) return leader().Wait(k);
-  std::array<std::span<const int32_t>, kMaxRanks> drawn;
-  for (int r = 0; r < ranks_.count(); ++r) {
-    const Result<std::span<const int32_t>> tokens = steps_[static_cast<size_t>(r)]->Wait(k);
-    if (tokens.ok()) {
-      drawn[static_cast<size_t>(r)] = *tokens;
-    } else {
-      ranks_.Fail(r, tokens.status());  // before status() blames it for what it did not send
-    }
-  }
-  DSV4_RETURN_IF_ERROR(ranks_.status());
-  for (int r = 1; r < ranks_.count(); ++r) {
-    const auto [theirs, mine] = std::mismatch(drawn[0].begin(), drawn[0].end(), drawn[static_cast<size_t>(r)].begin());
-    if (theirs == drawn[0].end()) continue;
-    ranks_.Fail(r, Internal(StrCat("drew token ", *mine, " where rank 0 drew ", *theirs, "; please report this")));
-    return ranks_.status();
-  }
-  return drawn[0];
-}
-
-void RankDecodeSteps::Synchronize() {
-  for (int r = 0; r < ranks_.count(); ++r) (void)ranks_.runner(r).device().Synchronize();
+  return ranks_.WaitForSame([this, k](int r) { return steps_[static_cast<size_t>(r)]->Wait(k); });
 }
 
 }  // namespace dsv4

@@ -34,11 +34,8 @@ class RankDecodeSteps {
   std::span<uint32_t> MaskOf(size_t sequence) { return leader().MaskOf(sequence); }
   Status QueueDraw(int64_t k);
 
-  // Waits until every rank has step k's tokens, which are the same on all. An error of one rank, or of the exchange, is
-  // for good.
+  // Waits until every rank has step k's tokens (Ranks::WaitForSame).
   Result<std::span<const int32_t>> Wait(int64_t k);
-  // Of what is queued, whatever its errors.
-  void Synchronize();
 
  private:
   DecodeSteps& leader() const { return *steps_.front(); }

@@ -1,10 +1,12 @@
 #include "engine/ranks.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/str.h"
 
 namespace dsv4 {
 
@@ -52,11 +54,12 @@ bool Ranks::RecordsNext(const Step& step, Regime rows) const {
                      [&](const Rank& rank) { return rank.runner->RecordsNext(step, rows); });
 }
 
-Status Ranks::PrepareTogether(const std::function<bool(int rank)>& records,
-                              const std::function<void(int rank)>& prepare) {
+Status Ranks::RunRecorded(const std::function<bool(int)>& records, const std::function<void(int)>& prepare,
+                          const std::function<Status(int)>& job) {
   bool any = false;
   for (int r = 0; r < count() && count() > 1; ++r) any = any || records(r);
-  return any ? Run([&](int r) { return prepare(r), Status{}; }) : Status{};
+  if (any) DSV4_RETURN_IF_ERROR(Run([&](int r) { return prepare(r), Status{}; }));
+  return Run(job);
 }
 
 Status Ranks::Run(const std::function<Status(int)>& job) {
@@ -74,20 +77,46 @@ Status Ranks::Run(const std::function<Status(int)>& job) {
   return exchanged.ok() ? ran : exchanged;
 }
 
+Result<std::span<const int32_t>> Ranks::WaitForSame(const std::function<Result<std::span<const int32_t>>(int)>& wait) {
+  if (count() == 1) return wait(0);
+  std::array<std::span<const int32_t>, kMaxRanks> results;
+  for (int r = 0; r < count(); ++r) {
+    const Result<std::span<const int32_t>> mine = wait(r);
+    if (mine.ok()) {
+      results[static_cast<size_t>(r)] = *mine;
+    } else {
+      Fail(r, mine.status());  // before status() blames it for what it did not send
+    }
+  }
+  DSV4_RETURN_IF_ERROR(status());
+  for (int r = 1; r < count(); ++r) {
+    const std::span<const int32_t> mine = results[static_cast<size_t>(r)];
+    DSV4_CHECK(mine.size() == results[0].size());
+    const auto [want, got] = std::mismatch(results[0].begin(), results[0].end(), mine.begin());
+    if (want == results[0].end()) continue;
+    Fail(r, Internal(StrCat("its step gave ", *got, " where rank 0's gave ", *want, "; please report this")));
+    return status();
+  }
+  return results[0];
+}
+
+void Ranks::Synchronize() {
+  for (int r = 0; r < count(); ++r) (void)runner(r).device().Synchronize();
+}
+
 Status Ranks::Forward(const Step& step, Regime rows, std::span<RankCaches* const> caches, const TakeLogits& take) {
   if (count() == 1) {
     leader().Forward(step, rows, take);
     return {};
   }
   DSV4_RETURN_IF_ERROR(GiveViews(step, caches));
-  if (RecordsNext(step, rows)) {
-    DSV4_RETURN_IF_ERROR(Run([&](int r) { return runner(r).Prepare(StepOf(r, step), rows), Status{}; }));
-  }
+  const auto records = [&](int r) { return runner(r).RecordsNext(step, rows); };
+  const auto prepare = [&](int r) { runner(r).Prepare(StepOf(r, step), rows); };
   const auto forward = [&](int r) {
     runner(r).Forward(StepOf(r, step), rows, r == 0 ? take : TakeLogits());
     return runner(r).device().Synchronize();
   };
-  return Run(std::cref(forward));
+  return RunRecorded(std::cref(records), std::cref(prepare), std::cref(forward));
 }
 
 Status Ranks::Draft(const Step& step, int64_t place, std::span<RankCaches* const> caches, std::vector<float>* logits,

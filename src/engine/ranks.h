@@ -2,6 +2,7 @@
 // thread of its own. With one rank there is one runner and nothing else.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -59,8 +60,16 @@ class Ranks {
   bool RecordsNext(const Step& step, Regime rows) const;
   // Calls job(rank) on every rank's thread and waits for all: the first error, or what the exchange failed with.
   Status Run(const std::function<Status(int rank)>& job);
-  // Recordings of all ranks are made before one is launched: prepare(rank) for each, where records(rank) of any.
-  Status PrepareTogether(const std::function<bool(int rank)>& records, const std::function<void(int rank)>& prepare);
+  // Run of what each rank records before it repeats it. Recordings of all ranks are made before one is launched:
+  // prepare(rank) for each, where records(rank) of any. A job that only queues ends with its device's status: one that
+  // is known to have failed sends nothing, and so the others hear of it at once.
+  Status RunRecorded(const std::function<bool(int rank)>& records, const std::function<void(int rank)>& prepare,
+                     const std::function<Status(int rank)>& job);
+  // What every rank made of a step, waited for by wait(rank): the same on all. Rank 0's. An error of one rank, or other
+  // numbers than rank 0's, are for good.
+  Result<std::span<const int32_t>> WaitForSame(const std::function<Result<std::span<const int32_t>>(int rank)>& wait);
+  // Waits for what is queued, whatever its errors.
+  void Synchronize();
   // A rank is lost: the others stop waiting for it, status() tells.
   void Fail(int rank, const Status& why) { exchange_->FailRank(rank, why); }
 

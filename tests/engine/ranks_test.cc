@@ -291,6 +291,33 @@ TEST(RanksFaults, ADeviceThatFailsIsNamedAndNobodyWaitsForIt) {
   EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
 }
 
+// What `wait` gives of each of four ranks, where rank `other` has other numbers than rank 0.
+Result<std::span<const int32_t>> ResultsOf(Ranks& ranks, int other, const Status& of_rank_1 = {}) {
+  static constexpr int32_t kSame[] = {5, 7, 9}, kOther[] = {5, 8, 9};
+  return ranks.WaitForSame([&](int rank) -> Result<std::span<const int32_t>> {
+    if (rank == 1 && !of_rank_1.ok()) return of_rank_1;
+    return std::span<const int32_t>(rank == other ? kOther : kSame);
+  });
+}
+
+TEST(RanksFaults, ResultsOfAStepMustBeTheSameOnAllRanks) {
+  FaultyRanks ranks([](int64_t) {}, 0);
+  const auto same = ResultsOf(*ranks, /*other=*/-1);
+  ASSERT_TRUE(same.ok()) << same.status().message();
+  EXPECT_THAT(*same, testing::ElementsAre(5, 7, 9));
+  const Status status = ResultsOf(*ranks, /*other=*/2).status();
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "rank 2: its step gave 8 where rank 0's gave 7; please report this");
+  EXPECT_EQ(ranks->Forward({}, Regime::kDecode, {}, {}).message(), status.message());
+}
+
+TEST(RanksFaults, ARankWhoseStepFailsIsNamed) {
+  FaultyRanks ranks([](int64_t) {}, 0);
+  const Status status = ResultsOf(*ranks, /*other=*/2, Internal("its device is gone")).status();
+  EXPECT_EQ(status.message(), "rank 1: its device is gone");
+  EXPECT_EQ(ranks->status().message(), status.message());
+}
+
 TEST(RanksFaults, ARankThatDoesNotComeIsNamed) {
   FaultyRanks ranks(
       [](int64_t site) {
