@@ -45,6 +45,15 @@ void Project(const ExecContext& ctx, const Model& model, const QuantTensor& w, c
   QuantLinear(ctx, mode, x, {{w, InputOf(ctx, mode, w), y}}, scratch);
 }
 
+// The same of x's rows normalised, where that is possible by the same launch; x is scratch.
+void ProjectNormed(const ExecContext& ctx, const Model& model, const QuantTensor& w, const Tensor& norm,
+                   const Tensor& x, const Tensor& y, const Room& scratch) {
+  const ActivationDtype mode = model.modes.activation;
+  const Input input = InputOf(ctx, mode, w);
+  NormedQuantLinear(ctx, mode, x, norm, model.config.rms_norm_eps, input == Input::kAsIs && LinearNormalises(ctx, w),
+                    {{w, input, y}}, scratch);
+}
+
 void ReadStreams(const ExecContext& ctx, const Model& model, const Tensor& streams, const Tensor& out) {
   const Config& c = model.config;
   const HcHeadWeights& w = model.weights.draft.hc_head;
@@ -95,11 +104,9 @@ Tensor MtpInput(const ExecContext& ctx, const Model& model, const Tensor& tokens
   const int64_t t = tokens.dim(0), h = c.hc_mult, d = c.hidden_size;
   const Tensor x = a.x.Head(t), e = a.y.Head(t), streams = a.draft.streams.Head(t);
   Embed(ctx, {.tokens = tokens, .table = model.weights.embed, .streams = x.Reshaped({t, 1, d})});
-  RmsNorm(ctx, {.x = x, .weight = w.embed_norm, .y = x, .eps = c.rms_norm_eps});
-  Project(ctx, model, w.embed_proj, x, e, a.draft.rounded);
-  const Tensor each = from.Reshaped({t * h, d});
-  RmsNorm(ctx, {.x = each, .weight = w.hidden_norm, .y = each, .eps = c.rms_norm_eps});
-  Project(ctx, model, w.hidden_proj, each, streams.Reshaped({t * h, d}), a.draft.rounded);
+  ProjectNormed(ctx, model, w.embed_proj, w.embed_norm, x, e, a.draft.rounded);
+  ProjectNormed(ctx, model, w.hidden_proj, w.hidden_norm, from.Reshaped({t * h, d}), streams.Reshaped({t * h, d}),
+                a.draft.rounded);
   StreamAdd(ctx, {.y = e, .streams = streams});
   return streams;
 }
