@@ -5,6 +5,7 @@
 #include "layers/linear.h"
 #include "ops/gather_ranks/gather_ranks.h"
 #include "ops/hc_bridge/hc_bridge.h"
+#include "ops/hc_head/hc_head.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/stream_mean/stream_mean.h"
 #include "ops/sum_ranks/sum_ranks.h"
@@ -108,6 +109,17 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
   const Activation experts = Moe(ctx, plan.moe, w.moe, moe, rows.tokens, x2, a.moe, f.y, site);
   JoinParts(ctx, experts, site);
   return experts;
+}
+
+void ReadStreams(const ExecContext& ctx, const Model& model, const HcHeadWeights& w, const Tensor& streams,
+                 const Tensor& out) {
+  HcHead(ctx, {.streams = streams,
+               .fn = w.fn,
+               .base = w.base,
+               .scale = w.scale,
+               .eps = model.config.hc_eps,
+               .norm_eps = model.config.rms_norm_eps,
+               .out = out});
 }
 
 void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const Tensor& logits,

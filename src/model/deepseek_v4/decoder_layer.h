@@ -50,6 +50,10 @@ Activation DecoderLayer(const ExecContext& ctx, const Model& model, int64_t l, c
                         const LayerRows& rows, const Frame& f, const Activation& pending, int64_t* site,
                         Activations& a);
 
+// The head's mixes, the model's or a draft module's: out f32 [R, D] of streams f32 [R, H, D].
+void ReadStreams(const ExecContext& ctx, const Model& model, const HcHeadWeights& w, const Tensor& streams,
+                 const Tensor& out);
+
 // logits f32 [R, V] of rows that the head's mixes have read, x f32 [R, D]; may be a.out.
 void LogitsOf(const ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& norm, const Tensor& logits,
               int64_t* site, Activations& a);

@@ -9,7 +9,6 @@
 #include "ops/block_rows/block_rows.h"
 #include "ops/embed/embed.h"
 #include "ops/gather_rows/gather_rows.h"
-#include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/previous_rows/previous_rows.h"
 #include "ops/rms_norm/rms_norm.h"
@@ -52,18 +51,6 @@ void ProjectNormed(const ExecContext& ctx, const Model& model, const QuantTensor
   const Input input = InputOf(ctx, mode, w);
   NormedQuantLinear(ctx, mode, x, norm, model.config.rms_norm_eps, input == Input::kAsIs && LinearNormalises(ctx, w),
                     {{w, input, y}}, scratch);
-}
-
-void ReadStreams(const ExecContext& ctx, const Model& model, const Tensor& streams, const Tensor& out) {
-  const Config& c = model.config;
-  const HcHeadWeights& w = model.weights.draft.hc_head;
-  HcHead(ctx, {.streams = streams,
-               .fn = w.fn,
-               .base = w.base,
-               .scale = w.scale,
-               .eps = c.hc_eps,
-               .norm_eps = c.rms_norm_eps,
-               .out = out});
 }
 
 // ---- MTP ----
@@ -142,7 +129,7 @@ void DraftMtp(const ExecContext& ctx, const Model& model, const StepView& step, 
   // What the next place takes for the model's streams at this one's token.
   ShiftStreams(ctx, model, step, f.streams, {});
   const Tensor out = a.out.Head(s);
-  ReadStreams(ctx, model, f.streams, out);
+  ReadStreams(ctx, model, model.weights.draft.hc_head, f.streams, out);
   LogitsOf(ctx, model, out, model.weights.draft.norm, logits, &site, a);
   AdvanceExchanges(ctx, site);
 }
@@ -213,7 +200,7 @@ void DraftBlock(const ExecContext& ctx, const Model& model, const StepView& step
   HcPost(ctx, {.y = f.y, .post = f.post, .comb = f.comb, .streams = f.streams});
   const Tensor out_streams = a.out_streams.Head(t), out = draft.hidden.Head(t);
   GatherRows(ctx, {.x = f.streams, .rows = by_place, .out = out_streams});
-  ReadStreams(ctx, model, out_streams, out);
+  ReadStreams(ctx, model, model.weights.draft.hc_head, out_streams, out);
   LogitsOf(ctx, model, out, model.weights.draft.norm, draft.base.Head(t), &site, a);
   AdvanceExchanges(ctx, site);
 }

@@ -12,7 +12,6 @@
 #include "ops/embed/embed.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/gather_shares/gather_shares.h"
-#include "ops/hc_head/hc_head.h"
 #include "ops/hc_post/hc_post.h"
 #include "ops/rope_angles/rope_angles.h"
 
@@ -64,18 +63,10 @@ void GatherStreams(const ExecContext& ctx, const Config& c, const Frame& f, int6
 // The logits of `rows`.
 void LogitsOfRows(const ExecContext& ctx, const Model& model, const Tensor& rows, const Frame& f, const Tensor& logits,
                   int64_t* site, Activations& a) {
-  const Config& c = model.config;
-  const HcHeadWeights& w = model.weights.hc_head;
   const int64_t r = rows.dim(0);
   const Tensor out_streams = a.out_streams.Head(r), out = a.out.Head(r);
   GatherRows(ctx, {.x = f.streams, .rows = rows, .out = out_streams});
-  HcHead(ctx, {.streams = out_streams,
-               .fn = w.fn,
-               .base = w.base,
-               .scale = w.scale,
-               .eps = c.hc_eps,
-               .norm_eps = c.rms_norm_eps,
-               .out = out});
+  ReadStreams(ctx, model, model.weights.hc_head, out_streams, out);
   LogitsOf(ctx, model, out, model.weights.norm, logits, site, a);
 }
 
