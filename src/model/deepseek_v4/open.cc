@@ -402,7 +402,9 @@ Result<std::unique_ptr<ModelSource>> OpenCheckpoint(const std::string& dir, cons
   DSV4_ASSIGN_OR_RETURN(Weights weights, BindWeights(config, files, &report));
   if (device.kind() != DeviceKind::kCpu && tight_experts) {
     ThreadPool pool(0);  // files that lie on a disk are read from several places at once
+    files->ExpectScattered(true);
     UseTightTiles(&pool, &weights);
+    files->ExpectScattered(false);
   }
   Model model = MakeModel(std::move(config), std::move(weights), modes);
   return std::unique_ptr<ModelSource>(std::make_unique<Checkpoint>(std::move(files), std::move(model), report));
