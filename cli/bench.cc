@@ -73,10 +73,11 @@ BenchPlan MakePlan(const BenchOptions& o, const ModelInfo& info) {
   BenchPlan plan{.prompts = o.prompts.value_or(cpu ? List{512, 2048} : List{512, 2048, 8192}),
                  .contexts = o.contexts.value_or(cpu ? List{512, 8192, 131072} : List{512, 8192}),
                  .batches = o.batches.value_or(cpu ? List{1, 4, 16} : List{1, 8}),
-                 .tokens = o.tokens > 0                    ? o.tokens
-                           : cpu                           ? 16
-                           : o.draft_rows || o.draft_right ? 24
-                                                           : 64,
+                 .tokens = o.tokens > 0    ? o.tokens
+                           : cpu           ? 16
+                           : o.draft_right ? 256
+                           : o.draft_rows  ? 24
+                                           : 64,
                  .budget_s = o.budget_s > 0 ? static_cast<double>(o.budget_s)
                              : cpu          ? 20
                                             : 0,

@@ -55,7 +55,8 @@ int BenchFirstToken(const BenchOptions& options, const EngineOptions& model);
 // The last rows of prompts, computed in each of the ways that a GPU has for them, against float32 inputs.
 int BenchErrors(const BenchOptions& options, const EngineOptions& model);
 
-// What the drafts of options.draft_rows and draft_right cost and give, in decode runs of `tokens` a sequence.
+// What the drafts of options.draft_rows and draft_right cost and give, in decode runs of `tokens`: of a sequence where
+// the options say so, else of a batch.
 void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const int64_t> batches, int64_t context,
                  int64_t tokens);
 

@@ -1,5 +1,6 @@
 // dsv4 bench --drafts: what drafts would give if they were right so often, and what the steps that verify them take.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,17 +17,40 @@ namespace dsv4::cli {
 
 namespace {
 
-// What a batch decoded until its first sequence was through.
+constexpr int64_t kRowTokens = 24;  // that say what steps of so many rows take
+
+// What a batch decoded until its first sequence was through, in rounds of that sequence.
 struct DraftedRun {
-  double seconds = 0;
-  int64_t tokens = 0;
-  DraftCounts counts;  // of the run
+  struct Mark {
+    double seconds = 0;
+    int64_t tokens = 0;
+  };
+  std::vector<Mark> marks = {{}};  // at each round's end, of the run so far
+  DraftCounts counts;              // of the run
   std::vector<std::vector<TokenId>> texts;
 
-  double rate() const { return static_cast<double>(tokens) / seconds; }
+  double seconds() const { return marks.back().seconds; }
+  int64_t tokens() const { return marks.back().tokens; }
+  double rate() const { return static_cast<double>(tokens()) / seconds(); }
   double a_step(double of_all) const { return of_all / static_cast<double>(std::max<int64_t>(counts.steps, 1)); }
-  double ms() const { return a_step(1e3 * seconds); }
+  double ms() const { return a_step(1e3 * seconds()); }
+  // Standard error of rate(), as a share of it: from how much the times of tokens differ between parts of the run.
+  double error() const;
 };
+
+double DraftedRun::error() const {
+  const size_t rounds = marks.size() - 1, parts = std::min<size_t>(rounds, 16);
+  if (parts < 2) return 1;  // nothing is known
+  const double a_token = 1 / rate();
+  double squares = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    const Mark &from = marks[i * rounds / parts], &to = marks[(i + 1) * rounds / parts];
+    const double off = to.seconds - from.seconds - a_token * static_cast<double>(to.tokens - from.tokens);
+    squares += off * off;
+  }
+  const auto n = static_cast<double>(parts);
+  return std::sqrt(squares * n / (n - 1)) / seconds();
+}
 
 // Prompts that batches of all sizes begin with, each computed once.
 class Prompts {
@@ -55,15 +79,17 @@ class Prompts {
 
 class DraftBench {
  public:
+  // Decode runs of `tokens`, those of Rows of `row_tokens`, no more than that.
   DraftBench(const BenchOptions& options, Engine& engine, Prompts& prompts, int64_t batch, int64_t context,
-             int64_t tokens)
+             int64_t tokens, int64_t row_tokens)
       : options_(options),
         engine_(engine),
         batch_(batch),
         context_(context),
         tokens_(tokens),
+        row_tokens_(row_tokens),
         starts_(prompts.Take(batch)),
-        off_(Measure({}, /*with=*/false)) {
+        off_(Measure({}, /*with=*/false, tokens)) {
     Json row = Head("drafts_off");
     row["ms_per_step"] = off_.ms();
     row["tokens_per_s"] = off_.rate();
@@ -74,7 +100,9 @@ class DraftBench {
 
   // A row of the sequences' next tokens and `rows` - 1 drafted ones behind each, none of which is right.
   void Rows(int64_t rows) {
-    const DraftedRun run = rows == 1 ? off_ : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true);
+    const DraftedRun run = rows == 1
+                               ? off_
+                               : Measure({.right = 0, .repeats = Repeats(), .tokens = rows - 1}, true, row_tokens_);
     const double verify = rows == 1 ? run.ms() : run.a_step(1e3 * run.counts.verify_s);
     const double draft = run.a_step(1e3 * run.counts.draft_s);
     Json row = Head("verify");
@@ -91,14 +119,17 @@ class DraftBench {
 
   // Drafts of which each token is right with probability `right`, as many as the policy takes.
   void Right(double right) {
-    const DraftedRun run = Measure({.right = right, .repeats = Repeats()}, true);
+    const DraftedRun run = Measure({.right = right, .repeats = Repeats()}, true, tokens_);
     const auto& c = run.counts;
+    const double gain = run.rate() / off_.rate(), error = gain * std::hypot(run.error(), off_.error());
+    const double per_step = run.a_step(static_cast<double>(run.tokens()));
     Json row = Head("drafts");
     row["right"] = right;
     row["tokens_per_s"] = run.rate();
     row["tokens_per_s_off"] = off_.rate();
-    row["gain"] = run.rate() / off_.rate();
-    row["tokens_per_step"] = run.a_step(static_cast<double>(run.tokens));
+    row["gain"] = gain;
+    row["gain_standard_error"] = error;
+    row["tokens_per_step"] = per_step;
     row["drafted_per_step"] = run.a_step(static_cast<double>(c.drafted));
     row["accepted_per_step"] = run.a_step(static_cast<double>(c.accepted));
     row["verifications"] = c.verifications;
@@ -106,8 +137,8 @@ class DraftBench {
     row["ms_draft"] = run.a_step(1e3 * c.draft_s);
     Report(options_, row,
            What() + ", right with " + FormatFixed(right, 2) + ": " + FormatFixed(run.rate(), 1) + " tok/s, " +
-               FormatFixed(run.rate() / off_.rate(), 3) + " times without, " +
-               FormatFixed(run.a_step(static_cast<double>(run.tokens)), 2) + " tokens a step");
+               FormatFixed(gain, 3) + " times without (standard error " + FormatFixed(error, 3) + "), " +
+               FormatFixed(per_step, 2) + " tokens a step");
   }
 
  private:
@@ -115,13 +146,13 @@ class DraftBench {
   Json Head(const char* phase) const { return {{"phase", phase}, {"batch", batch_}, {"context", context_}}; }
   std::string What() const { return "batch " + std::to_string(batch_) + " context " + std::to_string(context_); }
 
-  // One run; what comes first warms up, and the policy finds out.
-  DraftedRun Measure(KnownDrafts drafts, bool with) {
+  // One run; what comes first warms up, and the policy finds out. Counted are whole rounds of the first sequence.
+  DraftedRun Measure(KnownDrafts drafts, bool with, int64_t tokens) {
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<std::unique_ptr<Sampler>> samplers;
     std::vector<DecodeItem> items;
     DraftedRun run;
-    const auto total = static_cast<size_t>(tokens_ * (options_.repeat + 1));
+    const auto total = static_cast<size_t>(tokens * (options_.repeat + 1));
     for (size_t i = 0; i < starts_.size(); ++i) {
       sessions.push_back(Must(engine_.NewSession(*starts_[i])));
       SamplingParams params = options_.sampling;
@@ -140,16 +171,19 @@ class DraftBench {
     DraftCounts before;
     bool counts = false, more = true;
     Clock::time_point start;
+    int64_t seen = 0;
     Must(engine_.Decode(items, [&](size_t item, const SampledToken& token) {
       run.texts[item].push_back(token.id);
-      if (!counts && static_cast<int64_t>(run.texts[item].size()) > tokens_ && !token.drafted) {
-        counts = true;
-        before = engine_.draft_counts();
-        start = Clock::now();
-      } else if (counts && more) {
-        ++run.tokens;
-        run.seconds = Seconds(start, Clock::now());
-        run.counts = Since(before);
+      if (counts) ++seen;
+      if (item == 0 && !token.drafted && more) {
+        if (counts) {
+          run.marks.push_back({Seconds(start, Clock::now()), seen});
+          run.counts = Since(before);
+        } else if (static_cast<int64_t>(run.texts[0].size()) > tokens) {
+          counts = true;
+          before = engine_.draft_counts();
+          start = Clock::now();
+        }
       }
       more = more && run.texts[item].size() <= total;
       return more || !with;  // the texts are wanted whole
@@ -168,7 +202,7 @@ class DraftBench {
 
   const BenchOptions& options_;
   Engine& engine_;
-  const int64_t batch_, context_, tokens_;
+  const int64_t batch_, context_, tokens_, row_tokens_;
   const std::vector<std::shared_ptr<const KvSnapshot>> starts_;
   const DraftedRun off_;  // its texts are those that drafts know
 };
@@ -178,8 +212,10 @@ class DraftBench {
 void BenchDrafts(const BenchOptions& options, Engine& engine, std::span<const int64_t> batches, int64_t context,
                  int64_t tokens) {
   Prompts prompts(engine, context);
+  const int64_t row_tokens = options.tokens > 0 ? tokens : std::min(tokens, kRowTokens);
   for (const int64_t batch : batches) {
-    DraftBench bench(options, engine, prompts, batch, context, tokens);
+    const int64_t of_each = options.tokens > 0 ? tokens : std::max(row_tokens, tokens / batch);
+    DraftBench bench(options, engine, prompts, batch, context, of_each, row_tokens);
     for (const int64_t rows : options.draft_rows.value_or(std::vector<int64_t>())) bench.Rows(rows);
     for (const int64_t percent : options.draft_right.value_or(std::vector<int64_t>()))
       bench.Right(static_cast<double>(percent) / 100);

@@ -242,7 +242,8 @@ void AddOtherBenches(CLI::App* c, const std::shared_ptr<BenchOptions>& o) {
             "with --speculate: instead, steps that verify drafts, by rows of one sequence in them");
   AddCounts(c, "--draft-right", &o->draft_right, 100,
             "with --speculate: instead, decoding with drafts whose tokens are right so often, in percent, at the price "
-            "of the drafter's own",
+            "of the drafter's own; runs of right ones are as long as chance makes them, each length as often as is to "
+            "be expected",
             /*least=*/0);
   AddInteger(c, "--draft-repeats", &o->draft_repeats, 0, 100,
              "of tokens that are not right so many percent like the one in front (default 0)");
@@ -271,7 +272,8 @@ void AddBench(CLI::App* app, Command* chosen) {
             "tokens in the cache when decode begins (default: cpu 512,8192,131072, cuda 512,8192)");
   AddCounts(c, "--batches", &o->batches, 1024, "sequences decoded together (default: cpu 1,4,16, cuda 1,8)");
   AddInteger(c, "--tokens", &o->tokens, 1, 1 << 20,
-             "tokens of a decode run (default: cpu 16, cuda 64, with --draft-rows or --draft-right 24)");
+             "tokens of a decode run (default: cpu 16, cuda 64, with --draft-rows 24, with --draft-right 256 of all "
+             "sequences together)");
   AddInteger(c, "--repeat", &o->repeat, 1, 1000, "runs that count; the median is reported (default 5)");
   AddInteger(c, "--budget", &o->budget_s, 1, 1 << 20,
              "seconds for one figure, after which it makes do with the runs it has (default: cpu 20, cuda no limit)");

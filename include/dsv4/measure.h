@@ -66,7 +66,9 @@ struct KnownText {
 };
 struct KnownDrafts {
   std::vector<KnownText> texts;
-  double right = 1;    // probability of a token of a draft, where those in front of it are right
+  // Share of a draft's tokens that are right where those in front of it are. Runs of right ones have the lengths that
+  // chance would give them, each as often as is to be expected: luck has no part in what drafts give.
+  double right = 1;
   double repeats = 0;  // of a wrong one: that it repeats the token in front of it, else it is any
   int64_t tokens = 0;  // of every draft; 0: what the engine's policy takes
   uint64_t seed = 1;

@@ -28,18 +28,25 @@ class OracleDrafter : public Drafter {
   void Observe(const Draft& draft, int64_t accepted) override { inner_->Observe(draft, accepted); }
 
  private:
+  // What is known of a session. A place is right or wrong whichever draft it is in: no draft sees more of the text than
+  // its first wrong token.
+  struct Text {
+    const KnownText* known = nullptr;
+    std::vector<bool> right;        // of each place
+    std::vector<TokenId> foreseen;  // guesses for all places, once they were asked for
+  };
+
   // In place of what `inner` drafted.
   void Replace(Draft& draft);
   float confidence() const;
-  // A guess where `right` comes, -1 if that is unknown, behind `before`.
-  TokenId Guess(TokenId right, TokenId before);
+  // A guess for place `at`, behind `before`; places behind the known ones have any token.
+  TokenId Guess(const Text& text, size_t at, TokenId before);
 
   std::unique_ptr<Drafter> inner_;
   const KnownDrafts known_;
   const int64_t vocab_size_;
-  std::map<const Session*, const KnownText*> texts_;
-  uint64_t counter_ = 0;                                     // of random numbers
-  std::map<const Session*, std::vector<TokenId>> foreseen_;  // of each text, token by token
+  std::map<const Session*, Text> texts_;
+  uint64_t counter_ = 0;  // of random numbers
 };
 
 }  // namespace dsv4

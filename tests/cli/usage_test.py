@@ -152,6 +152,19 @@ class Usage(CliTestCase):
                          [(f, t) for f in ["NVFP4", "MXFP4", "FP8", "BF16"] for t in [1, 3]])
         self.assertTrue(all(row["us"] > 0 and row["rows"] == 64 for row in rows))
 
+    def test_bench_of_drafts_leaves_luck_out(self):
+        lines = self.ok("bench", "--synthetic", "nano", "--layers", "1", "--speculate", "mtp", "--draft-tokens", "2", "--draft-threshold", "0",
+                        "--draft-rows", "1,3", "--draft-right", "70,0", "--contexts", "16", "--batches", "1", "--tokens", "200", "--repeat", "1",
+                        "--threads", "1", "--json")
+        rows = [json.loads(line) for line in lines.splitlines()][1:]  # behind the model's
+        self.assertEqual([r["rows"] for r in rows if r["phase"] == "verify"], [1, 3])
+        right, wrong = [r for r in rows if r["phase"] == "drafts"]
+        self.assertAlmostEqual(right["tokens_per_step"], 1 + 0.7 + 0.7 ** 2, delta=0.05)
+        self.assertEqual((wrong["tokens_per_step"], wrong["accepted_per_step"]), (1, 0))
+        for row in (right, wrong):
+            self.assertGreater(row["gain_standard_error"], 0)
+            self.assertLess(row["gain_standard_error"], row["gain"])
+
     def test_bench_refuses(self):
         self.fails(2, ["--linears", "--device cpu"], "bench", "--linears", "--device", "cuda")
         self.fails(2, ["--linears", "--first-token"], "bench", "--linears", "--first-token")
