@@ -8,38 +8,12 @@
 // which warp adds up whose slot it is: up to eight columns are on their way.
 #pragma once
 
+#include "ops/experts/expert_few_plan.cuh"
 #include "ops/experts/expert_stage.cuh"
-#include "ops/idle_row.h"
 
 namespace dsv4::experts {
 
-// Eight tokens take as long by ExpertGemmKernel (bench/notes/decode.md).
-inline constexpr int kFewTokens = 6, kFewPairs = 64, kFewMembers = BlockTokens(2);
 inline constexpr int kFewSumFloats = kWarps * 32;  // of a slot: 32 rows of each warp
-
-// An expert and up to kFewMembers of its pairs.
-struct FewChunk {
-  const uint8_t *codes0, *codes1;
-  float scale0, scale1;
-  uint8_t pair[kFewMembers];
-  uint8_t count;
-  bool beside;  // its tiles are of FormatBeside(F)
-};
-static_assert(sizeof(FewChunk) == 32);
-
-// What the host knows of the list of row pairs. known: the first chunk's expert is known beforehand, and each block has
-// its share of that one's rows. reciprocal: of `rows`, 2^32 / rows rounded up.
-struct FewList {
-  int tokens, pairs, rows;
-  bool up, known;
-  uint32_t reciprocal;
-};
-
-// Who has which expert.
-struct FewPlan {
-  int32_t expert[kFewPairs];
-  uint32_t leads[2], idle[2];  // which pairs are their chunk's first, which have no expert
-};
 
 // A block's dynamic memory, which ends with chunks and inputs. kTiles: tiles of each stream in a stage of a ring.
 template <int kTiles>
@@ -64,136 +38,59 @@ bool FewTokensFit(bool up, int64_t k, int64_t n, int64_t tokens, int64_t slots) 
          FewSharedBytes<kTiles>(up, k, tokens, slots) <= static_cast<int64_t>(kSharedMemoryOfABlock) - kFewOwnShared;
 }
 
-// The expert of pair threadIdx.x.
-__device__ __forceinline__ int32_t ExpertOfPair(const GemmArgs& a, const FewList& list) {
-  const int pair = static_cast<int>(threadIdx.x);
-  const int32_t e = pair < list.pairs ? a.experts[pair] : kNoExpert;
-  return e == kNoExpert ? kNoExpert : min(max(e, 0), a.num_experts - 1);
-}
-
-// The chunks, by the block's first kFewPairs threads: pairs with an expert, grouped by it, in the order of its first
-// pair. Their number; every thread calls it, with ExpertOfPair.
-template <WeightFormat F>
-__device__ __forceinline__ int PlanFew(const GemmArgs& a, const FewList& list, int32_t expert, FewPlan& plan,
-                                       FewChunk* chunks) {
-  const int pair = static_cast<int>(threadIdx.x), warp = pair / 32;
-  if (pair < kFewPairs) plan.expert[pair] = expert;
-  __syncthreads();
-  const int32_t mine = pair < kFewPairs ? expert : kNoExpert;
-  int before = 0, same = 0, lead = 0;  // pairs of the same expert: in front, all; the chunk's first
-  if (pair < kFewPairs) {
-#pragma unroll 4
-    for (int i = 0; i < list.pairs; ++i) {
-      if (plan.expert[i] != mine) continue;
-      if (i <= pair && same % kFewMembers == 0) lead = i;
-      before += i < pair ? 1 : 0;
-      ++same;
-    }
-    const uint32_t leads = __ballot_sync(0xFFFFFFFFu, mine != kNoExpert && lead == pair),
-                   idle = __ballot_sync(0xFFFFFFFFu, mine == kNoExpert && pair < list.pairs);
-    if (pair % 32 == 0) plan.leads[warp] = leads, plan.idle[warp] = idle;
-  }
-  __syncthreads();
-  const uint32_t first = plan.leads[0], second = plan.leads[1];
-  if (mine != kNoExpert) {
-    FewChunk& c = chunks[lead < 32 ? __popc(first & ((1u << lead) - 1))
-                                   : __popc(first) + __popc(second & ((1u << (lead - 32)) - 1))];
-    c.pair[before % kFewMembers] = static_cast<uint8_t>(pair);
-    if (lead == pair) {
-      const ExpertMatrices& m = a.matrices[mine];
-      const QuantTensor &one = list.up ? m.gate : m.down, &other = list.up ? m.up : m.down;
-      c.count = static_cast<uint8_t>(min(same - before, kFewMembers));
-      c.beside = IsBeside<F>(one);
-      c.codes0 = one.codes, c.codes1 = other.codes;
-      c.scale0 = SumScale<F>(one.global_scale, c.beside), c.scale1 = SumScale<F>(other.global_scale, c.beside);
-    }
-  }
-  __syncthreads();
-  return __popc(first) + __popc(second);
-}
-
-// o[t, a] = 0 of the pairs without an expert.
-__device__ __forceinline__ void ClearFew(const GemmArgs& a, const FewList& list, const FewPlan& plan) {
-  if ((plan.idle[0] | plan.idle[1]) == 0) return;
-  for (int pair = 0; pair < list.pairs; ++pair) {
-    if (plan.expert[pair] != kNoExpert) continue;
-    for (int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); c < a.n;
-         c += static_cast<int>(gridDim.x * blockDim.x))
-      a.outputs[int64_t{pair} * a.n + c] = 0;
-  }
-}
-
-// Which items of the list are the block's: of the known chunk [first, first + known), then from `rest` on.
-struct FewItems {
-  int first = 0, known = 0, rest = 0, count = 0;
-  int rows;
-  uint32_t reciprocal;
-
-  __device__ __forceinline__ explicit FewItems(const FewList& list) : rows(list.rows), reciprocal(list.reciprocal) {
-    if (!list.known) return;
-    const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
-    first = rows * block / blocks;
-    known = rows * (block + 1) / blocks - first;
-  }
-  // With one chunk at least where one is known.
-  __device__ __forceinline__ void Cut(const FewList& list, int num_chunks) {
-    const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
-    const int total = num_chunks * rows, each = total / blocks, more = total % blocks;
-    const int begin = each * block + min(block, more);
-    if (!list.known) {
-      rest = begin, count = each + (block < more ? 1 : 0);
-    } else if (num_chunks == 1) {
-      count = known;
-    } else {
-      rest = rows + begin - first, count = each + (block < more ? 1 : 0);
-    }
-  }
-  struct Place {
-    int chunk, row;
-  };
-  __device__ __forceinline__ Place operator[](int i) const {
-    if (i < known) return {0, first + i};
-    const int at = rest + i - known, chunk = static_cast<int>(__umulhi(static_cast<uint32_t>(at), reciprocal));
-    return {chunk, at - chunk * rows};
-  }
-};
-
 // Inputs of odd rows (tokens of up, places in a chunk of down) have the halves of every 32 bytes exchanged: then the
 // columns beside each other lie in other banks.
 __device__ __forceinline__ int FewSwap(int row) { return row % 2 * 16; }
 
-// All tokens' x as planes, for both teams: row by row, of each warp its part, first plane and second.
-__device__ __forceinline__ void StageFew(const GemmArgs& a, int tokens, int tiles, int team, int warp, int lane,
-                                         uint8_t* inputs) {
-  const int plane = tiles * 128, row_bytes = 2 * kWarps * plane, swap = FewSwap(team);  // row and row + 2 are alike
-#pragma unroll 1
-  for (int row = team; row < tokens; row += 4) {  // and row + 2
-#pragma unroll 1
-    for (int first = 0; first < tiles / 2; first += 4) {
-      float4 part[2][4];
+// All tokens' x as planes, for both teams: row by row, of each warp its part, first plane and second. A warp brings its
+// part of every other row, eight tiles of two rows at a time; Ask comes before the first Store.
+class FewInputs {
+ public:
+  __device__ __forceinline__ FewInputs(int tokens, int tiles, int team, int warp, int lane)
+      : tokens_(tokens), tiles_(tiles), row_(team), warp_(warp), lane_(lane) {}
+
+  __device__ __forceinline__ void Ask(const GemmArgs& a) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float4* from = reinterpret_cast<const float4*>(a.x + int64_t{row + 2 * j} * a.k) + warp * tiles * 16 +
-                             lane;
+    for (int j = 0; j < 2; ++j) {
+      const float4* from = reinterpret_cast<const float4*>(a.x + int64_t{row_ + 2 * j} * a.k) + warp_ * tiles_ * 16 +
+                           lane_;
 #pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          if (row + 2 * j < tokens && first + u < tiles / 2) part[j][u] = from[(first + u) * 32];
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        uint8_t* to = inputs + (row + 2 * j) * row_bytes + warp * 2 * plane + (lane * 8 ^ swap);
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          if (row + 2 * j >= tokens || first + u >= tiles / 2) continue;
-          const Bf16Pairs low = SplitPairs(part[j][u].x, part[j][u].y), high = SplitPairs(part[j][u].z, part[j][u].w);
-          *reinterpret_cast<uint2*>(to + (first + u) * 256) = make_uint2(low.hi, high.hi);
-          *reinterpret_cast<uint2*>(to + (first + u) * 256 + plane) = make_uint2(low.lo, high.lo);
-        }
+      for (int u = 0; u < 4; ++u) {
+        if (Has(j, u)) part_[j][u] = from[(first_ + u) * 32];
       }
     }
   }
-}
+  __device__ __forceinline__ void Store(const GemmArgs& a, uint8_t* inputs) {
+    while (true) {
+      StorePart(inputs);
+      first_ += 4;
+      if (first_ >= tiles_ / 2) first_ = 0, row_ += 4;  // and row + 2
+      if (row_ >= tokens_) return;
+      Ask(a);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool Has(int j, int u) const { return row_ + 2 * j < tokens_ && first_ + u < tiles_ / 2; }
+  __device__ __forceinline__ void StorePart(uint8_t* inputs) const {
+    const int plane = tiles_ * 128, row_bytes = 2 * kWarps * plane, swap = FewSwap(row_);  // row and row + 2 are alike
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      uint8_t* to = inputs + (row_ + 2 * j) * row_bytes + warp_ * 2 * plane + (lane_ * 8 ^ swap);
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        if (!Has(j, u)) continue;
+        const float4& x = part_[j][u];
+        const Bf16Pairs low = SplitPairs(x.x, x.y), high = SplitPairs(x.z, x.w);
+        *reinterpret_cast<uint2*>(to + (first_ + u) * 256) = make_uint2(low.hi, high.hi);
+        *reinterpret_cast<uint2*>(to + (first_ + u) * 256 + plane) = make_uint2(low.lo, high.lo);
+      }
+    }
+  }
+
+  int tokens_, tiles_, row_, first_ = 0, warp_, lane_;
+  float4 part_[2][4];
+};
 
 // The warp's part of a chunk's hidden rows.
 __device__ __forceinline__ void LoadHidden(const GemmArgs& a, const FewChunk& c, int plane, int warp, int lane,
@@ -306,6 +203,45 @@ struct FewColumn {
   }
 };
 
+__device__ __forceinline__ void StoreShared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+
+// Column c of a lane's sums into a slot of the warps', whose rows begin at `to`.
+__device__ __forceinline__ void StoreColumn(const float (&sum)[2][1][4], int c, uint32_t to, uint32_t full) {
+  StoreShared(to, sum[0][0][c % 2]), StoreShared(to + 32, sum[0][0][2 + c % 2]);
+  StoreShared(to + 64, sum[1][0][c % 2]), StoreShared(to + 96, sum[1][0][2 + c % 2]);
+  BarrierArrive(full);
+}
+
+// The planes' sums become one.
+__device__ __forceinline__ void AddPlanes(float (&sum)[2][1][4]) {
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) sum[s][0][q] += __shfl_xor_sync(0xFFFFFFFFu, sum[s][0][q], 2);
+  }
+}
+
+// Where all rows are idle: what was asked for beforehand is multiplied with nothing.
+template <WeightFormat F>
+__device__ __forceinline__ void PlanNothing(const GemmArgs& a, FewChunk* chunks) {
+  if (threadIdx.x == 0) {
+    const ExpertMatrices& m = a.matrices[a.always];
+    chunks[0] = {.codes0 = m.gate.codes, .codes1 = m.up.codes, .beside = IsBeside<F>(m.gate)};
+  }
+  __syncthreads();
+}
+
+// One lane's barriers of its warp: two of a ring, the warp's of the team's sums.
+__device__ __forceinline__ void InitFewBarriers(uint32_t ring_full, uint32_t sums_full, uint32_t sums_free) {
+  BarrierInit(ring_full, 1), BarrierInit(ring_full + 8, 1);
+  // every lane that stores; who adds up
+  BarrierInit(sums_full, kWarps * 8), BarrierInit(sums_free, 1);
+  BarrierInitFence();
+  FenceAsyncShared();
+}
+
 // One kernel for both launches, as ExpertOneKernel is. K is cut in whole stages.
 template <WeightFormat F, int kTiles>
 __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const GemmArgs a, const FewList list) {
@@ -325,15 +261,11 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
                  sums_full = __shfl_sync(0xFFFFFFFFu, SharedAddress(sum_barriers[0][0]), 0) + 16 * kWarps * team,
                  sums_free = sums_full + 8 * kWarps;
   float* const sums = reinterpret_cast<float*>(shared + P::kSums) + team * kWarps * kFewSumFloats;
+  // Of the warp's first rows; by way of a shuffle, so that it stays in a register.
+  const uint32_t sums_at = __shfl_sync(0xFFFFFFFFu, SharedAddress(sums + warp * 32 + g), lane);
   FewChunk* const chunks = reinterpret_cast<FewChunk*>(shared + P::kChunks);
   uint8_t* const inputs = shared + P::kChunks + list.pairs * static_cast<int>(sizeof(FewChunk));
-  if (lane == 0) {
-    BarrierInit(ring_full, 1), BarrierInit(ring_full + 8, 1);
-    // every lane that stores; who adds up
-    BarrierInit(sums_full + 8 * warp, kWarps * 8), BarrierInit(sums_free + 8 * warp, 1);
-    BarrierInitFence();
-    FenceAsyncShared();
-  }
+  if (lane == 0) InitFewBarriers(ring_full, sums_full + 8 * warp, sums_free + 8 * warp);
   if (threadIdx.x < P::kZeroBytes / 4) reinterpret_cast<uint32_t*>(shared + P::kZeros)[threadIdx.x] = 0;
   __syncthreads();
 
@@ -342,6 +274,7 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   const auto request = [&] { requests.Ask(a, items, chunks); };
   // ---- the list; of up the first team asks for the known item before it ----
   int32_t expert;
+  FewInputs x(list.tokens, tiles, team, warp, lane);
   if (up) {
     PrefetchMatrices<2 * kTeamThreads>(a);
     if (items.known > 0 && team == 0) {
@@ -350,31 +283,31 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
     WaitForPrevious();
     AllowNext();  // after the wait: down asks for weights before its own
     expert = ExpertOfPair(a, list);
-    StageFew(a, list.tokens, tiles, team, warp, lane, inputs);
+    x.Ask(a);
   } else {
     expert = ExpertOfPair(a, list);
   }
   int num_chunks = PlanFew<F>(a, list, expert, plan, chunks);
-  if (list.known && num_chunks == 0) {  // all rows are idle: what was asked for is multiplied with nothing
+  if (list.known && num_chunks == 0) {
     num_chunks = 1;
-    if (threadIdx.x == 0) {
-      const ExpertMatrices& m = a.matrices[a.always];
-      chunks[0] = {.codes0 = m.gate.codes, .codes1 = m.up.codes, .beside = IsBeside<F>(m.gate)};
-    }
-    __syncthreads();
+    PlanNothing<F>(a, chunks);
   }
   items.Cut(list, num_chunks);
   const int begin = team == 0 ? 0 : (items.count + 1) / 2;
   const int end = team == 0 ? (items.count + 1) / 2 : items.count;
   requests.Begin(a, items, chunks, begin, end);
-  if (!up) {
+  if (up) {  // weights are on their way while x is converted
+    x.Store(a, inputs);
+    __syncthreads();
+  } else {
     WaitForPrevious();
     ClearFew(a, list, plan);
   }
 
   // ---- sums of a column ----
   struct {
-    int parity, pair = -1, row;
+    uint32_t parity;
+    int pair = -1, row;
     float scale0, scale1;
   } due;
   const auto add_up = [&] {
@@ -389,7 +322,8 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
   };
 
   // ---- products ----
-  int stage = 0, parity = 0, chunk_now = -1, job = 0;
+  int stage = 0, parity = 0, chunk_now = -1;
+  uint32_t job = 0;
   FewColumn column;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
@@ -430,24 +364,17 @@ __global__ void __launch_bounds__(2 * kTeamThreads, 1) ExpertFewKernel(const Gem
     } else {
       multiply.template operator()<F>();
     }
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-#pragma unroll
-      for (int q = 0; q < 4; ++q) sum[s][0][q] += __shfl_xor_sync(0xFFFFFFFFu, sum[s][0][q], 2);  // the planes
-    }
+    AddPlanes(sum);
     add_up();
 #pragma unroll
     for (int c = 0; c < kFewMembers; ++c) {
       if (c >= count) break;
-      const int slot = job % kWarps, use = job / kWarps % 2;
+      const uint32_t slot = job % kWarps, use = job / kWarps % 2;
       BarrierWait(sums_free + 8 * slot, use ^ 1);
       if (t == c / 2) {
-        float* mine = sums + slot * kFewSumFloats + warp * 32 + g;
-        mine[0] = sum[0][0][c % 2], mine[8] = sum[0][0][2 + c % 2];
-        mine[16] = sum[1][0][c % 2], mine[24] = sum[1][0][2 + c % 2];
-        BarrierArrive(sums_full + 8 * slot);
+        StoreColumn(sum, c, sums_at + slot * (kFewSumFloats * 4), sums_full + 8 * slot);
       }
-      if (slot == warp)
+      if (slot == static_cast<uint32_t>(warp))
         due = {.parity = use, .pair = chunk.pair[c], .row = item.row, .scale0 = chunk.scale0, .scale1 = chunk.scale1};
       ++job;
     }
