@@ -134,6 +134,13 @@ void Run(Gpu& gpu, const Shapes& s, WeightFormat format, const std::vector<int64
   }
 }
 
+// Of a list with commas.
+std::vector<int64_t> Numbers(const char* text) {
+  std::vector<int64_t> numbers = {std::atoi(text)};
+  while ((text = std::strchr(text, ',')) != nullptr) numbers.push_back(std::atoi(++text));
+  return numbers;
+}
+
 void RunRouter(Gpu& gpu, const Shapes& s, int64_t t) {
   const Floats logits(gpu, t * s.experts), bias(gpu, s.experts, 0.1f), weights(gpu, t * kSlots);
   int32_t* ids = Upload(gpu, std::vector<int32_t>(static_cast<size_t>(t * kSlots)));
@@ -151,19 +158,21 @@ void RunRouter(Gpu& gpu, const Shapes& s, int64_t t) {
 }  // namespace
 }  // namespace dsv4::bench
 
-// experts_bench [flash|pro [T [FORMAT]]]: T 0: several; FORMAT as reports name it, or all
+// experts_bench [flash|pro|flash-half [T,.. [FORMAT]]]: flash-half: a rank of two; T 0: several; FORMAT as reports name
+// it, or all
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
   Gpu gpu;
-  for (const Shapes& s : {Shapes{"flash", 256, 4096, 2048}, Shapes{"pro", 384, 7168, 3072}}) {
-    if (argc > 1 && std::strcmp(argv[1], s.name) != 0) continue;
+  constexpr Shapes kAll[] = {{"flash", 256, 4096, 2048}, {"pro", 384, 7168, 3072}, {"flash-half", 256, 4096, 1024}};
+  for (const Shapes& s : kAll) {
+    if (argc > 1 ? std::strcmp(argv[1], s.name) != 0 : &s == &kAll[2]) continue;
     for (const int64_t t : {1, 64}) RunRouter(gpu, s, t);
     const std::string format = argc > 3 ? argv[3] : "NVFP4";
     for (const dsv4::WeightFormat f : {dsv4::WeightFormat::kNvfp4, dsv4::WeightFormat::kNvfp4Tight,
                                        dsv4::WeightFormat::kMxfp4, dsv4::WeightFormat::kMxfp4Tight}) {
       if (format != "all" && format != dsv4::NameOf(f)) continue;
       if (argc > 2 && std::atoi(argv[2]) > 0) {
-        Run(gpu, s, f, {std::atoi(argv[2])});
+        Run(gpu, s, f, Numbers(argv[2]));
       } else {
         Run(gpu, s, f, {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024});
       }

@@ -130,6 +130,49 @@ TEST(CudaExperts, AFewTokensShort) {
   AFewTokensHaveTheBitsOfMore({WeightFormat::kNvfp4}, {4, 1024, 1024, 3}, {8});
 }
 
+// Seven tokens and more have a kernel of their own where K is whole stages: their bits are those that they have in
+// pairs or alone. The last expert lies in tiles of `last`, as a shared one, and every token has it.
+struct ManyShape {
+  int64_t experts, f, t, slots;
+};
+void ManyTokensHaveTheBitsOfFew(WeightFormat format, WeightFormat last, const ManyShape& shape,
+                                std::initializer_list<int64_t> idle) {
+  Random random(23);
+  constexpr int64_t kD = 4096;
+  ExpertsLayer l(random, {format}, shape.experts, kD, shape.f, shape.t, shape.slots);
+  const QuantFixture gate(random, {last}, shape.f, kD), up(random, {last}, shape.f, kD),
+      down(random, {last}, kD, shape.f);
+  l.matrices.back() = {gate.tensor(), up.tensor(), down.tensor()};
+  for (int64_t i = 0; i < l.t; ++i) l.experts[i * l.slots] = static_cast<int32_t>(shape.experts - 1);
+  for (const int64_t i : idle) std::fill_n(l.experts.row(i).begin(), l.slots, kNoExpert);
+  const std::vector<float> all = OutputOf(l, kOnGpu);
+  for (int64_t i = 0; i < l.t; i += std::max<int64_t>(l.t / 4, 1)) {
+    const std::vector<float> want = OutputOf(l, i, std::min(i + 2, l.t), kOnGpu);
+    const auto got = std::span(all).subspan(static_cast<size_t>(i * l.d), want.size());
+    EXPECT_TRUE(BitEqual(got, want)) << NameOf(format) << " F " << l.f << " T " << l.t << " from " << i;
+  }
+}
+
+// Every number of stages that a row of down may have; a wide expert among tight ones; idle rows; several chunks of each
+// expert; so many that a block has some; all tokens idle but one.
+TEST(CudaExperts, ManyTokensHaveTheBitsOfFew) {
+  DSV4_GPU_OR_SKIP();
+  constexpr WeightFormat kWide = WeightFormat::kNvfp4, kTight = WeightFormat::kNvfp4Tight;
+  ManyTokensHaveTheBitsOfFew(kWide, kWide, {2, 2048, 13, 2}, {4});
+  ManyTokensHaveTheBitsOfFew(kTight, kWide, {3, 1024, 19, 3}, {0, 1});
+  ManyTokensHaveTheBitsOfFew(kTight, kWide, {2, 512, 9, 2}, {});
+  ManyTokensHaveTheBitsOfFew(WeightFormat::kMxfp4, WeightFormat::kMxfp4, {2, 512, 9, 2}, {});
+  ManyTokensHaveTheBitsOfFew(WeightFormat::kMxfp4Tight, WeightFormat::kMxfp4Tight, {2, 512, 10, 2}, {});
+  ManyTokensHaveTheBitsOfFew(kWide, kWide, {3, 512, 300, 4}, {});
+  ManyTokensHaveTheBitsOfFew(kWide, kWide, {2, 512, 8, 2}, {0, 1, 2, 3, 4, 6, 7});
+}
+
+// Little work, so that compute-sanitizer ends soon.
+TEST(CudaExperts, ManyTokensShort) {
+  DSV4_GPU_OR_SKIP();
+  ManyTokensHaveTheBitsOfFew(WeightFormat::kNvfp4, WeightFormat::kNvfp4, {2, 512, 8, 2}, {3});
+}
+
 struct TightShape {
   int64_t experts, d, f, t, slots;
   bool hot = false;

@@ -15,12 +15,15 @@ struct Chunk {
 // Tokens of a block of eight columns.
 __host__ __device__ constexpr int BlockTokens(int planes) { return planes == 2 ? 4 : 8; }
 
-// A row pair's cost with this many tokens, by which the list is cut: two mmas a step instead of one, fewer loads ahead.
-// by_token: also by the rows of inputs, where most chunks have one and a few, the shared expert's, more. Measured
-// (bench/notes/experts.md).
+// What a row pair costs, by which the list is cut. Of ExpertGemmKernel by blocks of columns, two of which take two mmas
+// a step instead of one and fewer loads ahead, or also by the rows of inputs, where most chunks have one and a few, the
+// shared expert's, more: both measured (bench/notes/experts.md). Of ExpertManyKernel by teams.
+enum class CostBy { kBlocks, kTokens, kTeams };
 inline constexpr int kLeastCost = 6;
-__host__ __device__ constexpr int ChunkCost(int count, int planes, bool by_token) {
-  return count > BlockTokens(planes) ? 8 : by_token ? kLeastCost - 1 + count : kLeastCost;
+__host__ __device__ constexpr int ChunkCost(int count, int planes, CostBy by) {
+  const bool two = count > BlockTokens(planes);
+  if (by == CostBy::kTeams) return two ? 2 : 1;
+  return two ? 8 : by == CostBy::kTokens ? kLeastCost - 1 + count : kLeastCost;
 }
 
 struct GemmArgs {
@@ -31,7 +34,7 @@ struct GemmArgs {
   int num_slots;
   int always = -1;      // of one token: the expert of slot 0, if that is known beforehand
   const int32_t* plan;  // number of chunks, their cost together, 1 where costs differ
-  bool by_token;        // ChunkCost
+  CostBy cost_by;
   const Chunk* chunks;
   const int32_t* pairs;
   // Input rows: BF16 planes [rows, padded K]; or, for one token, its f32 row.
@@ -129,7 +132,7 @@ __device__ __forceinline__ Cursor Locate(const GemmArgs& a, int num_chunks, int 
     size = min(step, end - low);
   }
   const Chunk c = chunks[low];
-  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes, a.by_token)),
+  const unsigned cost = static_cast<unsigned>(ChunkCost(c.count, Planes, a.cost_by)),
                  start = static_cast<unsigned>(c.cost) * static_cast<unsigned>(rows);
   Cursor cursor{low, static_cast<int>((at - start + cost - 1) / cost)};
   if (cursor.row >= rows) cursor = {low + 1, 0};

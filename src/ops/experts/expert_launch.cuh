@@ -5,6 +5,7 @@
 
 #include "ops/experts/expert_few.cuh"
 #include "ops/experts/expert_gemm.cuh"
+#include "ops/experts/expert_many.cuh"
 #include "ops/experts/expert_one.cuh"
 
 namespace dsv4::experts {
@@ -57,6 +58,27 @@ void LaunchFew(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t token
   }
 }
 
+// Tokens whose products ManyTokensFit.
+template <WeightFormat F, bool Up, int kTiles>
+void LaunchMany(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
+  Launch(ctx, ExpertManyKernel<F, Up, kTiles>, dim3(static_cast<unsigned>(ctx.gpu.multiprocessors)),
+         dim3(kManyTeams * kTeamThreads), static_cast<size_t>(ManyPlaces::kBytes), a, static_cast<int>(max_chunks));
+}
+template <WeightFormat F>
+void LaunchMany(const ExecContext& ctx, const GemmArgs& a, bool up, int64_t max_chunks) {
+  if constexpr (InfoOf(F).packed()) {
+    if (up) return LaunchMany<F, true, 8>(ctx, a, max_chunks);
+    switch (ManyTiles(a.k)) {
+      case 4:
+        return LaunchMany<F, false, 4>(ctx, a, max_chunks);
+      case 2:
+        return LaunchMany<F, false, 2>(ctx, a, max_chunks);
+      default:
+        return LaunchMany<F, false, 1>(ctx, a, max_chunks);
+    }
+  }
+}
+
 template <WeightFormat F, int Planes, bool Up, bool Wide>
 void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
   const int64_t items = max_chunks * (Up ? CeilDiv(a.n, 16) : CeilDiv(a.n, 32));
@@ -71,6 +93,7 @@ void Gemm(const ExecContext& ctx, const GemmArgs& a, int64_t max_chunks) {
 
 // Of tight tiles (experts_tight_cuda.cu). wide: chunks of up to two blocks of columns.
 void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, const GemmArgs& a, int64_t max_chunks);
+void ManyTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t max_chunks);
 void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
               int64_t max_chunks);
 

@@ -38,12 +38,12 @@ __device__ __forceinline__ int BlockScan(int x) {
   return before + x;
 }
 
-// The pairs that have an expert, sorted by it, and the chunks. Within an expert the order varies from run to run; no
-// result depends on it.
+// The pairs that have an expert, sorted by it, and the chunks, behind them empty ones up to max_chunks. Within an
+// expert the order varies from run to run; no result depends on it.
 template <int Planes>
-__device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token,
-                          int32_t* plan, Chunk* chunks, int32_t* pairs) {
-  __shared__ int count[kMaxExperts], next[kMaxExperts];
+__device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, CostBy by,
+                          int max_chunks, int32_t* plan, Chunk* chunks, int32_t* pairs) {
+  __shared__ int count[kMaxExperts], next[kMaxExperts + 1];  // behind the experts: number of chunks
   const int e = threadIdx.x;
   count[e] = 0;
   __syncthreads();
@@ -55,19 +55,22 @@ __device__ void SortPairs(const int32_t* experts, int num_pairs, int num_experts
   const int my_chunks = (mine + chunk_tokens - 1) / chunk_tokens, last_chunk = BlockScan(my_chunks),
             first_chunk = last_chunk - my_chunks;
   int my_cost = 0;
-  for (int i = 0; i < my_chunks; ++i)
-    my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes, by_token);
+  for (int i = 0; i < my_chunks; ++i) my_cost += ChunkCost(min(mine - i * chunk_tokens, chunk_tokens), Planes, by);
   const int last_cost = BlockScan(my_cost);
   int cost = last_cost - my_cost;
   next[e] = begin;
   for (int i = 0; i < my_chunks; ++i) {
     const int size = min(mine - i * chunk_tokens, chunk_tokens);
     chunks[first_chunk + i] = {e, begin + i * chunk_tokens, size, cost};
-    cost += ChunkCost(size, Planes, by_token);
+    cost += ChunkCost(size, Planes, by);
   }
-  const int uneven = __syncthreads_or(mine > 0 && ChunkCost(min(mine, chunk_tokens), Planes, by_token) != kLeastCost);
-  if (threadIdx.x == kPlanThreads - 1) plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
+  const int uneven = __syncthreads_or(mine > 0 && ChunkCost(min(mine, chunk_tokens), Planes, by) != kLeastCost);
+  if (threadIdx.x == kPlanThreads - 1) {
+    plan[0] = last_chunk, plan[1] = last_cost, plan[2] = uneven;
+    next[kMaxExperts] = last_chunk;
+  }
   __syncthreads();
+  for (int i = next[kMaxExperts] + static_cast<int>(threadIdx.x); i < max_chunks; i += kPlanThreads) chunks[i] = {};
   for (int i = threadIdx.x; i < num_pairs; i += kPlanThreads) {
     if (experts[i] != kNoExpert) pairs[atomicAdd(&next[BoundedExpert(experts[i], num_experts)], 1)] = i;
   }
@@ -102,13 +105,13 @@ __device__ __forceinline__ void ClearOutputs(const int32_t* experts, int slots, 
 // Block 0: the plan. Blocks 1 ..: a row of x each, and its slots without an expert.
 template <int Planes>
 __global__ void __launch_bounds__(kPlanThreads)
-    PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, bool by_token, int32_t* plan,
-               Chunk* chunks, int32_t* pairs, const float* x, int k, ActivationDtype mode, uint16_t* planes,
-               int64_t plane_elements, float* outputs) {
+    PlanKernel(const int32_t* experts, int num_pairs, int num_experts, int chunk_tokens, CostBy by, int max_chunks,
+               int32_t* plan, Chunk* chunks, int32_t* pairs, const float* x, int k, ActivationDtype mode,
+               uint16_t* planes, int64_t plane_elements, float* outputs) {
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0) {
-    SortPairs<Planes>(experts, num_pairs, num_experts, chunk_tokens, by_token, plan, chunks, pairs);
+    SortPairs<Planes>(experts, num_pairs, num_experts, chunk_tokens, by, max_chunks, plan, chunks, pairs);
   } else {
     const int64_t row = blockIdx.x - 1;
     PrepareRow<Planes, kPlanThreads>(x + row * k, k, row, mode, planes, plane_elements);
@@ -191,6 +194,11 @@ void FewOf(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs&
   WithTileFormat(format, [&]<WeightFormat F>() { LaunchFew<F>(ctx, a, up, tokens, max_chunks); });
 }
 
+void ManyOf(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t max_chunks) {
+  if (IsTight(format)) return ManyTight(ctx, format, up, a, max_chunks);
+  WithTileFormat(format, [&]<WeightFormat F>() { LaunchMany<F>(ctx, a, up, max_chunks); });
+}
+
 template <bool Up>
 void GemmOf(const ExecContext& ctx, WeightFormat format, bool wide, const GemmArgs& a, int64_t max_chunks) {
   if (IsTight(format)) return GemmTight(ctx, format, Up, wide, a, max_chunks);
@@ -211,10 +219,12 @@ struct Grouped {
   int planes;                   // BF16 numbers that an input is
   bool up_packed, down_packed;  // in tiles; else float32 rows
   bool round_x, round_hidden;
-  bool hidden_f32;      // between the launches: where it is rounded or multiplied in float32
-  bool direct;          // one token without a plan
-  bool few;             // a few tokens, whose plan the products' blocks make
-  bool wide, by_token;  // chunks of two blocks of columns; ChunkCost
+  bool hidden_f32;  // between the launches: where it is rounded or multiplied in float32
+  bool direct;      // one token without a plan
+  bool few;         // a few tokens, whose plan the products' blocks make
+  bool many;        // ExpertManyKernel, else ExpertGemmKernel
+  bool wide;        // of that chunks of two blocks of columns
+  CostBy cost_by;
   int64_t chunk_tokens, max_chunks;
   GroupedScratch places;
   GemmArgs up, down;
@@ -234,6 +244,15 @@ bool TakesFew(const Grouped& g) {
          reinterpret_cast<uintptr_t>(g.a.x.data) % 16 == 0 && fits(g.a.first.gate, true) && fits(g.a.first.down, false);
 }
 
+bool TakesMany(const Grouped& g) {
+  const auto fits = [](const QuantTensor& w, bool up) {
+    return InfoOf(w.format).packed() && ManyTokensFit(up, w.cols, w.rows);
+  };
+  return !g.direct && !g.few && g.planes == 2 && !g.hidden_f32 && fits(g.a.first.gate, true) &&
+         fits(g.a.first.down, false) &&
+         ManySegmentsFit(std::min(g.pairs, g.num_experts + g.pairs / kManyChunk), g.ctx.gpu.multiprocessors);
+}
+
 Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   Grouped g = {.ctx = ctx, .a = a};
   g.t = a.x.dim(0), g.d = a.x.dim(1), g.slots = a.experts.dim(1), g.pairs = g.t * g.slots, g.f = a.hidden.dim(1) / 2;
@@ -248,8 +267,10 @@ Grouped GroupedOf(const ExecContext& ctx, const ExpertsArgs& a) {
   g.few = TakesFew(g);
   // Few tokens an expert: one block of columns is faster; an expert with more is then read again for the rest.
   g.wide = g.planes == 3 || g.pairs > 2 * g.num_experts;
-  g.by_token = !g.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
-  g.chunk_tokens = BlockTokens(g.planes) * (g.wide ? 2 : 1);
+  const bool by_token = !g.wide && g.t >= kCostByTokenFrom && g.t <= kCostByTokenTo;
+  g.many = TakesMany(g);
+  g.cost_by = g.many ? CostBy::kTeams : by_token ? CostBy::kTokens : CostBy::kBlocks;
+  g.chunk_tokens = g.many ? kManyChunk : BlockTokens(g.planes) * (g.wide ? 2 : 1);
   g.max_chunks = g.direct ? g.slots : std::min<int64_t>(g.pairs, g.num_experts + g.pairs / g.chunk_tokens);
   g.places = GroupedScratchOf(ctx, ShapeOf(a), g.t);
   static_assert(sizeof(Chunk) == kChunkBytes);
@@ -291,10 +312,11 @@ void MakePlan(Grouped& g) {
   uint16_t* x_planes = g.At<uint16_t>(g.places.x_planes);
   Launch(g.ctx, g.planes == 3 ? PlanKernel<3> : PlanKernel<2>, dim3(static_cast<unsigned>(1 + g.t)), dim3(kPlanThreads),
          0, g.a.experts.i32(), static_cast<int>(g.pairs), static_cast<int>(g.num_experts),
-         static_cast<int>(g.chunk_tokens), g.by_token, plan, chunks, sorted, g.a.x.f32(), static_cast<int>(g.d),
-         g.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements, g.a.outputs.f32());
+         static_cast<int>(g.chunk_tokens), g.cost_by, static_cast<int>(g.max_chunks), plan, chunks, sorted, g.a.x.f32(),
+         static_cast<int>(g.d), g.round_x ? g.a.activation : ActivationDtype::kNative, x_planes, x_elements,
+         g.a.outputs.f32());
   for (GemmArgs* args : {&g.up, &g.down})
-    args->plan = plan, args->by_token = g.by_token, args->chunks = chunks, args->pairs = sorted;
+    args->plan = plan, args->cost_by = g.cost_by, args->chunks = chunks, args->pairs = sorted;
   if (g.up_packed) {
     g.up.experts = nullptr, g.up.x = nullptr, g.up.row_is_token = true;
     g.up.planes = x_planes, g.up.plane_elements = x_elements;
@@ -304,6 +326,7 @@ void MakePlan(Grouped& g) {
 
 void MultiplyUp(const Grouped& g) {
   if (g.few) return FewOf(g.ctx, g.a.first.gate.format, true, g.up, g.t, g.max_chunks);
+  if (g.many) return ManyOf(g.ctx, g.a.first.gate.format, true, g.up, g.max_chunks);
   if (g.up_packed) return GemmOf<true>(g.ctx, g.a.first.gate.format, g.wide, g.up, g.max_chunks);
   Launch(g.ctx, F32UpKernel, dim3(static_cast<unsigned>(DivUp(g.f, 8)), static_cast<unsigned>(g.pairs)), dim3(256), 0,
          g.up, g.a.hidden.f32());
@@ -311,6 +334,7 @@ void MultiplyUp(const Grouped& g) {
 
 void MultiplyDown(const Grouped& g) {
   if (g.few) return FewOf(g.ctx, g.a.first.down.format, false, g.down, g.t, g.max_chunks);
+  if (g.many) return ManyOf(g.ctx, g.a.first.down.format, false, g.down, g.max_chunks);
   if (!g.down_packed) {
     return Launch(g.ctx, F32DownKernel, dim3(static_cast<unsigned>(DivUp(g.d, 8)), static_cast<unsigned>(g.pairs)),
                   dim3(256), 0, g.down, g.a.hidden.f32());

@@ -22,6 +22,11 @@ void GemmTight(const ExecContext& ctx, WeightFormat format, bool up, bool wide, 
   return of.template operator()<WeightFormat::kNvfp4Tight>();
 }
 
+void ManyTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t max_chunks) {
+  if (format == WeightFormat::kMxfp4Tight) return LaunchMany<WeightFormat::kMxfp4Tight>(ctx, a, up, max_chunks);
+  LaunchMany<WeightFormat::kNvfp4Tight>(ctx, a, up, max_chunks);
+}
+
 void FewTight(const ExecContext& ctx, WeightFormat format, bool up, const GemmArgs& a, int64_t tokens,
               int64_t max_chunks) {
   if (format == WeightFormat::kMxfp4Tight) return LaunchFew<WeightFormat::kMxfp4Tight>(ctx, a, up, tokens, max_chunks);
