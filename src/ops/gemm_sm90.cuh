@@ -99,6 +99,16 @@ __device__ __forceinline__ void InitBarriers(const GemmShared& s) {
   __syncthreads();
 }
 
+// One of the matrices that a launch multiplies with the same activations.
+struct GemmMatrix {
+  const uint8_t* codes;
+  const float* scales;  // FP8
+  float* y;             // of the first token
+  float factor;
+  int n, y_stride;  // rows of a group, of all groups
+  int first_step;   // of its steps of kRowTiles row tiles
+};
+
 // A place in a ring: counts the stages passed.
 template <uint32_t kCount = kStages>
 struct Ring {
@@ -185,6 +195,32 @@ __device__ __forceinline__ void HoldSums(float (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
+template <int kCount>
+__device__ __forceinline__ void Clear(float (&r)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) r[i] = 0;
+}
+
+// How a slab's weights are scaled, `next`: of its rows g and g + 8. fold: what the decode multiplies with; ratio: the
+// sums, with kRescale; unit: what the sums are in units of, then. `changes`: the slab may have another scale than the
+// one before.
+template <bool kRescale>
+__device__ __forceinline__ void FoldScales(const float (&next)[2], bool changes, uint32_t (&fold)[2], float (&ratio)[2],
+                                           float (&unit)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if constexpr (kRescale) {
+      const float scale = next[r];
+      const bool usable = scale != 0 && fabsf(scale) < __int_as_float(0x7F800000);
+      ratio[r] = usable && changes ? unit[r] / scale : 1.0f;
+      unit[r] = usable ? scale : unit[r];
+      fold[r] = usable ? 0x78007800u : (scale == 0 ? 0u : 0x7E007E00u);  // 2^15, 0, NaN
+    } else {
+      fold[r] = FoldedScale(next[r]);
+    }
+  }
+}
+
 // acc = sum over the tile's slabs, to be multiplied with unit[0] (rows g) and unit[1] (rows g + 8).
 template <WeightFormat kFormat, int kN, int kParts, bool kPaired, bool kRescale>
 __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<TokenStages(kN, kParts)>& at,
@@ -215,20 +251,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
     raw.template Load<kPaired>(s.weights + at.weights.stage() * ChunkBytes(kFormat) + in_chunk, rows, lane);
   };
   const auto decode = [&]<int kOdd>(int slab, uint32_t(&to)[16]) {
-    if constexpr (kFp8) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if constexpr (kRescale) {
-          const float scale = next_scale[r];
-          const bool usable = scale != 0 && fabsf(scale) < __int_as_float(0x7F800000);
-          ratio[r] = usable && kOdd == 0 ? unit[r] / scale : 1.0f;
-          unit[r] = usable ? scale : unit[r];
-          fold[r] = usable ? 0x78007800u : (scale == 0 ? 0u : 0x7E007E00u);  // 2^15, 0, NaN
-        } else {
-          fold[r] = FoldedScale(next_scale[r]);
-        }
-      }
-    }
+    if constexpr (kFp8) FoldScales<kRescale>(next_scale, kOdd == 0, fold, ratio, unit);
     raw.Decode(fold, to);
     if (kOdd == 1) load_scale(slab + 1);
     if (kOdd == 1 || kChunk == 1 || slab + 1 == num_slabs) {
@@ -271,8 +294,7 @@ __device__ __forceinline__ void MultiplySlabs(const GemmShared& s, Position<Toke
     return more;
   };
 
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  Clear(acc);
   unit[0] = unit[1] = 1;
   load_scale(0);
   load.template operator()<0>();

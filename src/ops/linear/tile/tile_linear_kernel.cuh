@@ -65,6 +65,38 @@ __device__ __forceinline__ void Reduce(const Params& p, const Range& range, cons
   }
 }
 
+// A warp's ring starts anew.
+__device__ __forceinline__ void ResetBarriers(uint32_t full) {
+  if (ElectLane()) {
+    for (int s = 0; s < kSlots; ++s) {
+      asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(full + 8 * s) : "memory");
+      BarrierInit(full + 8 * s, 1);
+    }
+    BarrierInitFence();
+  }
+  __syncwarp();
+}
+
+// Even and odd tiles' sums become one, then the parts of each token.
+template <int NT, int NX>
+__device__ __forceinline__ void JoinSums(float (&acc)[2][NT][4], float (&sum)[Inputs<NT, NX>::kTokenTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) acc[0][n][j] += acc[1][n][j];
+  }
+  Inputs<NT, NX>::Join(acc[0], sum);
+}
+
+template <int NT>
+__device__ __forceinline__ void ClearSums(float (&acc)[2][NT][4]) {
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) acc[0][n][j] = acc[1][n][j] = 0;
+  }
+}
+
 template <WeightFormat F, int NT, int NX>
 __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -133,14 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
       __syncthreads();
       range = RangeAt<F>(p, i);
       slot = ring, barrier = full, phase = 0;
-      if (ElectLane()) {  // the ring starts anew
-        for (int s = 0; s < kSlots; ++s) {
-          asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(full + 8 * s) : "memory");
-          BarrierInit(full + 8 * s, 1);
-        }
-        BarrierInitFence();
-      }
-      __syncwarp();
+      ResetBarriers(full);
       start();
       if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(range.begin + share.offset);
     }
@@ -156,11 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
     int m = MatrixOf(p, range.begin);
     for (int item = range.begin + share.offset; item < range.end; item += share.step) {
       float acc[2][NT][4];
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) acc[0][n][j] = acc[1][n][j] = 0;
-      }
+      ClearSums(acc);
       const ItemScales scales = next_scales;
       if constexpr (HasScalesBeside(F) || F == kMixed) load_scales(item + share.step);
       while (m + 1 < p.num_matrices && item >= p.matrices[m + 1].first_item) ++m;
@@ -187,12 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileLinearKernel(const __grid_con
       // Rows g and g + 8, tokens 8 n + 2 t + {0, 1}.
       using X = Inputs<NT, NX>;
       float sum[X::kTokenTiles][4];
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) acc[0][n][j] += acc[1][n][j];
-      }
-      X::Join(acc[0], sum);
+      JoinSums<NT, NX>(acc, sum);
       const int row = lane / 4,
                 n = direct ? RowTile(p, m, range.group, item) * 16 + row : (item - range.begin) * 16 + row;
       const int begin = direct ? range.group * p.rows_per_group : 0;

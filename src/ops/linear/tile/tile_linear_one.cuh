@@ -32,6 +32,15 @@ struct Push {
   }
 };
 
+// TreeSum of 2^log_parts numbers a stride apart.
+__device__ __forceinline__ float SumOfParts(const float* from, int step, int log_parts) {
+  float sum = from[0];
+  if (log_parts >= 1) sum += from[step];
+  if (log_parts >= 2) sum += from[2 * step] + from[3 * step];
+  if (log_parts >= 3) sum += (from[4 * step] + from[5 * step]) + (from[6 * step] + from[7 * step]);
+  return sum;
+}
+
 // A block whose range has weights of format F, in a launch of format L.
 // kDirect: a warp sums whole rows and stores y; else the warps of an item have a segment of K each.
 // kWhole: all segments are whole chunks. kTokens: room, at least as much as there are tokens. kRing: slots of a ring.
@@ -47,9 +56,8 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
   const Range range = RangeAt<L>(p, static_cast<int>(blockIdx.x));
   // By way of a shuffle, so that loops do not compute it again.
   const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0);
-  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0) + warp * (kRing * 8),
-                 ring = base + warp * (kRing * kSlotBytes);
-  WarpChunks<F, kTokens, kFull, kWhole, kRing, kSlotBytes> chunks(ring, full);
+  const uint32_t full = __shfl_sync(0xFFFFFFFFu, SharedAddress(barriers), 0);
+  WarpChunks<F, kTokens, kFull, kWhole, kRing, kSlotBytes> chunks(base, full, warp);
   int item = range.begin + (warp >> log_parts);
   ChunkStream<F, kWhole> stream;
   stream.Start(p, range, {warp >> log_parts, step, first_tile, count});
@@ -141,13 +149,7 @@ __device__ __forceinline__ void MultiplyRange(const Params& p, const P& push, ui
     __syncthreads();
     if (y == nullptr) return;
     const float* from = partials + threadIdx.x;
-    const auto tree_sum = [&](int step) {  // TreeSum
-      float sum = from[0];
-      if (log_parts >= 1) sum += from[step];
-      if (log_parts >= 2) sum += from[2 * step] + from[3 * step];
-      if (log_parts >= 3) sum += (from[4 * step] + from[5 * step]) + (from[6 * step] + from[7 * step]);
-      return sum;
-    };
+    const auto tree_sum = [&](int step) { return SumOfParts(from, step, log_parts); };
     if constexpr (P::kPushes) {
       const float part = tree_sum(stride) * y_factor;
       PushWord(push.to, P::Tag(), y - p.matrices[0].y, part);

@@ -16,12 +16,16 @@ class WarpChunks {
   static constexpr int kTile = static_cast<int>(TileBytes(F));
   static_assert(kChunk * kTile <= kSlot);
 
-  // `ring` and `barriers` are the warp's: kRingSlots places, and as many barriers.
-  __device__ __forceinline__ WarpChunks(uint32_t ring, uint32_t barriers)
-      : ring_(ring), barriers_(barriers), slot_(ring), barrier_(barriers) {
+  // Of the warp with this number in its block: `rings` and `barriers` are where the first warp's lie, kRingSlots places
+  // and as many barriers, those of the others behind them.
+  __device__ __forceinline__ WarpChunks(uint32_t rings, uint32_t barriers, int warp)
+      : ring_(rings + warp * (kRingSlots * kSlot)),
+        barriers_(barriers + warp * (kRingSlots * 8)),
+        slot_(ring_),
+        barrier_(barriers_) {
     if (ElectLane()) {
 #pragma unroll
-      for (int s = 0; s < kRingSlots; ++s) BarrierInit(barriers + 8 * s, 1);
+      for (int s = 0; s < kRingSlots; ++s) BarrierInit(barriers_ + 8 * s, 1);
       BarrierInitFence();
     }
     __syncwarp();

@@ -25,16 +25,6 @@ struct Conversion {
 };
 constexpr int kMaxTokenTiles = 1024;
 
-// One of the matrices that a launch multiplies with the same activations.
-struct LinearMatrix {
-  const uint8_t* codes;
-  const float* scales;  // FP8
-  float* y;             // of the first token
-  float global_scale;
-  int n, y_stride;  // rows of a group, of all groups
-  int first_step;   // of its tiles
-};
-
 struct LinearParams {
   Conversion conversion;
   const uint8_t* tokens;  // activations in blocks
@@ -43,7 +33,7 @@ struct LinearParams {
   float* squares;
   const float2* cos_sin;
   int head_blocks;  // blocks of 64 channels of a head; RoPE turns the last one's
-  LinearMatrix matrices[kMaxLinearParts];
+  GemmMatrix matrices[kMaxLinearParts];
   int count;
   int num_tokens, row_blocks8;  // rows of activations / 8
   int groups, slabs, scale_stride;
@@ -109,6 +99,24 @@ __device__ __forceinline__ void ConvertTiles(const Conversion& c, int tile, int 
 
 enum class Output { kFloats, kBlocks, kQueries };
 
+// One thread: the activations of a block's tiles, those that others convert when they are there.
+template <int kN, int kParts, Output kOutput>
+__device__ __forceinline__ void CopyAllTokens(const GemmShared& s, const LinearParams& p, int num_tiles) {
+  Ring<TokenStages(kN, kParts)> ring;
+  for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles; tile += static_cast<int>(gridDim.x)) {
+    const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
+    const int token_tile = at.token0 / kN;
+    if (token_tile >= p.conversion.first_tiles) {
+      WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
+    }
+    const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
+    const uint8_t* tokens = p.tokens +
+                            (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
+    CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024,
+                                                    int64_t{1024} * p.row_blocks8, p.slabs);
+  }
+}
+
 template <WeightFormat kFormat, int kN, int kParts, Output kOutput>
 __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_constant__ LinearParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -136,20 +144,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     }
     WaitForPrevious();
     if (warp == 1) {
-      if (lane != 0) return;
-      Ring<TokenStages(kN, kParts)> ring;
-      for (int tile = first_tile; tile < num_tiles; tile += stride) {
-        const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
-        const int token_tile = at.token0 / kN;
-        if (token_tile >= p.conversion.first_tiles) {
-          WaitForCount(p.conversion.ready + token_tile, 2 * static_cast<int>(gridDim.x));
-        }
-        const int block = at.token0 / 8, blocks = min(kN / 8, p.row_blocks8 - block);
-        const uint8_t* tokens = p.tokens +
-                                (static_cast<int64_t>(at.group) * p.slabs * kParts * p.row_blocks8 + block) * 1024;
-        CopyTokens<kParts, TokenStageBytes(kN, kParts)>(s, ring, tokens, static_cast<uint32_t>(blocks) * 1024,
-                                                        int64_t{1024} * p.row_blocks8, p.slabs);
-      }
+      if (lane == 0) CopyAllTokens<kN, kParts, kOutput>(s, p, num_tiles);
       return;
     }
     const int converter = 2 * static_cast<int>(blockIdx.x) + warp - 2;
@@ -166,7 +161,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
     Position<TokenStages(kN, kParts)> position;
     for (int tile = first_tile; tile < num_tiles; tile += stride) {
       const LinearTile at(p, tile, kN, kOutput == Output::kQueries);
-      const LinearMatrix& m = p.matrices[at.matrix];
+      const GemmMatrix& m = p.matrices[at.matrix];
       const int row_tile = at.row_tile0 + tile_of_block;
       Fp8Scales scales;
       if (HasScalesBeside(kFormat) && row_tile < at.row_tile_end) {
@@ -174,7 +169,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) LinearKernel(const __grid_con
       }
       float acc[kN / 2], unit[2];
       MultiplyTile<kFormat, kN, kParts, false>(s, position, rows, scales, p.slabs, acc, unit);
-      const float scale = m.global_scale * FormatScale<kFormat>();
+      const float scale = m.factor * FormatScale<kFormat>();
       if constexpr (kOutput == Output::kBlocks) {
         const int64_t block = static_cast<int64_t>((at.row_tile0 + 4 * (warpgroup - 1)) / 4) * p.row_blocks8 +
                               at.token0 / 8;
@@ -362,7 +357,7 @@ void SetMatrices(const LinearArgs& a, const Together& launch, int64_t begin, Lin
     p.matrices[p.count++] = {.codes = w.codes,
                              .scales = reinterpret_cast<const float*>(w.block_scale),
                              .y = p.y_blocks != nullptr || queries ? nullptr : a.parts[i].y.f32() + begin * w.rows,
-                             .global_scale = queries ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
+                             .factor = queries ? w.global_scale * a.parts[i].queries.unit : w.global_scale,
                              .n = static_cast<int>(n),
                              .y_stride = static_cast<int>(w.rows),
                              .first_step = static_cast<int>(steps)};

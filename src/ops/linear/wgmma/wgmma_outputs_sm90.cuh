@@ -74,6 +74,55 @@ struct QueryColumn {
   int num_tokens;         // of the tile, at most its width; not above 0: none of it exists
 };
 
+// 128 tokens of what RoPE turns. Lanes g and g ^ 1 have a pair: each takes one of the two tokens, `token`.
+__device__ __forceinline__ void StageTurned(const float* acc, const float (&scale)[2], const float2 (&angles)[2][16],
+                                            uint32_t staging, uint32_t token, uint32_t g, uint32_t warp) {
+  const bool odd = g % 2 != 0;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* x = acc + 4 * j + 2 * half;
+      const float first = x[0] * scale[half], second = x[1] * scale[half];
+      const float got = __shfl_xor_sync(~0u, odd ? first : second, 4), a = odd ? got : first, b = odd ? second : got;
+      const float2 cs = angles[half][j];
+      const uint32_t pair = PackInputs<true>(__fsub_rn(__fmul_rn(a, cs.x), __fmul_rn(b, cs.y)),
+                                             __fadd_rn(__fmul_rn(a, cs.y), __fmul_rn(b, cs.x)));
+      const uint32_t chunk = (2 * warp + static_cast<uint32_t>(half)) ^ token;
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(staging + static_cast<uint32_t>(j) * 1024 + token * 128 +
+                                                   chunk * 16 + g / 2 * 4),
+                   "r"(pair)
+                   : "memory");
+    }
+  }
+}
+
+// X X^T of 16 tokens' channels, of tokens 0 to 7 and 8 to 15 the rows and columns; `blocks`: the first of their two
+// blocks in shared memory.
+__device__ __forceinline__ void MultiplySelf(uint32_t blocks, uint32_t lane, float (&low)[4], float (&high)[4]) {
+#pragma unroll
+  for (uint32_t k = 0; k < 4; ++k) {
+    uint32_t x[4];
+    LoadMatrices(blocks + lane / 8 % 2 * 1024 + lane % 8 * 128 + (((2 * k + lane / 16) ^ (lane % 8)) * 16), x);
+    MultiplyHalves(low, x, x[0], x[2]);
+    MultiplyHalves(high, x, x[1], x[3]);
+  }
+}
+
+// 128 tokens of what RoPE does not turn: to `to`, transposed.
+__device__ __forceinline__ void StagePlain(const float* acc, const float (&scale)[2], uint32_t to) {
+#pragma unroll
+  for (int j = 0; j < 16; j += 2) {
+    uint32_t v[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const float* x = acc + 4 * (j + m / 2) + 2 * (m % 2);
+      v[m] = PackInputs<true>(x[0] * scale[m % 2], x[1] * scale[m % 2]);
+    }
+    StoreTransposed(to + static_cast<uint32_t>(j) * 1024, v);
+  }
+}
+
 // What RoPE turns: 16 tokens' pairs of a lane, each asked for before the numbers are needed.
 template <int kN>
 __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&acc)[kN / 2], const float (&scale)[2],
@@ -92,16 +141,7 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
     if (leads) BulkWaitRead<0>();  // what was there has left
     if (to.cos_sin == nullptr) {
       NamedBarrier(4 + static_cast<int>(warpgroup), 128);
-#pragma unroll
-      for (int j = 16 * round; j < 16 * round + 16; j += 2) {
-        uint32_t v[4];
-#pragma unroll
-        for (int m = 0; m < 4; ++m) {
-          const float* x = acc + 4 * (j + m / 2) + 2 * (m % 2);
-          v[m] = PackInputs<true>(x[0] * scale[m % 2], x[1] * scale[m % 2]);
-        }
-        StoreTransposed(store_to + static_cast<uint32_t>(j % 16) * 1024, v);
-      }
+      StagePlain(acc + 64 * round, scale, store_to);
     } else {
       float2 angles[2][16];
 #pragma unroll
@@ -111,24 +151,7 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
         angles[0][j] = __ldg(from), angles[1][j] = __ldg(from + 4);
       }
       NamedBarrier(4 + static_cast<int>(warpgroup), 128);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* x = acc + 4 * (16 * round + j) + 2 * half;
-          const float first = x[0] * scale[half], second = x[1] * scale[half];
-          const float got = __shfl_xor_sync(~0u, odd ? first : second, 4), a = odd ? got : first,
-                      b = odd ? second : got;
-          const float2 cs = angles[half][j];
-          const uint32_t pair = PackInputs<true>(__fsub_rn(__fmul_rn(a, cs.x), __fmul_rn(b, cs.y)),
-                                                 __fadd_rn(__fmul_rn(a, cs.y), __fmul_rn(b, cs.x)));
-          const uint32_t chunk = (2 * warp + static_cast<uint32_t>(half)) ^ token_of_lane;
-          asm volatile("st.shared.u32 [%0], %1;" ::"r"(staging + static_cast<uint32_t>(j) * 1024 + token_of_lane * 128 +
-                                                       chunk * 16 + g / 2 * 4),
-                       "r"(pair)
-                       : "memory");
-        }
-      }
+      StageTurned(acc + 64 * round, scale, angles, staging, token_of_lane, g, warp);
     }
     FenceAsyncShared();
     NamedBarrier(4 + static_cast<int>(warpgroup), 128);
@@ -140,15 +163,7 @@ __device__ __forceinline__ void StoreQueries(const GemmShared& s, const float (&
 #pragma unroll
     for (uint32_t i = 0; i < 2; ++i) {
       float low[4] = {}, high[4] = {};
-#pragma unroll
-      for (uint32_t k = 0; k < 4; ++k) {
-        uint32_t x[4];
-        LoadMatrices(staging + (4 * warp + 2 * i + lane / 8 % 2) * 1024 + lane % 8 * 128 +
-                         (((2 * k + lane / 16) ^ (lane % 8)) * 16),
-                     x);
-        MultiplyHalves(low, x, x[0], x[2]);
-        MultiplyHalves(high, x, x[1], x[3]);
-      }
+      MultiplySelf(staging + (4 * warp + 2 * i) * 1024, lane, low, high);
       const int token = static_cast<int>(128 * static_cast<uint32_t>(round) + 32 * warp + 16 * i + g);
       if (t != g / 2) continue;
       if (token < to.num_tokens) to.squares[static_cast<int64_t>(token) * to.squares_stride] = odd ? low[1] : low[0];

@@ -8,6 +8,7 @@
 
 namespace dsv4::wide_linear {
 
+using sm90::GemmMatrix;
 using sm90::GemmShared;
 using sm90::kGemmThreads;
 using sm90::WarpRows;
@@ -30,22 +31,13 @@ static_assert(kInputStages <= sm90::kMostTokenStages);
 template <WeightFormat F>
 constexpr int kParities = TilesOfChunk(F) > 1 ? 2 : 1;
 
-struct Matrix {
-  const uint8_t* codes;
-  const float* scales;  // FP8
-  float* y;             // of the first token
-  float factor;
-  int n, y_stride;  // rows of a group, of all groups
-  int first_step;   // of its row steps
-};
-
 struct Params {
   const uint8_t* inputs;    // Inputs::out
   const float* row_scales;  // or null
   float4* kept;             // [block][8][thread]: the third level
   float4* parts;            // [output][split][warp][8][lane]: sums of units, where several have one output
   int* counters;            // [output][warp]: units that have written theirs; zero between launches
-  Matrix matrices[kMaxTileLinearMatrices];
+  GemmMatrix matrices[kMaxTileLinearMatrices];
   int count;
   int num_tokens, token_tiles, groups, slabs, scale_stride;
   int row_steps;  // of a group; 128 rows each
@@ -324,7 +316,7 @@ __device__ __forceinline__ bool AddSplits(const Params& p, const Unit& unit, int
 }
 
 __device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int row_tile, float (&v)[kSums]) {
-  const Matrix& m = p.matrices[unit.matrix];
+  const GemmMatrix& m = p.matrices[unit.matrix];
   const int token0 = unit.token_tile * kTokens, t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
