@@ -1,6 +1,6 @@
 // LinearCuda at the true shapes of Flash and Pro (one GPU holds the whole matrix), alone and as a layer runs those that
 // share their input, against a pure read of the same bytes.
-//   linear_bench [first T ...]      default 1 8
+//   linear_bench [part of the cases' names] [first T ...]      default: all, 1 8
 #include "bench/cuda/harness.cuh"
 #include "engine/regimes.h"
 #include "ops/linear/linear.h"
@@ -114,9 +114,10 @@ void RunCase(Gpu& gpu, const Case& c, const OnDevice& device, int64_t t) {
       .Print();
 }
 
-void Run(const std::vector<int64_t>& token_counts) {
+void Run(const std::string& names, const std::vector<int64_t>& token_counts) {
   Gpu gpu;
   for (const Case& c : Cases()) {
+    if (std::string(c.name).find(names) == std::string::npos) continue;
     const OnDevice device(gpu, c);
     for (const int64_t t : token_counts) RunCase(gpu, c, device, t);
   }
@@ -127,7 +128,14 @@ void Run(const std::vector<int64_t>& token_counts) {
 
 int main(int argc, char** argv) {
   std::vector<int64_t> token_counts;
-  for (int i = 1; i < argc; ++i) token_counts.push_back(std::atoll(argv[i]));
+  std::string names;
+  for (int i = 1; i < argc; ++i) {
+    if (const int64_t t = std::atoll(argv[i]); t > 0) {
+      token_counts.push_back(t);
+    } else {
+      names = argv[i];
+    }
+  }
   if (token_counts.empty()) token_counts = {1, 8};
-  dsv4::bench::Run(token_counts);
+  dsv4::bench::Run(names, token_counts);
 }

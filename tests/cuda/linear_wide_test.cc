@@ -1,4 +1,4 @@
-// 33 decode rows and more are one launch a format on Hopper (ops/linear/wide), with the bits that rows have alone.
+// 17 decode rows and more are one launch a format on Hopper (ops/linear/wide), with the bits that rows have alone.
 #include "ops/linear/wide/wide_linear.h"
 
 #include <algorithm>
@@ -63,11 +63,11 @@ class WideFixture {
     return values;
   }
 
-  // The same by up to 32 rows at a time.
+  // The same by so few rows at a time that TileLinear takes them.
   std::vector<std::vector<float>> RunFew(int64_t count, bool norm) {
     std::vector<std::vector<float>> all(packed_.size());
-    for (int64_t first = 0; first < count; first += 32) {
-      const auto some = Run(first, std::min<int64_t>(32, count - first), norm);
+    for (int64_t first = 0; first < count; first += 16) {
+      const auto some = Run(first, std::min<int64_t>(16, count - first), norm);
       for (size_t i = 0; i < all.size(); ++i) all[i].insert(all[i].end(), some[i].begin(), some[i].end());
     }
     return all;
@@ -104,12 +104,12 @@ void ExpectBitsOfFewRows(Random& random, const WideCase& c, std::initializer_lis
 
 TEST(CudaLinearWide, TakesMoreThanOneLaunchOfFew) {
   const ExecContext hopper{.gpu = {.arch = 90}}, other{.gpu = {.arch = 100}};
-  EXPECT_FALSE(WideLinearTakes(hopper, 32));
-  EXPECT_TRUE(WideLinearTakes(hopper, 33));
-  EXPECT_FALSE(WideLinearTakes(other, 33));
+  EXPECT_FALSE(WideLinearTakes(hopper, 16));
+  EXPECT_TRUE(WideLinearTakes(hopper, 17));
+  EXPECT_FALSE(WideLinearTakes(other, 17));
   ExecContext exact = hopper;
   exact.f32_inputs = true;
-  EXPECT_FALSE(WideLinearTakes(exact, 33));
+  EXPECT_FALSE(WideLinearTakes(exact, 17));
 }
 
 // Flash's and Pro's matrices: the router, projections together, o_a's groups, o_b, the shared expert, a part of q_b and
@@ -121,7 +121,7 @@ TEST(CudaLinearWide, RowsHaveTheBitsOfFewerRows) {
                             WideCase{4096, {{kN, 1024}, {kN, 512}, {kB, 1024}, {kB, 64}}},
                             WideCase{4096, {{kN, 2048}}, 2}, WideCase{8192, {{kN, 4096}}}, WideCase{2048, {{kF, 4096}}},
                             WideCase{1024, {{kN, 17000}}}, WideCase{7168, {{kF, 130}, {kM, 64}, {kN, 33}, {kB, 40}}}}) {
-    ExpectBitsOfFewRows(random, c, {33, 40, 47, 63, 64, 65, 96, 127, 128});
+    ExpectBitsOfFewRows(random, c, {17, 24, 32, 33, 40, 47, 48, 49, 63, 64, 65, 80, 96, 97, 127, 128});
   }
 }
 
@@ -132,10 +132,10 @@ TEST(CudaLinearWide, OddShapesShort) {
   Random random(2);
   for (const QuantCase& kind : {kN, kM, kF, kE, kB}) {
     ExpectBitsOfFewRows(random, {192, {{kind, 130}}}, {33});
-    ExpectBitsOfFewRows(random, {1056, {{kind, 20}}}, {65});
-    ExpectBitsOfFewRows(random, {96, {{kind, 254}}, 2}, {40});
+    ExpectBitsOfFewRows(random, {1056, {{kind, 20}}}, {17, 65});
+    ExpectBitsOfFewRows(random, {96, {{kind, 254}}, 2}, {19, 40});
   }
-  ExpectBitsOfFewRows(random, {32, {{kN, 7}, {kB, 1}}}, {47});
+  ExpectBitsOfFewRows(random, {32, {{kN, 7}, {kB, 1}}}, {29, 47, 50});
   ExpectBitsOfFewRows(random, {192, {{kN, 7}, {kF, 40}, {kB, 16}, {kM, 1}, {kN, 90}, {kB, 12}}}, {64});
 }
 

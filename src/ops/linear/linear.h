@@ -56,7 +56,7 @@ bool LinearPushes(const ExecContext& ctx, int64_t num_tokens, const QuantTensor&
 enum class LinearKernels : uint8_t {
   kRows,    // F32LinearKernel: F32 weights, as they lie in the file (rows/)
   kTiles,   // TileLinearKernel, or OneTokenKernel where it fits: packed weights, streamed once for a few rows (tile/);
-            // on Hopper WideLinearKernel for 33 rows and more (wide/), to the same bits
+            // on Hopper WideLinearKernel for 17 rows and more (wide/), to the same bits
   kPrompt,  // LinearKernel: packed weights, decoded for wgmma (wgmma/)
 };
 LinearKernels GpuLinearKernels(const ExecContext& ctx, const QuantTensor& w);

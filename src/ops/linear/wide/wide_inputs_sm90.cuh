@@ -7,28 +7,32 @@
 
 namespace dsv4::wide_linear {
 
-constexpr int kTokens = 64, kColumns = 2 * kTokens;  // of a tile: its tokens' first numbers, then the second ones
-constexpr int kInputBytes = kColumns * 128;          // of a tile and 64 columns of x
+constexpr int kFewTokens = 32, kManyTokens = 64;  // of a tile
+// Columns of a tile: its tokens' first numbers, then the second ones; bytes of it and 64 columns of x.
+constexpr int ColumnsOf(int tokens) { return 2 * tokens; }
+constexpr int InputBytes(int tokens) { return ColumnsOf(tokens) * 128; }
 constexpr int kInputThreads = 256, kInputWarps = kInputThreads / 32;
 
 struct Inputs {
   const float* x;     // [T, groups * k]
   const float* norm;  // [k], or null
-  uint8_t* out;       // [group][64 columns of k][token tile][number] of 8 KiB
+  uint8_t* out;       // [group][64 columns of k][token tile][number] of InputBytes / 2
   float* row_scales;  // [T]; with a norm
   int* counters;      // set to zero
-  int num_counters, num_tokens, token_tiles, groups, k, slabs;
+  int num_counters, num_tokens, tile_tokens, token_tiles, groups, k, slabs;
   int scale_blocks;  // the first blocks of the grid
   bool aligned, norm_aligned;
   float norm_eps;
 
-  int input_blocks() const { return groups * slabs * token_tiles; }  // a warp for 8 of a tile's tokens
+  __host__ __device__ int eighths() const { return tile_tokens / 8; }  // of a tile: a warp for 8 tokens
+  __host__ __device__ int tiles() const { return groups * slabs * token_tiles; }
+  int input_blocks() const { return (tiles() * eighths() + kInputWarps - 1) / kInputWarps; }
 };
 
 // Eight tokens and 64 columns.
 __device__ __forceinline__ void ConvertBlock(const Inputs& p, int tile, int eighth) {
   const int lane = static_cast<int>(threadIdx.x) % 32, column = tile / p.token_tiles, group = column / p.slabs,
-            k0 = column % p.slabs * 64, token = tile % p.token_tiles * kTokens + 8 * eighth + lane / 4;
+            k0 = column % p.slabs * 64, token = tile % p.token_tiles * p.tile_tokens + 8 * eighth + lane / 4;
   const float* x = token < p.num_tokens ? p.x + (static_cast<int64_t>(token) * p.groups + group) * p.k + k0 : nullptr;
   sm90::BlockValues values;
   values.Load(x, p.k - k0, p.aligned);
@@ -42,10 +46,11 @@ __device__ __forceinline__ void ConvertBlock(const Inputs& p, int tile, int eigh
       v = {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)};
     }
   }
-  uint8_t* const out = p.out + static_cast<int64_t>(tile) * kInputBytes + eighth * 1024;
+  const int bytes = InputBytes(p.tile_tokens);
+  uint8_t* const out = p.out + static_cast<int64_t>(tile) * bytes + eighth * 1024;
   values.Store<false>(out, lane / 4);
   values.KeepRest<false>();
-  values.Store<false>(out + kInputBytes / 2, lane / 4);
+  values.Store<false>(out + bytes / 2, lane / 4);
 }
 
 __global__ void __launch_bounds__(kInputThreads) InputsKernel(const __grid_constant__ Inputs p) {
@@ -56,7 +61,11 @@ __global__ void __launch_bounds__(kInputThreads) InputsKernel(const __grid_const
        i += static_cast<int>(gridDim.x) * kInputThreads) {
     p.counters[i] = 0;
   }
-  if (block >= p.scale_blocks) return ConvertBlock(p, block - p.scale_blocks, warp);
+  if (block >= p.scale_blocks) {
+    const int at = (block - p.scale_blocks) * kInputWarps + warp, tile = at / p.eighths();
+    if (tile < p.tiles()) ConvertBlock(p, tile, at % p.eighths());
+    return;
+  }
   const int token = block * kInputWarps + warp, lane = static_cast<int>(threadIdx.x) % 32;
   if (token >= p.num_tokens) return;
   const float scale = tile_linear::RowScale(p.x + static_cast<int64_t>(token) * p.k, p.k, p.norm_eps, lane);
@@ -64,7 +73,6 @@ __global__ void __launch_bounds__(kInputThreads) InputsKernel(const __grid_const
 }
 
 inline void ConvertInputs(const ExecContext& ctx, const Inputs& p) {
-  static_assert(kInputWarps * 8 == kTokens);
   Launch(ctx, InputsKernel, dim3(static_cast<unsigned>(p.scale_blocks + p.input_blocks())), dim3(kInputThreads), 0, p);
 }
 

@@ -1,6 +1,6 @@
-// The kernel of wide_linear_sm90.cu. A unit is 128 rows of W, 64 tokens and some of K's segments. Two warps copy
-// weights and inputs into rings of shared memory (gemm_sm90.cuh); two warpgroups decode 64 rows each and multiply them
-// with 128 columns: 64 tokens' first numbers and their second ones.
+// The kernel of wide_linear_sm90.cu. A unit is 128 rows of W, kTokens tokens (32 or 64) and some of K's segments. Two
+// warps copy weights and inputs into rings of shared memory (gemm_sm90.cuh); two warpgroups decode 64 rows each and
+// multiply them with 2 kTokens columns: the tokens' first numbers and their second ones.
 #pragma once
 
 #include "ops/linear/wide/wide_inputs_sm90.cuh"
@@ -14,32 +14,42 @@ using sm90::kGemmThreads;
 using sm90::WarpRows;
 
 constexpr int kInputStages = 6;
-constexpr int kMultipliers = 256;   // threads
-constexpr int kSums = kTokens / 2;  // of a thread: rows g and g + 8 of 16 tokens
+constexpr int kMultipliers = 256;                      // threads
+constexpr int Sums(int tokens) { return tokens / 2; }  // of a thread: rows g and g + 8 of a quarter of the tokens
 // Sums that wait for others, a level of the tree of eight segments each: the first two in shared memory, the third one,
 // which a unit needs once, in scratch memory.
 constexpr int kLevels = 3, kSharedLevels = 2;
-constexpr int kUnitSumsBytes = kMultipliers * kSums * 4, kUnitSums = kUnitSumsBytes / 16;  // float4
+constexpr int UnitSumsBytes(int tokens) { return kMultipliers * Sums(tokens) * 4; }
 
-constexpr int SharedBytes(WeightFormat f) {
-  return 1024 + kInputStages * kInputBytes + sm90::kStages * sm90::ChunkBytes(f) + kSharedLevels * kUnitSumsBytes + 512;
+constexpr int SharedBytes(WeightFormat f, int tokens) {
+  return 1024 + kInputStages * InputBytes(tokens) + sm90::kStages * sm90::ChunkBytes(f) +
+         kSharedLevels * UnitSumsBytes(tokens) + 512;
 }
-static_assert(SharedBytes(WeightFormat::kBf16) <= static_cast<int>(kSharedMemoryOfABlock));
+static_assert(SharedBytes(WeightFormat::kBf16, kManyTokens) <= static_cast<int>(kSharedMemoryOfABlock));
 static_assert(kInputStages <= sm90::kMostTokenStages);
 
 // A format's sums of a segment: even and odd tiles have their own where chunks have several (tile_linear.cuh).
 template <WeightFormat F>
 constexpr int kParities = TilesOfChunk(F) > 1 ? 2 : 1;
 
+// Registers of a thread: what a block is started with, then by role. Blocks of 32 tokens leave InputsKernel's room
+// beside them, so that their first weights come while x is converted.
+struct Registers {
+  int start, copying, multiplying;
+};
+constexpr Registers RegistersOf(int tokens) {
+  return tokens == kFewTokens ? Registers{104, 32, 136} : Registers{168, 40, 232};
+}
+
 struct Params {
   const uint8_t* inputs;    // Inputs::out
   const float* row_scales;  // or null
-  float4* kept;             // [block][8][thread]: the third level
-  float4* parts;            // [output][split][warp][8][lane]: sums of units, where several have one output
+  float4* kept;             // [block][tokens / 8][thread]: the third level
+  float4* parts;            // [output][split][warp][tokens / 8][lane]: sums of units, where several have one output
   int* counters;            // [output][warp]: units that have written theirs; zero between launches
   GemmMatrix matrices[kMaxTileLinearMatrices];
   int count;
-  int num_tokens, token_tiles, groups, slabs, scale_stride;
+  int num_tokens, tile_tokens, token_tiles, groups, slabs, scale_stride;
   int row_steps;  // of a group; 128 rows each
   int log_segments, log_splits;
 
@@ -78,20 +88,20 @@ __device__ __forceinline__ int SlabsOf(const Params& p, int segment) {
 
 struct Shared {
   GemmShared gemm;
-  float4* kept;  // [level][8][thread]
+  float4* kept;  // [level][tokens / 8][thread]
 };
 
-template <WeightFormat F>
+template <WeightFormat F, int kTokens>
 __device__ __forceinline__ Shared Carve(uint8_t* memory) {
   Shared s;
   GemmShared& g = s.gemm;
   const uint32_t raw = SharedAddress(memory);
   g.tokens = (raw + 1023) & ~1023u;
-  g.weights = g.tokens + kInputStages * kInputBytes;
+  g.weights = g.tokens + kInputStages * InputBytes(kTokens);
   g.staging = g.weights + sm90::kStages * sm90::ChunkBytes(F);
   g.staging_memory = memory + (g.staging - raw);
   s.kept = reinterpret_cast<float4*>(g.staging_memory);
-  g.token_full = g.staging + kSharedLevels * kUnitSumsBytes;
+  g.token_full = g.staging + kSharedLevels * UnitSumsBytes(kTokens);
   g.token_empty = g.token_full + 8 * sm90::kMostTokenStages;
   g.weight_full = g.token_empty + 8 * sm90::kMostTokenStages;
   g.weight_empty = g.weight_full + 8 * sm90::kStages;
@@ -118,7 +128,9 @@ __device__ __forceinline__ void CopyAllWeights(const GemmShared& s, const Params
   }
 }
 
+template <int kTokens>
 __device__ __forceinline__ void CopyAllInputs(const GemmShared& s, const Params& p) {
+  constexpr int kInputBytes = InputBytes(kTokens);
   sm90::Ring<kInputStages> ring;
   for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
     const Unit unit(p, i);
@@ -157,23 +169,24 @@ __device__ __forceinline__ void DecodeSlab(const GemmShared& s, Position& at, co
   ++at.weights.count;
 }
 // Starts the products of a slab. `add`: to what is in `acc`.
+template <int kTokens>
 __device__ __forceinline__ void StartProducts(const GemmShared& s, Position& at, const uint32_t (&a)[16], bool add,
-                                              float (&acc)[kColumns / 2]) {
+                                              float (&acc)[kTokens]) {
   BarrierWaitOrTrap(s.token_full + 8 * at.tokens.stage(), at.tokens.parity());
   sm90::WgmmaFence();
-  const uint64_t b = sm90::SwizzledRows(s.tokens + at.tokens.stage() * kInputBytes);
+  const uint64_t b = sm90::SwizzledRows(s.tokens + at.tokens.stage() * InputBytes(kTokens));
 #pragma unroll
-  for (int k = 0; k < 4; ++k) sm90::Wgmma<kColumns>::Run(acc, a + 4 * k, b + 2 * k, add || k > 0);
+  for (int k = 0; k < 4; ++k) sm90::Wgmma<ColumnsOf(kTokens)>::Run(acc, a + 4 * k, b + 2 * k, add || k > 0);
   sm90::WgmmaCommit();
   ++at.tokens.count;
 }
 
-template <int kCount>
-__device__ __forceinline__ void Clear(float (&acc)[kCount][kColumns / 2]) {
+template <int kCount, int kTokens>
+__device__ __forceinline__ void Clear(float (&acc)[kCount][kTokens]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-    for (int j = 0; j < kColumns / 2; ++j) acc[i][j] = 0;
+    for (int j = 0; j < kTokens; ++j) acc[i][j] = 0;
   }
 }
 
@@ -185,10 +198,9 @@ struct Decoded {
 
 // acc = a segment's sums. A slab is decoded while the one before it is multiplied, and the next segment's first one
 // (of `next_slabs`; none: 0) behind an odd last one.
-template <WeightFormat F>
+template <WeightFormat F, int kTokens>
 __device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& at, const WarpRows& rows, int slabs,
-                                                int next_slabs, Decoded& decoded,
-                                                float (&acc)[kParities<F>][kColumns / 2]) {
+                                                int next_slabs, Decoded& decoded, float (&acc)[kParities<F>][kTokens]) {
   Weights<F> raw;
   const auto step = [&]<int kOdd>(int slab) {
     const bool more = slab + 1 < slabs, next = more || (kOdd == 1 && next_slabs > 0);
@@ -217,13 +229,14 @@ __device__ __forceinline__ void MultiplySegment(const GemmShared& s, Position& a
 
 // The same for FP8, whose scales multiply the sums of a slab: scales[i] those of slabs 2 i and 2 i + 1 of all K.
 // While one warpgroup scales and decodes, the other one multiplies.
+template <int kTokens>
 __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Position& at, const WarpRows& rows,
                                                       const float* scales, int first, int slabs,
-                                                      float (&acc)[2][kColumns / 2]) {
+                                                      float (&acc)[2][kTokens]) {
   constexpr WeightFormat kFp8 = WeightFormat::kFp8Block;
   Weights<kFp8> raw;
   uint32_t a[16];
-  float sum[kColumns / 2];
+  float sum[kTokens];
   const auto step = [&]<int kOdd>(int slab) {
     const bool more = slab + 1 < slabs;
     const float scale = __ldg(scales + (first + slab) / 2);
@@ -234,7 +247,7 @@ __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Posit
     sm90::HoldSums(sum);
     GiveInputsBack(s, at, 1);
 #pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) acc[kOdd][i] = fmaf(scale, sum[i], acc[kOdd][i]);
+    for (int i = 0; i < kTokens; ++i) acc[kOdd][i] = fmaf(scale, sum[i], acc[kOdd][i]);
     return more;
   };
   Clear(acc);
@@ -245,8 +258,9 @@ __device__ __forceinline__ void MultiplyScaledSegment(const GemmShared& s, Posit
 }
 
 // Even and odd tiles' sums together, then both numbers'. v[4 j + 2 r + i]: row g + 8 r, token 8 j + 2 t + i.
-template <int kCount>
-__device__ __forceinline__ void Join(const float (&acc)[kCount][kColumns / 2], float (&v)[kSums]) {
+template <int kCount, int kTokens>
+__device__ __forceinline__ void Join(const float (&acc)[kCount][kTokens], float (&v)[kTokens / 2]) {
+  constexpr int kSums = Sums(kTokens);
   const auto both = [&](int i) { return acc[0][i] + (kCount > 1 ? acc[kCount - 1][i] : 0.0f); };
 #pragma unroll
   for (int i = 0; i < kSums; ++i) v[i] = both(i) + both(i + kSums);
@@ -258,12 +272,13 @@ __device__ __forceinline__ void AddTo(float4 other, float* v) {
 
 // Segment `index` of `count`, a power of two: v becomes the sum of the whole unit with the last one. A balanced tree:
 // what is complete on a level waits there for its neighbour.
+template <int kSums>
 __device__ __forceinline__ void AddSegment(float4* shared, float4* memory, int index, int count, float (&v)[kSums]) {
   const int thread = static_cast<int>(threadIdx.x) - (kGemmThreads - kMultipliers);
 #pragma unroll
   for (int level = 0; level < kLevels; ++level) {
     if (count >> level == 1) return;
-    float4* const kept = (level < kSharedLevels ? shared + level * kUnitSums : memory) + thread;
+    float4* const kept = (level < kSharedLevels ? shared + level * (kSums / 4 * kMultipliers) : memory) + thread;
     const bool first = (index >> level & 1) == 0;
 #pragma unroll
     for (int i = 0; i < kSums / 4; ++i) {
@@ -286,6 +301,7 @@ __device__ __forceinline__ float4 Sum(float4 a, float4 b) {
 
 // A warp's sums of a unit go to scratch memory; the last one to come has the sums of all, as a balanced tree, and
 // true.
+template <int kSums>
 __device__ __forceinline__ bool AddSplits(const Params& p, const Unit& unit, int warp, float (&v)[kSums]) {
   constexpr int kWarpPart = kSums / 4 * 32, kUnitPart = 8 * kWarpPart;
   const int lane = static_cast<int>(threadIdx.x) % 32, splits = 1 << p.log_splits;
@@ -315,7 +331,8 @@ __device__ __forceinline__ bool AddSplits(const Params& p, const Unit& unit, int
   return true;
 }
 
-__device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int row_tile, float (&v)[kSums]) {
+template <int kTokens>
+__device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int row_tile, float (&v)[kTokens / 2]) {
   const GemmMatrix& m = p.matrices[unit.matrix];
   const int token0 = unit.token_tile * kTokens, t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -335,56 +352,56 @@ __device__ __forceinline__ void StoreRows(const Params& p, const Unit& unit, int
                            [&](int, int token) { return y + token * stride; });
 }
 
-template <WeightFormat F>
-__global__ void __launch_bounds__(kGemmThreads, 1) WideLinearKernel(const __grid_constant__ Params p) {
+template <WeightFormat F, int kTokens>
+__global__ void __maxnreg__(RegistersOf(kTokens).start) WideLinearKernel(const __grid_constant__ Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t memory[];
-  const Shared shared = Carve<F>(memory);
+  const Shared shared = Carve<F, kTokens>(memory);
   const GemmShared& s = shared.gemm;
   AllowNext();
   sm90::InitBarriers(s);
   const int warpgroup = static_cast<int>(threadIdx.x / 128), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (warpgroup == 0) {
-    sm90::FewerRegisters<40>();
+    sm90::FewerRegisters<RegistersOf(kTokens).copying>();
     if (warp == 0) return CopyAllWeights<F>(s, p);  // no kernel writes them, so they need not wait
     if (warp != 1) return;
     WaitForPrevious();
-    if (lane == 0) CopyAllInputs(s, p);
+    if (lane == 0) CopyAllInputs<kTokens>(s, p);
   } else {
-    sm90::MoreRegisters<232>();
+    sm90::MoreRegisters<RegistersOf(kTokens).multiplying>();
     WaitForPrevious();
     const int tile_of_block = 4 * (warpgroup - 1) + warp;
     const uint32_t offset = static_cast<uint32_t>(tile_of_block * sm90::ChunkTileBytes(F) + 16 * lane);
     const WarpRows rows = {offset, offset, 0};
     const int segments = SegmentsOfUnit(p);
-    float4* const kept = p.kept + static_cast<int64_t>(blockIdx.x) * kUnitSums;
+    float4* const kept = p.kept + static_cast<int64_t>(blockIdx.x) * (UnitSumsBytes(kTokens) / 16);
     Position position;
     [[maybe_unused]] Decoded decoded;
     for (int i = static_cast<int>(blockIdx.x); i < p.units(); i += static_cast<int>(gridDim.x)) {
       const Unit unit(p, i);
       const int row_tile = unit.row_tile0 + tile_of_block;
-      float v[kSums];
+      float v[Sums(kTokens)];
       for (int j = 0; j < segments; ++j) {
         const int segment = unit.split * segments + j, slabs = SlabsOf(p, segment);
-        float acc[kParities<F>][kColumns / 2];
+        float acc[kParities<F>][kTokens];
         if constexpr (HasScalesBeside(F)) {
           const int scale_row = min(row_tile, unit.row_tile_end - 1);
           const float* scales = p.matrices[unit.matrix].scales + static_cast<int64_t>(scale_row) * p.scale_stride;
-          MultiplyScaledSegment(s, position, rows, scales, FirstSlab(p, segment), slabs, acc);
+          MultiplyScaledSegment<kTokens>(s, position, rows, scales, FirstSlab(p, segment), slabs, acc);
         } else {
           const int next = i + static_cast<int>(gridDim.x), next_split = Unit::SplitOf(p, next);
           const int next_slabs = j + 1 < segments   ? SlabsOf(p, segment + 1)
                                  : next < p.units() ? SlabsOf(p, next_split * segments)
                                                     : 0;
-          MultiplySegment<F>(s, position, rows, slabs, next_slabs, decoded, acc);
+          MultiplySegment<F, kTokens>(s, position, rows, slabs, next_slabs, decoded, acc);
         }
         Join(acc, v);
         AddSegment(shared.kept, kept, j, segments, v);
       }
       if (row_tile >= unit.row_tile_end) continue;
       if (p.log_splits > 0 && !AddSplits(p, unit, tile_of_block, v)) continue;
-      StoreRows(p, unit, row_tile, v);
+      StoreRows<kTokens>(p, unit, row_tile, v);
     }
   }
 #endif

@@ -1,6 +1,6 @@
-// Products of packed weights with 33 decode rows and more on Hopper: LinearKernels::kTiles, where TileLinear would take
-// several launches that each read and decode the weights. Weights are decoded once for 64 rows and multiplied by wgmma;
-// x is converted once, to blocks of BF16 numbers in scratch memory.
+// Products of packed weights with 17 decode rows and more on Hopper: LinearKernels::kTiles, where TileLinear takes
+// several launches that each read and decode the weights. Weights are decoded once for a tile of 32 or 64 rows and
+// multiplied by wgmma; x is converted once, to blocks of BF16 numbers in scratch memory.
 //
 // A row has TileLinear's bits: K is cut into the same segments (tile_linear::LogSegments), in a segment even tiles of
 // 64 columns and odd ones have sums of their own, an input's two numbers are columns of their own, and sums are added

@@ -12,7 +12,7 @@ namespace wide_linear {
 
 namespace {
 
-constexpr int64_t kFewest = 33;      // rows: TileLinear takes 32 at once
+constexpr int64_t kFewest = 17;      // rows
 constexpr int kMostTokenTiles = 16;  // of a launch
 
 // Matrices of one format are a launch.
@@ -22,10 +22,13 @@ struct Launches {
   int count = 0;
 };
 
+int64_t TileTokens(int64_t num_tokens) { return num_tokens <= kFewTokens ? kFewTokens : kManyTokens; }
+
 Params ParamsOf(const ExecContext& ctx, int64_t items, const TileLinearMatrix& first, int64_t num_tokens) {
   Params p = {};
   p.num_tokens = static_cast<int>(num_tokens);
-  p.token_tiles = static_cast<int>(CeilDiv(num_tokens, kTokens));
+  p.tile_tokens = static_cast<int>(TileTokens(num_tokens));
+  p.token_tiles = static_cast<int>(CeilDiv(num_tokens, p.tile_tokens));
   p.groups = static_cast<int>(first.groups);
   p.slabs = static_cast<int>(CeilDiv(first.w.cols, kTileCols64));
   p.scale_stride = static_cast<int>(CeilDiv(first.w.cols, kFp8BlockSize));
@@ -73,15 +76,16 @@ int64_t Place(const ExecContext& ctx, uint8_t* data, Inputs& inputs, Launches& l
     bytes += CeilDiv(size, 1024) * 1024;
     return at;
   };
-  inputs.out = take(int64_t{inputs.input_blocks()} * kInputBytes);
+  inputs.out = take(int64_t{inputs.tiles()} * InputBytes(inputs.tile_tokens));
   inputs.row_scales = reinterpret_cast<float*>(take(inputs.num_tokens * 4));
   int64_t kept = 0, parts = 0;  // launches follow one another
   inputs.num_counters = 0;
   for (int i = 0; i < launches.count; ++i) {
     const Params& p = launches.params[i];
-    if (p.log_segments - p.log_splits > kSharedLevels) kept = std::max(kept, int64_t{GridOf(ctx, p)} * kUnitSumsBytes);
+    const int64_t sums = UnitSumsBytes(p.tile_tokens);
+    if (p.log_segments - p.log_splits > kSharedLevels) kept = std::max(kept, GridOf(ctx, p) * sums);
     if (p.log_splits == 0) continue;
-    parts = std::max(parts, int64_t{p.units()} * kUnitSumsBytes);
+    parts = std::max(parts, p.units() * sums);
     inputs.num_counters = std::max(inputs.num_counters, 8 * p.outputs());
   }
   inputs.counters = reinterpret_cast<int*>(take(int64_t{inputs.num_counters} * 4));
@@ -98,10 +102,15 @@ int64_t Place(const ExecContext& ctx, uint8_t* data, Inputs& inputs, Launches& l
   return bytes;
 }
 
+template <WeightFormat F, int kTokens>
+void LaunchTiles(const ExecContext& ctx, const Params& p) {
+  Launch(ctx, WideLinearKernel<F, kTokens>, dim3(static_cast<unsigned>(GridOf(ctx, p))), dim3(kGemmThreads),
+         static_cast<size_t>(SharedBytes(F, kTokens)), p);
+}
+
 template <WeightFormat F>
 void LaunchWide(const ExecContext& ctx, const Params& p) {
-  Launch(ctx, WideLinearKernel<F>, dim3(static_cast<unsigned>(GridOf(ctx, p))), dim3(kGemmThreads),
-         static_cast<size_t>(SharedBytes(F)), p);
+  p.tile_tokens == kFewTokens ? LaunchTiles<F, kFewTokens>(ctx, p) : LaunchTiles<F, kManyTokens>(ctx, p);
 }
 
 // One call: all matrices and what is the same for all of its tokens.
@@ -139,7 +148,8 @@ Inputs InputsOf(const Call& c, int64_t first_token, int64_t num_tokens) {
   Inputs in = {};
   in.x = x, in.norm = c.norm, in.norm_eps = c.norm_eps;
   in.num_tokens = static_cast<int>(num_tokens);
-  in.token_tiles = static_cast<int>(CeilDiv(num_tokens, kTokens));
+  in.tile_tokens = static_cast<int>(TileTokens(num_tokens));
+  in.token_tiles = static_cast<int>(CeilDiv(num_tokens, in.tile_tokens));
   in.groups = static_cast<int>(m.groups);
   in.k = static_cast<int>(k);
   in.slabs = static_cast<int>(CeilDiv(k, kTileCols64));
@@ -181,13 +191,13 @@ void WideLinear(const ExecContext& ctx, const float* x, int64_t num_tokens, cons
     call.items += tile_linear::ItemsOf(m.w, m.groups);
   }
   if (call.items == 0) return;
-  int64_t most = int64_t{kMostTokenTiles} * kTokens;
+  int64_t most = int64_t{kMostTokenTiles} * kManyTokens;
   for (int64_t first = 0; first < num_tokens;) {
     const int64_t tokens = std::min(most, num_tokens - first);
     if (RunTokens(call, first, tokens)) {
       first += tokens;
     } else {
-      DSV4_CHECK(most > kTokens, "scratch of ", ctx.scratch.bytes, " bytes");
+      DSV4_CHECK(most > kManyTokens, "scratch of ", ctx.scratch.bytes, " bytes");
       most /= 2;
     }
   }
