@@ -41,6 +41,20 @@ __device__ __forceinline__ float2 AngleOfRow(const Params& a, int64_t position) 
   return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
 }
 
+// Norms the row's d channels by `scale` and turns the last ones by `angle`, a pair a thread.
+template <int kThreads>
+__device__ __forceinline__ void NormAndTurn(const Params& a, float* row, int d, float scale, float2 angle) {
+  const int plain = d - 2 * a.pairs;
+  for (int i = threadIdx.x; i < plain; i += kThreads) row[i] = __fmul_rn(__fmul_rn(row[i], scale), a.norm[i]);
+  if (static_cast<int>(threadIdx.x) < a.pairs) {
+    const int at = plain + 2 * threadIdx.x;
+    const float even = __fmul_rn(__fmul_rn(row[at], scale), a.norm[at]),
+                odd = __fmul_rn(__fmul_rn(row[at + 1], scale), a.norm[at + 1]);
+    row[at] = __fsub_rn(__fmul_rn(even, angle.x), __fmul_rn(odd, angle.y));
+    row[at + 1] = __fadd_rn(__fmul_rn(even, angle.y), __fmul_rn(odd, angle.x));
+  }
+}
+
 // Emits the row that ends at `position`, a boundary, by the whole block: gate_at(slot, channel), value_at(slot,
 // channel) read the window's tokens, slot 0 first. Sums are made per group of 16 slots, in order, then over groups in
 // order: the same for every number of threads.
@@ -99,15 +113,7 @@ __device__ __forceinline__ void EmitRow(const Params& a, const SequenceView& seq
   square = WarpSum(square);
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(square, static_cast<float>(d)), a.norm_eps)));
   __syncthreads();
-  const int plain = d - 2 * a.pairs;
-  for (int i = threadIdx.x; i < plain; i += kThreads) pooled[i] = __fmul_rn(__fmul_rn(pooled[i], scale), a.norm[i]);
-  if (static_cast<int>(threadIdx.x) < a.pairs) {
-    const int at = plain + 2 * threadIdx.x;
-    const float even = __fmul_rn(__fmul_rn(pooled[at], scale), a.norm[at]),
-                odd = __fmul_rn(__fmul_rn(pooled[at + 1], scale), a.norm[at + 1]);
-    pooled[at] = __fsub_rn(__fmul_rn(even, angle.x), __fmul_rn(odd, angle.y));
-    pooled[at + 1] = __fadd_rn(__fmul_rn(even, angle.y), __fmul_rn(odd, angle.x));
-  }
+  NormAndTurn<kThreads>(a, pooled, d, scale, angle);
   __syncthreads();
   if (a.hadamard) {
     if (warp == 0) gpu::HadamardWarp(pooled, d, lane);

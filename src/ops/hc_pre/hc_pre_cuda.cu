@@ -1,7 +1,10 @@
+#include <algorithm>
+
 #include "device/active_clusters.h"
 #include "ops/hc_pre/hc_pre.h"
 #include "ops/hc_pre/site.cuh"
 #include "ops/hc_pre/site_cluster.cuh"
+#include "ops/hc_pre/site_mix.cuh"
 #include "ops/hc_pre/site_of.cuh"
 #include "ops/hc_pre/site_prefill.cuh"
 

@@ -1,12 +1,12 @@
 // One mHC site for few tokens as one kernel: a cluster of 16 blocks takes a token, a warp a block of 32 columns of its
 // four streams. The weights of fn are in registers before the kernel waits for the one in front of it. Blocks send each
 // other their sums as messages (device/cluster.cuh): a barrier of the cluster would wait for all stores in front of it.
-// The arithmetic and its order are those of DotsKernel and MixKernel (site.cuh): the bits are the same.
+// The arithmetic and its order are those of DotsKernel and MixKernel (site.cuh, site_mix.cuh): the bits are the same.
 #pragma once
 
 #include "device/cluster.cuh"
 #include "device/exchange.cuh"
-#include "ops/hc_pre/site.cuh"
+#include "ops/hc_pre/site_mix.cuh"
 
 namespace dsv4::hc {
 
@@ -42,6 +42,36 @@ __device__ __forceinline__ void AddOthers(const RankSum<kRanks>& ranks, uint32_t
     for (int p = 0; p < kRanks; ++p) part[p] = p == ranks.rank ? y.v[e] : all[p][e];
     y.v[e] = RankTree<kRanks>(part);
   }
+}
+
+// The warps' sums of a block, four by four, to every block of the cluster; by 8 kClusterBlocks threads.
+template <int kRun>
+__device__ __forceinline__ void SendSums(const float (&part)[kRun][32], float (&to)[32], gpu::ClusterBarrier& at) {
+  const int quad = static_cast<int>(threadIdx.x) % 8;
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const float4 v = reinterpret_cast<const float4*>(part[i])[quad];
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  gpu::Send(&to[4 * quad],
+            make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z), __float_as_uint(sum.w)),
+            at, static_cast<int>(threadIdx.x) / 8);
+}
+
+// The lane's columns of the streams, which are in the lanes 8 apart, times pre, which is in lanes 0 to 3 of `mix`.
+__device__ __forceinline__ float4 SumOfStreams(const Four& x, float mix, int lane) {
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    float4 of_stream;
+    of_stream.x = __shfl_sync(0xFFFFFFFFu, x.v[0], 8 * j + lane % 8);
+    of_stream.y = __shfl_sync(0xFFFFFFFFu, x.v[1], 8 * j + lane % 8);
+    of_stream.z = __shfl_sync(0xFFFFFFFFu, x.v[2], 8 * j + lane % 8);
+    of_stream.w = __shfl_sync(0xFFFFFFFFu, x.v[3], 8 * j + lane % 8);
+    AddScaled(__shfl_sync(0xFFFFFFFFu, mix, j), of_stream, sum);
+  }
+  return sum;
 }
 
 // kRun warps with columns, D = 512 kRun, and one warp for Sinkhorn. grid (16 T). kRanks > 1: y is one rank's part.
@@ -138,19 +168,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   }
   __syncthreads();
   static_assert(kRun >= 4);
-  if (threadIdx.x < 8 * kClusterBlocks) {  // the block's sums, four by four, to every block
-    const int quad = static_cast<int>(threadIdx.x) % 8;
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      const float4 v = reinterpret_cast<const float4*>(part[i])[quad];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-    gpu::Send(
-        &cluster_part[rank][4 * quad],
-        make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z), __float_as_uint(sum.w)),
-        at_parts, static_cast<int>(threadIdx.x) / 8);
-  }
+  if (threadIdx.x < 8 * kClusterBlocks) SendSums(part, cluster_part[rank], at_parts);
   at_parts.Wait(0);  // every block has read `post` and `comb` of the site before
   // Every warp makes the mixes it needs: lane n mix n.
   const float product = lane <= kMixes ? SixteenSum(&cluster_part[0][lane], 32) : 0.0f;
@@ -177,16 +195,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(32 * (k
   }
 
   if constexpr (kPost) StoreFour(s.streams + (t * kStreams + own_stream) * s.d + column, x, 4, true);
-  float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-    float4 of_stream;
-    of_stream.x = __shfl_sync(0xFFFFFFFFu, x.v[0], 8 * j + lane % 8);
-    of_stream.y = __shfl_sync(0xFFFFFFFFu, x.v[1], 8 * j + lane % 8);
-    of_stream.z = __shfl_sync(0xFFFFFFFFu, x.v[2], 8 * j + lane % 8);
-    of_stream.w = __shfl_sync(0xFFFFFFFFu, x.v[3], 8 * j + lane % 8);
-    AddScaled(__shfl_sync(0xFFFFFFFFu, mix, j), of_stream, sum);
-  }
+  float4 sum = SumOfStreams(x, mix, lane);
   if (s.norm_weight != nullptr) {
     const float x_square = EightLaneSum(SquareOf(sum));
     if (lane == 0) square_part[warp] = x_square;

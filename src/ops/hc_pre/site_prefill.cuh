@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ops/activation_blocks.cuh"
-#include "ops/hc_pre/site.cuh"
+#include "ops/hc_pre/site_mix.cuh"
 
 namespace dsv4::hc {
 
@@ -132,6 +132,37 @@ __device__ __forceinline__ void MultiplyTile(const Four (&now)[4][4], const floa
   }
 }
 
+// A warp's products of a tile, and the squares: of token `token_low` (the lane's row g) and 4 behind it (row g + 8).
+__device__ __forceinline__ void StoreTileSums(const float (&acc)[3][4], const float (&of_lane)[2], int token_low, int c,
+                                              float (&sums)[kTokenTile][kSums]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float square = of_lane[r];
+    square += __shfl_xor_sync(0xFFFFFFFFu, square, 1);
+    square += __shfl_xor_sync(0xFFFFFFFFu, square, 2);
+    float* row = sums[token_low + 4 * r];
+#pragma unroll
+    for (int n = 0; n < 3; ++n) {
+      row[8 * n + 2 * c] = acc[n][2 * r];
+      row[8 * n + 2 * c + 1] = acc[n][2 * r + 1];
+    }
+    if (c == 0) row[kPrefillMixes] = square;
+  }
+}
+
+// The warps' sums of a tile, of the tokens before `end`, to the block's place.
+__device__ __forceinline__ void AddWarps(const Site& s, const float (&sums)[kPrefillWarps][kTokenTile][kSums],
+                                         int64_t t0, int64_t end) {
+  for (int i = threadIdx.x; i < kTokenTile * 32; i += kPrefillThreads) {
+    const int token = i / 32, n = i % 32;
+    if (n >= kSums || t0 + token >= end) continue;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kPrefillWarps; ++w) sum += sums[w][token][n];
+    s.partial[((t0 + token) * s.blocks() + blockIdx.x) * s.padded_mixes() + n] = sum;
+  }
+}
+
 // grid (D / 256, token groups). A warp has 32 columns of every stream and tiles of 16 tokens. Memory is read and
 // written by lanes 8 a + q, tokens 4 r + a, columns 4 q .. 4 q + 3: whole lines. For the products lane 4 g + c has rows
 // g and g + 8 of the tile and columns 4 c and 16 + 4 c: lanes 4 apart exchange half of what they have. An m16n8k8 takes
@@ -178,7 +209,6 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
 
   const bool odd = g % 2;
   const int token_low = odd ? 8 + a : a;  // of row g; row g + 8: 4 more
-  const int np = s.padded_mixes();
   int buffer = 0;
   for (int64_t t0 = begin; t0 < end; t0 += kTokenTile, buffer ^= 1) {
     Four now[4][4];
@@ -208,28 +238,10 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) PrefillDotsKernel(const Si
 
     float acc[3][4] = {}, square[2] = {};
     MultiplyTile(now, shared.fn[warp], lane, acc, square);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      square[r] += __shfl_xor_sync(0xFFFFFFFFu, square[r], 1);
-      square[r] += __shfl_xor_sync(0xFFFFFFFFu, square[r], 2);
-      float* sums = shared.sums[buffer][warp][token_low + 4 * r];
-#pragma unroll
-      for (int n = 0; n < 3; ++n) {
-        sums[8 * n + 2 * c] = acc[n][2 * r];
-        sums[8 * n + 2 * c + 1] = acc[n][2 * r + 1];
-      }
-      if (c == 0) sums[kPrefillMixes] = square[r];
-    }
+    StoreTileSums(acc, square, token_low, c, shared.sums[buffer][warp]);
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
-    for (int i = threadIdx.x; i < kTokenTile * 32; i += kPrefillThreads) {
-      const int token = i / 32, n = i % 32;
-      if (n >= kSums || t0 + token >= end) continue;
-      float sum = 0;
-#pragma unroll
-      for (int w = 0; w < kPrefillWarps; ++w) sum += shared.sums[buffer][w][token][n];
-      s.partial[((t0 + token) * s.blocks() + blockIdx.x) * np + n] = sum;
-    }
+    AddWarps(s, shared.sums[buffer], t0, end);
   }
 }
 
@@ -272,6 +284,18 @@ __global__ void __launch_bounds__(256) PrefillMixesKernel(const Site s) {
   float4* comb = reinterpret_cast<float4*>(s.comb + (first + lane) * 16);
 #pragma unroll
   for (int j = 0; j < 4; ++j) comb[j] = make_float4(a[j][0], a[j][1], a[j][2], a[j][3]);
+}
+
+// Four columns from i on of token t as activations in blocks. A thread's columns are 4 bytes of each of two chunks;
+// neighbours swap, so that one store fills 32 bytes with eight lanes.
+__device__ __forceinline__ void StoreInBlocks(const Site& s, int64_t t, int i, int lane, const float4& x) {
+  const int64_t token = s.first_token + t;
+  const int r = static_cast<int>(token % 8), chunk = 2 * (lane % 4), odd = lane & 1;
+  const uint32_t low = sm90::PackInputs<true>(x.x, x.y), high = sm90::PackInputs<true>(x.z, x.w);
+  const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? low : high, 1);
+  uint8_t* row = s.x_blocks + sm90::BlockBegin(i / 64, s.row_blocks8, token / 8) + r * 128 + lane / 4 % 4 * 4;
+  *reinterpret_cast<uint32_t*>(row + ((odd ? chunk - 1 : chunk) ^ r) * 16) = odd ? got : low;
+  *reinterpret_cast<uint32_t*>(row + ((odd ? chunk + 1 : chunk + 2) ^ r) * 16) = odd ? high : got;
 }
 
 // x = the streams times pre, normed: a block a token, four columns of every stream in a thread, or 4 kGroups.
@@ -325,16 +349,7 @@ __global__ void __launch_bounds__(kSumThreads, kGroups == 1 ? kMostThreads / kSu
                         out.w * scale * weight.w);
     }
     *reinterpret_cast<float4*>(s.x + t * s.d + i) = out;
-    if (s.x_blocks == nullptr) continue;
-    // A thread's columns are 4 bytes of each of two chunks; neighbours swap, so that one store fills 32 bytes with
-    // eight lanes.
-    const int64_t token = s.first_token + t;
-    const int r = static_cast<int>(token % 8), chunk = 2 * (lane % 4), odd = lane & 1;
-    const uint32_t low = sm90::PackInputs<true>(out.x, out.y), high = sm90::PackInputs<true>(out.z, out.w);
-    const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? low : high, 1);
-    uint8_t* row = s.x_blocks + sm90::BlockBegin(i / 64, s.row_blocks8, token / 8) + r * 128 + lane / 4 % 4 * 4;
-    *reinterpret_cast<uint32_t*>(row + ((odd ? chunk - 1 : chunk) ^ r) * 16) = odd ? got : low;
-    *reinterpret_cast<uint32_t*>(row + ((odd ? chunk + 1 : chunk + 2) ^ r) * 16) = odd ? high : got;
+    if (s.x_blocks != nullptr) StoreInBlocks(s, t, i, lane, out);
   }
 }
 

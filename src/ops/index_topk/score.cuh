@@ -167,6 +167,81 @@ __device__ __forceinline__ void Decode(const RawKey<kFp4>& low, const RawKey<kFp
   }
 }
 
+// A token's queries [num_heads, kDim] and head weights into shared memory, by the block.
+template <bool kFp4>
+__device__ __forceinline__ void StageQueries(const float* q, const float* weights, int num_heads, uint4* queries,
+                                             float* head_weights) {
+#pragma unroll
+  for (int j = 0; j < kMaxHeads * 16 / kScoreThreads; ++j) {  // eight channels of a head
+    const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
+              quarter = chunk / 4 % 4;
+    uint4 word = make_uint4(0, 0, 0, 0);
+    if (head < num_heads) {
+      const float4 x = *reinterpret_cast<const float4*>(q + chunk * 8),
+                   y = *reinterpret_cast<const float4*>(q + chunk * 8 + 4);
+      word = kFp4 ? make_uint4(Pack(x.x, y.x), Pack(x.y, y.y), Pack(x.z, y.z), Pack(x.w, y.w))
+                  : make_uint4(Pack(x.x, x.y), Pack(x.z, x.w), Pack(y.x, y.y), Pack(y.z, y.w));
+    }
+    queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = word;
+  }
+  for (int h = threadIdx.x; h < kMaxHeads; h += kScoreThreads) head_weights[h] = h < num_heads ? weights[h] : 0.0f;
+}
+
+// Products of a warp's keys with all heads of a token; `b`: its queries, the lane's.
+__device__ __forceinline__ void MultiplyKeys(const uint32_t (&a)[kRowTiles][8][4], const uint4* b,
+                                             float (&acc)[kRowTiles][kColumnTiles][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
+      const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i], word[p].x, word[p].y);
+      }
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i + 1], word[p].z, word[p].w);
+      }
+    }
+  }
+}
+
+// The heads' products, weighted: sum[m][r] of key g + 8 r of row tile m, in all lanes of a group.
+__device__ __forceinline__ void SumHeads(const float (&acc)[kRowTiles][kColumnTiles][4], const float* weights, int c,
+                                         float (&sum)[kRowTiles][2]) {
+#pragma unroll
+  for (int n = 0; n < kColumnTiles; ++n) {
+    const float2 w = *reinterpret_cast<const float2*>(weights + 8 * n + 2 * c);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sum[m][r] = fmaf(w.x, Relu(acc[m][n][2 * r]), sum[m][r]);
+        sum[m][r] = fmaf(w.y, Relu(acc[m][n][2 * r + 1]), sum[m][r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 1);
+      sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 2);
+    }
+  }
+}
+
 // grid (key splits, token tiles of kTokens), the last tokens, which see most, first.
 template <bool kFp4, int kTokens>
 __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
@@ -233,23 +308,8 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
   if (any && !early) load(first_tile);
   for (int token = 0; token < count; ++token) {
     if (visible[token] <= first_tile) continue;
-    const float* from = q + (t0 + token) * num_heads * kDim;
-#pragma unroll
-    for (int j = 0; j < kMaxHeads * 16 / kScoreThreads; ++j) {  // eight channels of a head
-      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
-                quarter = chunk / 4 % 4;
-      uint4 word = make_uint4(0, 0, 0, 0);
-      if (head < num_heads) {
-        const float4 x = *reinterpret_cast<const float4*>(from + chunk * 8),
-                     y = *reinterpret_cast<const float4*>(from + chunk * 8 + 4);
-        word = kFp4 ? make_uint4(Pack(x.x, y.x), Pack(x.y, y.y), Pack(x.z, y.z), Pack(x.w, y.w))
-                    : make_uint4(Pack(x.x, x.y), Pack(x.z, x.w), Pack(y.x, y.y), Pack(y.z, y.w));
-      }
-      queries[token * kQueryWords + (i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = word;
-    }
-    for (int h = threadIdx.x; h < kMaxHeads; h += kScoreThreads) {
-      head_weights[token * kMaxHeads + h] = h < num_heads ? weights[(t0 + token) * num_heads + h] : 0.0f;
-    }
+    StageQueries<kFp4>(q + (t0 + token) * num_heads * kDim, weights + (t0 + token) * num_heads, num_heads,
+                       queries + token * kQueryWords, head_weights + token * kMaxHeads);
   }
   __syncthreads();
 
@@ -266,53 +326,9 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
         for (int token = begin; token < end; ++token) {
           if (visible[token] <= own) continue;
           float acc[kRowTiles][kColumnTiles][4];
-#pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-            for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
-            }
-          }
-          const uint4* b = queries + token * kQueryWords + lane;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-#pragma unroll
-            for (int n = 0; n < kColumnTiles; n += 2) {  // no product waits for the one in front of it
-              const uint4 word[2] = {b[(i * kColumnTiles + n) * 32], b[(i * kColumnTiles + n + 1) * 32]};
-#pragma unroll
-              for (int p = 0; p < 2; ++p) {
-#pragma unroll
-                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i], word[p].x, word[p].y);
-              }
-#pragma unroll
-              for (int p = 0; p < 2; ++p) {
-#pragma unroll
-                for (int m = 0; m < kRowTiles; ++m) Mma(acc[m][n + p], a[m][2 * i + 1], word[p].z, word[p].w);
-              }
-            }
-          }
+          MultiplyKeys(a, queries + token * kQueryWords + lane, acc);
           float sum[kRowTiles][2] = {};
-#pragma unroll
-          for (int n = 0; n < kColumnTiles; ++n) {
-            const float2 w = *reinterpret_cast<const float2*>(head_weights + token * kMaxHeads + 8 * n + 2 * c);
-#pragma unroll
-            for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-              for (int r = 0; r < 2; ++r) {
-                sum[m][r] = fmaf(w.x, Relu(acc[m][n][2 * r]), sum[m][r]);
-                sum[m][r] = fmaf(w.y, Relu(acc[m][n][2 * r + 1]), sum[m][r]);
-              }
-            }
-          }
-#pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 1);
-              sum[m][r] += __shfl_xor_sync(0xFFFFFFFFu, sum[m][r], 2);
-            }
-          }
+          SumHeads(acc, head_weights + token * kMaxHeads, c, sum);
           // Lane c of a group writes its key g of half c.
           const float score = c == 0 ? sum[0][0] : c == 1 ? sum[0][1] : c == 2 ? sum[1][0] : sum[1][1];
           const int row = own + c * 8 + g;
@@ -322,6 +338,51 @@ __global__ void __launch_bounds__(kScoreThreads, kFp4&& kTokens == 1 ? 2 : 1)
     }
   }
 }
+
+// The heads' products, weighted: sum[r] of key g + 8 r, in all lanes of a group.
+__device__ __forceinline__ void SumHeads(const float (&acc)[kColumnTiles][4], const float* weights, int c,
+                                         float (&sum)[2]) {
+#pragma unroll
+  for (int n = 0; n < kColumnTiles; ++n) {
+    const float2 w = *reinterpret_cast<const float2*>(weights + 8 * n + 2 * c);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = fmaf(w.x, Relu(acc[n][2 * r]), sum[r]);
+      sum[r] = fmaf(w.y, Relu(acc[n][2 * r + 1]), sum[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
+    sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+  }
+}
+
+// A token's queries as a thread brings them to shared memory: asked for first, then stored.
+struct OwnQueries {
+  float4 x[4], y[4];
+
+  __device__ __forceinline__ void Ask(const float* q, int num_heads) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {  // eight channels of a head
+      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16;
+      x[j] = y[j] = make_float4(0, 0, 0, 0);
+      if (head < num_heads) {
+        const float4* from = reinterpret_cast<const float4*>(q + chunk * 8);
+        x[j] = from[0], y[j] = from[1];
+      }
+    }
+  }
+  __device__ __forceinline__ void Store(uint4* queries) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int chunk = j * kScoreThreads + static_cast<int>(threadIdx.x), head = chunk / 16, i = chunk % 4,
+                quarter = chunk / 4 % 4;
+      queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = make_uint4(
+          Pack(x[j].x, y[j].x), Pack(x[j].y, y[j].y), Pack(x[j].z, y[j].z), Pack(x[j].w, y[j].w));
+    }
+  }
+};
 
 // One token and FP4: a warp has 16 keys of a step and all heads. What earlier steps wrote is asked for before the wait
 // and decoded behind it, when the queries are on their way: blocks that begin late have no time to lose. Two blocks fit
@@ -365,25 +426,12 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   const bool early = one_token && own + kKeys < rows;
   if (early) load(own);
   WaitForPrevious();
-  float4 x[4], y[4];
+  OwnQueries own_queries;
   float weight = 0;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {  // eight channels of a head
-    const int chunk = j * kScoreThreads + thread, head = chunk / 16;
-    x[j] = y[j] = make_float4(0, 0, 0, 0);
-    if (head < num_heads) {
-      const float4* from = reinterpret_cast<const float4*>(q + chunk * 8);
-      x[j] = from[0], y[j] = from[1];
-    }
-  }
+  own_queries.Ask(q, num_heads);
   if (thread < num_heads) weight = weights[thread];
   if (!early) load(own);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int chunk = j * kScoreThreads + thread, head = chunk / 16, i = chunk % 4, quarter = chunk / 4 % 4;
-    queries[(i * kColumnTiles + head / 8) * 32 + head % 8 * 4 + quarter] = make_uint4(
-        Pack(x[j].x, y[j].x), Pack(x[j].y, y[j].y), Pack(x[j].z, y[j].z), Pack(x[j].w, y[j].w));
-  }
+  own_queries.Store(queries);
   if (thread < kMaxHeads) head_weights[thread] = weight;
   uint32_t a[8][4];
   Decode<true>(raw[0], raw[1], a);
@@ -409,20 +457,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
       }
     }
     float sum[2] = {};
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-      const float2 w = *reinterpret_cast<const float2*>(head_weights + 8 * n + 2 * c);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        sum[r] = fmaf(w.x, Relu(acc[n][2 * r]), sum[r]);
-        sum[r] = fmaf(w.y, Relu(acc[n][2 * r + 1]), sum[r]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
-    }
+    SumHeads(acc, head_weights, c, sum);
     // Lanes 0 and 1 of a group write its keys g and g + 8.
     const float score = c == 0 ? sum[0] : sum[1];
     const int row = own + c * 8 + g;

@@ -1,6 +1,5 @@
 // Exact top-k of a row of scores, select.h's choice: by a block or a cluster of blocks with one histogram and a few
-// candidates (SelectFast), or where that does not decide by radix selection (three histograms of 11, 11 and 10 bits of
-// an order-preserving integer).
+// candidates (SelectFast), or where that does not decide by radix selection (select_radix.cuh).
 #pragma once
 
 #include <cooperative_groups.h>
@@ -10,71 +9,13 @@
 
 #include "device/barrier.cuh"
 #include "device/launch.cuh"
+#include "ops/index_topk/select_bins.cuh"
+#include "ops/index_topk/select_radix.cuh"
 
 namespace dsv4::topk {
 
-// Larger scores have larger keys; zeros of either sign are equal, NaN is 0 and nothing else is.
-__device__ __forceinline__ uint32_t KeyOf(float score) {
-  if (score != score) return 0;
-  const uint32_t bits = __float_as_uint(score + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Sums over the threads before this one, in order.
-template <int kThreads>
-__device__ __forceinline__ int PrefixSum(int x, int* total) {
-  constexpr int kWarps = kThreads / 32;
-  __shared__ int warp_sum[32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int before = x;
-#pragma unroll
-  for (int o = 1; o < 32; o *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, before, o);
-    if (lane >= o) before += other;
-  }
-  __syncthreads();  // `warp_sum` may be in use
-  if (lane == 31) warp_sum[warp] = before;
-  __syncthreads();
-  const int sum = lane < kWarps ? warp_sum[lane] : 0;
-  int all = sum;
-#pragma unroll
-  for (int o = 1; o < 32; o *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, all, o);
-    if (lane >= o) all += other;
-  }
-  *total = __shfl_sync(0xFFFFFFFFu, all, 31);
-  const int of_warp = __shfl_sync(0xFFFFFFFFu, all - sum, warp);
-  return of_warp + before - x;
-}
-
-constexpr int kBins = 2048;
-
 __device__ __forceinline__ float ScoreOf(uint32_t key) {  // of a key that is not NaN's
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
-
-// The bin and its place that hold the `wanted`-th from the top of a histogram; the whole block calls it, after a
-// barrier.
-template <int kThreads>
-__device__ __forceinline__ void FindBin(const int* histogram, int wanted, int* bin, int* above_bin) {
-  constexpr int kPer = kBins / kThreads;
-  __shared__ int found_bin, found_above;
-  int own[kPer], sum = 0;  // thread i has the highest bins that are not in a lower thread's hands
-#pragma unroll
-  for (int j = 0; j < kPer; ++j) sum += own[j] = histogram[kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j];
-  int unused;
-  int above = PrefixSum<kThreads>(sum, &unused);
-#pragma unroll
-  for (int j = 0; j < kPer; ++j) {
-    if (above < wanted && wanted <= above + own[j]) {
-      found_bin = kBins - 1 - kPer * static_cast<int>(threadIdx.x) - j;
-      found_above = above;
-    }
-    above += own[j];
-  }
-  __syncthreads();
-  *bin = found_bin;
-  *above_bin = found_above;
 }
 
 // The keys of a block's rows into shared memory, and a thread's smallest and largest key of a finite score. The scores
@@ -233,14 +174,7 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   if (!bin_of.ok()) return false;
   for (int i = threadIdx.x; i < count; i += kThreads) atomicAdd(&histogram[bin_of(cached[i])], 1);
   cluster.sync();
-  constexpr int kShare = kBins / kCluster;
-  for (int i = rank * kShare + static_cast<int>(threadIdx.x); i < (rank + 1) * kShare; i += kThreads) {
-    int sum = 0;
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) sum += cluster.map_shared_rank(histogram, r)[i];
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) cluster.map_shared_rank(total, r)[i] = sum;
-  }
+  AddHistograms<kCluster, kThreads>(histogram, total, rank);
   cluster.sync();
   int bin, above;
   FindBin<kThreads>(total, k, &bin, &above);
@@ -262,12 +196,8 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
             own_slot = static_cast<int>(threadIdx.x) % kMaxOfBlock;
   if (own_block < kCluster && own_slot < candidate_counts[own_block]) {
     const uint32_t own = candidates[own_block][own_slot];
-    int greater = 0, not_less = 0;
-    for (int r = 0; r < kCluster; ++r) {
-      for (int i = 0; i < candidate_counts[r]; ++i)
-        greater += candidates[r][i] > own, not_less += candidates[r][i] >= own;
-    }
-    if (greater < k - above && k - above == not_less) threshold = own, threshold_found = 1;
+    const int2 places = RankOf(own, candidates, candidate_counts);
+    if (places.x < k - above && k - above == places.y) threshold = own, threshold_found = 1;
   }
   __syncthreads();
   if (!threshold_found) return false;
@@ -281,108 +211,6 @@ __device__ __forceinline__ bool SelectFastByCluster(const float* scores, uint32_
   for (; own != 0; own &= own - 1)
     out[at++] = begin + 32 * static_cast<int>(threadIdx.x) + __ffs(static_cast<int>(own)) - 1;
   return true;
-}
-
-// Any number of rows by a cluster: block `rank` has rows [rank * run, ...). Keys are kept in shared memory when they
-// fit, else made again from the scores in every pass.
-template <int kCluster, int kThreads>
-__device__ __forceinline__ void SelectByRadix(const float* scores, int n, int k, int rank, int cached_keys,
-                                              uint32_t* cached, int* histogram, int* total, int2* counts,
-                                              int32_t* row_out) {
-  namespace cg = cooperative_groups;
-  const int run = (n + kCluster * 32 - 1) / (kCluster * 32) * 32, begin = min(n, rank * run),
-            count = min(run, n - begin);
-  const float* score = scores + begin;
-  const bool is_cached = run <= cached_keys;
-  const auto key_at = [&](int i) { return is_cached ? cached[i] : KeyOf(score[i]); };
-  const auto sync = [&] {
-    if constexpr (kCluster > 1)
-      cg::this_cluster().sync();
-    else
-      __syncthreads();
-  };
-
-  for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
-  __syncthreads();
-  uint32_t prefix = 0, mask = 0;  // the k-th largest key's bits known so far
-  int wanted = k;                 // its rank among the keys with those bits, from the top
-#pragma unroll
-  for (int pass = 0; pass < 3; ++pass) {
-    const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bins = pass == 2 ? 1024 : 2048;
-    if (pass == 0) {
-      constexpr int kUnroll = 4;
-      for (int first = threadIdx.x; first < count; first += kUnroll * kThreads) {
-        float x[kUnroll];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) x[u] = first + u * kThreads < count ? score[first + u * kThreads] : 0.0f;
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          const int i = first + u * kThreads;
-          if (i >= count) break;
-          const uint32_t key = KeyOf(x[u]);
-          if (is_cached) cached[i] = key;
-          atomicAdd(&histogram[key >> shift], 1);
-        }
-      }
-    } else {
-      for (int i = threadIdx.x; i < count; i += kThreads) {
-        const uint32_t key = key_at(i);
-        if ((key & mask) == prefix) atomicAdd(&histogram[(key >> shift) & (bins - 1)], 1);
-      }
-    }
-    sync();
-    if constexpr (kCluster > 1) {  // block r adds up its share of the bins for all
-      constexpr int kShare = kBins / kCluster;
-      cg::cluster_group cluster = cg::this_cluster();
-      for (int i = rank * kShare + static_cast<int>(threadIdx.x); i < (rank + 1) * kShare; i += kThreads) {
-        int sum = 0;
-#pragma unroll
-        for (int r = 0; r < kCluster; ++r) sum += cluster.map_shared_rank(histogram, r)[i];
-#pragma unroll
-        for (int r = 0; r < kCluster; ++r) cluster.map_shared_rank(total, r)[i] = sum;
-      }
-      sync();
-    }
-    int found_bin, found_above;
-    FindBin<kThreads>(kCluster > 1 ? total : histogram, wanted, &found_bin, &found_above);
-    for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
-    prefix |= static_cast<uint32_t>(found_bin) << shift;
-    mask |= static_cast<uint32_t>(bins - 1) << shift;
-    wanted -= found_above;
-    __syncthreads();
-  }
-
-  // Keys above `prefix` and the first `wanted` equal to it. A warp owns a run of rows.
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int per_warp = (count + kThreads - 1) / kThreads * 32, warp_begin = warp * per_warp,
-            warp_end = min(count, warp_begin + per_warp);
-  int above = 0, equal = 0;
-  for (int i = warp_begin; i < warp_end; i += 32) {
-    const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
-    above += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < warp_end && key > prefix));
-    equal += __popc(__ballot_sync(0xFFFFFFFFu, i + lane < warp_end && key == prefix));
-  }
-  int2 all_counts;
-  int above_before = PrefixSum<kThreads>(lane == 0 ? above : 0, &all_counts.x);
-  int equal_before = PrefixSum<kThreads>(lane == 0 ? equal : 0, &all_counts.y);
-  above_before = __shfl_sync(0xFFFFFFFFu, above_before, 0);
-  equal_before = __shfl_sync(0xFFFFFFFFu, equal_before, 0);
-  if constexpr (kCluster > 1) {
-    if (threadIdx.x < kCluster) cg::this_cluster().map_shared_rank(counts, threadIdx.x)[rank] = all_counts;
-    sync();  // the last look at another block's memory
-    for (int r = 0; r < rank; ++r) above_before += counts[r].x, equal_before += counts[r].y;
-  }
-  for (int i = warp_begin; i < warp_end; i += 32) {
-    const uint32_t key = i + lane < warp_end ? key_at(i + lane) : 0;
-    const bool is_above = i + lane < warp_end && key > prefix, is_equal = i + lane < warp_end && key == prefix;
-    const uint32_t above_mask = __ballot_sync(0xFFFFFFFFu, is_above), equal_mask = __ballot_sync(0xFFFFFFFFu, is_equal);
-    const uint32_t lower = (1u << lane) - 1;
-    const int rank_above = above_before + __popc(above_mask & lower),
-              rank_equal = equal_before + __popc(equal_mask & lower);
-    if (is_above || (is_equal && rank_equal < wanted)) row_out[rank_above + min(rank_equal, wanted)] = begin + i + lane;
-    above_before += __popc(above_mask);
-    equal_before += __popc(equal_mask);
-  }
 }
 
 // A token's cluster. grid (tokens * kCluster), shared memory for `cached_keys` keys.

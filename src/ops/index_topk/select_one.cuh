@@ -103,17 +103,24 @@ __device__ __forceinline__ Run RunOf(const uint32_t* cached, int count) {
   return {cached, min(count, warp * run), min(count, (warp + 1) * run)};
 }
 
-// What holds the `wanted`-th from the top of 2,048 bins. Every warp finds it by itself, from its group of 64 down. One
-// barrier of the block before the call, one inside.
-__device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, int* bin, int* above_bin) {
-  __shared__ int group_sum[32];
+// The sums of a histogram's 32 groups of 64 bins, by the block.
+template <typename Int>
+__device__ __forceinline__ void SumGroups(const int* histogram, Int (&group_sum)[32]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int g = warp; g < 32; g += kOneWarps) {
     const int2 pair = reinterpret_cast<const int2*>(histogram)[g * 32 + lane];
     const int sum = __reduce_add_sync(0xFFFFFFFFu, pair.x + pair.y);
-    if (lane == 0) group_sum[g] = sum;
+    if (lane == 0) group_sum[g] = static_cast<Int>(sum);
   }
+}
+
+// What holds the `wanted`-th from the top of 2,048 bins. Every warp finds it by itself, from its group of 64 down. One
+// barrier of the block before the call, one inside.
+__device__ __forceinline__ void FindBinByWarp(const int* histogram, int wanted, int* bin, int* above_bin) {
+  __shared__ int group_sum[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  SumGroups(histogram, group_sum);
   __syncthreads();
   int above = 0;
   const int group = FromTop(group_sum[31 - lane], wanted, &above);
@@ -187,6 +194,61 @@ __device__ __forceinline__ void OpenCluster(ClusterRoom& room) {  // before anyt
   ClusterWait();
 }
 
+// The bin of all blocks' histograms that holds the k-th from the top, by a block's first warp: room.found_bin and
+// found_above. All blocks' groups are on their way.
+__device__ __forceinline__ void FindBinTogether(const int* histogram, ClusterRoom& room, int k, int rank, int lane,
+                                                uint32_t parity) {
+  constexpr int kCluster = kOneCluster;
+  int above = 0;
+  room.at_groups.Wait(parity);
+  if (lane == 0) room.at_groups.Expect(sizeof room.groups);
+  int sum = 0;
+#pragma unroll
+  for (int r = 0; r < kCluster; ++r) sum += reinterpret_cast<const int*>(room.groups[r])[31 - lane];
+  const int group = 31 - FromTop(sum, k, &above);
+  for (int i = lane; i < 16 * kCluster; i += 32) {
+    Send(&room.bins[rank][i % 16], reinterpret_cast<const uint4*>(histogram)[group * 16 + i % 16], room.at_bins,
+         i / 16);
+  }
+  room.at_bins.Wait(parity);
+  if (lane == 0) room.at_bins.Expect(sizeof room.bins);
+  int2 pair{0, 0};
+#pragma unroll
+  for (int r = 0; r < kCluster; ++r) {
+    const int2 part = reinterpret_cast<const int2*>(room.bins[r])[31 - lane];
+    pair.x += part.x, pair.y += part.y;
+  }
+  const int at = FromTop(pair.x + pair.y, k - above, &above), high = __shfl_sync(0xFFFFFFFFu, pair.y, at);
+  const bool is_low = above + high < k;
+  if (lane == 0) {
+    room.found_bin = group * 64 + 2 * (31 - at) + (is_low ? 0 : 1);
+    room.found_above = above + (is_low ? high : 0);
+  }
+}
+
+// The cluster's extremes from the blocks'.
+__device__ __forceinline__ void ClusterExtremes(ClusterRoom& room, int rank, int lane, uint32_t parity,
+                                                uint32_t* smallest, uint32_t* largest) {
+  constexpr int kCluster = kOneCluster;
+  if (threadIdx.x < kCluster)
+    Send(&room.extremes[rank], make_uint4(*smallest, *largest, 0, 0), room.at_extremes, static_cast<int>(threadIdx.x));
+  room.at_extremes.Wait(parity);
+  if (threadIdx.x == 0) room.at_extremes.Expect(sizeof room.extremes);
+  *smallest = __reduce_min_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].x);
+  *largest = __reduce_max_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].y);
+}
+
+// What a block has found, its candidates and how many rows are in front of them, to every block: a warp each.
+__device__ __forceinline__ void SendCandidates(ClusterRoom& room, const int (&warp_in_front)[32], int rank, int warp,
+                                               int lane) {
+  const int all = __reduce_add_sync(0xFFFFFFFFu, lane < kOneWarps ? warp_in_front[lane] : 0);
+  if (lane == 0) {
+    Send(&room.counts[rank], make_uint4(static_cast<uint32_t>(room.num_own), static_cast<uint32_t>(all), 0, 0),
+         room.at_candidates, warp);
+  }
+  if (lane < 8) Send(&room.candidates[rank][lane], room.own[lane], room.at_candidates, warp);
+}
+
 // `own`: `scores` are the block's only. `parity`: of the barriers, how often it was called before.
 __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, uint32_t* cached, int* histogram,
                                                ClusterRoom& room, int n, int k, int rank, uint32_t parity,
@@ -202,67 +264,24 @@ __device__ __forceinline__ bool SelectTogether(const float* scores, bool own, ui
   for (int i = threadIdx.x; i < kBins; i += kOneThreads) histogram[i] = 0;
   if (threadIdx.x == 0) room.num_own = 0;
   BlockExtremes<kOneThreads>(&smallest, &largest);
-  if (threadIdx.x < kCluster)
-    Send(&room.extremes[rank], make_uint4(smallest, largest, 0, 0), room.at_extremes, static_cast<int>(threadIdx.x));
-  room.at_extremes.Wait(parity);
-  if (threadIdx.x == 0) room.at_extremes.Expect(sizeof room.extremes);
-  smallest = __reduce_min_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].x);
-  largest = __reduce_max_sync(0xFFFFFFFFu, room.extremes[lane % kCluster].y);
+  ClusterExtremes(room, rank, lane, parity, &smallest, &largest);
   if (smallest >= largest) return false;
   const Steps bin_of(smallest, largest);
   if (!bin_of.ok()) return false;
   const Run run = RunOf(cached, count);
   run.Count(bin_of, histogram);
   __syncthreads();
-#pragma unroll
-  for (int group = warp; group < 32; group += kOneWarps) {
-    const int2 pair = reinterpret_cast<const int2*>(histogram)[group * 32 + lane];
-    const int sum = __reduce_add_sync(0xFFFFFFFFu, pair.x + pair.y);
-    if (lane == 0) group_sum[group] = static_cast<uint32_t>(sum);
-  }
+  SumGroups(histogram, group_sum);
   __syncthreads();
   for (int i = threadIdx.x; i < 8 * kCluster; i += kOneThreads)
     Send(&room.groups[rank][i % 8], reinterpret_cast<const uint4*>(group_sum)[i % 8], room.at_groups, i / 8);
-  int above = 0;
-  if (warp == 0) {
-    room.at_groups.Wait(parity);
-    if (lane == 0) room.at_groups.Expect(sizeof room.groups);
-    int sum = 0;
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) sum += reinterpret_cast<const int*>(room.groups[r])[31 - lane];
-    const int group = 31 - FromTop(sum, k, &above);
-    for (int i = lane; i < 16 * kCluster; i += 32) {
-      Send(&room.bins[rank][i % 16], reinterpret_cast<const uint4*>(histogram)[group * 16 + i % 16], room.at_bins,
-           i / 16);
-    }
-    room.at_bins.Wait(parity);
-    if (lane == 0) room.at_bins.Expect(sizeof room.bins);
-    int2 pair{0, 0};
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) {
-      const int2 part = reinterpret_cast<const int2*>(room.bins[r])[31 - lane];
-      pair.x += part.x, pair.y += part.y;
-    }
-    const int at = FromTop(pair.x + pair.y, k - above, &above), high = __shfl_sync(0xFFFFFFFFu, pair.y, at);
-    const bool is_low = above + high < k;
-    if (lane == 0) {
-      room.found_bin = group * 64 + 2 * (31 - at) + (is_low ? 0 : 1);
-      room.found_above = above + (is_low ? high : 0);
-    }
-  }
+  if (warp == 0) FindBinTogether(histogram, room, k, rank, lane, parity);
   __syncthreads();
   const int bin = room.found_bin, wanted = k - room.found_above;
   const int in_front = run.List(bin_of, bin, reinterpret_cast<uint32_t*>(room.own), &room.num_own);
   if (lane == 0) warp_chosen[warp] = in_front;
   __syncthreads();
-  if (warp < kCluster) {  // to block `warp`
-    const int all = __reduce_add_sync(0xFFFFFFFFu, lane < kOneWarps ? warp_chosen[lane] : 0);
-    if (lane == 0) {
-      Send(&room.counts[rank], make_uint4(static_cast<uint32_t>(room.num_own), static_cast<uint32_t>(all), 0, 0),
-           room.at_candidates, warp);
-    }
-    if (lane < 8) Send(&room.candidates[rank][lane], room.own[lane], room.at_candidates, warp);
-  }
+  if (warp < kCluster) SendCandidates(room, warp_chosen, rank, warp, lane);  // to block `warp`
   room.at_candidates.Wait(parity);
   if (threadIdx.x == 0) room.at_candidates.Expect(sizeof room.counts + sizeof room.candidates);
   // A lane takes a candidate: 32 of all blocks together.

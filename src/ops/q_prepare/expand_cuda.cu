@@ -24,6 +24,26 @@ static_assert(kTiles == kWarps && kIndexTiles <= kWarps);
 // What lies in a block's dynamic memory: rings, the token as fragments; the compressors' use the same.
 inline size_t RingBytes() { return static_cast<size_t>(kWarps) * kSlots * kSlotBytes; }
 
+// Row i of four, to the other block of the cluster.
+__device__ __forceinline__ void SendRows(float* rows, int i, gpu::ClusterBarrier& at, int to) {
+  const uint4 v = *reinterpret_cast<const uint4*>(rows + 4 * i);
+  gpu::Send(rows + 4 * i, v, at, to);
+}
+
+// The block's halves of the heads to the other block.
+template <int kTokens>
+__device__ __forceinline__ void SendHalves(float (&heads)[kTokens][kHead], float (&index_heads)[kTokens][kIndexHead],
+                                           int num_tokens, bool indexes, int half, gpu::ClusterBarrier& at) {
+  constexpr int kSends = kHead / 8, kIndexSends = kIndexHead / 8;
+  static_assert(kTokens * (kSends + kIndexSends) <= kThreads);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < num_tokens * kSends) {
+    SendRows(heads[thread / kSends] + kHead / 2 * half, thread % kSends, at, half ^ 1);
+  } else if (const int i = thread - num_tokens * kSends; indexes && i < num_tokens * kIndexSends) {
+    SendRows(index_heads[i / kIndexSends] + kIndexHead / 2 * half, i % kIndexSends, at, half ^ 1);
+  }
+}
+
 // kTokens: room, at least as much as there are tokens.
 template <int kTokens>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
@@ -69,9 +89,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     at_rows.Expect(static_cast<uint32_t>(num_tokens * (kHead + (indexes ? kIndexHead : 0)) * 2));
   }
   // By way of a shuffle, so that loops do not compute it again.
-  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
-  const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
-  Chunks chunks(ring, ready);
+  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0),
+                 ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0);
+  Chunks chunks(base, ready, warp);
   ClusterArriveRelaxed();  // "I run"
 
   // The warp's chunks: its row tile of the head, then, in some warps, one of the index head.
@@ -132,17 +152,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     chunks.Begin(p.tile_cols, x_begin);
   }
   __syncthreads();
-  const auto send = [&](float* rows, int i) {
-    const uint4 v = *reinterpret_cast<const uint4*>(rows + 4 * i);
-    gpu::Send(rows + 4 * i, v, at_rows, half ^ 1);
-  };
-  constexpr int kSends = kHead / 8, kIndexSends = kIndexHead / 8;
-  static_assert(kTokens * (kSends + kIndexSends) <= kThreads);
-  if (thread < num_tokens * kSends) {
-    send(heads[thread / kSends] + kHead / 2 * half, thread % kSends);
-  } else if (const int i = thread - num_tokens * kSends; indexes && i < num_tokens * kIndexSends) {
-    send(index_heads[i / kIndexSends] + kIndexHead / 2 * half, i % kIndexSends);
-  }
+  SendHalves(heads, index_heads, num_tokens, indexes, half, at_rows);
   if (warp >= (indexes ? 2 : 1) * num_tokens) return;
   at_rows.Wait(0);
   if (warp < num_tokens) {

@@ -43,6 +43,33 @@ __device__ __forceinline__ void FinishIndexHead(const Params& a, const float2* a
   q.Store(a.index_q + number * kIndexHead, kIndexHead, lane);
 }
 
+// A block's half of head `number`, by a warp.
+__device__ __forceinline__ void FinishHead(const Params& a, const float2* angles, const float* rows, int number,
+                                           int half, int lane) {
+  Head<kHead / 64> q;
+  q.Load(rows, kHead, lane);
+  q.Norm(kHead, a.eps);
+  q.Rotate(angles, kHead, a.pairs, lane);
+  float* to = a.q + number * kHead + 2 * lane;
+#pragma unroll
+  for (int j = 0; j < kHead / 64; ++j) {
+    if (j / (kHead / 128) == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
+  }
+}
+
+// What a block beside the heads' does: a compressor, or the token's own row.
+__device__ __forceinline__ void OtherTask(const Params& a, int task, int warp, int lane, uint8_t* shared) {
+  if (task < a.num_compress) {
+    CompressorTask<kThreads, true>(a, task, reinterpret_cast<float*>(shared));
+  } else if (task == a.num_compress && warp == 0) {
+    PrefetchWeights(a.kv_norm, a.dh, lane);
+    gpu::RowPointer to = {nullptr, nullptr};
+    if (a.append) to = gpu::WindowRow(a.layer, a.sequences[a.sequence_of[0]], a.positions[0]);
+    WaitForPrevious();
+    Task<kHead / 64>(a, 0, lane, a.dh, a.di, a.pairs, to);
+  }
+}
+
 template <bool kCut>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ExpandPartKernel(const __grid_constant__ ExpandParams a) {
@@ -64,16 +91,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const int block = static_cast<int>(blockIdx.x), head_blocks = 2 * prepare.heads;
   const int behind = block - head_blocks - static_cast<int>(prepare.num_index);
   if (behind >= 0) {
-    if (behind < prepare.num_compress) {
-      CompressorTask<kThreads, true>(prepare, behind, reinterpret_cast<float*>(shared));
-    } else if (behind == prepare.num_compress && warp == 0) {
-      PrefetchWeights(prepare.kv_norm, prepare.dh, lane);
-      gpu::RowPointer to = {nullptr, nullptr};
-      if (prepare.append)
-        to = gpu::WindowRow(prepare.layer, prepare.sequences[prepare.sequence_of[0]], prepare.positions[0]);
-      WaitForPrevious();
-      Task<kHead / 64>(prepare, 0, lane, prepare.dh, prepare.di, prepare.pairs, to);
-    }
+    OtherTask(prepare, behind, warp, lane, shared);
     return;
   }
 
@@ -85,9 +103,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     at_rows.Expect(static_cast<uint32_t>(sizeof head / 2));
   }
   // By way of a shuffle, so that loops do not compute it again.
-  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0), ring = base + warp * (kSlots * kSlotBytes);
-  const uint32_t ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0) + warp * (kSlots * 8);
-  Chunks chunks(ring, ready);
+  const uint32_t base = __shfl_sync(0xFFFFFFFFu, SharedAddress(shared), 0),
+                 ready = __shfl_sync(0xFFFFFFFFu, SharedAddress(full), 0);
+  Chunks chunks(base, ready, warp);
   if (!alone) ClusterArriveRelaxed();  // "I run"
 
   // The warp's tasks: its columns of some row tiles.
@@ -163,15 +181,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   }
   if (warp > 0) return;
   at_rows.Wait(0);
-  Head<kHead / 64> q;
-  q.Load(head, kHead, lane);
-  q.Norm(kHead, prepare.eps);
-  q.Rotate(angles, kHead, prepare.pairs, lane);
-  float* to = prepare.q + number * kHead + 2 * lane;
-#pragma unroll
-  for (int j = 0; j < kHead / 64; ++j) {
-    if (j / (kHead / 128) == half) *reinterpret_cast<float2*>(to + 64 * j) = q.x[j];
-  }
+  FinishHead(prepare, angles, head, number, half, lane);
 }
 
 }  // namespace

@@ -14,6 +14,45 @@ using router::WarpWeight;
 
 constexpr int kWarps = 8, kRouterThreads = kWarps * 32;
 
+// The best of a warp's part of the experts, by their scores z [num_experts], into its place in `keys` and `indices`:
+// best first, the warps one behind another, so of equal keys the smaller index comes first.
+template <int PerThread>
+__device__ __forceinline__ void ChooseInPart(const float* z, const float (&bias)[PerThread], bool real, int num_experts,
+                                             int count, uint32_t* keys, int* indices) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t key[PerThread];
+  int index[PerThread];
+#pragma unroll
+  for (int i = 0; i < PerThread; ++i) {
+    const int e = (warp * PerThread + i) * 32 + lane;
+    index[i] = e;
+    key[i] = OrderedKey(SqrtSoftplus(real && e < num_experts ? z[e] : 0.0f) + bias[i]);
+    if (e >= num_experts) key[i] = 0;
+  }
+  uint32_t my_key;
+  int my_index;
+  WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
+  __syncthreads();  // the run before has read them
+  if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
+  __syncthreads();
+}
+
+// The i-th of the warps' choices in lane i of a warp. PerLane: candidates of a lane.
+template <int PerLane>
+__device__ __forceinline__ int ChooseAmongParts(const uint32_t* keys, const int* indices, int count) {
+  const int lane = threadIdx.x % 32;
+  uint32_t key[PerLane], my_key;
+  int index[PerLane], my_index;
+#pragma unroll
+  for (int i = 0; i < PerLane; ++i) {
+    const int at = lane + 32 * i;
+    key[i] = at < kWarps * count ? keys[at] : 0;
+    index[i] = key[i] != 0 ? indices[at] : 0x7FFFFFFF;
+  }
+  WarpLargest(key, index, count, my_key, my_index);
+  return my_index;
+}
+
 // One block a token. Every warp chooses among its part of the experts, the first warp among the warps' choices; its
 // lane i < A ends up with the i-th expert. PerThread: experts of a thread; PerLane: candidates of a lane at the end.
 template <int PerThread, int PerLane>
@@ -35,32 +74,9 @@ __global__ void __launch_bounds__(kRouterThreads)
     const float* const z = logits + int64_t{t} * num_experts;
     int mine = 0;
     if (hash_table == nullptr) {
-      uint32_t key[PerThread];
-      int index[PerThread];
-#pragma unroll
-      for (int i = 0; i < PerThread; ++i) {
-        const int e = (warp * PerThread + i) * 32 + lane;
-        index[i] = e;
-        key[i] = OrderedKey(SqrtSoftplus(real && e < num_experts ? z[e] : 0.0f) + own_bias[i]);
-        if (e >= num_experts) key[i] = 0;
-      }
-      uint32_t my_key;
-      int my_index;
-      WarpLargest(key, index, min(count, 32 * PerThread), my_key, my_index);
-      // A warp's choices lie best first, the warps one behind another: of equal keys the smaller index comes first.
-      __syncthreads();  // the run before has read them
-      if (lane < count) keys[warp * count + lane] = my_key, indices[warp * count + lane] = my_index;
-      __syncthreads();
+      ChooseInPart(z, own_bias, real, num_experts, count, keys, indices);
       if (warp != 0) return;
-      uint32_t last_key[PerLane];
-      int last_index[PerLane];
-#pragma unroll
-      for (int i = 0; i < PerLane; ++i) {
-        const int at = lane + 32 * i;
-        last_key[i] = at < kWarps * count ? keys[at] : 0;
-        last_index[i] = last_key[i] != 0 ? indices[at] : 0x7FFFFFFF;
-      }
-      WarpLargest(last_key, last_index, count, my_key, mine);
+      mine = ChooseAmongParts<PerLane>(keys, indices, count);
     } else {
       if (warp != 0) return;
       const int64_t token = tokens[t], row = token < 0 || token >= vocabulary ? 0 : token;

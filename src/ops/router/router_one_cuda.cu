@@ -64,6 +64,69 @@ struct WarpColumns {
   }
 };
 
+// All tokens' columns of a warp, which begin at tile `first`.
+template <int kTokens>
+__device__ __forceinline__ void StageColumns(const OneParams& a, bool real, int num_tokens, int first, int tiles,
+                                             int lane, uint8_t* inputs) {
+  WarpColumns of[kTokens];
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    const float4* const x = reinterpret_cast<const float4*>(a.x + int64_t{i} * a.cols) + 16 * first;
+    of[i].Load(x, real && i < num_tokens, first, tiles, a.cols, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i)
+    of[i].template Store<tile_linear::OneTokenTiles<kFormat, kTokens>::kTile>(inputs + i * kXBytes, tiles, lane);
+}
+
+// A warp's segment with the columns at x; its first tiles' weights are in registers already.
+template <typename Products>
+__device__ __forceinline__ float2 MultiplySegment(Products& products, const uint32_t (&early)[kEarly][4][4],
+                                                  uint32_t codes, int tiles, uint32_t x) {
+#pragma unroll
+  for (int i = 0; i < kEarly; ++i) {
+    if (i < tiles) products.Multiply(early[i], x + static_cast<uint32_t>(i * Products::kTile), 0);
+  }
+#pragma unroll 2
+  for (int i = kEarly; i < tiles; ++i) {
+    uint32_t w[4][4];
+    products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), w);
+    products.Multiply(w, x + static_cast<uint32_t>(i * Products::kTile), 0);
+  }
+  return products.Take();
+}
+
+// The score of expert i of the block's, in lane i of a warp, from the segments' sums of a token.
+__device__ __forceinline__ float SumOfSegments(const float (&partial)[kSegments][kRows], int lane) {
+  float part[kSegments];
+#pragma unroll
+  for (int i = 0; i < kSegments; ++i) part[i] = partial[i][lane];
+  // TreeSum
+  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+// A warp sends the block's scores of a token to block `to`, where all blocks' come together.
+__device__ __forceinline__ void SendScores(const float (&block_scores)[kRows], const uint32_t (&block_keys)[kRows],
+                                           int rank, int lane, float* scores, uint32_t* keys,
+                                           gpu::ClusterBarrier& at_scores, int to) {
+  const int quad = lane % (kRows / 4) * 4;
+  const bool key = lane >= kRows / 4;
+  gpu::Send(
+      (key ? reinterpret_cast<float*>(keys) : scores) + kRows * rank + quad,
+      key ? *reinterpret_cast<const uint4*>(block_keys + quad) : *reinterpret_cast<const uint4*>(block_scores + quad),
+      at_scores, to);
+}
+
+// The weights of a warp's first tiles, into registers.
+template <typename Products>
+__device__ __forceinline__ void DecodeEarly(const Products& products, uint32_t codes, int tiles,
+                                            uint32_t (&early)[kEarly][4][4]) {
+#pragma unroll
+  for (int i = 0; i < kEarly; ++i) {
+    if (i < tiles) products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), early[i]);
+  }
+}
+
 // kTokens: room, at least as much as there are tokens.
 template <int kTokens>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThreads)
@@ -111,10 +174,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
   Products products(static_cast<uint32_t>(lane));
   uint32_t early[kEarly][4][4];
   BarrierWait(bar, 0);
-#pragma unroll
-  for (int i = 0; i < kEarly; ++i) {
-    if (i < tiles) products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), early[i]);
-  }
+  DecodeEarly(products, codes, tiles, early);
   // Twice, first without x and before the wait: then the code is there when x is.
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
@@ -123,29 +183,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
       ClusterWait();
       WaitForPrevious();
     }
-    {
-      WarpColumns of[kTokens];
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        const float4* const x = reinterpret_cast<const float4*>(a.x + int64_t{i} * a.cols) + 16 * first;
-        of[i].Load(x, real && i < num_tokens, first, tiles, a.cols, lane);
-      }
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) of[i].template Store<kXTile>(inputs + i * kXBytes, tiles, lane);
-    }
+    StageColumns<kTokens>(a, real, num_tokens, first, tiles, lane, inputs);
     __syncwarp();
-    const uint32_t x = SharedAddress(inputs);
-#pragma unroll
-    for (int i = 0; i < kEarly; ++i) {
-      if (i < tiles) products.Multiply(early[i], x + static_cast<uint32_t>(i * kXTile), 0);
-    }
-#pragma unroll 2
-    for (int i = kEarly; i < tiles; ++i) {
-      uint32_t w[4][4];
-      products.Decode(codes + static_cast<uint32_t>(i * kTileBytes), w);
-      products.Multiply(w, x + static_cast<uint32_t>(i * kXTile), 0);
-    }
-    const float2 sum = products.Take();
+    const float2 sum = MultiplySegment(products, early, codes, tiles, SharedAddress(inputs));
     if (kTokens == 1 ? lane % 4 == 0 : lane % 4 < kTokens) {
       float* const to = partial[pass][kTokens == 1 ? 0 : lane % 4][warp];
       to[lane / 4] = sum.x, to[lane / 4 + 8] = sum.y;
@@ -153,12 +193,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
     __syncthreads();
     if (kTokens == 1 ? warp != 0 : warp >= num_tokens) continue;
     if (lane < kRows) {
-      float part[kSegments];
-#pragma unroll
-      for (int i = 0; i < kSegments; ++i) part[i] = partial[pass][warp][i][lane];
-      // TreeSum
-      const float logit = (((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))) *
-                          a.factor;
+      const float logit = SumOfSegments(partial[pass][warp], lane) * a.factor;
       const float score = SqrtSoftplus(logit);
       block_scores[warp][lane] = score;
       block_keys[warp][lane] = has_expert ? OrderedKey(score + bias) : 0;
@@ -166,12 +201,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kRouterOneThre
     }
     __syncwarp();
     if (real && lane < kRows / 2) {
-      const int quad = lane % (kRows / 4) * 4;
-      const bool key = lane >= kRows / 4;
-      gpu::Send((key ? reinterpret_cast<float*>(keys) : scores) + kRows * rank + quad,
-                key ? *reinterpret_cast<const uint4*>(block_keys[warp] + quad)
-                    : *reinterpret_cast<const uint4*>(block_scores[warp] + quad),
-                at_scores, kTokens == 1 ? 0 : warp);
+      SendScores(block_scores[warp], block_keys[warp], rank, lane, scores, keys, at_scores, kTokens == 1 ? 0 : warp);
     }
     if (kTokens == 1 ? rank != 0 : warp != 0 || rank >= num_tokens) continue;
     const int own = kTokens == 1 ? 0 : rank;  // the block's token to choose for

@@ -364,6 +364,24 @@ __device__ __forceinline__ void CopyRow(const Source& s, uint2 scales, uint32_t 
   }
 }
 
+// A quarter of an FP8 row from registers, which take what the next row has as soon as they are free.
+__device__ __forceinline__ void StoreFp8Row(RawRow& raw, uint2 scales, const Source& next, uint32_t to, uint32_t tail) {
+#pragma unroll
+  for (int b = 0; b < 7; ++b) {
+    uint32_t x[8];
+    DecodeFp8x16(raw.codes[b], __byte_perm(scales.x, scales.y, b) & 0xFF, x);
+    raw.LoadCodes(next, b);
+    StoreShared16(to + b * kBlockBytes, x[0], x[1], x[2], x[3]);
+    StoreShared16((to ^ 16) + b * kBlockBytes, x[4], x[5], x[6], x[7]);
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint4 x = Bf16ToF16(raw.tail[j]);
+    StoreShared16(tail ^ (64 * j), x.x, x.y, x.z, x.w);
+  }
+  raw.LoadTail(next);
+}
+
 // Warp `warp` of eight fills rows 8 warp .. 8 warp + 7 of every tile; lane 4 r + p has a quarter of row r: of every 64
 // channels 16 p .. 16 p + 15. The 16-byte chunk c of row r of a block lies at chunk c ^ r, so eight lanes hit all
 // banks. Registers that a tile leaves take the next tile's bytes at once. It is this that waits for the kernel in
@@ -415,20 +433,7 @@ __device__ __forceinline__ void Gather(const Params& a, const RowList& list, int
     next_row = list.RowOf(i + 2 * stride);
     if (n >= 2) WaitFor(empty + 8 * buffer, (n / 2 + 1) & 1);
     if (source.kind == kFp8Row && usual) {
-#pragma unroll
-      for (int b = 0; b < 7; ++b) {
-        uint32_t x[8];
-        DecodeFp8x16(raw.codes[b], __byte_perm(scales.x, scales.y, b) & 0xFF, x);
-        raw.LoadCodes(next, b);
-        StoreShared16(to + b * kBlockBytes, x[0], x[1], x[2], x[3]);
-        StoreShared16((to ^ 16) + b * kBlockBytes, x[4], x[5], x[6], x[7]);
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const uint4 x = Bf16ToF16(raw.tail[j]);
-        StoreShared16(tail ^ (64 * j), x.x, x.y, x.z, x.w);
-      }
-      raw.LoadTail(next);
+      StoreFp8Row(raw, scales, next, to, tail);
     } else {
 #pragma unroll
       for (int b = 0; b < 7; ++b) raw.LoadCodes(next, b);

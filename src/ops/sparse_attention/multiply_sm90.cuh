@@ -73,6 +73,81 @@ __device__ __forceinline__ void StoreOutput(const Params& a, int64_t t, int head
 // Weights are 2^(score - reference). FP16 holds them from 2^-24 to 2^16: so the reference lies below the largest score.
 constexpr float kTileBias = 14;  // a tile's own maximum gets the weight 2^14
 
+// A warp's weights, transposed.
+template <int kOwn>
+__device__ __forceinline__ void StoreWeights(uint32_t to, const uint32_t (&pairs)[kOwn / 8][2]) {
+  if constexpr (kOwn == 8) {
+    StoreTransposed(to, pairs[0][0], pairs[0][1]);
+  } else {
+#pragma unroll
+    for (int b = 0; b < kOwn / 8; b += 2)
+      StoreTransposed(to + b * 1024, pairs[b][0], pairs[b][1], pairs[b + 1][0], pairs[b + 1][1]);
+  }
+}
+
+// O^T of one tile's rows and all heads for a warpgroup's four blocks of 64 channels; not waited for.
+template <int kHeads>
+__device__ __forceinline__ void IssueValues(float (&o)[4][kHeads / 2], uint32_t rows, uint64_t weights, int wg) {
+  sm90::WgmmaFence();
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
+#pragma unroll
+    for (int k = 0; k < kTile / 16; ++k)
+      Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), weights + k * 2, k > 0);
+  }
+  sm90::WgmmaCommit();
+}
+
+// A tile's O^T to memory, by itself: o[block][4 b + 2 r + i] is channel 16 warp + lane / 4 + 8 r of 64-channel block
+// 4 wg + block, head 8 b + 2 quad + i.
+template <int kHeads>
+__device__ __forceinline__ void StorePartial(float* to, const float (&o)[4][kHeads / 2], int quad) {
+#pragma unroll
+  for (int i = 0; i < kHeads / 2; ++i) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block)
+      to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
+  }
+}
+
+// Adds a tile's O^T to the tiles before it; `factors`: of the heads, what both are multiplied with.
+template <int kHeads>
+__device__ __forceinline__ void MergeTile(float (&total)[4][kHeads / 2], const float (&o)[4][kHeads / 2],
+                                          const float2* factors, int quad) {
+#pragma unroll
+  for (int b = 0; b < kHeads / 8; ++b) {
+    const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 of_head = i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w);
+#pragma unroll
+      for (int block = 0; block < 4; ++block)
+        total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
+    }
+  }
+}
+
+// A head's largest score in the tile, less the bias.
+template <int kOwn>
+__device__ __forceinline__ float TileReference(const float* warp_max, int head) {
+  return fmaxf(fmaxf(warp_max[head], warp_max[kOwn + head]),
+               fmaxf(warp_max[2 * kOwn + head], warp_max[3 * kOwn + head])) -
+         kTileBias;
+}
+
+// The largest scores of heads 8 b + 2 quad, + 1 over the warps' rows.
+template <int kOwn>
+__device__ __forceinline__ float2 TileMaxima(const float* warp_max, int b, int quad) {
+  float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
+#pragma unroll
+  for (int w = 1; w < 4; ++w) {
+    const float2 other = *reinterpret_cast<const float2*>(warp_max + w * kOwn + 8 * b + 2 * quad);
+    m = make_float2(fmaxf(m.x, other.x), fmaxf(m.y, other.y));
+  }
+  return m;
+}
+
 // Everything a warpgroup does; `wg` is 0 or 1, `tid` counts within both.
 template <int kHeads>
 __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, bool split, int first, int step,
@@ -135,12 +210,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     uint32_t pairs[kOwn / 8][2];  // of head block b: rows lane / 4, lane / 4 + 8
 #pragma unroll
     for (int b = 0; b < kOwn / 8; ++b) {
-      float2 m = *reinterpret_cast<const float2*>(warp_max + 8 * b + 2 * quad);
-#pragma unroll
-      for (int w = 1; w < 4; ++w) {
-        const float2 other = *reinterpret_cast<const float2*>(warp_max + w * kOwn + 8 * b + 2 * quad);
-        m = make_float2(fmaxf(m.x, other.x), fmaxf(m.y, other.y));
-      }
+      const float2 m = TileMaxima<kOwn>(warp_max, b, quad);
       float of_warp[2], p0[2], p1[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -155,20 +225,12 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
       if (lane < 4)
         *reinterpret_cast<float2*>(warp_sum + warp * kOwn + 8 * b + 2 * lane) = make_float2(of_warp[0], of_warp[1]);
     }
-    if constexpr (kOwn == 8) {
-      StoreTransposed(p_to, pairs[0][0], pairs[0][1]);
-    } else {
-#pragma unroll
-      for (int b = 0; b < kOwn / 8; b += 2)
-        StoreTransposed(p_to + b * 1024, pairs[b][0], pairs[b][1], pairs[b + 1][0], pairs[b + 1][1]);
-    }
+    StoreWeights<kOwn>(p_to, pairs);
     float2* factors = reinterpret_cast<float2*>(smem + S::kFactors) + buffer * kHeads;
     float of_tile = 0;
     float2 mine_factors;
     if (mine < kOwn) {
-      of_tile = fmaxf(fmaxf(warp_max[mine], warp_max[kOwn + mine]),
-                      fmaxf(warp_max[2 * kOwn + mine], warp_max[3 * kOwn + mine])) -
-                kTileBias;
+      of_tile = TileReference<kOwn>(warp_max, mine);
       mine_factors = MergeFactors(largest, of_tile);
       factors[wg * kOwn + mine] = mine_factors;
     }
@@ -184,15 +246,7 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
 
     uint64_t p = sm90::SwizzledRows(base + S::kP + static_cast<uint32_t>(buffer) * (kHeads * 128));
     float o[4][kHeads / 2];
-    sm90::WgmmaFence();
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      const uint64_t v_rows = sm90::SwizzledRows(rows + static_cast<uint32_t>(wg * 4 + block) * kBlockBytes);
-#pragma unroll
-      for (int k = 0; k < kTile / 16; ++k)
-        Product<kHeads>::template Run<1>(o[block], v_rows + k * (2048 / 16), p + k * 2, k > 0);
-    }
-    sm90::WgmmaCommit();
+    IssueValues<kHeads>(o, rows, p, wg);
     if (tile + step < num_tiles) {  // the next scores run while these sums are merged
       WaitFor(full + 8 * (buffer ^ 1), (n + 1) / 2 & 1);
       IssueScores<kHeads>(s, base + S::kTiles + static_cast<uint32_t>(buffer ^ 1) * kTileBytes, q_rows);
@@ -205,24 +259,9 @@ __device__ __forceinline__ void Multiply(const Params& a, int64_t t, int head0, 
     // i.
     if (kSplits && split) {
       float* to = a.partial + ((t * a.slots + tile) * a.num_heads + head0) * kDim + wg * 256 + warp * 16 + lane / 4;
-#pragma unroll
-      for (int i = 0; i < kHeads / 2; ++i) {
-#pragma unroll
-        for (int block = 0; block < 4; ++block)
-          to[(i / 4 * 8 + 2 * quad + i % 2) * kDim + block * 64 + i / 2 % 2 * 8] = o[block][i];
-      }
+      StorePartial<kHeads>(to, o, quad);
     } else {
-#pragma unroll
-      for (int b = 0; b < kHeads / 8; ++b) {
-        const float4 f = *reinterpret_cast<const float4*>(factors + 8 * b + 2 * quad);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 of_head = i % 2 == 0 ? make_float2(f.x, f.y) : make_float2(f.z, f.w);
-#pragma unroll
-          for (int block = 0; block < 4; ++block)
-            total[block][4 * b + i] = Merge(total[block][4 * b + i], o[block][4 * b + i], of_head);
-        }
-      }
+      MergeTile<kHeads>(total, o, factors, quad);
     }
     sm90::WgmmaWait<0>();
   }

@@ -87,6 +87,76 @@ __device__ __forceinline__ void StorePrompt(const PromptParams& p, const float (
   }
 }
 
+// Weights 2^(score factor - reference) of a warpgroup's rows, to shared memory as FP16; their sums, and how far the
+// largest exponent is above 0.
+__device__ __forceinline__ float StoreWeights(const float (&s)[16], const float (&factor)[2],
+                                              const float (&reference)[2], uint32_t to, float (&of_tile)[2]) {
+  uint32_t pairs[2][4];
+  float excess = -INFINITY;
+  of_tile[0] = of_tile[1] = 0;
+#pragma unroll
+  for (int i = 0; i < 16; i += 2) {
+    const int r = i / 2 % 2;
+    const float e0 = __fmaf_rn(s[i], factor[r], -reference[r]), e1 = __fmaf_rn(s[i + 1], factor[r], -reference[r]);
+    excess = fmaxf(excess, fmaxf(e0, e1));
+    const float p0 = Exp2(e0), p1 = Exp2(e1);
+    of_tile[r] += p0 + p1;
+    pairs[r][i / 4] = PackF16(p0, p1);
+  }
+  StoreMatrices(to, pairs[0][0], pairs[0][1], pairs[0][2], pairs[0][3]);
+  StoreMatrices(to + 1024, pairs[1][0], pairs[1][1], pairs[1][2], pairs[1][3]);
+  FenceAsyncShared();
+  return excess;
+}
+
+// The largest score of a warpgroup's rows, of rows r of the lane's heads, to shared memory.
+__device__ __forceinline__ void StoreMaxima(const float (&s)[16], int quad, float* to) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float m = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+    m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 2));
+    if (quad == 0) to[8 * r] = m;
+  }
+}
+
+// Makes the tile's maxima the references where they are larger; f: what the sums so far are to be multiplied with.
+__device__ __forceinline__ void RaiseReferences(const float* maxima, const float (&factor)[2], float bias, bool first,
+                                                float (&reference)[2], float (&f)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float now = fmaxf(maxima[8 * r], maxima[kPromptHeads + 8 * r]) * factor[r] - bias;
+    if (!first) now = fmaxf(now, reference[r]);
+    if (now == -INFINITY) now = 0;  // no score but NaNs
+    f[r] = Exp2(reference[r] - now);
+    reference[r] = now;
+  }
+}
+
+// What the outputs of the lane's two heads are multiplied with: their sums are added up over lanes and warpgroups.
+__device__ __forceinline__ void OutputFactors(float (&sum)[2], const float (&reference)[2], const float (&sink)[2],
+                                              int wg, int quad, float* sums, float (&f)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
+    sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+    if (quad == 0) sums[wg * kPromptHeads + 8 * r] = sum[r];
+  }
+  sm90::NamedBarrier(3, kConsumers);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) f[r] = OutputFactor(reference[r], sums[8 * r] + sums[kPromptHeads + 8 * r], sink[r]);
+}
+
+// Sums of the lane's two heads times f.
+__device__ __forceinline__ void ScaleSums(float (&sum)[2], float (&o)[128], const float (&f)[2]) {
+  sum[0] *= f[0];
+  sum[1] *= f[1];
+#pragma unroll
+  for (int i = 0; i < 128; ++i) o[i] *= f[i / 2 % 2];
+}
+
 // A warpgroup scores 32 of a tile's rows for all 64 heads and sums half of the channels. s[4 j + 2 r + i]: head 16 warp
 // + lane / 4 + 8 r, row 32 wg + 8 j + 2 quad + i; o the same with channel 256 wg + 8 j + 2 quad + i. Weights are
 // relative to the first tile's maximum; only when a score exceeds the headroom are the sums rescaled.
@@ -139,23 +209,8 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
       float of_tile[2], excess;
       WaitFor(other_full + 16 * buffer, count / 2 & 1);
       const auto weights = [&] {
-        uint32_t pairs[2][4];
-        excess = -INFINITY;
-        of_tile[0] = of_tile[1] = 0;
-#pragma unroll
-        for (int i = 0; i < 16; i += 2) {
-          const int r = i / 2 % 2;
-          const float e0 = __fmaf_rn(s[i], factor[r], -reference[r]),
-                      e1 = __fmaf_rn(s[i + 1], factor[r], -reference[r]);
-          excess = fmaxf(excess, fmaxf(e0, e1));
-          const float p0 = Exp2(e0), p1 = Exp2(e1);
-          of_tile[r] += p0 + p1;
-          pairs[r][i / 4] = PackF16(p0, p1);
-        }
         const uint32_t to = p_to + static_cast<uint32_t>(buffer * (kPromptHeads * 128));
-        StoreMatrices(to, pairs[0][0], pairs[0][1], pairs[0][2], pairs[0][3]);
-        StoreMatrices(to + 1024, pairs[1][0], pairs[1][1], pairs[1][2], pairs[1][3]);
-        FenceAsyncShared();
+        excess = StoreWeights(s, factor, reference, to, of_tile);
       };
       bool rescale = n == 0;
       if (n > 0) {
@@ -163,31 +218,11 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
         rescale = sm90::NamedBarrierOr(3, kConsumers, excess > kHeadroom);
       }
       if (rescale) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float m = -INFINITY;
-#pragma unroll
-          for (int j = 0; j < 4; ++j) m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-          m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 1));
-          m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, 2));
-          if (quad == 0) all_max[wg * kPromptHeads + head + 8 * r] = m;
-        }
+        StoreMaxima(s, quad, all_max + wg * kPromptHeads + head);
         sm90::NamedBarrier(3, kConsumers);
         float f[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float now = fmaxf(all_max[head + 8 * r], all_max[kPromptHeads + head + 8 * r]) * factor[r] - kBias;
-          if (n > 0) now = fmaxf(now, reference[r]);
-          if (now == -INFINITY) now = 0;  // no score but NaNs
-          f[r] = Exp2(reference[r] - now);
-          reference[r] = now;
-        }
-        if (n > 0) {
-          sum[0] *= f[0];
-          sum[1] *= f[1];
-#pragma unroll
-          for (int i = 0; i < 128; ++i) o[i] *= f[i / 2 % 2];
-        }
+        RaiseReferences(all_max + head, factor, kBias, n == 0, reference, f);
+        if (n > 0) ScaleSums(sum, o, f);
         weights();
         sm90::NamedBarrier(3, kConsumers);
       }
@@ -212,17 +247,8 @@ __device__ __forceinline__ void MultiplyPrompt(const PromptParams& p, uint8_t* s
     }
     const float sink[2] = {__ldg(a.sink + first_head + head), __ldg(a.sink + first_head + head + 8)};
     if (w + static_cast<int>(gridDim.x) < p.num_items) first_scores(item + 1);  // they run while the output is written
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
-      if (quad == 0) all_sum[wg * kPromptHeads + head + 8 * r] = sum[r];
-    }
-    sm90::NamedBarrier(3, kConsumers);
     float f[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      f[r] = OutputFactor(reference[r], all_sum[head + 8 * r] + all_sum[kPromptHeads + head + 8 * r], sink[r]);
+    OutputFactors(sum, reference, sink, wg, quad, all_sum + head, f);
     StorePrompt(p, o, f, t, first_head, wg, warp, lane);
   }
 }

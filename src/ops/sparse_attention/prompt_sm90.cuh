@@ -308,6 +308,19 @@ __device__ __forceinline__ void FeedQueries(const PromptParams& p, uint32_t base
   }
 }
 
+// Decoded rows into eight rows of a tile; the row in lane r goes to row r, zeros where it is below 0.
+__device__ __forceinline__ void CopyIntoTile(const __half* rows, int row, uint32_t to, int lane) {
+  const uint32_t to_lane = to + static_cast<uint32_t>(lane / 8 * kBlockBytes + lane % 8 * 16);
+#pragma unroll
+  for (int r = 0; r < kGatherRows; ++r) {
+    const int from_row = __shfl_sync(0xFFFFFFFFu, row, r);
+    const __half* from = rows + static_cast<int64_t>(max(from_row, 0)) * kDim + lane * 8;
+    const uint32_t bytes = from_row < 0 ? 0 : 16, at = to_lane ^ static_cast<uint32_t>(r * 128 + r * 16);
+    CopyAsync16OrZero(at, from, bytes);
+    CopyAsync16OrZero(at + 4 * kBlockBytes, from + kDim / 2, bytes);
+  }
+}
+
 // Warp w copies rows 8 w .. of each half of a tile, a row at a time; the 16-byte chunk c of row r of a block lies at
 // chunk c ^ r % 8.
 template <bool kDecoded>
@@ -339,15 +352,7 @@ __device__ __forceinline__ void FeedRows(const PromptParams& p, uint8_t* smem, u
         const int of_half = __shfl_sync(0xFFFFFFFFu, row, static_cast<int>(half * 8) + lane % 8);
         if (count >= 2) WaitFor(bar + 32, (count / 2 + 1) & 1);
         if constexpr (kDecoded) {
-          const uint32_t to_lane = to + static_cast<uint32_t>(lane / 8 * kBlockBytes + lane % 8 * 16);
-#pragma unroll
-          for (int r = 0; r < kGatherRows; ++r) {
-            const int from_row = __shfl_sync(0xFFFFFFFFu, of_half, r);
-            const __half* from = p.rows + static_cast<int64_t>(max(from_row, 0)) * kDim + lane * 8;
-            const uint32_t bytes = from_row < 0 ? 0 : 16, at = to_lane ^ static_cast<uint32_t>(r * 128 + r * 16);
-            CopyAsync16OrZero(at, from, bytes);
-            CopyAsync16OrZero(at + 4 * kBlockBytes, from + kDim / 2, bytes);
-          }
+          CopyIntoTile(p.rows, of_half, to, lane);
           ArriveAfterCopies(bar);
         } else {
           DecodeIntoTile(p, of_half, list.sequence, to, lane);

@@ -16,27 +16,62 @@ constexpr int kHeads = 8;  // heads of a block, one a warp
 constexpr int kTile = 16;  // rows in shared memory at a time
 constexpr int kSparseAttentionThreads = 32 * kHeads;
 
+// How many rows an index list has in front of the first that is none; by the whole block.
+__device__ __forceinline__ int CountPicks(const gpu::AttendedRows& list) {
+  __shared__ int num_picks;
+  if (threadIdx.x == 0) num_picks = list.num_compressed;
+  __syncthreads();
+  for (int i = threadIdx.x; i < list.num_compressed; i += kSparseAttentionThreads) {
+    if (list.picks[i] < 0) atomicMin(&num_picks, i);
+  }
+  __syncthreads();
+  return num_picks;
+}
+
+// The scores of a head's channels x with `count` rows: lane r has row r's.
+template <int Parts>
+__device__ __forceinline__ float ScoreRows(const float (&x)[Parts], const float* rows, int count, int dh, float scale,
+                                           int lane) {
+  float mine = -INFINITY;
+  for (int r = 0; r < count; ++r) {
+    float dot = 0;
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = lane + 32 * j;
+      if (i < dh) dot = __fmaf_rn(x[j], rows[r * dh + i], dot);
+    }
+    dot = WarpSum(dot) * scale;
+    if (lane == r) mine = dot;
+  }
+  return mine;
+}
+
+// Adds `count` rows to a head's sums, lane r's weight times row r.
+template <int Parts>
+__device__ __forceinline__ void AddRows(float (&sum_rows)[Parts], const float* rows, int count, int dh, float p,
+                                        int lane) {
+  for (int r = 0; r < count; ++r) {
+    const float weight = __shfl_sync(0xFFFFFFFFu, p, r);
+#pragma unroll
+    for (int j = 0; j < Parts; ++j) {
+      const int i = lane + 32 * j;
+      if (i < dh) sum_rows[j] = __fmaf_rn(weight, rows[r * dh + i], sum_rows[j]);
+    }
+  }
+}
+
 // Parts: channels of a lane, Dh <= 32 * Parts. Sums run over tiles in the list's order, whatever T and N are.
 template <int Parts>
 __global__ void __launch_bounds__(kSparseAttentionThreads)
     AttendAnyKernel(const float* q, const float* kv, const float* sink, float* out, int num_heads, int dh, float scale,
                     const __grid_constant__ gpu::AttentionView v) {
   extern __shared__ float rows[];  // [kTile, dh]
-  __shared__ int num_picks;
   AllowNext();
   WaitForPrevious();
   const int64_t t = blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y * kHeads + warp;
   gpu::AttendedRows list(v, t);
-  if (list.picks != nullptr) {
-    if (threadIdx.x == 0) num_picks = list.num_compressed;
-    __syncthreads();
-    for (int i = threadIdx.x; i < list.num_compressed; i += kSparseAttentionThreads) {
-      if (list.picks[i] < 0) atomicMin(&num_picks, i);
-    }
-    __syncthreads();
-    list.num_compressed = num_picks;
-  }
+  if (list.picks != nullptr) list.num_compressed = CountPicks(list);
   const int size = list.size();
   float x[Parts], sum_rows[Parts];
 #pragma unroll
@@ -66,31 +101,14 @@ __global__ void __launch_bounds__(kSparseAttentionThreads)
       }
     }
     __syncthreads();
-    float mine = -INFINITY;  // lane r holds the score of row r
-    for (int r = 0; r < count; ++r) {
-      float dot = 0;
-#pragma unroll
-      for (int j = 0; j < Parts; ++j) {
-        const int i = lane + 32 * j;
-        if (i < dh) dot = __fmaf_rn(x[j], rows[r * dh + i], dot);
-      }
-      dot = WarpSum(dot) * scale;
-      if (lane == r) mine = dot;
-    }
+    const float mine = ScoreRows(x, rows, count, dh, scale, lane);
     const float now = fmaxf(largest, WarpMax(mine));
     const float decay = expf(largest - now), p = lane < count ? expf(mine - now) : 0.0f;
     sum = sum * decay + WarpSum(p);
     largest = now;
 #pragma unroll
     for (int j = 0; j < Parts; ++j) sum_rows[j] *= decay;
-    for (int r = 0; r < count; ++r) {
-      const float weight = __shfl_sync(0xFFFFFFFFu, p, r);
-#pragma unroll
-      for (int j = 0; j < Parts; ++j) {
-        const int i = lane + 32 * j;
-        if (i < dh) sum_rows[j] = __fmaf_rn(weight, rows[r * dh + i], sum_rows[j]);
-      }
-    }
+    AddRows(sum_rows, rows, count, dh, p, lane);
   }
   if (head >= num_heads) return;
 #pragma unroll
