@@ -111,18 +111,25 @@ DSV4_INLINE float FactorInTile(const PlaceInTiles& p, int64_t k) {
   return F == WeightFormat::kMxfp4 ? kE8m0Table[byte] : kTileScaleTable[byte];
 }
 
-#if defined(DSV4_SIMD_AVX512)
-
-// 128 columns at a time, of two tiles: a vector's lane is a word, so it has eight neighbouring columns, as Fp4Row's.
+// What every instruction set's Fp4TileRow says of itself.
 template <WeightFormat F>
-struct Fp4TileRow {
+struct Fp4InTiles {
   static constexpr bool kInTiles = true;
-  static constexpr int kVectors = 8;
   static constexpr int64_t kChunk = 256, kCodeBits = 4, kBytes = TileBytes(F);
   static constexpr bool kChunkScale = false;
   static constexpr float kUnit = 1.0f;
   static constexpr int64_t Whole(int64_t k_dim) { return NumPositions(k_dim, OrderOf(F)); }
   static DSV4_INLINE int64_t At(const QuantTensor& w, int64_t i) { return PlaceInTiles::At(w, i); }
+  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
+};
+
+#if defined(DSV4_SIMD_AVX512)
+
+// 128 columns at a time, of two tiles: a vector's lane is a word, so it has eight neighbouring columns, as Fp4Row's.
+template <WeightFormat F>
+struct Fp4TileRow : Fp4InTiles<F> {
+  static constexpr int kVectors = 8;
+  using Fp4InTiles<F>::kBytes;
 
   const uint8_t *codes, *scales;  // the row's, in its first tile
   int64_t r, tiled_cols;
@@ -165,7 +172,6 @@ struct Fp4TileRow {
       __builtin_prefetch(scales + (c >> 6) * kBytes);
     }
   }
-  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
 
  private:
   // Bits of `b` where the mask has ones, of `a` elsewhere.
@@ -237,18 +243,12 @@ DSV4_INLINE TilePair UnplaceFp4Pair(TilePair q) {
 
 // 32 columns at a time, brought into the order of rows.
 template <WeightFormat F>
-struct Fp4TileRow {
-  static constexpr bool kInTiles = true;
+struct Fp4TileRow : Fp4InTiles<F> {
   static constexpr int kVectors = 4;
-  static constexpr int64_t kChunk = 256, kCodeBits = 4, kBytes = TileBytes(F);
-  static constexpr bool kChunkScale = false;
-  static constexpr float kUnit = 1.0f;
-  static constexpr int64_t Whole(int64_t k_dim) { return NumPositions(k_dim, OrderOf(F)); }
-  static DSV4_INLINE int64_t At(const QuantTensor& w, int64_t i) { return PlaceInTiles::At(w, i); }
 
   PlaceInTiles place;
 
-  DSV4_INLINE Fp4TileRow(const QuantTensor& w, int64_t n) : place(w, n, kBytes) {}
+  DSV4_INLINE Fp4TileRow(const QuantTensor& w, int64_t n) : place(w, n, Fp4InTiles<F>::kBytes) {}
   DSV4_INLINE Vec Load(int64_t k) const {
     Vec x[4];
     Load(k / 32 * 32, x);
@@ -276,7 +276,6 @@ struct Fp4TileRow {
       __builtin_prefetch(place.TileOf(c) + ScalesOfLane(F, static_cast<int>(4 * place.g)));
     }
   }
-  DSV4_INLINE Vec LoadTail(int64_t, int64_t) const { return Zero(); }  // whole blocks: there is no tail
 };
 
 #endif
