@@ -5,25 +5,20 @@
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.dont_write_bytecode = True
-if not importlib.util.find_spec("numpy"):
-    python = str(ROOT / ".venv" / "bin" / "python")  # whole: the interpreter finds its folder by the name it is called by
-    if "DSV4_IN_VENV" in os.environ or not os.path.exists(python):
-        print("skipped: no numpy; .venv gets it from PyPI (scripts/fixtures)")
-        sys.exit(77)
-    os.environ["DSV4_IN_VENV"] = "1"
-    os.execv(python, [python, "-B", *sys.argv])
+from golden import ROOT, dsv4_logits, go_on_with
 
-sys.path.insert(0, str(ROOT / "tools" / "golden"))
-import make_fixture  # noqa: E402  (found through the line above; it also sets what numpy reads)
+import install_transformers  # in tools/golden, which golden put on the path
+
+if not importlib.util.find_spec("numpy"):
+    python = install_transformers.PYTHON if install_transformers.is_installed() else ROOT / ".venv" / "bin" / "python"
+    go_on_with(python, "no numpy; .venv gets it from PyPI (scripts/fixtures)")
+
+import make_fixture  # noqa: E402  (in tools/golden; it also sets what numpy reads)
 import formats  # noqa: E402
 import numpy as np  # noqa: E402
 from reference import Reference  # noqa: E402
@@ -108,17 +103,8 @@ class Made(unittest.TestCase):
                 reference = read_tensors(folder / "reference.safetensors")
                 ids = formats.unpack_plain(reference["prompt_ids"])
                 self.assertEqual(len(ids), 141)
-                difference = dsv4_logits(folder, ids) - formats.unpack_plain(reference["logits"])
+                difference = dsv4_logits(DSV4, folder, ids) - formats.unpack_plain(reference["logits"])
                 self.assertLess(np.abs(difference).max(), 2e-3)  # docs/numerics.md, 7
-
-
-def dsv4_logits(folder, ids):
-    """Of every row, nothing rounded."""
-    (folder / "ids.txt").write_text(" ".join(map(str, ids)))
-    subprocess.run([DSV4, "logits", "-m", folder, "--kv-dtype", "f32", "--index-dtype", "f32", "--threads", "1",
-                    "--token-ids", folder / "ids.txt", "-o", folder / "logits.safetensors"],
-                   check=True, capture_output=True, timeout=120)
-    return formats.unpack_plain(read_tensors(folder / "logits.safetensors")["logits"])
 
 
 if __name__ == "__main__":

@@ -8,26 +8,33 @@ A fixture is config.json, model.safetensors (official names) and reference.safet
 the checkpoint holds: prompt_ids; logits of every row; sim_logits with the cache's rows in FP8 and index rows in FP4;
 hidden.L, the streams after layer L for the last 64 tokens; greedy_ids, and greedy_margin, the gap between the two best
 logits. No choice of experts or index rows is closer than 1e-4 to falling the other way: tokens for which one would be
-are drawn again. tools/golden/check_transformers.py compares a fixture with transformers' implementation.
+are drawn again.
+
+The values are those of transformers' model (transformers_model.py) where this Python has torch and transformers
+(install_transformers.py), else of our own in numpy (reference.py); --reference names one. The file's metadata says
+which. sim_logits are always ours: transformers does not round what it caches.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products this small are slower with more; read at the import
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # numpy's and torch's, read at the import
+    os.environ.setdefault(name, "1")  # products this small are slower with more
 
 import numpy as np
 
 import formats
 from reference import Reference
-from tensor_file import read_tensors, write_tensors
+from tensor_file import read_metadata, read_tensors, write_tensors
 
 MARGIN = 1e-4
-TOLERANCE = 1e-6  # of the largest value: references are float32 numbers
+# Of the largest value. References are float32 numbers; parts of transformers' model are computed in float32.
+TOLERANCES = {"numpy": 1e-6, "transformers": 3e-6}
 HIDDEN_ROWS = 64
 BASE = {
     "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": 512, "hidden_size": 256,
@@ -165,92 +172,121 @@ def draw_token(model, rng):
 
 
 def draw_ids(model, rng, length, count):
-    """(ids of a prompt, ids and gaps of the likeliest tokens behind it)."""
+    """(ids of a prompt, ids of the likeliest tokens behind it)."""
     ids = [draw_token(model, rng)[0] for _ in range(length - 1)]
     while True:  # the last token decides how the text goes on
         last, logits = draw_token(model, rng)
-        greedy, gaps, closest = greedy_ids(model, logits, count)
+        greedy, closest = greedy_ids(model, logits, count)
         if closest >= MARGIN:
-            return ids + [last], greedy, gaps
+            return ids + [last], greedy
         model.truncate(length - 1)
 
 
 def greedy_ids(model, logits, count):
-    """(ids, gaps to the second, closest choice of experts or rows) of the likeliest tokens behind the prompt."""
-    ids, gaps, closest = [], [], model.margin
+    """(ids of the likeliest tokens behind the prompt, the closest choice of experts or rows)."""
+    ids, closest = [], model.margin
     for _ in range(count):
-        best = np.argsort(-logits)[:2]
-        ids.append(int(best[0]))
-        gaps.append(logits[best[0]] - logits[best[1]])
+        ids.append(int(logits.argmax()))
         logits = model.append(ids[-1:])[0][-1]
         closest = min(closest, model.margin)
-    return ids, gaps, closest
+    return ids, closest
 
 
-def reference_values(config, tensors, prompt):
-    """What a reference holds of a prompt, as arrays."""
-    model = Reference(config, tensors)
-    logits, streams = model.append(prompt)
-    values = {"prompt_ids": np.array(prompt), "logits": logits,
-              "sim_logits": Reference(config, tensors, simulate=True).append(prompt)[0]}
-    return model, values | {f"hidden.{i}": h[-HIDDEN_ROWS:] for i, h in enumerate(streams)}
+def usual_reference():
+    """The independent one where it can be had."""
+    return "transformers" if all(map(importlib.util.find_spec, ("torch", "transformers"))) else "numpy"
 
 
-def make(folder, kind, seed, greedy_tokens, length=None):
+def run(reference, config, tensors, ids):
+    """(logits [T, V], streams after each layer [L][T, H, D], who computed them) of a text."""
+    if reference == "numpy":
+        return *Reference(config, tensors).append(ids), "numpy"
+    import transformers_model  # takes seconds, and need not be there
+    return *transformers_model.TransformersModel(config, tensors).run(ids), transformers_model.NAME
+
+
+def reference_values(reference, config, tensors, prompt, greedy):
+    """(what a reference holds, as arrays; who computed it). greedy_ids is `greedy` if that is the likeliest text."""
+    logits, streams, author = run(reference, config, tensors, np.array([*prompt, *greedy]))
+    count = len(prompt)
+    behind = logits[count - 1:count - 1 + len(greedy)]
+    best = np.sort(behind, 1)[:, -2:]
+    values = {"prompt_ids": np.array(prompt), "logits": logits[:count], "greedy_ids": behind.argmax(1),
+              "greedy_margin": best[:, 1] - best[:, 0]}
+    return values | {f"hidden.{i}": h[:count][-HIDDEN_ROWS:] for i, h in enumerate(streams)}, author
+
+
+def simulated(config, tensors, prompt):
+    return Reference(config, tensors, simulate=True).append(prompt)[0]
+
+
+def make(folder, kind, seed, greedy_tokens, length=None, reference="numpy"):
     """Writes a fixture of this kind; `length` tokens instead of the kind's."""
     fields, pack_expert, pack_dense, usual = KINDS[kind]
     config = {**BASE, **fields}
     rng = np.random.default_rng(seed)
     tensors = Writer(rng, pack_expert, pack_dense).model(config)
-    prompt, greedy, gaps = draw_ids(Reference(config, tensors), rng, length or usual, greedy_tokens)
-    values = reference_values(config, tensors, prompt)[1]
-    values |= {"greedy_ids": np.array(greedy), "greedy_margin": np.array(gaps)}
+    prompt, greedy = draw_ids(Reference(config, tensors), rng, length or usual, greedy_tokens)
+    values, author = reference_values(reference, config, tensors, prompt, greedy)
+    if values["greedy_ids"].tolist() != greedy:
+        sys.exit(f"{folder}: numpy and {author} do not agree on the likeliest tokens behind the prompt")
+    values["sim_logits"] = simulated(config, tensors, prompt)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_tensors(folder / "model.safetensors", tensors)
     write_tensors(folder / "reference.safetensors",
-                  {name: formats.plain(x, "I32" if name.endswith("_ids") else "F32") for name, x in values.items()})
+                  {name: formats.plain(x, "I32" if name.endswith("_ids") else "F32") for name, x in values.items()},
+                  reference=author)
 
 
-def check(folder):
+def check_simulated(folder, ours, theirs):
+    """Roundings amplify differences: arg-max and median."""
+    agree, median = np.mean(ours.argmax(1) == theirs.argmax(1)), np.median(np.abs(ours - theirs))
+    print(f"{folder}: sim_logits: arg-max agreement {agree:.4f}, median difference {median:.2e}")
+    return bool(agree >= 0.97 and median <= 0.02)
+
+
+def check(folder, reference="numpy"):
     """Recomputes a fixture's reference; False where it differs."""
     config = json.loads((folder / "config.json").read_text())
-    theirs = {name: formats.unpack_plain(t) for name, t in read_tensors(folder / "reference.safetensors").items()}
-    model, ours = reference_values(config, read_tensors(folder / "model.safetensors"), theirs["prompt_ids"])
-    margin, good = model.margin, True
+    tensors = read_tensors(folder / "model.safetensors")
+    path = folder / "reference.safetensors"
+    theirs = {name: formats.unpack_plain(t) for name, t in read_tensors(path).items()}
+    made_by = read_metadata(path).get("reference", "another implementation")
+    ours, author = reference_values(reference, config, tensors, theirs["prompt_ids"], theirs.get("greedy_ids", []))
+    tolerance = TOLERANCES["transformers" if "transformers" in made_by else reference]
+    print(f"{folder}: made by {made_by}, checked by {author}")
+    limits = {name: tolerance * np.abs(x).max() for name, x in theirs.items()}
+    limits |= {"greedy_ids": 0, "greedy_margin": 2 * limits.get("logits", 0)}  # the margin is that of two logits
+    good = True
     for name in sorted(set(ours) & set(theirs) - {"prompt_ids"}):
-        difference = np.abs(ours[name] - theirs[name])
-        if name == "sim_logits":  # roundings amplify: arg-max and median
-            agree = np.mean(ours[name].argmax(1) == theirs[name].argmax(1))
-            good &= bool(agree >= 0.97 and np.median(difference) <= 0.02)
-            print(f"{folder}: {name}: arg-max agreement {agree:.4f}, median difference {np.median(difference):.2e}")
-        else:
-            good &= bool(difference.max() <= TOLERANCE * np.abs(theirs[name]).max())
-            print(f"{folder}: {name}: largest difference {difference.max():.2e}")
-    if "greedy_ids" in theirs:
-        equal = greedy_ids(model, ours["logits"][-1], len(theirs["greedy_ids"]))[0] == theirs["greedy_ids"].tolist()
-        good &= equal
-        print(f"{folder}: greedy_ids: {'equal' if equal else 'different'}")
-    print(f"{folder}: closest choice of the prompt {margin:.1e}: {'good' if good else 'NOT as it should be'}")
+        worst = np.abs(ours[name] - theirs[name]).max()
+        good &= bool(worst <= limits[name])
+        print(f"{folder}: {name}: largest difference {worst:.1e}, at most {limits[name]:.1e}")
+    if "sim_logits" in theirs and reference == "numpy":
+        good &= check_simulated(folder, simulated(config, tensors, theirs["prompt_ids"]), theirs["sim_logits"])
+    print(f"{folder}: {'good' if good else 'NOT as it should be'}")
     return good
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare references instead of making fixtures")
+    parser.add_argument("--reference", choices=["auto", *TOLERANCES], default="auto", help="who computes the values")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--greedy", type=int, default=48, help="tokens behind the prompt (default 48)")
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="KIND or DIR")
     args = parser.parse_args()
+    reference = usual_reference() if args.reference == "auto" else args.reference
     if args.check:
-        return 0 if all([check(folder) for folder in (args.folder, *map(Path, args.names))]) else 1
+        return 0 if all([check(folder, reference) for folder in (args.folder, *map(Path, args.names))]) else 1
     for kind in args.names or KINDS:
         if kind not in KINDS:
             parser.error(f"no kind '{kind}'; kinds: {', '.join(KINDS)}")
         begin = time.monotonic()
-        make(args.folder / kind, kind, args.seed, args.greedy)
-        print(f"{args.folder / kind}: made in {time.monotonic() - begin:.1f} s", flush=True)
+        make(args.folder / kind, kind, args.seed, args.greedy, reference=reference)
+        print(f"{args.folder / kind}: made with {reference} in {time.monotonic() - begin:.1f} s", flush=True)
     return 0
 
 

@@ -4,19 +4,27 @@ import json
 import struct
 
 
+def read_header(raw):
+    """(the header, the bytes behind it) of a file's bytes."""
+    (header_bytes,) = struct.unpack("<Q", raw[:8])
+    return json.loads(raw[8:8 + header_bytes]), raw[8 + header_bytes:]
+
+
+def read_metadata(path):
+    """-> {name: text}"""
+    return read_header(path.read_bytes())[0].get("__metadata__", {})
+
+
 def read_tensors(path):
     """-> {name: (dtype, shape, bytes)} in the order of the file's data."""
-    raw = path.read_bytes()
-    (header_bytes,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8:8 + header_bytes])
-    data = raw[8 + header_bytes:]
+    header, data = read_header(path.read_bytes())
     header.pop("__metadata__", None)
     ordered = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
     return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in ordered}
 
 
-def write_tensors(path, tensors):
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
+def write_tensors(path, tensors, **metadata):
+    header, offset = {"__metadata__": {"format": "pt", **metadata}}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
         offset += len(data)
