@@ -12,18 +12,26 @@ struct ModelAndSeeds {
 };
 
 class ManyDrafts : public ::testing::TestWithParam<ModelAndSeeds> {};
+
+std::string NameOfCase(const testing::TestParamInfo<ModelAndSeeds>& instance) {
+  std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ManyDrafts,
+                         testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 3},
+                                         ModelAndSeeds{"pro-official-cut", "cpu", 1}, ModelAndSeeds{"nano", "cpu", 1},
+                                         ModelAndSeeds{"flash-nvfp4", "cpu*2", 1}),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Campaign, ManyDrafts,
                          testing::Values(ModelAndSeeds{"flash-nvfp4", "cpu", 20},
                                          ModelAndSeeds{"pro-official-cut", "cpu", 4},
                                          ModelAndSeeds{"mini-bf16", "cpu", 4},
                                          ModelAndSeeds{"flash-all-nvfp4", "cpu", 4}, ModelAndSeeds{"nano", "cpu", 3},
                                          ModelAndSeeds{"flash-nvfp4", "cpu*2", 3}),
-                         [](const auto& instance) {
-                           std::string name = std::string(instance.param.fixture) + "_" + instance.param.device;
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return c == '-' || c == '*'; }, '_');
-                           return name;
-                         });
+                         NameOfCase);
 
 // A sequence in a batch is what it is alone, so the first of a batch are also the runs of a smaller one.
 TEST_P(ManyDrafts, ChangeNothing) {
@@ -97,15 +105,24 @@ struct ModuleOnDevice {
 };
 
 class ManyOwnDrafts : public ::testing::TestWithParam<ModuleOnDevice> {};
+
+std::string NameOfModule(const testing::TestParamInfo<ModuleOnDevice>& instance) {
+  return std::string(instance.param.module == Speculate::kMtp ? "Mtp" : "Dspark") +
+         (std::string(instance.param.device) == "cpu" ? "" : "OfTwoRanks");
+}
+
 INSTANTIATE_TEST_SUITE_P(Nano, ManyOwnDrafts,
+                         testing::Values(ModuleOnDevice{Speculate::kMtp, "cpu", 3},
+                                         ModuleOnDevice{Speculate::kDspark, "cpu", 3},
+                                         ModuleOnDevice{Speculate::kMtp, "cpu*2", 1},
+                                         ModuleOnDevice{Speculate::kDspark, "cpu*2", 1}),
+                         NameOfModule);
+INSTANTIATE_TEST_SUITE_P(Campaign, ManyOwnDrafts,
                          testing::Values(ModuleOnDevice{Speculate::kMtp, "cpu", 20},
                                          ModuleOnDevice{Speculate::kDspark, "cpu", 20},
                                          ModuleOnDevice{Speculate::kMtp, "cpu*2", 2},
                                          ModuleOnDevice{Speculate::kDspark, "cpu*2", 2}),
-                         [](const auto& instance) {
-                           return std::string(instance.param.module == Speculate::kMtp ? "Mtp" : "Dspark") +
-                                  (std::string(instance.param.device) == "cpu" ? "" : "OfTwoRanks");
-                         });
+                         NameOfModule);
 
 TEST_P(ManyOwnDrafts, ChangeNothing) {
   OwnModule own(GetParam().module, GetParam().device, 1);

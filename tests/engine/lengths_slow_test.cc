@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include <unistd.h>
 
@@ -33,7 +34,13 @@ class WithTopk {
   std::filesystem::path dir_;
 };
 
-TEST(Lengths, EveryEdgeAsPrefillAndAsDecode) {
+class EveryEdge : public testing::TestWithParam<std::vector<size_t>> {};
+INSTANTIATE_TEST_SUITE_P(All, EveryEdge, testing::Values(std::vector<size_t>{1, 4, 129, 257, 2047}));
+INSTANTIATE_TEST_SUITE_P(Campaign, EveryEdge,
+                         testing::Values(std::vector<size_t>{3, 5, 7, 8, 127, 128, 131, 132, 255, 256, 2048, 2049, 2050,
+                                                             2051, 2052, 2053, 2054, 2055, 2056}));
+
+TEST_P(EveryEdge, AsPrefillAndAsDecode) {
   DSV4_FIXTURE_OR_SKIP(fixture, "flash-nvfp4");
   const WithTopk model(fixture, 512);
   EngineOptions options;
@@ -48,9 +55,7 @@ TEST(Lengths, EveryEdgeAsPrefillAndAsDecode) {
   const auto row = [&](size_t i) {
     return std::vector<float>(all.begin() + static_cast<int64_t>(i) * v, all.begin() + static_cast<int64_t>(i + 1) * v);
   };
-  std::vector<size_t> lengths = {1, 3, 4, 5, 7, 8, 127, 128, 129, 131, 132, 255, 256, 257};
-  for (size_t n = 2047; n <= 2056; ++n) lengths.push_back(n);
-  for (const size_t n : lengths) {
+  for (const size_t n : GetParam()) {
     auto session = std::move(engine->NewSession()).value();
     std::vector<float> logits;
     ASSERT_TRUE(session->Append({tokens.data(), n}, LogitRows::kLast, &logits).ok());
