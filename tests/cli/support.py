@@ -101,5 +101,5 @@ def main():
     if not result.wasSuccessful():
         sys.exit(1)
     if result.testsRun == len(result.skipped):
-        print("skipped: " + result.skipped[0][1])
+        print("skipped: " + (result.skipped[0][1] if result.skipped else "nothing ran"))
         sys.exit(77)

@@ -46,6 +46,8 @@ def scrub_text(text):
             out.append("".join(str(number // 10**i % 10) for i in range(len(word))))
         elif word.isalpha():
             new = word_of(len(word), number)
+            if new == word.lower():
+                new = word_of(len(word), number + 1)
             out.append(new.upper() if word.isupper() and len(word) > 1 else new.capitalize() if word[0].isupper() else new)
         else:
             out.append(word)
