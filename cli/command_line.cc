@@ -35,10 +35,8 @@ void CheckSampling(const SamplingParams& s) {
 
 using Command = std::function<int()>;
 
-template <typename Options>
-CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const char* example,
-                     const std::shared_ptr<Options>&) {
-  CLI::App* command = app->add_subcommand(name, help);
+CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const char* example) {
+  CLI::App* command = app->add_subcommand(name, help)->group("Commands");
   command->footer(std::string("Example:\n  ") + example);
   return command;
 }
@@ -46,7 +44,7 @@ CLI::App* AddCommand(CLI::App* app, const char* name, const char* help, const ch
 void AddGenerate(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<GenerateOptions>();
   CLI::App* c = AddCommand(app, "generate", "Continue a prompt",
-                           "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0", o);
+                           "dsv4 generate -p \"In the beginning\" -n 64 --temperature 0");
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "-p,--prompt", "TEXT", "the prompt (else --prompt-file, --token-ids, or stdin when piped)",
           [o](const std::string& text) { o->prompt = text; });
@@ -75,8 +73,8 @@ void AddGenerate(CLI::App* app, Command* chosen) {
 
 void AddChat(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatOptions>();
-  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands", "dsv4 chat --no-thinking",
-                           o);
+  CLI::App* c = AddCommand(app, "chat", "Talk to the model; /help inside lists the commands",
+                           "dsv4 chat --no-thinking");
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddText(c, "--system", "TEXT", "system message", [o](const std::string& text) { o->system = text; });
   AddPath(c, "--tools", &o->tools_file, "a JSON file with a list of tools in OpenAI form");
@@ -103,7 +101,7 @@ void AddChat(CLI::App* app, Command* chosen) {
 void AddLogits(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<LogitsOptions>();
   CLI::App* c = AddCommand(app, "logits", "Write the logits after every token to a safetensors file",
-                           "dsv4 logits --token-ids ids.txt -o logits.safetensors", o);
+                           "dsv4 logits --token-ids ids.txt -o logits.safetensors");
   AddModelFlags(c, &o->model);
   AddPath(c, "--token-ids", &o->token_ids_file, "a file with token ids, separated by white space or commas (-: stdin)");
   AddPath(c, "-o,--output", &o->output_file, "the file to write: logits f32 [T, V]");
@@ -125,14 +123,13 @@ void AddLogits(CLI::App* app, Command* chosen) {
 void AddPerplexity(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<PerplexityOptions>();
   CLI::App* c = AddCommand(app, "perplexity", "How well the model predicts a text",
-                           "dsv4 perplexity -f book.txt --ctx 1024", o);
+                           "dsv4 perplexity -f book.txt --ctx 1024");
   AddModelFlags(c, &o->model, ModelFlags::kWithoutContext);
   AddPath(c, "-f,--file", &o->text_file, "the text (-: stdin)");
   AddPath(c, "--token-ids", &o->token_ids_file, "its token ids instead, taken as they are");
   AddInteger(c, "--ctx", &o->window, 2, kMaxInt64,
-             "tokens per window (default 2048, at most the model's context); windows do not overlap, each "
-             "starts with BOS "
-             "and an empty context, and every token of the text is predicted once");
+             "tokens per window (default 2048, at most the model's context); windows do not overlap, each starts with "
+             "BOS and an empty context, and every token of the text is predicted once");
   c->add_flag("--no-bos", o->no_bos, "windows without BOS: the first token of each is then not predicted");
   c->add_flag("--json", o->json, "print the result as JSON");
   c->final_callback([=] {
@@ -144,7 +141,7 @@ void AddPerplexity(CLI::App* app, Command* chosen) {
 
 void AddTokenize(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<TokenizeOptions>();
-  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize", o);
+  CLI::App* c = AddCommand(app, "tokenize", "Text on stdin to token ids", "echo -n \"Hello\" | dsv4 tokenize");
   AddModelDir(c, &o->model_dir);
   c->add_flag("--no-special", o->plain, "read spellings of added tokens, such as <think>, as ordinary text");
   c->add_flag("--jsonl", o->jsonl, "one JSON string per line in, one JSON array per line out");
@@ -154,7 +151,7 @@ void AddTokenize(CLI::App* app, Command* chosen) {
 void AddDetokenize(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<TokenizeOptions>();
   CLI::App* c = AddCommand(app, "detokenize", "Token ids on stdin to text, byte for byte",
-                           "echo 310 42 | dsv4 detokenize", o);
+                           "echo 310 42 | dsv4 detokenize");
   AddModelDir(c, &o->model_dir);
   c->add_flag("--skip-special", o->skip_special, "leave out special tokens (BOS, EOS, padding)");
   c->add_flag("--jsonl", o->jsonl, "one JSON array per line in, one JSON string per line out");
@@ -165,7 +162,7 @@ void AddEncode(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ChatEncodeOptions>();
   CLI::App* c = AddCommand(
       app, "encode", "A conversation in OpenAI form on stdin to the exact prompt text",
-      R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)", o);
+      R"(echo '{"messages": [{"role": "user", "content": "Hi"}], "thinking": true}' | dsv4 encode)");
   AddModelDir(c, &o->model_dir);
   AddDialect(c, &o->dialect);
   c->add_flag("--ids", o->ids, "the prompt's token ids, as a JSON array, instead of its text");
@@ -177,7 +174,7 @@ void AddEncode(CLI::App* app, Command* chosen) {
 void AddParse(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ParseOptions>();
   CLI::App* c = AddCommand(app, "parse", "A completion's text on stdin to a message in JSON",
-                           "echo -n 'The sum.</think>42' | dsv4 parse --thinking", o);
+                           "echo -n 'The sum.</think>42' | dsv4 parse --thinking");
   c->add_flag("--thinking", o->thinking, "the text starts inside the reasoning");
   c->add_flag("--jsonl", o->jsonl, R"(lines {"completion": "...", "thinking": true} in, one message per line out)");
   c->final_callback([=] { *chosen = [o] { return RunParse(*o); }; });
@@ -186,7 +183,7 @@ void AddParse(CLI::App* app, Command* chosen) {
 void AddInspect(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<InspectOptions>();
   CLI::App* c = AddCommand(app, "inspect", "What a checkpoint holds and what running it takes",
-                           "dsv4 inspect -m models/nano --plan", o);
+                           "dsv4 inspect -m models/nano --plan");
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
   c->add_flag("--plan", o->plan, "show the memory plan and the implementation of each op");
@@ -262,8 +259,7 @@ void AddBench(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<BenchOptions>();
   CLI::App* c = AddCommand(app, "bench", "Prefill and decode speed, as a share of what the memory's rate allows",
                            "dsv4 bench --device cuda --synthetic flash --layers 20\n  dsv4 bench --device cpu "
-                           "--synthetic flash --layers 2 --threads 2",
-                           o);
+                           "--synthetic flash --layers 2 --threads 2");
   AddModelFlags(c, &o->model, ModelFlags::kGenerate);
   AddSyntheticFlags(c, &o->model);
   AddCounts(c, "--prompts", &o->prompts, 1 << 20,
@@ -295,7 +291,7 @@ void AddBench(CLI::App* app, Command* chosen) {
 void AddServe(CLI::App* app, Command* chosen) {
   const auto o = std::make_shared<ServeOptions>();
   CLI::App* c = AddCommand(app, "serve", "Serve OpenAI- and Anthropic-compatible HTTP",
-                           "dsv4 serve --port 8000 --api-key-file keys.txt", o);
+                           "dsv4 serve --port 8000 --api-key-file keys.txt");
   AddServeFlags(c, o.get());
   c->final_callback([=] {
     CheckServeFlags(*o);
@@ -307,7 +303,7 @@ void AddCompletions(CLI::App* app, Command* chosen) {
   constexpr const char* kUse = "completions needs the name of a shell; accepted: bash, zsh, fish";
   const auto shell = std::make_shared<std::string>();
   CLI::App* c = AddCommand(app, "completions", "What a shell reads to complete commands and flags",
-                           "source <(dsv4 completions bash)", shell);
+                           "source <(dsv4 completions bash)");
   c->add_option("shell", *shell, "bash, zsh or fish");
   c->final_callback([=] {
     const std::vector<std::string> names = {"bash", "zsh", "fish"};
@@ -337,6 +333,7 @@ std::string OneLine(std::string text) {
   if (commands.empty()) {
     std::vector<std::string> names;
     for (const CLI::App* c : app.get_subcommands({})) names.push_back(c->get_name());
+    for (const char* name : {"help", "--help", "--version"}) names.push_back(name);
     throw UsageError((extra.starts_with("-") ? "unknown flag '" : "unknown command '") + OneLine(extra) + "'" +
                      Suggestion(extra, names) + " (dsv4 --help lists the commands)");
   }
@@ -368,10 +365,14 @@ int PrintVersion() {
 std::function<int()> ParseCommandLine(int argc, char** argv) {
   Command chosen;
   CLI::App app("DeepSeek-V4 inference engine: text from a checkpoint, on this machine.", "dsv4");
-  app.footer("Example:\n  dsv4 generate -p \"In the beginning\" -n 64\n\n'dsv4 COMMAND --help' tells more.");
+  app.footer(
+      "Example:\n  dsv4 generate -p \"In the beginning\" -n 64\n\n"
+      "'dsv4 COMMAND --help', or 'dsv4 help COMMAND', tells more.");
   app.get_formatter()->column_width(34);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   bool version = false;
-  app.add_flag("--version", version, "print version, commit, compiler and instruction sets");
+  app.set_help_flag("-h,--help", "print this and end");
+  app.add_flag("-V,--version", version, "print version, commit, compiler and instruction sets");
   AddGenerate(&app, &chosen);
   AddChat(&app, &chosen);
   AddLogits(&app, &chosen);
@@ -385,8 +386,14 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
   AddServe(&app, &chosen);
   AddCompletions(&app, &chosen);
   app.require_subcommand(0, 1);
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (!words.empty() && words.front() == "help") {  // `dsv4 help chat` is `dsv4 chat --help`
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     const std::string help = app.help();
     return [help] {

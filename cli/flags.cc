@@ -105,6 +105,7 @@ void AddModelDir(CLI::App* app, std::string* dir) {
 namespace {
 
 void AddDraftFlags(CLI::App* app, ModelOptions* o) {
+  const FlagGroup group(app, "Drafts");
   std::vector<std::pair<std::string, Speculate>> choices;
   for (size_t i = 0; i < std::size(kSpeculateNames); ++i) {
     choices.emplace_back(kSpeculateNames[i], static_cast<Speculate>(i));
@@ -137,6 +138,7 @@ void AddDevice(CLI::App* app, ModelOptions* o) {
 }
 
 void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
+  const FlagGroup group(app, "Models larger than the memory");
   AddBytes(app, "--gpu-memory", &o->offload.gpu_memory,
            "of each GPU, as if it had no more: experts beyond it stay in host memory (default: all)");
   AddBytes(app, "--host-memory", &o->offload.host_memory,
@@ -156,6 +158,7 @@ void AddMemoryFlags(CLI::App* app, ModelOptions* o) {
 }
 
 void AddNumberFormats(CLI::App* app, ModelOptions* o) {
+  const FlagGroup group(app, "Precision and kernels");
   AddChoice<KvDtype>(app, "--kv-dtype", &o->kv_dtype,
                      {{"fp8", KvDtype::kFp8}, {"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}},
                      "how KV rows are kept (default fp8, as trained)");
@@ -185,9 +188,11 @@ void AddNumberFormats(CLI::App* app, ModelOptions* o) {
   app->add_flag("--batch-invariant", o->batch_invariant,
                 "on a GPU: prompts of every length take the kernels of decode steps, so that they have their bits "
                 "(slower prefill)");
+  app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
 }
 
 void AddRankFlags(CLI::App* app, ModelOptions* o) {
+  const FlagGroup group(app, "Several ranks");
   AddChoice<bool>(app, "--exchange", &o->ranks.exchange_by_events, {{"auto", false}, {"events", true}},
                   "how several GPUs exchange: auto writes into each other's memory; events is slower and works under "
                   "profilers");
@@ -202,6 +207,7 @@ void AddRankFlags(CLI::App* app, ModelOptions* o) {
 }  // namespace
 
 void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
+  const FlagGroup group(app, "Model and machine");
   AddModelDir(app, &o->model_dir);
   AddDevice(app, o);
   AddInteger(app, "--threads", &o->num_threads, 0, 1024, "worker threads (default 0: one per usable core)");
@@ -216,11 +222,11 @@ void AddModelFlags(CLI::App* app, ModelOptions* o, ModelFlags flags) {
   AddMemoryFlags(app, o);
   AddNumberFormats(app, o);
   AddRankFlags(app, o);
-  app->add_flag("--reference-ops", o->reference_ops, "run the plain reference of every op (slow; for checking)");
   if (flags == ModelFlags::kGenerate) AddDraftFlags(app, o);
 }
 
 void AddSyntheticFlags(CLI::App* c, ModelOptions* model) {
+  const FlagGroup group(c, "Synthetic weights");
   AddChoice<std::string>(c, "--synthetic", &model->synthetic.shape,
                          {{"flash", "flash"}, {"pro", "pro"}, {"nano", "nano"}},
                          "random weights of a released shape instead of a checkpoint");
@@ -248,6 +254,7 @@ void CheckSynthetic(const ModelOptions& model) {
 }
 
 void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path) {
+  const FlagGroup group(app, "Models larger than the memory");
   AddText(app, "--count-experts", kFileType, "write how often each expert was chosen to this file, for --expert-counts",
           [=](const std::string& text) {
             if (text.empty()) throw UsageError("--count-experts needs a file name");
@@ -257,6 +264,7 @@ void AddCountExperts(CLI::App* app, ModelOptions* o, std::string* path) {
 }
 
 void AddSamplingFlags(CLI::App* app, SamplingParams* s, StopOptions* stops) {
+  const FlagGroup group(app, "Sampling and stops");
   AddNumber(app, "--temperature", &s->temperature, "0: greedy (default 1)");
   AddInteger(app, "--top-k", &s->top_k, 0, kMaxInt64, "keep the N most likely tokens (default 0: all)");
   AddNumber(app, "--top-p", &s->top_p, "keep the smallest set that sums to X (default 1: all)");

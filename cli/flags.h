@@ -39,6 +39,21 @@ inline constexpr const char* kChoiceType = "CHOICE";
 // The names that a flag of AddChoice accepts; empty for other flags.
 std::vector<std::string> ChoicesOf(const CLI::Option& option);
 
+// Flags that are added while it lives stand under this title in --help.
+class FlagGroup {
+ public:
+  FlagGroup(CLI::App* app, const std::string& title) : app_(app), before_(app->option_defaults()->get_group()) {
+    app_->option_defaults()->group(title);
+  }
+  ~FlagGroup() { app_->option_defaults()->group(before_); }
+  FlagGroup(const FlagGroup&) = delete;
+  FlagGroup& operator=(const FlagGroup&) = delete;
+
+ private:
+  CLI::App* app_;
+  std::string before_;
+};
+
 // A flag with one value, handed to `store`; given twice, the last one holds. `type` stands for the value in --help.
 CLI::Option* AddText(CLI::App* app, const std::string& flags, const std::string& type, const std::string& help,
                      std::function<void(const std::string&)> store);

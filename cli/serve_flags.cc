@@ -9,6 +9,7 @@ namespace dsv4::cli {
 namespace {
 
 void AddNetworkFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "Network");
   ServerOptions* s = &o->server;
   AddText(c, "--host", "ADDRESS", "address to listen on (default 127.0.0.1: this machine only)",
           [=](const std::string& text) { s->host = text; });
@@ -20,6 +21,7 @@ void AddNetworkFlags(CLI::App* c, ServeOptions* o) {
 }
 
 void AddAccessFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "Access");
   ServerOptions* s = &o->server;
   AddTexts(c, "--api-key", "KEY",
            "ask for this key; others see it in the process list, so better --api-key-file (may be repeated)",
@@ -46,6 +48,7 @@ void AddAccessFlags(CLI::App* c, ServeOptions* o) {
 }
 
 void AddModelNames(CLI::App* c, ServerOptions* s) {
+  const FlagGroup group(c, "Names of the model");
   AddTexts(c, "--served-model-name", "NAME",
            "the model's name for clients (default: the folder's; may be repeated: replies have the first)",
            [=](const std::string& name) {
@@ -60,6 +63,7 @@ void AddModelNames(CLI::App* c, ServerOptions* s) {
 }
 
 void AddChatFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "Chats");
   ServerOptions* s = &o->server;
   AddDialect(c, &o->dialect);
   AddSpecialTokens(c, &s->special_tokens_in_content, "text");
@@ -71,6 +75,7 @@ void AddChatFlags(CLI::App* c, ServeOptions* o) {
 }
 
 void AddLimitFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "Limits");
   ServerOptions* s = &o->server;
   AddChoice<ServeOptions::Goal>(c, "--goal", &o->goal,
                                 {{"latency", ServeOptions::Goal::kLatency},
@@ -100,6 +105,7 @@ void AddLimitFlags(CLI::App* c, ServeOptions* o) {
 }
 
 void AddKvFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "KV and prefix cache");
   ServerOptions* s = &o->server;
   AddBytes(c, "--kv-budget", &s->kv_budget_bytes,
            "memory for KV, the prefix cache included (default: half of what is free)");
@@ -121,6 +127,7 @@ void AddKvFlags(CLI::App* c, ServeOptions* o) {
 }
 
 void AddOperationFlags(CLI::App* c, ServeOptions* o) {
+  const FlagGroup group(c, "Operation");
   ServerOptions* s = &o->server;
   AddInteger(c, "--request-timeout", &o->request_timeout_s, 0, 1 << 30,
              "seconds for one request (default 3600; 0: any)");
@@ -144,9 +151,6 @@ void AddOperationFlags(CLI::App* c, ServeOptions* o) {
 }  // namespace
 
 void AddServeFlags(CLI::App* c, ServeOptions* o) {
-  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
-  AddSyntheticFlags(c, &o->model);
-  AddCountExperts(c, &o->model, &o->count_experts_file);
   AddNetworkFlags(c, o);
   AddModelNames(c, &o->server);
   AddAccessFlags(c, o);
@@ -154,6 +158,9 @@ void AddServeFlags(CLI::App* c, ServeOptions* o) {
   AddLimitFlags(c, o);
   AddKvFlags(c, o);
   AddOperationFlags(c, o);
+  AddModelFlags(c, &o->model, ModelFlags::kGenerate);
+  AddCountExperts(c, &o->model, &o->count_experts_file);
+  AddSyntheticFlags(c, &o->model);
 }
 
 void CheckServeFlags(const ServeOptions& o) {

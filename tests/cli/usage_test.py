@@ -21,8 +21,25 @@ class Usage(CliTestCase):
         for command in COMMANDS:
             self.assertIn(command, out)
 
+    def test_help_may_be_asked_for_as_a_command(self):
+        self.assertEqual(self.ok("help"), self.ok("--help"))
+        self.assertEqual(self.ok("help", "chat"), self.ok("chat", "--help"))
+
+    def test_help_groups_flags_and_begins_with_the_commands_own(self):
+        out = self.ok("generate", "--help").decode()
+        titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+        self.assertEqual(titles, ["Options", "Model and machine", "Models larger than the memory", "Precision and kernels", "Several ranks",
+                                  "Drafts", "Sampling and stops", "Example"])
+        blocks = dict(zip(titles, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:]))
+        for title, flag in [("Options", "--prompt-file"), ("Model and machine", "--threads"), ("Drafts", "--speculate"),
+                            ("Sampling and stops", "--top-p")]:
+            self.assertRegex(blocks[title], "(?m)^ .*%s " % flag)
+        out = self.ok("serve", "--help").decode()
+        self.assertLess(out.index("--port"), out.index("--threads"))
+
     def test_version_tells_commit_compiler_and_instruction_sets(self):
         out = self.ok("--version").decode()
+        self.assertEqual(self.ok("-V").decode(), out)
         for word in ["dsv4 ", "commit: ", "compiler: ", "build type: ", "cpu: ", "compiled for: "]:
             self.assertIn(word, out)
 
@@ -34,6 +51,7 @@ class Usage(CliTestCase):
         self.fails(2, ["tokenise", "did you mean tokenize?"], "tokenise")
         result = self.fails(2, "xyzzy", "xyzzy")
         self.assertNotIn(b"did you mean", result.stderr)
+        self.fails(2, "did you mean --version?", "version")
 
     def test_unknown_flag_suggests_the_nearest(self):
         self.fails(2, ["--temprature", "did you mean --temperature?"], "generate", "--temprature", "1")
