@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -319,11 +321,25 @@ void AddCompletions(CLI::App* app, Command* chosen) {
 
 // ---- Errors
 
-// ---- Errors
-
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+// What somebody meant who wrote a word where a command takes none.
+std::string MeantBy(const CLI::App& command, const std::string& word) {
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(word, error) || command.get_name() == "serve";
+  if (folder && command.get_option_no_throw("--model") != nullptr) return "; a model's folder follows -m";
+  if (command.get_option_no_throw("--prompt") != nullptr) return "; a prompt follows -p, in quotes";
+  return "";
+}
+
+// "--seed: 1 required N missing"
+std::string Complaint(const CLI::ParseError& error) {
+  const std::string text = OneLine(error.what());
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr || !text.ends_with(" missing")) return text;
+  return text.substr(0, text.find(':')) + " needs a value";
 }
 
 [[noreturn]] void ThrowExtra(CLI::App& app) {
@@ -339,7 +355,8 @@ std::string OneLine(std::string text) {
   }
   const std::string command = "dsv4 " + commands.front()->get_name();
   if (!extra.starts_with("-")) {
-    throw UsageError("unexpected argument '" + OneLine(extra) + "'; see " + command + " --help");
+    throw UsageError("unexpected argument '" + OneLine(extra) + "'" + MeantBy(*commands.front(), extra) + " (see " +
+                     command + " --help)");
   }
   std::vector<std::string> names;
   for (const CLI::Option* option : commands.front()->get_options()) {
@@ -404,8 +421,8 @@ std::function<int()> ParseCommandLine(int argc, char** argv) {
     ThrowExtra(app);
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> commands = app.get_subcommands();
-    throw UsageError(OneLine(error.what()) + "; see dsv4 " +
-                     (commands.empty() ? "" : commands.front()->get_name() + " ") + "--help");
+    throw UsageError(Complaint(error) + "; see dsv4 " + (commands.empty() ? "" : commands.front()->get_name() + " ") +
+                     "--help");
   }
   if (version) return PrintVersion;
   if (!chosen)

@@ -57,12 +57,27 @@ class Usage(CliTestCase):
         self.fails(2, ["--temprature", "did you mean --temperature?"], "generate", "--temprature", "1")
         self.fails(2, ["--topk=3", "did you mean --top-k?"], "generate", "--topk=3")
         self.fails(2, "--frobnicate", "--frobnicate")
+        self.fails(2, ["--temp", "did you mean --temperature?"], "generate", "--temp", "1")
+        result = self.fails(2, "--version", "generate", "--version")
+        self.assertNotIn(b"did you mean", result.stderr)  # nothing is near enough
+
+    def test_flags_of_other_engines_lead_to_ours(self):
+        for command, theirs, ours in [("serve", "--max-model-len", "--ctx"), ("serve", "--tensor-parallel-size", "--device"),
+                                      ("serve", "--max-num-seqs", "--max-concurrent"), ("generate", "--n-predict", "--max-tokens"),
+                                      ("chat", "-c", "--ctx"), ("bench", "--mem-fraction-static", "--gpu-memory")]:
+            self.fails(2, [f"'{theirs}'", f"did you mean {ours}?"], command, theirs, "1")
+        result = self.fails(2, "--max-num-seqs", "generate", "--max-num-seqs", "1")  # which has no such flag
+        self.assertNotIn(b"--max-concurrent", result.stderr)
 
     def test_unexpected_argument(self):
-        self.fails(2, "hello", "generate", "-p", "x", "hello")
+        self.fails(2, ["'hello'", "a prompt follows -p"], "generate", "-p", "x", "hello")
+        self.fails(2, [f"'{self.tmp}'", "a model's folder follows -m"], "inspect", self.tmp)
+        self.fails(2, ["'some/model'", "a model's folder follows -m"], "serve", "some/model")
+        self.fails(2, "'hello' (see dsv4 tokenize --help)", "tokenize", "hello")
 
     def test_a_flag_without_its_value(self):
-        self.fails(2, "--temperature", "generate", "--temperature")
+        self.fails(2, "--temperature needs a value; see", "generate", "--temperature")
+        self.fails(2, "--max-tokens needs a value; see", "generate", "-n")
 
     def test_values_out_of_range_name_flag_value_and_what_is_accepted(self):
         for args, words in [
