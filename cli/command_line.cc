@@ -105,7 +105,8 @@ void AddLogits(CLI::App* app, Command* chosen) {
   CLI::App* c = AddCommand(app, "logits", "Write the logits after every token to a safetensors file",
                            "dsv4 logits --token-ids ids.txt -o logits.safetensors");
   AddModelFlags(c, &o->model);
-  AddPath(c, "--token-ids", &o->token_ids_file, "a file with token ids, separated by white space or commas (-: stdin)");
+  AddPath(c, "--token-ids", &o->token_ids_file,
+          "a file with token ids, separated by white space or commas, or as a JSON array (-: stdin)");
   AddPath(c, "-o,--output", &o->output_file, "the file to write: logits f32 [T, V]");
   AddText(c, "--decode-from", "K", "read the first K tokens as a prompt, the rest one by one",
           [o](const std::string& text) {

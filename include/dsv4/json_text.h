@@ -25,8 +25,8 @@ std::string TokenIdsToJson(std::span<const TokenId> ids);
 // A JSON array of integers. Error: kInvalidArgument, naming the element.
 Result<std::vector<TokenId>> ParseTokenIdsJson(std::string_view json);
 
-// Integers separated by white space or commas (--token-ids F). Error: kInvalidArgument, quoting the piece
-// that is not a token id. Whether the ids are in a vocabulary is the caller's to check.
+// Integers separated by white space or commas, or a JSON array of them (--token-ids F). Error: kInvalidArgument,
+// quoting the piece that is not a token id. Whether the ids are in a vocabulary is the caller's to check.
 Result<std::vector<TokenId>> ParseTokenIdList(std::string_view text);
 
 // {"reasoning_content": "...", "content": "...", "tool_calls": [{"type": "function", "function": {"name":

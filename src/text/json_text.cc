@@ -51,6 +51,9 @@ Result<std::vector<TokenId>> ParseTokenIdsJson(std::string_view json) {
 Result<std::vector<TokenId>> ParseTokenIdList(std::string_view text) {
   static constexpr std::string_view kSeparators = " \t\r\n\v\f,";
   std::vector<TokenId> ids;
+  const size_t first = text.find_first_not_of(kSeparators), last = text.find_last_not_of(kSeparators);
+  if (first != text.npos && last > first && text[first] == '[' && text[last] == ']')
+    text = text.substr(first + 1, last - first - 1);
   for (size_t begin = text.find_first_not_of(kSeparators); begin != text.npos;) {
     const size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
     const std::string_view piece = text.substr(begin, end - begin);

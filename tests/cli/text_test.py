@@ -57,6 +57,11 @@ class Text(CliTestCase):
         ids = self.ok("tokenize", stdin="one two three").decode().split()
         self.assertEqual(self.ok("detokenize", stdin=", ".join(ids)), b"one two three")
 
+    def test_ids_may_be_the_array_that_encode_prints(self):
+        request = '{"messages": [{"role": "user", "content": "Hi"}]}'
+        self.assertEqual(self.ok("detokenize", stdin=self.ok("encode", "--ids", stdin=request)), self.ok("encode", stdin=request))
+        self.fails(1, '"[1"', "detokenize", stdin="[1, 2")
+
     def test_invalid_utf8_is_read_as_replacement_characters_and_noted(self):
         result = run("tokenize", stdin=b"a\xff b")
         self.assertEqual(result.returncode, 0)

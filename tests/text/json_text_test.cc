@@ -29,7 +29,9 @@ TEST(JsonText, TokenIds) {
 TEST(JsonText, TokenIdLists) {
   EXPECT_EQ(*ParseTokenIdList(""), Ids{});
   EXPECT_EQ(*ParseTokenIdList(" 1,2\n3\t, 4\r\n"), (Ids{1, 2, 3, 4}));
-  for (const std::string_view bad : {"1 x", "1 -2", "1 2.5", "1 99999999999"})
+  EXPECT_EQ(*ParseTokenIdList(" [1, 2]\n"), (Ids{1, 2}));
+  EXPECT_EQ(*ParseTokenIdList("[]"), Ids{});
+  for (const std::string_view bad : {"1 x", "1 -2", "1 2.5", "1 99999999999", "[1, 2", "1]", "[", "[[1]]"})
     EXPECT_FALSE(ParseTokenIdList(bad).ok()) << bad;
   EXPECT_EQ(ParseTokenIdList("1 2x").status().message(), "\"2x\" is not a token id");
 }
