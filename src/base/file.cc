@@ -112,7 +112,11 @@ Status WriteFile(const std::string& path, std::span<const std::string_view> piec
   return {};
 }
 
-bool FileExists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool FileExists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+bool IsLfsPointer(std::string_view bytes) { return bytes.starts_with("version https://git-lfs.github.com/spec/"); }
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
   Descriptor d{-1};

@@ -22,7 +22,13 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
 inline Status WriteFile(const std::string& path, std::string_view bytes) { return WriteFile(path, {&bytes, 1}); }
 
+// Also one that cannot be looked at: opening it says why.
 bool FileExists(const std::string& path);
+
+// Whether these are the bytes of a Git LFS pointer: what stands in a repository's place of a large file that was not
+// fetched.
+bool IsLfsPointer(std::string_view bytes);
+inline constexpr const char* kFetchFromLfs = "a Git LFS pointer, not the file itself; fetch that with `git lfs pull`";
 
 // Which file it is, and in which state.
 struct FileStamp {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "io/json_reader.h"
 #include "io/name_table.h"
@@ -46,6 +47,8 @@ class HeaderParser {
  private:
   Status FindHeader() {
     const auto size = static_cast<uint64_t>(bytes_.size());
+    if (IsLfsPointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}))
+      return DataLoss(StrCat("'", what_, "' is ", kFetchFromLfs));
     if (size < 8) return DataLoss(StrCat("'", what_, "': ", size, " bytes are too few for a safetensors file"));
     uint64_t length = 0;
     for (size_t i = 0; i < 8; ++i) length |= static_cast<uint64_t>(bytes_[i]) << (8 * i);

@@ -155,7 +155,8 @@ Status TensorSource::AddFolder(const std::string& dir) {
     }
     std::sort(paths.begin(), paths.end());
   }
-  if (paths.empty()) return NotFound(StrCat("no *.safetensors file in '", dir, "'"));
+  if (paths.empty())
+    return NotFound(StrCat("no *.safetensors file in '", dir, "'; give the folder that holds a checkpoint's weights"));
   for (const std::string& path : paths) DSV4_RETURN_IF_ERROR(AddFile(path));
   return BuildTable();
 }

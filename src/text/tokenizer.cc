@@ -229,6 +229,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir)
   const std::string path = model_dir + "/tokenizer.json", config_path = model_dir + "/tokenizer_config.json";
   if (!FileExists(path)) return NotFound(StrCat(path, " does not exist; -m wants a folder with the model's tokenizer"));
   DSV4_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFileBytes));
+  if (IsLfsPointer(json)) return DataLoss(StrCat(path, " is ", kFetchFromLfs));
   std::string config_json;
   if (FileExists(config_path)) {
     DSV4_ASSIGN_OR_RETURN(config_json, ReadFile(config_path, kMaxFileBytes));

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from support import BINARY, COMMANDS, CliTestCase, main
+from support import BINARY, COMMANDS, NANO, CliTestCase, main
 
 
 class Usage(CliTestCase):
@@ -219,6 +219,20 @@ class Usage(CliTestCase):
         self.fails(1, "is not a folder", "inspect", "-m", __file__)
         self.fails(1, ["config.json"], "inspect", "-m", self.tmp)
         self.fails(1, ["tokenizer.json"], "tokenize", "-m", self.tmp)
+        for name, command in [("config.json", ["inspect"]), ("tokenizer.json", ["tokenize"])]:
+            (self.tmp / name).symlink_to(self.tmp / name)
+            self.fails(1, [name, "Too many levels of symbolic links"], *command, "-m", self.tmp)
+
+    def test_a_checkpoint_whose_files_were_not_fetched(self):
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 20910764\n" % ("4d" * 32)
+        for name in ["model.safetensors", "tokenizer.json"]:
+            with tempfile.TemporaryDirectory() as folder:
+                for path in NANO.glob("*.json"):
+                    shutil.copy(path, folder)
+                shutil.copy(NANO / "model.safetensors", folder)
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(pointer)
+                self.fails(1, [name, "Git LFS pointer", "git lfs pull"], "generate", "-m", folder, "-p", "x", "-n", "1")
 
     def completions(self, script, *words):
         """What bash offers for the last word."""

@@ -219,7 +219,7 @@ Result<ConfigText> ReadConfigText(const std::string& model_dir) {
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxConfigBytes));
     return ConfigText{.text = std::move(text), .path = path};
   }
-  return NotFound(StrCat("no config.json in '", model_dir, "'"));
+  return NotFound(StrCat("no config.json in '", model_dir, "'; give the folder that holds a checkpoint"));
 }
 
 Result<Config> LoadConfig(const std::string& model_dir) {
