@@ -27,6 +27,7 @@
 #include "model.h"
 #include "options.h"
 #include "progress.h"
+#include "suggestion.h"
 
 namespace dsv4::cli {
 
@@ -104,6 +105,11 @@ class ReplyPrinter {
   bool at_line_start_ = true;
 };
 
+std::string Trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
 Message MakeMessage(Role role, const std::string& content) {
   Message message;
   message.role = role;
@@ -141,6 +147,7 @@ class Chat {
     engine_ = LoadEngine(engine_options, progress);
     MustBeUsable(ValidateSampling(options.sampling, engine_->info().vocab_size));
     sampling_ = options.sampling;
+    stop_ids_ = StopIds(options.stops, engine_->info(), /*with_eos=*/true);
     session_ = Must(engine_->NewSession());
     if (interactive_) editor_ = LineEditor::Create(options.keep_history ? HistoryFile() : "");
   }
@@ -208,16 +215,16 @@ class Chat {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space);
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
-    if (name == "/quit" || name == "/exit") return false;
-    if (name == "/help") {
+    if (name == "/quit" || name == "/exit" || name == "/bye") return false;
+    if (name == "/help" || name == "/?") {
       PrintError(std::string(kHelp) + (editor_ != nullptr ? kEditorHelp : kPlainHelp));
     } else if (name == "/think") {
-      Think(rest);
+      Think(Trimmed(rest));
     } else if (name == "/save") {
-      Save(rest);
+      Save(Trimmed(rest));
     } else if (name == "/load") {
-      Load(rest);
-    } else if (name == "/reset") {
+      Load(Trimmed(rest));
+    } else if (name == "/reset" || name == "/clear") {
       SetSystem(system_);
       PrintError("the conversation starts over\n");
     } else if (name == "/system") {
@@ -226,7 +233,9 @@ class Chat {
     } else if (name == "/tool") {
       ToolResult(rest);
     } else {
-      PrintError("no command " + name + "; /help lists them\n");
+      PrintError("no command " + Printable(name) +
+                 Suggestion(name, {"/think", "/save", "/load", "/reset", "/system", "/tool", "/help", "/quit"}) +
+                 " (/help lists them)\n");
     }
     return true;
   }
@@ -324,7 +333,7 @@ class Chat {
     const std::vector<TokenId> prompt = tokenizer_->Encode(text);
     const int64_t limit = engine_->info().max_context;
     if (static_cast<int64_t>(prompt.size()) >= limit) {
-      request_.messages.pop_back();
+      TakeBack();
       const std::string message = "the conversation has outgrown the context of " + FormatCount(limit) +
                                   " tokens; /reset starts over";
       if (!interactive_) throw RunError(message);
@@ -334,7 +343,7 @@ class Chat {
     std::vector<float> logits;
     if (!ReadPrompt(prompt, &logits)) {
       Stopped();
-      request_.messages.pop_back();
+      TakeBack();
       return;
     }
     OutputParser parser(request_.thinking);
@@ -348,6 +357,12 @@ class Chat {
     pending_calls_ = parsed.tool_calls.size();
     if (pending_calls_ > 0 && interactive_) PrintError("(answer with /tool RESULT)\n");
     if (Interrupted()) Stopped();
+  }
+
+  // The last message has no reply. A call whose result it was waits for one again.
+  void TakeBack() {
+    if (request_.messages.back().role == Role::kTool) ++pending_calls_;
+    request_.messages.pop_back();
   }
 
   // Ctrl-C during a reply: at a terminal the chat goes on, in a pipe it ends.
@@ -376,11 +391,10 @@ class Chat {
         if (!stops.stopped() || delta.kind == OutputDelta::Kind::kContent) printer.Show(delta);
       }
     };
-    const std::vector<TokenId> stop_ids = StopIds(options_.stops, engine_->info(), /*with_eos=*/true);
     int64_t written = 0;
     // Takes a drawn token; false when it is the last.
     const auto accept = [&](TokenId id) {
-      if (std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end()) return false;
+      if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) return false;
       const auto text = decoder.Push(id);
       if (text.ok()) show(parser.Push(*text));  // an id that the tokenizer lacks has none
       if (stops.stopped() || parser.done() || ++written == options_.max_tokens) return false;
@@ -415,6 +429,7 @@ class Chat {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Session> session_;
   SamplingParams sampling_;
+  std::vector<TokenId> stop_ids_;
   ChatRequest request_;
   std::string system_;
   std::string content_;       // of the last reply, as far as it was shown

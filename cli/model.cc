@@ -145,7 +145,11 @@ void CheckTokenIds(std::span<const TokenId> ids, int64_t vocab_size, const std::
 }
 
 std::vector<TokenId> StopIds(const StopOptions& stops, const ModelInfo& info, bool with_eos) {
-  CheckTokenIds(stops.ids, info.vocab_size, "--stop-id");
+  for (const TokenId id : stops.ids) {
+    if (id < info.vocab_size) continue;
+    throw RunError("--stop-id is '" + std::to_string(id) + "'; accepted: token ids from 0 to " +
+                   std::to_string(info.vocab_size - 1));
+  }
   std::vector<TokenId> ids = stops.ids;
   if (with_eos) ids.insert(ids.end(), info.eos_token_ids.begin(), info.eos_token_ids.end());
   return ids;

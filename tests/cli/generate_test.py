@@ -85,7 +85,8 @@ class Generate(CliTestCase):
             out = json.loads(self.generate("--temperature", "0", "--json", "--stop-id", str(ids[stop]), *extra))
             self.assertEqual((out["ids"], out["finish_reason"]), (ids[:stop], "stop"))
         self.fails(2, "--stop-id", "generate", *self.model, "-p", "x", "--stop-id", "x")
-        self.fails(1, "--stop-id", "generate", *self.model, "-p", "x", "--stop-id", "99999999")
+        self.fails(1, "--stop-id is '99999999'; accepted:", "generate", *self.model, "-p", "x", "--stop-id", "99999999")
+        self.fails(1, "--stop-id is '99999999'; accepted:", "chat", *self.model, "--stop-id", "99999999")
 
     def test_streamed_text_is_the_json_text(self):
         text = json.loads(self.generate("--temperature", "0", "--json"))["text"]
@@ -120,6 +121,17 @@ class Generate(CliTestCase):
         again = run("chat", *self.model, "--temperature", "0", "-n", "16", stdin="Hello\nWhat is 2+2?")
         self.assertEqual(again.stdout, result.stdout)
 
+    def test_names_of_chat_commands(self):
+        path = self.tmp / "saved.json"
+        commands = ["/?", "/clear", "/thnik", "/frobnicate", "/think  off ", "/save  %s  " % path, "/bye", "Hi"]
+        result = run("chat", *self.model, stdin="\n".join(commands))
+        self.assertEqual((result.returncode, result.stdout), (0, b""))
+        said = result.stderr.decode()
+        for words in ["  /load FILE", "the conversation starts over", "no command /thnik; did you mean /think? (/help lists them)",
+                      "no command /frobnicate (/help lists them)", "reasoning is off", "saved to %s\n" % path]:
+            self.assertIn(words, said)
+        self.assertEqual(json.loads(path.read_text())["messages"], [])
+
     def test_chat_remembers(self):
         # The second prompt goes on from the first: one conversation equals the same turns replayed after /reset.
         one = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="Hello\nAnd now?\n").stdout
@@ -152,7 +164,7 @@ class Generate(CliTestCase):
         notes = self.file("notes.txt", "not a conversation")
         commands = ["/save", "/load", "/save %s" % notes, "/load %s" % notes, "/load %s" % (self.tmp / "absent"),
                     "/load %s" % self.tmp, "/save %s" % (self.tmp / "no" / "folder"), "/think maybe"]
-        result = run("chat", *self.model, "-n", "1", stdin="\n".join(commands) + "\nHi\n")
+        result = run("chat", *self.model, "--temperature", "0", "-n", "8", stdin="\n".join(commands) + "\nHi\n")
         self.assertEqual(result.returncode, 0, result.stderr)
         messages = result.stderr.decode().splitlines()
         self.assertEqual(len(messages), len(commands), messages)

@@ -141,6 +141,20 @@ class Terminal(CliTestCase):
         self.assertEqual(self.users_messages(), ["see: " + "\n".join(lines), "/quit\nis a command[31m", "one\ntwo"])
         self.quit(pid)
 
+    def test_a_tools_result_that_does_not_fit_may_be_given_again(self):
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        path = self.file("call.json", json.dumps({"messages": [{"role": "user", "content": "Hi"},
+                                                               {"role": "assistant", "content": "", "tool_calls": [call]}]}))
+        pid = self.chat("--ctx", "600")
+        self.line(b"/load %s\r" % str(path).encode())
+        self.send(b"/tool %s\r" % (b"x y " * 700))
+        self.wait_for(b"outgrown the context of 600")
+        self.wait_for(b"\x1b[?2004h> ")
+        self.line(b"/tool 42\r")
+        self.line(b"/save %s\r" % str(path).encode())
+        self.assertEqual([m["role"] for m in json.loads(path.read_text())["messages"]], ["user", "assistant", "tool", "assistant"])
+        self.quit(pid)
+
     def test_history_is_kept_for_its_owner(self):
         pid = self.chat()
         self.line(b"first\r")
