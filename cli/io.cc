@@ -142,6 +142,28 @@ bool MustBeWrittenInPlace(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
+// The descriptor that is written to already, where `path` is /dev/stdout or /dev/stderr: opened anew, a file behind it
+// would lose what is in it.
+int OpenStreamAt(const std::string& path) {
+  struct stat named, open;
+  if (::stat(path.c_str(), &named) != 0) return -1;
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fstat(fd, &open) == 0 && open.st_dev == named.st_dev && open.st_ino == named.st_ino) return fd;
+  }
+  return -1;
+}
+
+bool WriteInPlace(const std::string& path, std::string_view bytes) {
+  if (const int stream = OpenStreamAt(path); stream >= 0) return WriteAll(stream, bytes);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return false;
+  const bool done = WriteAll(fd, bytes);
+  const int code = errno;
+  ::close(fd);
+  errno = code;
+  return done;
+}
+
 }  // namespace
 
 bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
@@ -312,10 +334,8 @@ void WriteOutput(const std::string& path, std::string_view bytes) {
   bool done = false;
   int code = 0;
   if (MustBeWrittenInPlace(path)) {
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    done = fd >= 0 && WriteAll(fd, bytes);
+    done = WriteInPlace(path, bytes);
     code = errno;
-    if (fd >= 0) ::close(fd);
   } else {
     TemporaryFile file(path);
     done = file.is_open() && file.WriteAndRename(bytes, path);

@@ -98,6 +98,14 @@ class Generate(CliTestCase):
         for word in [b"load ", b"prompt ", b"generated ", b"tok/s", b"first token"]:
             self.assertIn(word, result.stderr)
 
+    def test_ids_on_standard_output_leave_what_is_in_its_file(self):
+        path = self.file("all.txt", "before\n")
+        with open(path, "ab") as out:
+            subprocess.run([BINARY, "generate", *map(str, self.model), "-p", "x", "-n", "2", "--temperature", "0", "--output-ids", "/dev/stdout"],
+                           stdout=out, stderr=subprocess.DEVNULL, check=True, timeout=60)
+        text = self.generate("-p", "x", "-n", "2", "--temperature", "0", "--output-ids", self.tmp / "ids").decode()
+        self.assertEqual(path.read_text(), "before\n" + text + (self.tmp / "ids").read_text())
+
     def test_invalid_utf8_prompt(self):
         result = run("generate", *self.model, "-n", "2", stdin=b"a\xffb")
         self.assertEqual(result.returncode, 0)
