@@ -28,9 +28,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// ", 12.3 tok/s", or nothing where nothing was measured.
 std::string Rate(int64_t tokens, double seconds) {
-  return seconds > 0 ? FormatFixed(static_cast<double>(tokens) / seconds, 1) + " tok/s" : "- tok/s";
+  if (tokens == 0 || seconds <= 0) return "";
+  return ", " + FormatFixed(static_cast<double>(tokens) / seconds, 1) + " tok/s";
 }
+
+std::string Tokens(int64_t count) { return FormatCount(count) + (count == 1 ? " token" : " tokens"); }
 
 // The prompt's text, from the one place that was named.
 std::string ReadPrompt(const GenerateOptions& options) {
@@ -224,10 +228,10 @@ Json ToJson(const GenerateOptions& options, const Generation& g, const Figures& 
 }
 
 std::string Summary(const GenerateOptions& options, const Figures& f) {
-  std::string summary = "load " + FormatFixed(f.load_s, 2) + " s | prompt " + FormatCount(f.prompt_tokens) +
-                        " tokens, " + Rate(f.prompt_tokens, f.prompt_s) + " | generated " +
-                        FormatCount(f.output_tokens) + " tokens, " + Rate(f.steps, f.decode_s) +
-                        " | first token after " + FormatFixed(1000 * f.first_token_s, 0) + " ms";
+  std::string summary = "load " + FormatFixed(f.load_s, 2) + " s | prompt " + Tokens(f.prompt_tokens) +
+                        Rate(f.prompt_tokens, f.prompt_s) + " | generated " + Tokens(f.output_tokens) +
+                        Rate(f.steps, f.decode_s);
+  if (f.output_tokens > 0) summary += " | first token after " + FormatFixed(1000 * f.first_token_s, 0) + " ms";
   if (f.drafts.verifications > 0) {
     const double a_step = static_cast<double>(f.steps) / static_cast<double>(std::max<int64_t>(f.drafts.steps, 1));
     summary += " | drafts " + FormatCount(f.drafts.accepted) + " of " + FormatCount(f.drafts.drafted) + " accepted, " +
@@ -285,7 +289,9 @@ int RunGenerate(const GenerateOptions& options) {
   if (g.finish_reason == "interrupted") throw QuietExit{kExitInterrupted};
   if (!options.output_ids_file.empty()) WriteOutput(options.output_ids_file, FormatIds(g.ids) + "\n");
   if (!options.draft_log_file.empty()) WriteOutput(options.draft_log_file, g.draft_log);
-  PrintError(Summary(options, figures) + "\n");
+  const bool text_ends_line = tokenizer == nullptr || StdoutIsTerminal() || g.text.empty() || g.text.back() == '\n';
+  const bool within_line = !options.json && !text_ends_line;
+  PrintError((within_line && StderrIsStdout() ? "\n" : "") + Summary(options, figures) + "\n");
   return kExitDone;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -169,6 +170,15 @@ bool WriteInPlace(const std::string& path, std::string_view bytes) {
 bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
 bool StdoutIsTerminal() { return ::isatty(STDOUT_FILENO) != 0; }
 bool StderrIsTerminal() { return ::isatty(STDERR_FILENO) != 0; }
+bool StderrIsStdout() {
+  struct stat out, err;
+  return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+         out.st_ino == err.st_ino;
+}
+size_t StderrColumns() {
+  winsize size = {};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
 
 // Opened the wrong way round: a use is then an error, as it would be of a closed one.
 void HoldClosedStreams() {

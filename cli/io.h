@@ -15,6 +15,8 @@ namespace dsv4::cli {
 bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
+bool StderrIsStdout();   // both go to one file, pipe or terminal
+size_t StderrColumns();  // of the terminal; 80 where it does not say
 
 // Takes the numbers of standard streams that are closed, so that no file gets them; reading or writing those fails.
 // Once, at the start.

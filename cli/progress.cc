@@ -22,10 +22,13 @@ void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
   constexpr int64_t kWidth = 30;
   const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
   const auto filled = static_cast<size_t>(part * kWidth);
-  std::string line = "\r\033[K" + label + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
-                     FormatFixed(100 * part, 0) + "%";
+  const std::string percent = " " + FormatFixed(100 * part, 0) + "%";
+  std::string line = label + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "]" + percent;
   if (!detail.empty()) line += "  " + detail;
-  PrintError(line);
+  // A line that wraps cannot be taken back: in a narrow terminal there is no bar, and no more than what fits.
+  const size_t columns = StderrColumns();
+  if (line.size() >= columns) line = (label + percent).substr(0, columns - 1);
+  PrintError("\r\033[K" + line);
 }
 
 void ProgressLine::Clear() {

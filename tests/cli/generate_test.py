@@ -97,6 +97,14 @@ class Generate(CliTestCase):
         self.assertEqual(result.stderr.count(b"\n"), 1)
         for word in [b"load ", b"prompt ", b"generated ", b"tok/s", b"first token"]:
             self.assertIn(word, result.stderr)
+        both = subprocess.run([BINARY, "generate", *map(str, self.model), "-p", "x", "-n", "2", "--temperature", "0"], timeout=60 * SLOWNESS,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout
+        self.assertIn(b"\nload ", both)  # in one pipe it has a line of its own
+        one = run("generate", *self.model, "-p", "x", "-n", "1").stderr.decode()
+        self.assertRegex(one, r"generated 1 token \| first token after ")  # and no rate of nothing
+        none = run("generate", *self.model, "-p", "x", "-n", "0").stderr.decode()
+        self.assertIn("generated 0 tokens", none)
+        self.assertNotIn("first token", none)
 
     def test_ids_on_standard_output_leave_what_is_in_its_file(self):
         path = self.file("all.txt", "before\n")

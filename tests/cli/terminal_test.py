@@ -222,6 +222,18 @@ class Terminal(CliTestCase):
         self.send(b"\x03")
         self.ends(pid, 130)
 
+    def test_progress_in_a_narrow_terminal_stays_in_one_line(self):
+        ids = self.file("ids.txt", "1 2 3 " * 4000)
+        pid = self.start("generate", *self.model, "--token-ids", ids, "-n", "1", "--prefill-chunk", "64")
+        termios.tcsetwinsize(self.terminal, (4, 24))
+        shown = b""
+        while shown.count(b"\r\x1b[K") < 5:
+            shown += os.read(self.terminal, 4096)
+        for line in shown.split(b"\r\x1b[K")[1:-1]:
+            self.assertRegex(line, rb"^reading the prompt \d+%$")
+        self.send(b"\x03")
+        self.ends(pid, 130)
+
     def test_progress_of_a_benchmark(self):
         pid = self.start("bench", *self.model, "--prompts", "64", "--contexts", "64", "--batches", "1", "--tokens", "16",
                          "--repeat", "400", "--budget", "1", "--no-ops", "--ctx", "8192")
