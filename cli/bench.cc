@@ -22,6 +22,7 @@
 namespace dsv4::cli {
 
 std::vector<TokenId> SomeTokens(int64_t n, uint64_t seed, int64_t vocab) {
+  StopIfInterrupted();
   std::vector<TokenId> ids;
   for (int64_t i = 0; i < n; ++i) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -40,6 +41,7 @@ Rates RateMeter::Now(Engine& engine) {
 }
 
 void Report(const BenchOptions& options, const Json& row, const std::string& line) {
+  StopIfInterrupted();  // what was measured is not whole
   Print((options.json ? row.dump() : line) + "\n");
 }
 
@@ -160,6 +162,7 @@ class Bench {
     run();  // warms up
     while (static_cast<int64_t>(times.size()) < options_.repeat && (times.empty() || !Spent(start))) {
       progress_.Update(name, static_cast<int64_t>(times.size()) + 1, options_.repeat + 1);
+      StopIfInterrupted();
       times.push_back(run());
     }
     progress_.Clear();
@@ -206,35 +209,13 @@ class Bench {
                        .first = first,
                        .max_tokens = plan_.tokens * (options_.repeat + 1)});
     }
-    // Times of whole steps, seen where the tokens arrive; the first run warms up, but for the last half of a budget.
-    std::vector<double> steps;
-    const Clock::time_point start = Clock::now();
-    Clock::time_point last = start;
-    int64_t seen = 0, warm = 0, drafted = 0;  // drafted: tokens that came with another in the steps that count
     const std::string name = "decode batch " + std::to_string(batch) + " context " + std::to_string(context);
-    bool more = true;
-    Must(engine_.Decode(items, [&](size_t item, const SampledToken& token) {
-      if (token.drafted && !steps.empty()) ++drafted;
-      if (item != items.size() - 1 || token.drafted) return more;
-      const auto now = Clock::now();
-      ++seen;
-      const bool warms = seen <= plan_.tokens &&
-                         !(plan_.budget_s > 0 && seen > 1 && Seconds(start, now) > plan_.budget_s / 4);
-      if (warms) {
-        warm = seen;
-      } else {
-        steps.push_back(Seconds(last, now));
-      }
-      last = now;
-      progress_.Update(name, seen, items.front().max_tokens);
-      more = steps.size() < 3 || !Spent(start);
-      return more;
-    }));
-    progress_.Clear();
+    const DecodeTimes times = TimeSteps(items, name);
+    const std::vector<double>& steps = times.steps;
     const double s = TypicalStep(steps);
     const auto num_steps = static_cast<double>(std::max<size_t>(steps.size(), 1));
-    const double tokens = static_cast<double>(batch) + static_cast<double>(drafted) / num_steps;
-    const double bytes = engine_.StepBytes(batch, context + warm + static_cast<int64_t>(steps.size() / 2));
+    const double tokens = static_cast<double>(batch) + static_cast<double>(times.drafted) / num_steps;
+    const double bytes = engine_.StepBytes(batch, context + times.warm + static_cast<int64_t>(steps.size() / 2));
     const double floor = bytes / rates.read;
     Report(options_,
            {{"phase", "decode"},
@@ -267,6 +248,41 @@ class Bench {
 
   bool Spent(Clock::time_point start) const {
     return plan_.budget_s > 0 && Seconds(start, Clock::now()) > plan_.budget_s;
+  }
+
+  struct DecodeTimes {
+    std::vector<double> steps;
+    int64_t warm = 0;     // steps in front of these
+    int64_t drafted = 0;  // tokens that came with another in these
+  };
+
+  // Times of whole steps, seen where the tokens arrive; the first run warms up, but for the last half of a budget.
+  DecodeTimes TimeSteps(std::span<const DecodeItem> items, const std::string& name) {
+    DecodeTimes times;
+    const Clock::time_point start = Clock::now();
+    Clock::time_point last = start;
+    int64_t seen = 0;
+    bool more = true;
+    Must(engine_.Decode(items, [&](size_t item, const SampledToken& token) {
+      if (token.drafted && !times.steps.empty()) ++times.drafted;
+      if (item != items.size() - 1 || token.drafted) return more;
+      const auto now = Clock::now();
+      ++seen;
+      const bool warms = seen <= plan_.tokens &&
+                         !(plan_.budget_s > 0 && seen > 1 && Seconds(start, now) > plan_.budget_s / 4);
+      if (warms) {
+        times.warm = seen;
+      } else {
+        times.steps.push_back(Seconds(last, now));
+      }
+      last = now;
+      progress_.Update(name, seen, items.front().max_tokens);
+      more = (times.steps.size() < 3 || !Spent(start)) && !Interrupted();
+      return more;
+    }));
+    progress_.Clear();
+    StopIfInterrupted();
+    return times;
   }
 
   // The median over runs of `tokens` steps of their mean; of what there is when not one run is whole.

@@ -85,7 +85,7 @@ size_t ReadSome(int fd, std::span<char> buffer, const std::string& name) {
     std::array<pollfd, 2> wait = {pollfd{.fd = fd, .events = POLLIN, .revents = 0},
                                   pollfd{.fd = g_wake_pipe[0], .events = POLLIN, .revents = 0}};
     const int ready = ::poll(wait.data(), wait.size(), -1);
-    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    StopIfInterrupted();
     if (ready < 0) continue;
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n >= 0) return static_cast<size_t>(n);
@@ -204,6 +204,9 @@ void InstallSignalHandlers() {
 }
 
 bool Interrupted() { return g_interrupts > 0; }
+void StopIfInterrupted() {
+  if (Interrupted()) throw QuietExit{kExitInterrupted};
+}
 void ClearInterrupt() {
   std::array<char, 16> bytes;
   [[maybe_unused]] const ssize_t ignored = ::read(g_wake_pipe[0], bytes.data(), bytes.size());

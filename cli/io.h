@@ -28,6 +28,7 @@ void InstallSignalHandlers();
 
 // True after Ctrl-C. A second Ctrl-C before ClearInterrupt() ends the process at once with status 130.
 bool Interrupted();
+void StopIfInterrupted();  // throws QuietExit with the status 130 then
 void ClearInterrupt();
 
 // Writes to stdout at once (no buffering between calls). A closed pipe is a QuietExit, a full disk a RunError.

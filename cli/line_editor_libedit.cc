@@ -112,7 +112,7 @@ class LibeditEditor : public LineEditor {
     int length = 0;
     const char* text = ::el_gets(editor_, &length);
     AskForPastes(false);
-    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    StopIfInterrupted();
     if (text == nullptr || length <= 0) return Read::kEnd;
     line->assign(text, static_cast<size_t>(length));
     if (line->back() == '\n') line->pop_back();

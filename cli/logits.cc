@@ -51,14 +51,14 @@ int RunLogits(const LogitsOptions& options) {
   logits.reserve(static_cast<size_t>(num_tokens * vocab_size));
   std::vector<float> row;
   for (int64_t t = decode_from; t < num_tokens; ++t) {
-    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    StopIfInterrupted();
     Must(session->Append(all.subspan(static_cast<size_t>(t), 1), LogitRows::kLast, &row));
     logits.insert(logits.end(), row.begin(), row.end());
     progress.Update("decoding", t + 1, num_tokens,
                     std::to_string(t + 1) + " of " + std::to_string(num_tokens) + " tokens");
   }
   progress.Clear();
-  if (Interrupted()) throw QuietExit{kExitInterrupted};
+  StopIfInterrupted();
 
   const std::array<NamedTensor, 1> tensors = {
       NamedTensor{.name = "logits", .shape = {num_tokens, vocab_size}, .values = std::span<const float>(logits)}};

@@ -57,7 +57,7 @@ void MeasureWindow(Session& session, std::span<const TokenId> tokens, size_t voc
   std::vector<float> logits;                                                // of one slice
   const std::span<const TokenId> inputs = tokens.first(tokens.size() - 1);  // the last token predicts nothing
   for (size_t at = 0; at < inputs.size(); at += slice) {
-    if (Interrupted()) throw QuietExit{kExitInterrupted};
+    StopIfInterrupted();
     const auto part = inputs.subspan(at, std::min(slice, inputs.size() - at));
     Must(session.Append(part, LogitRows::kAll, &logits));
     for (size_t i = 0; i < part.size(); ++i) {

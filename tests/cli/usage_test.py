@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 
 from support import BINARY, COMMANDS, NANO, CliTestCase, main
 
@@ -148,6 +150,19 @@ class Usage(CliTestCase):
             self.fails(1, [folder, "there already"], *arguments)
             start = json.loads(self.ok("bench", "-m", folder, "--first-token", "--prompts", "8", "--json"))
             self.assertGreater(start["first_token_s"], start["loaded_s"])
+
+    def test_interrupt_ends_bench(self):
+        for what in [["--prompts", "64", "--repeat", "1000", "--budget", "1000"], ["--prompts", "", "--contexts", "16", "--batches", "1",
+                                                                                   "--tokens", "100000", "--budget", "1000"]]:
+            with subprocess.Popen([BINARY, "bench", "--synthetic", "nano", *what], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL) as bench:
+                bench.stdout.readline()
+                time.sleep(0.5)
+                bench.send_signal(signal.SIGINT)
+                try:
+                    self.assertEqual(bench.wait(60), 130)
+                finally:
+                    bench.kill()
 
     def test_bench_measures_steps_ops_and_linears(self):
         lines = self.ok("bench", "--synthetic", "nano", "--prompts", "32", "--contexts", "16,300", "--batches", "1,3", "--tokens", "2",
