@@ -24,8 +24,10 @@ struct GrammarLimits {
   int64_t compile_steps = 20'000'000;
   double token_s = 2;  // to take in one token and tell what may follow
   int64_t token_steps = 2'000'000;
-  int64_t states = 8'000'000;          // that one text leaves behind
-  int64_t states_of_all = 32'000'000;  // that all texts leave behind together, some 40 bytes each
+  int64_t states = 8'000'000;                // that one text leaves behind
+  int64_t states_of_all = 32'000'000;        // that all texts leave behind together, some 40 bytes each
+  int64_t kept_bytes = int64_t{256} << 20;   // compiled grammars that are kept, by how lately they were used
+  int64_t masks_bytes = int64_t{128} << 20;  // masks that grammars may have in common
 };
 
 // Set: what is being worked out is no longer wanted.

@@ -29,9 +29,7 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr int kThreads = 1;                              // of one compilation: the caller's, whose budget counts
-constexpr int64_t kRuleCacheBytes = int64_t{128} << 20;  // of masks that grammars have in common
-constexpr int64_t kCacheBytes = int64_t{256} << 20;      // of compiled grammars
+constexpr int kThreads = 1;  // of one compilation: the caller's, whose budget counts
 constexpr size_t kMaxMessage = 500;
 
 std::string Shorten(std::string text) {
@@ -139,6 +137,8 @@ class XgGrammar : public Grammar {
 // The grammars used last, by their formats.
 class GrammarCache {
  public:
+  explicit GrammarCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
   std::shared_ptr<const Grammar> Find(const std::string& format) {
     const std::lock_guard lock(mutex_);
     const auto at = places_.find(format);
@@ -155,7 +155,7 @@ class GrammarCache {
     places_.emplace(entry.front().format, entry.begin());
     entries_.splice(entries_.begin(), entry);
     bytes_ += bytes;
-    while (bytes_ > kCacheBytes && entries_.size() > 1) {
+    while (bytes_ > max_bytes_ && entries_.size() > 1) {
       bytes_ -= entries_.back().bytes;
       places_.erase(entries_.back().format);
       entries_.pop_back();
@@ -168,6 +168,7 @@ class GrammarCache {
     std::shared_ptr<const Grammar> grammar;
     int64_t bytes;
   };
+  const int64_t max_bytes_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // the one used last first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;
@@ -177,17 +178,35 @@ class GrammarCache {
 class XgCompiler : public GrammarCompiler {
  public:
   XgCompiler(const Tokenizer& tokenizer, int64_t vocab_size, std::vector<TokenId> eos_ids, const GrammarLimits& limits)
-      : tokenizer_(tokenizer), vocab_size_(vocab_size), eos_ids_(std::move(eos_ids)), limits_(limits) {}
+      : tokenizer_(tokenizer),
+        vocab_size_(vocab_size),
+        eos_ids_(std::move(eos_ids)),
+        limits_(limits),
+        cache_(limits.kept_bytes) {}
 
   Result<std::shared_ptr<const Grammar>> Compile(const std::string& format, CancelFlag cancelled) override {
     if (auto found = Find(format)) return found;
-    try {
-      std::call_once(created_, [this] { CreateCompiler(); });
-      const WorkBudget budget(limits_.compile_s, limits_.compile_steps, cancelled.get());
-      auto grammar = std::make_shared<const XgGrammar>(
+    DSV4_RETURN_IF_ERROR(Try([this] { std::call_once(created_, [this] { CreateCompiler(); }); }));
+    const WorkBudget budget(limits_.compile_s, limits_.compile_steps, cancelled.get());
+    std::shared_ptr<const XgGrammar> grammar;
+    const Status status = Try([&] {
+      grammar = std::make_shared<const XgGrammar>(
           compiler_->CompileStructuralTag(R"({"type":"structural_tag","format":)" + format + "}"), limits_, states_);
       cache_.Add(format, grammar, grammar->bytes());
-      return std::shared_ptr<const Grammar>(std::move(grammar));
+    });
+    DSV4_RETURN_IF_ERROR(status);
+    return std::shared_ptr<const Grammar>(std::move(grammar));
+  }
+
+  std::shared_ptr<const Grammar> Find(const std::string& format) override { return cache_.Find(format); }
+
+ private:
+  // The library's exceptions as a status.
+  template <typename Call>
+  static Status Try(const Call& call) {
+    try {
+      call();
+      return {};
     } catch (const OutOfWork& out) {
       return Status(out.code, std::string(out.what()) + "; use fewer and shorter literals, properties and repetitions");
     } catch (const std::bad_alloc&) {
@@ -197,9 +216,6 @@ class XgCompiler : public GrammarCompiler {
     }
   }
 
-  std::shared_ptr<const Grammar> Find(const std::string& format) override { return cache_.Find(format); }
-
- private:
   void CreateCompiler() {
     // An empty text stands for a token that no grammar allows.
     std::vector<std::string> texts(static_cast<size_t>(vocab_size_));
@@ -209,7 +225,7 @@ class XgCompiler : public GrammarCompiler {
       if (!tokenizer_.IsAdded(id) || bytes == kDsmlMarker) texts[static_cast<size_t>(id)] = bytes;
     }
     const xgrammar::TokenizerInfo info(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size_), eos_ids_);
-    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, 3 * kRuleCacheBytes);  // a third of it is for rules
+    compiler_.emplace(info, kThreads, /*cache_enabled=*/true, 3 * limits_.masks_bytes);  // a third of it is for these
   }
 
   const Tokenizer& tokenizer_;

@@ -110,7 +110,7 @@ class Beside:
 
 class Grammars(HostileTestCase):
     FLAGS = ["--default-thinking", "off", "--ctx", "100000"]
-    GROWTH_MIB = 700  # compiled grammars are kept, up to 256 MiB
+    GROWTH_MIB = 700  # compiled grammars are kept, up to 256 MiB, and 128 MiB of masks
 
     def run_all(self, bodies):
         """Two at a time beside a stream: [(name, status, seconds, body)], and the stream's longest gap."""

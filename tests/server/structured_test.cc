@@ -1,5 +1,7 @@
 // Grammars of structured output: masks against the grammar itself, random texts that never run into a dead end, schemas
 // that cannot be enforced.
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -341,6 +343,29 @@ TEST_F(Bounded, CompilingEndsAtADepth) {
     EXPECT_NE(grammar.status().message().find("the most"), std::string::npos) << grammar.status().message();
     EXPECT_LT(took.count(), 60);
   }
+}
+
+int64_t HeapBytes() {
+  const struct mallinfo2 heap = ::mallinfo2();
+  return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
+}
+
+// Each of these literals is some 5,000 states whose masks hold a few tokens, and no two grammars have one in common.
+TEST_F(Bounded, WhatIsKeptHasABound) {
+  constexpr int64_t kKept = 4 << 20, kMasks = 4 << 20;
+  const auto compiler = GrammarCompiler::Create(NanoTokenizer(), NanoTokenizer().vocab_size(), {Eos()},
+                                                {.kept_bytes = kKept, .masks_bytes = kMasks});
+  std::mt19937 random(5);
+  const auto compile = [&] {
+    std::string text;
+    for (int i = 0; i < 5000; ++i) text += static_cast<char>('a' + random() % 26);
+    EXPECT_TRUE(compiler->Compile(Dump({{"type", "const_string"}, {"value", text}})).ok());
+  };
+  compile();  // with what the vocabulary takes
+  const int64_t before = HeapBytes();
+  if (before == 0) GTEST_SKIP() << "another allocator's heap";
+  for (int i = 0; i < 40; ++i) compile();
+  EXPECT_LT(HeapBytes() - before, kKept + kMasks);
 }
 
 TEST_F(Bounded, CompilingCanBeGivenUpAndTriedAgain) {
