@@ -124,6 +124,23 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
   return stops;
 }
 
+void ReadCuts(const Fields& fields, SamplingParams* s) {
+  if (const auto p = fields.Number("top_p")) s->top_p = static_cast<float>(*p);
+  if (const auto k = fields.Integer("top_k")) s->top_k = std::max<int64_t>(*k, 0);
+  if (s->top_p > 0) return;
+  s->top_p = 1;
+  s->top_k = 1;
+}
+
+void ReadSeed(const Fields& fields, SamplingParams* s) {
+  const Json* given = fields.Get("seed");
+  if (given != nullptr && given->is_number_unsigned()) {
+    s->seed = given->get<uint64_t>();
+  } else if (const auto seed = fields.Integer("seed")) {
+    s->seed = static_cast<uint64_t>(*seed);
+  }
+}
+
 void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params) {
   SamplingParams& s = params->sampling;
   s = api.default_sampling;
@@ -131,17 +148,12 @@ void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params
     if (const auto x = fields.Number(name)) *value = static_cast<float>(*x);
   };
   number("temperature", &s.temperature);
-  number("top_p", &s.top_p);
-  if (s.top_p <= 0) {  // as vLLM and others read it: the most likely token only
-    s.top_p = 1;
-    s.top_k = 1;
-  }
+  ReadCuts(fields, &s);
   number("min_p", &s.min_p);
   number("presence_penalty", &s.presence_penalty);
   number("frequency_penalty", &s.frequency_penalty);
   number("repetition_penalty", &s.repeat_penalty);
-  if (const auto k = fields.Integer("top_k")) s.top_k = std::max<int64_t>(*k, 0);
-  if (const auto seed = fields.Integer("seed")) s.seed = static_cast<uint64_t>(*seed);
+  ReadSeed(fields, &s);
   if (const Json* bias = fields.Object("logit_bias")) {
     for (const auto& [key, value] : bias->items()) {
       TokenId id = -1;

@@ -58,6 +58,10 @@ int64_t UnixTime();
 
 // Reads the sampling fields and stops that the OpenAI routes have in common, vLLM's additions included.
 void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params);
+// top_p and top_k. A top_p of 0 leaves the likeliest token only, whatever top_k is.
+void ReadCuts(const Fields& fields, SamplingParams* s);
+// Any number of 64 bits, with a sign or without: `dsv4 generate` prints the latter.
+void ReadSeed(const Fields& fields, SamplingParams* s);
 // How the OpenAI routes send a reply.
 struct ReplyOptions {
   bool stream = false;

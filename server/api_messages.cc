@@ -366,9 +366,8 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   params.chat = true;
   params.sampling = api.default_sampling;
   if (const auto t = fields.Number("temperature")) params.sampling.temperature = static_cast<float>(*t);
-  if (const auto p = fields.Number("top_p"); p && *p > 0) params.sampling.top_p = static_cast<float>(*p);
-  if (const auto k = fields.Integer("top_k")) params.sampling.top_k = *k;
-  if (const auto seed = fields.Integer("seed")) params.sampling.seed = static_cast<uint64_t>(*seed);
+  ReadCuts(fields, &params.sampling);
+  ReadSeed(fields, &params.sampling);
   params.stops = ReadStops(fields, "stop_sequences");
   const auto max_tokens = fields.Integer("max_tokens");
   if (!max_tokens) Refuse("max_tokens", "max_tokens is missing");

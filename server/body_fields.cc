@@ -129,7 +129,7 @@ constexpr FieldSpec kMessages[] = {
 constexpr FieldSpec kMessagesReply[] = {
     {"max_tokens", kInteger, "Of the reply, reasoning included.", 1, kMost},
     {"temperature", kNumber, "0: the likeliest token, always.", 0, 2},
-    {"top_p", kNumber, "Of the likeliest tokens, those that have this probability together.", 0, 1},
+    {"top_p", kNumber, "Of the likeliest tokens, those that have this probability together; 0: one.", 0, 1},
     {"top_k", kInteger, "Of the likeliest tokens, so many; 0: all.", 0, kMost},
     {"seed", kInteger, "The same seed gives the same text.", 0, kMost},
     {"stop_sequences", kAny, "Strings where the content ends."},

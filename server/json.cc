@@ -176,9 +176,10 @@ std::optional<bool> Fields::Bool(const char* name) const {
 std::optional<int64_t> Fields::Integer(const char* name, int64_t low, int64_t high) const {
   const Json* value = Get(name, FieldKind::kInteger);
   if (value == nullptr) return std::nullopt;
-  const std::string range = high == std::numeric_limits<int64_t>::max()
-                                ? "a whole number from " + std::to_string(low)
-                                : "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+  using Limits = std::numeric_limits<int64_t>;
+  std::string range = "a whole number";
+  if (low > Limits::min()) range += " from " + std::to_string(low);
+  if (high < Limits::max()) range += " to " + std::to_string(high);
   const auto wrong = [&] { Refuse(Path(name), Path(name) + " is " + Show(*value) + "; expected " + range); };
   int64_t n = 0;
   if (value->is_number_unsigned()) {

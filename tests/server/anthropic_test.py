@@ -134,6 +134,14 @@ class Messages(ServerTestCase):
                   metadata={"user_id": "u"}, max_tokens=2, tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}],
                   thinking={"type": "disabled"}, output_config={"effort": "high"}, context_management={"edits": []})
 
+    def test_a_top_p_of_0_is_greedy(self):
+        hot = {"temperature": 2, "seed": 1, "max_tokens": 12}
+        ask = [{"role": "user", "content": "Tell me of the king."}]
+        greedy = self.send(ask, max_tokens=12)["content"]
+        self.assertNotEqual(self.send(ask, **hot)["content"], greedy)
+        for fields in [{}, {"top_k": 50}]:
+            self.assertEqual(self.send(ask, top_p=0, **hot, **fields)["content"], greedy)
+
     def test_errors(self):
         for body, status, kind, words in [
             ({"messages": SUM}, 400, "invalid_request_error", "max_tokens"),

@@ -202,6 +202,21 @@ class Chat(ServerTestCase):
             text = "".join(c["choices"][0]["delta"].get("content", "") for _, c in events[:-1] if c["choices"][0]["index"] == index)
             self.assertEqual(text, texts[index])
 
+    def test_seeds_of_64_bits(self):
+        """With a sign and without: `dsv4 generate` prints the latter."""
+        text = {seed: self.complete("And it", seed=seed, temperature=2, max_tokens=8)["choices"][0]["text"]
+                for seed in [5, -5, 2**64 - 5, 2**63]}
+        self.assertEqual(text[-5], text[2**64 - 5])
+        self.assertEqual(len(set(text.values())), 3)
+        reply = self.server.post("/v1/completions", {"prompt": "a", "seed": 2**64})
+        self.assertTrue(self.refused(reply, 400, "seed")["message"].endswith("expected a whole number"))
+
+    def test_a_top_p_of_0_is_greedy(self):
+        likeliest = self.complete("And it came", max_tokens=12)["choices"][0]["text"]
+        for fields in [{}, {"top_k": 50}, {"top_k": -1}]:
+            reply = self.complete("And it came", max_tokens=12, temperature=2, seed=1, top_p=0, **fields)
+            self.assertEqual(reply["choices"][0]["text"], likeliest)
+
     def test_stops_hold_in_the_content_only(self):
         choice = self.chat(stop=["= 7", "write"])["choices"][0]
         self.assertEqual((choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]),
