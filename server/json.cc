@@ -11,7 +11,10 @@ namespace dsv4::server {
 namespace {
 
 constexpr int kMaxDepth = 200;
-constexpr size_t kMaxJsonValues = 2'000'000;    // a prompt of a million token ids has as many
+constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids has half as many
+// What values take in memory beside their texts, as measured: arrays and objects grow by doubling. A chat of 200,000
+// messages takes 60 MB.
+constexpr size_t kValueBytes = 24, kContainerBytes = 32, kStringBytes = 48, kMaxJsonBytes = 64'000'000;
 constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second; an object of some 16,000 members of short names
 
 std::string Show(const Json& value) {
@@ -54,7 +57,7 @@ class NameWork {
 // Parsers and printers recurse on what is nested, and each value takes many times the memory of its text.
 void CheckSize(std::string_view text) {
   int depth = 0;
-  size_t values = 1, string_begin = 0;
+  size_t values = 1, extra = 0, string_begin = 0;  // extra: bytes of strings and containers
   bool in_string = false;
   NameWork names;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,8 +70,10 @@ void CheckSize(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
       string_begin = i;
+      extra += kStringBytes;
     } else if (c == '[' || c == '{') {
       ++values;
+      extra += kContainerBytes;
       if (++depth > kMaxDepth) {
         throw ApiError(400, "the JSON nests deeper than " + std::to_string(kMaxDepth) + " levels");
       }
@@ -83,6 +88,9 @@ void CheckSize(std::string_view text) {
   }
   if (values > kMaxJsonValues) {
     throw ApiError(400, "the JSON holds more than " + std::to_string(kMaxJsonValues) + " values");
+  }
+  if (values * kValueBytes + extra > kMaxJsonBytes) {
+    throw ApiError(400, "the JSON's values take more than " + std::to_string(kMaxJsonBytes) + " bytes of memory");
   }
 }
 

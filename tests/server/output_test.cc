@@ -1,6 +1,8 @@
 // Tokens to what clients see, the constraint of names, log-probabilities, and reading of JSON.
 #include "server/output.h"
 
+#include <malloc.h>
+
 #include "fake_engine.h"
 #include "gtest/gtest.h"
 #include "nano_tokenizer.h"
@@ -184,6 +186,30 @@ TEST(JsonFields, NamesThePathAndTheRange) {
 }
 
 // Each name is compared with those before it in its object.
+TEST(ParseJson, ValuesAreLimitedByTheMemoryThatTheyTake) {
+  const auto list = [](const std::string& item, size_t n) {
+    std::string text = "[" + item;
+    for (size_t i = 1; i < n; ++i) text += "," + item;
+    return text + "]";
+  };
+  const auto heap = [] { return ::mallinfo2().uordblks + ::mallinfo2().hblkhd; };
+  for (const std::string item : {"1", "[]", "\"\"", "{\"a\":{}}", "\"0123456789abcdef\""}) {
+    size_t n = 1'999'999;  // the most that is taken, and little less than the next power of two
+    for (;; n = n * 3 / 4) {
+      try {
+        const size_t before = heap();
+        const JsonDocument document = ParseJson(list(item, n));
+        const size_t after = heap(), texts = item.size() > 16 ? 40 * n : 0;  // and nothing where nobody counts
+        EXPECT_LT(after, before + (size_t{64} << 20) + texts) << item << " " << n;
+        break;
+      } catch (const ApiError& error) {
+        EXPECT_EQ(error.status, 400);
+        EXPECT_GT(n, 200'000u) << item;
+      }
+    }
+  }
+}
+
 TEST(ParseJson, NamesOfObjectsAreLimitedByTheWorkThatTheyMake) {
   const auto object = [](size_t names, size_t length) {
     std::string text = "{";
