@@ -94,6 +94,35 @@ void CheckSize(std::string_view text) {
   }
 }
 
+// The \uXXXX at `at`; -1: there is none.
+int EscapedUnit(std::string_view text, size_t at) {
+  int unit = 0;
+  if (text.substr(at, 2) != "\\u" || text.size() < at + 6) return -1;
+  const char* end = text.data() + at + 6;
+  return std::from_chars(end - 4, end, unit, 16).ptr == end ? unit : -1;
+}
+
+bool IsIn(int unit, int low, int high) { return unit >= low && unit <= high; }
+
+// Puts U+FFFD for each escape that is half of a pair without the other half: programs that cut texts by UTF-16 units
+// write such, and a chat would be refused for ever once one is in its history. False: there is none.
+bool MendSurrogates(std::string* text) {
+  bool found = false;
+  for (size_t i = text->find('\\'); i != text->npos; i = text->find('\\', i)) {
+    const int unit = EscapedUnit(*text, i);
+    if (!IsIn(unit, 0xD800, 0xDFFF)) {
+      i += 2;
+    } else if (unit < 0xDC00 && IsIn(EscapedUnit(*text, i + 6), 0xDC00, 0xDFFF)) {
+      i += 12;
+    } else {
+      text->replace(i + 2, 4, "FFFD");
+      found = true;
+      i += 6;
+    }
+  }
+  return found;
+}
+
 // From the leaves up: a container that holds none is freed without memory.
 void Dismantle(Json& json) {
   if (json.is_array()) {
@@ -121,6 +150,8 @@ JsonDocument ParseJson(std::string_view text) {
   try {
     return JsonDocument(Json::parse(text));
   } catch (const Json::exception& error) {
+    std::string mended(text);
+    if (MendSurrogates(&mended)) return ParseJson(mended);  // errors stand at the same places
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     std::string_view what = error.what();
     const size_t bracket = what.find("] ");

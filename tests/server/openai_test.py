@@ -217,6 +217,15 @@ class Chat(ServerTestCase):
             reply = self.complete("And it came", max_tokens=12, temperature=2, seed=1, top_p=0, **fields)
             self.assertEqual(reply["choices"][0]["text"], likeliest)
 
+    def test_half_a_character_is_no_reason_to_refuse_a_chat(self):
+        """JavaScript cuts texts by UTF-16 units and writes what is left of a pair as an escape."""
+        for written, meant in [(r"a\ud83d", "a\ufffd"), (r"\ude42b", "\ufffdb"), (r"\ud83d\ud83d\ude42", "\ufffd🙂"),
+                               (r"\\ud83d \ud83d\ude42", r"\ud83d 🙂"), (r"\uD83D\n\uDE42", "\ufffd\n\ufffd")]:
+            body = '{"prompt": "%s", "add_special_tokens": false}' % written
+            ids = self.server.post("/tokenize", body).json
+            self.assertEqual(self.server.post("/detokenize", ids).json, {"prompt": meant}, written)
+        self.refused(self.server.post("/tokenize", r'{"prompt": "\ud83x"}'), 400, "not valid JSON")
+
     def test_stops_hold_in_the_content_only(self):
         choice = self.chat(stop=["= 7", "write"])["choices"][0]
         self.assertEqual((choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]),
