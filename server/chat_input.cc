@@ -52,10 +52,12 @@ Json ReadMessages(const Fields& fields, bool* continue_last) {
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
     const Fields in((*list)[i], path);
-    const std::string role = in.Text("role").value_or("");
+    const std::optional<std::string> given_role = in.Text("role");
+    const std::string role = given_role.value_or("");
     static constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "latest_reminder"};
     if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-      Refuse(path + ".role", path + ".role is \"" + role + "\"; expected system, developer, user, assistant or tool");
+      Refuse(path + ".role", path + ".role is " + (given_role ? "\"" + role + "\"" : "missing") +
+                                 "; expected system, developer, user, assistant or tool");
     }
     Json m = {{"role", role == "developer" ? "system" : role}};
     bool only_notes = false;

@@ -217,7 +217,7 @@ bool Connection::CheckHeader() {
 }
 
 bool Connection::HasSoundHeader() {
-  const std::string_view coding = head_.Header("transfer-encoding");
+  const std::string_view coding = head_.Header("transfer-encoding"), encoding = head_.Header("content-encoding");
   const auto& fields = parser_->get();
   if (head_.headers.size() > shared_.options.max_header_lines) {
     Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
@@ -225,6 +225,8 @@ bool Connection::HasSoundHeader() {
     Fail(400, "not a valid HTTP request: more than one Host");
   } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
     Fail(501, "Transfer-Encoding must be chunked");
+  } else if (!encoding.empty() && LowerAscii(encoding) != "identity") {
+    Fail(415, "bodies with a Content-Encoding are not supported; send it as it is");
   } else {
     return true;
   }

@@ -15,12 +15,20 @@ constexpr size_t kMaxJsonValues = 2'000'000;  // a prompt of a million token ids
 // What values take in memory beside their texts, as measured: arrays and objects grow by doubling. A chat of 200,000
 // messages takes 60 MB.
 constexpr size_t kValueBytes = 24, kContainerBytes = 32, kStringBytes = 48, kMaxJsonBytes = 64'000'000;
+constexpr size_t kMaxErrorText = 1000;          // bytes of an error's message
 constexpr size_t kMaxNameWork = 4'000'000'000;  // about a second; an object of some 16,000 members of short names
 
 std::string Show(const Json& value) {
   std::string text = Dump(value);
   if (text.size() > 60) text = std::string(value.type_name());
   return text;
+}
+
+std::string Shortened(const std::string& message) {
+  if (message.size() <= kMaxErrorText) return message;
+  size_t end = kMaxErrorText;
+  while ((static_cast<unsigned char>(message[end]) & 0xC0) == 0x80 && end > kMaxErrorText - 4) --end;
+  return message.substr(0, end) + "...";
 }
 
 std::string NumberText(double value) {
@@ -138,12 +146,19 @@ void Dismantle(Json& json) {
 
 }  // namespace
 
+ApiError::ApiError(int http_status, const std::string& message, std::string its_param, std::string its_code)
+    : std::runtime_error(Shortened(message)),
+      status(http_status),
+      param(std::move(its_param)),
+      code(std::move(its_code)) {}
+
 void Refuse(const std::string& param, const std::string& message) { throw ApiError(400, message, param); }
 
 JsonDocument::~JsonDocument() { Dismantle(root_); }
 
 JsonDocument ParseJson(std::string_view text) {
   CheckSize(text);
+  if (text.find_first_not_of(" \t\r\n") == text.npos) throw ApiError(400, "the body is empty; expected a JSON object");
   if (const size_t nul = text.find('\0'); nul != text.npos) {  // the parser would take it for the end of the text
     throw ApiError(400, "the body is not valid JSON: byte " + std::to_string(nul + 1) + " is 0");
   }

@@ -24,11 +24,8 @@ using Json = nlohmann::ordered_json;
 
 // A request that cannot be served: thrown while it is read, turned into the route's error body by the router.
 struct ApiError : std::runtime_error {
-  ApiError(int http_status, std::string message, std::string its_param = "", std::string its_code = "")
-      : std::runtime_error(std::move(message)),
-        status(http_status),
-        param(std::move(its_param)),
-        code(std::move(its_code)) {}
+  // Of a long message, which may quote what a client sent, the beginning.
+  ApiError(int http_status, const std::string& message, std::string its_param = "", std::string its_code = "");
   int status;
   std::string param;  // the field at fault; "" where there is none
   std::string code;

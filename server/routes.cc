@@ -59,6 +59,16 @@ const RouteEntry* FindRoute(std::string_view path, std::string_view method) {
   return found;
 }
 
+std::string PathMeantBy(std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  const std::string longer = "/v1" + std::string(path);
+  const std::string_view shorter = path.starts_with("/v1/") ? path.substr(3) : path;
+  for (const std::string_view meant : {path, std::string_view(longer), shorter}) {
+    if (FindRoute(meant, "GET") != nullptr) return std::string(meant);
+  }
+  return "";
+}
+
 std::string MethodsOf(std::string_view path) {
   std::string methods;
   for (const RouteEntry& route : kRoutes) {

@@ -21,6 +21,8 @@ std::span<const RouteEntry> Routes();
 
 // That of the method, or another one of this path; null: there is no such path.
 const RouteEntry* FindRoute(std::string_view path, std::string_view method);
+// The route that was meant by a path with a slash at its end, or with "/v1" once too often or too seldom; or "".
+std::string PathMeantBy(std::string_view path);
 // "GET, DELETE"
 std::string MethodsOf(std::string_view path);
 

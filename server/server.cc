@@ -277,7 +277,9 @@ class Server {
     const std::string_view method = get ? "GET" : std::string_view(head.method);
     const RouteEntry* route = FindRoute(head.path, method);
     if (route == nullptr) {
-      return ApiError(404, "there is no " + head.path + " here; /docs lists the routes");
+      const std::string meant = PathMeantBy(head.path);
+      return ApiError(404, "there is no " + head.path + " here; " +
+                               (meant.empty() ? "" : "did you mean " + meant + "? ") + "/docs lists the routes");
     }
     if (route->method != method) return wrong_method(MethodsOf(head.path));
     return std::nullopt;

@@ -58,6 +58,13 @@ class Framing(ServerTestCase):
                 self.assertTrue(self.raw(request).startswith(b"HTTP/1.1 400 "), self.raw(request))
         self.assertTrue(self.raw(b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nx").startswith(b"HTTP/1.1 501 "))
 
+    def test_compressed_bodies_are_named(self):
+        answer = self.raw(b"POST /tokenize HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx")
+        self.assertTrue(answer.startswith(b"HTTP/1.1 415 Unsupported Media Type\r\n"), answer)
+        self.assertIn(b"Content-Encoding", answer)
+        plain = b'Content-Encoding: identity\r\nContent-Length: 15\r\n\r\n{"prompt": "a"}'
+        self.assertTrue(self.raw(b"POST /tokenize HTTP/1.1\r\n" + plain, close=False).startswith(b"HTTP/1.1 200 "))
+
     def test_too_large(self):
         head = b"POST /tokenize HTTP/1.1\r\nContent-Length: 20001\r\n\r\n"
         answer = self.raw(head + b"x" * 20001)
@@ -130,6 +137,16 @@ class Framing(ServerTestCase):
         error = self.server.get("/v1/messages")
         self.assertEqual((error.status, error.json["type"]), (405, "error"))
         self.assertEqual(self.server.get("/health/nothing").status, 404)
+        for path, meant in [("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/metrics/", "/metrics"),
+                            ("/models", "/v1/models"), ("/v1/tokenize", "/tokenize")]:
+            self.refused(self.server.post(path, {}), 404, f"did you mean {meant}? ")
+        for path in ["/nowhere", "/v1", "/v1/"]:
+            self.assertNotIn("did you mean", self.refused(self.server.get(path), 404, "there is no " + path)["message"])
+
+    def test_an_empty_body(self):
+        for path in ["/v1/chat/completions", "/tokenize"]:
+            self.refused(self.server.post(path, " \n"), 400, "the body is empty; expected a JSON object")
+        self.refused(self.server.post("/v1/chat/completions", {"messages": [{"content": "x"}]}), 400, "messages[0].role is missing")
 
     def test_request_ids(self):
         self.assertEqual(self.server.get("/health", **{"X-Request-ID": "abc-1"}).headers["x-request-id"], "abc-1")

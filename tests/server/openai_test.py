@@ -226,6 +226,15 @@ class Chat(ServerTestCase):
             self.assertEqual(self.server.post("/detokenize", ids).json, {"prompt": meant}, written)
         self.refused(self.server.post("/tokenize", r'{"prompt": "\ud83x"}'), 400, "not valid JSON")
 
+    def test_an_error_does_not_give_back_what_was_sent(self):
+        long = "ä" * 200000
+        for path, body in [("completions", ('{"prompt": "%s\\q"}' % long).encode()), ("chat/completions", {"messages": [{"role": long}]}),
+                           ("chat/completions", {"messages": SUM, "logit_bias": {long: 1}}),
+                           ("responses", {"input": "a", "previous_response_id": long})]:
+            reply = self.server.post("/v1/" + path, body)
+            self.refused(reply, 400, "...")
+            self.assertLess(len(reply.body), 2000)
+
     def test_stops_hold_in_the_content_only(self):
         choice = self.chat(stop=["= 7", "write"])["choices"][0]
         self.assertEqual((choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]),
