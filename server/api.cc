@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "dsv4/json_text.h"
@@ -15,7 +16,8 @@ namespace dsv4::server {
 
 namespace {
 
-constexpr size_t kMaxStops = 64;
+// Each choice of a request has its own, several times as large.
+constexpr size_t kMaxStops = 64, kMaxStopBytes = 16 << 10, kMaxStopIds = 1024;
 
 const char* OpenAiType(int status) {
   switch (status) {
@@ -116,8 +118,14 @@ std::vector<std::string> ReadStops(const Fields& fields, const char* name) {
     Refuse(fields.Path(name), fields.Path(name) + " has " + std::to_string(list.size()) + " entries; at most " +
                                   std::to_string(kMaxStops));
   }
+  size_t bytes = 0;
   for (const Json& stop : list) {
     if (!stop.is_string()) Refuse(fields.Path(name), fields.Path(name) + ": expected strings");
+    bytes += stop.get_ref<const std::string&>().size();
+    if (bytes > kMaxStopBytes) {
+      Refuse(fields.Path(name), fields.Path(name) + ": strings of more than " + std::to_string(kMaxStopBytes) +
+                                    " bytes together; nothing so long is looked for");
+    }
     // Clients send "" for none.
     if (!stop.get_ref<const std::string&>().empty()) stops.push_back(stop.get<std::string>());
   }
@@ -181,6 +189,12 @@ void ReadSampling(const Api& api, const Fields& fields, GenerationParams* params
                "stop_token_ids: expected token ids from 0 to " + std::to_string(api.model.vocab_size - 1));
       }
       params->stop_ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+    }
+    std::sort(params->stop_ids.begin(), params->stop_ids.end());
+    params->stop_ids.erase(std::unique(params->stop_ids.begin(), params->stop_ids.end()), params->stop_ids.end());
+    if (params->stop_ids.size() > kMaxStopIds) {
+      Refuse("stop_token_ids", "stop_token_ids has " + std::to_string(params->stop_ids.size()) +
+                                   " different ids; at most " + std::to_string(kMaxStopIds));
     }
   }
   fields.RefuseUnlessEmpty("use_beam_search", "sample, with n for several choices");
@@ -333,22 +347,21 @@ void ReadAllowedTools(const Fields& choice, const std::vector<std::string>& name
                                             : Fields(*inner, "tool_choice.allowed_tools").Text("mode").value_or("auto");
   if (mode != "auto" && mode != "required")
     Refuse("tool_choice", "tool_choice.allowed_tools.mode must be auto or required");
-  std::vector<std::string> allowed;
+  const std::set<std::string_view> known(names.begin(), names.end());
+  std::set<std::string> allowed;
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     const Fields tool((*list)[i], "tool_choice.tools[" + std::to_string(i) + "]");
     const std::string type = tool.Text("type").value_or("function");
     if (type != "function" && type != "custom") continue;  // left out among tools, too
     const Json* named = tool.Object(type.c_str());
     const std::string name = (named == nullptr ? tool : Fields(*named, type)).Text("name").value_or("");
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
-    }
-    allowed.push_back(name);
+    if (!known.contains(name)) Refuse("tool_choice", "tool_choice names \"" + name + "\", which is not among tools");
+    allowed.insert(name);
   }
   if (allowed.empty()) {
     params->calls_allowed = false;
   } else {
-    (mode == "required" ? params->required_calls : params->allowed_calls) = std::move(allowed);
+    (mode == "required" ? params->required_calls : params->allowed_calls).assign(allowed.begin(), allowed.end());
   }
 }
 

@@ -265,6 +265,7 @@ class Chat(ServerTestCase):
         self.assertEqual(self.complete("And", ignore_eos=True, **eos)["usage"]["completion_tokens"], 5)
         self.assertEqual(self.complete("And", min_tokens=3, **eos)["usage"]["completion_tokens"], 4)
         self.assertEqual(self.complete("And it came", stop_token_ids=[token])["choices"][0]["text"], "")
+        self.assertEqual(self.complete("And it came", stop_token_ids=[5, token] * 2000)["choices"][0]["text"], "")
 
     def test_fields_are_checked(self):
         for fields, status, param, words in [
@@ -285,6 +286,9 @@ class Chat(ServerTestCase):
             ({"logprobs": True, "top_logprobs": 5000}, 400, "top_logprobs", "5000"),
             ({"stream_options": {"include_usage": True}}, 400, "stream_options", "stream"),
             ({"stop": [1]}, 400, "stop", "strings"),
+            ({"stop": ["x"] * 65}, 400, "stop", "65 entries"),
+            ({"stop": ["x" * 10000, "y" * 10000]}, 400, "stop", "16384 bytes"),
+            ({"stop_token_ids": list(range(1025))}, 400, "stop_token_ids", "1025 different ids"),
             ({"logit_bias": {"4096": 1}}, 400, "logit_bias", "4096"),
             ({"logit_bias": {"-1": 1}}, 400, "logit_bias", "-1"),
             ({"logit_bias": {"5": 1000}}, 400, "logit_bias", "5"),

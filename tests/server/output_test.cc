@@ -6,6 +6,7 @@
 #include "fake_engine.h"
 #include "gtest/gtest.h"
 #include "nano_tokenizer.h"
+#include "server/api.h"
 #include "server/json.h"
 #include "server/logprobs.h"
 
@@ -186,6 +187,16 @@ TEST(JsonFields, NamesThePathAndTheRange) {
 }
 
 // Each name is compared with those before it in its object.
+// A choice of tools may be as long as a body, and each of the request's replies is held to it.
+TEST(ReadAllowedTools, ANameThatIsRepeatedCountsOnce) {
+  const Json a = {{"type", "function"}, {"name", "a"}};
+  const Json choice = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", Json::array({a, a, a})}};
+  GenerationParams params;
+  ReadAllowedTools(Fields(choice, "tool_choice"), {"a", "b"}, &params);
+  EXPECT_EQ(params.allowed_calls, std::vector<std::string>{"a"});
+  EXPECT_THROW(ReadAllowedTools(Fields(choice, "tool_choice"), {"b"}, &params), ApiError);
+}
+
 TEST(ParseJson, ValuesAreLimitedByTheMemoryThatTheyTake) {
   const auto list = [](const std::string& item, size_t n) {
     std::string text = "[" + item;
