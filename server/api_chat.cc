@@ -1,6 +1,6 @@
 // POST /v1/chat/completions
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "body_fields.h"
@@ -31,7 +31,7 @@ class ChatReply : public Reply {
   struct Choice {
     std::string reasoning, content;
     Json calls = Json::array();
-    Json logprobs = Json::array();
+    std::vector<OutputToken> tokens;  // with their log-probabilities
     Json stop_reason;
     FinishReason finish = FinishReason::kNone;
     bool role_sent = false;
@@ -88,9 +88,7 @@ class ChatReply : public Reply {
           break;
       }
     }
-    if (options_.logprobs) {
-      for (Json& entry : LogprobsToJson(api_.tokenizer, output.tokens)) choice.logprobs.push_back(std::move(entry));
-    }
+    if (options_.logprobs) std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
   }
 
   // One chunk per step and choice: the counts of a client that counts chunks are true.
@@ -181,8 +179,8 @@ class ChatReply : public Reply {
       }
       return Raw("data: [DONE]\n\n");
     }
-    whole_ = Head("chat.completion");
-    whole_["choices"] = Json::array();
+    Json whole = Head("chat.completion");
+    whole["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& c = choices_[i];
       // The arguments of a call that was cut off are no JSON; such a call is not handed out as one to carry out.
@@ -198,13 +196,15 @@ class ChatReply : public Reply {
       }
       if (!c.calls.empty()) message["tool_calls"] = std::move(c.calls);
       Json choice = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
-      if (options_.logprobs) choice["logprobs"] = {{"content", std::move(c.logprobs)}, {"refusal", nullptr}};
+      if (options_.logprobs)
+        choice["logprobs"] = {{"content", LogprobsToJson(api_.tokenizer, c.tokens)}, {"refusal", nullptr}};
       choice["finish_reason"] = FinishReasonName(c.finish);
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
-      whole_["choices"].push_back(std::move(choice));
+      whole["choices"].push_back(std::move(choice));
     }
-    whole_["usage"] = UsageToJson(usage_.Total());
-    whole_["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+    whole["usage"] = UsageToJson(usage_.Total());
+    whole["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+    whole_ = Dump(whole);
   }
 
   const ChatOptions options_;

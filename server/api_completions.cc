@@ -1,5 +1,6 @@
 // POST /v1/completions
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -44,7 +45,7 @@ class CompletionReply : public Reply {
   };
   struct Choice {
     std::string prompt_text, text;
-    Logprobs logprobs;
+    std::vector<OutputToken> prompt, tokens;  // with their log-probabilities, where those come at the end
     std::optional<StreamDecoder> decoder;
     int64_t offset = 0;  // in code points
     FinishReason finish = FinishReason::kNone;
@@ -78,9 +79,12 @@ class CompletionReply : public Reply {
     out->top_logprobs.push_back(std::move(top));
   }
 
-  void Collect(const StepOutput& output, Choice& choice, Logprobs* out) const {
-    for (const OutputToken& token : output.prompt) Append(token, choice.any_token, choice, out);
-    for (const OutputToken& token : output.tokens) Append(token, true, choice, out);
+  Logprobs Collect(const std::vector<OutputToken>& prompt, const std::vector<OutputToken>& tokens,
+                   Choice& choice) const {
+    Logprobs out;
+    for (const OutputToken& token : prompt) Append(token, choice.any_token, choice, &out);
+    for (const OutputToken& token : tokens) Append(token, true, choice, &out);
+    return out;
   }
 
   static Json ToJson(Logprobs l) {
@@ -105,11 +109,13 @@ class CompletionReply : public Reply {
     if (output.matched_id) choice.stop_reason = *output.matched_id;
     if (!stream_) {
       choice.text += output.text;
-      if (options_.logprobs) Collect(output, choice, &choice.logprobs);
+      if (!options_.logprobs) return;
+      std::move(output.prompt.begin(), output.prompt.end(), std::back_inserter(choice.prompt));
+      std::move(output.tokens.begin(), output.tokens.end(), std::back_inserter(choice.tokens));
       return;
     }
     Logprobs logprobs;
-    if (options_.logprobs) Collect(output, choice, &logprobs);
+    if (options_.logprobs) logprobs = Collect(output.prompt, output.tokens, choice);
     std::string text;
     if (options_.echo && !choice.echoed) text = choice.prompt_text;
     choice.echoed = true;
@@ -144,18 +150,19 @@ class CompletionReply : public Reply {
       }
       return Raw("data: [DONE]\n\n");
     }
-    whole_ = Head();
-    whole_["choices"] = Json::array();
+    Json whole = Head();
+    whole["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& c = choices_[i];
       Json choice = {{"index", i}, {"text", c.prompt_text + c.text}, {"logprobs", nullptr}};
-      if (options_.logprobs) choice["logprobs"] = ToJson(std::move(c.logprobs));
+      if (options_.logprobs) choice["logprobs"] = ToJson(Collect(c.prompt, c.tokens, c));
       choice["finish_reason"] = FinishReasonName(c.finish);
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
-      whole_["choices"].push_back(std::move(choice));
+      whole["choices"].push_back(std::move(choice));
     }
-    whole_["usage"] = UsageToJson(usage_.Total());
-    whole_["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+    whole["usage"] = UsageToJson(usage_.Total());
+    whole["timings"] = TimingsToJson(usage_.Total(), usage_.Times());
+    whole_ = Dump(whole);
   }
 
   const CompletionOptions options_;

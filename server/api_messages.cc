@@ -137,7 +137,7 @@ class MessagesReply : public Reply {
     }
     // A call whose arguments were cut off is not handed out as one to carry out.
     if (cut_call) content_.erase(content_.size() - 1);
-    whole_ = Message(std::move(content_), reason, sequence);
+    whole_ = Dump(Message(std::move(content_), reason, sequence));
   }
 
   std::string ErrorEvent(const ApiError& error) override {

@@ -1,7 +1,7 @@
 // POST /v1/responses: OpenAI's Responses form. Responses are kept where the operator wants that, unless the request
 // says otherwise.
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "body_fields.h"
@@ -15,14 +15,23 @@ namespace dsv4::server {
 
 namespace {
 
+// `object` with one more member, whose value is JSON already.
+std::string With(const Json& object, const std::string& name, const std::string& value) {
+  std::string text = Dump(object);
+  text.back() = ',';
+  return text.append("\"").append(name).append("\":").append(value).append("}");
+}
+
+// What is kept until the end is text: as values of JSON it would take twenty times the memory.
 class ResponsesReply : public Reply {
  public:
-  // `thinking`: the reply begins with reasoning. `items`: of the conversation so far, where the response is kept; JSON,
-  // an array.
-  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, NamespacedTools names,
-                 bool thinking = false, bool logprobs = false, std::string items = "")
+  // `asked`: what the response repeats of the request; a JSON object. `thinking`: the reply begins with reasoning.
+  // `items`: of the conversation so far, where the response is kept; JSON, an array.
+  ResponsesReply(const Api& api, ExchangePtr exchange, bool stream, Json response, std::string asked,
+                 NamespacedTools names, bool thinking = false, bool logprobs = false, std::string items = "")
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, stream, 1),
         response_(std::move(response)),
+        asked_(std::move(asked)),
         names_(std::move(names)),
         logprobs_(logprobs),
         in_reasoning_(thinking),
@@ -31,43 +40,48 @@ class ResponsesReply : public Reply {
  private:
   enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
-  void Send(const char* type, Json data) {
-    if (!stream_) return;
+  void Send(const char* type, Json data, const char* name = nullptr, const std::string& value = "") {
+    if (stream_) Raw(EventText(type, std::move(data), name, value));
+  }
+  std::string EventText(const char* type, Json data, const char* name, const std::string& value) {
     Json event = {{"type", type}, {"sequence_number", sequence_++}};
     event.update(data);
-    NamedEvent(type, event);
+    return NamedEventText(type, name == nullptr ? Dump(event) : With(event, name, value));
   }
 
   std::string Begin() override {
     std::string all;
-    for (const char* type : {"response.created", "response.in_progress"}) {
-      const Json event = {{"type", type}, {"sequence_number", sequence_++}, {"response", response_}};
-      all += std::string("event: ") + type + "\ndata: " + Dump(event) + "\n\n";
-    }
+    for (const char* type : {"response.created", "response.in_progress"})
+      all += EventText(type, Json::object(), "response", ResponseText());
     return all;
   }
 
-  int OutputIndex() const { return static_cast<int>(output_.size()) - 1; }
-  Json Place() const {
-    return {{"item_id", output_.back()["id"]}, {"output_index", OutputIndex()}, {"content_index", 0}};
+  std::string ResponseText() const {
+    std::string output = "[" + output_;
+    if (item_ != Item::kNone) output += (output_.empty() ? "" : ",") + Dump(open_);
+    std::string text = With(response_, "output", output + "]");
+    text.back() = ',';
+    return text.append(asked_, 1);
   }
+
+  Json OutputIndex() const { return {{"output_index", num_items_ - 1}}; }
+  Json Place() const { return {{"item_id", open_["id"]}, {"output_index", num_items_ - 1}, {"content_index", 0}}; }
 
   void OpenItem(Item item, Json json) {
     CloseItem("completed");
     item_ = item;
     text_.clear();
-    text_logprobs_ = Json::array();
-    output_.push_back(std::move(json));
-    Send("response.output_item.added", {{"output_index", OutputIndex()}, {"item", output_.back()}});
-    if (item == Item::kCall || item == Item::kCustomCall) return;
-    Json place = Place();
-    place["part"] = Part("");
-    Send("response.content_part.added", std::move(place));
+    text_tokens_.clear();
+    open_ = std::move(json);
+    ++num_items_;
+    Send("response.output_item.added", OutputIndex(), "item", Dump(open_));
+    if (item != Item::kCall && item != Item::kCustomCall)
+      Send("response.content_part.added", Place(), "part", Part("", "[]"));
   }
 
-  Json Part(const std::string& text) const {
-    if (item_ == Item::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
-    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", text_logprobs_}};
+  std::string Part(const std::string& text, const std::string& logprobs) const {
+    if (item_ == Item::kReasoning) return Dump({{"type", "reasoning_text"}, {"text", text}});
+    return With({{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}}, "logprobs", logprobs);
   }
 
   void Text(Item item, const std::string& text) {
@@ -92,8 +106,9 @@ class ResponsesReply : public Reply {
 
   // Of the tokens since the text before this one; they are those of the text as a whole, too.
   Json TakeLogprobs() {
-    Json entries = LogprobsToJson(api_.tokenizer, std::exchange(untold_, {}));
-    for (const Json& entry : entries) text_logprobs_.push_back(entry);
+    std::vector<OutputToken> tokens = std::exchange(untold_, {});
+    Json entries = stream_ ? LogprobsToJson(api_.tokenizer, tokens) : Json::array();
+    std::move(tokens.begin(), tokens.end(), std::back_inserter(text_tokens_));
     return entries;
   }
 
@@ -107,34 +122,46 @@ class ResponsesReply : public Reply {
 
   void CloseItem(const char* status) {
     if (item_ == Item::kNone) return;
-    Json& item = output_.back();
-    item["status"] = status;
+    open_["status"] = status;
+    std::string item;
     if (item_ == Item::kCustomCall) {
-      item["input"] = CustomInput(text_);
-      const Json place = {{"item_id", item["id"]}, {"output_index", OutputIndex()}};
+      open_["input"] = CustomInput(text_);
+      Json place = OutputIndex();
+      place["item_id"] = open_["id"];
       Json delta = place, done = place;
-      delta["delta"] = done["input"] = item["input"];
+      delta["delta"] = done["input"] = open_["input"];
       Send("response.custom_tool_call_input.delta", std::move(delta));
       Send("response.custom_tool_call_input.done", std::move(done));
+      item = Dump(open_);
     } else if (item_ == Item::kCall) {
-      item["arguments"] = text_;
+      open_["arguments"] = text_;
       Send("response.function_call_arguments.done",
-           {{"item_id", item["id"]}, {"output_index", OutputIndex()}, {"name", item["name"]}, {"arguments", text_}});
+           {{"item_id", open_["id"]}, {"output_index", num_items_ - 1}, {"name", open_["name"]}, {"arguments", text_}});
+      item = Dump(open_);
     } else {
-      Json done = Place();
-      done["text"] = text_;
-      if (item_ == Item::kMessage) {
-        TakeLogprobs();
-        done["logprobs"] = text_logprobs_;
-      }
-      Send(item_ == Item::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(done));
-      Json part = Place();
-      part["part"] = Part(text_);
-      Send("response.content_part.done", std::move(part));
-      item["content"] = Json::array({Part(text_)});
+      item = CloseText();
     }
-    Send("response.output_item.done", {{"output_index", OutputIndex()}, {"item", item}});
+    Send("response.output_item.done", OutputIndex(), "item", item);
+    output_ += (output_.empty() ? "" : ",") + item;
     item_ = Item::kNone;
+  }
+
+  // The item as it is from now on.
+  std::string CloseText() {
+    Json done = Place();
+    done["text"] = text_;
+    std::string logprobs = "[]";
+    if (item_ == Item::kMessage) {
+      (void)TakeLogprobs();
+      logprobs = Dump(LogprobsToJson(api_.tokenizer, std::exchange(text_tokens_, {})));
+      Send("response.output_text.done", std::move(done), "logprobs", logprobs);
+    } else {
+      Send("response.reasoning_text.done", std::move(done));
+    }
+    const std::string part = Part(text_, logprobs);
+    Send("response.content_part.done", Place(), "part", part);
+    open_.erase("content");
+    return With(open_, "content", "[" + part + "]");
   }
 
   void Take(StepOutput& output) override {
@@ -170,7 +197,7 @@ class ResponsesReply : public Reply {
           text_ += d.text;
           if (item_ == Item::kCustomCall) break;  // its input is in there, escaped
           Send("response.function_call_arguments.delta",
-               {{"item_id", output_.back()["id"]}, {"output_index", OutputIndex()}, {"delta", d.text}});
+               {{"item_id", open_["id"]}, {"output_index", num_items_ - 1}, {"delta", d.text}});
           break;
         case OutputDelta::Kind::kToolCallEnd:
           CloseItem("completed");
@@ -186,44 +213,43 @@ class ResponsesReply : public Reply {
     response_["status"] = cut ? "incomplete" : "completed";
     if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     response_["completed_at"] = UnixTime();
-    response_["output"] = output_;
     response_["usage"] = {{"input_tokens", counts_.prompt},
                           {"input_tokens_details", {{"cached_tokens", counts_.cached}}},
                           {"output_tokens", counts_.completion},
                           {"output_tokens_details", {{"reasoning_tokens", counts_.reasoning}}},
                           {"total_tokens", counts_.prompt + counts_.completion}};
-    Send(cut ? "response.incomplete" : "response.completed", {{"response", response_}});
+    whole_ = ResponseText();
+    Send(cut ? "response.incomplete" : "response.completed", Json::object(), "response", whole_);
     if (!items_.empty()) Keep();
-    whole_ = std::move(response_);
   }
 
   void Keep() {
-    const std::string output = Dump(output_);
-    const bool between = items_.size() > 2 && output.size() > 2;  // "[]"
+    const bool between = items_.size() > 2 && !output_.empty();  // "[]"
     items_.pop_back();
-    items_ += (between ? "," : "") + output.substr(1);
+    items_ += (between ? "," : "") + output_ + "]";
     api_.responses->Put(
         response_["id"].get<std::string>(),
-        {.tenant = TenantOf(api_, exchange_->request()), .response = Dump(response_), .items = std::move(items_)});
+        {.tenant = TenantOf(api_, exchange_->request()), .response = whole_, .items = std::move(items_)});
   }
 
   std::string ErrorEvent(const ApiError& error) override {
     response_["status"] = "failed";
     response_["error"] = {{"code", error.code.empty() ? "server_error" : error.code}, {"message", error.what()}};
-    response_["output"] = output_;
-    const Json event = {{"type", "response.failed"}, {"sequence_number", sequence_++}, {"response", response_}};
-    return "event: response.failed\ndata: " + Dump(event) + "\n\n";
+    return EventText("response.failed", Json::object(), "response", ResponseText());
   }
 
   Json response_;
+  const std::string asked_;
   const NamespacedTools names_;
   const bool logprobs_;
   bool in_reasoning_;
-  std::vector<OutputToken> untold_;  // of the message, since its latest text
-  Json text_logprobs_ = Json::array();
+  std::vector<OutputToken> untold_;       // of the message, since its latest text
+  std::vector<OutputToken> text_tokens_;  // of the message that is open
   std::string items_;
   int64_t sequence_ = 0;
-  Json output_ = Json::array();
+  std::string output_;  // items that are closed, with commas between them
+  Json open_;           // the one that is not
+  int num_items_ = 0;
   Item item_ = Item::kNone;
   std::string text_;
   TokenCounts counts_;
@@ -324,8 +350,8 @@ Reasoning ReadReasoning(const Api& api, const Fields& fields) {
   return reasoning;
 }
 
-// The response as it begins: what was asked for, nothing generated.
-Json NewResponse(const Api& api, const Fields& fields, const GenerationParams& params, bool store) {
+// The response as it begins: nothing generated.
+Json NewResponse(const Api& api, const GenerationParams& params, bool store) {
   return {{"id", NewId("resp_")},
           {"object", "response"},
           {"created_at", UnixTime()},
@@ -333,22 +359,26 @@ Json NewResponse(const Api& api, const Fields& fields, const GenerationParams& p
           {"background", false},
           {"error", nullptr},
           {"incomplete_details", nullptr},
-          {"instructions", Echo(fields, "instructions", nullptr)},
-          {"max_output_tokens", Echo(fields, "max_output_tokens", nullptr)},
           {"model", api.options.model_name},
-          {"output", Json::array()},
           {"parallel_tool_calls", params.parallel_calls},
-          {"previous_response_id", Echo(fields, "previous_response_id", nullptr)},
-          {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
           {"store", store},
           {"temperature", FloatToJson(params.sampling.temperature)},
-          {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
-          {"tool_choice", Echo(fields, "tool_choice", "auto")},
-          {"tools", Echo(fields, "tools", Json::array())},
           {"top_p", FloatToJson(params.sampling.top_p)},
           {"truncation", "disabled"},
-          {"usage", nullptr},
-          {"metadata", Echo(fields, "metadata", Json::object())}};
+          {"usage", nullptr}};
+}
+
+// What it repeats of the request.
+std::string AskedText(const Fields& fields) {
+  const JsonDocument asked(Json{{"instructions", Echo(fields, "instructions", nullptr)},
+                                {"max_output_tokens", Echo(fields, "max_output_tokens", nullptr)},
+                                {"previous_response_id", Echo(fields, "previous_response_id", nullptr)},
+                                {"reasoning", Echo(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+                                {"text", Echo(fields, "text", {{"format", {{"type", "text"}}}})},
+                                {"tool_choice", Echo(fields, "tool_choice", "auto")},
+                                {"tools", Echo(fields, "tools", Json::array())},
+                                {"metadata", Echo(fields, "metadata", Json::object())}});
+  return Dump(asked.root());
 }
 
 }  // namespace
@@ -395,20 +425,23 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const ChatPrompt prompt = MakeChatPrompt(api, tenant, input);
   params.thinking = prompt.starts_in_reasoning;
 
-  Json response = NewResponse(api, fields, params, store);
+  Json response = NewResponse(api, params, store);
+  std::string asked = AskedText(fields);
   const bool stream = fields.Bool("stream").value_or(false);
   try {
     LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input", &params);
   } catch (const ApiError& error) {
     if (!stream || error.code.empty()) throw;
     // Agents look for a failed response, not for a status.
-    return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names))
+    return std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(asked),
+                                            std::move(names))
         ->FailAtOnce(error);
   }
   const auto job = std::make_shared<Job>();
+  const bool thinking = params.thinking;
   job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
-  const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(names),
-                                                      params.thinking, logprobs,
+  const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(asked),
+                                                      std::move(names), thinking, logprobs,
                                                       store ? ItemsToKeep(before.root(), fields) : "");
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }

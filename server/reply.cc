@@ -83,7 +83,7 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
     Flush();
     exchange_->FinishStream();
   } else {
-    exchange_->Respond(200, "application/json", Dump(whole_), Headers());
+    exchange_->Respond(200, "application/json", std::move(whole_), Headers());
   }
 }
 

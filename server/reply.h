@@ -46,17 +46,18 @@ class Reply : public std::enable_shared_from_this<Reply> {
   void EventBehind(const std::string& head, const Json& rest) {
     pending_.append("data: ").append(head, 0, head.size() - 1).append(",").append(Dump(rest), 1).append("\n\n");
   }
-  void NamedEvent(const std::string& name, const Json& data) {
-    pending_ += "event: " + name + "\ndata: " + Dump(data) + "\n\n";
+  static std::string NamedEventText(const std::string& name, const std::string& data) {
+    return "event: " + name + "\ndata: " + data + "\n\n";
   }
+  void NamedEvent(const std::string& name, const Json& data) { pending_ += NamedEventText(name, Dump(data)); }
   void Raw(std::string_view bytes) { pending_ += bytes; }
 
   const Api& api_;
   const ExchangePtr exchange_;
   const ErrorForm form_;
   const bool stream_;
-  UsageSum usage_;  // of what Take has been given, that one included
-  Json whole_;      // set by End() where the reply is not streamed
+  UsageSum usage_;     // of what Take has been given, that one included
+  std::string whole_;  // JSON, set by End() where the reply is not streamed
 
  private:
   void OnOutput(std::vector<StepOutput>& outputs);
