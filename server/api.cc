@@ -226,7 +226,7 @@ ReplyOptions ReadReplyOptions(const Fields& fields) {
 void AddSequences(Job* job, const SequenceSpec& first, int n) {
   for (int i = 0; i < n; ++i) {
     job->sequences.push_back(first);
-    if (auto& seed = job->sequences.back().params.sampling.seed) *seed += static_cast<uint64_t>(i);
+    job->sequences.back().choice = static_cast<uint64_t>(i);
   }
 }
 
@@ -241,15 +241,15 @@ void RefuseLength(ErrorForm form, int64_t tokens, int64_t limit, const std::stri
                  param, "context_length_exceeded");
 }
 
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
-                 const std::string& param, GenerationParams* params) {
+int64_t LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
+                    const std::string& param) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t context = api.model.max_context;
   const int64_t limit = api.options.max_prompt_tokens > 0 ? std::min(api.options.max_prompt_tokens, context) : context;
   if (prompt == 0) throw ApiError(400, "the prompt is empty: there is nothing to continue", param);
   // The reply needs a token.
   if (prompt > limit || (prompt == limit && wanted != 0 && limit == context)) RefuseLength(form, prompt, limit, param);
-  params->max_tokens = std::min(wanted.value_or(context - prompt), context - prompt);
+  return std::min(wanted.value_or(context - prompt), context - prompt);
 }
 
 void CheckModel(const Api& api, const Fields& fields) {

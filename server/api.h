@@ -72,13 +72,13 @@ struct ReplyOptions {
   int n = 1;                      // choices of each prompt
 };
 ReplyOptions ReadReplyOptions(const Fields& fields);
-// One sequence for each of `n` choices, each with a seed of its own.
+// One sequence for each of `n` choices, each with a seed of its own; what they were asked for is theirs together.
 void AddSequences(Job* job, const SequenceSpec& first, int n);
 std::vector<std::string> ReadStops(const Fields& fields, const char* name);
-// max_tokens where the request names none or more than the context holds: what is left. Throws ApiError 400 for a
+// max_tokens; what is left where the request names none or more than the context holds. Throws ApiError 400 for a
 // prompt that is too long, which `param` gave, in the form's words.
-void LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
-                 const std::string& param, GenerationParams* params);
+int64_t LimitTokens(const Api& api, size_t prompt_tokens, std::optional<int64_t> wanted, ErrorForm form,
+                    const std::string& param);
 void CheckModel(const Api& api, const Fields& fields);
 bool IsModelName(const ServerOptions& options, const std::string& name);
 ApiError NoSuchModel(const ServerOptions& options, const std::string& name);

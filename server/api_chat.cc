@@ -250,11 +250,16 @@ void ServeChat(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion, ErrorForm::kOpenAi, "messages",
-              &params);
+  const int64_t most = LimitTokens(api, prompt.ids->size(), max_tokens ? max_tokens : max_completion,
+                                   ErrorForm::kOpenAi, "messages");
 
   const auto job = std::make_shared<Job>();
-  AddSequences(job.get(), {.prompt = prompt.ids, .params = params, .text = prompt.text}, options.n);
+  AddSequences(job.get(),
+               {.prompt = prompt.ids,
+                .params = std::make_shared<GenerationParams>(std::move(params)),
+                .text = prompt.text,
+                .max_tokens = most},
+               options.n);
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job,
                  [reply = std::make_shared<ChatReply>(api, exchange, options), job] { reply->Run(job); });
 }

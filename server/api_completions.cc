@@ -285,15 +285,19 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
     Refuse("prompt", "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
   std::vector<std::string> texts;
   const auto job = std::make_shared<Job>();
+  const auto shared = std::make_shared<GenerationParams>(std::move(params));
   for (Prompt& prompt : prompts) {
-    if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, params.skip_special));
-    LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt", &params);
+    if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
+    const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt");
     AddSequences(job.get(),
-                 {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)), .params = params, .text = prompt.text},
+                 {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)),
+                  .params = shared,
+                  .text = prompt.text,
+                  .max_tokens = most},
                  options.n);
   }
   const auto reply = std::make_shared<CompletionReply>(api, exchange, options, job->sequences.size(), std::move(texts),
-                                                       params.skip_special);
+                                                       shared->skip_special);
   RunWithGrammar(api, exchange, ErrorForm::kOpenAi, std::move(plan), job, [reply, job] { reply->Run(job); });
 }
 

@@ -385,9 +385,12 @@ void ServeMessages(const Api& api, const ExchangePtr& exchange) {
   GrammarPlan plan = PlanForm(api, form, input.tools, &params);
   const ChatPrompt prompt = MakeChatPrompt(api, TenantOf(api, exchange->request()), input);
   params.thinking = prompt.starts_in_reasoning;
-  LimitTokens(api, prompt.ids->size(), max_tokens, kForm, "messages", &params);
+  const int64_t most = LimitTokens(api, prompt.ids->size(), max_tokens, kForm, "messages");
   const auto job = std::make_shared<Job>();
-  job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
+  job->sequences.push_back({.prompt = prompt.ids,
+                            .params = std::make_shared<GenerationParams>(std::move(params)),
+                            .text = prompt.text,
+                            .max_tokens = most});
   const auto reply = std::make_shared<MessagesReply>(api, exchange, fields.Bool("stream").value_or(false),
                                                      static_cast<int64_t>(prompt.ids->size()));
   RunWithGrammar(api, exchange, kForm, std::move(plan), job, [reply, job] { reply->Run(job); });

@@ -428,8 +428,9 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   Json response = NewResponse(api, params, store);
   std::string asked = AskedText(fields);
   const bool stream = fields.Bool("stream").value_or(false);
+  int64_t most = 0;
   try {
-    LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input", &params);
+    most = LimitTokens(api, prompt.ids->size(), fields.Integer("max_output_tokens"), ErrorForm::kOpenAi, "input");
   } catch (const ApiError& error) {
     if (!stream || error.code.empty()) throw;
     // Agents look for a failed response, not for a status.
@@ -439,7 +440,10 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   }
   const auto job = std::make_shared<Job>();
   const bool thinking = params.thinking;
-  job->sequences.push_back({.prompt = prompt.ids, .params = params, .text = prompt.text});
+  job->sequences.push_back({.prompt = prompt.ids,
+                            .params = std::make_shared<GenerationParams>(std::move(params)),
+                            .text = prompt.text,
+                            .max_tokens = most});
   const auto reply = std::make_shared<ResponsesReply>(api, exchange, stream, std::move(response), std::move(asked),
                                                       std::move(names), thinking, logprobs,
                                                       store ? ItemsToKeep(before.root(), fields) : "");

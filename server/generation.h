@@ -24,7 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 struct GenerationParams {
   SamplingParams sampling;
-  int64_t max_tokens = 0;  // at most; 0: the prompt is only read
   int64_t min_tokens = 0;  // EOS and stop ids are not chosen before
   bool ignore_eos = false;
   bool speculate = true;  // false: no drafts, whatever the server does
@@ -95,8 +94,10 @@ struct StepOutput {
 // and from what the model wrote behind them. Ids that a client sends may spell any text in any way.
 struct SequenceSpec {
   std::shared_ptr<const std::vector<TokenId>> prompt;
-  GenerationParams params;
+  std::shared_ptr<GenerationParams> params;              // of all sequences of the request
   std::shared_ptr<const RenderedPrompt> text = nullptr;  // what `prompt` is the encoding of; null: a client's ids
+  int64_t max_tokens = 0;                                // at most; 0: the prompt is only read
+  uint64_t choice = 0;                                   // of the same prompt: its number is added to the seed
 };
 
 // One request: one or more sequences.

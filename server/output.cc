@@ -9,6 +9,7 @@ namespace dsv4::server {
 
 OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& params)
     : decoder_(tokenizer, {.skip_special = params.skip_special}),
+      stop_strings_(params.stops),
       include_stop_(params.include_stop),
       calls_allowed_(params.calls_allowed),
       parallel_calls_(params.parallel_calls),
@@ -19,14 +20,14 @@ OutputWriter::OutputWriter(const Tokenizer& tokenizer, const GenerationParams& p
                                                             : Content::kParsed),
       in_reasoning_(params.thinking),
       reasoning_closed_(!params.thinking) {
-  if (!params.stops.empty()) {
-    auto matcher = StopMatcher::Create(params.stops);
-    if (matcher.ok()) stops_ = std::move(*matcher);
-  }
   if (params.chat) parser_.emplace(params.thinking);
 }
 
 bool OutputWriter::Push(TokenId id, StepOutput* out) {
+  if (!stops_ && !stop_strings_.empty()) {
+    auto matcher = StopMatcher::Create(stop_strings_);
+    if (matcher.ok()) stops_ = std::move(*matcher);
+  }
   const Result<std::string> text = decoder_.Push(id);
   if (!text.ok() || text->empty()) return false;
   if (parser_ && content_ != Content::kParsed && parser_->in_content()) {

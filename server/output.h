@@ -15,7 +15,7 @@ namespace dsv4::server {
 
 class OutputWriter {
  public:
-  // The stop strings of `params` have been checked: none is empty.
+  // The stop strings of `params`, which outlives the writer, have been checked: none is empty.
   OutputWriter(const Tokenizer& tokenizer, const GenerationParams& params);
 
   // Adds the token's text to `out`. True: the reply ends here (finish(), matched_stop()).
@@ -40,7 +40,8 @@ class OutputWriter {
   void AddContent(std::string text, StepOutput* out);
 
   StreamDecoder decoder_;
-  std::optional<StopMatcher> stops_;
+  const std::vector<std::string>& stop_strings_;
+  std::optional<StopMatcher> stops_;  // of them, from the first token on: they take several times as much
   std::optional<OutputParser> parser_;
   bool include_stop_, calls_allowed_, parallel_calls_;
   const bool thinking_;

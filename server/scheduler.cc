@@ -1,9 +1,7 @@
 #include "scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <limits>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -18,10 +16,6 @@ namespace {
 constexpr std::string_view kUserMarker = "<｜User｜>";
 constexpr std::chrono::milliseconds kMemoryPause{10};
 constexpr std::chrono::seconds kSaveTime{60};  // for writing the prefix cache to disk at the end
-
-bool HasPenalties(const SamplingParams& s) {
-  return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
-}
 
 // As vLLM counts requests: a reply that ends with calls has stopped.
 const char* ReasonName(FinishReason reason) {
@@ -88,6 +82,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
   const auto count = static_cast<int64_t>(job->sequences.size());
   std::vector<SequencePtr> sequences;
   for (const SequenceSpec& spec : job->sequences) {
+    DSV4_RETURN_IF_ERROR(ValidateSampling(spec.params->sampling, engine_.info().vocab_size));
     const auto length = static_cast<double>(spec.prompt->size() + 1);
     const double bytes = static_cast<double>(options_.kv_fixed_bytes) + length * options_.kv_bytes_per_token;
     if (bytes > static_cast<double>(options_.kv_budget_bytes)) {
@@ -96,27 +91,7 @@ Status Scheduler::Submit(const std::shared_ptr<Job>& job) {
                              std::to_string(options_.kv_budget_bytes) + "; the server's --kv-budget sets it");
     }
   }
-  for (int i = 0; i < static_cast<int>(count); ++i) {
-    auto s = std::make_unique<Sequence>(job, i, tokenizer_);
-    SamplingParams sampling = s->params.sampling;
-    // A grammar is for what follows the reasoning: no call may begin in there.
-    const bool formed = s->params.content_grammar != nullptr;
-    const bool apart = s->params.thinking && (HasPenalties(sampling) || formed);
-    DSV4_ASSIGN_OR_RETURN(s->sampler, Sampler::Create(sampling, engine_.info().vocab_size));
-    s->sampler->AddPrompt(*job->sequences[static_cast<size_t>(i)].prompt);
-    if (apart) {
-      sampling.presence_penalty = 0;
-      sampling.frequency_penalty = 0;
-      sampling.repeat_penalty = 1.0f;
-      if (formed && dsml_marker_) {
-        sampling.logit_bias.emplace_back(*dsml_marker_, -std::numeric_limits<float>::infinity());
-      }
-      // Another seed: both samplers count their own tokens, and equal numbers would be drawn twice.
-      sampling.seed = s->sampler->seed() ^ 0x9E3779B97F4A7C15u;
-      DSV4_ASSIGN_OR_RETURN(s->reasoning_sampler, Sampler::Create(sampling, engine_.info().vocab_size));
-    }
-    sequences.push_back(std::move(s));
-  }
+  for (int i = 0; i < static_cast<int>(count); ++i) sequences.push_back(std::make_unique<Sequence>(job, i, tokenizer_));
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return ResourceExhausted("the server is shutting down");

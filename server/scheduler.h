@@ -118,6 +118,7 @@ class Scheduler {
   void AfterStep(std::span<Sequence* const> batch);
   void TakeTime(int64_t generating, int64_t prompt_tokens);
   void TakePromptRows(Sequence& s, size_t begin, size_t count);
+  Status MakeSamplers(Sequence& s) const;
   void ChooseToken(Sequence& s);
   static Sampler& SamplerOf(const Sequence& s);
   static bool IsHeld(const Sequence& s);

@@ -45,9 +45,9 @@ bool Scheduler::ShouldWait(const Sequence& s, size_t cut) {
   if (!cache_.options().enabled || s.needs_prompt_rows()) return false;
   for (const SequencePtr& r : running_) {
     if (r->cuts.empty() || r->ended || r->job->paused || r->job->cancelled || r->job->tenant != s.job->tenant) continue;
-    const size_t limit = std::min(r->ids.size(), s.ids.size() - 1);
-    const auto end = s.ids.begin() + static_cast<ptrdiff_t>(limit);
-    const auto common = static_cast<size_t>(std::mismatch(s.ids.begin(), end, r->ids.begin()).first - s.ids.begin());
+    const std::span<const TokenId> ids = s.known_ids();
+    const auto end = ids.begin() + static_cast<ptrdiff_t>(std::min(r->ids.size(), ids.size() - 1));
+    const auto common = static_cast<size_t>(std::mismatch(ids.begin(), end, r->ids.begin()).first - ids.begin());
     const size_t worth = r->job == s.job ? 1 : kWorthWaiting;
     if (common < cut + worth) continue;
     auto next = std::upper_bound(r->cuts.begin(), r->cuts.end(), common);  // the first one that is too late
@@ -144,20 +144,25 @@ Result<std::unique_ptr<Session>> Scheduler::Open(const PrefixCache::Found& found
 
 Scheduler::Admission Scheduler::TryToAdmit(Sequence& s, Planned* planned) {
   const bool reuse = !s.needs_prompt_rows();  // log-probabilities of a prompt need all of its rows
-  const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.ids) : PrefixCache::Known{};
+  const PrefixCache::Known known = reuse ? cache_.Look(s.job->tenant, s.known_ids()) : PrefixCache::Known{};
   if (ShouldWait(s, known.cut)) return Admission::kLater;
   const auto shared = static_cast<int64_t>(static_cast<double>(known.cut) * options_.kv_bytes_per_token);
   const int64_t bytes = planned->bytes + std::max(planned->most_shared, shared) + BytesAfter(s, s.num_unread()) -
                         shared;
   if (!running_.empty() && bytes > options_.kv_budget_bytes) return Admission::kNoRoom;
   if (known.on_disk && s.num_reads < kMaxReadsOfSequence) {
-    const auto fetched = cache_.Fetch(s.job->tenant, s.ids);
+    const auto fetched = cache_.Fetch(s.job->tenant, s.known_ids());
     if (fetched == PrefixCache::Fetched::kBegun) ++s.num_reads;
     s.waits_for_disk = fetched != PrefixCache::Fetched::kHere;
     if (s.waits_for_disk) return Admission::kLater;
   }
-  const PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.ids)
+  const PrefixCache::Found found = reuse ? cache_.Find(s.job->tenant, s.known_ids())
                                          : PrefixCache::Found{.snapshot = nullptr, .what = "prompt_logprobs"};
+  if (s.ids.empty()) s.ids = *s.spec.prompt;
+  if (const Status made = s.sampler == nullptr ? MakeSamplers(s) : Status(); !made.ok()) {
+    End(s, FinishReason::kError, made);
+    return Admission::kLater;
+  }
   auto session = Open(found);
   if (!session.ok()) {
     if (session.status().code() == StatusCode::kResourceExhausted && !running_.empty()) return Admission::kNoRoom;
@@ -230,7 +235,7 @@ bool Scheduler::FirstTokensWouldWait() const {
     if (s->ended || s->job->paused || s->generating()) continue;
     if (s->num_unread() - s->take > 1) {
       more = true;
-    } else if (s->params.max_tokens > 0) {
+    } else if (s->spec.max_tokens > 0) {
       ends = true;
     }
   }

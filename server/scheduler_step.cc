@@ -1,6 +1,5 @@
 // Steps of the engine: what is in them, and what follows from their times.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "logprobs.h"
@@ -97,7 +96,7 @@ void Scheduler::DecodeOn(std::span<Sequence* const> batch) {
                     .first = s->ids.back(),
                     .speculate = s->params.speculate};
     if (IsHeld(*s)) item.allowed = [this, s] { return Allowed(*s); };
-    item.max_tokens = std::min(kDecodeTokens, s->params.max_tokens - s->out.counts.completion);
+    item.max_tokens = std::min(kDecodeTokens, s->spec.max_tokens - s->out.counts.completion);
     item.stop_ids = s->params.stop_ids;
     if (!s->params.ignore_eos) {
       const auto& eos = engine_.info().eos_token_ids;
@@ -163,10 +162,10 @@ void Scheduler::AfterStep(std::span<Sequence* const> batch) {
     (generated ? step_generating_ : step_metrics_.prompt_tokens) += static_cast<int64_t>(s->take);
     if (s->needs_prompt_rows()) {
       TakePromptRows(*s, read_before, s->take);
-      if (s->num_unread() == 0) {
-        const auto vocab = static_cast<size_t>(engine_.info().vocab_size);
-        s->logits.erase(s->logits.begin(), s->logits.end() - static_cast<ptrdiff_t>(vocab));
-      }
+      // The rows of a step have one room together: who has had its turn keeps none but the last one.
+      const auto vocab = static_cast<ptrdiff_t>(engine_.info().vocab_size);
+      const auto kept = s->num_unread() == 0 ? s->logits.end() - vocab : s->logits.end();
+      s->logits = std::vector<float>(kept, s->logits.end());
     }
     TakeCut(*s);
     if (s->num_unread() == 0) ChooseToken(*s);

@@ -1,5 +1,6 @@
 // Tokens: which may come, what each means for its sequence, and the end of it.
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -12,10 +13,39 @@ namespace {
 constexpr std::string_view kEndThink = "</think>";
 constexpr std::string_view kCallBegin = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
 
+bool HasPenalties(const SamplingParams& s) {
+  return s.presence_penalty != 0 || s.frequency_penalty != 0 || s.repeat_penalty != 1.0f;
+}
+
 }  // namespace
 
+// Once for each sequence that gets a place in the batch: samplers count tokens of the whole vocabulary, and those that
+// wait hold nothing.
+Status Scheduler::MakeSamplers(Sequence& s) const {
+  const int64_t vocab_size = engine_.info().vocab_size;
+  SamplingParams sampling = s.params.sampling;
+  if (sampling.seed) *sampling.seed += s.spec.choice;
+  DSV4_ASSIGN_OR_RETURN(auto sampler, Sampler::Create(sampling, vocab_size));
+  sampler->AddPrompt(*s.spec.prompt);
+  // A grammar is for what follows the reasoning: no call may begin in there.
+  const bool formed = s.params.content_grammar != nullptr;
+  if (s.params.thinking && (HasPenalties(sampling) || formed)) {
+    sampling.presence_penalty = 0;
+    sampling.frequency_penalty = 0;
+    sampling.repeat_penalty = 1.0f;
+    if (formed && dsml_marker_) {
+      sampling.logit_bias.emplace_back(*dsml_marker_, -std::numeric_limits<float>::infinity());
+    }
+    // Another seed: both samplers count their own tokens, and equal numbers would be drawn twice.
+    sampling.seed = sampler->seed() ^ 0x9E3779B97F4A7C15u;
+    DSV4_ASSIGN_OR_RETURN(s.reasoning_sampler, Sampler::Create(sampling, vocab_size));
+  }
+  s.sampler = std::move(sampler);
+  return {};
+}
+
 void Scheduler::ChooseToken(Sequence& s) {
-  if (s.params.max_tokens == 0) return End(s, FinishReason::kLength);
+  if (s.spec.max_tokens == 0) return End(s, FinishReason::kLength);
   Result<SampledToken> sampled = SamplerOf(s).Sample(s.logits, Allowed(s));
   if (!sampled.ok()) return End(s, FinishReason::kError, sampled.status());
   AcceptToken(s, {.id = sampled->id, .logprob = sampled->logprob, .top = std::move(sampled->top)});
@@ -85,7 +115,7 @@ void Scheduler::AcceptToken(Sequence& s, OutputToken token) {
     s.out.matched_stop = s.writer.matched_stop();
     return End(s, s.writer.finish());
   }
-  if (s.out.counts.completion >= s.params.max_tokens) return End(s, FinishReason::kLength);
+  if (s.out.counts.completion >= s.spec.max_tokens) return End(s, FinishReason::kLength);
   if (static_cast<int64_t>(s.ids.size()) >= engine_.info().max_context) return End(s, FinishReason::kLength);
   if (reasoned && s.writer.in_content()) {
     BeginContent(s);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,23 +25,24 @@ struct Scheduler::Sequence {
       : job(std::move(its_job)),
         index(its_index),
         spec(job->sequences[static_cast<size_t>(its_index)]),
-        params(spec.params),
-        ids(*spec.prompt),
-        prompt_size(ids.size()),
+        params(*spec.params),
+        prompt_size(spec.prompt->size()),
         writer(tokenizer, params) {
     out.index = index;
     out.counts.prompt = static_cast<int64_t>(prompt_size);
   }
 
   size_t num_read() const { return session == nullptr ? 0 : session->tokens().size(); }
-  size_t num_unread() const { return ids.size() - num_read(); }
+  // What waits for its first place in the batch shares the prompt with the other choices of its request.
+  std::span<const TokenId> known_ids() const { return ids.empty() ? std::span(*spec.prompt) : std::span(ids); }
+  size_t num_unread() const { return known_ids().size() - num_read(); }
   // Tokens that the engine computes as a prompt's rows: all of the prompt but its last one. That one and what was
   // chosen are decode rows, however the prompt is cut into steps and whatever is asked about it.
   size_t prompt_end() const { return prompt_size - 1; }
   // Log-probabilities of its prompt are still asked for: every row of it must be computed.
   bool needs_prompt_rows() const { return params.prompt_logprobs >= 0 && prompt_rows_done < prompt_size; }
   // One token is left to read, and the next one follows from its row: like any step that writes.
-  bool generating() const { return num_unread() == 1 && params.max_tokens > 0 && !needs_prompt_rows(); }
+  bool generating() const { return num_unread() == 1 && spec.max_tokens > 0 && !needs_prompt_rows(); }
   bool has_output() const {
     return tells_progress() || !out.prompt.empty() || !out.tokens.empty() || !out.text.empty() || !out.deltas.empty() ||
            out.finish != FinishReason::kNone;
@@ -58,7 +60,7 @@ struct Scheduler::Sequence {
   const int index;
   const SequenceSpec& spec;
   const GenerationParams& params;
-  std::vector<TokenId> ids;  // prompt, then what was chosen
+  std::vector<TokenId> ids;  // prompt, then what was chosen; empty before its first place in the batch
   const size_t prompt_size;
   std::unique_ptr<Session> session;
   std::unique_ptr<Sampler> sampler;            // of the content

@@ -117,7 +117,7 @@ std::shared_ptr<const Grammar> Compile(const Api& api, const GrammarPlan& plan, 
 
 void SetGrammar(const GrammarPlan& plan, const std::shared_ptr<const Grammar>& grammar, Job* job) {
   for (SequenceSpec& sequence : job->sequences) {
-    (plan.of_calls ? sequence.params.call_grammar : sequence.params.content_grammar) = grammar;
+    (plan.of_calls ? sequence.params->call_grammar : sequence.params->content_grammar) = grammar;
   }
 }
 

@@ -50,9 +50,10 @@ class SchedulerTest : public ::testing::Test {
   std::shared_ptr<Client> Make(std::vector<Ids> prompts, int64_t max_tokens, GenerationParams params = {}) {
     auto client = std::make_shared<Client>();
     params.sampling.temperature = 0;
-    params.max_tokens = max_tokens;
+    const auto shared = std::make_shared<GenerationParams>(std::move(params));
     for (Ids& prompt : prompts) {
-      client->job->sequences.push_back({.prompt = std::make_shared<const Ids>(std::move(prompt)), .params = params});
+      client->job->sequences.push_back(
+          {.prompt = std::make_shared<const Ids>(std::move(prompt)), .params = shared, .max_tokens = max_tokens});
     }
     const size_t n = prompts.size();
     client->tokens.resize(n);
