@@ -38,6 +38,7 @@ class ResponsesReply : public Reply {
         items_(std::move(items)) {}
 
  private:
+  bool KeepsLogprobs() const override { return true; }  // its last events have them all
   enum class Item : uint8_t { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
   void Send(const char* type, Json data, const char* name = nullptr, const std::string& value = "") {

@@ -8,8 +8,21 @@
 
 namespace dsv4::server {
 
+namespace {
+
+// Tokens and alternatives with their log-probabilities, about 1 KB each until they are sent. A prompt of 40,000 tokens
+// with five alternatives each is below.
+constexpr int64_t kMostLogprobs = int64_t{1} << 18;
+
+bool WantsLogprobs(const SequenceSpec& s) {
+  return s.params->sampling.top_logprobs >= 0 || s.params->prompt_logprobs >= 0;
+}
+
+}  // namespace
+
 void Reply::Run(const std::shared_ptr<Job>& job) {
   job_ = job;
+  with_logprobs_ = std::any_of(job->sequences.begin(), job->sequences.end(), WantsLogprobs);
   const auto self = shared_from_this();
   job->on_output = [self](std::vector<StepOutput>& outputs) { self->OnOutput(outputs); };
   try {
@@ -61,6 +74,7 @@ void Reply::OnOutput(std::vector<StepOutput>& outputs) {
 
 void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   StartStream();
+  if (!KeepsLogprobs()) logprobs_ = 0;
   const char* finish = "";
   for (StepOutput& output : outputs) {
     usage_.Set(output);
@@ -68,6 +82,13 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
     if (output.finish == FinishReason::kCancelled) {
       over_ = true;  // its client is gone
       return;
+    }
+    if (HoldsTooMuch(output)) {
+      return Fail({400,
+                   "the reply's log-probabilities are more than are kept for one (" + std::to_string(kMostLogprobs) +
+                       " tokens and alternatives); ask for fewer tokens, alternatives or completions, or stream "
+                       "completions",
+                   "logprobs"});
     }
     const bool ended = output.finish != FinishReason::kNone;
     Take(output);
@@ -85,6 +106,14 @@ void Reply::TakeAll(std::vector<StepOutput>& outputs) {
   } else {
     exchange_->Respond(200, "application/json", std::move(whole_), Headers());
   }
+}
+
+bool Reply::HoldsTooMuch(const StepOutput& output) {
+  if (!with_logprobs_) return false;
+  for (const auto* tokens : {&output.prompt, &output.tokens}) {
+    for (const OutputToken& token : *tokens) logprobs_ += 1 + static_cast<int64_t>(token.top.size());
+  }
+  return logprobs_ > kMostLogprobs;
 }
 
 // For the request's line in the log, which may come at any time: the client may leave.

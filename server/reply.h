@@ -39,6 +39,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
 
   virtual std::string ErrorEvent(const ApiError& error);
   virtual HeaderList Headers() const { return {}; }
+  virtual bool KeepsLogprobs() const { return !stream_; }  // until the end
   virtual std::string Ping() const { return ": ping\n\n"; }
 
   void Event(const Json& data) { pending_ += "data: " + Dump(data) + "\n\n"; }
@@ -62,6 +63,7 @@ class Reply : public std::enable_shared_from_this<Reply> {
  private:
   void OnOutput(std::vector<StepOutput>& outputs);
   void TakeAll(std::vector<StepOutput>& outputs);
+  bool HoldsTooMuch(const StepOutput& output);
   void Note(const char* finish);
   void Fail(const ApiError& error);
   void SendFailure(const ApiError& error);
@@ -71,6 +73,8 @@ class Reply : public std::enable_shared_from_this<Reply> {
   size_t num_open_;
   std::once_flag started_;
   bool over_ = false;
+  bool with_logprobs_ = false;
+  int64_t logprobs_ = 0;  // that are kept, else those of this step
   std::string pending_;
   std::weak_ptr<Job> job_;
 };

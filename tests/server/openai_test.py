@@ -377,6 +377,12 @@ class Completions(ServerTestCase):
         self.assertEqual("".join(c["choices"][0]["text"] for _, c in streamed[:-1]), reply["choices"][0]["text"])
         self.assertEqual(self.complete(prefix, max_tokens=0, echo=True)["usage"]["completion_tokens"], 0)
 
+    def test_log_probabilities_of_a_reply_are_bounded(self):
+        body = {"prompt": list(range(10, 2710)), "echo": True, "logprobs": 100, "max_tokens": 0}
+        reply = self.server.post("/v1/completions", body)
+        self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "logprobs"), reply.json)
+        self.assertEqual(self.server.post("/v1/completions", {**body, "logprobs": 1}).status, 200)
+
     def test_text_offsets_point_into_the_text(self):
         choice = self.complete("Ünd it came 🙂 to", max_tokens=8, echo=True, logprobs=0)["choices"][0]
         logprobs = choice["logprobs"]

@@ -35,6 +35,12 @@ class Logprobs(ServerTestCase):
             self.assertEqual(told, part["logprobs"][:len(told)])
             self.assertGreaterEqual(len(told), len(part["logprobs"]) - 1)
 
+    def test_they_are_bounded_in_a_stream_too(self):
+        asked = {"top_logprobs": 100, "stream": True, "max_output_tokens": 3000, "ignore_eos": True, "reasoning": {"effort": "none"}}
+        name, last = self.respond(**asked)[-1]
+        self.assertEqual(name, "response.failed")
+        self.assertIn("log-probabilities are more than", last["response"]["error"]["message"])
+
     def test_none_unless_asked_for(self):
         for item in self.respond(reasoning={"effort": "none"})["output"]:
             self.assertEqual(item["content"][0]["logprobs"], [])
