@@ -12,6 +12,9 @@ namespace dsv4::server {
 
 namespace {
 
+constexpr int64_t kMaxCompletions = 1024;      // of a request
+constexpr size_t kMaxEcho = size_t{32} << 20;  // bytes of prompts in a reply, in each choice again
+
 struct CompletionOptions : ReplyOptions {
   bool echo = false;
   bool logprobs = false;
@@ -27,14 +30,12 @@ class CompletionReply : public Reply {
                   std::vector<std::string> prompt_texts, bool skip_special)
       : Reply(api, std::move(exchange), ErrorForm::kOpenAi, options.stream, num_sequences, options.n),
         options_(options),
+        prompt_texts_(std::move(prompt_texts)),
         choices_(num_sequences),
         id_(NewId("cmpl-")),
         created_(UnixTime()),
         head_(Dump(Head())) {
     for (Choice& choice : choices_) choice.decoder.emplace(api.tokenizer, DecodeOptions{.skip_special = skip_special});
-    if (!options.echo) return;
-    for (size_t i = 0; i < num_sequences; ++i)
-      choices_[i].prompt_text = prompt_texts[i / static_cast<size_t>(options.n)];
   }
 
  private:
@@ -44,7 +45,7 @@ class CompletionReply : public Reply {
          text_offset = Json::array();
   };
   struct Choice {
-    std::string prompt_text, text;
+    std::string text;
     std::vector<OutputToken> prompt, tokens;  // with their log-probabilities, where those come at the end
     std::optional<StreamDecoder> decoder;
     int64_t offset = 0;  // in code points
@@ -87,6 +88,11 @@ class CompletionReply : public Reply {
     return out;
   }
 
+  // Of a choice, where the prompt comes back; the choices of a prompt share it.
+  std::string EchoOf(size_t index) const {
+    return options_.echo ? prompt_texts_[index / static_cast<size_t>(options_.n)] : "";
+  }
+
   static Json ToJson(Logprobs l) {
     return {{"text_offset", std::move(l.text_offset)},
             {"token_logprobs", std::move(l.token_logprobs)},
@@ -117,7 +123,7 @@ class CompletionReply : public Reply {
     Logprobs logprobs;
     if (options_.logprobs) logprobs = Collect(output.prompt, output.tokens, choice);
     std::string text;
-    if (options_.echo && !choice.echoed) text = choice.prompt_text;
+    if (!choice.echoed) text = EchoOf(static_cast<size_t>(output.index));
     choice.echoed = true;
     text += output.text;
     const bool ended = output.finish != FinishReason::kNone;
@@ -154,7 +160,7 @@ class CompletionReply : public Reply {
     whole["choices"] = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& c = choices_[i];
-      Json choice = {{"index", i}, {"text", c.prompt_text + c.text}, {"logprobs", nullptr}};
+      Json choice = {{"index", i}, {"text", EchoOf(i) + c.text}, {"logprobs", nullptr}};
       if (options_.logprobs) choice["logprobs"] = ToJson(Collect(c.prompt, c.tokens, c));
       choice["finish_reason"] = FinishReasonName(c.finish);
       if (!c.stop_reason.is_null()) choice["stop_reason"] = c.stop_reason;
@@ -166,6 +172,7 @@ class CompletionReply : public Reply {
   }
 
   const CompletionOptions options_;
+  const std::vector<std::string> prompt_texts_;
   std::vector<Choice> choices_;
   const std::string id_;
   const int64_t created_;
@@ -193,6 +200,11 @@ struct Prompt {
   std::shared_ptr<const RenderedPrompt> text = nullptr;
 };
 
+[[noreturn]] void RefuseCompletions(int64_t n) {
+  Refuse("prompt", "a request may ask for at most " + std::to_string(kMaxCompletions) +
+                       " completions; this one asks for " + std::to_string(n));
+}
+
 class PromptReader {
  public:
   // `remembered`: texts that were kept have the ids that the model wrote; else theirs alone.
@@ -212,6 +224,8 @@ class PromptReader {
     if (one) {
       prompts.push_back(ReadOne(*prompt, "prompt"));
     } else {
+      if (remembered_ && static_cast<int64_t>(prompt->size()) > kMaxCompletions)
+        RefuseCompletions(static_cast<int64_t>(prompt->size()));
       for (const Json& item : *prompt)
         prompts.push_back(ReadOne(item, "prompt[" + std::to_string(prompts.size()) + "]"));
     }
@@ -281,14 +295,19 @@ void ServeCompletions(const Api& api, const ExchangePtr& exchange) {
 
   std::vector<Prompt> prompts = PromptReader(api, exchange, fields).Read(fields.Get("prompt"));
   const auto total = static_cast<int64_t>(prompts.size()) * options.n;
-  if (total > 1024)
-    Refuse("prompt", "a request may ask for at most 1024 completions; this one asks for " + std::to_string(total));
-  std::vector<std::string> texts;
+  if (total > kMaxCompletions) RefuseCompletions(total);
   const auto job = std::make_shared<Job>();
   const auto shared = std::make_shared<GenerationParams>(std::move(params));
+  std::vector<std::string> texts;
+  size_t echoed = 0;
   for (Prompt& prompt : prompts) {
-    if (options.echo) texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
     const int64_t most = LimitTokens(api, prompt.ids.size(), max_tokens.value_or(16), ErrorForm::kOpenAi, "prompt");
+    if (options.echo) {
+      texts.push_back(Decode(api.tokenizer, prompt.ids, shared->skip_special));
+      echoed += texts.back().size() * static_cast<size_t>(options.n);
+      if (echoed > kMaxEcho)
+        Refuse("echo", "echo would repeat more than " + std::to_string(kMaxEcho) + " bytes of prompts; ask for less");
+    }
     AddSequences(job.get(),
                  {.prompt = std::make_shared<const Ids>(std::move(prompt.ids)),
                   .params = shared,

@@ -1,5 +1,6 @@
 // POST /v1/messages and /v1/messages/count_tokens: Anthropic's form.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "body_fields.h"
@@ -12,6 +13,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr ErrorForm kForm = ErrorForm::kAnthropic;
+constexpr size_t kMaxFoundText = size_t{4} << 20;  // of tools where results name them; each may be named often
 
 const char* StopReason(FinishReason reason, bool matched) {
   switch (reason) {
@@ -183,24 +185,41 @@ bool IsToolReference(const Json& block) {
   return block.is_object() && type != block.end() && *type == "tool_reference";
 }
 
-// What a tool gave back; where it found deferred ones of `tools`, the model gets to know them here.
-std::string ReadResult(const Json& content, const std::string& path, const Json& tools) {
+// Deferred tools, which results name.
+struct ToolShelf {
+  const Json& tools;
+  size_t bytes = 0;  // of the texts that were taken
+
+  std::optional<std::string> TextOf(const Json& name, const std::string& path) {
+    const auto found = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
+      return IsDeferred(tool) && tool["function"]["name"] == name;
+    });
+    if (found == tools.end()) return std::nullopt;
+    std::string text = ToolText(*found);
+    bytes += text.size();
+    if (bytes > kMaxFoundText) {
+      Refuse(path, path + ": the tools that results name are more than " + std::to_string(kMaxFoundText) +
+                       " bytes together; name each where it was found first");
+    }
+    return text;
+  }
+};
+
+// What a tool gave back; where it found deferred ones, the model gets to know them here.
+std::string ReadResult(const Json& content, const std::string& path, ToolShelf* shelf) {
   if (!content.is_array() || std::none_of(content.begin(), content.end(), IsToolReference))
     return ReadParts(content, path);
   Json blocks = content;
   for (Json& block : blocks) {
     if (!IsToolReference(block)) continue;
-    const Json name = block.value("tool_name", Json());
-    const auto found = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
-      return IsDeferred(tool) && tool["function"]["name"] == name;
-    });
-    if (found != tools.end()) block = {{"type", "text"}, {"text", ToolText(*found)}};
+    if (auto text = shelf->TextOf(block.value("tool_name", Json()), path))
+      block = {{"type", "text"}, {"text", std::move(*text)}};
   }
   return ReadParts(blocks, path);
 }
 
 // `only_notes`: nothing of it can be read.
-Json ReadUser(const Json& content, const std::string& path, const Json& tools, bool* only_notes) {
+Json ReadUser(const Json& content, const std::string& path, ToolShelf* shelf, bool* only_notes) {
   Json blocks = Json::array();
   bool notes = !content.empty();
   for (size_t i = 0; i < content.size(); ++i) {
@@ -217,7 +236,7 @@ Json ReadUser(const Json& content, const std::string& path, const Json& tools, b
     const Json* result = block.Get("content");
     blocks.push_back({{"type", "tool_result"},
                       {"tool_use_id", *id},
-                      {"content", result == nullptr ? "" : ReadResult(*result, block_path + ".content", tools)}});
+                      {"content", result == nullptr ? "" : ReadResult(*result, block_path + ".content", shelf)}});
     notes = false;
   }
   *only_notes = notes;
@@ -257,6 +276,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
   const Json* list = fields.Array("messages");
   if (list == nullptr) Refuse("messages", "messages is missing");
   if (list->empty()) Refuse("messages", "messages is empty: there is nothing to answer");
+  ToolShelf shelf{.tools = input->tools};
   std::string unreadable;  // the last user's message, if there is nothing in it to answer
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = "messages[" + std::to_string(i) + "]";
@@ -272,7 +292,7 @@ void ReadMessages(const Fields& fields, ChatInput* input) {
       input->messages.push_back({{"role", role}, {"content", *content}});
     } else if (content->is_array()) {
       input->messages.push_back(role == "assistant" ? ReadAssistant(*content, path)
-                                                    : ReadUser(*content, path, input->tools, &only_notes));
+                                                    : ReadUser(*content, path, &shelf, &only_notes));
       if (role == "system") input->messages.back()["role"] = "system";
     } else {
       Refuse(path + ".content", path + ".content must be a string or an array of blocks");

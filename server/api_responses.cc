@@ -307,9 +307,9 @@ Json Echo(const Fields& fields, const char* name, Json otherwise) {
 }
 
 // The items of the conversation that previous_response_id goes on from; an empty array: none.
-Json ReadPrevious(const Api& api, const Fields& fields, const std::string& tenant) {
+JsonDocument ReadPrevious(const Api& api, const Fields& fields, const std::string& tenant) {
   const auto id = fields.Text("previous_response_id");
-  if (!id) return Json::array();
+  if (!id) return JsonDocument(Json::array());
   const auto previous = api.responses == nullptr ? nullptr : api.responses->Get(tenant, *id);
   if (previous == nullptr) {
     throw ApiError(400,
@@ -318,7 +318,11 @@ Json ReadPrevious(const Api& api, const Fields& fields, const std::string& tenan
                        "; send the whole input",
                    "previous_response_id", "previous_response_not_found");
   }
-  return Json::parse(previous->items);
+  try {
+    return ParseJson(previous->items);
+  } catch (const ApiError& error) {
+    Refuse("previous_response_id", std::string("the conversation so far is too large: ") + error.what());
+  }
 }
 
 std::string ItemsToKeep(const Json& before, const Fields& fields) {
@@ -404,7 +408,7 @@ void ServeResponses(const Api& api, const ExchangePtr& exchange) {
   const Fields fields(body, "", &kResponsesBody);
   CheckModel(api, fields);
   const std::string tenant = TenantOf(api, exchange->request());
-  const JsonDocument before(ReadPrevious(api, fields, tenant));
+  const JsonDocument before = ReadPrevious(api, fields, tenant);
   const bool store = fields.Bool("store").value_or(true) && api.responses != nullptr;
   fields.RefuseUnlessEmpty("background", "responses are made while the client waits");
   fields.RefuseUnlessEmpty("conversation", "this server keeps none; send the whole input");

@@ -7,6 +7,8 @@ namespace dsv4::server {
 
 namespace {
 
+constexpr size_t kMaxName = 256;  // bytes of a namespace's tool: each tool has the namespace in its name
+
 class ToolReader {
  public:
   ToolReader(ChatInput* input, NamespacedTools* names) : input_(input), names_(names) {}
@@ -31,6 +33,11 @@ class ToolReader {
     if (type != "function" && type != "custom") return;  // run by OpenAI's servers
     const auto name = tool.Text("name");
     if (!name) Refuse(path + ".name", path + ".name is missing");
+    if (!space.empty() && space.size() + name->size() > kMaxName) {
+      if (defer == Defer::kAll) return;
+      Refuse(path + ".name", path + ".name and its namespace's have " + std::to_string(space.size() + name->size()) +
+                                 " bytes together; at most " + std::to_string(kMaxName));
+    }
     const std::string full = space.empty() ? *name : space + "__" + *name;
     if (names_->contains(full)) return;
     Json function = {{"name", full}};

@@ -116,6 +116,17 @@ class Messages(ServerTestCase):
             usage = self.send(messages, **{"max_tokens": 1, **fields})["usage"]
             self.assertEqual(counted, {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]})
 
+    def test_a_tool_that_is_named_often_is_not_written_as_often(self):
+        tool = dict(TOOL, name="found", description="d" * 60000, defer_loading=True)
+        results = [{"type": "tool_reference", "tool_name": "found"}] * 100
+        ask = {"model": "claude", "tools": [TOOL, tool], "messages": [{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": results}]}]}
+        reply = self.server.post("/v1/messages/count_tokens", ask)
+        self.assertEqual(reply.status, 400, reply.body)
+        self.assertIn("4194304 bytes together", reply.json["error"]["message"])
+        del results[10:]
+        self.assertEqual(self.server.post("/v1/messages/count_tokens", ask).status, 200)
+
     def test_the_billing_line_does_not_reach_the_model(self):
         def count(system):
             return self.server.post("/v1/messages/count_tokens", {"messages": SUM, "system": system}).json["input_tokens"]

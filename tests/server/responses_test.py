@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""/v1/responses beyond one request: responses that are kept, and log-probabilities."""
+"""/v1/responses beyond one request: responses that are kept, log-probabilities; what a request could multiply."""
 
 import os
 import tempfile
@@ -41,9 +41,26 @@ class Logprobs(ServerTestCase):
         self.assertEqual(name, "response.failed")
         self.assertIn("log-probabilities are more than", last["response"]["error"]["message"])
 
+    def test_a_namespace_is_part_of_each_tools_name(self):
+        tools = [{"type": "namespace", "name": "n" * 250, "tools": [{"type": "function", "name": name}]} for name in ("f", "g" * 7)]
+        self.assertEqual(self.server.post("/v1/responses", {"input": ASK, "max_output_tokens": 16, "tools": tools[:1]}).status, 200)
+        reply = self.server.post("/v1/responses", {"input": ASK, "tools": tools})
+        self.assertEqual(self.refused(reply, 400, "257 bytes together")["param"], "tools[1].tools[0].name")
+
     def test_none_unless_asked_for(self):
         for item in self.respond(reasoning={"effort": "none"})["output"]:
             self.assertEqual(item["content"][0]["logprobs"], [])
+
+
+class Multiplied(ServerTestCase):
+    def test_an_echo_in_many_choices_is_bounded(self):
+        text = "And it came to pass. " * 1500
+        fields = {"prompt": [text] * 8, "n": 128, "echo": True, "max_tokens": 0}
+        reply = self.server.post("/v1/completions", {**fields, "prompt": [text] * 9})
+        self.refused(reply, 400, "1024 completions")
+        self.assertEqual(self.refused(self.server.post("/v1/completions", {**fields, "prompt": [text * 2] * 8}), 400, "bytes of prompts")["param"], "echo")
+        choices = self.complete(["And it", "came to"], n=2, echo=True, max_tokens=0)["choices"]
+        self.assertEqual([c["text"] for c in choices], ["And it"] * 2 + ["came to"] * 2)
 
 
 class Kept(unittest.TestCase):
@@ -95,6 +112,15 @@ class Kept(unittest.TestCase):
         self.respond(server, input="x", previous_response_id=first["id"], status=400)
         wrong = server.request("PUT", path, {})
         self.assertEqual((wrong.status, wrong.headers["allow"]), (405, "GET, HEAD, DELETE"))
+
+    def test_a_conversation_that_has_grown_too_large_is_refused(self):
+        server = self.start("--store-responses", "256MiB")
+        listed = {"type": "mcp_list_tools", "tools": [1] * 1200000}  # no part of the prompt
+        first = self.respond(server, input=[*SUM, listed])
+        second = self.respond(server, input=[*SUM, listed], previous_response_id=first["id"])
+        error = self.respond(server, input=ASK, previous_response_id=second["id"], status=400)["error"]
+        self.assertEqual(error["param"], "previous_response_id")
+        self.assertIn("the conversation so far is too large", error["message"])
 
     def test_the_oldest_go_and_keys_are_apart(self):
         server = self.start("--store-responses", "8KiB", "--api-key", "a", "--api-key", "b")
