@@ -36,7 +36,10 @@ void WriteOrRemove(const std::string& path, const StoredResponse* response) {
   }
   std::ofstream file(path + ".tmp", std::ios::binary);
   file << Dump(response->tenant) << '\n' << response->response << '\n' << response->items << '\n' << std::flush;
-  if (file) fs::rename(path + ".tmp", path, error);
+  const bool written = file.good();
+  file.close();
+  if (written) fs::rename(path + ".tmp", path, error);
+  if (!written || error) fs::remove(path + ".tmp", error);
 }
 
 }  // namespace
@@ -139,10 +142,13 @@ void ResponseStore::ReadFolder() {
   std::error_code error;
   fs::create_directories(folder_, error);
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::vector<fs::path> half_written;  // by a server that was killed
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
     if (entry.path().extension() == ".json" && IsResponseId(entry.path().stem().string()))
       files.emplace_back(entry.last_write_time(error), entry.path());
+    if (entry.path().string().ends_with(".json.tmp")) half_written.push_back(entry.path());
   }
+  for (const fs::path& path : half_written) fs::remove(path, error);
   std::sort(files.begin(), files.end());
   for (const auto& [time, path] : files) disk_.Add(path.stem().string(), fs::file_size(path, error), nullptr);
   FitDisk();
@@ -154,12 +160,20 @@ ResponseStore::Ptr ResponseStore::ReadFile(const std::string& id) const {
   // Three lines, each of them JSON.
   const size_t first = text.find('\n'), second = text.find('\n', first + 1);
   if (first == std::string::npos || second == std::string::npos || !text.ends_with('\n')) return nullptr;
-  const Json tenant = Json::parse(text.substr(0, first), nullptr, /*allow_exceptions=*/false);
-  if (!tenant.is_string()) return nullptr;
-  return std::make_shared<const StoredResponse>(
-      StoredResponse{.tenant = tenant.get<std::string>(),
-                     .response = text.substr(first + 1, second - first - 1),
-                     .items = text.substr(second + 1, text.size() - second - 2)});
+  StoredResponse found{.tenant = {},
+                       .response = text.substr(first + 1, second - first - 1),
+                       .items = text.substr(second + 1, text.size() - second - 2)};
+  try {  // as the JSON of a request is read
+    const JsonDocument tenant = ParseJson(std::string_view(text).substr(0, first));
+    if (!tenant.root().is_string() || !ParseJson(found.response).root().is_object() ||
+        !ParseJson(found.items).root().is_array()) {
+      return nullptr;
+    }
+    found.tenant = tenant.root().get<std::string>();
+  } catch (const ApiError&) {
+    return nullptr;
+  }
+  return std::make_shared<const StoredResponse>(std::move(found));
 }
 
 std::string ResponseStore::PathOf(const std::string& id) const { return (fs::path(folder_) / (id + ".json")).string(); }

@@ -1,10 +1,13 @@
 // Responses kept in memory, where memory runs out.
 #include "server/response_store.h"
 
+#include <filesystem>
+#include <fstream>
 #include <new>
 #include <string>
 
 #include "gtest/gtest.h"
+#include "io/test_files.h"
 #include "support/allocations.h"
 
 namespace dsv4::server {
@@ -32,6 +35,27 @@ TEST(ResponseStore, IsWholeWhereverMemoryRunsOut) {
     ASSERT_NE(last, nullptr);
     EXPECT_EQ(last->response, std::string(200, 'l'));
   }
+}
+
+// What a server that was killed left half written is removed; a file that was damaged is as if it were not there.
+TEST(ResponseStore, FilesAreReadWithSuspicion) {
+  namespace fs = std::filesystem;
+  const test::TempDir folder;
+  const auto name = [&](char c) { return "resp_" + std::string(24, c); };
+  const auto path = [&](char c) { return (fs::path(folder.path()) / (name(c) + ".json")).string(); };
+  const auto write = [](const std::string& file, const std::string& text) { std::ofstream(file) << text; };
+  const std::string deep(100000, '[');
+  write(path('0'), "\"\"\n{}\n[{\"type\": \"message\"}]\n");
+  write(path('1'), "\"\"\n{}\n[{\"type\": \"mess\n");
+  write(path('2'), "\"\"\n{}\n{\"a\": 5}\n");
+  write(path('3'), "\"\"\n{}\n" + deep + "\n");
+  write(path('4'), deep + "\n{}\n[]\n");
+  write(path('5'), "\"\"\n{\n[]\n");
+  write(path('6') + ".tmp", "\"\"\n{}\n");
+  ResponseStore store(1 << 20, folder.path());
+  EXPECT_NE(store.Get("", name('0')), nullptr);
+  for (const char c : {'1', '2', '3', '4', '5', '6'}) EXPECT_EQ(store.Get("", name(c)), nullptr) << c;
+  EXPECT_FALSE(fs::exists(path('6') + ".tmp"));
 }
 
 }  // namespace
