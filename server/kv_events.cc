@@ -1,5 +1,6 @@
 #include "kv_events.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "metrics.h"
@@ -9,6 +10,7 @@ namespace dsv4::server {
 namespace {
 
 constexpr size_t kBlockTokens = kKvPageTokens;
+constexpr size_t kStoredOfMessage = 16, kRemovedOfMessage = 1024;  // blocks: some 20 KB
 
 const char* MediumOf(CutPlace place) { return place == CutPlace::kMemory ? "gpu" : "cpu"; }
 
@@ -38,13 +40,12 @@ void KvBlocks::Kept(CutPlace place, std::span<const TokenId> tokens) {
   for (const uint64_t hash : hashes) {
     if (++counts[hash] > 1) ++first;
   }
-  if (first == hashes.size()) return;
-  Json names = Json::array(), ids = Json::array();
-  for (const uint64_t hash : std::span(hashes).subspan(first)) names.push_back(hash);
-  for (const TokenId id : tokens.subspan(first * kBlockTokens, names.size() * kBlockTokens)) ids.push_back(id);
-  publish_(
-      Json::array({Json::array({"BlockStored", std::move(names), first > 0 ? Json(hashes[first - 1]) : Json(nullptr),
-                                std::move(ids), kBlockTokens, nullptr, MediumOf(place)})}));
+  for (size_t at = first; at < hashes.size(); at += kStoredOfMessage) {
+    const size_t count = std::min(kStoredOfMessage, hashes.size() - at);
+    Json names = std::span(hashes).subspan(at, count), ids = tokens.subspan(at * kBlockTokens, count * kBlockTokens);
+    publish_(Json::array({Json::array({"BlockStored", std::move(names), at > 0 ? Json(hashes[at - 1]) : Json(nullptr),
+                                       std::move(ids), kBlockTokens, nullptr, MediumOf(place)})}));
+  }
 }
 
 void KvBlocks::Dropped(CutPlace place, std::span<const TokenId> tokens) {
@@ -56,7 +57,11 @@ void KvBlocks::Dropped(CutPlace place, std::span<const TokenId> tokens) {
     counts.erase(at);
     gone.push_back(hash);
   }
-  if (!gone.empty()) publish_(Json::array({Json::array({"BlockRemoved", Json(gone), MediumOf(place)})}));
+  for (size_t at = 0; at < gone.size(); at += kRemovedOfMessage) {
+    const size_t count = std::min(kRemovedOfMessage, gone.size() - at);
+    Json names = std::span(gone).subspan(at, count);
+    publish_(Json::array({Json::array({"BlockRemoved", std::move(names), MediumOf(place)})}));
+  }
 }
 
 void KvBlocks::Cleared() {

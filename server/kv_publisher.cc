@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "kv_events.h"
 
@@ -17,7 +18,7 @@ constexpr const char* kZmqLibrary = "libzmq.so.5";  // Debian: libzmq5
 // Of zmq.h, whose values are part of its binary interface.
 constexpr int kZmqPub = 1, kZmqLinger = 17, kZmqSendHwm = 23, kZmqLastEndpoint = 32, kZmqIpv6 = 42;
 constexpr int kZmqDontWait = 1, kZmqSendMore = 2;
-constexpr int kMostUnsent = 100000;  // messages for each reader
+constexpr int kMostUnsent = 4096;  // messages for each reader; readers share their bytes: some 80 MB
 
 struct ZmqCalls {
   void* (*ctx_new)();

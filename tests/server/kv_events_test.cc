@@ -62,6 +62,31 @@ TEST_F(KvBlocksTest, WholeBlocksAreStoredOnceAndGoWithTheLastCut) {
   EXPECT_EQ(events[0], Json::array({"BlockRemoved", Json::array({first[1][0], second[1][0]}), "gpu"}));
 }
 
+// Readers that do not read have a number of messages waiting: none may be large.
+TEST_F(KvBlocksTest, LongCutsAreToldInPieces) {
+  const TokenIds ids = CountingIds(2000 * 256);
+  blocks_.Kept(CutPlace::kMemory, ids);
+  std::vector<Json> events = Take();
+  TokenIds told;
+  Json parent = nullptr, names = Json::array();
+  for (const Json& event : events) {
+    EXPECT_LE(Json::to_msgpack(event).size(), 25000u);
+    EXPECT_EQ(event[2], parent);
+    parent = event[1].back();
+    names.insert(names.end(), event[1].begin(), event[1].end());
+    for (const Json& id : event[3]) told.push_back(id.get<TokenId>());
+  }
+  EXPECT_EQ(told, ids);
+  EXPECT_EQ(names.size(), 2000u);
+  blocks_.Dropped(CutPlace::kMemory, ids);
+  Json gone = Json::array();
+  for (const Json& event : Take()) {
+    EXPECT_LE(Json::to_msgpack(event).size(), 25000u);
+    gone.insert(gone.end(), event[1].begin(), event[1].end());
+  }
+  EXPECT_EQ(gone, names);
+}
+
 TEST_F(KvBlocksTest, HashesStandForAllThatComesBefore) {
   TokenIds a = CountingIds(512), b = a;
   b[0] = 9;
