@@ -12,8 +12,12 @@ namespace dsv4::server::http_internal {
 
 namespace {
 
+constexpr size_t kMaxMethod = 32;  // of what is kept; none that any route takes is as long
+
 // bytes behind a request that is being answered; more are left in the socket
 constexpr size_t kMaxPipelined = 64 << 10;
+
+size_t NumLines(std::string_view text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
 
 bool IsUsableId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
@@ -97,6 +101,7 @@ void Connection::NextRequest() {
   arrival_ = {};
   head_ = {};
   header_checked_ = false;
+  header_lines_ = 0;
   if (in_.empty()) in_ = std::string();  // an idle connection holds nothing
 }
 
@@ -120,18 +125,24 @@ void Connection::OnReadable() {
 }
 
 size_t Connection::ReadSome(error_code& error) {
-  if (tls_ == nullptr) return socket_.read_some(asio::buffer(shared_.read_buffer), error);
+  const size_t room = waits() ? kMaxPipelined - in_.size() : shared_.read_buffer.size();
+  if (tls_ == nullptr) return socket_.read_some(asio::buffer(shared_.read_buffer, room), error);
   size_t n = 0;
   // A handshake that cannot be written now goes on with what the client sends next, or never: it has time-outs.
-  if (tls_->Read(shared_.read_buffer.data(), shared_.read_buffer.size(), &n) == TlsStream::Io::kEnd)
-    error = asio::error::eof;
+  if (tls_->Read(shared_.read_buffer.data(), room, &n) == TlsStream::Io::kEnd) error = asio::error::eof;
   return n;
 }
 
 void Connection::TakeBytes(std::string_view bytes) {
   last_activity_ = Clock::now();
+  if (waits() && in_.size() + bytes.size() > in_.capacity()) {  // once: a string doubles what it has
+    std::string larger;
+    larger.reserve(kMaxPipelined);
+    in_ = std::move(larger += in_);
+  }
   in_ += bytes;
   if (!waits()) Parse();
+  if (in_.empty()) in_ = std::string();  // what is parsed is kept elsewhere
 }
 
 bool Connection::HasHungUp() {
@@ -147,11 +158,16 @@ void Connection::Parse() {
 }
 
 bool Connection::ParseSome() {
+  if (!header_checked_ && HeaderHasTooManyLines()) {
+    Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
+    return false;
+  }
   error_code error;
   const bool in_body = header_checked_;
   const auto& body = parser_->get().body().text;
   const size_t body_before = body.size();
   const size_t used = parser_->put(asio::buffer(in_), error);
+  if (!in_body) header_lines_ += NumLines(std::string_view(in_).substr(0, used));
   in_.erase(0, used);
   if (error && error != http::error::need_more) {
     RefuseFraming(error);
@@ -177,6 +193,14 @@ bool Connection::ParseSome() {
     return false;
   }
   return error != http::error::need_more && used > 0;
+}
+
+// Asked before the parser makes a field of each, which takes ten times as much as the shortest line.
+bool Connection::HeaderHasTooManyLines() {
+  if (header_lines_ > 0 && in_.starts_with("\r\n")) return false;  // its end
+  const size_t end = in_.find("\r\n\r\n");
+  const std::string_view header = std::string_view(in_).substr(0, end == in_.npos ? end : end + 2);
+  return header_lines_ + NumLines(header) > shared_.options.max_header_lines + 1;  // the request's line
 }
 
 void Connection::RefuseFraming(error_code error) {
@@ -219,9 +243,7 @@ bool Connection::CheckHeader() {
 bool Connection::HasSoundHeader() {
   const std::string_view coding = head_.Header("transfer-encoding"), encoding = head_.Header("content-encoding");
   const auto& fields = parser_->get();
-  if (head_.headers.size() > shared_.options.max_header_lines) {
-    Fail(431, "the header has more than " + std::to_string(shared_.options.max_header_lines) + " lines");
-  } else if (fields.count(http::field::host) > 1) {
+  if (fields.count(http::field::host) > 1) {
     Fail(400, "not a valid HTTP request: more than one Host");
   } else if (!coding.empty() && LowerAscii(coding) != "chunked") {
     Fail(501, "Transfer-Encoding must be chunked");
@@ -236,7 +258,7 @@ bool Connection::HasSoundHeader() {
 HttpRequest Connection::ReadHead() const {
   const auto& message = parser_->get();
   HttpRequest head;
-  head.method = std::string(message.method_string());
+  head.method = std::string(message.method_string()).substr(0, kMaxMethod);
   const std::string target(message.target());
   const size_t question = target.find('?');
   head.path = target.substr(0, question);

@@ -113,6 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Parse();
   // One call of the parser. False: nothing more can be done now.
   bool ParseSome();
+  bool HeaderHasTooManyLines();
   void RefuseFraming(error_code error);
 
   // The header is complete. False: the request has been refused.
@@ -155,6 +156,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Arrival arrival_;
   HttpRequest head_;
   bool header_checked_ = false;
+  size_t header_lines_ = 0;  // that the parser has taken
 
   // The request being answered.
   HttpRequest request_;

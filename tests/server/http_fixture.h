@@ -87,6 +87,7 @@ class Http : public ::testing::Test {
   ~Http() override {
     Stop();
     held_.reset();
+    kept_.clear();
     server_.reset();  // tells what it closes
   }
   void Stop() {
@@ -104,8 +105,9 @@ class Http : public ::testing::Test {
     server_ = std::move(HttpServer::Listen(
                             options, [this](const HttpRequest& head) { return Admit(head); },
                             [this](ExchangePtr e) { Handle(e); },
-                            [this](const HttpRequest&, const HttpDone& done) {
+                            [this](const HttpRequest& request, const HttpDone& done) {
                               const std::lock_guard lock(mutex_);
+                              longest_method_ = std::max(longest_method_, request.method.size());
                               done_.push_back(done);
                               changed_.notify_all();
                             }))
@@ -127,6 +129,8 @@ class Http : public ::testing::Test {
     if (r.path == "/memory") throw std::bad_alloc();
     if (r.path == "/hold") {
       held_ = e;  // until the test drops it
+    } else if (r.path == "/keep") {
+      kept_.push_back(e);
     } else if (r.path == "/stream") {
       e->StartStream(200, "text/plain");
       for (int i = 0; i < 64; ++i) e->Write(std::string(64 << 10, 'x'));
@@ -177,8 +181,10 @@ class Http : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<HttpDone> done_;
+  size_t longest_method_ = 0;
   std::atomic<int> num_handled_{0}, num_pressed_{0};
   ExchangePtr held_;
+  std::vector<ExchangePtr> kept_;                              // all of these
   std::map<std::string, std::shared_ptr<RequestNote>> notes_;  // by path, of the next request; set before Start
 };
 

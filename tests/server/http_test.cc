@@ -1,6 +1,7 @@
 // What a connection may hold and how long it may take, against a server on a free port.
 #include "server/http.h"
 
+#include <malloc.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -259,6 +260,45 @@ TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
   });
   EXPECT_EQ(WaitForDone().cut, "slow reader");
   server_->Post([this] { held_.reset(); });
+}
+
+// What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
+size_t HeapBytes() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_F(Http, ConnectionsHoldNoMoreThanTheirLimits) {
+  constexpr size_t kClients = 40;
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (size_t i = 0; i < kClients; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port(), 4096));
+  const auto held_by_each = [&](std::string_view bytes) {
+    const size_t before = HeapBytes();
+    for (auto& client : clients) client->Send(bytes);
+    for (int i = 0; i < 50; ++i) OnIoThread([] { return 0; });
+    std::this_thread::sleep_for(milliseconds(300));
+    return HeapBytes() < before ? 0 : (HeapBytes() - before) / kClients;
+  };
+  // Lines that are short: the parser makes a field of each.
+  std::string lines = "GET /x HTTP/1.1\r\n";
+  while (lines.size() < 30000) lines += "a:\r\n";
+  EXPECT_LT(held_by_each(lines), 64u << 10);
+  clients.clear();
+  for (int i = 0; i < 2000 && OnIoThread([this] { return server_->num_connections(); }) > 0; ++i)
+    std::this_thread::sleep_for(milliseconds(5));
+  for (size_t i = 0; i < kClients; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port(), 4096));
+  EXPECT_LT(held_by_each("GET /keep HTTP/1.1\r\n\r\n" + std::string(140 << 10, 'G')), 80u << 10);
+}
+
+TEST_F(Http, OfAMethodThatNobodyTakesLittleIsKept) {
+  Start();
+  const std::string request = std::string(20000, 'A') + " /closed HTTP/1.1\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(StatusLine(Ask(request)), "HTTP/1.1 401");
+  WaitForDone();
+  const std::lock_guard lock(mutex_);
+  EXPECT_LE(longest_method_, 32u);
+  EXPECT_GT(longest_method_, 0u);
 }
 
 TEST_F(Http, AReplyEndsOnceWhereItsLastBytesAreTooMany) {
