@@ -5,9 +5,9 @@
 //   (*http)->Run();   // until Stop()
 //
 // The gate sees a request's header and decides before any of its body is read or asked for. A request holds no more
-// than the limits of HttpOptions, and the bodies of all requests together no more than max_body_total; one request of a
-// connection is served at a time, and the next when the reply has been taken: what a client sends meanwhile is not
-// read.
+// than the limits of HttpOptions, the bodies of all requests together no more than max_body_total, and what waits of
+// all replies no more than max_unsent_total; one request of a connection is served at a time, and the next when the
+// reply has been taken: what a client sends meanwhile is not read.
 //
 // Every Exchange must get a reply: Respond, or StartStream, Write ..., FinishStream. One that is dropped without is
 // answered with 500. A client that leaves is noticed at once, also while nothing is being written, or within a second
@@ -58,6 +58,8 @@ struct HttpOptions {
   size_t pressure_bytes = 256 << 10;                 // unsent bytes at which OnPressure(true) is called
   HeaderList headers = {};                           // of every reply
   size_t max_unsent_bytes = 8 << 20;                 // unsent bytes of a stream at which the reader is dropped
+  // of all replies what is unsent beyond pressure_bytes of each; one may be larger where no other holds any
+  size_t max_unsent_total = 256 << 20;
 };
 
 struct HttpRequest {

@@ -46,7 +46,8 @@ Connection::Connection(Shared& shared, tcp::socket socket, std::string peer, std
       peer_(std::move(peer)),
       tls_(std::move(tls)),
       metrics_(metrics),
-      reserved_(reserved) {
+      reserved_(reserved),
+      held_reply_(shared.replies) {
   error_code ignored;
   socket_.non_blocking(true, ignored);
   last_activity_ = Clock::now();
@@ -87,6 +88,7 @@ void Connection::Close(std::string_view why) {
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
   held_ = {};
+  held_reply_ = {};
   if (answering_) Done(why);
 }
 

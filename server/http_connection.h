@@ -40,14 +40,15 @@ class IdSource {
 
 // What the connections share. Used on the I/O thread only, but for the context, the budget and the list.
 struct Shared {
-  explicit Shared(const HttpOptions& its_options) : options(its_options), bodies(options.max_body_total) {}
+  explicit Shared(const HttpOptions& its_options)
+      : options(its_options), bodies(options.max_body_total), replies(options.max_unsent_total) {}
 
   const HttpOptions options;
   HttpServer::Gate gate;
   HttpServer::Handler handler;
   HttpServer::DoneFn done;
   IdSource ids;
-  ByteBudget bodies;
+  ByteBudget bodies, replies;
   std::unordered_set<Connection*> connections;
   LetGoList let_go;                        // behind the connections: those in it end before that list does
   std::array<char, 64 << 10> read_buffer;  // of whoever reads: an idle connection holds none
@@ -129,6 +130,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::string Head(int status, std::string_view type, const HeaderList& headers) const;
   size_t unsent() const { return out_.size() + writing_.size() - written_; }
+  // Room for so many more bytes of a reply. False: those of others wait, too many of them.
+  bool HoldReply(size_t more);
   void SendChunk(const std::string& bytes);
   void Send(std::string_view bytes);
   // Frames of one turn of the I/O loop leave together.
@@ -175,6 +178,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void(bool)> on_pressure_;
   bool pressed_ = false;
 
+  HeldBytes held_reply_;  // what waits of it beyond pressure_bytes
   std::string out_, writing_;
   size_t written_ = 0;
   bool flushing_ = false;

@@ -24,6 +24,10 @@ constexpr std::string_view kOutOfMemory =
 static_assert(std::string_view(DSV4_OUT_OF_MEMORY_BODY).size() == 102);
 #undef DSV4_OUT_OF_MEMORY_BODY
 
+const std::string kTooManyWait =
+    R"({"error":{"message":"replies that their clients do not take fill the server's memory; try again",)"
+    R"("type":"server_error","param":null,"code":null}})";
+
 std::string_view Reason(int status) {
   switch (status) {
     case 200:
@@ -79,6 +83,7 @@ std::string HttpDate() {
 void Connection::Respond(uint64_t serial, int status, std::string_view type, const std::string& body,
                          const HeaderList& headers) {
   if (serial != serial_ || !answering_ || streaming_) return;
+  if (!HoldReply(body.size())) return Respond(serial, 503, "application/json", kTooManyWait, {{"Retry-After", "5"}});
   status_ = status;
   std::string head = Head(status, type, headers);
   head += "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
@@ -194,12 +199,18 @@ void Connection::Send(std::string_view bytes) {
   }
   out_ += bytes;
   sent_bytes_ += bytes.size();
-  if (streaming_ && unsent() > shared_.options.max_unsent_bytes) return Close("slow reader");
+  if (streaming_ && (unsent() > shared_.options.max_unsent_bytes || !HoldReply(0))) return Close("slow reader");
   if (!pressed_ && on_pressure_ && unsent() > shared_.options.pressure_bytes) {
     pressed_ = true;
     on_pressure_(true);
   }
   Flush();
+}
+
+bool Connection::HoldReply(size_t more) {
+  const HttpOptions& o = shared_.options;
+  const size_t bytes = unsent() + more;
+  return bytes <= o.pressure_bytes || held_reply_.Extend(std::min(bytes - o.pressure_bytes, o.max_unsent_total));
 }
 
 bool Connection::ReaderIsSlow(Clock::time_point now) {
@@ -256,6 +267,7 @@ void Connection::OnWritten(size_t n) {
   written_ += n;
   window_written_ += n;
   if (n > 0) last_progress_ = Clock::now();
+  if (unsent() < shared_.options.pressure_bytes / 4) held_reply_ = HeldBytes(shared_.replies);
   if (pressed_ && unsent() < shared_.options.pressure_bytes / 4) {
     pressed_ = false;
     if (on_pressure_) on_pressure_(false);

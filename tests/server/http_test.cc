@@ -262,6 +262,39 @@ TEST_F(Http, AStreamThatNobodyReadsIsToldAndThenDropped) {
   server_->Post([this] { held_.reset(); });
 }
 
+TEST_F(Http, RepliesThatNobodyTakesHaveOneBudget) {
+  Start({.pressure_bytes = 16 << 10, .max_unsent_total = 1 << 19});
+  const std::string request = "GET /large HTTP/1.1\r\n\r\n";  // larger than the budget, and than what sockets take
+  auto slow = std::make_unique<HttpClient>(server_->port(), 4096);
+  slow->Send(request);
+  EXPECT_EQ(StatusLine(slow->Read(milliseconds(20000), 12)), "HTTP/1.1 200");
+  HttpClient next(server_->port());
+  next.Send(request + "GET /echo HTTP/1.1\r\n\r\n");
+  const std::string refused = next.Read(milliseconds(2000));
+  EXPECT_EQ(StatusLine(refused), "HTTP/1.1 503");
+  EXPECT_NE(refused.find("Retry-After: 5"), std::string::npos);
+  EXPECT_NE(refused.find("HTTP/1.1 200"), std::string::npos);  // a small one finds its place
+  slow->Leave();
+  slow.reset();
+  std::string taken;
+  for (int i = 0; i < 100 && StatusLine(taken) != "HTTP/1.1 200"; ++i) {
+    taken = Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n");
+  }
+  EXPECT_GT(taken.size(), size_t{1} << 20);
+  // One after the other: what was taken is free again.
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(StatusLine(Ask("GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")), "HTTP/1.1 200");
+}
+
+TEST_F(Http, AStreamBeyondTheBudgetOfRepliesIsDropped) {
+  Start({.pressure_bytes = 16 << 10, .max_unsent_total = 4 << 20});
+  HttpClient first(server_->port(), 4096), second(server_->port(), 4096);
+  first.Send("GET /stream HTTP/1.1\r\n\r\n");  // 4 MiB, of which sockets take little
+  EXPECT_EQ(WaitForDone().cut, "");
+  second.Send("GET /stream HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(WaitForDone(2).cut, "slow reader");  // below max_unsent_bytes
+}
+
 // What is allocated, in bytes; 0 where nobody counts, as under a sanitizer.
 size_t HeapBytes() {
   const auto info = ::mallinfo2();
